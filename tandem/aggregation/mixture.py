@@ -1,0 +1,40 @@
+"""The target law: how much each side counts, and the mixture of the two laws (Eq. 4, Appendix A.1).
+
+Knows nothing of drafts or of how the target is drawn. Bit-identical on both hosts: no libm, fixed order.
+"""
+
+from __future__ import annotations
+
+import math
+
+from tandem.aggregation.law import Law, union
+from tandem.aggregation.portable import exp_scalar
+from tandem.errors import ProtocolError
+
+
+def shares(log_weight_device: float, log_weight_cloud: float) -> tuple[float, float]:
+    """Shares (eta of the device, eta of the cloud) from the sides' log-sum-exp weights (Appendix A.1).
+
+    A side without documents has -inf and share 0; if both have, each counts half. The smaller share is one
+    minus the larger, both exact, so the pair sums to 1 exactly and swapping the sides swaps the pair.
+    Raises ProtocolError on NaN or +inf, which no side may send.
+    """
+    for log_weight in (log_weight_device, log_weight_cloud):
+        if math.isnan(log_weight) or log_weight == math.inf:
+            raise ProtocolError(
+                f"A log weight must be finite or -inf, got {log_weight}; restart the side that sent it."
+            )
+    if log_weight_device == log_weight_cloud:  # both -inf included
+        return 0.5, 0.5
+    larger = 1.0 / (1.0 + exp_scalar(-abs(log_weight_device - log_weight_cloud)))
+    smaller = 1.0 - larger
+    return (larger, smaller) if log_weight_device > log_weight_cloud else (smaller, larger)
+
+
+def target_law(device: Law, cloud: Law, eta_device: float) -> Law:
+    """p = eta^device q^device + eta^cloud q^cloud (Eq. 4), on the union of both supports.
+
+    eta_device: share of the device in [0, 1]; the cloud has the rest. The device's term is added first.
+    """
+    ids = union(device, cloud)
+    return Law(ids, eta_device * device.on(ids) + (1.0 - eta_device) * cloud.on(ids))

@@ -1,0 +1,94 @@
+"""Counter-based randomness: a number is a hash of (seed, purpose, step, id), with no state to keep or lose.
+
+Any side computes any number without communicating, in any order, and gets the same bits on every machine.
+NOT in the paper (coupled drafts are ours). Knows nothing of laws. The mixing function is the 64-bit
+finaliser of SplitMix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number generators", 2014). It is
+no cryptographic hash: whoever knows the seed knows the draws.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tandem.aggregation.portable import log_normal
+from tandem.side import Side
+
+_MASK = (1 << 64) - 1
+_GOLDEN = 0x9E3779B97F4A7C15
+_MULTIPLY_1 = 0xBF58476D1CE4E5B9
+_MULTIPLY_2 = 0x94D049BB133111EB
+
+
+class Purpose(IntEnum):
+    """What a number is for; each purpose has its own stream. The values are part of the protocol."""
+
+    COUPLED = 1  # the noise that drafts and target share
+    DRAFT_DEVICE = 2  # the device's draft under Algorithm 1
+    DRAFT_CLOUD = 3  # the cloud's draft under Algorithm 1
+    DECISION = 4  # what Algorithm 1 makes of the two drafts
+
+    @classmethod
+    def draft(cls, side: Side) -> Purpose:
+        """The stream from which one side draws its drafts."""
+        return cls.DRAFT_DEVICE if side is Side.DEVICE else cls.DRAFT_CLOUD
+
+
+def uniforms(
+    seed: int, purpose: Purpose, step: int, ids: NDArray[np.int64] | NDArray[np.int32]
+) -> NDArray[np.float64]:
+    """Uniform numbers strictly inside (0, 1), one per id, [n]; a multiple of 2**-53, never 0 or 1.
+
+    seed: any integer, taken modulo 2**64. step, ids: >= 0.
+    """
+    first, second = _keys(seed, purpose, step)
+    counter = ids.astype(np.uint64)
+    counter *= np.uint64(_GOLDEN)
+    counter += np.uint64(first)
+    _mix_in_place(counter)
+    counter ^= np.uint64(second)  # a second keyed round: two steps are no shifts of one sequence
+    _mix_in_place(counter)
+    counter >>= np.uint64(12)
+    values = counter.astype(np.float64)  # 52 bits: exact, and so is adding a half
+    values += 0.5
+    values *= 2.0**-52
+    return values
+
+
+def uniform(seed: int, purpose: Purpose, step: int) -> float:
+    """One uniform number inside (0, 1) for a purpose that needs a single one per step."""
+    return float(uniforms(seed, purpose, step, np.zeros(1, dtype=np.int64))[0])
+
+
+def exponentials(
+    seed: int, purpose: Purpose, step: int, ids: NDArray[np.int64] | NDArray[np.int32]
+) -> NDArray[np.float64]:
+    """Exponential variates E = -log u with mean 1, one per id, [n]; positive and finite."""
+    return -log_normal(uniforms(seed, purpose, step, ids))
+
+
+def _keys(seed: int, purpose: Purpose, step: int) -> tuple[int, int]:
+    """Two 64-bit keys for one (seed, purpose, step)."""
+    state = _mix((seed & _MASK) ^ _GOLDEN)
+    state = _mix(state + int(purpose) * _GOLDEN)
+    state = _mix(state + (step + 1) * _GOLDEN)
+    return _mix(state + _GOLDEN), _mix(state + 2 * _GOLDEN)
+
+
+def _mix(value: int) -> int:
+    """A bijection of the 64-bit integers in which every input bit sways every output bit."""
+    value &= _MASK
+    value = ((value ^ (value >> 30)) * _MULTIPLY_1) & _MASK
+    value = ((value ^ (value >> 27)) * _MULTIPLY_2) & _MASK
+    return value ^ (value >> 31)
+
+
+def _mix_in_place(values: NDArray[np.uint64]) -> None:
+    """`_mix` on an array; unsigned products wrap by definition."""
+    values ^= values >> np.uint64(30)
+    values *= np.uint64(_MULTIPLY_1)
+    values ^= values >> np.uint64(27)
+    values *= np.uint64(_MULTIPLY_2)
+    values ^= values >> np.uint64(31)

@@ -1,0 +1,198 @@
+"""Draft rules: how drafts are drawn, and how a pair of laws becomes the target.
+
+One rule object serves drafting and verifying; all it holds is its name. Every result is a function of (laws,
+shares, seed, step), never of order or time. Knows nothing of how laws travel or who verifies.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+from dataclasses import dataclass
+from typing import Protocol
+
+from tandem.aggregation.acceptance import coupled_acceptance, speculative_acceptance
+from tandem.aggregation.coupled import coupled_draw, noise, race
+from tandem.aggregation.law import Law
+from tandem.aggregation.mixture import target_law
+from tandem.aggregation.randomness import Purpose, uniform
+from tandem.aggregation.speculative import draw, target_given_drafts
+from tandem.errors import ConfigError
+from tandem.side import Side
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """What one step's pair of laws comes to."""
+
+    target: int  # the token to commit
+    device_token: int  # the device's draft
+    cloud_token: int  # the cloud's draft
+    acceptance_device: float  # expected, by the rule's formula; 0/1 outcome at temperature 0
+    acceptance_cloud: float
+
+    @property
+    def device_accepted(self) -> bool:
+        """Whether the device's draft is the target."""
+        return self.device_token == self.target
+
+    @property
+    def cloud_accepted(self) -> bool:
+        """Whether the cloud's draft is the target."""
+        return self.cloud_token == self.target
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SingleDecision:
+    """What one step comes to when only one side is there: its own draft, read like a `Decision`."""
+
+    target: int  # the token to commit
+    side: Side  # whose draft it is
+
+    @property
+    def device_accepted(self) -> bool:
+        """Whether the device's draft is the target."""
+        return self.side is Side.DEVICE
+
+    @property
+    def cloud_accepted(self) -> bool:
+        """Whether the cloud's draft is the target."""
+        return self.side is Side.CLOUD
+
+    @property
+    def device_token(self) -> int | None:
+        """The device's draft; None without a device."""
+        return self.target if self.side is Side.DEVICE else None
+
+    @property
+    def cloud_token(self) -> int | None:
+        """The cloud's draft; None without a cloud."""
+        return self.target if self.side is Side.CLOUD else None
+
+    @property
+    def acceptance_device(self) -> float | None:
+        """1: a lone draft is always accepted; None without a device."""
+        return 1.0 if self.side is Side.DEVICE else None
+
+    @property
+    def acceptance_cloud(self) -> float | None:
+        """1: a lone draft is always accepted; None without a cloud."""
+        return 1.0 if self.side is Side.CLOUD else None
+
+
+class DraftRule(Protocol):
+    """How a side drafts and how an aggregator verifies. Laws are those decoded from the bytes sent."""
+
+    @property
+    def name(self) -> str:
+        """The rule's name in configuration and handshake."""
+
+    def draft(self, law: Law, *, seed: int, step: int, side: Side) -> int:
+        """One side's draft: a token drawn from its own law."""
+
+    def verify(self, device: Law, cloud: Law, *, eta_device: float, seed: int, step: int) -> Decision:
+        """The target and what became of both drafts. eta_device: share of the device in [0, 1]."""
+
+    def single(self, law: Law, *, seed: int, step: int, side: Side) -> SingleDecision:
+        """The decision when `side` is alone: its own draft is the target."""
+
+
+class _Rule:
+    """What the rules have in common: a lone side's draft is the target."""
+
+    def draft(self, law: Law, *, seed: int, step: int, side: Side) -> int:
+        raise NotImplementedError
+
+    def single(self, law: Law, *, seed: int, step: int, side: Side) -> SingleDecision:
+        return SingleDecision(target=self.draft(law, seed=seed, step=step, side=side), side=side)
+
+
+class Coupled(_Rule):
+    """Coupled drafts: both drafts and the target share one race. NOT in the paper, ours; the default."""
+
+    name = "coupled"
+
+    def draft(self, law: Law, *, seed: int, step: int, side: Side) -> int:
+        """The winner of the side's race; the noise is the same for both sides."""
+        return coupled_draw(law, seed=seed, step=step)
+
+    def verify(self, device: Law, cloud: Law, *, eta_device: float, seed: int, step: int) -> Decision:
+        """The target wins the race of the mixture (Eq. 4) with the noise of the drafts."""
+        target = target_law(device, cloud, eta_device)
+        clocks = noise(seed, step, target.ids)
+        return Decision(
+            target=race(target, clocks),
+            device_token=race(device, clocks[target.ids.searchsorted(device.ids)]),
+            cloud_token=race(cloud, clocks[target.ids.searchsorted(cloud.ids)]),
+            acceptance_device=coupled_acceptance(device, target),
+            acceptance_cloud=coupled_acceptance(cloud, target),
+        )
+
+
+class Algorithm1(_Rule):
+    """Independent drafts and Algorithm 1.
+
+    A draft is the quantile of the side's law at the uniform number of (seed, side, step), so a verifier finds
+    it from the law and no token travels. A step's numbers sway no earlier target, hence a draft that is
+    redone with the same number after a rollback still has exactly its law.
+    """
+
+    name = "algorithm1"
+
+    def draft(self, law: Law, *, seed: int, step: int, side: Side) -> int:
+        """The quantile of the law at the side's own uniform number."""
+        return draw(law, uniform(seed, Purpose.draft(side), step))
+
+    def verify(self, device: Law, cloud: Law, *, eta_device: float, seed: int, step: int) -> Decision:
+        """The target by Algorithm 1: one draw from its law given both drafts."""
+        device_token = self.draft(device, seed=seed, step=step, side=Side.DEVICE)
+        cloud_token = self.draft(cloud, seed=seed, step=step, side=Side.CLOUD)
+        law = target_given_drafts(device_token, cloud_token, device, cloud, eta_device)
+        return Decision(
+            target=draw(law, uniform(seed, Purpose.DECISION, step)),
+            device_token=device_token,
+            cloud_token=cloud_token,
+            acceptance_device=speculative_acceptance(device, cloud, eta_device),
+            acceptance_cloud=speculative_acceptance(cloud, device, 1.0 - eta_device),
+        )
+
+
+class Greedy(_Rule):
+    """Temperature 0: drafts and target are the likeliest tokens, whatever rule was asked for."""
+
+    def __init__(self, name: str) -> None:
+        """name: the rule that was asked for."""
+        self.name = name
+
+    def draft(self, law: Law, *, seed: int, step: int, side: Side) -> int:
+        """The likeliest token of the law; ties go to the lowest id."""
+        return law.argmax()
+
+    def verify(self, device: Law, cloud: Law, *, eta_device: float, seed: int, step: int) -> Decision:
+        """The likeliest token of the mixture (Eq. 4)."""
+        target = target_law(device, cloud, eta_device).argmax()
+        device_token, cloud_token = device.argmax(), cloud.argmax()
+        return Decision(
+            target=target,
+            device_token=device_token,
+            cloud_token=cloud_token,
+            acceptance_device=float(device_token == target),
+            acceptance_cloud=float(cloud_token == target),
+        )
+
+
+DRAFT_RULES = (Coupled.name, Algorithm1.name)
+"""Names of the draft rules; the first is the default."""
+
+
+def draft_rule(name: str, temperature: float) -> DraftRule:
+    """The rule of that name; at temperature 0 its greedy form. ConfigError on a bad name or number."""
+    if name not in DRAFT_RULES:
+        near = difflib.get_close_matches(name, DRAFT_RULES, 1)
+        remedy = f"did you mean {near[0]}?" if near else f"choose one of {', '.join(DRAFT_RULES)}."
+        raise ConfigError(f"The draft rule {name!r} is unknown; {remedy}")
+    if not (temperature >= 0.0 and math.isfinite(temperature)):
+        raise ConfigError(f"The temperature must be finite and >= 0, got {temperature}; set 0 to be greedy.")
+    if temperature == 0.0:
+        return Greedy(name)
+    return Coupled() if name == Coupled.name else Algorithm1()

@@ -1,0 +1,71 @@
+"""Speculative aggregation by independent drafts: Algorithm 1, law first and draw last.
+
+Every function here is a deterministic law, except `draw`, which turns a law and one uniform number into a
+token. Knows nothing of seeds, steps or which side hosts the aggregator.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tandem.aggregation.law import Law, union
+
+
+def keep_probability(token: int, own: Law, other: Law, other_share: float) -> float:
+    """Probability that a draft survives Algorithm 1.
+
+    It is 1 - eta^o (1 - q^o(x) / q^s(x)) if q^s(x) > q^o(x), else 1.
+    token: the draft x, drawn from `own` = q^s. other: q^o. other_share: eta^o in [0, 1].
+    """
+    q_own, q_other = own.probability(token), other.probability(token)
+    if q_own <= q_other:
+        return 1.0
+    return 1.0 - other_share * (1.0 - q_other / q_own)
+
+
+def residual(own: Law, other: Law) -> Law | None:
+    """norm(max(0, q^o - q^s)): where a replaced draft is drawn from; None if nothing is left of it."""
+    ids = union(own, other)
+    excess = np.maximum(0.0, other.on(ids) - own.on(ids))
+    has_mass = excess > 0.0
+    if not has_mass.any():
+        return None
+    excess = excess[has_mass]
+    return Law(ids[has_mass], excess / np.cumsum(excess)[-1])  # cumsum adds in one order everywhere
+
+
+def result_law(token: int, own: Law, other: Law, other_share: float) -> Law:
+    """Law of one side's result (x tilde) given its draft: the draft if it is kept, else the residual.
+
+    NOT in the paper: a residual without mass (laws equal up to rounding) keeps the draft.
+    """
+    kept = Law(np.array([token]), np.ones(1))
+    rest = residual(own, other)
+    if rest is None:
+        return kept
+    return _mix(kept, rest, keep_probability(token, own, other, other_share))
+
+
+def target_given_drafts(
+    device_token: int, cloud_token: int, device: Law, cloud: Law, eta_device: float
+) -> Law:
+    """Law of the target given both drafts: either side's result with probability 1/2 (Algorithm 1)."""
+    device_result = result_law(device_token, device, cloud, 1.0 - eta_device)
+    cloud_result = result_law(cloud_token, cloud, device, eta_device)
+    return _mix(device_result, cloud_result, 0.5)
+
+
+def draw(law: Law, u: float) -> int:
+    """The token at quantile u of the law. u: strictly inside (0, 1), at most 1 - 2**-53.
+
+    Such a u times the total rounds to less than the total, so the index stays inside; `right` skips
+    tokens of probability zero.
+    """
+    cumulative = np.cumsum(law.probabilities)
+    return int(law.ids[np.searchsorted(cumulative, u * cumulative[-1], side="right")])
+
+
+def _mix(first: Law, second: Law, first_share: float) -> Law:
+    """first with probability first_share, else second."""
+    ids = union(first, second)
+    return Law(ids, first_share * first.on(ids) + (1.0 - first_share) * second.on(ids))

@@ -1,0 +1,79 @@
+"""Ascending ids as variable-length gaps: seven bits a byte, lowest first, the high bit says that more follow.
+
+The first number is the first id, each further one the gap to the next id minus one, so every byte string
+decodes to strictly ascending ids. Knows nothing of laws.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tandem.errors import ProtocolError
+
+MAX_BYTES = 3
+"""Longest number: 21 bits, enough for ids below 2**18."""
+
+
+def encode_number(value: int) -> bytes:
+    """One number in [0, 2**21)."""
+    return _pack(np.array([value], dtype=np.int64))
+
+
+def decode_number(payload: bytes, start: int) -> tuple[int, int]:
+    """(number, position after it); ProtocolError if the payload ends inside it or it is too long."""
+    values, end = _unpack(payload, start, 1)
+    return int(values[0]), end
+
+
+def encode_ids(ids: NDArray[np.int64]) -> bytes:
+    """Strictly ascending ids [n], n >= 1, below 2**21."""
+    gaps = np.empty_like(ids)
+    gaps[0] = ids[0]
+    gaps[1:] = ids[1:] - ids[:-1] - 1
+    return _pack(gaps)
+
+
+def decode_ids(payload: bytes, start: int, count: int) -> tuple[NDArray[np.int64], int]:
+    """(ids [count], position after them); ProtocolError if the payload does not hold them."""
+    gaps, end = _unpack(payload, start, count)
+    return np.cumsum(gaps + 1) - 1, end
+
+
+def _pack(values: NDArray[np.int64]) -> bytes:
+    """Numbers below 2**21, one after another."""
+    if int(values.max()) < 1 << 7:  # the usual case for flat laws, and ten times as fast
+        return values.astype(np.uint8).tobytes()
+    lengths = 1 + (values >= 1 << 7) + (values >= 1 << 14)
+    ends = np.cumsum(lengths)
+    starts = ends - lengths
+    out = np.zeros(int(ends[-1]), dtype=np.uint8)
+    for position in range(MAX_BYTES):
+        has = lengths > position
+        digit = (values[has] >> (7 * position)) & 0x7F
+        more = (lengths[has] > position + 1).astype(np.int64) << 7
+        out[starts[has] + position] = digit | more
+    return out.tobytes()
+
+
+def _unpack(payload: bytes, start: int, count: int) -> tuple[NDArray[np.int64], int]:
+    """(numbers [count], position after them)."""
+    digits = np.frombuffer(payload, dtype=np.uint8)[start : start + MAX_BYTES * count]
+    ends = np.flatnonzero(digits < 0x80)[:count]
+    if ends.size < count:
+        raise ProtocolError(
+            f"An encoded law must hold the {count} numbers it announces, got {ends.size}; "
+            "drop the frame and ask the sender again."
+        )
+    starts = np.concatenate([np.zeros(1, dtype=np.int64), ends[:-1] + 1])
+    lengths = ends - starts + 1
+    if int(lengths.max()) > MAX_BYTES:
+        raise ProtocolError(
+            f"An encoded law must hold numbers of at most {MAX_BYTES} bytes, got {int(lengths.max())}; "
+            "drop the frame and ask the sender again."
+        )
+    values = np.zeros(count, dtype=np.int64)
+    for position in range(MAX_BYTES):
+        has = lengths > position
+        values[has] |= (digits[starts[has] + position].astype(np.int64) & 0x7F) << (7 * position)
+    return values, start + int(ends[-1]) + 1

@@ -1,0 +1,31 @@
+"""Errors that a user can cause. Each message is one sentence: the rule, the value seen, the remedy."""
+
+from __future__ import annotations
+
+
+class TandemError(Exception):
+    """Base of everything that Tandem raises on purpose; its text is fit to be shown to a person."""
+
+
+class ConfigError(TandemError):
+    """A setting is unknown, of the wrong type or out of range."""
+
+
+class RetrievalError(TandemError):
+    """A corpus or an index cannot be read, built or used."""
+
+
+class GenerationError(TandemError):
+    """A model or tokenizer cannot be loaded, or a prompt does not fit."""
+
+
+class ProtocolError(TandemError):
+    """A frame or a handshake breaks the protocol."""
+
+
+class ClusterError(TandemError):
+    """Nodes or actors cannot be started, found or reached."""
+
+
+class QueryError(TandemError):
+    """A query cannot be answered as asked (bad argument, peer lost, cancelled)."""

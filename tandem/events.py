@@ -1,0 +1,120 @@
+"""What a stream yields and what an answer holds. Plain values; they know nothing of actors or frames."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+from tandem.side import Side
+
+StopReason = Literal["eos", "stop", "length", "cancelled", "failed"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """One retrieved document. The cloud's are opaque ids; the device's own carry what the device knows of them."""
+
+    side: Side
+    id: str  # opaque
+    title: str | None = None  # where it came from; None for the other side's
+    score: float | None = None  # cosine similarity to the question
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourcesEvent:
+    """One side has retrieved and prefilled its documents."""
+
+    side: Side
+    sources: tuple[Source, ...]
+    retrieve_s: float  # nan: the side is too far to tell
+    prefill_s: float
+    notes: tuple[str, ...] = ()  # sentences for the user
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenEvent:
+    """One committed token."""
+
+    step: int  # output position, 0-based
+    token: int
+    text: str  # what it adds to the answer; may be empty within a multi-byte character
+    device_accepted: bool
+    cloud_accepted: bool
+    aggregator: Side  # who decided it
+    committed_s: float  # since the query was opened on the device
+    device_decode_s: float  # nan: that draft was not seen on this side
+    cloud_decode_s: float
+    is_alone: bool = False  # decided without the peer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlacementEvent:
+    """Another side aggregates from `step` on."""
+
+    step: int
+    aggregator: Side
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeerEvent:
+    """The cloud was lost or came back; until then the device answers alone."""
+
+    step: int
+    is_alone: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionStatistics:
+    """Counters of one session as its device saw them."""
+
+    num_tokens: int = 0
+    num_device_accepted: int = 0
+    num_cloud_accepted: int = 0
+    expected_device_acceptance: float = float("nan")  # mean over the steps decided on this side
+    expected_cloud_acceptance: float = float("nan")
+    num_resyncs: int = 0
+    num_divergences: int = 0
+    num_resent_frames: int = 0
+    degraded_from: int | None = None  # first step decided without the peer
+    rtt_s: float = float("nan")  # last measured
+    sent_frames: int = 0  # on the link, this query
+    sent_bytes: int = 0
+    received_frames: int = 0
+    received_bytes: int = 0
+    first_token_s: float = float("nan")  # since the query was opened on the device
+    total_s: float = float("nan")
+    extra: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DoneEvent:
+    """The answer is complete, or ended early."""
+
+    reason: StopReason
+    statistics: SessionStatistics
+    error: str | None = None  # one sentence where the reason is "failed"
+
+
+Event: TypeAlias = SourcesEvent | TokenEvent | PlacementEvent | PeerEvent | DoneEvent
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """One answered query."""
+
+    text: str
+    tokens: tuple[TokenEvent, ...]
+    sources: tuple[Source, ...]
+    reason: StopReason
+    seed: int
+    statistics: SessionStatistics
+
+    @property
+    def token_ids(self) -> tuple[int, ...]:
+        """The committed ids."""
+        return tuple(event.token for event in self.tokens)
+
+    @property
+    def is_degraded(self) -> bool:
+        """Whether some of it was decided without the cloud."""
+        return self.statistics.degraded_from is not None

@@ -1,0 +1,165 @@
+"""One session's batch on the model: its rows, its key-value cache, and moving both along a prefix of tokens.
+
+One batch row per document, padded on the left so that all rows end together; the positions of each row start
+at 0 at its first real token. It knows token ids and nothing of text, laws, weights or the other side.
+
+Bit for bit: after the query, tokens are fed singly in one batch shape. A row's keys and values are then a
+function of the tokens before them alone, so what is decoded again after a rollback, or after a forward pass
+that was abandoned between two layers, equals what was never interrupted. A block of tokens in one pass does not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from transformers import DynamicCache
+
+from tandem.generation.prompt import Prompt
+
+IsStale = Callable[[], bool]
+
+
+class Preempted(Exception):
+    """A forward pass was abandoned because its result is no longer wanted. The cache is consistent again."""
+
+
+class PreemptibleModel:
+    """A causal model whose forward pass asks before every decoder layer whether it is still wanted."""
+
+    def __init__(self, model: Any, layers: Sequence[torch.nn.Module]) -> None:
+        self.model = model
+        self.device: torch.device = model.device
+        self._is_stale: IsStale | None = None
+        for layer in layers:
+            layer.register_forward_pre_hook(self._ask)
+
+    def __call__(
+        self,
+        ids: torch.Tensor,
+        mask: torch.Tensor,
+        positions: torch.Tensor,
+        cache: DynamicCache,
+        is_stale: IsStale | None,
+    ) -> torch.Tensor:
+        """Logits [rows, vocab of the model] after the last of `ids`, extending `cache`; may raise Preempted.
+
+        ids, positions: [rows, new]. mask: [rows, cached + new], 0 for padding. An abandoned pass leaves some
+        layers of `cache` longer than others.
+        """
+        self._is_stale = is_stale
+        try:
+            with torch.inference_mode():
+                output = self.model(
+                    input_ids=ids,
+                    attention_mask=mask,
+                    position_ids=positions,
+                    past_key_values=cache,
+                    use_cache=True,
+                    logits_to_keep=1,
+                )
+        finally:
+            self._is_stale = None
+        return torch.as_tensor(output.logits)[:, -1]
+
+    def _ask(self, _layer: torch.nn.Module, _inputs: Any) -> None:
+        if self._is_stale is not None and self._is_stale():
+            raise Preempted
+
+
+class Session:
+    """The rows of one prompt. Nothing is computed before the first call of `logits_after`."""
+
+    def __init__(self, prompt: Prompt, model: PreemptibleModel, vocab_size: int) -> None:
+        self._model = model
+        self._vocab_size = vocab_size
+        self._width = max(len(prefix) for prefix in prompt.prefixes)  # of the documents part
+        self._pads = [self._width - len(prefix) for prefix in prompt.prefixes]
+        self._prefixes = prompt.prefixes
+        self._query = prompt.query
+        # Without the model's configuration every layer keeps all positions, sliding windows become masks, and
+        # any position can be rolled back.
+        self._cache = DynamicCache()
+        self._mask = self._first_mask()  # [rows, capacity], grown as needed
+        self._num_cached = 0  # columns that every layer holds
+        self._fed: list[int] = []  # the tokens after the query that these columns hold
+        self._prompt_logits: torch.Tensor | None = None  # [rows, vocab]
+        self._last_logits: torch.Tensor | None = None  # those after `_fed`, if known
+
+    def logits_after(self, tokens: Sequence[int], is_stale: IsStale | None) -> torch.Tensor:
+        """Logits [rows, vocab] float32 after the query and `tokens`; Preempted if is_stale() turns True."""
+        prompt_logits = self._prefill(is_stale)
+        if not tokens:
+            return prompt_logits
+        shared = _common_length(self._fed, tokens)
+        if shared < len(self._fed) or self._last_logits is None:
+            # The logits of an inner position are not kept: its token is fed once more, with the same result.
+            self._rollback(min(shared, len(tokens) - 1))
+        for token in tokens[len(self._fed) :]:
+            self._feed(token, is_stale)
+        assert self._last_logits is not None  # the last pass fed tokens[-1]
+        return self._last_logits
+
+    def _prefill(self, is_stale: IsStale | None) -> torch.Tensor:
+        """The cache of the prompt in two parts: the documents (a function of each alone), then the query."""
+        if self._prompt_logits is not None:
+            return self._prompt_logits
+        logits = None
+        if self._width and self._num_cached < self._width:
+            rows = [[0] * pad + list(prefix) for pad, prefix in zip(self._pads, self._prefixes, strict=True)]
+            logits = self._forward(rows, is_stale)
+        if self._query:
+            logits = self._forward([list(self._query)] * len(self._pads), is_stale)
+        assert logits is not None  # a prompt has at least one token
+        self._prompt_logits = logits
+        return logits
+
+    def _feed(self, token: int, is_stale: IsStale | None) -> None:
+        self._last_logits = self._forward([[token]] * len(self._pads), is_stale)
+        self._fed.append(token)
+
+    def _rollback(self, num_tokens: int) -> None:
+        """Forget all but the first `num_tokens` fed."""
+        self._num_cached -= len(self._fed) - num_tokens
+        del self._fed[num_tokens:]
+        self._last_logits = None
+        self._crop()
+
+    def _forward(self, rows: list[list[int]], is_stale: IsStale | None) -> torch.Tensor:
+        start, end = self._num_cached, self._num_cached + len(rows[0])
+        device = self._model.device
+        columns = torch.arange(start, end, device=device)
+        pads = torch.tensor(self._pads, device=device)
+        positions = (columns[None, :] - pads[:, None]).clamp_(min=0)  # [rows, new]
+        ids = torch.tensor(rows, device=device)
+        try:
+            logits = self._model(ids, self._mask_until(end), positions, self._cache, is_stale)
+        except BaseException:  # Preempted, or an interruption: some layers hold more than others
+            self._crop()
+            raise
+        self._num_cached = end
+        return logits[:, : self._vocab_size].float()
+
+    def _crop(self) -> None:
+        """Cut every layer to `_num_cached` columns; `crop` takes minus the number of columns to remove."""
+        for layer in self._cache.layers:
+            excess = layer.get_seq_length() - self._num_cached
+            if excess > 0:
+                layer.crop(-excess)
+
+    def _first_mask(self) -> torch.Tensor:
+        mask = torch.ones(len(self._pads), self._width + len(self._query) + 64, dtype=torch.long)
+        for row, pad in enumerate(self._pads):
+            mask[row, :pad] = 0
+        return mask.to(self._model.device)
+
+    def _mask_until(self, end: int) -> torch.Tensor:
+        if end > self._mask.shape[1]:
+            self._mask = torch.cat([self._mask, torch.ones_like(self._mask)], dim=1)
+        return self._mask[:, :end]
+
+
+def _common_length(left: Sequence[int], right: Sequence[int]) -> int:
+    pairs = enumerate(zip(left, right, strict=False))
+    return next((index for index, (a, b) in pairs if a != b), min(len(left), len(right)))

@@ -1,0 +1,368 @@
+"""Every message that Tandem's actors exchange, grouped by receiver, with its binary form.
+
+A message is a frozen value. It knows nothing of who delivers it (socket, Ray, virtual clock). Only `LinkFrame`
+crosses the link between the two sides, and nothing in it holds text: documents, questions and answers stay out.
+The layout of a frame is the order of the fields (docs/wire-format.md).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any, TypeAlias
+
+from tandem.wire import (
+    Blob,
+    Digest,
+    Flag,
+    Float32,
+    Float64,
+    Float64s,
+    Registry,
+    SideField,
+    Text,
+    Texts,
+    UInt32,
+    Varint,
+    Varints,
+)
+
+PROTOCOL_VERSION = 1
+_registry = Registry()
+
+
+# ---- between the two draft queues, and within a side ------------------------------------------------------
+
+
+@_registry.message(1)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Draft:
+    """One side's proposal for one output position. Decoder -> both DraftQueues.
+
+    The token is not sent: it is a function of the law, the seed, the side and the step (tandem.aggregation.rules).
+    """
+
+    side: SideField  # who drafted; absolute
+    step: Varint  # output position, 0-based
+    epoch: Varint  # rollbacks of that side before this draft
+    digest: Digest  # of the prefix it was conditioned on; pairs drafts
+    log_weight: Float32  # log-sum-exp of this side's document scores, DRAGON A.1
+    decode_us: Varint  # time the side took to decode it, microseconds
+    law: Blob  # Codec.encode(q), q: [vocab]
+
+
+@_registry.message(2)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """The aggregator's decision for one step. Aggregating DraftQueue -> the peer's."""
+
+    step: Varint  # output position, 0-based
+    target: Varint  # the token to commit
+    device_accepted: Flag  # the device's draft equals the target
+    cloud_accepted: Flag
+    device_epoch: Varint  # rollbacks of each side after this verdict
+    cloud_epoch: Varint
+    next_aggregator: SideField  # who decides the next step
+
+
+@_registry.message(3)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Done:
+    """The sender has committed the whole answer: the count and the digest are in the frame's header."""
+
+    is_reply: Flag  # an answer to the receiver's own Done, not to be answered again
+
+
+@_registry.message(4)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resync:
+    """The device's committed tokens, which the cloud adopts. Starts the generation of its frame."""
+
+    aggregator: SideField  # who decides the next step
+    tokens: Varints  # all committed tokens, from step 0
+
+
+@_registry.message(5)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Heartbeat:
+    """The sender is alive; its LinkFrame carries what is acknowledged."""
+
+
+@_registry.message(6)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cancel:
+    """The sender has given the session up; drop it."""
+
+    reason: Text  # one sentence about the session, never document text
+
+
+LinkBody: TypeAlias = Draft | Verdict | Done | Resync | Heartbeat | Cancel
+
+
+@_registry.message(7)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkFrame:
+    """What crosses the link: one body under the header that acknowledges and measures. DraftQueue -> peer."""
+
+    session: UInt32  # the query
+    generation: Varint  # number of Resyncs; frames of an older generation are ignored
+    committed: Varint  # tokens the sender has committed
+    committed_digest: Digest  # of those tokens; two digests for one count are a divergence
+    sent_us: UInt32  # the sender's clock, microseconds modulo 2^32
+    echo_us: UInt32  # `sent_us` of the last frame it had received
+    held_us: UInt32  # how long ago that was; all ones: none received yet
+    body: Annotated[Any, _registry.nested()]
+
+
+# ---- to a DraftQueue ---------------------------------------------------------------------------------------
+
+
+@_registry.message(16)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drafted:
+    """A new draft of the own decoder. Decoder -> own DraftQueue."""
+
+    session: UInt32
+    draft: Annotated[Any, _registry.nested()]
+
+
+@_registry.message(17)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """What the aggregator found for a Pair. Aggregator -> own DraftQueue."""
+
+    session: UInt32
+    generation: Varint  # of the Pair or Lone that it answers
+    digest: Digest  # of the prefix it decided on
+    step: Varint
+    target: Varint
+    device_accepted: Flag
+    cloud_accepted: Flag
+    device_acceptance: Float64  # expected, by the formula of the draft rule
+    cloud_acceptance: Float64
+    next_aggregator: SideField
+
+
+@_registry.message(18)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecoderReady:
+    """Documents are retrieved and prefilled; drafting begins. Decoder -> own DraftQueue."""
+
+    session: UInt32
+    sources: Texts  # opaque ids of the documents in use
+    retrieve_us: Varint  # time the retrieval took, microseconds
+    prefill_us: Varint
+    notes: Texts  # sentences for the user of this side: a truncated document, ...
+
+
+@_registry.message(19)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecoderFailed:
+    """The session cannot be decoded on this side. Decoder -> own DraftQueue."""
+
+    session: UInt32
+    reason: Text  # one sentence
+
+
+# ---- to a Decoder ------------------------------------------------------------------------------------------
+
+
+@_registry.message(32)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Begin:
+    """A query starts. DraftQueue -> Decoder, Aggregator, Profiler and Scheduler of its side."""
+
+    session: UInt32
+    spec: Text  # SessionSpec.to_json()
+
+
+@_registry.message(33)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Commit:
+    """One token is committed. DraftQueue -> own Decoder."""
+
+    session: UInt32
+    step: Varint
+    token: Varint
+    epoch: Varint  # rollbacks of this side after it
+    is_last: Flag  # the answer is complete: draft no further
+
+
+@_registry.message(34)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Adopt:
+    """The committed tokens are replaced from `step` on (Resync). DraftQueue -> own Decoder."""
+
+    session: UInt32
+    step: Varint  # tokens before it stay
+    tokens: Varints
+    epoch: Varint  # rollbacks of this side after it
+    is_last: Flag
+
+
+@_registry.message(35)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class End:
+    """The session is over: stop and free it. DraftQueue -> Decoder, Aggregator, Profiler, Scheduler."""
+
+    session: UInt32
+
+
+@_registry.message(39)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Window:
+    """How far to draft ahead. Profiler -> own Decoder."""
+
+    session: UInt32
+    size: Varint  # drafts past the last committed token
+
+
+@_registry.message(36)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """The retrieved documents; they stay on this side. Retriever -> own Decoder."""
+
+    session: UInt32
+    ids: Texts  # opaque ids
+    texts: Texts  # page contents
+    scores: Float64s  # cosine similarity to the query
+    retrieve_us: Varint
+
+
+@_registry.message(37)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Relevance:
+    """Scores of the session's documents against question and answer so far. Retriever -> own Decoder."""
+
+    session: UInt32
+    digest: Digest  # of the prefix that was scored
+    scores: Float64s  # cosine similarity, in the order of Found.ids
+
+
+@_registry.message(38)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NotFound:
+    """Retrieval failed. Retriever -> own Decoder."""
+
+    session: UInt32
+    reason: Text  # one sentence
+
+
+# ---- to a Retriever ----------------------------------------------------------------------------------------
+
+
+@_registry.message(48)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Search:
+    """Find documents for a query. Decoder -> own Retriever."""
+
+    session: UInt32
+    query: Text
+    num_documents: Varint
+
+
+@_registry.message(49)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Score:
+    """Re-estimate the relevance of documents (DRAGON 4.1). Decoder -> own Retriever."""
+
+    session: UInt32
+    digest: Digest  # of the prefix whose text follows
+    ids: Texts
+    text: Text  # question and answer so far
+
+
+# ---- to an Aggregator --------------------------------------------------------------------------------------
+
+
+@_registry.message(64)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pair:
+    """Both sides' drafts for the next step. DraftQueue -> own Aggregator."""
+
+    session: UInt32
+    generation: Varint
+    device: Annotated[Any, _registry.nested()]  # Draft
+    cloud: Annotated[Any, _registry.nested()]  # Draft
+
+
+@_registry.message(65)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lone:
+    """One side's draft for the next step while the peer is lost. DraftQueue -> own Aggregator."""
+
+    session: UInt32
+    generation: Varint
+    draft: Annotated[Any, _registry.nested()]
+
+
+@_registry.message(66)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placement:
+    """Who shall aggregate from the next verdict on. Scheduler -> own Aggregator."""
+
+    session: UInt32
+    aggregator: SideField
+
+
+# ---- to a Profiler and a Scheduler -------------------------------------------------------------------------
+
+
+@_registry.message(80)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observation:
+    """What one committed step showed. DraftQueue -> own Profiler."""
+
+    session: UInt32
+    step: Varint
+    device_decode_s: Float64  # nan: not seen
+    cloud_decode_s: Float64
+    device_acceptance: Float64  # expected, by the formula of the draft rule; nan: decided elsewhere
+    cloud_acceptance: Float64
+    rtt_s: Float64  # nan: not measured since the last step
+
+
+@_registry.message(81)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Profile:
+    """The profiler's estimates. Profiler -> own Scheduler."""
+
+    session: UInt32
+    device_decode_s: Float64
+    cloud_decode_s: Float64
+    device_acceptance: Float64
+    cloud_acceptance: Float64
+    rtt_s: Float64
+
+
+Message: TypeAlias = (
+    LinkFrame
+    | Drafted
+    | Decision
+    | DecoderReady
+    | DecoderFailed
+    | Window
+    | Begin
+    | Commit
+    | Adopt
+    | End
+    | Found
+    | Relevance
+    | NotFound
+    | Search
+    | Score
+    | Pair
+    | Lone
+    | Placement
+    | Observation
+    | Profile
+)
+
+
+def encode(message: Message | LinkBody) -> bytes:
+    """The frame of one message: a tag byte, then its fields."""
+    return _registry.encode(message)
+
+
+def decode(frame: bytes) -> Any:
+    """The message in one frame; raises ProtocolError where the frame is malformed."""
+    return _registry.decode(frame)

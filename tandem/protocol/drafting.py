@@ -1,0 +1,264 @@
+"""One session as a decoder sees it: what to compute next, and what a commit, a rollback or a Resync changes.
+
+It plans and never computes: the driver runs a `Job` on the model and brings the law back. Weights of documents
+are a function of the prefix alone (DRAGON 4.1 with a fixed lag), so timing cannot change an answer.
+Knows nothing of models, Ray or clocks.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import assert_never
+
+from tandem.generation.weights import kappa
+from tandem.messages import (
+    Adopt,
+    Commit,
+    DecoderFailed,
+    DecoderReady,
+    Draft,
+    Drafted,
+    Found,
+    NotFound,
+    Relevance,
+    Score,
+    Search,
+    Window,
+)
+from tandem.protocol.prefix import Prefix
+from tandem.protocol.sends import Send
+from tandem.protocol.spec import SessionSpec
+from tandem.side import Side
+from tandem.wire import to_float32
+
+Weights = tuple[float, ...]
+"""R(d, x) = scale * cosine of each document of this side, in the order of `Found.ids`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prefill:
+    """Open the session in the engine: one row per document."""
+
+    session: int
+    query: str
+    documents: tuple[str, ...]
+    max_new_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Forward:
+    """Compute this side's law for one step."""
+
+    session: int
+    step: int
+    digest: bytes  # of `tokens`
+    tokens: tuple[int, ...]  # x_<t
+    weights: Weights  # one per document
+
+
+Job = Prefill | Forward
+
+
+class DraftingSession:
+    """The state of one query in a decoder."""
+
+    def __init__(self, spec: SessionSpec, side: Side, text: Callable[[Sequence[int]], str]) -> None:
+        """`text` turns answer tokens into text, for the re-estimation of relevance."""
+        self.spec = spec
+        self.side = side
+        self.prefix = Prefix(spec.session)  # committed tokens, then own drafts
+        self.num_committed = 0
+        self.epoch = 0
+        self.window = 1 if spec.synchronous else max(2, min(4, spec.max_window))
+        self.num_forwards = 0
+        self._text = text
+        self._found: Found | None = None
+        self._is_prefilled = False
+        self._has_ended = False  # the answer is complete
+        self._drafts: dict[bytes, tuple[Draft, int]] = {}  # by prefix digest: one draft per prefix, ever
+        self._weights: dict[bytes, Weights] = {}  # by digest of x_<kappa
+        self._scoring: bytes | None = None  # digest under way at the retriever
+
+    # ---- entries ---------------------------------------------------------------------------------------------
+
+    def begin(self) -> list[Send]:
+        """Ask for documents."""
+        num_documents = self.spec.num_documents(self.side)
+        if num_documents == 0:
+            nothing = Found(session=self.spec.session, ids=(), texts=(), scores=(), retrieve_us=0)
+            return self.receive(nothing)
+        return [Send("retriever", Search(session=self.spec.session, query=self.spec.query, num_documents=num_documents))]
+
+    def receive(self, message: Found | NotFound | Relevance | Commit | Adopt | Window) -> list[Send]:
+        """Any message of this session."""
+        match message:
+            case Found():
+                self._found = message
+                self._weights[self.prefix.digests[0]] = self._scaled(message.scores)
+                return []
+            case NotFound():
+                return [Send("draft_queue", DecoderFailed(session=self.spec.session, reason=message.reason))]
+            case Relevance():
+                return self._on_relevance(message)
+            case Commit():
+                return self._on_commit(message)
+            case Adopt():
+                return self._on_adopt(message)
+            case Window():
+                if not self.spec.synchronous:
+                    self.window = max(1, min(message.size, self.spec.max_window))
+                return []
+            case _:
+                assert_never(message)
+
+    def prefilled(self, prefill_us: int, notes: tuple[str, ...]) -> list[Send]:
+        """The engine holds the documents and the query."""
+        self._is_prefilled = True
+        found = self._found
+        assert found is not None
+        ready = DecoderReady(
+            session=self.spec.session,
+            sources=found.ids,
+            retrieve_us=found.retrieve_us,
+            prefill_us=prefill_us,
+            notes=notes,
+        )
+        return [Send("draft_queue", ready)]
+
+    def drafted(self, job: Forward, law: bytes, token: int, decode_us: int) -> list[Send]:
+        """The law of `job` is there, encoded, with the token drawn from its decoded form."""
+        self.num_forwards += 1
+        if not self.is_current(job):
+            return []
+        draft = Draft(
+            side=self.side,
+            step=job.step,
+            epoch=self.epoch,
+            digest=job.digest,
+            log_weight=to_float32(log_sum_exp(job.weights)),
+            decode_us=decode_us,
+            law=law,
+        )
+        self._drafts[job.digest] = (draft, token)
+        return self._emit(draft, token)
+
+    def replay(self) -> list[Send]:
+        """Emit again what was already drafted for the present prefix (after a Resync): the stored bytes."""
+        sends: list[Send] = []
+        while self._may_draft() and (stored := self._drafts.get(self.prefix.digest)) is not None:
+            sends += self._emit(*stored)
+        return sends
+
+    # ---- planning --------------------------------------------------------------------------------------------
+
+    def next_job(self) -> Job | None:
+        """What to compute now, or None: nothing may be drafted, or a weight is still awaited."""
+        if self._found is None or self._has_ended:
+            return None
+        if not self._is_prefilled:
+            return Prefill(self.spec.session, self.spec.query, self._found.texts, self.spec.max_new_tokens)
+        step = len(self.prefix)
+        if not self._may_draft():
+            return None
+        weights = self._weights.get(self.prefix.digests[self._kappa(step)])
+        if weights is None:
+            return None
+        return Forward(self.spec.session, step, self.prefix.digest, tuple(self.prefix.tokens), weights)
+
+    def is_current(self, job: Forward) -> bool:
+        """Whether the law of `job` is still wanted; asked by the model between layers."""
+        return not self._has_ended and len(self.prefix) == job.step and self.prefix.digest == job.digest
+
+    def missing_weights(self) -> list[Send]:
+        """Ask the retriever for the next re-estimation that this prefix will need; one at a time, in order."""
+        every = self.spec.weight_interval
+        if every == 0 or self._scoring is not None or self._found is None or not self._found.ids or self._has_ended:
+            return []
+        for position in range(every, len(self.prefix) + 1, every):
+            digest = self.prefix.digests[position]
+            if digest not in self._weights:
+                self._scoring = digest
+                text = f"{self.spec.query} {self._text(self.prefix.tokens[:position]).strip()}"
+                message = Score(session=self.spec.session, digest=digest, ids=self._found.ids, text=text)
+                return [Send("retriever", message)]
+        return []
+
+    def _kappa(self, step: int) -> int:
+        every = self.spec.weight_interval
+        return kappa(step, every, self.spec.weight_lag) if every else 0
+
+    def _may_draft(self) -> bool:
+        step = len(self.prefix)
+        if self._has_ended or step >= self.spec.max_new_tokens or step - self.num_committed >= self.window:
+            return False
+        return step == 0 or self.prefix.tokens[-1] not in self.spec.eos_token_ids
+
+    # ---- changes ---------------------------------------------------------------------------------------------
+
+    def _emit(self, draft: Draft, token: int) -> list[Send]:
+        self.prefix.append(token)
+        return [Send("draft_queue", Drafted(session=self.spec.session, draft=draft)), *self.missing_weights()]
+
+    def _on_relevance(self, message: Relevance) -> list[Send]:
+        """Momentum mixes with the weights of the previous estimation of the same prefix, so it rolls back with it."""
+        if message.digest == self._scoring:
+            self._scoring = None
+        position = self._position(message.digest)
+        if position is not None:
+            previous = self._weights[self.prefix.digests[position - self.spec.weight_interval]]
+            kept = self.spec.weight_momentum
+            fresh = self._scaled(message.scores)
+            self._weights[message.digest] = tuple(
+                kept * old + (1.0 - kept) * new for old, new in zip(previous, fresh, strict=True)
+            )
+        return self.missing_weights()
+
+    def _position(self, digest: bytes) -> int | None:
+        """Where `digest` stands in the present prefix; None: that prefix was rolled back meanwhile."""
+        every = self.spec.weight_interval
+        for position in range(every, len(self.prefix) + 1, every):
+            if self.prefix.digests[position] == digest:
+                return position
+        return None
+
+    def _on_commit(self, commit: Commit) -> list[Send]:
+        if commit.step != self.num_committed:
+            return []
+        self.num_committed += 1
+        self.epoch = commit.epoch
+        self._has_ended = commit.is_last
+        tokens = self.prefix.tokens
+        if commit.step >= len(tokens) or tokens[commit.step] != commit.token:
+            self.prefix.truncate(commit.step)
+            self.prefix.append(commit.token)
+        self._forget()
+        return [*self.missing_weights(), *self.replay()]
+
+    def _on_adopt(self, adopt: Adopt) -> list[Send]:
+        self.epoch = adopt.epoch
+        self._has_ended = adopt.is_last
+        self.prefix.truncate(adopt.step)
+        self.prefix.extend(adopt.tokens)
+        self.num_committed = len(self.prefix)
+        return [*self.missing_weights(), *self.replay()]
+
+    def _forget(self) -> None:
+        """Drop what no later step can need: drafts and weights well before the committed prefix."""
+        horizon = self.num_committed - 2 * (self.spec.weight_interval + self.spec.weight_lag)
+        if horizon > 0 and self.num_committed % 32 == 0:
+            wanted = set(self.prefix.digests[: len(self.prefix) + 1])
+            self._weights = {key: kept for key, kept in self._weights.items() if key in wanted}
+            self._drafts = {key: kept for key, kept in self._drafts.items() if kept[0].step >= horizon}
+
+    def _scaled(self, scores: Sequence[float]) -> Weights:
+        return tuple(self.spec.relevance_scale * score for score in scores)
+
+
+def log_sum_exp(values: Sequence[float]) -> float:
+    """log sum exp of a side's scores (DRAGON A.1): its log_weight; -inf without documents."""
+    if not values:
+        return -math.inf
+    largest = max(values)
+    return largest + math.log(sum(math.exp(value - largest) for value in values))

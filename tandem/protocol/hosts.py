@@ -1,0 +1,226 @@
+"""All sessions of one actor behind one entry: message and time in, messages out.
+
+One host class per actor. An actor adds delivery and a clock, the virtual-clock driver adds neither; both run
+these classes. Knows nothing of Ray, sockets or models.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from tandem.aggregation.codec import Codec
+from tandem.errors import TandemError
+from tandem.messages import (
+    Begin,
+    Cancel,
+    Done,
+    End,
+    LinkFrame,
+    Lone,
+    Message,
+    Observation,
+    Pair,
+    Placement,
+    Profile,
+)
+from tandem.profiler.session import ProfilerSession
+from tandem.protocol.aggregating import AggregatorSession
+from tandem.protocol.drafting import DraftingSession, Job
+from tandem.protocol.queue import Finished, QueueSession
+from tandem.protocol.sends import Send
+from tandem.protocol.spec import SessionSpec
+from tandem.scheduler.session import SchedulerSession
+from tandem.side import Side
+
+MAX_EARLY_FRAMES = 256
+"""Frames kept for sessions that the peer has opened and this side not yet."""
+MAX_CLOSED_SESSIONS = 256
+"""Ended sessions that are still answered for."""
+
+
+class QueueHost:
+    """The draft queue of one side."""
+
+    def __init__(self, side: Side, finished: Callable[[SessionSpec], Finished]) -> None:
+        """`finished` makes the stop rule of a query."""
+        self.side = side
+        self.sessions: dict[int, QueueSession] = {}
+        self._finished = finished
+        self._early: list[LinkFrame] = []
+        self._closed: OrderedDict[int, LinkFrame] = OrderedDict()
+
+    def open(self, spec: SessionSpec, now_s: float) -> list[Send]:
+        """A query starts; frames of the peer that came before it are taken in."""
+        session = QueueSession(spec, self.side, self._finished(spec), now_s)
+        self.sessions[spec.session] = session
+        early = [frame for frame in self._early if frame.session == spec.session]
+        self._early = [frame for frame in self._early if frame.session != spec.session]
+        sends = session.begin()
+        for frame in early:
+            sends += session.receive(frame, now_s)
+        return sends
+
+    def receive(self, message: Any, now_s: float) -> list[Send]:
+        """Any message for a draft queue."""
+        session = self.sessions.get(message.session)
+        if session is not None:
+            return self._after(session, session.receive(message, now_s), now_s)
+        return self._answer_for_closed(message) if isinstance(message, LinkFrame) else []
+
+    def tick(self, now_s: float) -> list[Send]:
+        """Timers of all sessions."""
+        return self._each(lambda session: session.tick(now_s), now_s)
+
+    def reconnected(self, now_s: float) -> list[Send]:
+        """A new connection to the peer stands."""
+        return self._each(lambda session: session.reconnected(now_s), now_s)
+
+    def cancel(self, session_id: int, now_s: float) -> list[Send]:
+        """The user gave a query up."""
+        session = self.sessions.get(session_id)
+        return [] if session is None else self._after(session, session.cancel(now_s), now_s)
+
+    def fail_all(self, reason: str, now_s: float) -> list[Send]:
+        """An actor of this side was lost: its sessions cannot go on."""
+        return self._each(lambda session: session.fail(reason, now_s), now_s)
+
+    def _each(self, act: Callable[[QueueSession], list[Send]], now_s: float) -> list[Send]:
+        sends: list[Send] = []
+        for session in list(self.sessions.values()):
+            sends += self._after(session, act(session), now_s)
+        return sends
+
+    def _after(self, session: QueueSession, sends: list[Send], now_s: float) -> list[Send]:
+        if session.is_over and self.sessions.pop(session.spec.session, None) is not None:
+            self._closed[session.spec.session] = session.final_frame(now_s)
+            while len(self._closed) > MAX_CLOSED_SESSIONS:
+                self._closed.popitem(last=False)
+        return sends
+
+    def _answer_for_closed(self, frame: LinkFrame) -> list[Send]:
+        """A peer that is still at it learns how the session ended; an unknown session is kept for later."""
+        is_last_word = isinstance(frame.body, Cancel) or (isinstance(frame.body, Done) and frame.body.is_reply)
+        if (final := self._closed.get(frame.session)) is not None:
+            return [] if is_last_word else [Send("peer", final)]
+        self._early.append(frame)
+        del self._early[:-MAX_EARLY_FRAMES]
+        return []
+
+
+class DecoderHost:
+    """The decoder of one side: plans for all its sessions, one job at a time."""
+
+    def __init__(self, side: Side, text: Callable[[Sequence[int]], str]) -> None:
+        """`text` turns answer tokens into text."""
+        self.side = side
+        self.sessions: dict[int, DraftingSession] = {}
+        self._text = text
+
+    def receive(self, message: Any) -> list[Send]:
+        """Any message for a decoder. After `End` the driver frees the session in the engine."""
+        match message:
+            case Begin():
+                session = DraftingSession(SessionSpec.from_json(message.spec), self.side, self._text)
+                self.sessions[message.session] = session
+                return session.begin()
+            case End():
+                self.sessions.pop(message.session, None)
+                return []
+            case _:
+                known = self.sessions.get(message.session)
+                return [] if known is None else known.receive(message)
+
+    def next_job(self) -> Job | None:
+        """The next thing to compute. Sessions take turns: the one served last goes to the end."""
+        for key, session in list(self.sessions.items()):
+            if (job := session.next_job()) is not None:
+                self.sessions[key] = self.sessions.pop(key)
+                return job
+        return None
+
+
+class AggregatorHost:
+    """The aggregator of one side."""
+
+    def __init__(self, side: Side, codec: Codec) -> None:
+        self.side = side
+        self.codec = codec
+        self.sessions: dict[int, AggregatorSession] = {}
+
+    def receive(self, message: Any) -> list[Send]:
+        """Any message for an aggregator."""
+        if isinstance(message, Begin):
+            spec = SessionSpec.from_json(message.spec)
+            self.sessions[message.session] = AggregatorSession(spec, self.side, self.codec)
+            return []
+        if isinstance(message, End):
+            self.sessions.pop(message.session, None)
+            return []
+        session = self.sessions.get(message.session)
+        if session is None:
+            return []
+        match message:
+            case Pair():
+                return [Send("draft_queue", session.decide(message))]
+            case Lone():
+                return [Send("draft_queue", session.decide_alone(message))]
+            case Placement():
+                session.placement = message.aggregator
+                return []
+            case _:
+                raise _misdirected(message, "an aggregator")
+
+
+class ProfilerHost:
+    """The profiler of one side."""
+
+    def __init__(self, side: Side) -> None:
+        self.side = side
+        self.sessions: dict[int, ProfilerSession] = {}
+
+    def receive(self, message: Any) -> list[Send]:
+        """Any message for a profiler."""
+        match message:
+            case Begin():
+                self.sessions[message.session] = ProfilerSession(SessionSpec.from_json(message.spec), self.side)
+            case End():
+                self.sessions.pop(message.session, None)
+            case Observation():
+                session = self.sessions.get(message.session)
+                return [] if session is None else session.observe(message)
+            case _:
+                raise _misdirected(message, "a profiler")
+        return []
+
+
+class SchedulerHost:
+    """The scheduler of one side."""
+
+    def __init__(self) -> None:
+        self.sessions: dict[int, SchedulerSession] = {}
+
+    def receive(self, message: Any) -> list[Send]:
+        """Any message for a scheduler."""
+        match message:
+            case Begin():
+                self.sessions[message.session] = SchedulerSession(SessionSpec.from_json(message.spec))
+            case End():
+                self.sessions.pop(message.session, None)
+            case Profile():
+                session = self.sessions.get(message.session)
+                return [] if session is None else session.observe(message)
+            case _:
+                raise _misdirected(message, "a scheduler")
+        return []
+
+
+def _misdirected(message: Message, receiver: str) -> TandemError:
+    return TandemError(f"A {type(message).__name__} is not for {receiver}; report this as a bug.")
+
+
+def sessions_of(hosts: Sequence[Any]) -> Iterator[int]:
+    """Ids of all sessions that any of `hosts` still holds; empty once everything is freed."""
+    for host in hosts:
+        yield from host.sessions

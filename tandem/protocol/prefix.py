@@ -1,0 +1,58 @@
+"""A token sequence with a digest of every prefix of it.
+
+Knows nothing of drafts or verdicts: it answers "is this the same beginning?" in eight bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from hashlib import blake2b
+
+
+def _start(session: int) -> bytes:
+    return blake2b(session.to_bytes(8, "little"), digest_size=8).digest()
+
+
+def _extend(digest: bytes, token: int) -> bytes:
+    return blake2b(digest + token.to_bytes(4, "little"), digest_size=8).digest()
+
+
+class Prefix:
+    """Tokens x_<t of one session. `digests[t]` identifies the first t of them (8 bytes, chained BLAKE2b)."""
+
+    __slots__ = ("digests", "tokens")
+
+    def __init__(self, session: int, tokens: Iterable[int] = ()) -> None:
+        self.tokens: list[int] = []
+        self.digests: list[bytes] = [_start(session)]
+        self.extend(tokens)
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    @property
+    def digest(self) -> bytes:
+        """Of all tokens."""
+        return self.digests[-1]
+
+    def append(self, token: int) -> None:
+        """One more token at the end."""
+        self.tokens.append(token)
+        self.digests.append(_extend(self.digests[-1], token))
+
+    def extend(self, tokens: Iterable[int]) -> None:
+        """More tokens at the end."""
+        for token in tokens:
+            self.append(token)
+
+    def truncate(self, length: int) -> None:
+        """Forget everything from position `length` on."""
+        del self.tokens[length:]
+        del self.digests[length + 1 :]
+
+    def common_length(self, tokens: Sequence[int]) -> int:
+        """How many leading tokens agree with `tokens`."""
+        for position, (own, other) in enumerate(zip(self.tokens, tokens, strict=False)):
+            if own != other:
+                return position
+        return min(len(self.tokens), len(tokens))

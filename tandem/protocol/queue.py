@@ -1,0 +1,471 @@
+"""One session as a draft queue sees it: pair drafts, commit in order, keep the peer in step.
+
+The queue of each side holds both sides' drafts and the committed prefix. It asks the aggregator to decide a pair,
+commits the decision, tells the own decoder and, unless both sides aggregate, the peer. It knows nothing of laws,
+tokens' text, Ray or clocks: a draft is opaque bytes that match a prefix or do not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from math import nan
+from typing import assert_never
+
+from tandem.events import DoneEvent, Event, PeerEvent, PlacementEvent, SessionStatistics, StopReason, TokenEvent
+from tandem.messages import (
+    Adopt,
+    Begin,
+    Cancel,
+    Commit,
+    Decision,
+    DecoderFailed,
+    DecoderReady,
+    Done,
+    Draft,
+    Drafted,
+    End,
+    Heartbeat,
+    LinkBody,
+    LinkFrame,
+    Lone,
+    Observation,
+    Pair,
+    Resync,
+    Verdict,
+)
+from tandem.protocol.link import Link
+from tandem.protocol.prefix import Prefix
+from tandem.protocol.sends import Role, Send
+from tandem.protocol.spec import SessionSpec
+from tandem.side import SIDES, Side
+
+Finished = Callable[[Sequence[int]], StopReason | None]
+"""Why an answer of these tokens is complete, or None: end-of-sequence, stop string, length."""
+
+LINGER_S = 10.0
+"""How long a finished session waits for the peer's Done."""
+ABANDONED_S = 60.0
+"""Silence of the device after which the cloud frees a session."""
+MAX_DRAFTS_AHEAD = 256
+"""Drafts further than this past the committed prefix are not buffered; the resend rule brings them back."""
+_LISTENERS: tuple[Role, ...] = ("decoder", "aggregator", "profiler", "scheduler")
+
+
+class QueueSession:
+    """The state of one query on one side."""
+
+    def __init__(self, spec: SessionSpec, side: Side, finished: Finished, now_s: float) -> None:
+        self.spec = spec
+        self.side = side
+        self.prefix = Prefix(spec.session)
+        self.link = Link(spec.session, now_s)
+        self.aggregator = spec.first_aggregator
+        self.is_alone = False  # the device goes on without the peer
+        self.reason: StopReason | None = None
+        self.error: str | None = None
+        self.is_over = False  # nothing is owed to anybody: free it
+        self._finished = finished
+        self._opened_s = now_s
+        self._finished_s = nan
+        self._epochs = dict.fromkeys(SIDES, 0)
+        self._drafts: dict[Side, dict[bytes, Draft]] = {side: {} for side in SIDES}
+        self._early: dict[int, Verdict] = {}
+        self._claims: dict[int, bytes] = {}  # the peer's digests for counts not yet reached here
+        self._asked: tuple[int, bytes] | None = None  # generation and prefix of the pair at the aggregator
+        self._peer_done = False
+        self._rtt_sample_s = nan
+        self._counts = SessionStatistics()
+        self._expected: dict[Side, list[float]] = {side: [] for side in SIDES}
+
+    # ---- entries: each takes a message and the time, and returns what to send -------------------------------
+
+    def begin(self) -> list[Send]:
+        """Tell this side's actors."""
+        text = self.spec.to_json()
+        return [Send(role, Begin(session=self.spec.session, spec=text)) for role in _LISTENERS]
+
+    def receive(
+        self, message: Drafted | Decision | LinkFrame | DecoderReady | DecoderFailed, now_s: float
+    ) -> list[Send]:
+        """Any message of this session."""
+        if self.is_over:
+            return []
+        match message:
+            case Drafted():
+                return self._on_own_draft(message.draft, now_s)
+            case Decision():
+                return self._on_decision(message, now_s)
+            case LinkFrame():
+                return self._on_frame(message, now_s)
+            case DecoderReady():
+                return []  # the driver turns it into a SourcesEvent: titles are its business
+            case DecoderFailed():
+                return self.fail(message.reason, now_s)
+            case _:
+                assert_never(message)
+
+    def tick(self, now_s: float) -> list[Send]:
+        """Timers: resend, heartbeat, loss of the peer, the end of lingering. Call every 50 ms or so."""
+        if self.is_over:
+            return []
+        if self.reason is not None and now_s - self._finished_s > LINGER_S:
+            return self._free()
+        silence_s = self.link.silence_s(now_s)
+        if self.side is Side.CLOUD and silence_s > ABANDONED_S:
+            return self._free()
+        sends = self.link.due(self.prefix, now_s, self._unacknowledged())
+        if self._may_go_alone() and silence_s > self.link.loss_limit_s(self.spec.peer_loss_margin_s):
+            sends += self._lose_peer(silence_s, now_s)
+        return sends
+
+    def reconnected(self, now_s: float) -> list[Send]:
+        """A new connection to the peer stands: send at once whatever it has not acknowledged."""
+        if self.is_over:
+            return []
+        bodies = [*self._unacknowledged(), *self.link.kept_verdicts.values(), *self.link.kept_drafts.values()]
+        return self.link.resend(bodies or [Heartbeat()], self.prefix, now_s)
+
+    def cancel(self, now_s: float) -> list[Send]:
+        """The user gave the query up: both sides stop and free it."""
+        if self.is_over:
+            return []
+        if self.reason is not None:
+            return self._free()
+        sends = [self.link.send(Cancel(reason="The query was cancelled."), self.prefix, now_s)]
+        return sends + self._end("cancelled", None, now_s) + self._free()
+
+    def fail(self, reason: str, now_s: float) -> list[Send]:
+        """This side cannot go on: say so to the user and to the peer."""
+        if self.is_over or self.reason is not None:
+            return []
+        sends = [self.link.send(Cancel(reason=reason), self.prefix, now_s)]
+        return sends + self._end("failed", reason, now_s) + self._free()
+
+    @property
+    def statistics(self) -> SessionStatistics:
+        """Counters so far."""
+        return replace(
+            self._counts,
+            expected_device_acceptance=_mean(self._expected[Side.DEVICE]),
+            expected_cloud_acceptance=_mean(self._expected[Side.CLOUD]),
+            num_resent_frames=self.link.num_resent_frames,
+            rtt_s=self.link.rtt_s,
+        )
+
+    def final_frame(self, now_s: float) -> LinkFrame:
+        """What a driver answers for this session once it is freed."""
+        body: LinkBody = Done(is_reply=True)
+        if self.reason in ("cancelled", "failed") or self.is_alone:
+            body = Cancel(reason=self.error or "The device has ended this query.")
+        frame: LinkFrame = self.link.send(body, self.prefix, now_s).message
+        return frame
+
+    # ---- drafts and pairs ------------------------------------------------------------------------------------
+
+    def _on_own_draft(self, draft: Draft, now_s: float) -> list[Send]:
+        if self.reason is not None or draft.step < len(self.prefix):
+            return []
+        self._drafts[self.side][draft.digest] = draft
+        sends = []
+        if self.spec.drafts_travel_from(self.side):
+            self.link.keep(draft)
+            sends.append(self.link.send(draft, self.prefix, now_s))
+        return sends + self._advance(now_s)
+
+    def _on_peer_draft(self, draft: Draft) -> None:
+        if len(self.prefix) <= draft.step < len(self.prefix) + MAX_DRAFTS_AHEAD and draft.side is self.side.other:
+            self._drafts[draft.side].setdefault(draft.digest, draft)
+
+    def _advance(self, now_s: float) -> list[Send]:
+        """Commit the peer's verdicts in step order, then ask for the next decision if it is ours to make."""
+        sends: list[Send] = []
+        while self.reason is None and (verdict := self._early.pop(len(self.prefix), None)) is not None:
+            sends += self._commit(verdict, None, now_s)
+        return sends + self._ask()
+
+    def _ask(self) -> list[Send]:
+        """Send the next pair to the aggregator. A draft counts iff its digest is the committed prefix's."""
+        key = (self.link.generation, self.prefix.digest)
+        if self.reason is not None or self._asked == key or not self._aggregates():
+            return []
+        device, cloud = (self._drafts[side].get(self.prefix.digest) for side in SIDES)
+        message: Pair | Lone
+        if device is not None and cloud is not None:
+            message = Pair(session=self.spec.session, generation=key[0], device=device, cloud=cloud)
+        elif device is not None and self.is_alone:
+            message = Lone(session=self.spec.session, generation=key[0], draft=device)
+        else:
+            return []
+        self._asked = key
+        return [Send("aggregator", message)]
+
+    def _aggregates(self) -> bool:
+        return self.is_alone or self.spec.placement == "mirror" or self.aggregator is self.side
+
+    # ---- decisions and commits -------------------------------------------------------------------------------
+
+    def _on_decision(self, decision: Decision, now_s: float) -> list[Send]:
+        if self.reason is not None or self._asked != (decision.generation, decision.digest):
+            return []
+        if decision.digest != self.prefix.digest:
+            return []
+        verdict = Verdict(
+            step=decision.step,
+            target=decision.target,
+            device_accepted=decision.device_accepted,
+            cloud_accepted=decision.cloud_accepted,
+            device_epoch=self._epochs[Side.DEVICE] + (not decision.device_accepted),
+            cloud_epoch=self._epochs[Side.CLOUD] + (not decision.cloud_accepted),
+            next_aggregator=decision.next_aggregator,
+        )
+        sends = self._commit(verdict, decision, now_s)
+        if self.spec.placement != "mirror" and not self.is_alone:
+            self.link.keep(verdict)
+            sends.insert(0, self.link.send(verdict, self.prefix, now_s))
+        return sends + self._advance(now_s)
+
+    def _commit(self, verdict: Verdict, decision: Decision | None, now_s: float) -> list[Send]:
+        drafts = {side: self._drafts[side].get(self.prefix.digest) for side in SIDES}
+        accepted = {Side.DEVICE: verdict.device_accepted, Side.CLOUD: verdict.cloud_accepted}
+        self.prefix.append(verdict.target)
+        for side in SIDES:
+            self._epochs[side] += not accepted[side]
+            self._drafts[side] = {key: kept for key, kept in self._drafts[side].items() if kept.step > verdict.step}
+        if not accepted[self.side]:
+            self.link.drop_drafts_from(verdict.step + 1)
+        self.reason = self._finished(self.prefix.tokens)
+        sends = [Send("decoder", self._commit_message(verdict))]
+        sends += self._report(verdict, decision, drafts, accepted, now_s)
+        if verdict.next_aggregator is not self.aggregator:
+            self.aggregator = verdict.next_aggregator
+            sends += self._tell(PlacementEvent(step=verdict.step + 1, aggregator=self.aggregator))
+        if self.reason is not None:
+            sends += self._complete(now_s)
+        return sends
+
+    def _commit_message(self, verdict: Verdict) -> Commit:
+        return Commit(
+            session=self.spec.session,
+            step=verdict.step,
+            token=verdict.target,
+            epoch=self._epochs[self.side],
+            is_last=self.reason is not None,
+        )
+
+    def _report(
+        self,
+        verdict: Verdict,
+        decision: Decision | None,
+        drafts: dict[Side, Draft | None],
+        accepted: dict[Side, bool],
+        now_s: float,
+    ) -> list[Send]:
+        decode_s = {side: nan if draft is None else draft.decode_us / 1e6 for side, draft in drafts.items()}
+        acceptance = (nan, nan) if decision is None else (decision.device_acceptance, decision.cloud_acceptance)
+        if decision is not None and not self.is_alone:
+            for side, expected in zip(SIDES, acceptance, strict=True):
+                self._expected[side].append(expected)
+        self._count(accepted, now_s)
+        observation = Observation(
+            session=self.spec.session,
+            step=verdict.step,
+            device_decode_s=decode_s[Side.DEVICE],
+            cloud_decode_s=decode_s[Side.CLOUD],
+            device_acceptance=acceptance[0],
+            cloud_acceptance=acceptance[1],
+            rtt_s=self._rtt_sample_s,
+        )
+        self._rtt_sample_s = nan
+        event = TokenEvent(
+            step=verdict.step,
+            token=verdict.target,
+            text="",
+            device_accepted=verdict.device_accepted,
+            cloud_accepted=verdict.cloud_accepted,
+            aggregator=self.side if decision is not None else self.side.other,
+            committed_s=now_s - self._opened_s,
+            device_decode_s=decode_s[Side.DEVICE],
+            cloud_decode_s=decode_s[Side.CLOUD],
+            is_alone=self.is_alone,
+        )
+        return [*self._tell(event), Send("profiler", observation)]
+
+    def _count(self, accepted: dict[Side, bool], now_s: float) -> None:
+        counts = self._counts
+        self._counts = replace(
+            counts,
+            num_tokens=len(self.prefix),
+            num_device_accepted=counts.num_device_accepted + accepted[Side.DEVICE],
+            num_cloud_accepted=counts.num_cloud_accepted + accepted[Side.CLOUD],
+            first_token_s=now_s - self._opened_s if len(self.prefix) == 1 else counts.first_token_s,
+            total_s=now_s - self._opened_s,
+        )
+
+    # ---- the link --------------------------------------------------------------------------------------------
+
+    def _on_frame(self, frame: LinkFrame, now_s: float) -> list[Send]:
+        rtt_s = self.link.hear(frame, now_s)
+        if rtt_s == rtt_s:
+            self._rtt_sample_s = rtt_s
+        body: LinkBody = frame.body
+        if isinstance(body, Cancel):
+            return self._on_cancel(body, now_s)
+        if self.is_alone:
+            return self._resync(now_s)
+        if isinstance(body, Resync):
+            return self._adopt(frame.generation, body, now_s)
+        if frame.generation != self.link.generation:
+            return []
+        if self._has_diverged(frame):
+            return self._on_divergence(now_s)
+        match body:
+            case Draft():
+                self._on_peer_draft(body)
+            case Verdict():
+                if body.step >= len(self.prefix):
+                    self._early[body.step] = body
+            case Done():
+                return self._advance(now_s) + self._on_peer_done(body, now_s)
+            case Heartbeat():
+                pass
+            case _:
+                assert_never(body)
+        return self._advance(now_s)
+
+    def _has_diverged(self, frame: LinkFrame) -> bool:
+        """Two different digests for one count of committed tokens; a count not yet reached is remembered."""
+        if frame.committed > len(self.prefix):
+            self._claims[frame.committed] = frame.committed_digest
+        elif self.prefix.digests[frame.committed] != frame.committed_digest:
+            return True
+        reached = [count for count in self._claims if count <= len(self.prefix)]
+        return any(self._claims.pop(count) != self.prefix.digests[count] for count in reached)
+
+    def _on_divergence(self, now_s: float) -> list[Send]:
+        """The device is authoritative; the cloud only lets it see where they differ."""
+        if self.side is Side.CLOUD:
+            return [self.link.send(Heartbeat(), self.prefix, now_s)]
+        self._counts = replace(self._counts, num_divergences=self._counts.num_divergences + 1)
+        return self._resync(now_s)
+
+    def _resync(self, now_s: float) -> list[Send]:
+        """Device: a new generation starts from what is committed here."""
+        sends = self._tell(PeerEvent(step=len(self.prefix), is_alone=False)) if self.is_alone else []
+        self.is_alone = False
+        self._asked = None
+        self._early.clear()
+        self._claims.clear()
+        self._peer_done = False
+        self.aggregator = self.side if self.spec.placement != "cloud" else Side.CLOUD
+        self.link.start_generation(self.link.generation + 1, 0, now_s)
+        self.link.drop_drafts_before(len(self.prefix))
+        self._counts = replace(self._counts, num_resyncs=self._counts.num_resyncs + 1)
+        bodies = [*self._unacknowledged(), *self.link.kept_drafts.values()]
+        return sends + [self.link.send(body, self.prefix, now_s) for body in bodies] + self._ask()
+
+    def _adopt(self, generation: int, resync: Resync, now_s: float) -> list[Send]:
+        """Cloud: take the device's committed tokens over."""
+        if self.side is Side.DEVICE or generation <= self.link.generation:
+            return [self.link.send(Heartbeat(), self.prefix, now_s)]
+        common = self.prefix.common_length(resync.tokens)
+        self.prefix.truncate(common)
+        self.prefix.extend(resync.tokens[common:])
+        self._asked, self._peer_done = None, False
+        self._early.clear()
+        self._claims.clear()
+        self._epochs[self.side] += 1
+        self.aggregator = resync.aggregator
+        self.reason = self._finished(self.prefix.tokens)
+        self._finished_s = now_s
+        self.link.start_generation(generation, len(self.prefix), now_s)
+        self.link.kept_drafts = {
+            step: draft
+            for step, draft in self.link.kept_drafts.items()
+            if step < len(self.prefix.digests) and self.prefix.digests[step] == draft.digest
+        }
+        self._counts = replace(self._counts, num_resyncs=self._counts.num_resyncs + 1, num_tokens=len(self.prefix))
+        adopt = Adopt(
+            session=self.spec.session,
+            step=common,
+            tokens=resync.tokens[common:],
+            epoch=self._epochs[self.side],
+            is_last=self.reason is not None,
+        )
+        sends = [Send("decoder", adopt), self.link.send(Heartbeat(), self.prefix, now_s)]
+        if self.reason is not None:
+            return [*sends, *self._complete(now_s)]
+        own = self.link.kept_drafts.values()
+        return [*sends, *(self.link.send(draft, self.prefix, now_s) for draft in own), *self._ask()]
+
+    def _unacknowledged(self) -> list[LinkBody]:
+        """What must be repeated until the peer shows that it has it, beside drafts and verdicts."""
+        bodies: list[LinkBody] = []
+        if self.side is Side.DEVICE and self.link.peer_generation < self.link.generation and not self.is_alone:
+            bodies.append(Resync(aggregator=self.aggregator, tokens=tuple(self.prefix.tokens)))
+        if self.reason is not None:
+            bodies.append(Done(is_reply=False))
+        return bodies
+
+    # ---- loss and end ----------------------------------------------------------------------------------------
+
+    def _may_go_alone(self) -> bool:
+        return self.side is Side.DEVICE and self.reason is None and not self.is_alone
+
+    def _lose_peer(self, silence_s: float, now_s: float) -> list[Send]:
+        if self.spec.on_peer_loss == "wait":
+            return []
+        if self.spec.on_peer_loss == "fail":
+            return self.fail(
+                f"The cloud must answer within {silence_s:.1f} s but is silent; check the link, "
+                "or set on_peer_loss to 'continue' or 'wait'.",
+                now_s,
+            )
+        self.is_alone = True
+        self._asked = None
+        if self._counts.degraded_from is None:
+            self._counts = replace(self._counts, degraded_from=len(self.prefix))
+        return self._tell(PeerEvent(step=len(self.prefix), is_alone=True)) + self._ask()
+
+    def _on_cancel(self, cancel: Cancel, now_s: float) -> list[Send]:
+        if self.side is Side.CLOUD:
+            return self._end("cancelled", None, now_s) + self._free()
+        if self.reason is not None:
+            return self._free()
+        return self._end("failed", f"The cloud gave the query up: {cancel.reason}", now_s) + self._free()
+
+    def _on_peer_done(self, done: Done, now_s: float) -> list[Send]:
+        """The peer has committed everything; once this side has too, nothing is owed to anybody."""
+        self._peer_done = True
+        if self.reason is None:
+            return []
+        sends = [] if done.is_reply else [self.link.send(Done(is_reply=True), self.prefix, now_s)]
+        return sends + self._free()
+
+    def _complete(self, now_s: float) -> list[Send]:
+        """The last token is committed."""
+        reason = self.reason
+        assert reason is not None
+        sends = self._end(reason, None, now_s)
+        if self._peer_done:
+            return [*sends, self.link.send(Done(is_reply=True), self.prefix, now_s), *self._free()]
+        if self.is_alone:
+            return [*sends, self.link.send(Cancel(reason="The device finished alone."), self.prefix, now_s), *self._free()]
+        return [*sends, self.link.send(Done(is_reply=False), self.prefix, now_s)]
+
+    def _end(self, reason: StopReason, error: str | None, now_s: float) -> list[Send]:
+        self.reason, self.error, self._finished_s = reason, error, now_s
+        return self._tell(DoneEvent(reason=reason, statistics=self.statistics, error=error))
+
+    def _free(self) -> list[Send]:
+        if self.is_over:
+            return []
+        self.is_over = True
+        return [Send(role, End(session=self.spec.session)) for role in _LISTENERS]
+
+    def _tell(self, event: Event) -> list[Send]:
+        return [Send("client", event)] if self.side is Side.DEVICE else []
+
+
+def _mean(values: list[float]) -> float:
+    return sum(values) / len(values) if values else nan

@@ -1,0 +1,23 @@
+"""What a state machine returns: messages with receivers named by role, for a driver to deliver.
+
+Knows nothing of addresses or delivery.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+Role = Literal["retriever", "decoder", "draft_queue", "aggregator", "profiler", "scheduler", "peer", "client"]
+"""An actor of the own side, the peer's draft queue, or whoever asked the question."""
+
+ROLES: tuple[Role, ...] = ("retriever", "decoder", "draft_queue", "aggregator", "profiler", "scheduler")
+"""The actors of one side."""
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Deliver `message` to `to`."""
+
+    to: Role
+    message: Any  # a tandem.messages.Message, or a tandem.events.Event where `to` is "client"

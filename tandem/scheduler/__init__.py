@@ -1,0 +1,1 @@
+"""Who aggregates. Pure: no clock, no Ray."""

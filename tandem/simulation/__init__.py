@@ -1,0 +1,1 @@
+"""Drivers without processes: the protocol's own state machines under a virtual clock."""

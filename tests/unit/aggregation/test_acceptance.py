@@ -1,0 +1,76 @@
+"""Acceptance formulas against slow obvious sums and an integral."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import integrate
+
+from tandem.aggregation.acceptance import (
+    both_coupled_acceptances,
+    coupled_acceptance,
+    speculative_acceptance,
+)
+from tandem.aggregation.law import Law
+from tandem.aggregation.mixture import target_law
+
+VOCAB = 8
+weights = st.lists(st.integers(0, 9), min_size=VOCAB, max_size=VOCAB).filter(any)
+dense_laws = weights.map(lambda w: np.array(w) / sum(w))
+
+
+def slow_coupled(q: np.ndarray, p: np.ndarray) -> float:
+    alive = [i for i in range(q.size) if q[i] > 0 and p[i] > 0]
+    return sum(1 / np.maximum(q / q[i], p / p[i]).sum() for i in alive)
+
+
+@given(dense_laws, dense_laws, st.floats(0, 1))
+def test_coupled_formula_equals_the_double_sum(a: np.ndarray, b: np.ndarray, eta_device: float) -> None:
+    device, cloud = Law.from_dense(a), Law.from_dense(b)
+    assert coupled_acceptance(device, cloud) == pytest.approx(slow_coupled(a, b), abs=1e-12)
+    p = target_law(device, cloud, eta_device)
+    expected = slow_coupled(a, p.dense(VOCAB)), slow_coupled(b, p.dense(VOCAB))
+    assert both_coupled_acceptances(device, cloud, eta_device) == pytest.approx(expected, abs=1e-12)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_coupled_formula_equals_the_integral_over_the_clocks(seed: int) -> None:
+    """P(i wins both) = integral over E_i = t of exp(-t) prod_j P(E_j > t max(q_j/q_i, p_j/p_i))."""
+    rng = np.random.default_rng(seed)
+    q, p = rng.dirichlet(np.ones(5), size=2)
+
+    def wins_both(i: int) -> float:
+        others = [j for j in range(5) if j != i]
+        rate = [max(q[j] / q[i], p[j] / p[i]) for j in others]
+        return float(
+            integrate.quad(lambda t: np.exp(-t) * np.prod(np.exp(-t * np.array(rate))), 0, np.inf)[0]
+        )
+
+    expected = sum(wins_both(i) for i in range(5))
+    assert coupled_acceptance(Law.from_dense(q), Law.from_dense(p)) == pytest.approx(expected, abs=1e-8)
+
+
+@given(dense_laws, dense_laws, st.floats(0, 1))
+def test_eq5_equals_the_sum_over_the_vocabulary(a: np.ndarray, b: np.ndarray, eta: float) -> None:
+    delta = 1 - np.minimum(a, b).sum()
+    p = eta * a + (1 - eta) * b
+    expected = 0.5 * (1 - (1 - eta) * delta) + 0.5 * (a * p).sum()
+    assert speculative_acceptance(Law.from_dense(a), Law.from_dense(b), eta) == pytest.approx(
+        expected, abs=1e-12
+    )
+
+
+def test_equal_laws_always_agree_when_coupled_and_half_the_time_when_not() -> None:
+    flat = Law(np.arange(100), np.full(100, 0.01))
+    assert both_coupled_acceptances(flat, flat, 0.3) == pytest.approx((1.0, 1.0), abs=1e-12)
+    assert speculative_acceptance(flat, flat, 0.3) == pytest.approx(0.5 + 0.5 * 0.01, abs=1e-12)
+
+
+def test_disjoint_laws() -> None:
+    device, cloud = Law(np.array([0]), np.ones(1)), Law(np.array([1]), np.ones(1))
+    assert both_coupled_acceptances(device, cloud, 0.25) == pytest.approx((0.25, 0.75), abs=1e-12)
+    assert both_coupled_acceptances(device, cloud, 1.0) == (1.0, 0.0)
+    assert coupled_acceptance(device, cloud) == 0.0
+    assert speculative_acceptance(device, cloud, 0.25) == pytest.approx(0.25, abs=1e-12)

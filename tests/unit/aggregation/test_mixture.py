@@ -1,0 +1,59 @@
+"""Shares and target law (Eq. 4, Appendix A.1)."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tandem.aggregation.law import Law
+from tandem.aggregation.mixture import shares, target_law
+from tandem.errors import ProtocolError
+
+log_weights = st.floats(allow_nan=False, allow_infinity=False, width=64) | st.just(-math.inf)
+
+
+@given(log_weights, log_weights)
+def test_a1_shares_sum_to_one_and_swap_with_the_sides(device: float, cloud: float) -> None:
+    eta_device, eta_cloud = shares(device, cloud)
+    assert eta_device + eta_cloud == 1.0
+    assert eta_device == 1.0 - eta_cloud
+    assert shares(cloud, device) == (eta_cloud, eta_device)
+    assert (eta_device >= eta_cloud) == (device >= cloud)
+
+
+@given(st.floats(-30, 30), st.floats(-30, 30))
+def test_a1_shares_are_the_ratio_of_the_weights(device: float, cloud: float) -> None:
+    expected = math.exp(device) / (math.exp(device) + math.exp(cloud))
+    assert shares(device, cloud)[0] == pytest.approx(expected, abs=1e-15)
+
+
+@pytest.mark.parametrize(
+    ("device", "cloud", "expected"),
+    [
+        (-math.inf, -math.inf, (0.5, 0.5)),
+        (-math.inf, -1e6, (0.0, 1.0)),
+        (1e6, -math.inf, (1.0, 0.0)),
+        (1e308, -1e308, (1.0, 0.0)),
+        (2000.0, 2000.0, (0.5, 0.5)),
+    ],
+)
+def test_a1_extremes(device: float, cloud: float, expected: tuple[float, float]) -> None:
+    assert shares(device, cloud) == expected
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_a_log_weight_that_no_side_may_send_is_refused(bad: float) -> None:
+    with pytest.raises(ProtocolError, match=r"^A log weight must be finite or -inf, got (nan|inf); restart"):
+        shares(0.0, bad)
+
+
+def test_eq4_target_law() -> None:
+    device = Law(np.array([1, 4]), np.array([0.5, 0.5]))
+    cloud = Law(np.array([4, 9]), np.array([0.25, 0.75]))
+    target = target_law(device, cloud, 0.25)
+    assert target == Law(np.array([1, 4, 9]), np.array([0.125, 0.3125, 0.5625]))
+    assert target_law(cloud, device, 0.75) == target

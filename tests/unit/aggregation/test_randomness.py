@@ -1,0 +1,64 @@
+"""Counter-based randomness: range, reproducibility, known answers. Independence: tests/laws."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tandem.aggregation.randomness import Purpose, exponentials, uniform, uniforms
+from tandem.side import Side
+
+IDS = np.array([0, 1, 2, 151_935, 262_143])
+
+
+def test_values_lie_strictly_inside_the_unit_interval() -> None:
+    u = uniforms(5, Purpose.COUPLED, 0, np.arange(1 << 18))
+    assert 0.0 < u.min() < 1e-4
+    assert 1.0 > u.max() > 1 - 1e-4
+    assert np.isfinite(exponentials(5, Purpose.COUPLED, 0, np.arange(1 << 18))).all()
+
+
+def test_the_extremes_of_the_hash_stay_inside(monkeypatch) -> None:
+    import tandem.aggregation.randomness as randomness
+
+    for extreme in (0, (1 << 64) - 1):
+        monkeypatch.setattr(randomness, "_mix_in_place", lambda values, extreme=extreme: values.fill(extreme))
+        u = uniforms(5, Purpose.COUPLED, 0, IDS)
+        assert 0.0 < u[0] < 1.0
+        assert np.all(exponentials(5, Purpose.COUPLED, 0, IDS) > 0.0)
+
+
+def test_a_number_depends_on_its_own_id_alone() -> None:
+    together = uniforms(9, Purpose.COUPLED, 4, IDS)
+    alone = [uniforms(9, Purpose.COUPLED, 4, IDS[i : i + 1])[0] for i in range(IDS.size)]
+    assert together.tolist() == alone
+    assert uniforms(9, Purpose.COUPLED, 4, IDS.astype(np.int32)).tolist() == alone
+
+
+def test_seeds_are_taken_modulo_two_to_the_64() -> None:
+    assert uniform(-1, Purpose.DECISION, 0) == uniform((1 << 64) - 1, Purpose.DECISION, 0)
+
+
+def test_each_side_has_its_own_draft_stream() -> None:
+    assert Purpose.draft(Side.DEVICE) != Purpose.draft(Side.CLOUD)
+
+
+def test_known_answers() -> None:
+    """The streams are part of the protocol: both sides must agree to the bit, whatever their versions."""
+    assert [u.hex() for u in uniforms(7, Purpose.COUPLED, 3, IDS).tolist()] == UNIFORMS
+    assert [e.hex() for e in exponentials(7, Purpose.COUPLED, 3, IDS).tolist()] == EXPONENTIALS
+
+
+UNIFORMS = [
+    "0x1.fb1549e93261cp-3",
+    "0x1.ac42d01e029e0p-6",
+    "0x1.20645b55d11f4p-3",
+    "0x1.f47029bad6105p-1",
+    "0x1.49067ec6c3bd0p-5",
+]
+EXPONENTIALS = [
+    "0x1.655c959469924p+0",
+    "0x1.d27954c619b79p+1",
+    "0x1.f5d61b427b657p+0",
+    "0x1.7638930c6838cp-6",
+    "0x1.9b7ddc7c11f63p+1",
+]
