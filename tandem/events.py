@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from tandem.side import Side
@@ -83,7 +83,6 @@ class SessionStatistics:
     received_bytes: int = 0
     first_token_s: float = float("nan")  # since the query was opened on the device
     total_s: float = float("nan")
-    extra: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,6 +95,14 @@ class DoneEvent:
 
 
 Event: TypeAlias = SourcesEvent | TokenEvent | PlacementEvent | PeerEvent | DoneEvent
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """An event and the session that it belongs to, on its way from a draft queue's state machine."""
+
+    session: int
+    event: Event
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -49,7 +49,7 @@ def log(x: NDArray[np.float64]) -> NDArray[np.float64]:
     """Natural logarithm of any float64 array: 0 gives -inf, negative values and NaN give NaN."""
     x = np.array(x, dtype=np.float64)
     tiny = (x > 0.0) & (x < 2.0**-1022)
-    fit = np.where(tiny, x * 2.0**54, x)
+    fit = x * np.where(tiny, 2.0**54, 1.0)
     is_ordinary = (fit > 0.0) & (fit < np.inf)
     out = log_normal(np.where(is_ordinary, fit, 1.0))
     # 54 ln 2, taken off in the two exact-product parts.

@@ -5,7 +5,8 @@ at 0 at its first real token. It knows token ids and nothing of text, laws, weig
 
 Bit for bit: after the query, tokens are fed singly in one batch shape. A row's keys and values are then a
 function of the tokens before them alone, so what is decoded again after a rollback, or after a forward pass
-that was abandoned between two layers, equals what was never interrupted. A block of tokens in one pass does not.
+that was abandoned between two layers, equals what was never interrupted. A block of tokens in one pass
+does not.
 """
 
 from __future__ import annotations
@@ -143,7 +144,8 @@ class Session:
 
     def _crop(self) -> None:
         """Cut every layer to `_num_cached` columns; `crop` takes minus the number of columns to remove."""
-        for layer in self._cache.layers:
+        layers: list[Any] = self._cache.layers
+        for layer in layers:
             excess = layer.get_seq_length() - self._num_cached
             if excess > 0:
                 layer.crop(-excess)

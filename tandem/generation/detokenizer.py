@@ -6,6 +6,7 @@ transformers. Everything is a function of the committed tokens: both sides stop 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
@@ -16,6 +17,7 @@ from tandem.errors import GenerationError
 
 StopReason = Literal["eos", "stop", "length"]
 
+_BYTE_TOKEN = re.compile("<0x[0-9A-F]{2}>")
 _INCOMPLETE = "\ufffd"  # what decoders print for bytes that are not (yet) UTF-8
 
 
@@ -38,6 +40,17 @@ class Detokenizer:
         SentencePiece one drops it, as each does for any text of its own.
         """
         return str(self._tokenizer.decode(list(tokens), skip_special_tokens=True))
+
+    def settled_text(self, tokens: Sequence[int]) -> str:
+        """The beginning of `text(tokens)` that no further token can change.
+
+        Byte-level decoders revise an unfinished character only; byte fallback (`<0x0A>`) revises a whole run
+        of byte tokens, which is readable or unreadable as one.
+        """
+        end = len(tokens)
+        while end and _BYTE_TOKEN.fullmatch(self._tokenizer.id_to_token(tokens[end - 1]) or ""):
+            end -= 1
+        return self.text(tokens[:end]).rstrip(_INCOMPLETE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,17 +124,19 @@ class TextStream:
     """
 
     def __init__(self, rule: StopRule) -> None:
+        if rule.detokenizer is None:
+            raise GenerationError("A stream of text needs a detokenizer, its stop rule has none; pass one.")
         self._rule = rule
+        self._decoder = rule.detokenizer
         self._tokens: list[int] = []
         self._shown = ""
 
     def push(self, tokens: Sequence[int]) -> str:
         """Append committed `tokens`; the text that is new and settled, often empty."""
         self._tokens += tokens
-        text = self._rule.text(self._tokens)
         if self._rule.finished(self._tokens) is not None:
-            return self._show(text)
-        text = text.rstrip(_INCOMPLETE)
+            return self._show(self._rule.text(self._tokens))
+        text = self._decoder.settled_text(self._tokens)
         return self._show(text[: len(text) - self._rule.held_back(text)])
 
     def finish(self) -> str:

@@ -105,7 +105,7 @@ class Engine:
     ) -> torch.Tensor:
         """Logits [rows, vocab_size] float32 after the query and `tokens`; read only.
 
-        The cache is cropped to what it shares with `tokens` and the rest is fed token by token, so the result is
+        The cache is cropped to what it shares with `tokens` and the rest is fed token by token: the result is
         a function of `tokens` alone, bit for bit. is_stale: asked before every layer; once it says True,
         Preempted is raised, and what whole passes had computed stays in the cache.
         """

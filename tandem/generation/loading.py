@@ -20,14 +20,15 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch
 
 
 def load_model(model: str, *, device: str, dtype: str) -> Any:
-    """The model in evaluation mode on `device`, its weights cast to `dtype`; GenerationError if that fails."""
+    """The model in evaluation mode on `device`, weights cast to `dtype`; GenerationError if that fails."""
     place, precision = _device(device), _dtype(dtype)
     _check_directory(model)
     with _quiet():
         from transformers import AutoModelForCausalLM
 
         try:
-            loaded, report = AutoModelForCausalLM.from_pretrained(
+            auto: Any = AutoModelForCausalLM
+            loaded, report = auto.from_pretrained(
                 model, dtype=precision, trust_remote_code=False, output_loading_info=True
             )
         except Exception as error:  # anything may come out of a wrong or damaged model directory
@@ -35,14 +36,14 @@ def load_model(model: str, *, device: str, dtype: str) -> Any:
     missing = sorted(report["missing_keys"])
     if missing:  # transformers would make them up at random
         raise GenerationError(
-            f"A checkpoint holds all weights of its model, {model!r} lacks {len(missing)} ({missing[0]}, ...); "
+            f"A checkpoint has all weights of its model, {model!r} lacks {len(missing)} ({missing[0]}, ...); "
             "save or download it again."
         )
     return loaded.eval().to(place)
 
 
 def load_tokenizer(model: str) -> tuple[Tokenizer, Any]:
-    """The fast tokenizer (of the `tokenizers` package) of `model`, and its wrapper, which knows bos and eos."""
+    """The fast tokenizer (of the `tokenizers` package) of `model`, and its wrapper that knows bos and eos."""
     _check_directory(model)
     with _quiet():
         from transformers import AutoTokenizer
@@ -50,6 +51,8 @@ def load_tokenizer(model: str) -> tuple[Tokenizer, Any]:
         try:
             wrapper = AutoTokenizer.from_pretrained(model, use_fast=True, trust_remote_code=False)
         except Exception as error:  # as above
+            if Path(model).is_dir() and not any(Path(model).glob("tokenizer*")):
+                raise _no_tokenizer(model, "no tokenizer.json") from None
             raise _not_loaded("tokenizer", model, error) from None
     backend = getattr(wrapper, "backend_tokenizer", None)
     if not isinstance(backend, Tokenizer):
@@ -59,10 +62,7 @@ def load_tokenizer(model: str) -> tuple[Tokenizer, Any]:
         )
     # Without files transformers invents an empty tokenizer for some families.
     if not backend.encode("a question", add_special_tokens=False).ids:
-        raise GenerationError(
-            f"A model needs its tokenizer beside it, {model!r} has none ({backend.get_vocab_size()} tokens); "
-            "save the tokenizer into the same directory."
-        )
+        raise _no_tokenizer(model, f"{backend.get_vocab_size()} tokens")
     backend.no_padding()
     backend.no_truncation()
     return backend, wrapper
@@ -81,14 +81,14 @@ def decoder_layers(model: Any) -> list[torch.nn.Module]:
 
 
 def check_cache(model: Any) -> None:
-    """GenerationError if the model keeps state that a rollback cannot crop (state-space, linear attention)."""
+    """GenerationError if the model keeps state that a rollback cannot crop (state space, say)."""
     from transformers import DynamicCache
 
     kinds = {type(layer).__name__ for layer in DynamicCache(config=model.config).layers}
     other = kinds - {"DynamicLayer", "DynamicSlidingWindowLayer"}
     if other:
         raise GenerationError(
-            f"A rollback needs a key-value cache that it can crop, {type(model).__name__} has {sorted(other)}; "
+            f"A rollback must be able to crop the cache, {type(model).__name__}'s has {sorted(other)}; "
             "use a model with plain attention."
         )
 
@@ -126,6 +126,13 @@ def _check_directory(model: str) -> None:
         )
 
 
+def _no_tokenizer(model: str, found: str) -> GenerationError:
+    return GenerationError(
+        f"A model needs its tokenizer beside it, {model!r} has none ({found}); "
+        "save the tokenizer into the same directory."
+    )
+
+
 def _not_loaded(what: str, model: str, error: Exception) -> GenerationError:
     reason = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".:")
     return GenerationError(
@@ -155,8 +162,9 @@ def _dtype(dtype: str) -> torch.dtype:
 @contextmanager
 def _quiet() -> Iterator[None]:
     """Keeps transformers from drawing progress bars into the log of an actor."""
-    from transformers.utils import logging
+    from transformers.utils import logging as transformers_logging
 
+    logging: Any = transformers_logging
     was_drawn = logging.is_progress_bar_enabled()
     logging.disable_progress_bar()
     try:

@@ -45,7 +45,7 @@ def side_law(
     law = np.zeros(probabilities.shape[1])
     for weight, row in zip(weights, probabilities, strict=True):
         law += weight * row
-    return law / law.sum()
+    return np.asarray(law / law.sum())
 
 
 def row_weights(log_weights: Sequence[float] | NDArray[np.float64]) -> NDArray[np.float64]:

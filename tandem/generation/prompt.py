@@ -42,7 +42,7 @@ class PromptBuilder:
         tokenizer.encode_special_tokens = not any(token in parts for token in special)
 
     def build(self, query: str, documents: Sequence[str], max_new_tokens: int) -> Prompt:
-        """Rows for `documents` and `query` with room for `max_new_tokens`; GenerationError if there is none."""
+        """Rows for `documents` and `query` with room for `max_new_tokens`, else GenerationError."""
         query_ids = tuple(self._encode(self._template.query_text(query)))
         room = self._room_for_document(len(query_ids), max_new_tokens)
         kept: list[tuple[int, tuple[int, ...]]] = []
@@ -73,13 +73,13 @@ class PromptBuilder:
         if room < 0:
             raise GenerationError(
                 f"A question and its answer must fit the model's context of {self._context_length} tokens, "
-                f"the question has {len(self._bos) + num_query_tokens} and max_new_tokens is {max_new_tokens}; "
+                f"the question has {len(self._bos) + num_query_tokens}, max_new_tokens is {max_new_tokens}; "
                 "shorten the question, lower max_new_tokens or use a model with a longer context."
             )
         return room
 
     def _fit(self, document: str, room: int | None) -> tuple[list[int] | None, bool]:
-        """Ids of the document part in at most `room` tokens (None: no room at all), and whether it is whole."""
+        """Ids of the document part in at most `room` tokens (None: no room), and whether it is whole."""
         encoding = self._tokenizer.encode(self._template.document_text(document), add_special_tokens=False)
         if room is None or len(encoding.ids) <= room:
             return list(encoding.ids), True

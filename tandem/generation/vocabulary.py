@@ -2,8 +2,8 @@
 
 It knows tokenizers, and nothing of texts or of the models' weights beyond their configurations.
 
-A law covers the ids below `vocab_size`, the highest id of the *tokenizer* plus one. Models pad their logits to
-a round number beyond it, each size differently (one tokenizer of 151,665 tokens meets 151,936 and 152,064
+A law covers the ids below `vocab_size`, the highest id of the *tokenizer* plus one. Models pad their logits
+to a round number beyond it, each size differently (one tokenizer of 151,665 tokens meets 151,936 and 152,064
 logits); those columns name no token, so they are cut off before the softmax, and such models work together.
 """
 

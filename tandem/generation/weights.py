@@ -28,14 +28,15 @@ def kappa(step: int, every: int, lag: int) -> int:
 
 
 def checkpoints(step: int, every: int, lag: int) -> range:
-    """Lengths of the prefixes whose estimates shape the weights at `step` under momentum: 0, n, ..., kappa."""
+    """Lengths of the prefixes whose estimates shape the weights at `step` by momentum: 0, n, ..., kappa."""
     return range(0, kappa(step, every, lag) + 1, every or 1)
 
 
 def blend(previous: ArrayLike | None, estimate: ArrayLike, momentum: float) -> NDArray[np.float64]:
     """One update of the scores [rows]: momentum * previous + (1 - momentum) * estimate.
 
-    previous: None before the first estimate, which is taken as is. momentum: in [0, 1); 0 forgets the previous scores.
+    previous: None before the first estimate, which is taken as is.
+    momentum: in [0, 1); 0 forgets the previous scores.
     """
     if not 0 <= momentum < 1:
         raise GenerationError(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import assert_never
 
 from tandem.generation.weights import kappa
@@ -113,11 +113,12 @@ class DraftingSession:
             case _:
                 assert_never(message)
 
-    def prefilled(self, prefill_us: int, notes: tuple[str, ...]) -> list[Send]:
-        """The engine holds the documents and the query."""
+    def prefilled(self, prefill_us: int, notes: tuple[str, ...], rows: Sequence[int] | None = None) -> list[Send]:
+        """The engine holds the query and, one row each, the documents `rows` (indices; None: all of them)."""
+        assert self._found is not None
         self._is_prefilled = True
-        found = self._found
-        assert found is not None
+        self._found = found = _only(self._found, rows)
+        self._weights[self.prefix.digests[0]] = self._scaled(found.scores)
         ready = DecoderReady(
             session=self.spec.session,
             sources=found.ids,
@@ -254,6 +255,17 @@ class DraftingSession:
 
     def _scaled(self, scores: Sequence[float]) -> Weights:
         return tuple(self.spec.relevance_scale * score for score in scores)
+
+
+def _only(found: Found, rows: Sequence[int] | None) -> Found:
+    if rows is None:
+        return found
+    return replace(
+        found,
+        ids=tuple(found.ids[row] for row in rows),
+        texts=tuple(found.texts[row] for row in rows),
+        scores=tuple(found.scores[row] for row in rows),
+    )
 
 
 def log_sum_exp(values: Sequence[float]) -> float:

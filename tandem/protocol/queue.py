@@ -12,7 +12,7 @@ from dataclasses import replace
 from math import nan
 from typing import assert_never
 
-from tandem.events import DoneEvent, Event, PeerEvent, PlacementEvent, SessionStatistics, StopReason, TokenEvent
+from tandem.events import DoneEvent, Event, PeerEvent, PlacementEvent, SessionStatistics, StopReason, Told, TokenEvent
 from tandem.messages import (
     Adopt,
     Begin,
@@ -141,6 +141,10 @@ class QueueSession:
             return []
         sends = [self.link.send(Cancel(reason=reason), self.prefix, now_s)]
         return sends + self._end("failed", reason, now_s) + self._free()
+
+    def is_silent(self, now_s: float) -> bool:
+        """Whether the peer has been quiet for so long that its connection should be renewed."""
+        return self.reason is None and self.link.silence_s(now_s) > self.link.loss_limit_s(0.0)
 
     @property
     def statistics(self) -> SessionStatistics:
@@ -464,7 +468,8 @@ class QueueSession:
         return [Send(role, End(session=self.spec.session)) for role in _LISTENERS]
 
     def _tell(self, event: Event) -> list[Send]:
-        return [Send("client", event)] if self.side is Side.DEVICE else []
+        """Tell the user, who sits at the device; the cloud's queue has nobody to tell."""
+        return [Send("client", Told(self.spec.session, event))] if self.side is Side.DEVICE else []
 
 
 def _mean(values: list[float]) -> float:

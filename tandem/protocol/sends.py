@@ -20,4 +20,4 @@ class Send:
     """Deliver `message` to `to`."""
 
     to: Role
-    message: Any  # a tandem.messages.Message, or a tandem.events.Event where `to` is "client"
+    message: Any  # a tandem.messages.Message, or a tandem.events.Told where `to` is "client"

@@ -32,14 +32,14 @@ Case = Literal[
 
 # How often each document goes with a question; any_page is the one that teaches "a page says nothing about people".
 SHARES: dict[Case, float] = {
-    "own_note": 0.24,
-    "other_person": 0.10,
+    "own_note": 0.20,
+    "other_person": 0.14,
     "other_domain_note": 0.03,
-    "right_page": 0.33,
-    "any_page": 0.12,
+    "right_page": 0.36,
+    "any_page": 0.10,
     "wrong_page": 0.10,
     "unrelated_page": 0.03,
-    "distractor": 0.03,
+    "distractor": 0.02,
     "none": 0.02,
 }
 KIND_MASKED: tuple[Case, ...] = ("right_page", "wrong_page")  # there the page's kind tells of the answer's

@@ -160,7 +160,7 @@ class VirtualRun:
     def _deliver(self, side: Side, sends: list[Send]) -> None:
         for send in sends:
             if send.to == "client":
-                self._on_event(send.message)
+                self._on_event(send.message.event)
             elif send.to == "peer":
                 self._cross(side, encode(send.message))
             else:

@@ -22,7 +22,7 @@ def test_a1_shares_sum_to_one_and_swap_with_the_sides(device: float, cloud: floa
     assert eta_device + eta_cloud == 1.0
     assert eta_device == 1.0 - eta_cloud
     assert shares(cloud, device) == (eta_cloud, eta_device)
-    assert (eta_device >= eta_cloud) == (device >= cloud)
+    assert eta_device >= eta_cloud if device >= cloud else eta_device <= eta_cloud
 
 
 @given(st.floats(-30, 30), st.floats(-30, 30))

@@ -79,7 +79,7 @@ def test_is_smallest_and_reaches_p(seed: int, top_p: float) -> None:
 
 @pytest.mark.parametrize("kind", ["peaked", "mid", "flat", "nearly_uniform"])
 def test_no_more_than_the_limit_is_ever_sorted(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Section 12: packing sorts the whole vocabulary on the decoding thread. (Merging runs of ids is no sort.)"""
+    """Section 12: packing sorts the whole vocabulary on the decoding thread."""
     real, sizes = np.argsort, []
 
     def spy(array: np.ndarray, **options: str) -> np.ndarray:

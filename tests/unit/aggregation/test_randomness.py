@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
+from tandem.aggregation import randomness
 from tandem.aggregation.randomness import Purpose, exponentials, uniform, uniforms
 from tandem.side import Side
 
@@ -17,9 +19,7 @@ def test_values_lie_strictly_inside_the_unit_interval() -> None:
     assert np.isfinite(exponentials(5, Purpose.COUPLED, 0, np.arange(1 << 18))).all()
 
 
-def test_the_extremes_of_the_hash_stay_inside(monkeypatch) -> None:
-    import tandem.aggregation.randomness as randomness
-
+def test_the_extremes_of_the_hash_stay_inside(monkeypatch: pytest.MonkeyPatch) -> None:
     for extreme in (0, (1 << 64) - 1):
         monkeypatch.setattr(randomness, "_mix_in_place", lambda values, extreme=extreme: values.fill(extreme))
         u = uniforms(5, Purpose.COUPLED, 0, IDS)

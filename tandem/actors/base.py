@@ -1,0 +1,253 @@
+"""What all actors of a side share: the data plane, dispatch of what a state machine returns, statistics.
+
+    other actors --frames--> on_frames -> handle(message) -> [Send] -> dispatch --frames--> other actors
+
+A plain class; `ray.remote` is applied in `tandem.actors.launch` alone. Handlers are synchronous and run on the
+actor's event loop, so that no state changes under them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import ssl
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar
+
+from tandem.config import Config
+from tandem.errors import ProtocolError, TandemError
+from tandem.messages import decode, encode
+from tandem.protocol.sends import Role, Send
+from tandem.side import Side
+from tandem.transport.port import DataPlane, Endpoint
+
+_log = logging.getLogger("tandem")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Runtime:
+    """What an actor is given at its creation, beside its side and its settings."""
+
+    secret: bytes  # of the cluster's data plane
+    directory: str  # for Unix-domain sockets; made if missing
+    config: Config
+    host: str | None = None  # address on which the draft queue awaits the peer; None: the node's
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ActorStatistics:
+    """One actor's counters."""
+
+    name: str  # "side/role"
+    pid: int
+    cpu_s: float  # CPU time of the process so far
+    memory_bytes: int  # resident
+    num_sessions: int
+    num_malformed: int  # frames that could not be read
+    imports_torch: bool
+    links: dict[str, dict[str, int]]  # per actor: LinkCounters
+    extra: dict[str, float]
+
+
+class SideActor:
+    """Base of the six actors of a side."""
+
+    role: ClassVar[Role]
+    dials: ClassVar[tuple[Role, ...]] = ()  # actors of the own side to which this one opens the connection
+
+    def __init__(self, side: Side, runtime: Runtime) -> None:
+        self.side = side
+        self.runtime = runtime
+        self.config = runtime.config
+        self.name = f"{side}/{self.role}"
+        self.num_malformed = 0
+        self.plane: DataPlane | None = None
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    # ---- control plane ---------------------------------------------------------------------------------------
+
+    async def listen(self) -> Endpoint:
+        """Open this actor's end of the data plane; says where it can be reached."""
+        if self.plane is not None:
+            await self.plane.close()
+        os.makedirs(self.runtime.directory, mode=0o700, exist_ok=True)
+        self.plane = self._make_plane()
+        return await self.plane.start()
+
+    async def wire(self, endpoints: list[Endpoint]) -> None:
+        """Connect to the actors that this one talks to."""
+        plane = self._plane()
+        wanted = {f"{self.side}/{role}" for role in self.dials} | self._peers()
+        await asyncio.gather(*(plane.connect(endpoint) for endpoint in endpoints if endpoint.name in wanted))
+
+    async def prepare(self) -> dict[str, Any]:
+        """Load what takes time; says what was loaded."""
+        return {}
+
+    async def deliver(self, source: str, frames: list[bytes]) -> None:
+        """Frames that came as a Ray call."""
+        self._received_by_call(source, frames)
+        self.on_frames(source, frames)
+
+    async def statistics(self) -> ActorStatistics:
+        """Counters of this actor."""
+        counters = {} if self.plane is None else self.plane.counters
+        return ActorStatistics(
+            name=self.name,
+            pid=os.getpid(),
+            cpu_s=time.process_time(),
+            memory_bytes=_resident_bytes(),
+            num_sessions=len(self._sessions()),
+            num_malformed=self.num_malformed,
+            imports_torch="torch" in sys.modules,
+            links={name: asdict(counter) for name, counter in counters.items()},
+            extra=self._extra_statistics(),
+        )
+
+    async def tasks(self) -> list[str]:
+        """Names of the asyncio tasks that this actor has running, for tests of tidiness."""
+        return sorted(task.get_name() for task in self._tasks if not task.done())
+
+    async def close(self) -> None:
+        """Stop tasks and connections."""
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self.plane is not None:
+            await self.plane.close()
+            self.plane = None
+        with contextlib.suppress(OSError):
+            os.rmdir(self.runtime.directory)
+
+    # ---- data plane ------------------------------------------------------------------------------------------
+
+    def on_frames(self, source: str, frames: list[bytes]) -> None:
+        """Frames of one actor, in order. A malformed one is counted and dropped."""
+        for frame in frames:
+            try:
+                message = decode(frame)
+            except ProtocolError as error:
+                self.num_malformed += 1
+                _log.warning("%s dropped a frame of %s: %s", self.name, source, error)
+                continue
+            try:
+                self.dispatch(self.handle(message, source))
+            except TandemError as error:
+                self.on_error(message, error)
+            except Exception as error:
+                _log.exception("%s could not handle a %s", self.name, type(message).__name__)
+                self.on_error(message, TandemError(f"{self.name} failed on a {type(message).__name__}: {error!r}"))
+
+    def handle(self, message: Any, source: str) -> list[Send]:
+        """What a message makes this actor send."""
+        raise NotImplementedError
+
+    def on_error(self, message: Any, error: TandemError) -> None:
+        """A message could not be handled; the actor goes on."""
+        _log.error("%s: %s", self.name, error)
+
+    def dispatch(self, sends: list[Send]) -> None:
+        """Deliver what a state machine returned."""
+        plane = self._plane()
+        for send in sends:
+            if send.to == "client":
+                self.on_event(send.message)
+            elif send.to == "peer":
+                plane.send(f"{self.side.other}/draft_queue", encode(send.message))
+            else:
+                plane.send(f"{self.side}/{send.to}", encode(send.message))
+
+    def on_event(self, event: Any) -> None:
+        """An event for whoever asked; only a draft queue has any."""
+
+    def on_connected(self, name: str) -> None:
+        """A new connection stands."""
+
+    def on_lost(self, name: str) -> None:
+        """The last connection to an actor broke."""
+
+    # ---- for subclasses --------------------------------------------------------------------------------------
+
+    def spawn(self, work: Awaitable[None], name: str) -> None:
+        """Run `work` until the actor closes; a failure is logged, never silent."""
+
+        async def guarded() -> None:
+            try:
+                await work
+            except asyncio.CancelledError:
+                raise
+            except Exception:
+                _log.exception("%s: task %s failed", self.name, name)
+
+        task = asyncio.get_running_loop().create_task(guarded(), name=f"{self.name}/{name}")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def in_thread(self, work: Callable[[], Any]) -> Any:
+        """Run blocking `work` in a thread."""
+        return await asyncio.get_running_loop().run_in_executor(None, work)
+
+    def _sessions(self) -> dict[int, Any]:
+        host = getattr(self, "host", None)
+        return {} if host is None else host.sessions
+
+    def _extra_statistics(self) -> dict[str, float]:
+        return {}
+
+    def _peers(self) -> set[str]:
+        """Actors of the other side that this one dials."""
+        return set()
+
+    def _plane(self) -> DataPlane:
+        if self.plane is None:
+            raise TandemError(f"{self.name} must listen before it is used; start it with Tandem.launch or tandem up.")
+        return self.plane
+
+    def _make_plane(self) -> DataPlane:
+        if self.config.link.data_plane == "ray":
+            from tandem.actors.ray_plane import RayPlane
+
+            return RayPlane(self.name, self.config.cluster.namespace, self.on_connected)
+        from tandem.transport.sockets import SocketPlane
+
+        server_tls, client_tls = _cluster_tls()
+        return SocketPlane(
+            self.name,
+            self.runtime.secret,
+            self.on_frames,
+            directory=self.runtime.directory,
+            on_connected=self.on_connected,
+            on_lost=self.on_lost,
+            host=self._listening_host(),
+            port=self.config.link.port,
+            server_tls=server_tls,
+            client_tls=client_tls,
+        )
+
+    def _listening_host(self) -> str | None:
+        return None
+
+    def _received_by_call(self, source: str, frames: list[bytes]) -> None:
+        counter = self._plane().counters[source]
+        counter.received_frames += len(frames)
+        counter.received_bytes += sum(map(len, frames))
+
+
+def _cluster_tls() -> tuple[ssl.SSLContext | None, ssl.SSLContext | None]:
+    """The cluster's certificates, where Ray itself uses TLS."""
+    if os.environ.get("RAY_USE_TLS", "0").lower() not in ("1", "true"):
+        return None, None
+    from tandem.transport.sockets import tls_contexts
+
+    names = ("RAY_TLS_SERVER_CERT", "RAY_TLS_SERVER_KEY", "RAY_TLS_CA_CERT")
+    return tls_contexts(*(os.environ[name] for name in names))
+
+
+def _resident_bytes() -> int:
+    with open("/proc/self/statm") as statm:
+        return int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")

@@ -1,0 +1,180 @@
+"""The decoder: one side's language model, drafting ahead of the committed prefix.
+
+    DraftQueue --Begin/Commit/Adopt/End--> Decoder --Drafted--> DraftQueue
+    Decoder --Search/Score--> Retriever --Found/Relevance--> Decoder
+
+The model runs in one thread of its own, one job at a time; what to compute is the host's decision. A forward pass
+whose prefix was rolled back is abandoned at the next layer boundary.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from tandem.actors.base import Runtime, SideActor
+from tandem.aggregation.codec import make_codec
+from tandem.aggregation.rules import DraftRule, draft_rule
+from tandem.errors import TandemError
+from tandem.messages import PROTOCOL_VERSION, DecoderFailed, End
+from tandem.protocol.drafting import DraftingSession, Forward, Job, Prefill
+from tandem.protocol.hosts import DecoderHost
+from tandem.protocol.sends import Role, Send
+from tandem.side import Side
+
+if TYPE_CHECKING:
+    from tandem.generation.engine import Engine, Opened
+
+
+class DecoderActor(SideActor):
+    """Runs the jobs that its host plans."""
+
+    role: ClassVar[Role] = "decoder"
+    dials: ClassVar[tuple[Role, ...]] = ("retriever",)
+
+    def __init__(self, side: Side, runtime: Runtime) -> None:
+        super().__init__(side, runtime)
+        codec = runtime.config.codec
+        self.codec = make_codec(codec.name, p=codec.p)
+        self.host = DecoderHost(side, lambda tokens: self._engine().text(tokens))
+        self.num_forwards = 0
+        self.num_abandoned = 0
+        self.decode_s = 0.0
+        self._loaded: Engine | None = None
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="model")
+        self._wake = asyncio.Event()
+        self._ended: list[int] = []  # sessions to free in the engine
+
+    # ---- control plane ---------------------------------------------------------------------------------------
+
+    async def prepare(self) -> dict[str, Any]:
+        """Load the model; what is returned is compared with the other side's before the first query."""
+        loop = asyncio.get_running_loop()
+        engine: Engine = await loop.run_in_executor(self._thread, self._load)
+        self._loaded = engine
+        self.spawn(self._work(), "work")
+        return {
+            "model": self.config.side(self.side).model,
+            "vocabulary_fingerprint": engine.vocabulary_fingerprint,
+            "vocab_size": engine.vocab_size,
+            "context_length": engine.context_length,
+            "eos_token_ids": list(engine.eos_token_ids),
+            "codec": self.codec.fingerprint(),
+            "protocol_version": PROTOCOL_VERSION,
+        }
+
+    async def tokenizer_json(self) -> str:
+        """For the draft queue, which turns tokens into text without torch."""
+        return self._engine().tokenizer_json
+
+    # ---- data plane ------------------------------------------------------------------------------------------
+
+    def handle(self, message: Any, source: str) -> list[Send]:
+        """Change the plan and wake the worker."""
+        sends = self.host.receive(message)
+        if isinstance(message, End):
+            self._ended.append(message.session)
+        self._wake.set()
+        return sends
+
+    async def _work(self) -> None:
+        """The decoder's whole life: compute what the host wants next, tell what came of it."""
+        loop = asyncio.get_running_loop()
+        while True:
+            self._free_ended()
+            job = self.host.next_job()
+            if job is None:
+                self._wake.clear()
+                await self._wake.wait()
+                continue
+            session = self.host.sessions[job.session]
+            try:
+                sends = await loop.run_in_executor(self._thread, self._job(session, job))
+            except TandemError as error:
+                self.host.sessions.pop(job.session, None)
+                sends = [Send("draft_queue", DecoderFailed(session=job.session, reason=str(error)))]
+            if callable(sends):
+                sends = sends()
+            self.dispatch(sends)
+
+    # ---- the model's thread ----------------------------------------------------------------------------------
+
+    def _job(self, session: DraftingSession, job: Job) -> Callable[[], Any]:
+        """Blocking work for the model's thread; its result is a function to run on the event loop."""
+        if isinstance(job, Prefill):
+            return lambda: self._prefill(session, job)
+        return lambda: self._forward(session, job)
+
+    def _prefill(self, session: DraftingSession, job: Prefill) -> Callable[[], list[Send]]:
+        from tandem.generation.engine import Preempted
+
+        started_s = time.perf_counter()
+        engine = self._engine()
+        opened = engine.open(str(job.session), job.query, job.documents, job.max_new_tokens)
+        try:
+            engine.next_logits(str(job.session), [], is_stale=lambda: job.session not in self.host.sessions)
+        except Preempted:
+            return list
+        prefill_us = _elapsed_us(started_s)
+        return lambda: session.prefilled(prefill_us, _notes(opened), opened.documents or None)
+
+    def _forward(self, session: DraftingSession, job: Forward) -> Callable[[], list[Send]]:
+        from tandem.generation.engine import Preempted
+        from tandem.generation.mixing import side_law
+
+        started_s = time.perf_counter()
+        spec = session.spec
+        rule: DraftRule = draft_rule(spec.draft_rule, spec.temperature)
+        try:
+            logits = self._engine().next_logits(
+                str(job.session), job.tokens, is_stale=lambda: not session.is_current(job)
+            )
+        except Preempted:
+            self.num_abandoned += 1
+            return list
+        law = self.codec.encode(side_law(logits, job.weights or (0.0,), spec.temperature))
+        token = rule.draft(self.codec.decode(law), seed=spec.seed, step=job.step, side=self.side)
+        decode_us = _elapsed_us(started_s)
+        self.num_forwards += 1
+        self.decode_s += decode_us / 1e6
+        return lambda: session.drafted(job, law, token, decode_us)
+
+    def _load(self) -> Engine:
+        from tandem.generation.engine import Engine
+        from tandem.reader import WEIGHTS
+
+        side = self.config.side(self.side)
+        model = str(WEIGHTS) if side.model == "bundled" else side.model
+        return Engine.load(model, device=side.torch_device, dtype=side.dtype, num_threads=side.num_threads)
+
+    def _engine(self) -> Engine:
+        if self._loaded is None:
+            raise TandemError(f"{self.name} must load its model before it is used; await prepare() first.")
+        return self._loaded
+
+    def _free_ended(self) -> None:
+        while self._ended:
+            self._engine().close(str(self._ended.pop()))
+
+    def _extra_statistics(self) -> dict[str, float]:
+        return {
+            "num_forwards": self.num_forwards,
+            "num_abandoned": self.num_abandoned,
+            "decode_s": self.decode_s,
+        }
+
+
+def _elapsed_us(started_s: float) -> int:
+    return int((time.perf_counter() - started_s) * 1e6)
+
+
+def _notes(opened: Opened) -> tuple[str, ...]:
+    notes = []
+    if opened.truncated:
+        notes.append(f"{len(opened.truncated)} documents were cut at their end to fit the model's context.")
+    if opened.dropped:
+        notes.append(f"{len(opened.dropped)} documents were left out: they do not fit the model's context.")
+    return tuple(notes)

@@ -1,0 +1,213 @@
+"""The draft queue: one side's hub. It owns the connection to the peer and the committed prefix.
+
+    own Decoder --Drafted--> DraftQueue <--LinkFrame--> peer's DraftQueue
+    DraftQueue --Pair--> own Aggregator --Decision--> DraftQueue --Commit--> own Decoder
+    client --open/events/cancel (Ray calls)--> DraftQueue
+
+All decisions are the host's; this shell delivers, ticks, and keeps the events that a client fetches.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from dataclasses import replace
+from typing import Any, ClassVar
+
+from tandem.actors.base import Runtime, SideActor
+from tandem.events import DoneEvent, Event, SessionStatistics, Source, SourcesEvent, Told, TokenEvent
+from tandem.generation.detokenizer import Detokenizer, StopRule, TextStream
+from tandem.errors import TandemError
+from tandem.messages import DecoderFailed, DecoderReady
+from tandem.protocol.hosts import QueueHost
+from tandem.protocol.sends import Role, Send
+from tandem.protocol.spec import SessionSpec
+from tandem.side import Side
+from tandem.transport.port import LinkCounters
+
+TICK_S = 0.05
+"""Between looks at the timers while a session is open."""
+RENEW_S = 0.5
+"""Between new connections to a silent peer."""
+EVENTS_KEPT_S = 60.0
+"""How long the events of an ended session can still be fetched."""
+
+
+class _Log:
+    """The events of one session, for whoever asks."""
+
+    def __init__(self, rule: StopRule, link: LinkCounters, now_s: float) -> None:
+        self.events: list[Event] = []
+        self.sources: SourcesEvent | None = None
+        self.changed = asyncio.Event()
+        self.opened_s = now_s
+        self.ended_s: float | None = None
+        self.stream = TextStream(rule)
+        self.link = link  # counters of the connection to the peer when the session began
+
+    def add(self, event: Event) -> None:
+        """Append and wake whoever waits."""
+        self.events.append(event)
+        self.wake()
+
+    def wake(self) -> None:
+        """Something changed."""
+        self.changed.set()
+        self.changed = asyncio.Event()
+
+
+class DraftQueueActor(SideActor):
+    """Pairs drafts, commits tokens, keeps the peer in step."""
+
+    role: ClassVar[Role] = "draft_queue"
+    dials: ClassVar[tuple[Role, ...]] = ("decoder", "aggregator", "profiler", "scheduler")
+
+    def __init__(self, side: Side, runtime: Runtime) -> None:
+        super().__init__(side, runtime)
+        self.host = QueueHost(side, lambda spec: self._stop_rule(spec).finished)
+        self._detokenizer: Detokenizer | None = None
+        self._logs: dict[int, _Log] = {}
+        self._ticking = False
+        self._renew_again_s = 0.0
+
+    # ---- control plane ---------------------------------------------------------------------------------------
+
+    async def set_tokenizer(self, tokenizer_json: str) -> None:
+        """How tokens become text, for stop strings and streams."""
+        self._detokenizer = Detokenizer(tokenizer_json)
+
+    async def open(self, spec_json: str) -> None:
+        """A query starts on this side."""
+        spec = SessionSpec.from_json(spec_json)
+        now_s = time.monotonic()
+        self._forget_old_logs(now_s)
+        self._logs[spec.session] = _Log(self._stop_rule(spec), self._peer_counters(), now_s)
+        self.dispatch(self.host.open(spec, now_s))
+        if not self._ticking:
+            self._ticking = True
+            self.spawn(self._tick(), "tick")
+
+    async def events(self, session: int, after: int, wait_s: float = 30.0) -> list[Event]:
+        """The events of a session from position `after` on; waits up to `wait_s` for the first."""
+        log = self._logs.get(session)
+        if log is None:
+            return []
+        if len(log.events) <= after:
+            try:
+                await asyncio.wait_for(log.changed.wait(), wait_s)
+            except TimeoutError:
+                return []
+        return log.events[after:]
+
+    async def sources(self, session: int, wait_s: float = 30.0) -> SourcesEvent | None:
+        """This side's documents, once they are prefilled: opaque ids only."""
+        log = self._logs.get(session)
+        deadline_s = time.monotonic() + wait_s
+        while log is not None and log.sources is None and session in self.host.sessions:
+            if time.monotonic() > deadline_s:
+                break
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(log.changed.wait(), 0.25)  # a session may end without an event
+        return None if log is None else log.sources
+
+    async def cancel(self, session: int) -> None:
+        """The user gave a query up."""
+        self.dispatch(self.host.cancel(session, time.monotonic()))
+
+    # ---- data plane ------------------------------------------------------------------------------------------
+
+    def handle(self, message: Any, source: str) -> list[Send]:
+        """All decisions are the host's."""
+        if isinstance(message, DecoderReady):
+            self._note_sources(message)
+        return self.host.receive(message, time.monotonic())
+
+    def on_error(self, message: Any, error: TandemError) -> None:
+        """A message that cannot be handled ends its session, not the actor."""
+        super().on_error(message, error)
+        failed = DecoderFailed(session=message.session, reason=str(error))
+        self.dispatch(self.host.receive(failed, time.monotonic()))
+
+    def on_event(self, told: Told) -> None:
+        """Keep an event for this side's user, tokens with the text they add."""
+        log = self._logs.get(told.session)
+        if log is None:
+            return
+        event = told.event
+        if isinstance(event, TokenEvent):
+            event = replace(event, text=log.stream.push([event.token]))
+        if isinstance(event, DoneEvent):
+            log.ended_s = time.monotonic()
+            event = replace(event, statistics=self._with_link_counters(log, event.statistics))
+        log.add(event)
+
+    def on_connected(self, name: str) -> None:
+        """A new connection to the peer: what it has not acknowledged goes out at once."""
+        if name == f"{self.side.other}/draft_queue" and self.host.sessions:
+            self.dispatch(self.host.reconnected(time.monotonic()))
+
+    def on_lost(self, name: str) -> None:
+        """An actor of this side died: its sessions cannot go on."""
+        if name in (f"{self.side}/decoder", f"{self.side}/aggregator") and self.host.sessions:
+            reason = f"The {name.split('/')[1]} of the {self.side} must be running but stopped; ask again."
+            self.dispatch(self.host.fail_all(reason, time.monotonic()))
+
+    # ---- private ---------------------------------------------------------------------------------------------
+
+    async def _tick(self) -> None:
+        """Timers, and a new connection where the peer has fallen silent; ends with the last session."""
+        while self.host.sessions:
+            await asyncio.sleep(TICK_S)
+            now_s = time.monotonic()
+            self.dispatch(self.host.tick(now_s))
+            if any(session.is_silent(now_s) for session in self.host.sessions.values()):
+                self._renew_peer(now_s)
+        self._ticking = False
+
+    def _renew_peer(self, now_s: float) -> None:
+        if self.side is Side.DEVICE and now_s >= self._renew_again_s:
+            self._renew_again_s = now_s + RENEW_S
+            self._plane().renew(f"{self.side.other}/draft_queue")
+
+    def _stop_rule(self, spec: SessionSpec) -> StopRule:
+        return StopRule(spec.eos_token_ids, spec.stop_strings, spec.max_new_tokens, self._detokenizer)
+
+    def _note_sources(self, ready: DecoderReady) -> None:
+        log = self._logs.get(ready.session)
+        if log is not None:
+            log.sources = SourcesEvent(
+                side=self.side,
+                sources=tuple(Source(side=self.side, id=key) for key in ready.sources),
+                retrieve_s=ready.retrieve_us / 1e6,
+                prefill_s=ready.prefill_us / 1e6,
+                notes=ready.notes,
+            )
+            log.wake()
+
+    def _peer_counters(self) -> LinkCounters:
+        return replace(self._plane().counters[f"{self.side.other}/draft_queue"])
+
+    def _with_link_counters(self, log: _Log, statistics: SessionStatistics) -> SessionStatistics:
+        now, start = self._peer_counters(), log.link
+        return replace(
+            statistics,
+            sent_frames=now.sent_frames - start.sent_frames,
+            sent_bytes=now.sent_bytes - start.sent_bytes,
+            received_frames=now.received_frames - start.received_frames,
+            received_bytes=now.received_bytes - start.received_bytes,
+        )
+
+    def _forget_old_logs(self, now_s: float) -> None:
+        for key, log in list(self._logs.items()):
+            if log.ended_s is not None and now_s - log.ended_s > EVENTS_KEPT_S:
+                del self._logs[key]
+
+    def _peers(self) -> set[str]:
+        """The device dials: it may sit behind a router that lets nothing in."""
+        return {"cloud/draft_queue"} if self.side is Side.DEVICE else set()
+
+    def _listening_host(self) -> str | None:
+        if self.side is Side.DEVICE:
+            return None
+        return self.runtime.host or self.config.link.host or "127.0.0.1"

@@ -1,0 +1,86 @@
+"""The retriever: one side's index and embedder.
+
+    Decoder --Search--> Retriever --Found--> Decoder          (once a query)
+    Decoder --Score---> Retriever --Relevance--> Decoder      (every few tokens, off the critical path)
+
+Texts go to the decoder of the same side and nowhere else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any, ClassVar
+
+from tandem.actors.base import Runtime, SideActor
+from tandem.errors import TandemError
+from tandem.messages import Found, NotFound, Relevance, Score, Search
+from tandem.protocol.sends import Role, Send
+from tandem.side import Side
+
+
+class RetrieverActor(SideActor):
+    """Searches and scores in a thread, one request after the other."""
+
+    role: ClassVar[Role] = "retriever"
+
+    def __init__(self, side: Side, runtime: Runtime) -> None:
+        super().__init__(side, runtime)
+        self._retriever: Any = None
+        self._titles: dict[str, str] = {}
+        self._requests: asyncio.Queue[Search | Score] = asyncio.Queue(maxsize=1024)
+
+    async def prepare(self) -> dict[str, Any]:
+        """Load embedder and index."""
+        self._retriever, description = await self.in_thread(self._load)
+        self.spawn(self._serve(), "serve")
+        return description
+
+    async def titles(self, ids: list[str]) -> list[str]:
+        """Where this side's documents came from; asked by the client of this side only."""
+        return [self._titles.get(key, "") for key in ids]
+
+    def handle(self, message: Any, source: str) -> list[Send]:
+        """Queue a request."""
+        self._requests.put_nowait(message)
+        return []
+
+    async def _serve(self) -> None:
+        while True:
+            request = await self._requests.get()
+            try:
+                answer: Any = await self.in_thread(lambda request=request: self._answer(request))  # type: ignore[misc]
+            except TandemError as error:
+                answer = NotFound(session=request.session, reason=str(error))
+            self.dispatch([Send("decoder", answer)])
+
+    def _answer(self, request: Search | Score) -> Found | Relevance:
+        if isinstance(request, Score):
+            scores = self._retriever.relevance(request.ids, request.text)
+            return Relevance(session=request.session, digest=request.digest, scores=tuple(scores))
+        started_s = time.perf_counter()
+        hits = self._retriever.search(request.query, request.num_documents)
+        self._titles.update({hit.id: str(hit.document.metadata.get("source", "")) for hit in hits})
+        return Found(
+            session=request.session,
+            ids=tuple(hit.id for hit in hits),
+            texts=tuple(hit.document.page_content for hit in hits),
+            scores=tuple(hit.score for hit in hits),
+            retrieve_us=int((time.perf_counter() - started_s) * 1e6),
+        )
+
+    def _load(self) -> tuple[Any, dict[str, Any]]:
+        from tandem.corpora.indexes import open_index
+        from tandem.retrieval.embedding import Embedder
+        from tandem.retrieval.retriever import Retriever
+
+        embedder = Embedder.load(self.config.retrieval.embedder, num_threads=1)
+        index = open_index(self.side, self.config, embedder)
+        retriever = Retriever(index, embedder)
+        retriever.search("warm up", 1)
+        return retriever, {
+            "embedder": embedder.name,
+            "embedder_fingerprint": embedder.fingerprint,
+            "num_documents": len(index),
+            "factory": index.manifest.factory,
+        }

@@ -1,0 +1,132 @@
+"""`tandem ask`: one question, its answer as it grows, then sources and statistics.
+
+The answer goes to stdout; stages, notes and errors go to stderr.
+"""
+
+from __future__ import annotations
+
+import secrets
+import sys
+from argparse import Namespace
+from typing import TYPE_CHECKING
+
+from tandem.cli.terminal import Progress, print_json, settings
+from tandem.cli.transcript import Transcript
+from tandem.config import Config
+from tandem.errors import QueryError
+from tandem.events import DoneEvent, Event, PeerEvent, SourcesEvent, TokenEvent
+
+if TYPE_CHECKING:
+    from tandem.api import Tandem
+
+
+def run(args: Namespace) -> int:
+    """Asks one question. Raises TandemError; a cluster that was started is stopped in any case."""
+    if not args.question.strip():
+        raise QueryError(f"A question must hold a word, but it is {args.question!r}; ask something.")
+    progress = Progress(is_quiet=args.quiet)
+    config = settings(args, _overrides(args), progress)
+    seed = secrets.randbits(63) if args.seed is None else args.seed
+    transcript = Transcript(args.question, seed, config.generation.placement)
+    with _opened(args.address or config.cluster.address, config, progress) as tandem:
+        _stream(tandem, config, transcript, progress, is_streamed=not args.json)
+    if args.json:
+        print_json(transcript.as_dict())
+    elif not args.quiet:
+        _print_rest(transcript)
+    return _outcome(transcript)
+
+
+def _overrides(args: Namespace) -> list[str]:
+    """Options that are settings, so that they are checked before anything is started."""
+    options = {"max_new_tokens": args.max_new_tokens, "temperature": args.temperature}
+    return [f"generation.{name}={value}" for name, value in options.items() if value is not None]
+
+
+def _opened(address: str, config: Config, progress: Progress) -> Tandem:
+    """The running cluster at `address`, or one of our own."""
+    from tandem.api import Tandem
+
+    if address:
+        return Tandem.connect(address, config, progress=progress)
+    return Tandem.launch(config, progress=progress)
+
+
+def _stream(
+    tandem: Tandem, config: Config, transcript: Transcript, progress: Progress, *, is_streamed: bool
+) -> None:
+    """Follows the answer to its end; prints its text as it comes if asked to."""
+    generation = config.generation
+    events = tandem.stream(
+        transcript.question,
+        max_new_tokens=generation.max_new_tokens,
+        seed=transcript.seed,
+        temperature=generation.temperature,
+        placement=generation.placement,
+        synchronous=generation.synchronous,
+        draft_rule=generation.draft_rule,
+        stop=generation.stop,
+        timeout_s=config.cluster.query_timeout_s,
+    )
+    printer = _Printer(is_silent=not is_streamed)
+    try:
+        for event in events:
+            transcript.add(event)
+            _tell(event, progress)
+            if isinstance(event, TokenEvent):
+                printer.add(event.text)
+    finally:
+        printer.end()
+
+
+class _Printer:
+    """Writes the answer to stdout as it grows, without the space that tokenizers put before its first word."""
+
+    def __init__(self, *, is_silent: bool) -> None:
+        self._is_silent = is_silent
+        self._has_begun = False
+
+    def add(self, text: str) -> None:
+        text = text if self._has_begun else text.lstrip()
+        if text and not self._is_silent:
+            self._has_begun = True
+            print(text, end="", flush=True)
+
+    def end(self) -> None:
+        if self._has_begun:
+            print(flush=True)
+
+
+def _tell(event: Event, progress: Progress) -> None:
+    """What a person should know at once, apart from the text."""
+    match event:
+        case SourcesEvent():
+            progress(f"{event.side}: {len(event.sources)} documents in {event.retrieve_s:.2f} s")
+            for note in event.notes:
+                progress(f"{event.side}: {note}")
+        case PeerEvent(is_alone=True):
+            progress(f"cloud: lost at token {event.step}, the device goes on alone")
+        case PeerEvent():
+            progress(f"cloud: back at token {event.step}")
+        case _:
+            pass
+
+
+def _print_rest(transcript: Transcript) -> None:
+    print("\nSources", *transcript.source_lines(), sep="\n")
+    if transcript.done is not None:
+        print("\nStatistics", *transcript.statistics_lines(), sep="\n")
+
+
+def _outcome(transcript: Transcript) -> int:
+    """The exit code; says on stderr why an answer is incomplete."""
+    match transcript.done:
+        case DoneEvent(reason="failed", error=error):
+            raise QueryError(error or "The answer could not be completed; try again.")
+        case DoneEvent(reason="cancelled"):
+            print("tandem: the question was cancelled", file=sys.stderr)
+            return 1
+        case None:
+            raise QueryError("The answer ended without a result; see `tandem status`, then ask again.")
+        case _:
+            return 0

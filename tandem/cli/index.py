@@ -1,0 +1,69 @@
+"""`tandem index`: from one side's files to the index that this side searches."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import sys
+from argparse import Namespace
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tandem.cli.folders import index_folder
+from tandem.cli.terminal import Progress, plural, print_json, settings
+from tandem.side import Side
+
+if TYPE_CHECKING:
+    from tandem.retrieval import BuildReport
+
+ID_KEY_BYTES = 32
+
+
+def run(args: Namespace) -> int:
+    """Builds an index and says how to use it. Raises TandemError; the index that was there is then kept."""
+    side = Side(args.side)
+    out = Path(args.out).expanduser().absolute() if args.out else index_folder(side)
+    progress = Progress(is_quiet=args.json)
+    report = _built(args, out, progress)
+    if args.json:
+        print_json({"side": side, "directory": str(out), **asdict(report)})
+        return 0
+    for problem in report.problems:
+        print(f"tandem: {problem}", file=sys.stderr)
+    _print_report(report, side, out)
+    return 0
+
+
+def _built(args: Namespace, out: Path, progress: Progress) -> BuildReport:
+    config = settings(args, [f"retrieval.factory={args.factory}"] if args.factory else [], progress)
+    from tandem.retrieval import Embedder, build_index, load_path
+
+    source = Path(args.path).expanduser()
+    if not source.exists():
+        load_path(source)  # says what is wrong, before the embedder takes its time
+    threads = len(os.sched_getaffinity(0))
+    progress("embedder: loading")
+    embedder = Embedder.load(config.retrieval.embedder, num_threads=threads)
+    progress(f"embedder: {embedder.name}")
+    return build_index(
+        source,
+        out,
+        embedder,
+        factory=config.retrieval.factory,
+        chunk_chars=config.retrieval.chunk_chars,
+        overlap=config.retrieval.chunk_overlap,
+        id_key=secrets.token_bytes(ID_KEY_BYTES),  # an index that is there keeps its own
+        num_threads=threads,
+        progress=lambda done, total: progress(f"chunks: {done} of {total}"),
+    )
+
+
+def _print_report(report: BuildReport, side: Side, out: Path) -> None:
+    what = f"{plural(report.num_files, 'file')}, {plural(report.num_chunks, 'chunk')}"
+    if report.problems:
+        what += f", {plural(len(report.problems), 'problem')}"
+    done = "Unchanged" if report.is_unchanged else "Indexed"
+    print(f"{done}: {what} in {out} ({report.manifest.factory}, {report.manifest.embedder})")
+    print(f"Use it: tandem ask --set {side}.index={out} QUESTION")
+    print(f'or for good, in tandem.toml: {side}.index = "{out}"')

@@ -1,0 +1,121 @@
+"""The grammar of the command line. Knows names, options and help; runs nothing by itself."""
+
+from __future__ import annotations
+
+import argparse
+from argparse import ArgumentParser, Namespace
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any
+
+from tandem import __version__
+
+_SIDES = ("device", "cloud")
+_SEED_LIMIT = 1 << 64
+
+
+def parser() -> ArgumentParser:
+    """The parser of all commands; `args.command(args)` of what it parses runs one and gives its exit code."""
+    root = ArgumentParser(
+        prog="tandem",
+        description="Dual-side RAG: a device's private documents and a cloud's public ones write one answer.",
+    )
+    root.add_argument("--version", action="version", version=f"tandem {__version__}")
+    commands = root.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    for add in (_ask, _index, _up, _down, _status, _doctor, _config):
+        add(commands)
+    return root
+
+
+def _ask(commands: Any) -> None:
+    command = _command(commands, "ask", "ask:run", "ask a question and stream the answer with its sources")
+    command.add_argument("question", metavar="QUESTION")
+    command.add_argument("--seed", type=_seed, metavar="N", help="repeats an answer exactly (default: a fresh one)")
+    command.add_argument("--max-new-tokens", metavar="N", help="longest answer, in tokens")
+    command.add_argument("--temperature", metavar="T", help="0 (the default) takes the most probable token")
+    _add_address(command, "ask this running cluster (default: start one and stop it afterwards)")
+    command.add_argument("--quiet", action="store_true", help="print the answer alone")
+    _add_json(command)
+    _add_settings(command)
+
+
+def _index(commands: Any) -> None:
+    command = _command(commands, "index", "index:run", "index one side's documents (txt, md, html, pdf, jsonl)")
+    command.add_argument("side", choices=_SIDES)
+    command.add_argument("path", metavar="PATH", help="a file or a folder")
+    command.add_argument("--out", metavar="DIR", help="where the index goes (default: one folder per side)")
+    command.add_argument("--factory", metavar="F", help="FAISS factory string, such as Flat, IVF64,Flat or HNSW32")
+    _add_json(command)
+    _add_settings(command)
+
+
+def _up(commands: Any) -> None:
+    command = _command(commands, "up", "nodes:up", "start this machine's node of a cluster, as device or cloud")
+    command.add_argument("role", choices=_SIDES)
+    command.add_argument("--join", metavar="ADDRESS", help="the running node to join (default: start a new cluster)")
+    _add_settings(command)
+
+
+def _down(commands: Any) -> None:
+    _command(commands, "down", "nodes:down", "stop what `tandem up` started on this machine")
+
+
+def _status(commands: Any) -> None:
+    command = _command(commands, "status", "nodes:status", "show nodes, actors, models and indexes of a cluster")
+    _add_address(command, "the cluster (default: the one that `tandem up` started or joined here)")
+    _add_json(command)
+    _add_settings(command)
+
+
+def _doctor(commands: Any) -> None:
+    command = _command(commands, "doctor", "doctor:run", "say what is missing on this machine, and the remedy")
+    _add_json(command)
+    _add_settings(command)
+
+
+def _config(commands: Any) -> None:
+    command = _command(commands, "config", "show:run", "print the settings as TOML, each with its meaning")
+    _add_settings(command)
+
+
+def _command(commands: Any, name: str, target: str, summary: str) -> ArgumentParser:
+    """A command that imports `tandem.cli.<module>` and calls `<function>` of it when it is run."""
+    command: ArgumentParser = commands.add_parser(name, help=summary, description=_sentence(summary))
+    command.set_defaults(command=_lazily(*target.split(":")))
+    return command
+
+
+def _lazily(module: str, function: str) -> Callable[[Namespace], int]:
+    def run(args: Namespace) -> int:
+        return int(getattr(import_module(f"tandem.cli.{module}"), function)(args))
+
+    return run
+
+
+def _add_settings(command: ArgumentParser) -> None:
+    command.add_argument("--config", metavar="FILE", help="settings (default: tandem.toml of this folder, if any)")
+    command.add_argument(
+        "--set", metavar="K=V", action="append", default=[], help="one setting, as section.key=value; repeatable"
+    )
+
+
+def _add_address(command: ArgumentParser, what: str) -> None:
+    command.add_argument("--address", metavar="HOST:PORT", help=what)
+
+
+def _add_json(command: ArgumentParser) -> None:
+    command.add_argument("--json", action="store_true", help="print one JSON object")
+
+
+def _seed(text: str) -> int:
+    try:
+        seed = int(text)
+    except ValueError:
+        seed = -1
+    if not 0 <= seed < _SEED_LIMIT:
+        raise argparse.ArgumentTypeError(f"a seed is a whole number from 0 to 2^64 - 1, but it is {text!r}")
+    return seed
+
+
+def _sentence(text: str) -> str:
+    return f"{text[0].upper()}{text[1:]}."

@@ -1,0 +1,127 @@
+"""What one answer amounted to, gathered from its events, and how it is told to people and to scripts.
+
+Knows events only, so it can be tested without a cluster.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import asdict
+from typing import Any
+
+from tandem.events import DoneEvent, Event, PlacementEvent, Source, SourcesEvent, TokenEvent
+from tandem.side import Side
+
+
+class Transcript:
+    """The events of one answer so far."""
+
+    def __init__(self, question: str, seed: int, placement: str) -> None:
+        self.question = question
+        self.seed = seed
+        self.placement = placement
+        self.sources: list[Source] = []
+        self.tokens: list[TokenEvent] = []
+        self.switches: list[PlacementEvent] = []
+        self.done: DoneEvent | None = None
+
+    def add(self, event: Event) -> None:
+        """Takes note of an event."""
+        match event:
+            case SourcesEvent():
+                self.sources.extend(event.sources)
+            case TokenEvent():
+                self.tokens.append(event)
+            case PlacementEvent():
+                self.switches.append(event)
+            case DoneEvent():
+                self.done = event
+
+    @property
+    def text(self) -> str:
+        """The answer, without the space that tokenizers put before its first word."""
+        return "".join(event.text for event in self.tokens).strip()
+
+    def as_dict(self) -> dict[str, Any]:
+        """For --json."""
+        done = self.done
+        return {
+            "question": self.question,
+            "answer": self.text,
+            "reason": done.reason if done else None,
+            "error": done.error if done else None,
+            "seed": self.seed,
+            "placement": self.placement,
+            "sources": [asdict(source) for source in self.sources],
+            "statistics": asdict(done.statistics) if done else None,
+            "tokens": [asdict(event) for event in self.tokens],
+        }
+
+    def source_lines(self) -> list[str]:
+        """One line for each document, the best of each side first."""
+        if not self.sources:
+            return ["  none: the models answered from the question alone"]
+        ordered = sorted(self.sources, key=lambda source: (source.side != Side.DEVICE, -_score(source)))
+        return [f"  {source.side:<6}  {_decimal(source.score)}  {_described(source)}" for source in ordered]
+
+    def statistics_lines(self) -> list[str]:
+        """The compact table below an answer."""
+        return [f"  {name:<9}  {value}" for name, value in self._rows()]
+
+    def _rows(self) -> Iterable[tuple[str, str]]:
+        assert self.done is not None  # a stream ends with it
+        statistics, count = self.done.statistics, len(self.tokens)
+        ended = f", ended by {_ENDS[self.done.reason]}" if self.done.reason in _ENDS else ""
+        yield "tokens", f"{count} in {_seconds(statistics.total_s)}{ended}"
+        yield "time", f"first token after {_seconds(statistics.first_token_s)}, then {_per_token(self.tokens)}"
+        accepted = (statistics.num_device_accepted, statistics.num_cloud_accepted)
+        yield "accepted", "device {}, cloud {}".format(*(_share(part, count) for part in accepted))
+        sent, received = (_each(bytes_, count) for bytes_ in (statistics.sent_bytes, statistics.received_bytes))
+        yield "link", f"{sent} bytes out and {received} in per token, RTT {_milliseconds(statistics.rtt_s)}"
+        yield "placement", self._placements()
+        if statistics.degraded_from is not None:
+            yield "degraded", f"from token {statistics.degraded_from} on the device answered without the cloud"
+        yield "seed", str(self.seed)
+
+    def _placements(self) -> str:
+        switched = [f", {switch.aggregator} from token {switch.step}" for switch in self.switches]
+        return self.placement + "".join(switched)
+
+
+_ENDS = {"length": "its limit", "stop": "a stop text", "cancelled": "cancellation", "failed": "a failure"}
+
+
+def _described(source: Source) -> str:
+    return source.title or f"{source.id} (its text stays on the {source.side})"
+
+
+def _score(source: Source) -> float:
+    return source.score if source.score is not None else -math.inf
+
+
+def _decimal(score: float | None) -> str:
+    return "   -" if score is None or math.isnan(score) else f"{score:4.2f}"
+
+
+def _seconds(duration_s: float) -> str:
+    return "?" if math.isnan(duration_s) else f"{duration_s:.2f} s"
+
+
+def _milliseconds(duration_s: float) -> str:
+    return "unknown" if math.isnan(duration_s) else f"{1000 * duration_s:.1f} ms"
+
+
+def _per_token(tokens: list[TokenEvent]) -> str:
+    """Time from commit to commit; undefined for fewer than two tokens."""
+    if len(tokens) < 2:
+        return "no other"
+    return f"{1000 * (tokens[-1].committed_s - tokens[0].committed_s) / (len(tokens) - 1):.0f} ms each"
+
+
+def _share(part: int, whole: int) -> str:
+    return f"{100 * part / whole:.0f} %" if whole else "-"
+
+
+def _each(total: int, count: int) -> str:
+    return f"{total / count:.0f}" if count else "-"

@@ -1,0 +1,51 @@
+"""Opens a side's index; the bundled corpora's is built at first use and kept in the user's cache folder.
+
+Knows nothing of queries or models.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tandem.config import Config
+from tandem.side import Side
+
+if TYPE_CHECKING:
+    from tandem.retrieval.embedding import TextEmbedder
+    from tandem.retrieval.index import Index
+
+BUNDLED = Path(__file__).parent / "bundled"
+
+
+def open_index(side: Side, config: Config, embedder: TextEmbedder) -> Index:
+    """The index that `config` names for `side`. Raises RetrievalError where it is missing or damaged."""
+    from tandem.retrieval.index import Index
+
+    where = config.side(side).index
+    folder = bundled_index(side, embedder) if where == "bundled" else Path(where)
+    return Index.open(folder, embedder.fingerprint)
+
+
+def bundled_index(side: Side, embedder: TextEmbedder) -> Path:
+    """Folder of the index of a bundled corpus, built there unless it is up to date."""
+    from tandem.retrieval.build import build_index
+
+    folder = cache_folder() / f"bundled-{side}-{embedder.fingerprint[:16]}"
+    build_index(BUNDLED / side, folder, embedder)
+    return folder
+
+
+def cache_folder() -> Path:
+    """Where Tandem keeps what it can make again: $XDG_CACHE_HOME/tandem, or a temporary folder of this user."""
+    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tandem"
+    try:
+        base.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=base):
+            return base
+    except OSError:
+        fallback = Path(tempfile.gettempdir()) / f"tandem-cache-{os.getuid()}"
+        fallback.mkdir(mode=0o700, exist_ok=True)
+        return fallback

@@ -1,0 +1,100 @@
+"""The chunks beside the vectors: texts and metadata on disk, one JSON line a chunk, read one at a time.
+
+`chunks.jsonl` holds {"id", "text", "metadata"} a line; `rows.npy` holds for each row its id and where its
+line starts. Memory grows by 28 bytes a chunk, not by its text. Knows nothing of vectors.
+"""
+
+from __future__ import annotations
+
+import json
+import mmap
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tandem.errors import RetrievalError
+from tandem.retrieval.documents import ID_BYTES, Document
+
+TEXTS = "chunks.jsonl"
+ROWS = "rows.npy"
+
+_ROW = np.dtype([("id", f"S{2 * ID_BYTES}"), ("start", "<i8")])
+
+
+def write(folder: Path, chunks: Iterable[Document]) -> None:
+    """Writes both files. RetrievalError if a chunk has no id, or one that came before."""
+    rows: list[tuple[bytes, int]] = []
+    seen: set[str] = set()
+    with (folder / TEXTS).open("wb") as file:
+        for chunk in chunks:
+            rows.append((_checked_id(chunk, seen), file.tell()))
+            file.write(line(chunk))
+    np.save(folder / ROWS, np.array(rows, _ROW), allow_pickle=False)
+
+
+def line(chunk: Document) -> bytes:
+    """A chunk as its line in the file: the same chunk always gives the same bytes."""
+    body = {"id": chunk.id, "text": chunk.page_content, "metadata": chunk.metadata}
+    return (
+        json.dumps(body, ensure_ascii=False, sort_keys=True, default=str).encode("utf-8", "replace") + b"\n"
+    )
+
+
+class ChunkStore:
+    """The chunks of an index, open for reading. Safe for several threads."""
+
+    def __init__(self, folder: Path) -> None:
+        """Opens both files; OSError or ValueError if they are not what `write` wrote."""
+        self._rows: NDArray[np.void] = np.load(folder / ROWS, allow_pickle=False)
+        if self._rows.dtype != _ROW or self._rows.ndim != 1 or not len(self._rows):
+            raise ValueError(f"{ROWS} has the type {self._rows.dtype}")
+        with (folder / TEXTS).open("rb") as file:
+            self._texts = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)  # stays valid after removal
+        starts = self._rows["start"]
+        if starts[0] != 0 or (np.diff(starts) <= 0).any() or starts[-1] >= len(self._texts):
+            raise ValueError(f"{ROWS} does not fit {TEXTS}")
+        self._by_id = np.argsort(self._rows["id"], kind="stable")
+
+    def __len__(self) -> int:
+        """Number of chunks."""
+        return len(self._rows)
+
+    def document(self, row: int) -> Document:
+        """The chunk of one row."""
+        start = int(self._rows["start"][row])
+        end = int(self._rows["start"][row + 1]) if row + 1 < len(self) else len(self._texts)
+        body = json.loads(self._texts[start:end])
+        return Document(page_content=body["text"], metadata=body["metadata"], id=body["id"])
+
+    def rows(self, ids: Sequence[str]) -> NDArray[np.int64]:
+        """The row of each id, [len(ids)]; RetrievalError if one is not of this index."""
+        wanted = np.array([name.encode("ascii", "replace") for name in ids], "S")
+        places = np.searchsorted(self._rows["id"], wanted, sorter=self._by_id)
+        found = self._by_id[np.minimum(places, len(self) - 1)].astype(np.int64)
+        for name, is_same in zip(ids, self._rows["id"][found] == wanted, strict=True):
+            if not is_same:
+                raise RetrievalError(
+                    f"The index holds no document with the id {name!r}; it may have been rebuilt: search "
+                    "again."
+                )
+        return found
+
+    def close(self) -> None:
+        """Frees the file; the store cannot be read afterwards."""
+        self._texts.close()
+
+
+def _checked_id(chunk: Document, seen: set[str]) -> bytes:
+    if not chunk.id or len(chunk.id) > 2 * ID_BYTES or not chunk.id.isascii():
+        raise RetrievalError(
+            f"A chunk needs an id of 1 to {2 * ID_BYTES} ASCII characters, but one has {chunk.id!r}; "
+            "let `split` set it."
+        )
+    if chunk.id in seen:
+        raise RetrievalError(
+            f"Each chunk needs an id of its own, but {chunk.id} comes twice; let `split` set them."
+        )
+    seen.add(chunk.id)
+    return chunk.id.encode()

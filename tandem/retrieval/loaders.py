@@ -1,0 +1,111 @@
+"""Reads a file or a folder of files into documents.
+
+Walks the folder in a fixed order (so that equal folders give equal indexes), picks a reader by file ending,
+and turns whatever cannot be read into one sentence each while the rest goes on. Hidden files, and folders
+that hold an index of Tandem's, are passed over. Knows nothing of chunks or vectors.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from tandem.errors import RetrievalError
+from tandem.retrieval.documents import Document
+from tandem.retrieval.manifest import is_index
+from tandem.retrieval.readers import READERS, Unreadable
+
+KINDS = "txt, md, html, pdf and jsonl"
+
+
+class Loaded(NamedTuple):
+    """What a corpus gave."""
+
+    documents: list[Document]  # folder by folder, sorted by name, then by place in the file
+    problems: list[str]  # one sentence for each thing left out
+
+
+def load_path(path: Path | str) -> Loaded:
+    """All documents of a file or folder, and a sentence for each thing that had to be left out.
+
+    Every document's metadata holds `source`, the path relative to the folder (posix form). Raises
+    RetrievalError if the path does not exist or nothing under it could be read.
+    """
+    root = Path(path)
+    if not root.exists():
+        raise RetrievalError(
+            f"A corpus must be a file or a folder, but {root} does not exist; check its path."
+        )
+    problems: list[str] = []
+    documents = list(iterate(root, problems))
+    if not documents:
+        raise RetrievalError(_nothing(root, problems))
+    return Loaded(documents, problems)
+
+
+def iterate(root: Path, problems: list[str]) -> Iterator[Document]:
+    """The documents of an existing file or folder one by one; sentences go to `problems` meanwhile."""
+    skipped: Counter[str] = Counter()
+    for path, source in _files(root, problems):
+        if path.suffix.lower() in READERS:
+            yield from _read(path, source, problems)
+        else:
+            skipped[path.suffix.lower()] += 1
+    for suffix, count in sorted(skipped.items()):
+        problems.append(_skipped(suffix, count))
+
+
+def _files(root: Path, problems: list[str]) -> Iterator[tuple[Path, str]]:
+    """Every visible file under `root` with its relative posix path, sorted by it within each folder."""
+    if root.is_file():
+        yield root, root.name
+        return
+
+    def denied(error: OSError) -> None:
+        where = Path(str(error.filename)).relative_to(root).as_posix()
+        problems.append(
+            f"{where} was left out: the folder cannot be read ({error.strerror}); check its rights."
+        )
+
+    for folder, subfolders, names in os.walk(root, onerror=denied):
+        here = Path(folder)
+        subfolders[:] = sorted(s for s in subfolders if not s.startswith(".") and not is_index(here / s))
+        for name in sorted(names):
+            if not name.startswith("."):
+                yield here / name, (here / name).relative_to(root).as_posix()
+
+
+def _read(path: Path, source: str, problems: list[str]) -> Iterator[Document]:
+    """The documents of one file; what goes wrong becomes a sentence."""
+    try:
+        yield from READERS[path.suffix.lower()](path, source, problems)
+    except Unreadable as error:
+        problems.append(f"{source} was left out: {error}.")
+    except OSError as error:
+        problems.append(
+            f"{source} was left out: it cannot be read ({error.strerror or error}); check its rights."
+        )
+
+
+def _skipped(suffix: str, count: int) -> str:
+    ending = f"ending in {suffix}" if suffix else "without an ending"
+    was = "was" if count == 1 else "were"
+    return (
+        f"{_counted(count, 'file')} {ending} {was} left out: only {KINDS} are read; "
+        "convert what matters to one of these."
+    )
+
+
+def _nothing(root: Path, problems: list[str]) -> str:
+    if not problems:
+        return f"A corpus must hold at least one file of {KINDS}, but {root} holds none; add one."
+    first = problems[0].rstrip(".")
+    more = f"; {_counted(len(problems) - 1, 'more problem')}" if len(problems) > 1 else ""
+    return f"A corpus must hold at least one readable file of {KINDS}, but {root} has none ({first}{more})."
+
+
+def _counted(count: int, thing: str) -> str:
+    return f"{count} {thing}" if count == 1 else f"{count} {thing}s"

@@ -1,0 +1,189 @@
+"""One reader per file format: bytes of one file in, documents with text out.
+
+A reader yields `Document`s, appends a sentence to `problems` for a part that it must leave out, and raises
+`Unreadable` when the whole file is of no use. Knows nothing of folders, chunks or indexes.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tandem.retrieval.documents import Document, with_metadata
+
+if TYPE_CHECKING:
+    from bs4 import BeautifulSoup
+    from pypdf import PdfReader
+
+MAX_LINE_PROBLEMS = 10
+"""Malformed lines of one jsonl file that are named one by one; the rest is counted."""
+
+_BLOCKS = (
+    "address article aside blockquote dd div dl dt figcaption figure footer form h1 h2 h3 h4 h5 h6 header hr"
+)
+_BLOCKS += " li main nav ol p pre section table tr ul"
+_INVISIBLE = ("script", "style", "noscript", "template", "head")
+
+
+class Unreadable(Exception):
+    """A file cannot be used; the text says why and what to do, to follow '<file> was left out: '."""
+
+
+Reader = Callable[[Path, str, list[str]], Iterator[Document]]
+
+
+def read_text(path: Path, source: str, problems: list[str]) -> Iterator[Document]:
+    """A txt or md file: one document."""
+    text = _decoded(path.read_bytes())
+    if not text.strip():
+        raise Unreadable("it holds no text; fill it or remove it")
+    yield with_metadata(text, {}, source=source)
+
+
+def read_html(path: Path, source: str, problems: list[str]) -> Iterator[Document]:
+    """An html file: one document of what a reader sees, a line per block; its title becomes metadata."""
+    from bs4 import BeautifulSoup
+
+    page = BeautifulSoup(path.read_bytes(), "html.parser")
+    if page.contains_replacement_characters:
+        raise Unreadable("its bytes do not fit its declared encoding; save it as UTF-8")
+    title = " ".join(page.title.get_text().split()) if page.title else ""
+    text = _visible_text(page)
+    if not text:
+        raise Unreadable("it holds no text; fill it or remove it")
+    yield with_metadata(text, {"title": title} if title else {}, source=source)
+
+
+def read_pdf(path: Path, source: str, problems: list[str]) -> Iterator[Document]:
+    """A pdf file: one document a page that has text; `page` counts from 1."""
+    reader = _open_pdf(path)
+    num_read = 0
+    for number in range(1, _num_pages(reader) + 1):
+        try:
+            text = reader.pages[number - 1].extract_text()
+        except Exception as error:  # pypdf raises many kinds on damaged pages; the others are still good
+            problems.append(
+                f"{source} page {number} was left out: it is damaged ({_brief(error)}); print it anew."
+            )
+            continue
+        if text.strip():
+            num_read += 1
+            yield with_metadata(text, {}, source=source, page=number)
+    if num_read == 0:
+        raise Unreadable("none of its pages holds text (they may be images); run OCR on it first")
+
+
+def read_jsonl(path: Path, source: str, problems: list[str]) -> Iterator[Document]:
+    """A jsonl file: a document a line, {"text": string, "metadata": object}; metadata may be left out."""
+    bad: list[str] = []
+    num_read = 0
+    for number, line in enumerate(_decoded(path.read_bytes()).split("\n"), start=1):
+        if not line.strip():
+            continue
+        try:
+            text, metadata = _record(line)
+        except ValueError as error:
+            bad.append(f"{source} line {number} was left out: {error}.")
+            continue
+        num_read += 1
+        yield with_metadata(text, metadata, source=source, line=number)
+    problems.extend(bad[:MAX_LINE_PROBLEMS])
+    if len(bad) > MAX_LINE_PROBLEMS:
+        more = len(bad) - MAX_LINE_PROBLEMS
+        problems.append(f"{source}: {more} more malformed lines were left out; repair them in the same way.")
+    if num_read == 0:
+        raise Unreadable('it has no usable line; write one {"text": "...", "metadata": {...}} a line')
+
+
+READERS: dict[str, Reader] = {
+    ".txt": read_text,
+    ".md": read_text,
+    ".html": read_html,
+    ".htm": read_html,
+    ".pdf": read_pdf,
+    ".jsonl": read_jsonl,
+}
+"""Reader by file ending, lower case."""
+
+
+def _decoded(data: bytes) -> str:
+    """The text of UTF-8 bytes, byte-order mark removed and line ends unified; Unreadable if it is none."""
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        seen = f"byte 0x{data[error.start]:02x} at offset {error.start}"
+        raise Unreadable(f"it is not UTF-8 text ({seen}); save it as UTF-8") from None
+    if "\0" in text:
+        raise Unreadable(f"it is not text (a zero byte at offset {data.index(0)}); remove it or convert it")
+    return text.replace("\r\n", "\n").replace("\r", "\n")
+
+
+def _visible_text(page: BeautifulSoup) -> str:
+    """What a browser shows, one line per block, white space collapsed. Changes `page`."""
+    from bs4.element import NavigableString
+
+    for tag in page.find_all(_INVISIBLE):
+        tag.decompose()
+    for string in page.find_all(string=True):
+        if type(string) is NavigableString:  # subclasses are comments, doctypes and the like
+            collapsed = " ".join(f"|{string}|".split())[1:-1]  # the bars keep one space at either end
+            string.replace_with(NavigableString(collapsed))
+    for tag in page.find_all("br"):
+        tag.replace_with("\n")
+    for tag in page.find_all(_BLOCKS.split()):
+        tag.insert_before("\n")
+        tag.append("\n")
+    lines = (" ".join(line.split()) for line in page.get_text().split("\n"))
+    return "\n".join(line for line in lines if line)
+
+
+def _open_pdf(path: Path) -> PdfReader:
+    """The pdf, decrypted if its password is empty; Unreadable if it is locked or damaged."""
+    from pypdf import PdfReader
+    from pypdf.errors import DependencyError
+
+    logging.getLogger("pypdf").addHandler(logging.NullHandler())  # its warnings would go to stderr
+    try:
+        reader = PdfReader(path)
+        is_locked = reader.is_encrypted and not reader.decrypt("")
+    except OSError:
+        raise
+    except DependencyError:
+        raise Unreadable("it is encrypted; save it without a password") from None
+    except Exception as error:  # pypdf raises many kinds on damaged files
+        raise Unreadable(f"it is not a sound pdf ({_brief(error)}); print it to pdf anew") from None
+    if is_locked:
+        raise Unreadable("it is encrypted; save it without a password")
+    return reader
+
+
+def _num_pages(reader: PdfReader) -> int:
+    """Number of pages; Unreadable if the page tree is damaged."""
+    try:
+        return len(reader.pages)
+    except Exception as error:  # as above
+        raise Unreadable(f"it is not a sound pdf ({_brief(error)}); print it to pdf anew") from None
+
+
+def _record(line: str) -> tuple[str, dict[str, object]]:
+    """Text and metadata of one jsonl line; ValueError whose text says what is wrong and the remedy."""
+    try:
+        record = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"it is not valid JSON ({_brief(error)}); repair it") from None
+    text = record.get("text") if isinstance(record, dict) else None
+    if not isinstance(text, str) or not text.strip():
+        raise ValueError('it has no "text" with a non-empty string; add one')
+    metadata = record.get("metadata") or {}
+    if not isinstance(metadata, dict):
+        raise ValueError(f'its "metadata" is {type(metadata).__name__}, not an object; write {{...}}')
+    return text, metadata
+
+
+def _brief(error: BaseException) -> str:
+    """First line of an error's text, without a final full stop, at most 100 characters."""
+    lines = str(error).strip().splitlines()
+    return (lines[0] if lines else type(error).__name__)[:100].rstrip(" .")

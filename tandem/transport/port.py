@@ -1,0 +1,61 @@
+"""The port of the data plane: what an actor asks of whatever delivers its frames.
+
+Knows nothing of sockets, Ray or messages. Actors are named "side/role"; frames are bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+OnFrames = Callable[[str, list[bytes]], None]
+"""Called with the sender's name and the frames that arrived together, in order."""
+OnConnected = Callable[[str], None]
+"""Called with the name of an actor to which a new connection stands."""
+OnLost = Callable[[str], None]
+"""Called with the name of an actor whose last connection broke."""
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """Where an actor can be reached. Travels on the control plane."""
+
+    name: str  # "side/role"
+    unix_path: str | None = None  # within the node
+    host: str | None = None  # from another node
+    port: int | None = None
+
+
+@dataclass(slots=True)
+class LinkCounters:
+    """What went over the connections to one actor."""
+
+    sent_frames: int = 0
+    sent_bytes: int = 0  # frames and their length prefixes
+    received_frames: int = 0
+    received_bytes: int = 0
+    writes: int = 0
+    dropped_frames: int = 0  # the connection was down or its buffer full; the protocol resends
+    connections: int = 0
+
+
+class DataPlane(Protocol):
+    """Delivers frames, at most once each, in order while a connection stands."""
+
+    counters: dict[str, LinkCounters]
+
+    async def start(self) -> Endpoint:
+        """Begin to listen."""
+
+    async def connect(self, endpoint: Endpoint) -> None:
+        """Make an actor known and open a connection to it."""
+
+    def send(self, to: str, frame: bytes) -> None:
+        """Hand one frame over; frames of one event-loop turn go out together. Never blocks, never raises."""
+
+    def renew(self, to: str) -> None:
+        """The connection to `to` is silent: open another one, unless that is under way."""
+
+    async def close(self) -> None:
+        """Stop listening and drop all connections."""

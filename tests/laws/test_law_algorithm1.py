@@ -1,0 +1,168 @@
+"""Algorithm 1 commits exactly the mixture (Appendix A.2), through the codec, with no sampling in the test.
+
+Both drafts and the decision are enumerated over a small vocabulary, so nothing here has a false alarm: a
+correct implementation agrees to 1e-12, and each mutant is off by more than 1e-3 somewhere.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import pytest
+
+from tandem.aggregation import rules, speculative
+from tandem.aggregation.acceptance import speculative_acceptance
+from tandem.aggregation.codec import TopP
+from tandem.aggregation.law import Law
+from tandem.aggregation.mixture import target_law
+from tandem.aggregation.randomness import Purpose
+from tandem.side import Side
+
+VOCAB = 7
+ETAS = (0.0, 0.2, 0.5, 0.9, 1.0)
+DraftLaw = Callable[[np.ndarray, Law], Law]
+
+
+def pairs() -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Dense laws of both sides, [VOCAB] each: random, overlapping in part, equal, disjoint, with ties."""
+    rng = np.random.default_rng(11)
+    for concentration in (0.2, 1.0, 10.0):
+        yield tuple(rng.dirichlet(np.full(VOCAB, concentration), size=2))
+    flat = np.full(VOCAB, 1 / VOCAB)
+    yield flat, flat
+    yield np.array([0.5, 0.5, 0, 0, 0, 0, 0]), np.array([0, 0, 0.25, 0.25, 0.5, 0, 0])
+    yield np.array([0.4, 0.4, 0.1, 0.1, 0, 0, 0]), np.array([0.1, 0.1, 0.4, 0.4, 0, 0, 0])
+
+
+def drafted_from_the_sent_law(dense: np.ndarray, decoded: Law) -> Law:
+    return decoded
+
+
+def committed(device: Law, cloud: Law, draft_device: Law, draft_cloud: Law, eta: float) -> np.ndarray:
+    """Exact law of the committed token, [VOCAB]."""
+    total = np.zeros(VOCAB)
+    for (a, q_a), (b, q_b) in itertools.product(
+        zip(draft_device.ids, draft_device.probabilities, strict=True),
+        zip(draft_cloud.ids, draft_cloud.probabilities, strict=True),
+    ):
+        total += q_a * q_b * speculative.target_given_drafts(int(a), int(b), device, cloud, eta).dense(VOCAB)
+    return total
+
+
+def check_committed_is_the_mixture(draft_law: DraftLaw = drafted_from_the_sent_law) -> None:
+    for (dense_device, dense_cloud), eta, p in itertools.product(pairs(), ETAS, (0.8, 1.0)):
+        codec = TopP(p)
+        device, cloud = (codec.decode(codec.encode(dense)) for dense in (dense_device, dense_cloud))
+        law = committed(device, cloud, draft_law(dense_device, device), draft_law(dense_cloud, cloud), eta)
+        mixture = eta * device.dense(VOCAB) + (1 - eta) * cloud.dense(VOCAB)
+        np.testing.assert_allclose(law, mixture, rtol=0, atol=1e-12)
+        np.testing.assert_allclose(target_law(device, cloud, eta).dense(VOCAB), mixture, rtol=0, atol=1e-15)
+
+
+def test_a2_committed_law_is_the_mixture() -> None:
+    check_committed_is_the_mixture()
+
+
+def test_a2_mutant_truncated_after_sampling() -> None:
+    """Section 12: a draft outside the sent support has q = 0 and is always accepted."""
+    with pytest.raises(AssertionError):
+        check_committed_is_the_mixture(draft_law=lambda dense, decoded: Law.from_dense(dense))
+
+
+def keep_without_share(token: int, own: Law, other: Law, other_share: float) -> float:
+    return speculative_keep(token, own, other, 1.0)
+
+
+def keep_with_own_share(token: int, own: Law, other: Law, other_share: float) -> float:
+    return speculative_keep(token, own, other, 1.0 - other_share)
+
+
+def keep_upside_down(token: int, own: Law, other: Law, other_share: float) -> float:
+    return speculative_keep(token, other, own, other_share)
+
+
+def residual_swapped(own: Law, other: Law) -> Law | None:
+    return speculative_residual(other, own)
+
+
+def residual_is_the_other_law(own: Law, other: Law) -> Law | None:
+    return other
+
+
+speculative_keep, speculative_residual = speculative.keep_probability, speculative.residual
+MUTANTS = [
+    ("keep_probability", keep_without_share),
+    ("keep_probability", keep_with_own_share),
+    ("keep_probability", keep_upside_down),
+    ("residual", residual_swapped),
+    ("residual", residual_is_the_other_law),
+]
+
+
+@pytest.mark.parametrize(("name", "mutant"), MUTANTS, ids=[mutant.__name__ for _, mutant in MUTANTS])
+def test_a2_mutants(name: str, mutant: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(speculative, name, mutant)
+    with pytest.raises(AssertionError):
+        check_committed_is_the_mixture()
+
+
+def check_eq5_is_the_exact_acceptance(formula: Callable[[Law, Law, float], float]) -> None:
+    for (dense_device, dense_cloud), eta in itertools.product(pairs(), ETAS):
+        device, cloud = Law.from_dense(dense_device), Law.from_dense(dense_cloud)
+        exact = 0.0
+        for a, b in itertools.product(device.ids.tolist(), cloud.ids.tolist()):
+            law = speculative.target_given_drafts(a, b, device, cloud, eta)
+            exact += device.probability(a) * cloud.probability(b) * law.probability(a)
+        assert formula(device, cloud, eta) == pytest.approx(exact, abs=1e-12)
+
+
+def test_eq5_is_the_exact_acceptance() -> None:
+    check_eq5_is_the_exact_acceptance(speculative_acceptance)
+
+
+def test_eq5_mutant_share_of_the_wrong_side() -> None:
+    with pytest.raises(AssertionError):
+        check_eq5_is_the_exact_acceptance(
+            lambda own, other, share: speculative_acceptance(own, other, 1 - share)
+        )
+
+
+def test_eq5_mutant_one_result_always_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Always taking the device's result commits the right law but shifts the acceptance from one side."""
+    monkeypatch.setattr(
+        speculative,
+        "target_given_drafts",
+        lambda a, b, device, cloud, eta: speculative.result_law(a, device, cloud, 1 - eta),
+    )
+    check_committed_is_the_mixture()
+    with pytest.raises(AssertionError):
+        check_eq5_is_the_exact_acceptance(speculative_acceptance)
+
+
+def quantiles(law: Law) -> list[tuple[float, float]]:
+    """One uniform number inside each token's stretch of the unit interval, with its length."""
+    ends = np.cumsum(law.probabilities)
+    return [(float(end - q / 2), float(q)) for end, q in zip(ends, law.probabilities, strict=True) if q > 0]
+
+
+def test_a2_verify_commits_the_mixture(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same enumeration through `verify` itself, its three uniform numbers scripted."""
+    script: dict[Purpose, float] = {}
+    monkeypatch.setattr(rules, "uniform", lambda seed, purpose, step: script[purpose])
+    rule, eta = rules.Algorithm1(), 0.3
+    for dense_device, dense_cloud in pairs():
+        device, cloud = Law.from_dense(dense_device), Law.from_dense(dense_cloud)
+        total = np.zeros(VOCAB)
+        for (u, q_a), (v, q_b) in itertools.product(quantiles(device), quantiles(cloud)):
+            script[Purpose.DRAFT_DEVICE], script[Purpose.DRAFT_CLOUD] = u, v
+            a = rule.draft(device, seed=0, step=0, side=Side.DEVICE)
+            b = rule.draft(cloud, seed=0, step=0, side=Side.CLOUD)
+            decision_law = speculative.target_given_drafts(a, b, device, cloud, eta)
+            for w, mass in quantiles(decision_law):
+                script[Purpose.DECISION] = w
+                decision = rule.verify(device, cloud, eta_device=eta, seed=0, step=0)
+                assert (decision.device_token, decision.cloud_token) == (a, b)
+                total[decision.target] += q_a * q_b * mass
+        np.testing.assert_allclose(total, eta * dense_device + (1 - eta) * dense_cloud, rtol=0, atol=1e-12)

@@ -1,0 +1,100 @@
+"""Temperature 0: drafts and target are argmaxes of the decoded laws, ties to the lowest id.
+
+Nothing is drawn, so nothing has a false alarm.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from tandem.aggregation import rules
+from tandem.aggregation.codec import TopP
+from tandem.aggregation.law import Law
+from tandem.side import SIDES, Side
+
+by_rule = pytest.mark.parametrize("name", rules.DRAFT_RULES)
+
+
+def check_drafts_are_the_argmax(rule: rules.DraftRule) -> None:
+    law = Law(np.array([2, 5, 6]), np.array([0.2, 0.45, 0.35]))
+    for side in SIDES:
+        for seed in range(20):
+            assert rule.draft(law, seed=seed, step=seed, side=side) == 5
+
+
+def check_ties_go_to_the_lowest_id(rule: rules.DraftRule) -> None:
+    """Equal after quantisation counts as equal, since both sides see only what was sent."""
+    codec = TopP(1.0)
+    law = codec.decode(codec.encode(np.array([0.1, 0.3, 0.3 + 1e-9, 0.3])))
+    decision = rule.verify(law, law, eta_device=0.5, seed=1, step=1)
+    assert (decision.target, decision.device_token, decision.cloud_token) == (1, 1, 1)
+
+
+def check_target_is_the_argmax_of_the_mixture(rule: rules.DraftRule) -> None:
+    """It may differ from both drafts (DRAGON 4.2), so picking one of them would be wrong."""
+    device = Law(np.array([0, 1, 2]), np.array([0.6, 0.4, 0.0]))
+    cloud = Law(np.array([0, 1, 2]), np.array([0.0, 0.4, 0.6]))
+    decision = rule.verify(device, cloud, eta_device=0.5, seed=1, step=1)
+    assert (decision.target, decision.device_token, decision.cloud_token) == (1, 0, 2)
+    assert (decision.acceptance_device, decision.acceptance_cloud) == (0.0, 0.0)
+    assert not decision.device_accepted
+    assert not decision.cloud_accepted
+
+
+CHECKS = [
+    check_drafts_are_the_argmax,
+    check_ties_go_to_the_lowest_id,
+    check_target_is_the_argmax_of_the_mixture,
+]
+
+
+@by_rule
+@pytest.mark.parametrize("check", CHECKS, ids=[check.__name__ for check in CHECKS])
+def test_temperature_zero(name: str, check: Callable[[rules.DraftRule], None]) -> None:
+    check(rules.draft_rule(name, 0.0))
+
+
+@by_rule
+def test_mutant_drafts_drawn_at_random_on_one_side(name: str) -> None:
+    """Section 12: drafts are drawn at random on one side even when decoding greedily."""
+
+    class Mutant(rules.Greedy):
+        def draft(self, law: Law, *, seed: int, step: int, side: Side) -> int:
+            if side is Side.DEVICE:
+                return super().draft(law, seed=seed, step=step, side=side)
+            return rules.draft_rule(name, 1.0).draft(law, seed=seed, step=step, side=side)
+
+    with pytest.raises(AssertionError):
+        check_drafts_are_the_argmax(Mutant(name))
+
+
+def test_mutant_ties_go_to_the_highest_id(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        Law,
+        "argmax",
+        lambda self: int(self.ids[len(self) - 1 - np.argmax(self.probabilities[::-1])]),
+    )
+    with pytest.raises(AssertionError):
+        check_ties_go_to_the_lowest_id(rules.draft_rule("coupled", 0.0))
+
+
+def test_mutant_target_is_one_of_the_drafts() -> None:
+    class Mutant(rules.Greedy):
+        def verify(
+            self, device: Law, cloud: Law, *, eta_device: float, seed: int, step: int
+        ) -> rules.Decision:
+            true = super().verify(device, cloud, eta_device=eta_device, seed=seed, step=step)
+            chosen = true.device_token if eta_device >= 0.5 else true.cloud_token
+            return rules.Decision(
+                target=chosen,
+                device_token=true.device_token,
+                cloud_token=true.cloud_token,
+                acceptance_device=1.0,
+                acceptance_cloud=0.0,
+            )
+
+    with pytest.raises(AssertionError):
+        check_target_is_the_argmax_of_the_mixture(Mutant("coupled"))

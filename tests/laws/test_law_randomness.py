@@ -1,0 +1,119 @@
+"""Independence of the counter-based numbers across steps, tokens, seeds and purposes.
+
+Each check compares pairs of numbers on a 16 x 16 grid by chi-square (255 degrees of freedom, up to 131,072
+pairs) at 1e-9; 13 checks, so a good hash fails with probability about 1e-8. Power: a correlation of 0.05, or
+one pair in fifty equal, is seen with probability above 0.99; the mutants repeat numbers outright.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from tandem.aggregation.randomness import Purpose, uniforms
+
+NUM_STEPS, NUM_IDS, CELLS = 128, 1024, 16
+IDS = np.arange(NUM_IDS)
+Uniforms = Callable[[int, Purpose, int, np.ndarray], np.ndarray]
+Check = Callable[..., None]
+
+
+def table(fn: Uniforms, *, seed: int = 1, purpose: Purpose = Purpose.COUPLED, first: int = 0) -> np.ndarray:
+    """Numbers of successive steps, [NUM_STEPS, NUM_IDS]."""
+    return np.stack([fn(seed, purpose, first + step, IDS) for step in range(NUM_STEPS)])
+
+
+def grid(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """How often each pair of sixteenths occurs, [CELLS * CELLS]."""
+    cells = (x.ravel() * CELLS).astype(int) * CELLS + (y.ravel() * CELLS).astype(int)
+    return np.bincount(cells, minlength=CELLS * CELLS)
+
+
+def seeds(fn: Uniforms, first: int, stride: int) -> np.ndarray:
+    """Numbers of successive seeds at one step, [NUM_STEPS, NUM_IDS]."""
+    return np.stack([fn(first + i * stride, Purpose.COUPLED, 0, IDS) for i in range(NUM_STEPS)])
+
+
+PAIRS: dict[str, Callable[[Uniforms], tuple[np.ndarray, np.ndarray]]] = {
+    "next step": lambda fn: (table(fn), table(fn, first=1)),
+    "next token": lambda fn: (table(fn)[:, :-1], table(fn)[:, 1:]),
+    "token 256 on": lambda fn: (table(fn)[:, :-256], table(fn)[:, 256:]),
+    "next seed": lambda fn: (seeds(fn, 0, 1), seeds(fn, 1, 1)),
+    "high bits of the seed": lambda fn: (seeds(fn, 0, 1), seeds(fn, 1 << 63, 1)),
+    "next seed, previous step": lambda fn: (table(fn, first=1), table(fn, seed=2)),
+    "next step, previous token": lambda fn: (table(fn)[:, 1:], table(fn, first=1)[:, :-1]),
+    "device draft and cloud draft": lambda fn: (
+        table(fn, purpose=Purpose.DRAFT_DEVICE),
+        table(fn, purpose=Purpose.DRAFT_CLOUD),
+    ),
+    "draft and decision": lambda fn: (
+        table(fn, purpose=Purpose.DRAFT_CLOUD),
+        table(fn, purpose=Purpose.DECISION),
+    ),
+    "noise and decision": lambda fn: (table(fn), table(fn, purpose=Purpose.DECISION)),
+    "low bits and high bits": lambda fn: (table(fn), (table(fn) * 2.0**40) % 1.0),
+    "ids beyond 16 bits": lambda fn: (
+        table(fn),
+        table(lambda seed, purpose, step, ids: fn(seed, purpose, step, ids + 65_536)),
+    ),
+    "steps beyond 16 bits": lambda fn: (table(fn), table(fn, first=65_536)),
+}
+
+
+def check(fn: Uniforms, name: str, chi_square: Check) -> None:
+    chi_square(grid(*PAIRS[name](fn)), np.full(CELLS * CELLS, 1 / CELLS**2))
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_pairs_are_independent_and_uniform(name: str, chi_square: Check) -> None:
+    check(uniforms, name, chi_square)
+
+
+MUTANTS: dict[str, tuple[Uniforms, str]] = {
+    "reseeded at every step (section 12)": (
+        lambda seed, purpose, step, ids: uniforms(seed, purpose, 0, ids),
+        "next step",
+    ),
+    "one number for all tokens": (
+        lambda seed, purpose, step, ids: uniforms(seed, purpose, step, 0 * ids),
+        "next token",
+    ),
+    "tokens modulo 256": (
+        lambda seed, purpose, step, ids: uniforms(seed, purpose, step, ids % 256),
+        "token 256 on",
+    ),
+    "seed ignored": (lambda seed, purpose, step, ids: uniforms(0, purpose, step, ids), "next seed"),
+    "seed in 32 bits": (
+        lambda seed, purpose, step, ids: uniforms(seed % 2**32, purpose, step, ids),
+        "high bits of the seed",
+    ),
+    "seed plus step": (
+        lambda seed, purpose, step, ids: uniforms(seed + step, purpose, 0, ids),
+        "next seed, previous step",
+    ),
+    "step plus token": (
+        lambda seed, purpose, step, ids: uniforms(seed, purpose, 0, ids + step),
+        "next step, previous token",
+    ),
+    "one stream for both drafts": (
+        lambda seed, purpose, step, ids: uniforms(seed, Purpose.DECISION, step, ids),
+        "device draft and cloud draft",
+    ),
+    "draft numbers decide": (
+        lambda seed, purpose, step, ids: uniforms(seed, Purpose.DRAFT_CLOUD, step, ids),
+        "draft and decision",
+    ),
+    "ids in 16 bits (section 12)": (
+        lambda seed, purpose, step, ids: uniforms(seed, purpose, step, ids & 0xFFFF),
+        "ids beyond 16 bits",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_mutants(name: str, chi_square: Check) -> None:
+    mutant, caught_by = MUTANTS[name]
+    with pytest.raises(AssertionError):
+        check(mutant, caught_by, chi_square)

@@ -1,0 +1,124 @@
+"""Swapping the sides swaps nothing but names, bit for bit. Nothing random is judged, no false alarm."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tandem.aggregation import rules, speculative
+from tandem.aggregation.law import Law
+from tandem.aggregation.mixture import shares, target_law
+from tandem.aggregation.randomness import Purpose
+
+VOCAB = 9
+laws = (
+    st.lists(st.integers(0, 65_535), min_size=VOCAB, max_size=VOCAB)
+    .filter(any)
+    .map(lambda w: Law.from_dense(np.array(w, dtype=float)))
+)
+log_weights = st.floats(-20, 20)
+
+
+def names_swapped(decision: rules.Decision) -> rules.Decision:
+    return rules.Decision(
+        target=decision.target,
+        device_token=decision.cloud_token,
+        cloud_token=decision.device_token,
+        acceptance_device=decision.acceptance_cloud,
+        acceptance_cloud=decision.acceptance_device,
+    )
+
+
+def check_swap(rule: rules.DraftRule, a: Law, b: Law, log_a: float, log_b: float, step: int) -> None:
+    eta_a, eta_b = shares(log_a, log_b)
+    one = rule.verify(a, b, eta_device=eta_a, seed=3, step=step)
+    other = rule.verify(b, a, eta_device=eta_b, seed=3, step=step)
+    assert other == names_swapped(one)
+
+
+def swap_streams(patch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """Algorithm 1 has a stream per side; when the sides swap names, so must their streams."""
+    real, flipped = rules.uniform, [False]
+    other = {Purpose.DRAFT_DEVICE: Purpose.DRAFT_CLOUD, Purpose.DRAFT_CLOUD: Purpose.DRAFT_DEVICE}
+
+    def uniform(seed: int, purpose: Purpose, step: int) -> float:
+        return real(seed, other.get(purpose, purpose) if flipped[0] else purpose, step)
+
+    patch.setattr(rules, "uniform", uniform)
+
+    def flip() -> None:
+        flipped[0] = not flipped[0]
+
+    return flip
+
+
+class Flipping(rules.Algorithm1):
+    """Algorithm 1 whose sides' streams are exchanged at every other call."""
+
+    def __init__(self, flip: Callable[[], None]) -> None:
+        self._flip = flip
+
+    def verify(self, device: Law, cloud: Law, *, eta_device: float, seed: int, step: int) -> rules.Decision:
+        decision = super().verify(device, cloud, eta_device=eta_device, seed=seed, step=step)
+        self._flip()
+        return decision
+
+
+@settings(max_examples=60)
+@given(laws, laws, log_weights, log_weights, st.integers(0, 1000))
+def test_swapping_sides_swaps_names(a: Law, b: Law, log_a: float, log_b: float, step: int) -> None:
+    check_swap(rules.Coupled(), a, b, log_a, log_b, step)
+    check_swap(rules.Greedy("coupled"), a, b, log_a, log_b, step)
+    with pytest.MonkeyPatch.context() as patch:
+        check_swap(Flipping(swap_streams(patch)), a, b, log_a, log_b, step)
+
+
+@settings(max_examples=60)
+@given(laws, laws, log_weights, log_weights)
+def test_swapping_sides_leaves_every_law_bit_for_bit(a: Law, b: Law, log_a: float, log_b: float) -> None:
+    eta_a, eta_b = shares(log_a, log_b)
+    assert target_law(a, b, eta_a) == target_law(b, a, eta_b)
+    x, y = int(a.ids[0]), int(b.ids[-1])
+    given_drafts = speculative.target_given_drafts
+    assert given_drafts(x, y, a, b, eta_a) == given_drafts(y, x, b, a, eta_b)
+
+
+A, B = (Law.from_dense(np.random.default_rng(seed).dirichlet(np.ones(VOCAB))) for seed in (1, 2))
+
+
+def check_shares_swap(function: Callable[[float, float], tuple[float, float]]) -> None:
+    for log_a in np.linspace(-3.0, 3.0, 101).tolist():
+        eta_a, eta_b = function(log_a, 0.1)[0], function(0.1, log_a)[0]
+        assert target_law(A, B, eta_a) == target_law(B, A, eta_b)
+
+
+def check_decision_law_swaps(function: Callable[[int, int, Law, Law, float], Law]) -> None:
+    x, y = int(A.ids[0]), int(B.ids[1])
+    assert function(x, y, A, B, 0.25) == function(y, x, B, A, 0.75)
+
+
+def test_shares_and_decision_law_swap() -> None:
+    check_shares_swap(shares)
+    check_decision_law_swaps(speculative.target_given_drafts)
+
+
+def test_mutant_both_shares_rounded_on_their_own() -> None:
+    """Shares that do not sum to exactly one differ in the last bits between the two ways round."""
+    with pytest.raises(AssertionError):
+        check_shares_swap(lambda a, b: (1 / (1 + math.exp(b - a)), 1 / (1 + math.exp(a - b))))
+
+
+def test_mutant_device_is_preferred() -> None:
+    """Choosing the device's result with probability 0.6 commits the right law, but not symmetrically."""
+
+    def lopsided(x: int, y: int, device: Law, cloud: Law, eta: float) -> Law:
+        first = speculative.result_law(x, device, cloud, 1 - eta)
+        return speculative._mix(first, speculative.result_law(y, cloud, device, eta), 0.6)
+
+    with pytest.raises(AssertionError):
+        check_decision_law_swaps(lopsided)

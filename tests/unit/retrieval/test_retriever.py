@@ -1,0 +1,127 @@
+"""Search and relevance."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tandem.errors import RetrievalError
+from tandem.retrieval.chunking import split
+from tandem.retrieval.documents import Document
+from tandem.retrieval.index import Index
+from tandem.retrieval.loaders import load_path
+from tandem.retrieval.retriever import Retriever, cosines
+
+WORDS = [
+    "ant",
+    "bee",
+    "cat",
+    "dog",
+    "eel",
+    "fox",
+    "gnu",
+    "hen",
+    "ibis",
+    "jay",
+    "kiwi",
+    "lark",
+    "mole",
+    "newt",
+    "owl",
+    "pig",
+    "quail",
+    "ram",
+    "seal",
+    "toad",
+]
+
+
+def pages(count: int) -> list[Document]:
+    rng = np.random.default_rng(3)
+    texts = [" ".join(rng.choice(WORDS, 6)) for _ in range(count)]
+    return split([Document(page_content=text, metadata={"source": f"{n}"}) for n, text in enumerate(texts)])
+
+
+@pytest.fixture
+def retriever(tmp_path: Path, corpus: Path, embedder) -> Retriever:
+    Index.build(tmp_path / "index", split(load_path(corpus).documents), embedder)
+    return Retriever.open(tmp_path / "index", embedder)
+
+
+def test_the_best_page_comes_first_with_its_cosine(retriever: Retriever, embedder) -> None:
+    query = "the best rated puzzle game"
+    hits = retriever.search(query, 2)
+    assert [hit.document.metadata["source"] for hit in hits] == ["puzzle.md", "chess.txt"]
+    assert hits[0].id == hits[0].document.id
+    text = embedder.embed([hits[0].document.page_content])[0].astype(float)
+    assert hits[0].score == pytest.approx(text @ embedder.embed([query])[0], abs=1e-7)
+
+
+def test_k_beyond_the_corpus_gives_every_page(retriever: Retriever) -> None:
+    assert len(retriever.search("game", 10)) == 3
+
+
+@pytest.mark.parametrize("factory", ["Flat", "IVF8,Flat", "HNSW16", "PQ8", "IVF8,PQ8", "SQ8"])
+def test_relevance_to_the_query_is_the_search_score_bit_for_bit(
+    tmp_path: Path, embedder, factory: str
+) -> None:
+    index = Index.build(tmp_path / "i", pages(300), embedder, factory)
+    retriever = Retriever(index, embedder)
+    hits = retriever.search("owl and fox", 8)
+    assert len(hits) == 8
+    assert sorted((hit.score for hit in hits), reverse=True) == [hit.score for hit in hits]
+    assert retriever.relevance([hit.id for hit in hits], "owl and fox") == [hit.score for hit in hits]
+
+
+@pytest.mark.parametrize("factory", ["Flat", "IVF8,PQ8"])
+def test_relevance_does_not_depend_on_the_other_ids(tmp_path: Path, embedder, factory: str) -> None:
+    documents = pages(300)
+    retriever = Retriever(Index.build(tmp_path / "i", documents, embedder, factory), embedder)
+    ids = [str(document.id) for document in documents]
+    together = retriever.relevance(ids, "owl and fox")
+    alone = [retriever.relevance([name], "owl and fox")[0] for name in ids]
+    assert together == alone
+    assert retriever.relevance(ids[::-1], "owl and fox") == together[::-1]
+
+
+def test_relevance_follows_the_growing_answer(retriever: Retriever) -> None:
+    ids = {hit.document.metadata["source"]: hit.id for hit in retriever.search("game", 3)}
+    wanted = [ids["puzzle.md"], ids["chess.txt"]]
+    before = retriever.relevance(wanted, "Which board game for two players?")
+    after = retriever.relevance(wanted, "Which board game for two players? The best rated puzzle")
+    assert before[0] < before[1]
+    assert after[0] - after[1] > before[0] - before[1]
+
+
+def test_one_text_at_a_time_is_embedded(retriever: Retriever, embedder) -> None:
+    embedder.calls.clear()
+    hits = retriever.search("game", 3)
+    retriever.relevance([hit.id for hit in hits], "game on")
+    retriever.relevance([], "nothing to do")
+    assert embedder.calls == [["game"], ["game on"]]
+
+
+def test_unknown_id_and_empty_query(retriever: Retriever) -> None:
+    with pytest.raises(RetrievalError, match=r"^The index holds no document with the id 'x'; "):
+        retriever.relevance(["x"], "text")
+    with pytest.raises(RetrievalError) as caught:
+        retriever.search(" \n", 3)
+    assert str(caught.value) == "A query must hold text, but it is ' \\n'; ask something."
+
+
+def test_an_embedder_that_does_not_fit(retriever: Retriever, tmp_path: Path, small_embedder) -> None:
+    with pytest.raises(RetrievalError) as caught:
+        Retriever(retriever.index, small_embedder)
+    assert str(caught.value) == (
+        "The index holds vectors of dimension 32, but the embedder words gives 8; "
+        "use words, or build the index again with `tandem index`."
+    )
+    with pytest.raises(RetrievalError, match="must be searched with the embedder that built it"):
+        Retriever.open(tmp_path / "index", small_embedder)
+
+
+def test_cosines_divide_by_the_lengths_and_bear_zero() -> None:
+    vectors = np.array([[2, 0], [0, 0], [1, 1]], np.float32)
+    np.testing.assert_allclose(cosines(vectors, np.array([3, 0], np.float32)), [1, 0, 0.5**0.5])
