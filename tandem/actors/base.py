@@ -66,6 +66,7 @@ class SideActor:
         self.config = runtime.config
         self.name = f"{side}/{self.role}"
         self.num_malformed = 0
+        self.description: dict[str, Any] = {}
         self.plane: DataPlane | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
 
@@ -87,7 +88,11 @@ class SideActor:
 
     async def prepare(self) -> dict[str, Any]:
         """Load what takes time; says what was loaded."""
-        return {}
+        return self.description
+
+    async def describe(self) -> dict[str, Any]:
+        """What `prepare` loaded."""
+        return self.description
 
     async def deliver(self, source: str, frames: list[bytes]) -> None:
         """Frames that came as a Ray call."""

@@ -56,7 +56,7 @@ class DecoderActor(SideActor):
         engine: Engine = await loop.run_in_executor(self._thread, self._load)
         self._loaded = engine
         self.spawn(self._work(), "work")
-        return {
+        self.description = {
             "model": self.config.side(self.side).model,
             "vocabulary_fingerprint": engine.vocabulary_fingerprint,
             "vocab_size": engine.vocab_size,
@@ -65,6 +65,7 @@ class DecoderActor(SideActor):
             "codec": self.codec.fingerprint(),
             "protocol_version": PROTOCOL_VERSION,
         }
+        return self.description
 
     async def tokenizer_json(self) -> str:
         """For the draft queue, which turns tokens into text without torch."""

@@ -24,7 +24,7 @@ from tandem.protocol.hosts import QueueHost
 from tandem.protocol.sends import Role, Send
 from tandem.protocol.spec import SessionSpec
 from tandem.side import Side
-from tandem.transport.port import LinkCounters
+from tandem.transport.port import Endpoint, LinkCounters
 
 TICK_S = 0.05
 """Between looks at the timers while a session is open."""
@@ -70,8 +70,23 @@ class DraftQueueActor(SideActor):
         self._logs: dict[int, _Log] = {}
         self._ticking = False
         self._renew_again_s = 0.0
+        self._endpoint: Endpoint | None = None
 
     # ---- control plane ---------------------------------------------------------------------------------------
+
+    async def secret(self) -> bytes:
+        """The data plane's secret, for the other side's actors when they are started."""
+        return self.runtime.secret
+
+    async def endpoint(self) -> Endpoint:
+        """Where the peer finds this queue."""
+        assert self._endpoint is not None
+        return self._endpoint
+
+    async def listen(self) -> Endpoint:
+        """As all actors do; remembers where."""
+        self._endpoint = await super().listen()
+        return self._endpoint
 
     async def set_tokenizer(self, tokenizer_json: str) -> None:
         """How tokens become text, for stop strings and streams."""

@@ -32,9 +32,9 @@ class RetrieverActor(SideActor):
 
     async def prepare(self) -> dict[str, Any]:
         """Load embedder and index."""
-        self._retriever, description = await self.in_thread(self._load)
+        self._retriever, self.description = await self.in_thread(self._load)
         self.spawn(self._serve(), "serve")
-        return description
+        return self.description
 
     async def titles(self, ids: list[str]) -> list[str]:
         """Where this side's documents came from; asked by the client of this side only."""

@@ -10,6 +10,7 @@ import sys
 from argparse import Namespace
 from typing import TYPE_CHECKING
 
+from tandem.cli import access
 from tandem.cli.terminal import Progress, print_json, settings
 from tandem.cli.transcript import Transcript
 from tandem.config import Config
@@ -45,6 +46,8 @@ def _overrides(args: Namespace) -> list[str]:
 
 def _opened(address: str, config: Config, progress: Progress) -> Tandem:
     """The running cluster at `address`, or one of our own."""
+    if address:
+        access.for_cluster(address)
     from tandem.api import Tandem
 
     if address:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from argparse import Namespace
 from dataclasses import asdict
 
-from tandem.cli.checks import Check, all_checks
+from tandem.cli.checks import all_checks
+from tandem.cli.findings import Check
 from tandem.cli.terminal import print_json, settings
 
 

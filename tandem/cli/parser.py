@@ -30,7 +30,9 @@ def parser() -> ArgumentParser:
 def _ask(commands: Any) -> None:
     command = _command(commands, "ask", "ask:run", "ask a question and stream the answer with its sources")
     command.add_argument("question", metavar="QUESTION")
-    command.add_argument("--seed", type=_seed, metavar="N", help="repeats an answer exactly (default: a fresh one)")
+    command.add_argument(
+        "--seed", type=_seed, metavar="N", help="repeats an answer exactly (default: a fresh one)"
+    )
     command.add_argument("--max-new-tokens", metavar="N", help="longest answer, in tokens")
     command.add_argument("--temperature", metavar="T", help="0 (the default) takes the most probable token")
     _add_address(command, "ask this running cluster (default: start one and stop it afterwards)")
@@ -40,19 +42,27 @@ def _ask(commands: Any) -> None:
 
 
 def _index(commands: Any) -> None:
-    command = _command(commands, "index", "index:run", "index one side's documents (txt, md, html, pdf, jsonl)")
+    command = _command(
+        commands, "index", "index:run", "index one side's documents (txt, md, html, pdf, jsonl)"
+    )
     command.add_argument("side", choices=_SIDES)
     command.add_argument("path", metavar="PATH", help="a file or a folder")
     command.add_argument("--out", metavar="DIR", help="where the index goes (default: one folder per side)")
-    command.add_argument("--factory", metavar="F", help="FAISS factory string, such as Flat, IVF64,Flat or HNSW32")
+    command.add_argument(
+        "--factory", metavar="F", help="FAISS factory string, such as Flat, IVF64,Flat or HNSW32"
+    )
     _add_json(command)
     _add_settings(command)
 
 
 def _up(commands: Any) -> None:
-    command = _command(commands, "up", "nodes:up", "start this machine's node of a cluster, as device or cloud")
+    command = _command(
+        commands, "up", "nodes:up", "start this machine's node of a cluster, as device or cloud"
+    )
     command.add_argument("role", choices=_SIDES)
-    command.add_argument("--join", metavar="ADDRESS", help="the running node to join (default: start a new cluster)")
+    command.add_argument(
+        "--join", metavar="ADDRESS", help="the running node to join (default: start a new cluster)"
+    )
     _add_settings(command)
 
 
@@ -61,14 +71,18 @@ def _down(commands: Any) -> None:
 
 
 def _status(commands: Any) -> None:
-    command = _command(commands, "status", "nodes:status", "show nodes, actors, models and indexes of a cluster")
+    command = _command(
+        commands, "status", "nodes:status", "show nodes, actors, models and indexes of a cluster"
+    )
     _add_address(command, "the cluster (default: the one that `tandem up` started or joined here)")
     _add_json(command)
     _add_settings(command)
 
 
 def _doctor(commands: Any) -> None:
-    command = _command(commands, "doctor", "doctor:run", "say what is missing on this machine, and the remedy")
+    command = _command(
+        commands, "doctor", "doctor:run", "say what is missing on this machine, and the remedy"
+    )
     _add_json(command)
     _add_settings(command)
 
@@ -93,9 +107,15 @@ def _lazily(module: str, function: str) -> Callable[[Namespace], int]:
 
 
 def _add_settings(command: ArgumentParser) -> None:
-    command.add_argument("--config", metavar="FILE", help="settings (default: tandem.toml of this folder, if any)")
     command.add_argument(
-        "--set", metavar="K=V", action="append", default=[], help="one setting, as section.key=value; repeatable"
+        "--config", metavar="FILE", help="settings (default: tandem.toml of this folder, if any)"
+    )
+    command.add_argument(
+        "--set",
+        metavar="K=V",
+        action="append",
+        default=[],
+        help="one setting, as section.key=value; repeatable",
     )
 
 

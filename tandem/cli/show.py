@@ -6,7 +6,9 @@ from argparse import Namespace
 
 from tandem.cli.terminal import settings
 
-HEADER = "# Settings of Tandem; what is left out keeps its default. Use: tandem ask --config FILE, or call it tandem.toml."
+HEADER = """\
+# Settings of Tandem. What is left out keeps its default.
+# Use: tandem ask --config FILE; a file called tandem.toml is used from its own folder without that."""
 
 
 def run(args: Namespace) -> int:

@@ -74,14 +74,22 @@ class Transcript:
         statistics, count = self.done.statistics, len(self.tokens)
         ended = f", ended by {_ENDS[self.done.reason]}" if self.done.reason in _ENDS else ""
         yield "tokens", f"{count} in {_seconds(statistics.total_s)}{ended}"
-        yield "time", f"first token after {_seconds(statistics.first_token_s)}, then {_per_token(self.tokens)}"
+        yield (
+            "time",
+            f"first token after {_seconds(statistics.first_token_s)}, then {_per_token(self.tokens)}",
+        )
         accepted = (statistics.num_device_accepted, statistics.num_cloud_accepted)
         yield "accepted", "device {}, cloud {}".format(*(_share(part, count) for part in accepted))
-        sent, received = (_each(bytes_, count) for bytes_ in (statistics.sent_bytes, statistics.received_bytes))
+        sent, received = (
+            _each(bytes_, count) for bytes_ in (statistics.sent_bytes, statistics.received_bytes)
+        )
         yield "link", f"{sent} bytes out and {received} in per token, RTT {_milliseconds(statistics.rtt_s)}"
         yield "placement", self._placements()
         if statistics.degraded_from is not None:
-            yield "degraded", f"from token {statistics.degraded_from} on the device answered without the cloud"
+            yield (
+                "degraded",
+                f"from token {statistics.degraded_from} on the device answered without the cloud",
+            )
         yield "seed", str(self.seed)
 
     def _placements(self) -> str:

@@ -3,20 +3,20 @@
 Plain data. It knows nothing of how they are combined (`synthetic.py`) or tokenised (`tandem.reader.tokenizer`).
 
 Made-up words keep to one shape, so that a byte-pair tokenizer can hold every syllable as one token: a head ends in
-a vowel, a tail starts with a consonant of `_STARTS` and ends with one of `_ENDS`. The two sets are disjoint, hence
+a vowel, a tail starts with a consonant of `STARTS` and ends with one of `ENDS`. The two sets are disjoint, hence
 no pair of letters across the joint is also a pair inside a syllable, and a title is four tokens wherever it stands.
 """
 
 from dataclasses import dataclass
 
-_VOWELS = "aeiou"
-_ONSETS = ("B", "D", "F", "G", "J", "K", "L", "M", "N", "P", "R", "S", "T", "V", "Z", "Br", "Dr", "Fl", "Gr", "Pl")
-_STARTS = "bdgklmprtvz"
-_ENDS = "nsx"
+VOWELS = "aeiou"
+ONSETS = ("B", "D", "F", "G", "J", "K", "L", "M", "N", "P", "R", "S", "T", "V", "Z", "Br", "Dr", "Fl", "Gr", "Pl")
+STARTS = "bdgklmprtvz"
+ENDS = "nsx"
 
-HEADS: tuple[str, ...] = tuple(onset + vowel for onset in _ONSETS for vowel in _VOWELS)
-TAILS: tuple[str, ...] = tuple(s + v + e for s in _STARTS for v in _VOWELS for e in _ENDS)
-NAME_TAILS: tuple[str, ...] = tuple(s + v for s in _STARTS for v in "aio")
+HEADS: tuple[str, ...] = tuple(onset + vowel for onset in ONSETS for vowel in VOWELS)
+TAILS: tuple[str, ...] = tuple(s + v + e for s in STARTS for v in VOWELS for e in ENDS)
+NAME_TAILS: tuple[str, ...] = tuple(s + v for s in STARTS for v in "aio")
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,57 @@
+# The verbs of the day. Needs Python 3.11 or later with pip, and make; everything else goes into .venv.
+
+PYTHON ?= python3
+PIP_FLAGS ?=
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input install --quiet $(PIP_FLAGS) -c constraints.txt
+QUESTION ?= Which game should Mira try?
+SMOKE := $(wildcard benchmarks/[a-z]*.py)
+
+.PHONY: help demo install test lint format bench clean
+
+help:            ## these lines
+	@sed -n 's/^\([a-z]*\):.*## /\1	/p' Makefile
+
+demo: $(VENV)/.demo   ## ask the bundled corpora a question, with the bundled models, on two local Ray nodes
+	@$(BIN)/tandem ask "$(QUESTION)"
+
+install: $(VENV)/.demo   ## Tandem into .venv
+
+test: $(VENV)/.test   ## every test that this machine can run; says why the others are skipped
+	@$(BIN)/python -m pytest tests </dev/null
+
+lint: $(VENV)/.test   ## style and types
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+
+format: $(VENV)/.test   ## rewrite the code in the one style
+	@$(BIN)/ruff check --fix .
+	@$(BIN)/ruff format .
+
+bench: $(VENV)/.test   ## every benchmark, in its smoke size
+	@set -e; for each in $(SMOKE); do echo "$$each"; $(BIN)/python "$$each" --smoke </dev/null; done
+
+clean:           ## remove .venv and caches
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# A stamp is newer than what it was installed from, so that a second run installs nothing.
+$(VENV)/.demo: pyproject.toml constraints.txt | $(BIN)/python
+	@echo "Installing Tandem into $(VENV); the first time this takes some minutes."
+	@$(PIP) -e '.[offline]'
+	@touch $@
+
+$(VENV)/.test: pyproject.toml constraints.txt | $(BIN)/python
+	@echo "Installing Tandem and its test tools into $(VENV); the first time this takes some minutes."
+	@$(PIP) -e '.[offline,plot,test]'
+	@touch $@ $(VENV)/.demo
+
+# Some systems ship venv without the pip that goes into it; then the system's pip brings one.
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	    echo "Tandem needs Python 3.11 or later, but $(PYTHON) is not; give one: make PYTHON=python3.12" >&2; exit 1; }
+	@rm -rf $(VENV)
+	@$(PYTHON) -m venv $(VENV) >/dev/null 2>&1 || { $(PYTHON) -m venv --clear --without-pip $(VENV) \
+	    && $(PYTHON) -m pip --python $(BIN)/python install --quiet pip; }

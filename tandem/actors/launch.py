@@ -1,0 +1,298 @@
+"""Creates, finds and connects the actors of both sides on a running Ray cluster.
+
+The only module with `ray.remote` and actor options. Placement is by the custom resource that a node's role gives
+(`tandem.cluster.nodes`). Knows nothing of queries.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import os
+import secrets
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray.exceptions import RayError
+
+from tandem.actors.base import ActorStatistics, Runtime, SideActor
+from tandem.actors.decoder import DecoderActor
+from tandem.actors.draft_queue import DraftQueueActor
+from tandem.actors.retriever import RetrieverActor
+from tandem.actors.small import AggregatorActor, ProfilerActor, SchedulerActor
+from tandem.cluster import nodes
+from tandem.cluster.nodes import Node as NodeInfo
+from tandem.config import Config
+from tandem.errors import ClusterError, TandemError
+from tandem.protocol.sends import ROLES, Role
+from tandem.side import SIDES, Side
+from tandem.transport.port import Endpoint
+
+Progress = Callable[[str], None]
+Handles = dict[Role, Any]
+"""Ray handles of one side's actors."""
+
+ACTORS: dict[Role, type[SideActor]] = {
+    actor.role: actor
+    for actor in (RetrieverActor, DecoderActor, DraftQueueActor, AggregatorActor, ProfilerActor, SchedulerActor)
+}
+ATTACH_LIMIT_S = 20.0
+"""A head that listens accepts a driver within this time, or never."""
+MAX_CONCURRENCY = 1000  # handlers are short; long ones wait without blocking the loop
+
+
+# ---- nodes ---------------------------------------------------------------------------------------------------
+
+
+def start_node(role: Side, *, join: str | None, config: Config) -> NodeInfo:
+    """Start this machine's node: the first of a cluster, or one that joins at `join` (host:port)."""
+    environment = nodes.node_environment()
+    os.environ.update({name: value for name, value in environment.items() if name.startswith("RAY_")})
+    limit_s = config.cluster.start_timeout_s
+    host = config.link.host or None
+    if join is None:
+        node = nodes.start_head(role, environment=environment, host=host)
+    else:
+        nodes.wait_for_port(join, limit_s)
+        node = nodes.join(role, join, environment=environment, host=host)
+    try:
+        nodes.wait_for_port(node.address, limit_s, node)
+    except ClusterError:
+        node.stop()
+        raise
+    return node
+
+
+def stop_node(info: NodeInfo) -> None:
+    """Stop a node that `start_node` started, here or in an earlier process."""
+    node = replace(info, role=Side(info.role))
+    node.stop()
+    if node.directory:
+        import shutil
+
+        shutil.rmtree(node.directory, ignore_errors=True)
+
+
+def attach(address: str, config: Config) -> None:
+    """Connect this process to the cluster; ClusterError says what cannot be reached."""
+    if ray.is_initialized():
+        return
+    nodes.wait_for_port(address, min(5.0, config.cluster.start_timeout_s))
+    _read_authentication_again()
+    deadline_s = time.monotonic() + min(ATTACH_LIMIT_S, config.cluster.start_timeout_s)
+    while True:
+        try:
+            ray.init(
+                address=address,
+                namespace=config.cluster.namespace,
+                log_to_driver=False,
+                logging_level="CRITICAL",
+                configure_logging=False,
+            )
+            return
+        except (ConnectionError, RuntimeError, OSError, ValueError, RayError) as error:
+            if time.monotonic() > deadline_s or "token" in str(error).lower():
+                raise ClusterError(
+                    f"A Ray cluster must accept this process at {address}, it answered "
+                    f"{str(error).strip().splitlines()[0][:200]!r}; check the address and RAY_AUTH_TOKEN."
+                ) from None
+            time.sleep(0.2)
+
+
+def _read_authentication_again() -> None:
+    """Ray reads RAY_AUTH_MODE when it is imported; a token that was set since then counts only after this."""
+    with contextlib.suppress(ImportError, AttributeError):  # private to Ray: without it, the import's value stands
+        from ray._raylet import AuthenticationTokenLoader, Config as RayConfig
+
+        RayConfig.initialize("")
+        AuthenticationTokenLoader.instance().reset_cache()
+
+
+def wait_for_roles(roles: tuple[Side, ...], limit_s: float, still_running: Callable[[], None]) -> None:
+    """Wait until a node of each role has joined."""
+    deadline_s = time.monotonic() + limit_s
+    missing = list(roles)
+    while missing:
+        resources = ray.cluster_resources()
+        missing = [role for role in roles if nodes.ROLE_RESOURCE.format(role=role) not in resources]
+        still_running()
+        if missing and time.monotonic() > deadline_s:
+            raise ClusterError(
+                f"Both roles need a node within {limit_s:.0f} s, but {missing[0]} has none; "
+                f"start it with `tandem up {missing[0]} --join ADDRESS`."
+            )
+        if missing:
+            time.sleep(0.05)
+
+
+# ---- actors --------------------------------------------------------------------------------------------------
+
+
+def runtime_for(config: Config, secret: bytes, host: str | None) -> Runtime:
+    """What every actor of a cluster is given. The folder for sockets follows from the secret, so it is findable."""
+    key = hashlib.sha256(secret).hexdigest()[:12]
+    folder = Path(tempfile.gettempdir()) / f"tandem-{os.getuid()}-{key}"
+    return Runtime(secret=secret, directory=str(folder), config=config, host=host)
+
+
+def create_side(side: Side, runtime: Runtime, *, detached: bool) -> Handles:
+    """Ask Ray for the six actors of a side; they start at once and in parallel."""
+    return {role: _create(side, role, runtime, detached) for role in ROLES}
+
+
+def find_side(side: Side, config: Config) -> Handles:
+    """The running actors of a side. Raises ClusterError where there are none."""
+    try:
+        return {role: ray.get_actor(f"{side}/{role}", namespace=config.cluster.namespace) for role in ROLES}
+    except ValueError:
+        raise ClusterError(
+            f"The {side} side must be up, no actor {side}/{ROLES[0]} is in namespace "
+            f"{config.cluster.namespace!r}; run `tandem up {side}` on its machine."
+        ) from None
+
+
+def start_side(role: Side, config: Config, progress: Progress = lambda line: None) -> None:
+    """Start a side on a cluster that this process is or can be attached to; its actors outlive this process."""
+    if not ray.is_initialized():
+        raise ClusterError("A side is started on a cluster; call attach() first.")
+    if _is_up(role, config):
+        raise ClusterError(
+            f"A cluster has one {role} side, and this one's is up already; ask it with `tandem ask`, "
+            "or stop it with `tandem down` on its machine."
+        )
+    limit_s = config.cluster.start_timeout_s
+    wait_for_roles((role,), limit_s, lambda: None)
+    host = config.link.host or _node_ip(role)
+    runtime = runtime_for(config, _shared_secret(role.other, config), host)
+    handles = create_side(role, runtime, detached=True)
+    try:
+        asyncio.run(asyncio.wait_for(start_actors({role: handles}, progress), limit_s))
+    except BaseException:
+        for handle in handles.values():
+            ray.kill(handle)
+        raise
+
+
+def _is_up(side: Side, config: Config) -> bool:
+    with contextlib.suppress(ClusterError):
+        find_side(side, config)
+        return True
+    return False
+
+
+async def start_actors(sides: dict[Side, Handles], progress: Progress) -> dict[Side, dict[str, Any]]:
+    """Let the actors of one or both sides listen, load and connect; says what each side loaded."""
+    loaded = {side: _prepare(handles) for side, handles in sides.items()}
+    endpoints = await _each(sides, "listen")
+    progress(f"actors: {len(endpoints)} listen")
+    for side, handles in sides.items():
+        own = [endpoint for endpoint in endpoints if endpoint.name.startswith(f"{side}/")]
+        await asyncio.gather(*(handles[role].wire.remote(own) for role in ROLES if role != "draft_queue"))
+        await handles["draft_queue"].wire.remote(own)
+    described: dict[Side, dict[str, Any]] = {side: {} for side in sides}
+    for part, plural in (("retriever", "indexes"), ("decoder", "models")):
+        for side in sides:
+            described[side] |= await loaded[side][part]
+        what = "num_documents" if part == "retriever" else "model"
+        progress(f"{plural}: " + ", ".join(f"{side} {described[side][what]}" for side in sides))
+    for side, handles in sides.items():
+        await handles["draft_queue"].set_tokenizer.remote(await handles["decoder"].tokenizer_json.remote())
+    return described
+
+
+async def connect_sides(sides: dict[Side, Handles]) -> None:
+    """Open the link between the two draft queues, unless it stands."""
+    endpoint: Endpoint = await sides[Side.CLOUD]["draft_queue"].endpoint.remote()
+    await sides[Side.DEVICE]["draft_queue"].wire.remote([endpoint])
+
+
+async def describe(sides: dict[Side, Handles]) -> dict[Side, dict[str, Any]]:
+    """What each side has loaded."""
+    found: dict[Side, dict[str, Any]] = {}
+    for side, handles in sides.items():
+        found[side] = await handles["retriever"].describe.remote() | await handles["decoder"].describe.remote()
+    return found
+
+
+def unwrapped(error: RayError) -> TandemError:
+    """The TandemError that an actor raised, or a sentence about what Ray reports."""
+    cause = getattr(error, "cause", None)
+    if isinstance(cause, TandemError):
+        return cause
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return ClusterError(f"An actor must answer, it failed with {lines[-1][:200]!r}; see Ray's logs.")
+
+
+async def statistics(sides: dict[Side, Handles]) -> list[ActorStatistics]:
+    """Counters of all actors."""
+    found: list[ActorStatistics] = await _each(sides, "statistics")
+    return found
+
+
+async def close_actors(sides: dict[Side, Handles]) -> None:
+    """Stop their tasks and connections, then the actors."""
+    with contextlib.suppress(RayError, TimeoutError):
+        await asyncio.wait_for(_each(sides, "close"), 5.0)
+    for handles in sides.values():
+        for handle in handles.values():
+            with contextlib.suppress(RayError):
+                ray.kill(handle)
+
+
+def _create(side: Side, role: Role, runtime: Runtime, detached: bool) -> Any:
+    options: dict[str, Any] = {
+        "name": f"{side}/{role}",
+        "namespace": runtime.config.cluster.namespace,
+        "num_cpus": 0,
+        "resources": {nodes.ROLE_RESOURCE.format(role=side): 0.001},
+        "max_concurrency": MAX_CONCURRENCY,
+        "max_task_retries": 0,
+        "enable_task_events": False,
+    }
+    if detached:
+        options["lifetime"] = "detached"
+    return ray.remote(ACTORS[role]).options(**options).remote(side, runtime)
+
+
+def _prepare(handles: Handles) -> dict[str, asyncio.Future[Any]]:
+    return {role: asyncio.ensure_future(_result(handles[role].prepare.remote())) for role in ("retriever", "decoder")}
+
+
+async def _result(reference: Any) -> Any:
+    return await reference
+
+
+async def _each(sides: dict[Side, Handles], method: str) -> list[Any]:
+    handles = [sides[side][role] for side in SIDES if side in sides for role in ROLES]
+    return list(await asyncio.gather(*(_result(getattr(handle, method).remote()) for handle in handles)))
+
+
+def _shared_secret(peer: Side, config: Config) -> bytes:
+    """The data plane's secret: the other side's if it is up, else a new one."""
+    try:
+        queue = ray.get_actor(f"{peer}/draft_queue", namespace=config.cluster.namespace)
+    except ValueError:
+        return secrets.token_bytes(32)
+    secret: bytes = ray.get(queue.secret.remote())
+    return secret
+
+
+def _node_ip(role: Side) -> str:
+    resource = nodes.ROLE_RESOURCE.format(role=role)
+    for node in ray.nodes():
+        if node["Alive"] and resource in node["Resources"]:
+            return str(node["NodeManagerAddress"])
+    raise ClusterError(f"The role {role} needs a node but has none; start it with `tandem up {role}`.")
+
+
+def handles_of(sides: dict[Side, Handles]) -> Iterator[tuple[str, Any]]:
+    """Name and handle of every actor."""
+    for side, handles in sides.items():
+        for role, handle in handles.items():
+            yield f"{side}/{role}", handle

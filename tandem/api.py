@@ -1,0 +1,435 @@
+"""The Python API: ask questions of a running pair of sides, or start one on this machine.
+
+Queries and events travel on the control plane (Ray calls); every method has an async twin. Knows nothing of
+laws or frames.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import secrets
+import shutil
+import threading
+import time
+from collections.abc import AsyncIterator, Coroutine, Iterator, Sequence
+from dataclasses import asdict, replace
+from typing import Any, TypeVar
+
+import ray
+from ray.exceptions import RayError
+
+from tandem.actors import launch
+from tandem.actors.launch import Handles, NodeInfo, Progress
+from tandem.cluster import nodes
+from tandem.config import Config, GenerationConfig
+from tandem.errors import ClusterError, ConfigError, QueryError, TandemError
+from tandem.events import Answer, DoneEvent, Event, Source, SourcesEvent, TokenEvent
+from tandem.protocol.spec import SessionSpec
+from tandem.side import SIDES, Side
+
+T = TypeVar("T")
+EVENTS_WAIT_S = 5.0
+"""How long one call waits for events before the time limit is looked at again."""
+COMPARED = {
+    "vocabulary_fingerprint": ("vocabulary", "use models that share a tokenizer"),
+    "codec": ("codec", "use the same [codec] settings on both sides"),
+    "protocol_version": ("protocol version", "install the same version of tandem-rag on both sides"),
+    "embedder_fingerprint": ("embedder", "use the same retrieval.embedder on both sides"),
+}
+"""What both sides must have in common before the first query, and the remedy."""
+
+
+class Tandem:
+    """A device and a cloud that answer together. Make one with `launch` or `connect`; close it, or use `with`."""
+
+    def __init__(self, config: Config, sides: dict[Side, Handles], described: dict[Side, dict[str, Any]]) -> None:
+        """Use `launch` or `connect`."""
+        self.config = config
+        self.described = described
+        self._sides = sides
+        self._nodes: list[NodeInfo] = []
+        self._environment: dict[str, str | None] = {}
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="tandem", daemon=True)
+        self._thread.start()
+        self._is_closed = False
+
+    # ---- starting and stopping -------------------------------------------------------------------------------
+
+    @classmethod
+    def launch(cls, config: Config | None = None, *, progress: Progress | None = None) -> Tandem:
+        """Start two local Ray nodes, `device` and `cloud`, with all actors; `close` stops what this started.
+
+        progress: called with one line for each stage. Raises TandemError; nothing is left running then.
+        """
+        config = config or Config()
+        say = progress or (lambda line: None)
+        if ray.is_initialized():
+            raise ClusterError(
+                "Tandem.launch starts its own Ray cluster, but this process is connected to one; "
+                "call ray.shutdown() first, or use Tandem.connect."
+            )
+        environment = nodes.node_environment()
+        saved = {name: os.environ.get(name) for name in environment}
+        os.environ.update(environment)
+        started: list[NodeInfo] = []
+        try:
+            described, sides = _launch(config, environment, started, say)
+        except BaseException:
+            _stop(started, saved)
+            raise
+        tandem = cls(config, sides, described)
+        tandem._nodes, tandem._environment = started, saved
+        return tandem
+
+    @classmethod
+    def connect(
+        cls, address: str | None = None, config: Config | None = None, *, progress: Progress | None = None
+    ) -> Tandem:
+        """Use sides that are up on a running cluster (`tandem up`). Raises ClusterError where they are not."""
+        config = config or Config()
+        say = progress or (lambda line: None)
+        address = address or config.cluster.address
+        if not address:
+            raise ClusterError("Tandem.connect needs the cluster's address host:port, none was given; pass address=.")
+        was_attached = ray.is_initialized()
+        launch.attach(address, config)
+        say(f"cluster: {address}")
+        try:
+            sides = {side: launch.find_side(side, config) for side in SIDES}
+            described = asyncio.run(_meet(sides, config.cluster.start_timeout_s))
+        except BaseException:
+            if not was_attached:
+                ray.shutdown()
+            raise
+        say("sides: connected")
+        return cls(config, sides, described)
+
+    def close(self) -> None:
+        """Stop what `launch` started; after `connect`, only disconnect. May be called twice."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        with contextlib.suppress(RayError, TandemError):
+            if self._nodes:
+                self._run(launch.close_actors(self._sides))
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+        _stop(self._nodes, self._environment)
+
+    async def aclose(self) -> None:
+        """Async twin of `close`."""
+        await asyncio.get_running_loop().run_in_executor(None, self.close)
+
+    def __enter__(self) -> Tandem:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Tandem:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
+
+    # ---- asking ----------------------------------------------------------------------------------------------
+
+    def query(self, question: str, **options: Any) -> Answer:
+        """Answer `question`; options as in `astream`. Raises QueryError where no answer came."""
+        return self._run(self.aquery(question, **options))
+
+    def stream(self, question: str, **options: Any) -> Iterator[Event]:
+        """Events of `question` as they happen; options as in `astream`. Leaving the loop early cancels the query."""
+        stream = self.astream(question, **options)
+        try:
+            while True:
+                try:
+                    yield self._run(anext(stream))
+                except StopAsyncIteration:
+                    return
+        finally:
+            if not self._is_closed:
+                self._run(stream.aclose())
+
+    async def aquery(self, question: str, **options: Any) -> Answer:
+        """Async twin of `query`."""
+        options["seed"] = _seed(options.get("seed"))
+        events = [event async for event in self.astream(question, **options)]
+        return collect(events, options["seed"])
+
+    async def astream(
+        self,
+        question: str,
+        *,
+        max_new_tokens: int | None = None,
+        seed: int | None = None,
+        temperature: float | None = None,
+        placement: str | None = None,
+        synchronous: bool | None = None,
+        draft_rule: str | None = None,
+        stop: Sequence[str] | None = None,
+        timeout_s: float | None = None,
+    ) -> AsyncIterator[Event]:
+        """Events of one query: SourcesEvent of each side, TokenEvent, PlacementEvent, PeerEvent, last a DoneEvent.
+
+        seed: 64 bits; fresh if None. The other options default to the settings in `config.generation`. timeout_s:
+        for the whole answer, `config.cluster.query_timeout_s` if None. Raises QueryError or ConfigError.
+        """
+        asked = {
+            "max_new_tokens": max_new_tokens,
+            "temperature": temperature,
+            "placement": placement,
+            "synchronous": synchronous,
+            "draft_rule": draft_rule,
+            "stop": None if stop is None else tuple(stop),
+        }
+        spec = self._spec(question, _seed(seed), {name: value for name, value in asked.items() if value is not None})
+        limit_s = self.config.cluster.query_timeout_s if timeout_s is None else timeout_s
+        device = self._sides[Side.DEVICE]["draft_queue"]
+        is_done = False
+        try:
+            await self._open(spec)
+            async for event in self._events(spec, limit_s):
+                is_done = isinstance(event, DoneEvent)
+                yield event
+                if is_done:
+                    return
+        except RayError as error:
+            raise QueryError(f"The query needs both sides' actors, one is gone ({_first_line(error)}); start again.") from None
+        finally:
+            if not is_done:
+                with contextlib.suppress(RayError):
+                    await device.cancel.remote(spec.session)
+
+    def status(self) -> dict[str, Any]:
+        """Nodes, actors, models and indexes of both sides, as plain values."""
+        return self._run(self._status())
+
+    # ---- private ---------------------------------------------------------------------------------------------
+
+    async def _open(self, spec: SessionSpec) -> None:
+        text = spec.to_json()
+        for side in SIDES:  # not awaited: a call's acknowledgement would cost a round trip
+            self._sides[side]["draft_queue"].open.remote(text)
+
+    async def _events(self, spec: SessionSpec, limit_s: float) -> AsyncIterator[Event]:
+        """The device's events in order; each side's sources are slipped in when they are known."""
+        deadline_s = time.monotonic() + limit_s
+        device = self._sides[Side.DEVICE]["draft_queue"]
+        sources = [asyncio.ensure_future(self._sources(side, spec, limit_s)) for side in SIDES]
+        position = 0
+        try:
+            while True:
+                events = await device.events.remote(spec.session, position, EVENTS_WAIT_S)
+                position += len(events)
+                is_done = any(isinstance(event, DoneEvent) for event in events)
+                for waiting in [task for task in sources if task.done() or is_done]:
+                    sources.remove(waiting)
+                    found = await waiting
+                    if found is not None:
+                        yield found
+                for event in events:
+                    yield event
+                if is_done:
+                    return
+                if time.monotonic() > deadline_s:
+                    raise QueryError(
+                        f"An answer must be complete within {limit_s:g} s, this one is not after {position} events; "
+                        "raise timeout_s, or see `tandem status`."
+                    )
+        finally:
+            for task in sources:
+                task.cancel()
+            await asyncio.gather(*sources, return_exceptions=True)
+
+    async def _sources(self, side: Side, spec: SessionSpec, limit_s: float) -> SourcesEvent | None:
+        found: SourcesEvent | None = await self._sides[side]["draft_queue"].sources.remote(spec.session, limit_s)
+        if found is None or side is Side.CLOUD:
+            return found
+        ids = [source.id for source in found.sources]
+        titles = await self._sides[side]["retriever"].titles.remote(ids)
+        named = (replace(source, title=title or None) for source, title in zip(found.sources, titles, strict=True))
+        return replace(found, sources=tuple(named))
+
+    async def _status(self) -> dict[str, Any]:
+        actors = await launch.statistics(self._sides)
+        return {
+            "nodes": [
+                {"address": node["NodeManagerAddress"], "roles": _roles(node), "alive": node["Alive"]}
+                for node in ray.nodes()
+            ],
+            "sides": {side.value: self.described[side] for side in SIDES},
+            "actors": [asdict(actor) for actor in actors],
+        }
+
+    def _spec(self, question: str, seed: int, asked: dict[str, Any]) -> SessionSpec:
+        if not question.strip():
+            raise QueryError(f"A question must have text, this one is {question!r}; ask something.")
+        config = replace(self.config, generation=_checked(self.config.generation, asked))
+        generation, weights = config.generation, config.weights
+        return SessionSpec(
+            session=secrets.randbits(32),
+            query=question,
+            seed=seed,
+            draft_rule=generation.draft_rule,
+            temperature=generation.temperature,
+            placement=generation.placement,
+            synchronous=generation.synchronous,
+            max_new_tokens=generation.max_new_tokens,
+            eos_token_ids=tuple(self.described[Side.DEVICE]["eos_token_ids"]),
+            stop_strings=generation.stop,
+            device_documents=config.device.num_documents,
+            cloud_documents=config.cloud.num_documents,
+            relevance_scale=weights.scale,
+            weight_interval=weights.interval,
+            weight_lag=weights.lag,
+            weight_momentum=weights.momentum,
+            max_window=generation.max_window,
+            on_peer_loss=config.link.on_peer_loss,
+            peer_loss_margin_s=config.link.peer_loss_margin_s,
+        )
+
+    def _run(self, work: Coroutine[Any, Any, T] | Any) -> T:
+        """Run `work` on this object's own event loop; Ctrl-C cancels it and waits for its clean-up."""
+        if self._is_closed and not self._loop.is_running():
+            raise QueryError("A closed Tandem answers no more; launch or connect again.")
+        future = asyncio.run_coroutine_threadsafe(_awaited(work), self._loop)
+        try:
+            return future.result()  # type: ignore[no-any-return]
+        except KeyboardInterrupt:
+            future.cancel()
+            with contextlib.suppress(BaseException):
+                asyncio.run_coroutine_threadsafe(asyncio.sleep(0.2), self._loop).result(2.0)
+            raise
+
+
+def collect(events: Sequence[Event], seed: int) -> Answer:
+    """The answer that the events of one query make up. Raises QueryError where the query failed."""
+    done = events[-1]
+    assert isinstance(done, DoneEvent)
+    if done.reason == "failed":
+        raise QueryError(done.error or "The query failed.")
+    tokens = tuple(event for event in events if isinstance(event, TokenEvent))
+    sources: list[Source] = []
+    for event in events:
+        if isinstance(event, SourcesEvent):
+            sources += event.sources
+    return Answer(
+        text="".join(token.text for token in tokens).strip(),
+        tokens=tokens,
+        sources=tuple(sources),
+        reason=done.reason,
+        seed=seed,
+        statistics=done.statistics,
+    )
+
+
+async def _awaited(work: Any) -> Any:
+    return await work
+
+
+def _launch(
+    config: Config, environment: dict[str, str], started: list[NodeInfo], say: Progress
+) -> tuple[dict[Side, dict[str, Any]], dict[Side, Handles]]:
+    limit_s = config.cluster.start_timeout_s
+    device = nodes.start_head(Side.DEVICE, environment=environment)
+    started.append(device)
+    nodes.wait_for_port(device.address, limit_s, device)
+    cloud = nodes.join(Side.CLOUD, device.address, environment=environment)
+    started.append(cloud)
+
+    def still_running() -> None:
+        for node in started:
+            if not node.is_running():
+                raise ClusterError(f"The {node.role} node must keep running but has stopped; see {node.log}.")
+
+    launch.attach(device.address, config)
+    runtime = launch.runtime_for(config, secrets.token_bytes(32), config.link.host or "127.0.0.1")
+    launch.wait_for_roles((Side.DEVICE,), limit_s, still_running)
+    sides = {side: launch.create_side(side, runtime, detached=False) for side in SIDES}  # Ray waits for the cloud's node
+    launch.wait_for_roles(SIDES, limit_s, still_running)
+    say("nodes: 2 up (device, cloud)")
+    described = asyncio.run(_start(sides, say, limit_s))
+    return described, sides
+
+
+async def _start(sides: dict[Side, Handles], say: Progress, limit_s: float) -> dict[Side, dict[str, Any]]:
+    try:
+        async with asyncio.timeout(limit_s):
+            described = await launch.start_actors(sides, say)
+            compare(described)
+            await launch.connect_sides(sides)
+    except TimeoutError:
+        raise ClusterError(
+            f"All actors must be ready within {limit_s:g} s but are not; raise cluster.start_timeout_s."
+        ) from None
+    except RayError as error:
+        raise launch.unwrapped(error) from None
+    return described
+
+
+async def _meet(sides: dict[Side, Handles], limit_s: float) -> dict[Side, dict[str, Any]]:
+    try:
+        async with asyncio.timeout(limit_s):
+            described = await launch.describe(sides)
+            compare(described)
+            await launch.connect_sides(sides)
+    except TimeoutError:
+        raise ClusterError(f"Both sides must meet within {limit_s:g} s but did not; check the link between them.") from None
+    return described
+
+
+def compare(described: dict[Side, dict[str, Any]]) -> None:
+    """Both sides must agree before the first query. Raises ClusterError that names both values and the remedy."""
+    for key, (what, remedy) in COMPARED.items():
+        device, cloud = (described[side].get(key) for side in SIDES)
+        if device != cloud:
+            raise ClusterError(
+                f"Both sides must have the same {what}, the device has {device!r} and the cloud {cloud!r}; {remedy}."
+            )
+
+
+def _checked(generation: GenerationConfig, asked: dict[str, Any]) -> GenerationConfig:
+    """The settings with those of one query; Config checks them."""
+    try:
+        changed = replace(generation, **asked)
+        Config(generation=changed)
+    except TypeError as error:
+        raise ConfigError(f"A query takes known options only: {error}; see Tandem.astream.") from None
+    return changed
+
+
+def _seed(seed: int | None) -> int:
+    if seed is None:
+        return secrets.randbits(64)
+    if not 0 <= seed < 1 << 64:
+        raise ConfigError(f"A seed is an integer from 0 to 2^64 - 1, this one is {seed}; choose one in that range.")
+    return seed
+
+
+def _stop(started: list[NodeInfo], environment: dict[str, str | None]) -> None:
+    ray.shutdown()
+    for node in reversed(started):
+        node.stop()
+    for node in started:
+        if node.directory:
+            shutil.rmtree(node.directory, ignore_errors=True)
+    for name, value in environment.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
+
+
+def _roles(node: dict[str, Any]) -> list[str]:
+    return [side.value for side in SIDES if nodes.ROLE_RESOURCE.format(role=side) in node["Resources"]]
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).strip().splitlines()[0][:160] if str(error).strip() else type(error).__name__
+
+

