@@ -13,7 +13,7 @@ import secrets
 import shutil
 import threading
 import time
-from collections.abc import AsyncIterator, Coroutine, Iterator, Sequence
+from collections.abc import AsyncGenerator, Coroutine, Iterator, Sequence
 from dataclasses import asdict, replace
 from typing import Any, TypeVar
 
@@ -21,8 +21,9 @@ import ray
 from ray.exceptions import RayError
 
 from tandem.actors import launch
-from tandem.actors.launch import Handles, NodeInfo, Progress
+from tandem.actors.launch import Handles, Progress
 from tandem.cluster import nodes
+from tandem.cluster.nodes import NodeInfo
 from tandem.config import Config, GenerationConfig
 from tandem.errors import ClusterError, ConfigError, QueryError, TandemError
 from tandem.events import Answer, DoneEvent, Event, Source, SourcesEvent, TokenEvent
@@ -157,9 +158,9 @@ class Tandem:
 
     async def aquery(self, question: str, **options: Any) -> Answer:
         """Async twin of `query`."""
-        options["seed"] = _seed(options.get("seed"))
-        events = [event async for event in self.astream(question, **options)]
-        return collect(events, options["seed"])
+        limit_s = options.pop("timeout_s", None)
+        spec = self._spec(question, **options)
+        return collect([event async for event in self._ask(spec, limit_s, at_once=True)], spec.seed)
 
     async def astream(
         self,
@@ -173,37 +174,25 @@ class Tandem:
         draft_rule: str | None = None,
         stop: Sequence[str] | None = None,
         timeout_s: float | None = None,
-    ) -> AsyncIterator[Event]:
+    ) -> AsyncGenerator[Event, None]:
         """Events of one query: SourcesEvent of each side, TokenEvent, PlacementEvent, PeerEvent, last a DoneEvent.
 
         seed: 64 bits; fresh if None. The other options default to the settings in `config.generation`. timeout_s:
         for the whole answer, `config.cluster.query_timeout_s` if None. Raises QueryError or ConfigError.
         """
-        asked = {
-            "max_new_tokens": max_new_tokens,
-            "temperature": temperature,
-            "placement": placement,
-            "synchronous": synchronous,
-            "draft_rule": draft_rule,
-            "stop": None if stop is None else tuple(stop),
-        }
-        spec = self._spec(question, _seed(seed), {name: value for name, value in asked.items() if value is not None})
-        limit_s = self.config.cluster.query_timeout_s if timeout_s is None else timeout_s
-        device = self._sides[Side.DEVICE]["draft_queue"]
-        is_done = False
-        try:
-            await self._open(spec)
-            async for event in self._events(spec, limit_s):
-                is_done = isinstance(event, DoneEvent)
+        spec = self._spec(
+            question,
+            max_new_tokens=max_new_tokens,
+            seed=seed,
+            temperature=temperature,
+            placement=placement,
+            synchronous=synchronous,
+            draft_rule=draft_rule,
+            stop=stop,
+        )
+        async with contextlib.aclosing(self._ask(spec, timeout_s, at_once=False)) as events:
+            async for event in events:
                 yield event
-                if is_done:
-                    return
-        except RayError as error:
-            raise QueryError(f"The query needs both sides' actors, one is gone ({_first_line(error)}); start again.") from None
-        finally:
-            if not is_done:
-                with contextlib.suppress(RayError):
-                    await device.cancel.remote(spec.session)
 
     def status(self) -> dict[str, Any]:
         """Nodes, actors, models and indexes of both sides, as plain values."""
@@ -211,12 +200,30 @@ class Tandem:
 
     # ---- private ---------------------------------------------------------------------------------------------
 
+    async def _ask(self, spec: SessionSpec, timeout_s: float | None, *, at_once: bool) -> AsyncGenerator[Event, None]:
+        """Events of one query, as they happen or all at its end; leaving early cancels it on both sides."""
+        limit_s = self.config.cluster.query_timeout_s if timeout_s is None else timeout_s
+        device = self._sides[Side.DEVICE]["draft_queue"]
+        is_done = False
+        try:
+            await self._open(spec)
+            async with contextlib.aclosing(self._events(spec, limit_s, at_once)) as events:
+                async for event in events:
+                    is_done = isinstance(event, DoneEvent)
+                    yield event
+        except RayError as error:
+            raise QueryError(f"The query needs both sides' actors, one is gone ({_first_line(error)}); start again.") from None
+        finally:
+            if not is_done:
+                with contextlib.suppress(RayError):
+                    await device.cancel.remote(spec.session)
+
     async def _open(self, spec: SessionSpec) -> None:
         text = spec.to_json()
         for side in SIDES:  # not awaited: a call's acknowledgement would cost a round trip
             self._sides[side]["draft_queue"].open.remote(text)
 
-    async def _events(self, spec: SessionSpec, limit_s: float) -> AsyncIterator[Event]:
+    async def _events(self, spec: SessionSpec, limit_s: float, at_once: bool) -> AsyncGenerator[Event, None]:
         """The device's events in order; each side's sources are slipped in when they are known."""
         deadline_s = time.monotonic() + limit_s
         device = self._sides[Side.DEVICE]["draft_queue"]
@@ -224,7 +231,7 @@ class Tandem:
         position = 0
         try:
             while True:
-                events = await device.events.remote(spec.session, position, EVENTS_WAIT_S)
+                events = await device.events.remote(spec.session, position, min(EVENTS_WAIT_S, limit_s), at_once)
                 position += len(events)
                 is_done = any(isinstance(event, DoneEvent) for event in events)
                 for waiting in [task for task in sources if task.done() or is_done]:
@@ -266,15 +273,17 @@ class Tandem:
             "actors": [asdict(actor) for actor in actors],
         }
 
-    def _spec(self, question: str, seed: int, asked: dict[str, Any]) -> SessionSpec:
+    def _spec(self, question: str, *, seed: int | None = None, **asked: Any) -> SessionSpec:
         if not question.strip():
             raise QueryError(f"A question must have text, this one is {question!r}; ask something.")
+        if asked.get("stop") is not None:
+            asked["stop"] = tuple(asked["stop"])
         config = replace(self.config, generation=_checked(self.config.generation, asked))
         generation, weights = config.generation, config.weights
         return SessionSpec(
             session=secrets.randbits(32),
             query=question,
-            seed=seed,
+            seed=_seed(seed),
             draft_rule=generation.draft_rule,
             temperature=generation.temperature,
             placement=generation.placement,
@@ -396,7 +405,7 @@ def compare(described: dict[Side, dict[str, Any]]) -> None:
 def _checked(generation: GenerationConfig, asked: dict[str, Any]) -> GenerationConfig:
     """The settings with those of one query; Config checks them."""
     try:
-        changed = replace(generation, **asked)
+        changed = replace(generation, **{name: value for name, value in asked.items() if value is not None})
         Config(generation=changed)
     except TypeError as error:
         raise ConfigError(f"A query takes known options only: {error}; see Tandem.astream.") from None

@@ -89,6 +89,12 @@ class LinkConfig:
     peer_loss_margin_s: float = setting(
         1.0, "silence allowed beyond max(4 RTT, 0.5 s), in seconds", at_least=0
     )
+    extra_delay_s: float = setting(
+        0.0, "for experiments: every frame to the peer waits this long, in seconds", at_least=0
+    )
+    extra_jitter_s: float = setting(
+        0.0, "for experiments: and up to this much longer, at random, in seconds", at_least=0
+    )
     host: str = setting(
         "", "address at which a side awaits its peer; empty: the node's own", may_be_empty=True
     )

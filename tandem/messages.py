@@ -110,7 +110,7 @@ class LinkFrame:
     sent_us: UInt32  # the sender's clock, microseconds modulo 2^32
     echo_us: UInt32  # `sent_us` of the last frame it had received
     held_us: UInt32  # how long ago that was; all ones: none received yet
-    body: Annotated[Any, _registry.nested()]
+    body: Annotated[Any, _registry.nested(Draft, Verdict, Done, Resync, Heartbeat, Cancel)]
 
 
 # ---- to a DraftQueue ---------------------------------------------------------------------------------------
@@ -122,7 +122,7 @@ class Drafted:
     """A new draft of the own decoder. Decoder -> own DraftQueue."""
 
     session: UInt32
-    draft: Annotated[Any, _registry.nested()]
+    draft: Annotated[Any, _registry.nested(Draft)]
 
 
 @_registry.message(17)
@@ -281,8 +281,8 @@ class Pair:
 
     session: UInt32
     generation: Varint
-    device: Annotated[Any, _registry.nested()]  # Draft
-    cloud: Annotated[Any, _registry.nested()]  # Draft
+    device: Annotated[Any, _registry.nested(Draft)]  # Draft
+    cloud: Annotated[Any, _registry.nested(Draft)]  # Draft
 
 
 @_registry.message(65)
@@ -292,7 +292,7 @@ class Lone:
 
     session: UInt32
     generation: Varint
-    draft: Annotated[Any, _registry.nested()]
+    draft: Annotated[Any, _registry.nested(Draft)]
 
 
 @_registry.message(66)

@@ -56,14 +56,14 @@ class Reader:
         while True:
             byte = self.take(1)[0]
             value |= (byte & 0x7F) << shift
-            if byte < 0x80:
-                return value
             shift += 7
-            if shift > 63:
+            if value >> 64 or (byte >= 0x80 and shift > 63):
                 raise ProtocolError(
                     "An integer in a frame must fit in 64 bits, this one is longer; "
                     "check that both sides run the same version of Tandem."
                 )
+            if byte < 0x80:
+                return value
 
 
 def write_varint(out: bytearray, value: int) -> None:
@@ -184,11 +184,16 @@ class Registry:
         for name, wire in self._fields(tag):
             wire.write(out, getattr(message, name))
 
-    def read(self, reader: Reader) -> Any:
-        """The message at the cursor; ProtocolError if there is none."""
+    def read(self, reader: Reader, allowed: tuple[type[Any], ...] = ()) -> Any:
+        """The message at the cursor; ProtocolError if there is none, or none of the `allowed` classes (if any)."""
         tag = reader.take(1)[0]
         if tag not in self._by_tag:
             raise ProtocolError(f"A frame's first byte names its kind, {tag} is unknown; check both sides' versions.")
+        if allowed and self._by_tag[tag][0] not in allowed:
+            raise ProtocolError(
+                f"A message within another must be of a kind that belongs there, {self._by_tag[tag][0].__name__} "
+                "does not; check both sides' versions of Tandem."
+            )
         fields = self._fields(tag)
         return self._by_tag[tag][0](**{name: wire.read(reader) for name, wire in fields})
 
@@ -201,7 +206,9 @@ class Registry:
     def decode(self, frame: bytes) -> Any:
         """The message of one whole frame; ProtocolError if it is malformed or too long."""
         if len(frame) > MAX_FRAME_BYTES:
-            raise ProtocolError(f"A frame has at most {MAX_FRAME_BYTES} bytes, this one {len(frame)}; check the sender.")
+            raise ProtocolError(
+                f"A frame has at most {MAX_FRAME_BYTES} bytes, this one {len(frame)}; check the sender."
+            )
         reader = Reader(frame)
         message = self.read(reader)
         if reader.position != len(frame):
@@ -211,9 +218,9 @@ class Registry:
             )
         return message
 
-    def nested(self) -> Wire[Any]:
-        """A field that holds another registered message."""
-        return Wire(self.write, self.read)
+    def nested(self, *classes: type[Any]) -> Wire[Any]:
+        """A field that holds a message of one of `classes`; so a frame's depth is bounded by its class."""
+        return Wire(self.write, lambda reader: self.read(reader, classes))
 
     def _fields(self, tag: int) -> tuple[tuple[str, Wire[Any]], ...]:
         cls, fields = self._by_tag[tag]

@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import random
 import ssl
 import sys
 import time
@@ -163,7 +164,7 @@ class SideActor:
             if send.to == "client":
                 self.on_event(send.message)
             elif send.to == "peer":
-                plane.send(f"{self.side.other}/draft_queue", encode(send.message))
+                self._send_to_peer(encode(send.message))
             else:
                 plane.send(f"{self.side}/{send.to}", encode(send.message))
 
@@ -196,6 +197,15 @@ class SideActor:
     async def in_thread(self, work: Callable[[], Any]) -> Any:
         """Run blocking `work` in a thread."""
         return await asyncio.get_running_loop().run_in_executor(None, work)
+
+    def _send_to_peer(self, frame: bytes) -> None:
+        """Across the link; later, where the settings add a delay for experiments."""
+        plane, name, link = self._plane(), f"{self.side.other}/draft_queue", self.config.link
+        if link.extra_delay_s or link.extra_jitter_s:
+            delay_s = link.extra_delay_s + random.uniform(0.0, link.extra_jitter_s)
+            asyncio.get_running_loop().call_later(delay_s, plane.send, name, frame)
+        else:
+            plane.send(name, frame)
 
     def _sessions(self) -> dict[int, Any]:
         host = getattr(self, "host", None)

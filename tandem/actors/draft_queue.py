@@ -103,17 +103,21 @@ class DraftQueueActor(SideActor):
             self._ticking = True
             self.spawn(self._tick(), "tick")
 
-    async def events(self, session: int, after: int, wait_s: float = 30.0) -> list[Event]:
-        """The events of a session from position `after` on; waits up to `wait_s` for the first."""
+    async def events(self, session: int, after: int, wait_s: float, at_once: bool) -> list[Event]:
+        """The events of a session from position `after` on, waited for up to `wait_s`.
+
+        at_once: wait for the last of them, so that nobody is woken for each token.
+        """
         log = self._logs.get(session)
         if log is None:
             return []
-        if len(log.events) <= after:
+        deadline_s = time.monotonic() + wait_s
+        while len(log.events) <= after or (at_once and log.ended_s is None):
             try:
-                await asyncio.wait_for(log.changed.wait(), wait_s)
+                await asyncio.wait_for(log.changed.wait(), deadline_s - time.monotonic())
             except TimeoutError:
-                return []
-        return log.events[after:]
+                break
+        return [] if at_once and log.ended_s is None else log.events[after:]
 
     async def sources(self, session: int, wait_s: float = 30.0) -> SourcesEvent | None:
         """This side's documents, once they are prefilled: opaque ids only."""

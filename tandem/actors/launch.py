@@ -9,6 +9,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
+import importlib
+import logging
 import os
 import secrets
 import tempfile
@@ -27,7 +29,7 @@ from tandem.actors.draft_queue import DraftQueueActor
 from tandem.actors.retriever import RetrieverActor
 from tandem.actors.small import AggregatorActor, ProfilerActor, SchedulerActor
 from tandem.cluster import nodes
-from tandem.cluster.nodes import Node as NodeInfo
+from tandem.cluster.nodes import NodeInfo
 from tandem.config import Config
 from tandem.errors import ClusterError, TandemError
 from tandem.protocol.sends import ROLES, Role
@@ -92,7 +94,7 @@ def attach(address: str, config: Config) -> None:
                 address=address,
                 namespace=config.cluster.namespace,
                 log_to_driver=False,
-                logging_level="CRITICAL",
+                logging_level=logging.CRITICAL,
                 configure_logging=False,
             )
             return
@@ -108,10 +110,9 @@ def attach(address: str, config: Config) -> None:
 def _read_authentication_again() -> None:
     """Ray reads RAY_AUTH_MODE when it is imported; a token that was set since then counts only after this."""
     with contextlib.suppress(ImportError, AttributeError):  # private to Ray: without it, the import's value stands
-        from ray._raylet import AuthenticationTokenLoader, Config as RayConfig
-
-        RayConfig.initialize("")
-        AuthenticationTokenLoader.instance().reset_cache()
+        raylet: Any = importlib.import_module("ray._raylet")
+        raylet.Config.initialize("")
+        raylet.AuthenticationTokenLoader.instance().reset_cache()
 
 
 def wait_for_roles(roles: tuple[Side, ...], limit_s: float, still_running: Callable[[], None]) -> None:
@@ -279,8 +280,8 @@ def _shared_secret(peer: Side, config: Config) -> bytes:
         queue = ray.get_actor(f"{peer}/draft_queue", namespace=config.cluster.namespace)
     except ValueError:
         return secrets.token_bytes(32)
-    secret: bytes = ray.get(queue.secret.remote())
-    return secret
+    secret: Any = ray.get(queue.secret.remote())
+    return bytes(secret)
 
 
 def _node_ip(role: Side) -> str:

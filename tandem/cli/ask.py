@@ -5,13 +5,14 @@ The answer goes to stdout; stages, notes and errors go to stderr.
 
 from __future__ import annotations
 
+import math
 import secrets
 import sys
 from argparse import Namespace
 from typing import TYPE_CHECKING
 
 from tandem.cli import access
-from tandem.cli.terminal import Progress, print_json, settings
+from tandem.cli.terminal import Progress, plural, print_json, settings
 from tandem.cli.transcript import Transcript
 from tandem.config import Config
 from tandem.errors import QueryError
@@ -104,7 +105,8 @@ def _tell(event: Event, progress: Progress) -> None:
     """What a person should know at once, apart from the text."""
     match event:
         case SourcesEvent():
-            progress(f"{event.side}: {len(event.sources)} documents in {event.retrieve_s:.2f} s")
+            took = "" if math.isnan(event.retrieve_s) else f" in {event.retrieve_s:.2f} s"
+            progress(f"{event.side}: {plural(len(event.sources), 'document')}{took}")
             for note in event.notes:
                 progress(f"{event.side}: {note}")
         case PeerEvent(is_alone=True):

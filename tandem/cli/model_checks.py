@@ -40,8 +40,10 @@ def _bundled_model(name: str, folder: Path) -> Check:
     try:
         expected = json.loads((folder / "checksum.json").read_text("utf-8"))
         wrong = [file for file, digest in expected.items() if _digest(folder / file) != digest]
-    except (OSError, ValueError, AttributeError) as error:
-        return missing(name, f"the bundled model is incomplete ({error})", remedy)
+    except OSError as error:
+        return missing(name, f"the bundled model lacks {error.filename}", remedy)
+    except (ValueError, AttributeError):
+        return missing(name, "the bundled model's checksum.json is damaged", remedy)
     if wrong or not (folder / "tokenizer.json").is_file():
         return missing(
             name, f"the bundled model is damaged ({', '.join(wrong) or 'no tokenizer.json'})", remedy

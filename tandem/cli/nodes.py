@@ -74,9 +74,10 @@ def down(_args: Namespace) -> int:
                 "nothing was stopped."
             )
         from tandem.actors import launch
+        from tandem.cluster.nodes import NodeInfo
 
         for note in sorted(found, key=_is_head):
-            launch.stop_node(launch.NodeInfo(**note.node))
+            launch.stop_node(NodeInfo(**note.node))
             notes.forget(note.role)
             print(f"The {note.role} node (process {note.pid}) is down.")
     return 0

@@ -37,9 +37,10 @@ def settings(args: Namespace, extra: Sequence[str] = (), progress: Progress | No
     path = args.config
     if path is None and Path(CONFIG_NAME).is_file():
         path = CONFIG_NAME
+    config = Config.load(path, [*args.set, *extra])
     if path is not None and progress is not None:
         progress(f"settings: {path}")
-    return Config.load(path, [*args.set, *extra])
+    return config
 
 
 def print_json(value: Any) -> None:

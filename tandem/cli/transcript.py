@@ -6,12 +6,16 @@ Knows events only, so it can be tested without a cluster.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from typing import Any
 
+from tandem.cli.terminal import plural
 from tandem.events import DoneEvent, Event, PlacementEvent, Source, SourcesEvent, TokenEvent
-from tandem.side import Side
+from tandem.side import SIDES, Side
+
+SHOWN_IDS = 3
+"""Opaque ids shown to a person; --json holds all."""
 
 
 class Transcript:
@@ -59,11 +63,21 @@ class Transcript:
         }
 
     def source_lines(self) -> list[str]:
-        """One line for each document, the best of each side first."""
+        """One line for each document with a title, best first; one for those that stay on their side unseen."""
         if not self.sources:
             return ["  none: the models answered from the question alone"]
-        ordered = sorted(self.sources, key=lambda source: (source.side != Side.DEVICE, -_score(source)))
-        return [f"  {source.side:<6}  {_decimal(source.score)}  {_described(source)}" for source in ordered]
+        return [line for side in SIDES for line in self._lines_of(side)]
+
+    def _lines_of(self, side: Side) -> Iterator[str]:
+        own = sorted((source for source in self.sources if source.side is side), key=_badness)
+        for source in own:
+            if source.title is not None:
+                score = f"  {source.score:4.2f}" if _is_known(source.score) else ""
+                yield f"  {side:<6}{score}  {source.title}"
+        ids = [source.id for source in own if source.title is None]
+        if ids:
+            more = f", and {len(ids) - SHOWN_IDS} more" if len(ids) > SHOWN_IDS else ""
+            yield f"  {side:<6}  {plural(len(ids), 'document')} that stay there: {', '.join(ids[:SHOWN_IDS])}{more}"
 
     def statistics_lines(self) -> list[str]:
         """The compact table below an answer."""
@@ -100,16 +114,13 @@ class Transcript:
 _ENDS = {"length": "its limit", "stop": "a stop text", "cancelled": "cancellation", "failed": "a failure"}
 
 
-def _described(source: Source) -> str:
-    return source.title or f"{source.id} (its text stays on the {source.side})"
+def _is_known(score: float | None) -> bool:
+    return score is not None and not math.isnan(score)
 
 
-def _score(source: Source) -> float:
-    return source.score if source.score is not None else -math.inf
-
-
-def _decimal(score: float | None) -> str:
-    return "   -" if score is None or math.isnan(score) else f"{score:4.2f}"
+def _badness(source: Source) -> float:
+    """Sorts by score, highest first; those without one come last, in the order given."""
+    return -source.score if source.score is not None and _is_known(source.score) else math.inf
 
 
 def _seconds(duration_s: float) -> str:

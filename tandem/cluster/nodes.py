@@ -45,7 +45,7 @@ def node_environment() -> dict[str, str]:
 
 
 @dataclass(slots=True)
-class Node:
+class NodeInfo:
     """A Ray node that this process, or `tandem up`, started."""
 
     role: Side
@@ -82,7 +82,7 @@ class Node:
         return False
 
 
-def start_head(role: Side, *, environment: dict[str, str], host: str | None = None, port: int = 0) -> Node:
+def start_head(role: Side, *, environment: dict[str, str], host: str | None = None, port: int = 0) -> NodeInfo:
     """Start the first node of a cluster. Returns at once; `wait_for_port` says when it can be joined."""
     directory = tempfile.mkdtemp(prefix="tandem-ray-")
     port = port or free_port()
@@ -90,12 +90,12 @@ def start_head(role: Side, *, environment: dict[str, str], host: str | None = No
     return _start(role, f"{host or '127.0.0.1'}:{port}", arguments, environment, host, directory)
 
 
-def join(role: Side, address: str, *, environment: dict[str, str], host: str | None = None) -> Node:
+def join(role: Side, address: str, *, environment: dict[str, str], host: str | None = None) -> NodeInfo:
     """Start a node that joins the cluster at `address`."""
     return _start(role, address, [f"--address={address}"], environment, host, "")
 
 
-def wait_for_port(address: str, limit_s: float, node: Node | None = None) -> None:
+def wait_for_port(address: str, limit_s: float, node: NodeInfo | None = None) -> None:
     """Wait until something listens at `address`; ClusterError if `node` ends or `limit_s` passes."""
     host, _, port = address.rpartition(":")
     deadline_s = time.monotonic() + limit_s
@@ -122,7 +122,7 @@ def free_port() -> int:
 
 def _start(
     role: Side, address: str, arguments: list[str], environment: dict[str, str], host: str | None, directory: str
-) -> Node:
+) -> NodeInfo:
     descriptor, log = tempfile.mkstemp(prefix=f"tandem-{role}-", suffix=".log", dir=directory or None)
     command = [
         *_ray_program(),
@@ -140,7 +140,7 @@ def _start(
         process = subprocess.Popen(
             command, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
         )
-    return Node(role, address, process.pid, directory, log)
+    return NodeInfo(role, address, process.pid, directory, log)
 
 
 def _ray_program() -> list[str]:

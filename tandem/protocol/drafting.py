@@ -71,7 +71,7 @@ class DraftingSession:
         self.prefix = Prefix(spec.session)  # committed tokens, then own drafts
         self.num_committed = 0
         self.epoch = 0
-        self.window = 1 if spec.synchronous else max(2, min(4, spec.max_window))
+        self.window = 1 if spec.synchronous else min(4, spec.max_window)
         self.num_forwards = 0
         self._text = text
         self._found: Found | None = None
@@ -80,6 +80,7 @@ class DraftingSession:
         self._drafts: dict[bytes, tuple[Draft, int]] = {}  # by prefix digest: one draft per prefix, ever
         self._weights: dict[bytes, Weights] = {}  # by digest of x_<kappa
         self._scoring: bytes | None = None  # digest under way at the retriever
+        self._early: dict[int, Commit] = {}  # commits that overtook an earlier one: the data plane may be Ray calls
 
     # ---- entries ---------------------------------------------------------------------------------------------
 
@@ -89,7 +90,8 @@ class DraftingSession:
         if num_documents == 0:
             nothing = Found(session=self.spec.session, ids=(), texts=(), scores=(), retrieve_us=0)
             return self.receive(nothing)
-        return [Send("retriever", Search(session=self.spec.session, query=self.spec.query, num_documents=num_documents))]
+        search = Search(session=self.spec.session, query=self.spec.query, num_documents=num_documents)
+        return [Send("retriever", search)]
 
     def receive(self, message: Found | NotFound | Relevance | Commit | Adopt | Window) -> list[Send]:
         """Any message of this session."""
@@ -109,7 +111,7 @@ class DraftingSession:
             case Window():
                 if not self.spec.synchronous:
                     self.window = max(1, min(message.size, self.spec.max_window))
-                return []
+                return self.replay()  # what was drafted under a wider window
             case _:
                 assert_never(message)
 
@@ -163,7 +165,8 @@ class DraftingSession:
         step = len(self.prefix)
         if not self._may_draft():
             return None
-        weights = self._weights.get(self.prefix.digests[self._kappa(step)])
+        position = self._kappa(step) if self._found.ids else 0  # without documents nothing is re-estimated
+        weights = self._weights.get(self.prefix.digests[position])
         if weights is None:
             return None
         return Forward(self.spec.session, step, self.prefix.digest, tuple(self.prefix.tokens), weights)
@@ -207,8 +210,8 @@ class DraftingSession:
         if message.digest == self._scoring:
             self._scoring = None
         position = self._position(message.digest)
-        if position is not None:
-            previous = self._weights[self.prefix.digests[position - self.spec.weight_interval]]
+        before = None if position is None else self.prefix.digests[position - self.spec.weight_interval]
+        if before is not None and (previous := self._weights.get(before)) is not None:
             kept = self.spec.weight_momentum
             fresh = self._scaled(message.scores)
             self._weights[message.digest] = tuple(
@@ -226,6 +229,8 @@ class DraftingSession:
 
     def _on_commit(self, commit: Commit) -> list[Send]:
         if commit.step != self.num_committed:
+            if commit.step > self.num_committed:
+                self._early[commit.step] = commit
             return []
         self.num_committed += 1
         self.epoch = commit.epoch
@@ -235,6 +240,8 @@ class DraftingSession:
             self.prefix.truncate(commit.step)
             self.prefix.append(commit.token)
         self._forget()
+        if (following := self._early.pop(self.num_committed, None)) is not None:
+            return self._on_commit(following)
         return [*self.missing_weights(), *self.replay()]
 
     def _on_adopt(self, adopt: Adopt) -> list[Send]:
@@ -243,6 +250,7 @@ class DraftingSession:
         self.prefix.truncate(adopt.step)
         self.prefix.extend(adopt.tokens)
         self.num_committed = len(self.prefix)
+        self._early.clear()
         return [*self.missing_weights(), *self.replay()]
 
     def _forget(self) -> None:

@@ -96,7 +96,9 @@ class Link:
     def due(self, prefix: Prefix, now_s: float, unacknowledged: list[LinkBody]) -> list[Send]:
         """Resends (kept frames and `unacknowledged`) where their time has come, else a heartbeat if idle."""
         bodies = [*unacknowledged, *self.kept_verdicts.values(), *self.kept_drafts.values()]
-        if bodies and now_s >= self._resend_s:
+        if not bodies:
+            self._postpone_resend(now_s, MIN_RESEND_S)  # the wait begins with the first body to come
+        elif now_s >= self._resend_s:
             self._postpone_resend(now_s, min(2 * self._resend_wait_s, MAX_RESEND_S))
             return self.resend(bodies, prefix, now_s)
         if now_s - self._sent_s >= HEARTBEAT_S:

@@ -12,7 +12,16 @@ from dataclasses import replace
 from math import nan
 from typing import assert_never
 
-from tandem.events import DoneEvent, Event, PeerEvent, PlacementEvent, SessionStatistics, StopReason, Told, TokenEvent
+from tandem.events import (
+    DoneEvent,
+    Event,
+    PeerEvent,
+    PlacementEvent,
+    SessionStatistics,
+    StopReason,
+    TokenEvent,
+    Told,
+)
 from tandem.messages import (
     Adopt,
     Begin,
@@ -44,11 +53,14 @@ Finished = Callable[[Sequence[int]], StopReason | None]
 """Why an answer of these tokens is complete, or None: end-of-sequence, stop string, length."""
 
 LINGER_S = 10.0
-"""How long a finished session waits for the peer's Done."""
+"""Silence of the cloud after which a finished device no longer waits for its Done."""
 ABANDONED_S = 60.0
-"""Silence of the device after which the cloud frees a session."""
-MAX_DRAFTS_AHEAD = 256
-"""Drafts further than this past the committed prefix are not buffered; the resend rule brings them back."""
+"""Silence of the device after which the cloud frees a session, finished or not: the device may still need it.
+Also the longest that a finished device waits for a cloud that lives but does not finish."""
+MAX_AHEAD = 256
+"""Drafts, verdicts and claims further than this past the committed prefix are not buffered; resends bring them back."""
+_CANCELLED = "The query was cancelled."
+_FINISHED_ALONE = "The device finished alone."
 _LISTENERS: tuple[Role, ...] = ("decoder", "aggregator", "profiler", "scheduler")
 
 
@@ -73,7 +85,7 @@ class QueueSession:
         self._early: dict[int, Verdict] = {}
         self._claims: dict[int, bytes] = {}  # the peer's digests for counts not yet reached here
         self._asked: tuple[int, bytes] | None = None  # generation and prefix of the pair at the aggregator
-        self._peer_done = False
+        self._peer_done: tuple[int, bytes] | None = None  # what the peer's whole answer is: count and digest
         self._rtt_sample_s = nan
         self._counts = SessionStatistics()
         self._expected: dict[Side, list[float]] = {side: [] for side in SIDES}
@@ -109,10 +121,8 @@ class QueueSession:
         """Timers: resend, heartbeat, loss of the peer, the end of lingering. Call every 50 ms or so."""
         if self.is_over:
             return []
-        if self.reason is not None and now_s - self._finished_s > LINGER_S:
-            return self._free()
         silence_s = self.link.silence_s(now_s)
-        if self.side is Side.CLOUD and silence_s > ABANDONED_S:
+        if self._is_abandoned(silence_s, now_s):
             return self._free()
         sends = self.link.due(self.prefix, now_s, self._unacknowledged())
         if self._may_go_alone() and silence_s > self.link.loss_limit_s(self.spec.peer_loss_margin_s):
@@ -132,7 +142,7 @@ class QueueSession:
             return []
         if self.reason is not None:
             return self._free()
-        sends = [self.link.send(Cancel(reason="The query was cancelled."), self.prefix, now_s)]
+        sends = [self.link.send(Cancel(reason=_CANCELLED), self.prefix, now_s)]
         return sends + self._end("cancelled", None, now_s) + self._free()
 
     def fail(self, reason: str, now_s: float) -> list[Send]:
@@ -160,8 +170,10 @@ class QueueSession:
     def final_frame(self, now_s: float) -> LinkFrame:
         """What a driver answers for this session once it is freed."""
         body: LinkBody = Done(is_reply=True)
-        if self.reason in ("cancelled", "failed") or self.is_alone:
-            body = Cancel(reason=self.error or "The device has ended this query.")
+        if self.reason in ("cancelled", "failed"):
+            body = Cancel(reason=self.error or _CANCELLED)
+        elif self.is_alone:
+            body = Cancel(reason=_FINISHED_ALONE)
         frame: LinkFrame = self.link.send(body, self.prefix, now_s).message
         return frame
 
@@ -178,7 +190,7 @@ class QueueSession:
         return sends + self._advance(now_s)
 
     def _on_peer_draft(self, draft: Draft) -> None:
-        if len(self.prefix) <= draft.step < len(self.prefix) + MAX_DRAFTS_AHEAD and draft.side is self.side.other:
+        if len(self.prefix) <= draft.step < len(self.prefix) + MAX_AHEAD and draft.side is self.side.other:
             self._drafts[draft.side].setdefault(draft.digest, draft)
 
     def _advance(self, now_s: float) -> list[Send]:
@@ -267,10 +279,11 @@ class QueueSession:
     ) -> list[Send]:
         decode_s = {side: nan if draft is None else draft.decode_us / 1e6 for side, draft in drafts.items()}
         acceptance = (nan, nan) if decision is None else (decision.device_acceptance, decision.cloud_acceptance)
-        if decision is not None and not self.is_alone:
+        is_alone = self.is_alone and drafts[Side.CLOUD] is None  # a pair may have been under way at the loss
+        if decision is not None and not is_alone:
             for side, expected in zip(SIDES, acceptance, strict=True):
                 self._expected[side].append(expected)
-        self._count(accepted, now_s)
+        self._count(accepted, is_alone, now_s)
         observation = Observation(
             session=self.spec.session,
             step=verdict.step,
@@ -291,12 +304,14 @@ class QueueSession:
             committed_s=now_s - self._opened_s,
             device_decode_s=decode_s[Side.DEVICE],
             cloud_decode_s=decode_s[Side.CLOUD],
-            is_alone=self.is_alone,
+            is_alone=is_alone,
         )
         return [*self._tell(event), Send("profiler", observation)]
 
-    def _count(self, accepted: dict[Side, bool], now_s: float) -> None:
+    def _count(self, accepted: dict[Side, bool], is_alone: bool, now_s: float) -> None:
         counts = self._counts
+        if is_alone and counts.degraded_from is None:
+            counts = replace(counts, degraded_from=len(self.prefix) - 1)
         self._counts = replace(
             counts,
             num_tokens=len(self.prefix),
@@ -315,6 +330,8 @@ class QueueSession:
         body: LinkBody = frame.body
         if isinstance(body, Cancel):
             return self._on_cancel(body, now_s)
+        if isinstance(body, Done) and body.is_reply:
+            return self._on_last_word(now_s)
         if self.is_alone:
             return self._resync(now_s)
         if isinstance(body, Resync):
@@ -327,10 +344,10 @@ class QueueSession:
             case Draft():
                 self._on_peer_draft(body)
             case Verdict():
-                if body.step >= len(self.prefix):
+                if len(self.prefix) <= body.step < len(self.prefix) + MAX_AHEAD:
                     self._early[body.step] = body
             case Done():
-                return self._advance(now_s) + self._on_peer_done(body, now_s)
+                return self._advance(now_s) + self._on_peer_done(frame, now_s)
             case Heartbeat():
                 pass
             case _:
@@ -340,7 +357,10 @@ class QueueSession:
     def _has_diverged(self, frame: LinkFrame) -> bool:
         """Two different digests for one count of committed tokens; a count not yet reached is remembered."""
         if frame.committed > len(self.prefix):
-            self._claims[frame.committed] = frame.committed_digest
+            if self.reason is not None:
+                return True  # both sides apply one stop rule
+            if frame.committed <= len(self.prefix) + MAX_AHEAD:
+                self._claims[frame.committed] = frame.committed_digest
         elif self.prefix.digests[frame.committed] != frame.committed_digest:
             return True
         reached = [count for count in self._claims if count <= len(self.prefix)]
@@ -360,8 +380,10 @@ class QueueSession:
         self._asked = None
         self._early.clear()
         self._claims.clear()
-        self._peer_done = False
-        self.aggregator = self.side if self.spec.placement != "cloud" else Side.CLOUD
+        self._peer_done = None
+        if self.aggregator is not self.spec.first_aggregator:
+            self.aggregator = self.spec.first_aggregator
+            sends += self._tell(PlacementEvent(step=len(self.prefix), aggregator=self.aggregator))
         self.link.start_generation(self.link.generation + 1, 0, now_s)
         self.link.drop_drafts_before(len(self.prefix))
         self._counts = replace(self._counts, num_resyncs=self._counts.num_resyncs + 1)
@@ -375,7 +397,7 @@ class QueueSession:
         common = self.prefix.common_length(resync.tokens)
         self.prefix.truncate(common)
         self.prefix.extend(resync.tokens[common:])
-        self._asked, self._peer_done = None, False
+        self._asked, self._peer_done = None, None
         self._early.clear()
         self._claims.clear()
         self._epochs[self.side] += 1
@@ -413,6 +435,12 @@ class QueueSession:
 
     # ---- loss and end ----------------------------------------------------------------------------------------
 
+    def _is_abandoned(self, silence_s: float, now_s: float) -> bool:
+        if self.side is Side.CLOUD:
+            return silence_s > ABANDONED_S
+        waited_s = 0.0 if self.reason is None else now_s - self._finished_s
+        return min(waited_s, silence_s) > LINGER_S or waited_s > ABANDONED_S
+
     def _may_go_alone(self) -> bool:
         return self.side is Side.DEVICE and self.reason is None and not self.is_alone
 
@@ -425,10 +453,11 @@ class QueueSession:
                 "or set on_peer_loss to 'continue' or 'wait'.",
                 now_s,
             )
+        return self._go_alone()
+
+    def _go_alone(self) -> list[Send]:
         self.is_alone = True
         self._asked = None
-        if self._counts.degraded_from is None:
-            self._counts = replace(self._counts, degraded_from=len(self.prefix))
         return self._tell(PeerEvent(step=len(self.prefix), is_alone=True)) + self._ask()
 
     def _on_cancel(self, cancel: Cancel, now_s: float) -> list[Send]:
@@ -438,23 +467,40 @@ class QueueSession:
             return self._free()
         return self._end("failed", f"The cloud gave the query up: {cancel.reason}", now_s) + self._free()
 
-    def _on_peer_done(self, done: Done, now_s: float) -> list[Send]:
-        """The peer has committed everything; once this side has too, nothing is owed to anybody."""
-        self._peer_done = True
-        if self.reason is None:
+    def _on_last_word(self, now_s: float) -> list[Send]:
+        """The peer has freed the session. Of a device that has not finished it has heard nothing for too long."""
+        if self.side is Side.CLOUD or self.reason is not None:
+            return self._free()
+        if self.spec.on_peer_loss != "continue":
+            return self.fail(
+                f"The cloud keeps a query through at most {ABANDONED_S:.0f} s of silence and has freed this one; "
+                "ask again, or set on_peer_loss to 'continue'.",
+                now_s,
+            )
+        return [] if self.is_alone else self._go_alone()
+
+    def _on_peer_done(self, frame: LinkFrame, now_s: float) -> list[Send]:
+        """The peer has committed everything; once this side has the same, nothing is owed to anybody."""
+        self._peer_done = frame.committed, frame.committed_digest
+        if self.is_over or self.reason is None:
             return []
-        sends = [] if done.is_reply else [self.link.send(Done(is_reply=True), self.prefix, now_s)]
-        return sends + self._free()
+        if not self._peer_agrees():
+            return self._on_divergence(now_s)
+        return [self.link.send(Done(is_reply=True), self.prefix, now_s), *self._free()]
+
+    def _peer_agrees(self) -> bool:
+        """Whether the peer's whole answer is this one."""
+        return self._peer_done == (len(self.prefix), self.prefix.digest)
 
     def _complete(self, now_s: float) -> list[Send]:
         """The last token is committed."""
         reason = self.reason
         assert reason is not None
         sends = self._end(reason, None, now_s)
-        if self._peer_done:
+        if self._peer_agrees():
             return [*sends, self.link.send(Done(is_reply=True), self.prefix, now_s), *self._free()]
         if self.is_alone:
-            return [*sends, self.link.send(Cancel(reason="The device finished alone."), self.prefix, now_s), *self._free()]
+            return [*sends, self.link.send(Cancel(reason=_FINISHED_ALONE), self.prefix, now_s), *self._free()]
         return [*sends, self.link.send(Done(is_reply=False), self.prefix, now_s)]
 
     def _end(self, reason: StopReason, error: str | None, now_s: float) -> list[Send]:

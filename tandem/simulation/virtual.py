@@ -18,7 +18,14 @@ from tandem.aggregation.rules import DraftRule, draft_rule
 from tandem.events import DoneEvent, Event, TokenEvent
 from tandem.messages import Message, Score, Search, decode, encode
 from tandem.protocol.drafting import Forward, Job, Prefill
-from tandem.protocol.hosts import AggregatorHost, DecoderHost, ProfilerHost, QueueHost, SchedulerHost
+from tandem.protocol.hosts import (
+    AggregatorHost,
+    DecoderHost,
+    ProfilerHost,
+    QueueHost,
+    SchedulerHost,
+    sessions_of,
+)
 from tandem.protocol.queue import Finished
 from tandem.protocol.sends import Role, Send
 from tandem.protocol.spec import SessionSpec
@@ -33,8 +40,8 @@ class Reader(Protocol):
     def retrieve(self, message: Search | Score) -> Message:
         """Found, NotFound or Relevance."""
 
-    def prefill(self, job: Prefill) -> None:
-        """Hold the documents and the query of a session."""
+    def prefill(self, job: Prefill) -> Sequence[int] | None:
+        """Hold documents and query of a session; indices of the documents that have a row, None: all."""
 
     def law(self, job: Forward) -> bytes:
         """The encoded law of one step."""
@@ -111,6 +118,7 @@ class VirtualRun:
         self._local_s = local_s
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._count = 0
+        self._unopened = set(SIDES)
         self.sides = {
             side: _SideState(
                 QueueHost(side, lambda _: finished),
@@ -124,10 +132,10 @@ class VirtualRun:
         }
 
     def run(self, limit_s: float = 600.0) -> Outcome:
-        """Open the query on both sides and go on until both have freed it, or `limit_s` of virtual time."""
+        """Open the query on both sides and go on until all actors have freed it, or `limit_s` of virtual time."""
         for side in SIDES:
             one_way_s = 0.0 if side is Side.DEVICE else self._link.delay_s
-            self._at(one_way_s, lambda side=side: self._open(side))  # type: ignore[misc]
+            self.at(one_way_s, lambda side=side: self._open(side))  # type: ignore[misc]
         while self._events and self.now_s < limit_s:
             self.now_s, _, act = heapq.heappop(self._events)
             act()
@@ -138,9 +146,17 @@ class VirtualRun:
         return self.outcome
 
     def _is_over(self) -> bool:
-        return self.outcome.done is not None and not any(state.queue.sessions for state in self.sides.values())
+        if self.outcome.done is None or self._unopened:
+            return False
+        return not any(self.open_sessions(side) for side in SIDES)
+
+    def open_sessions(self, side: Side) -> list[int]:
+        """Sessions that any actor of `side` still holds, once for each actor."""
+        state = self.sides[side]
+        return list(sessions_of((state.queue, state.decoder, state.aggregator, state.profiler, state.scheduler)))
 
     def _open(self, side: Side) -> None:
+        self._unopened.discard(side)
         queue = self.sides[side].queue
         sends = queue.open(self.spec, self.now_s)
         self.outcome.tokens[side] = queue.sessions[self.spec.session].prefix.tokens
@@ -149,11 +165,16 @@ class VirtualRun:
 
     def _tick(self, side: Side) -> None:
         self._deliver(side, self.sides[side].queue.tick(self.now_s))
-        self._at(self.now_s + TICK_S, lambda: self._tick(side))
+        self.at(self.now_s + TICK_S, lambda: self._tick(side))
 
-    def _at(self, when_s: float, act: Callable[[], None]) -> None:
+    def at(self, when_s: float, act: Callable[[], None]) -> None:
+        """Have `act` called when the clock shows `when_s`; what fails or is cancelled in a test goes in here."""
         self._count += 1
         heapq.heappush(self._events, (when_s, self._count, act))
+
+    def cancel(self, side: Side) -> None:
+        """The user of `side` gives the query up, now."""
+        self._deliver(side, self.sides[side].queue.cancel(self.spec.session, self.now_s))
 
     # ---- delivery --------------------------------------------------------------------------------------------
 
@@ -165,12 +186,12 @@ class VirtualRun:
                 self._cross(side, encode(send.message))
             else:
                 frame = encode(send.message)
-                self._at(self.now_s + self._local_s, lambda to=send.to, frame=frame: self._receive(side, to, frame))  # type: ignore[misc]
+                self.at(self.now_s + self._local_s, lambda to=send.to, frame=frame: self._receive(side, to, frame))  # type: ignore[misc]
 
     def _cross(self, side: Side, frame: bytes) -> None:
         self.outcome.num_frames += 1
         for arrival_s in self._link.arrivals(self.now_s, self._rng):
-            self._at(arrival_s, lambda: self._receive(side.other, "draft_queue", frame))
+            self.at(arrival_s, lambda: self._receive(side.other, "draft_queue", frame))
 
     def _receive(self, side: Side, to: Role, frame: bytes) -> None:
         state = self.sides[side]
@@ -215,7 +236,7 @@ class VirtualRun:
         state.busy_with = job = state.decoder.next_job()
         if job is not None:
             duration_s = self._decode_s(side, self._rng)
-            self._at(self.now_s + duration_s, lambda: self._finish(side, job, duration_s))
+            self.at(self.now_s + duration_s, lambda: self._finish(side, job, duration_s))
 
     def _finish(self, side: Side, job: Job, duration_s: float) -> None:
         state = self.sides[side]
@@ -224,8 +245,8 @@ class VirtualRun:
         state.busy_with = None
         session = state.decoder.sessions.get(job.session)
         if session is not None and isinstance(job, Prefill):
-            state.reader.prefill(job)
-            self._deliver(side, session.prefilled(int(duration_s * 1e6), ()))
+            rows = state.reader.prefill(job)
+            self._deliver(side, session.prefilled(int(duration_s * 1e6), (), rows))
         elif session is not None and isinstance(job, Forward):
             state.num_forwards += 1
             law = state.reader.law(job)

@@ -1,6 +1,8 @@
 """How two actors prove to each other that they know the secret of their cluster, before any frame.
 
-Both send a nonce and their name, then a keyed digest over both nonces and both names; what does not fit is refused.
+Both send who dials, a nonce and their name, then a keyed digest over both of these greetings; what does not fit is
+refused. Since a greeting says which end it comes from, no proof of one listening actor serves to convince another,
+or itself (a reflection).
 Pure: bytes in, bytes out. Knows nothing of sockets. Secrecy of the frames themselves is TLS's business.
 """
 
@@ -15,6 +17,7 @@ from tandem.errors import ProtocolError
 MAGIC = b"tandem/1"
 NONCE_BYTES = 16
 MAX_NAME_BYTES = 64
+_END = (b"a", b"d")  # accepts, dials
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,21 +26,23 @@ class Greeting:
 
     name: str  # "side/role"
     nonce: bytes
+    dials: bool  # whether this end opened the connection
 
     def encode(self) -> bytes:
-        """Magic, nonce, name."""
-        return MAGIC + self.nonce + self.name.encode()
+        """Magic, end, nonce, name."""
+        return MAGIC + _END[self.dials] + self.nonce + self.name.encode()
 
     @classmethod
     def decode(cls, frame: bytes) -> Greeting:
         """ProtocolError where `frame` is no greeting of this version."""
-        name = frame[len(MAGIC) + NONCE_BYTES :]
-        if not frame.startswith(MAGIC) or not 0 < len(name) <= MAX_NAME_BYTES or not name.isascii():
+        end, name = frame[len(MAGIC) : len(MAGIC) + 1], frame[len(MAGIC) + 1 + NONCE_BYTES :]
+        is_name = 0 < len(name) <= MAX_NAME_BYTES and name.isascii() and name.decode().isprintable()
+        if not frame.startswith(MAGIC) or end not in _END or not is_name:
             raise ProtocolError(
                 f"A connection must open with Tandem's greeting {MAGIC.decode()!r}, not {frame[:12]!r}; "
                 "check what connects to this port and that both sides run the same version."
             )
-        return cls(name.decode(), frame[len(MAGIC) : len(MAGIC) + NONCE_BYTES])
+        return cls(name.decode(), frame[len(MAGIC) + 1 : len(MAGIC) + 1 + NONCE_BYTES], end == _END[True])
 
 
 def proof(secret: bytes, own: Greeting, other: Greeting) -> bytes:
@@ -46,5 +51,5 @@ def proof(secret: bytes, own: Greeting, other: Greeting) -> bytes:
 
 
 def is_proven(secret: bytes, received: bytes, own: Greeting, other: Greeting) -> bool:
-    """Whether `received` is the other end's proof."""
-    return hmac.compare_digest(received, proof(secret, other, own))
+    """Whether `received` is the other end's proof, and the other end is the other end."""
+    return own.dials is not other.dials and hmac.compare_digest(received, proof(secret, other, own))

@@ -22,7 +22,7 @@ from tandem.transport.port import Endpoint, LinkCounters, OnConnected, OnFrames,
 RETRY_S = 0.5
 """Between attempts to connect."""
 DIAL_LIMIT_S = 5.0
-"""For one attempt: connection, TLS and proof."""
+"""For one attempt: connection, TLS and proof. Whoever connects has as long for its proof."""
 MAX_BUFFERED_BYTES = 1 << 20
 """Unsent bytes on one connection beyond which frames are dropped; the protocol resends them."""
 
@@ -30,14 +30,15 @@ MAX_BUFFERED_BYTES = 1 << 20
 class _Connection(asyncio.Protocol):
     """One connection, accepted or dialled: greeting, proof, then frames."""
 
-    def __init__(self, plane: SocketPlane) -> None:
+    def __init__(self, plane: SocketPlane, dials: bool) -> None:
         self.plane = plane
         self.name: str | None = None  # of the other end, once proven
         self.proven: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self.transport: asyncio.Transport | None = None
         self._splitter = FrameSplitter()
-        self._greeting = Greeting(plane.name, secrets.token_bytes(NONCE_BYTES))
+        self._greeting = Greeting(plane.name, secrets.token_bytes(NONCE_BYTES), dials)
         self._other: Greeting | None = None
+        self._deadline: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
@@ -46,6 +47,8 @@ class _Connection(asyncio.Protocol):
         if handle is not None and handle.family in (socket.AF_INET, socket.AF_INET6):
             handle.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         transport.write(join_frames([self._greeting.encode()]))
+        self._deadline = asyncio.get_running_loop().call_later(DIAL_LIMIT_S, self.abort)
+        self.plane.opened(self)
 
     def data_received(self, data: bytes) -> None:
         try:
@@ -59,6 +62,7 @@ class _Connection(asyncio.Protocol):
             self.plane.received(self, self.name, frames, len(data))
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_deadline()
         if not self.proven.done():
             self.proven.set_exception(ConnectionError("the connection was closed before the proof"))
             self.proven.exception()  # mark as retrieved: an accepted connection has no waiter
@@ -69,8 +73,16 @@ class _Connection(asyncio.Protocol):
         if not self.proven.done():
             self.proven.set_exception(error)
             self.proven.exception()
+        self.abort()
+
+    def abort(self) -> None:
+        """Drop the connection and what it still had to send."""
         if self.transport is not None:
             self.transport.abort()
+
+    def _stop_deadline(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
 
     def _prove(self, frame: bytes) -> None:
         assert self.transport is not None
@@ -83,6 +95,7 @@ class _Connection(asyncio.Protocol):
                 f"A connection must prove the cluster's secret, {self._other.name!r} did not; "
                 "connect only actors of one cluster."
             )
+        self._stop_deadline()
         self.name = self._other.name
         self.plane.proven(self, self.name)
         if not self.proven.done():
@@ -117,7 +130,9 @@ class SocketPlane:
         self._servers: list[asyncio.Server] = []
         self._endpoints: dict[str, Endpoint] = {}
         self._connections: dict[str, _Connection] = {}  # the newest to each actor
+        self._dialled: dict[str, _Connection] = {}  # of those, the ones that this actor opened
         self._all: set[_Connection] = set()
+        self._is_closed = False
         self._waiting: dict[str, list[bytes]] = {}  # frames of this event-loop turn
         self._dialling: dict[str, asyncio.Task[None]] = {}
 
@@ -126,11 +141,13 @@ class SocketPlane:
         loop = asyncio.get_running_loop()
         with contextlib.suppress(FileNotFoundError):
             os.unlink(self._unix_path)
-        self._servers.append(await loop.create_unix_server(lambda: _Connection(self), self._unix_path))
+        self._servers.append(await loop.create_unix_server(lambda: _Connection(self, dials=False), self._unix_path))
         os.chmod(self._unix_path, 0o600)
         if self._host is None:
             return Endpoint(self.name, self._unix_path)
-        server = await loop.create_server(lambda: _Connection(self), self._host, self._port, ssl=self._server_tls)
+        server = await loop.create_server(
+            lambda: _Connection(self, dials=False), self._host, self._port, ssl=self._server_tls
+        )
         self._servers.append(server)
         return Endpoint(self.name, self._unix_path, self._host, server.sockets[0].getsockname()[1])
 
@@ -148,30 +165,33 @@ class SocketPlane:
 
     def renew(self, to: str) -> None:
         """Open another connection to a known actor, unless that is under way."""
-        if to in self._endpoints and to not in self._dialling:
+        if to in self._endpoints and to not in self._dialling and not self._is_closed:
             task = asyncio.get_running_loop().create_task(self._dial(self._endpoints[to]))
             self._dialling[to] = task
             task.add_done_callback(lambda _: self._dialling.pop(to, None))
 
     async def close(self) -> None:
         """Stop listening, drop all connections."""
+        self._is_closed = True
         for task in list(self._dialling.values()):
             task.cancel()
         await asyncio.gather(*self._dialling.values(), return_exceptions=True)
         for server in self._servers:
             server.close()
         for connection in list(self._all):
-            if connection.transport is not None:
-                connection.transport.abort()
+            connection.abort()
         with contextlib.suppress(FileNotFoundError):
             os.unlink(self._unix_path)
         await asyncio.sleep(0)
 
     # ---- called by connections -------------------------------------------------------------------------------
 
+    def opened(self, connection: _Connection) -> None:
+        """A connection stands, its other end yet unknown."""
+        self._all.add(connection)
+
     def proven(self, connection: _Connection, name: str) -> None:
         """A connection may carry frames; it replaces an older one to the same actor for sending."""
-        self._all.add(connection)
         self._connections[name] = connection
         self.counters[name].connections += 1
         self._on_connected(name)
@@ -189,8 +209,8 @@ class SocketPlane:
         name = connection.name
         if name is not None and self._connections.get(name) is connection:
             del self._connections[name]
-            self._on_lost(name)
-            if self._servers and self._servers[0].is_serving():
+            if not self._is_closed:
+                self._on_lost(name)
                 self.renew(name)
 
     # ---- private ---------------------------------------------------------------------------------------------
@@ -217,20 +237,30 @@ class SocketPlane:
                 async with asyncio.timeout(DIAL_LIMIT_S):
                     connection = await self._open(endpoint)
                     await connection.proven
+                self._replace(endpoint.name, connection)
                 return
             except (OSError, TimeoutError, ProtocolError):
                 await asyncio.sleep(RETRY_S)
 
+    def _replace(self, name: str, connection: _Connection) -> None:
+        """Give up the connection that was opened before: it may hang for as long as TCP likes."""
+        if (old := self._dialled.get(name)) is not None:
+            old.abort()
+        self._dialled[name] = connection
+
     async def _open(self, endpoint: Endpoint) -> _Connection:
         loop = asyncio.get_running_loop()
-        if endpoint.host is not None and endpoint.name.split("/")[0] != self.name.split("/")[0]:
+        is_remote = endpoint.name.split("/")[0] != self.name.split("/")[0]
+        if endpoint.host is not None and endpoint.port is not None and is_remote:
             _, connection = await loop.create_connection(
-                lambda: _Connection(self), endpoint.host, endpoint.port, ssl=self._client_tls,
+                lambda: _Connection(self, dials=True), endpoint.host, endpoint.port, ssl=self._client_tls,
                 server_hostname="" if self._client_tls else None,
             )  # fmt: skip
         else:
             assert endpoint.unix_path is not None
-            _, connection = await loop.create_unix_connection(lambda: _Connection(self), endpoint.unix_path)
+            _, connection = await loop.create_unix_connection(
+                lambda: _Connection(self, dials=True), endpoint.unix_path
+            )
         return connection
 
 

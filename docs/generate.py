@@ -1,0 +1,271 @@
+"""Writes the generated parts of the documentation: `python docs/generate.py`, or `--check` to compare only.
+
+Tables of messages come from `tandem.messages`, of settings from `tandem.config`, command-line pages from the
+command line itself. A generated part stands between two comment lines that name it; what is around it is written
+by hand. Imports neither ray nor torch. Knows nothing of what the words mean.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import inspect
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Literal, get_args, get_origin
+
+import numpy as np
+
+from tandem import messages
+from tandem.aggregation.codec import TopP
+from tandem.config import Config
+from tandem.protocol.prefix import Prefix
+from tandem.settings import Rule, Setting, settings_of
+from tandem.side import Side
+
+DOCS = Path(__file__).parent
+COMMANDS = ("", "ask", "index", "up", "down", "status", "doctor", "config")
+HELP_COLUMNS = "100"
+
+LINK_BODIES = get_args(messages.LinkBody)
+WIRE_BYTES = {
+    "Varint": "1 to 10",
+    "Float32": "4",
+    "Float64": "8",
+    "UInt32": "4",
+    "Digest": "8",
+    "SideField": "1",
+    "Flag": "1",
+    "Blob": "length (Varint) + bytes",
+    "Text": "length (Varint) + UTF-8",
+    "Varints": "count (Varint) + Varint each",
+    "Float64s": "count (Varint) + 8 each",
+    "Texts": "count (Varint) + Text each",
+    "message": "tag + its fields",
+}
+"""Size of each wire type in bytes, by the names that `tandem.messages` uses."""
+
+
+# ---- messages ------------------------------------------------------------------------------------------------
+
+
+def link_messages() -> str:
+    """The header frame, then each body that may stand in it."""
+    return "\n".join(_message(cls) for cls in (messages.LinkFrame, *LINK_BODIES)).rstrip()
+
+
+def inner_messages() -> str:
+    """All messages between actors of one side, by tag."""
+    link = {messages.LinkFrame, *LINK_BODIES}
+    inner = [cls for cls in get_args(messages.Message) if cls not in link]
+    return "\n".join(_message(cls) for cls in sorted(inner, key=tag_of)).rstrip()
+
+
+def tag_of(cls: type[Any]) -> int:
+    """The byte that a message begins with."""
+    found = re.search(r"_registry\.message\((\d+)\)", inspect.getsource(cls))
+    assert found is not None, cls
+    return int(found[1])
+
+
+def _message(cls: type[Any]) -> str:
+    """One message: heading, docstring, table of its fields in the order in which they travel."""
+    doc = " ".join(inspect.cleandoc(cls.__doc__ or "").split())
+    lines = [f"### {cls.__name__} (tag {tag_of(cls)})", "", _cell(doc), ""]
+    comments = comments_of(cls)
+    fields = dataclasses.fields(cls)
+    if fields:
+        lines += ["| field | wire type | bytes | meaning |", "|---|---|---|---|"]
+        for field in fields:
+            wire = _wire_name(str(field.type))
+            meaning = _cell(comments.get(field.name, ""))
+            lines.append(f"| `{field.name}` | {wire} | {WIRE_BYTES[wire]} | {meaning} |")
+    else:
+        lines.append("No fields: one byte, the tag.")
+    return "\n".join([*lines, ""])
+
+
+def _wire_name(annotation: str) -> str:
+    return "message" if "nested(" in annotation else annotation
+
+
+def comments_of(cls: type[Any]) -> dict[str, str]:
+    """The comment behind each field in the source."""
+    return dict(re.findall(r"^    (\w+): [^#\n]+?  # (.+)$", inspect.getsource(cls), re.MULTILINE))
+
+
+def frame_example() -> str:
+    """A Verdict as it crosses the link, byte by byte."""
+    prefix = Prefix(7, [300, 12])
+    body = messages.Verdict(
+        step=2,
+        target=1044,
+        device_accepted=True,
+        cloud_accepted=False,
+        device_epoch=1,
+        cloud_epoch=3,
+        next_aggregator=Side.DEVICE,
+    )
+    frame = messages.LinkFrame(
+        session=7,
+        generation=0,
+        committed=len(prefix),
+        committed_digest=prefix.digest,
+        sent_us=1_000_000,
+        echo_us=990_000,
+        held_us=250,
+        body=body,
+    )
+    raw = messages.encode(frame)
+    head = [("tag of LinkFrame", 1), ("session 7", 4), ("generation 0", 1), ("committed 2", 1)]
+    head += [
+        ("committed_digest of tokens 300, 12", 8),
+        ("sent_us 1000000", 4),
+        ("echo_us 990000", 4),
+        ("held_us 250", 4),
+    ]
+    tail = [
+        ("tag of Verdict", 1),
+        ("step 2", 1),
+        ("target 1044", 2),
+        ("device_accepted yes", 1),
+        ("cloud_accepted no", 1),
+    ]
+    tail += [("device_epoch 1", 1), ("cloud_epoch 3", 1), ("next_aggregator device", 1)]
+    return _dump(raw, head + tail)
+
+
+def codec_example() -> str:
+    """The law [0.5, 0.31, 0.1, 0.09] through `top_p` with p = 0.8."""
+    codec = TopP(0.8)
+    raw = codec.encode(np.array([0.5, 0.31, 0.1, 0.09]))
+    law = codec.decode(raw)
+    weights = [int.from_bytes(raw[4 + 2 * i : 6 + 2 * i], "little") for i in range(len(law))]
+    parts = [("plain", 1), (f"n = {len(law)}", 1), ("id 0", 1), ("gap 0: id 1", 1)]
+    parts += [(f"weight {weight}", 2) for weight in weights]
+    decoded = ", ".join(
+        f"{token}: {value:.6f}" for token, value in zip(law.ids, law.probabilities, strict=True)
+    )
+    return _dump(raw, parts) + f"\n\nDecoded: {{{decoded}}}."
+
+
+def _dump(raw: bytes, parts: list[tuple[str, int]]) -> str:
+    """Bytes in hexadecimal with what they are, one part a line."""
+    assert sum(size for _, size in parts) == len(raw), (parts, raw.hex())
+    lines, position = [], 0
+    for what, size in parts:
+        lines.append(f"{raw[position : position + size].hex(' '):<24}  {what}")
+        position += size
+    return "\n".join(["```text", *lines, f"{len(raw)} bytes", "```"])
+
+
+# ---- settings ------------------------------------------------------------------------------------------------
+
+
+def settings_tables() -> str:
+    """One table per section."""
+    lines: list[str] = []
+    section = ""
+    for each in settings_of(Config):
+        if each.section != section:
+            section = each.section
+            lines += ["", f"### [{section}]", "", "| key | type | default | meaning |", "|---|---|---|---|"]
+        kind = _cell(_type_name(each))
+        lines.append(f"| `{each.key}` | {kind} | `{_value(each.default)}` | {_cell(each.rule.meaning)} |")
+    return "\n".join(lines).strip()
+
+
+def _type_name(each: Setting) -> str:
+    if get_origin(each.hint) is Literal:
+        return ", ".join(f"`{choice}`" for choice in get_args(each.hint))
+    if get_origin(each.hint) is tuple:
+        return "list of texts"
+    names = {str: "text", int: "whole number", float: "number", bool: "true or false"}
+    return names[each.hint] + _range(each.rule)
+
+
+def _range(rule: Rule) -> str:
+    limits = ((">=", rule.at_least), (">", rule.above), ("<=", rule.at_most), ("<", rule.below))
+    return "".join(f", {sign} {limit:g}" for sign, limit in limits if limit is not None)
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, tuple):
+        return f"[{', '.join(map(_value, value))}]"
+    return f'"{value}"' if isinstance(value, str) else repr(value)
+
+
+# ---- the command line ----------------------------------------------------------------------------------------
+
+
+def command_pages() -> str:
+    """What `--help` prints for Tandem and for each of its commands."""
+    pages = []
+    for name in COMMANDS:
+        title = f"tandem {name}".strip()
+        pages.append(f"## {title}\n\n```text\n{_help(name)}\n```")
+    return "\n\n".join(pages)
+
+
+def _help(name: str) -> str:
+    environment = {**os.environ, "COLUMNS": HELP_COLUMNS, "NO_COLOR": "1"}
+    command = [sys.executable, "-m", "tandem", *([name] if name else []), "--help"]
+    done = subprocess.run(
+        command, cwd=DOCS.parent, env=environment, capture_output=True, text=True, check=True
+    )
+    return done.stdout.strip()
+
+
+# ---- putting it together -------------------------------------------------------------------------------------
+
+PARTS: dict[str, dict[str, Callable[[], str]]] = {
+    "wire-format.md": {
+        "link messages": link_messages,
+        "frame example": frame_example,
+        "codec example": codec_example,
+        "inner messages": inner_messages,
+    },
+    "configuration.md": {"settings": settings_tables},
+    "cli.md": {"commands": command_pages},
+}
+"""File -> name of a generated part -> what makes it."""
+
+
+def rendered(name: str) -> str:
+    """A file with its generated parts made anew. ValueError if it lacks the comment lines of one."""
+    text = (DOCS / name).read_text("utf-8")
+    for part, make in PARTS[name].items():
+        begin, end = f"<!-- generated: {part} -->", f"<!-- end: {part} -->"
+        before, found_begin, rest = text.partition(begin)
+        _, found_end, after = rest.partition(end)
+        if not (found_begin and found_end):
+            raise ValueError(f"{name} must hold the lines {begin} and {end} once, in this order.")
+        text = f"{before}{begin}\n\n{make()}\n\n{end}{after}"
+    return text
+
+
+def _cell(text: str) -> str:
+    """Text that does not end a table's cell."""
+    return text.replace("|", "\\|")
+
+
+def _main() -> int:
+    parser = argparse.ArgumentParser(description="Write the generated parts of the documentation.")
+    parser.add_argument("--check", action="store_true", help="write nothing; exit 1 if a file has drifted")
+    is_check = parser.parse_args().check
+    drifted = [name for name in PARTS if rendered(name) != (DOCS / name).read_text("utf-8")]
+    for name in drifted:
+        print(f"docs/{name} {'has drifted; run python docs/generate.py' if is_check else 'is written anew'}")
+        if not is_check:
+            (DOCS / name).write_text(rendered(name), "utf-8")
+    return int(is_check and bool(drifted))
+
+
+if __name__ == "__main__":
+    sys.exit(_main())

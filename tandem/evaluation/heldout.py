@@ -1,0 +1,108 @@
+"""Exact answers to held-out questions: both sides together, the device alone, the cloud alone.
+
+Names and titles were never seen in training. A side that is alone is given the other without documents, whose
+weight is then zero. Knows nothing of Ray.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from random import Random
+
+from tandem.aggregation.codec import Codec
+from tandem.corpora.synthetic import Question, World, make_world
+from tandem.evaluation.local import LocalPair
+from tandem.generation.engine import Engine
+from tandem.protocol.spec import SessionSpec
+from tandem.retrieval.build import build_index
+from tandem.retrieval.embedding import TextEmbedder
+from tandem.retrieval.retriever import Retriever
+from tandem.side import SIDES, Side
+
+ALONE = {"both": None, "device": Side.DEVICE, "cloud": Side.CLOUD}
+"""Who has documents."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """One question in one setting."""
+
+    question: str
+    wanted: str
+    given: str
+    setting: str  # a key of ALONE
+    num_tokens: int
+    device_acceptance: float  # share of drafts that were committed
+    cloud_acceptance: float
+
+    @property
+    def is_exact(self) -> bool:
+        """Letter for letter."""
+        return self.given == self.wanted
+
+
+def worlds(num_questions: int, seed: int) -> Iterator[tuple[World, Sequence[Question]]]:
+    """Held-out worlds with, together, `num_questions` questions."""
+    rng = Random(seed)
+    left = num_questions
+    while left > 0:
+        world = make_world(rng, "heldout")
+        questions = world.questions[:left]
+        left -= len(questions)
+        yield world, questions
+
+
+def ask_heldout(
+    engine: Engine,
+    embedder: TextEmbedder,
+    codec: Codec,
+    spec: SessionSpec,
+    *,
+    num_questions: int = 200,
+    settings: Sequence[str] = tuple(ALONE),
+    seed: int = 11,
+) -> Iterator[Asked]:
+    """Ask every question in every setting; `spec` gives all but the question."""
+    for world, questions in worlds(num_questions, seed):
+        with tempfile.TemporaryDirectory() as folder:
+            pair = LocalPair(dict.fromkeys(SIDES, engine), _retrievers(world, Path(folder), embedder), codec)
+            for question in questions:
+                for setting in settings:
+                    yield _ask(pair, _alone(spec, ALONE[setting]), question, setting)
+
+
+def _ask(pair: LocalPair, spec: SessionSpec, question: Question, setting: str) -> Asked:
+    text, outcome = pair.answer(replace(spec, query=question.text))
+    assert outcome.done is not None
+    counts = outcome.done.statistics
+    return Asked(
+        question=question.text,
+        wanted=question.answer,
+        given=text,
+        setting=setting,
+        num_tokens=counts.num_tokens,
+        device_acceptance=counts.num_device_accepted / max(1, counts.num_tokens),
+        cloud_acceptance=counts.num_cloud_accepted / max(1, counts.num_tokens),
+    )
+
+
+def _alone(spec: SessionSpec, side: Side | None) -> SessionSpec:
+    if side is Side.DEVICE:
+        return replace(spec, cloud_documents=0)
+    return replace(spec, device_documents=0) if side is Side.CLOUD else spec
+
+
+def _retrievers(world: World, folder: Path, embedder: TextEmbedder) -> dict[Side, Retriever]:
+    texts = {Side.DEVICE: [note.text for note in world.notes], Side.CLOUD: [page.text for page in world.pages]}
+    retrievers = {}
+    for side in SIDES:
+        corpus = folder / f"{side}-corpus"
+        corpus.mkdir()
+        for number, text in enumerate(texts[side]):
+            (corpus / f"{number:03}.md").write_text(text + "\n", "utf-8")
+        build_index(corpus, folder / side, embedder)
+        retrievers[side] = Retriever.open(folder / side, embedder)
+    return retrievers

@@ -1,0 +1,103 @@
+"""Both sides in one process: real model, real index, the protocol's state machines under a virtual clock.
+
+Answers equal those of the running cluster token for token with coupled drafts, since they are a function of seed,
+documents, models and codec alone. Knows nothing of Ray.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from dataclasses import replace
+from random import Random
+
+from tandem.aggregation.codec import Codec
+from tandem.generation.detokenizer import Detokenizer, StopRule
+from tandem.generation.engine import Engine
+from tandem.generation.mixing import side_law
+from tandem.messages import Found, Message, Relevance, Score, Search
+from tandem.protocol.drafting import Forward, Prefill
+from tandem.protocol.spec import SessionSpec
+from tandem.retrieval.retriever import Retriever
+from tandem.side import SIDES, Side
+from tandem.simulation.virtual import Link, Outcome, VirtualRun
+
+
+class LocalSide:
+    """One side's retriever and model, called directly. Implements `tandem.simulation.virtual.Reader`."""
+
+    def __init__(self, engine: Engine, retriever: Retriever, codec: Codec, temperature: float, key: str) -> None:
+        """`key` names this side's session in the engine, which both sides may share."""
+        self._engine, self._retriever, self._codec = engine, retriever, codec
+        self._temperature = temperature
+        self._key = key
+
+    def retrieve(self, message: Search | Score) -> Message:
+        """Search the index, or score the documents again."""
+        if isinstance(message, Score):
+            scores = self._retriever.relevance(message.ids, message.text)
+            return Relevance(session=message.session, digest=message.digest, scores=tuple(scores))
+        hits = self._retriever.search(message.query, message.num_documents)
+        return Found(
+            session=message.session,
+            ids=tuple(hit.id for hit in hits),
+            texts=tuple(hit.document.page_content for hit in hits),
+            scores=tuple(hit.score for hit in hits),
+            retrieve_us=0,
+        )
+
+    def prefill(self, job: Prefill) -> tuple[int, ...] | None:
+        """Open the session in the engine; indices of the documents that have a row."""
+        return self._engine.open(self._key, job.query, job.documents, job.max_new_tokens).documents or None
+
+    def law(self, job: Forward) -> bytes:
+        """One forward pass, mixed and encoded."""
+        logits = self._engine.next_logits(self._key, job.tokens)
+        return self._codec.encode(side_law(logits, job.weights or (0.0,), self._temperature))
+
+    def close(self) -> None:
+        """Free the session in the engine."""
+        self._engine.close(self._key)
+
+
+class LocalPair:
+    """A device and a cloud that share one loaded model (or not), for evaluation and tests."""
+
+    def __init__(self, engines: dict[Side, Engine], retrievers: dict[Side, Retriever], codec: Codec) -> None:
+        self.engines, self.retrievers, self.codec = engines, retrievers, codec
+        self._detokenizer = Detokenizer(engines[Side.DEVICE].tokenizer_json)
+
+    def answer(
+        self,
+        spec: SessionSpec,
+        *,
+        link: Link | None = None,
+        decode_s: Callable[[Side, Random], float] = lambda side, rng: 0.01,
+        seed: int = 0,
+    ) -> tuple[str, Outcome]:
+        """The answer's text and what the run showed."""
+        eos = self.engines[Side.DEVICE].eos_token_ids
+        spec = replace(spec, session=secrets.randbits(32), eos_token_ids=tuple(eos))
+        rule = StopRule(spec.eos_token_ids, spec.stop_strings, spec.max_new_tokens, self._detokenizer)
+        readers = {
+            side: LocalSide(
+                self.engines[side], self.retrievers[side], self.codec, spec.temperature, f"{spec.session}/{side}"
+            )
+            for side in SIDES
+        }
+        try:
+            run = VirtualRun(
+                spec,
+                dict(readers),
+                self.codec,
+                finished=rule.finished,
+                text=self._detokenizer.text,
+                link=link,
+                decode_s=decode_s,
+                seed=seed,
+            )
+            outcome = run.run()
+        finally:
+            for reader in readers.values():
+                reader.close()
+        return rule.text(outcome.tokens[Side.DEVICE]).strip(), outcome

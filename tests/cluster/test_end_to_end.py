@@ -1,0 +1,158 @@
+"""The whole main job on a real two-node cluster: documents on both sides, one answer."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+
+import pytest
+import ray
+
+from tandem import Tandem
+from tandem.corpora.bundle import read_questions
+from tandem.errors import ConfigError, QueryError
+from tandem.events import DoneEvent, SourcesEvent, TokenEvent
+from tandem.side import Side
+
+QUESTION = "Which game should Mira try?"
+ANSWER = read_questions()[0].answer
+
+
+def test_two_ray_nodes_one_for_each_role(rag: Tandem) -> None:
+    nodes = [node for node in ray.nodes() if node["Alive"]]
+    roles = sorted(name for node in nodes for name in node["Resources"] if name.startswith("tandem_"))
+    assert (len(nodes), roles) == (2, ["tandem_cloud", "tandem_device"])
+
+
+def test_every_actor_runs_on_the_node_of_its_side(rag: Tandem) -> None:
+    status = rag.status()
+    assert sorted(actor["name"] for actor in status["actors"]) == sorted(
+        f"{side}/{role}"
+        for side in ("cloud", "device")
+        for role in ("retriever", "decoder", "draft_queue", "aggregator", "profiler", "scheduler")
+    )
+    assert len({actor["pid"] for actor in status["actors"]}) == 12
+
+
+def test_only_models_and_embedders_import_torch(rag: Tandem) -> None:
+    rag.query(QUESTION)
+    imports = {actor["name"].split("/")[1]: actor["imports_torch"] for actor in rag.status()["actors"]}
+    assert {role for role, does in imports.items() if does} == {"decoder", "retriever"}
+
+
+def test_the_answer_needs_both_corpora_and_names_sources_of_both(rag: Tandem) -> None:
+    answer = rag.query(QUESTION, seed=7)
+    assert answer.text == ANSWER
+    assert answer.reason == "eos"
+    device = [source for source in answer.sources if source.side is Side.DEVICE]
+    cloud = [source for source in answer.sources if source.side is Side.CLOUD]
+    assert len(device) == 4
+    assert len(cloud) == 8
+    assert "note-01-mira-games.md" in {source.title for source in device}
+    assert {source.title for source in cloud} == {None}, "the cloud's documents are opaque ids"
+
+
+def test_stream_yields_typed_events_in_order(rag: Tandem) -> None:
+    events = list(rag.stream(QUESTION, seed=7))
+    tokens = [event for event in events if isinstance(event, TokenEvent)]
+    assert [event.step for event in tokens] == list(range(len(tokens)))
+    assert {event.side for event in events if isinstance(event, SourcesEvent)} == {Side.DEVICE, Side.CLOUD}
+    assert isinstance(events[-1], DoneEvent)
+    assert "".join(event.text for event in tokens).strip() == ANSWER
+    times = [event.committed_s for event in tokens]
+    assert times == sorted(times)
+
+
+def test_async_twins(rag: Tandem) -> None:
+    async def ask() -> tuple[str, int]:
+        answer = await rag.aquery(QUESTION, seed=7)
+        tokens = [event async for event in rag.astream(QUESTION, seed=7) if isinstance(event, TokenEvent)]
+        return answer.text, len(tokens)
+
+    text, num_tokens = asyncio.run(ask())
+    assert text == ANSWER
+    assert num_tokens > 5
+
+
+def test_several_queries_at_once(rag: Tandem) -> None:
+    questions = [question.question for question in read_questions()[:6]]
+    alone = [rag.query(question, seed=3).token_ids for question in questions]
+
+    async def together() -> list[tuple[int, ...]]:
+        answers = await asyncio.gather(*(rag.aquery(question, seed=3) for question in questions))
+        return [answer.token_ids for answer in answers]
+
+    assert asyncio.run(together()) == alone
+
+
+@pytest.mark.parametrize("options", [{"stop": (" likes",)}, {"max_new_tokens": 3}, {"max_new_tokens": 1}])
+def test_stop_strings_and_length_end_both_sides(rag: Tandem, options: dict[str, object]) -> None:
+    answer = rag.query(QUESTION, seed=7, **options)
+    if "stop" in options:
+        assert (answer.text, answer.reason) == ("Mira", "stop")
+    else:
+        assert (len(answer.tokens), answer.reason) == (options["max_new_tokens"], "length")
+
+
+def test_leaving_a_stream_early_cancels_both_sides(rag: Tandem) -> None:
+    for event in rag.stream(QUESTION, max_new_tokens=200, temperature=1.0, seed=1):
+        if isinstance(event, TokenEvent) and event.step == 2:
+            break  # the autouse fixture sees that nothing is left
+
+
+def test_a_query_that_takes_too_long_is_cancelled(rag: Tandem) -> None:
+    with pytest.raises(QueryError, match=r"^An answer must be complete within 0 s"):
+        rag.query(QUESTION, timeout_s=0.0)
+
+
+def test_a_question_longer_than_the_context(rag: Tandem) -> None:
+    with pytest.raises(QueryError, match=r"(?i)tokens.*context"):
+        rag.query("why " * 3000)
+    assert rag.query(QUESTION, seed=7).text == ANSWER, "the actors survive"
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"temperature": -1.0}, "temperature"),
+        ({"max_new_tokens": 0}, "max_new_tokens"),
+        ({"placement": "nowhere"}, "placement"),
+        ({"seed": -1}, "seed"),
+    ],
+)
+def test_bad_options_are_one_sentence(rag: Tandem, options: dict[str, object], sentence: str) -> None:
+    with pytest.raises(ConfigError, match=sentence):
+        rag.query(QUESTION, **options)
+
+
+def test_an_empty_question(rag: Tandem) -> None:
+    with pytest.raises(QueryError, match="must have text"):
+        rag.query("   ")
+
+
+def test_a_malformed_frame_does_not_kill_the_actor(rag: Tandem) -> None:
+    queue = rag._sides[Side.DEVICE]["draft_queue"]
+    ray.get(queue.deliver.remote("nobody", [b"\xff\x00garbage", b""]))
+    assert rag.query(QUESTION, seed=7).text == ANSWER
+    malformed = {actor["name"]: actor["num_malformed"] for actor in rag.status()["actors"]}
+    assert malformed["device/draft_queue"] == 2
+
+
+def test_cancelling_from_another_thread_frees_the_session(rag: Tandem) -> None:
+    started = threading.Event()
+
+    def consume() -> None:
+        stream = rag.stream(QUESTION, max_new_tokens=300, temperature=1.0, seed=5)
+        for event in stream:
+            if isinstance(event, TokenEvent):
+                started.set()
+                stream.close()
+                return
+
+    worker = threading.Thread(target=consume)
+    worker.start()
+    assert started.wait(30)
+    worker.join(30)
+    assert not worker.is_alive()
+    time.sleep(0.2)

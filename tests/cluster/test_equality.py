@@ -1,0 +1,47 @@
+"""With coupled drafts a speculative answer is the synchronous one, token for token, whatever the link does.
+
+The cluster adds a random delay to every frame between the sides, so that frames also overtake each other.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from tandem import Tandem
+from tandem.corpora.bundle import read_questions
+
+NUM_PAIRS = 50
+
+
+@pytest.fixture(scope="module")
+def overrides() -> tuple[str, ...]:
+    """Up to 40 ms at random, each way, on top of 5 ms."""
+    return ("link.extra_delay_s=0.005", "link.extra_jitter_s=0.04", "generation.max_new_tokens=24")
+
+
+def test_speculative_equals_synchronous(rag: Tandem) -> None:
+    questions = [question.question for question in read_questions()]
+    num_rejected = 0
+    for number in range(NUM_PAIRS):
+        question, seed = questions[number % len(questions)], 1000 + number
+        synchronous = rag.query(question, seed=seed, temperature=1.0, synchronous=True)
+        for placement in ("device", "cloud", "mirror"):
+            speculative = rag.query(question, seed=seed, temperature=1.0, placement=placement)
+            assert speculative.token_ids == synchronous.token_ids, (question, seed, placement)
+            num_rejected += speculative.statistics.num_tokens - speculative.statistics.num_device_accepted
+    assert num_rejected > NUM_PAIRS, "the test needs rollbacks to mean anything"
+
+
+def test_different_seeds_give_different_answers(rag: Tandem) -> None:
+    question = read_questions()[0].question
+    assert len({rag.query(question, seed=seed, temperature=1.5).text for seed in range(8)}) > 1
+
+
+def test_algorithm1_is_a_function_of_the_seed_too(rag: Tandem) -> None:
+    question = read_questions()[1].question
+    for seed in range(5):
+        answers = {
+            rag.query(question, seed=seed, temperature=1.0, draft_rule="algorithm1", **options).token_ids
+            for options in ({"synchronous": True}, {}, {"placement": "cloud"})
+        }
+        assert len(answers) == 1

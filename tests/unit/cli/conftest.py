@@ -1,0 +1,187 @@
+"""A scripted Tandem and a scripted launcher for the command line, which record what they were asked."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from tandem.config import Config
+from tandem.events import (
+    DoneEvent,
+    Event,
+    SessionStatistics,
+    Source,
+    SourcesEvent,
+    TokenEvent,
+)
+from tandem.side import Side
+
+TEXTS = (" Mira", " likes", " puzzle", " games", ".")
+
+
+def token(step: int, text: str) -> TokenEvent:
+    return TokenEvent(
+        step=step,
+        token=100 + step,
+        text=text,
+        device_accepted=True,
+        cloud_accepted=step != 1,
+        aggregator=Side.DEVICE,
+        committed_s=0.5 + 0.04 * step,
+        device_decode_s=0.01,
+        cloud_decode_s=float("nan"),
+    )
+
+
+def statistics(**changes: Any) -> SessionStatistics:
+    values: dict[str, Any] = {
+        "num_tokens": 5,
+        "num_device_accepted": 5,
+        "num_cloud_accepted": 4,
+        "rtt_s": 0.0012,
+        "sent_bytes": 500,
+        "received_bytes": 450,
+        "first_token_s": 0.5,
+        "total_s": 0.7,
+    }
+    return SessionStatistics(**values | changes)
+
+
+def answer_events() -> list[Event]:
+    device = Source(side=Side.DEVICE, id="d1", title="notes/mira.txt", score=0.62)
+    cloud = (Source(side=Side.CLOUD, id="c8", score=0.41), Source(side=Side.CLOUD, id="c7", score=0.58))
+    return [
+        SourcesEvent(side=Side.DEVICE, sources=(device,), retrieve_s=0.02, prefill_s=0.1, notes=("a note",)),
+        SourcesEvent(side=Side.CLOUD, sources=cloud, retrieve_s=0.03, prefill_s=0.2),
+        *(token(step, text) for step, text in enumerate(TEXTS)),
+        DoneEvent(reason="eos", statistics=statistics()),
+    ]
+
+
+@dataclass
+class FakeTandem:
+    """Answers with scripted events; an exception among them is raised."""
+
+    script: Sequence[Event | BaseException] = field(default_factory=answer_events)
+    asked: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
+    started: list[tuple[str, Config]] = field(default_factory=list)
+    num_closed: int = 0
+    state: dict[str, Any] = field(default_factory=dict)
+    failure: Exception | None = None
+
+    def launch(self, config: Config | None = None, *, progress: Any = None) -> FakeTandem:
+        return self._opened("", config, progress)
+
+    def connect(
+        self, address: str | None = None, config: Config | None = None, *, progress: Any = None
+    ) -> FakeTandem:
+        return self._opened(address or "?", config, progress)
+
+    def _opened(self, address: str, config: Config | None, progress: Any) -> FakeTandem:
+        assert config is not None
+        self.started.append((address, config))
+        if self.failure:
+            raise self.failure
+        if progress:
+            progress("nodes: 2 up (device, cloud)")
+        return self
+
+    def stream(self, question: str, **options: Any) -> Iterator[Event]:
+        self.asked.append((question, options))
+        for event in self.script:
+            if isinstance(event, BaseException):
+                raise event
+            yield event
+
+    def status(self) -> dict[str, Any]:
+        return self.state
+
+    def __enter__(self) -> FakeTandem:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.num_closed += 1
+
+
+@pytest.fixture(autouse=True)
+def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Keeps the command line off the real folders and environment of whoever runs the tests."""
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    for name in ("DATA", "STATE", "CACHE"):
+        monkeypatch.setenv(f"XDG_{name}_HOME", str(tmp_path / name.lower()))
+    for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"):
+        # First set, then deleted: whatever the code under test sets is undone afterwards.
+        monkeypatch.setenv(name, "")
+        monkeypatch.delenv(name)
+    (tmp_path / "work").mkdir()
+    monkeypatch.chdir(tmp_path / "work")
+    return tmp_path
+
+
+@pytest.fixture
+def tandem(monkeypatch: pytest.MonkeyPatch) -> FakeTandem:
+    """What the commands get for `tandem.api.Tandem`."""
+    fake, module = FakeTandem(), ModuleType("tandem.api")
+    module.Tandem = fake  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "tandem.api", module)
+    return fake
+
+
+@dataclass
+class FakeNode:
+    role: Side
+    address: str
+    pid: int
+    directory: str
+    log: str
+
+
+@dataclass
+class FakeLauncher:
+    """Stands for tandem.actors.launch; its nodes are processes that sleep."""
+
+    calls: list[tuple[Any, ...]] = field(default_factory=list)
+    processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    failure: BaseException | None = None
+
+    def start_node(self, role: Side, *, join: str | None, config: Config) -> FakeNode:
+        process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+        self.processes.append(process)
+        self.calls.append(("start_node", role, join))
+        return FakeNode(role, join or "127.0.0.1:7001", process.pid, "" if join else "folder", "log")
+
+    def attach(self, address: str, config: Config) -> None:
+        self.calls.append(("attach", address))
+
+    def start_side(self, role: Side, config: Config, progress: Any) -> None:
+        self.calls.append(("start_side", role))
+        if self.failure:
+            raise self.failure
+
+    def stop_node(self, info: FakeNode) -> None:
+        self.calls.append(("stop_node", Side(info.role), info.pid))
+        process = next(process for process in self.processes if process.pid == info.pid)
+        process.terminate()
+        process.wait()
+
+
+@pytest.fixture
+def launcher(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeLauncher]:
+    """What `tandem up` and `down` get for `tandem.actors.launch`, and plain nodes."""
+    fake = FakeLauncher()
+    actors, cluster = ModuleType("tandem.actors"), ModuleType("tandem.cluster.nodes")
+    actors.launch = fake  # type: ignore[attr-defined]
+    cluster.Node = FakeNode  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "tandem.actors", actors)
+    monkeypatch.setitem(sys.modules, "tandem.cluster.nodes", cluster)
+    yield fake
+    for process in fake.processes:
+        process.kill()
+        process.wait()

@@ -1,0 +1,151 @@
+"""`tandem doctor`: each check on machines that are well and machines that are not."""
+
+from __future__ import annotations
+
+import json
+from hashlib import sha256
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+from tandem import reader
+from tandem.cli import checks, main, model_checks
+from tandem.cli.findings import Check, missing, ok
+from tandem.config import Config, SideConfig
+from tandem.retrieval import embedding
+from tandem.side import Side
+
+
+def status(check: Check) -> str:
+    assert bool(check.remedy) == (check.status != "ok")
+    return check.status
+
+
+def test_the_machine() -> None:
+    assert status(checks.python((3, 10, 9))) == "missing"
+    assert status(checks.python((3, 11, 0))) == "ok"
+    assert status(checks.cores(1)) == "weak"
+    assert status(checks.cores(2)) == "ok"
+    assert status(checks.memory(2 * checks.GIB)) == "weak"
+    assert status(checks.memory(4 * checks.GIB)) == "ok"
+    assert status(checks.open_files(256)) == "missing"
+    assert status(checks.open_files(1024)) == "weak"
+    assert status(checks.open_files(65536)) == "ok"
+    assert checks.memory().found.endswith("GiB free")
+
+
+def test_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert status(checks.shared_memory(tmp_path / "none")) == "weak"
+    assert status(checks.temporary_folder(Path("/") / ("x" * 50))) == "missing"
+    assert status(checks.writable("folder", tmp_path / "not" / "yet")) == "ok"
+    assert not (tmp_path / "not").exists()
+    (tmp_path / "file").touch()
+    assert status(checks.writable("folder", tmp_path / "file" / "below")) == "missing"
+    monkeypatch.setattr(checks, "MIN_SHARED_BYTES", 1 << 60)
+    assert "--shm-size" in checks.shared_memory(tmp_path).remedy
+
+
+def test_ports() -> None:
+    assert status(checks.ports()) == "ok"
+    assert status(checks.ports("203.0.113.1")) == "missing"  # an address that is no machine's
+
+
+def test_packages(monkeypatch: pytest.MonkeyPatch) -> None:
+    requirements = ["numpy>=1", "pytest>=1; extra == 'test'"]
+    monkeypatch.setattr(metadata, "requires", lambda name: requirements)
+    assert checks.packages().found.startswith("all 1, such as torch ")
+    requirements += ["no-such-package-of-tandem", "packaging<1"]
+    found = checks.packages()
+    assert status(found) == "missing"
+    assert found.found.startswith("no-such-package-of-tandem is not installed; packaging is ")
+
+
+def write_model(folder: Path) -> Path:
+    folder.mkdir()
+    for name in ("model.safetensors", "config.json", "tokenizer.json"):
+        (folder / name).write_text(name)
+    digest = sha256(b"model.safetensors").hexdigest()
+    (folder / "checksum.json").write_text(json.dumps({"model.safetensors": digest}))
+    return folder
+
+
+def test_the_bundled_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def check() -> str:
+        return status(model_checks.language_model(Side.DEVICE, SideConfig()))
+
+    monkeypatch.setattr(reader, "WEIGHTS", tmp_path / "weights")
+    assert check() == "missing"
+    folder = write_model(tmp_path / "weights")
+    assert check() == "ok"
+    (folder / "model.safetensors").write_text("damaged")
+    assert check() == "missing"
+    (folder / "checksum.json").write_text("[]")
+    assert check() == "missing"
+
+
+def test_other_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(model_checks, "_is_cached", lambda name, file: name == "org/cached")
+
+    def check(model: str) -> str:
+        return status(model_checks.language_model(Side.CLOUD, SideConfig(model=model)))
+
+    folder = write_model(tmp_path / "model")
+    assert check(str(folder)) == "ok"
+    (folder / "tokenizer.json").unlink()
+    assert check(str(folder)) == "missing"
+    assert check(str(tmp_path / "none")) == "missing"
+    assert check("org/cached") == "ok"
+    assert check("org/other") == "weak"
+
+
+def test_hub_names_are_looked_up_without_a_server() -> None:
+    assert model_checks._is_cached("no-such-organisation/no-such-model", "config.json") is False
+    assert model_checks._is_cached("../..//", "config.json") is False
+
+
+def test_indexes(tmp_path: Path) -> None:
+    def check(**settings: object) -> str:
+        return status(model_checks.index(Side.DEVICE, SideConfig(**settings)))  # type: ignore[arg-type]
+
+    assert check(num_documents=0, index=str(tmp_path)) == "ok"
+    assert check(index=str(tmp_path)) == "missing"
+    (tmp_path / "manifest.json").write_text("{}")
+    assert check(index=str(tmp_path)) == "missing"
+
+
+def test_embedders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(embedding, "_offline_folder", lambda: None)
+    monkeypatch.setattr(model_checks, "_is_cached", lambda name, file: False)
+    assert status(model_checks.embedder(Config())) == "weak"
+    assert status(model_checks.embedder(Config.load(None, ["retrieval.embedder=offline"]))) == "missing"
+    assert status(model_checks.embedder(Config.load(None, [f"retrieval.embedder={tmp_path}"]))) == "ok"
+
+
+def test_exit_code_and_output(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    found = [ok("python", "3.11.7"), missing("ports", "none", "allow them")]
+    monkeypatch.setattr("tandem.cli.doctor.all_checks", lambda config: found)
+    assert main(["doctor"]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[:3] == [
+        "ok       python           3.11.7",
+        "missing  ports            none",
+        "                          remedy: allow them",
+    ]
+    assert main(["doctor", "--json"]) == 1
+    value = json.loads(capsys.readouterr().out)
+    assert value["is_well"] is False
+    assert value["checks"][1] == {
+        "name": "ports",
+        "status": "missing",
+        "found": "none",
+        "remedy": "allow them",
+    }
+    found.pop()
+    assert main(["doctor"]) == 0
+
+
+def test_all_of_it_runs_here() -> None:
+    names = [check.name for check in checks.all_checks(Config())]
+    assert len(names) == len(set(names))
+    assert {"python", "packages", "ports"} <= set(names)

@@ -1,0 +1,131 @@
+"""`tandem index` with an embedder that needs no model."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tandem.cli import main
+from tandem.cli.folders import index_folder
+from tandem.errors import RetrievalError
+from tandem.retrieval import Embedder, Index
+from tandem.side import Side
+
+
+class LengthEmbedder:
+    """Texts of one length get one vector."""
+
+    name = "lengths"
+    dimension = 2
+    fingerprint = "f" * 32
+
+    def embed(self, texts: Sequence[str], *, keep_end: bool = False) -> np.ndarray:
+        angles = np.array([len(text) for text in texts], np.float32)
+        return np.stack([np.cos(angles), np.sin(angles)], axis=1)
+
+
+@pytest.fixture(autouse=True)
+def embedders(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Names of the embedders that were loaded."""
+    loaded: list[str] = []
+
+    def load(name: str = "auto", **_: object) -> LengthEmbedder:
+        loaded.append(name)
+        return LengthEmbedder()
+
+    monkeypatch.setattr(Embedder, "load", load)
+    return loaded
+
+
+@pytest.fixture
+def notes(folders: Path) -> Path:
+    folder = folders / "notes"
+    folder.mkdir()
+    (folder / "one.txt").write_text("Mira likes puzzle games.")
+    (folder / "two.md").write_text("# Two\n\nTom likes chess.")
+    return folder
+
+
+def test_an_index_and_how_to_use_it(notes: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["index", "device", str(notes)]) == 0
+    out = index_folder(Side.DEVICE)
+    assert len(Index.open(out, LengthEmbedder.fingerprint)) == 2
+    shown = capsys.readouterr()
+    assert shown.out.splitlines() == [
+        f"Indexed: 2 files, 2 chunks in {out} (Flat, lengths)",
+        f"Use it: tandem ask --set device.index={out} QUESTION",
+        f'or for good, in tandem.toml: device.index = "{out}"',
+    ]
+    assert "chunks     2 of 2" in shown.err
+    assert main(["index", "device", str(notes)]) == 0
+    assert capsys.readouterr().out.startswith("Unchanged: 2 files, 2 chunks")
+
+
+def test_ids_are_opaque(notes: Path) -> None:
+    for side in ("device", "cloud"):
+        assert main(["index", side, str(notes)]) == 0
+    one, other = (Index.open(index_folder(side)).document(0).id for side in Side)
+    assert one != other  # each index has its own key
+
+
+def test_options_reach_the_index(notes: Path, folders: Path, embedders: list[str]) -> None:
+    settings = ["--set", "retrieval.embedder=offline", "--set", "retrieval.chunk_chars=12"]
+    settings += ["--set", "retrieval.chunk_overlap=2"]
+    out = folders / "elsewhere"
+    assert main(["index", "cloud", str(notes), "--out", str(out), "--factory", "HNSW8", *settings]) == 0
+    index = Index.open(out)
+    assert index.manifest.factory == "HNSW8"
+    assert len(index) > 2
+    assert embedders == ["offline"]
+
+
+def test_json(notes: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (notes / "broken.pdf").write_bytes(b"no pdf")
+    assert main(["index", "device", str(notes), "--json"]) == 0
+    shown = capsys.readouterr()
+    value = json.loads(shown.out)
+    assert (value["side"], value["num_files"], value["num_chunks"]) == ("device", 2, 2)
+    assert len(value["problems"]) == 1
+    assert shown.err == ""
+
+
+def test_an_unreadable_file_among_good_ones(notes: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (notes / "broken.pdf").write_bytes(b"no pdf")
+    assert main(["index", "device", str(notes)]) == 0
+    shown = capsys.readouterr()
+    assert "2 files, 2 chunks, 1 problem in" in shown.out
+    assert "tandem: broken.pdf was left out" in shown.err
+
+
+def test_a_missing_corpus_is_found_before_the_embedder_is_loaded(
+    embedders: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["index", "device", "/no/such/folder"]) == 1
+    assert "/no/such/folder does not exist" in capsys.readouterr().err
+    assert embedders == []
+
+
+def test_an_error_loses_nothing(notes: Path, folders: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["index", "device", str(notes)]) == 0
+    empty = folders / "empty"
+    empty.mkdir()
+    assert main(["index", "device", str(empty)]) == 1
+    assert main(["index", "device", str(notes), "--factory", "Nonsense"]) == 1
+    errors = [line for line in capsys.readouterr().err.splitlines() if line.startswith("tandem: ")]
+    assert len(errors) == 2
+    assert len(Index.open(index_folder(Side.DEVICE))) == 2
+
+
+def test_an_embedder_that_is_not_there(
+    notes: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def load(name: str = "auto", **_: object) -> LengthEmbedder:
+        raise RetrievalError("No embedder.")
+
+    monkeypatch.setattr(Embedder, "load", load)
+    assert main(["index", "device", str(notes)]) == 1
+    assert capsys.readouterr().err.endswith("tandem: No embedder.\n")

@@ -1,0 +1,166 @@
+"""`tandem up`, `down` and `status` against a scripted launcher whose nodes are sleeping processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from tandem.cli import main, notes
+from tandem.cli.folders import state_folder
+from tandem.errors import ClusterError
+from tandem.side import Side
+
+from .conftest import FakeLauncher, FakeTandem
+
+
+def test_up_and_down(launcher: FakeLauncher, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["up", "device"]) == 0
+    pid = launcher.processes[0].pid
+    shown = capsys.readouterr().out
+    token = os.environ["RAY_AUTH_TOKEN"]
+    assert "The device node is up at 127.0.0.1:7001." in shown
+    assert f"RAY_AUTH_TOKEN={token} tandem up cloud --join 127.0.0.1:7001" in shown
+    assert "link.host" in shown
+    assert launcher.calls == [
+        ("start_node", Side.DEVICE, None),
+        ("attach", "127.0.0.1:7001"),
+        ("start_side", Side.DEVICE),
+    ]
+    assert main(["down"]) == 0
+    assert launcher.calls[-1] == ("stop_node", Side.DEVICE, pid)
+    assert f"The device node (process {pid}) is down." in capsys.readouterr().out
+    assert notes.running() == []
+
+
+def test_a_second_node_here_finds_the_token_and_goes_down_first(
+    launcher: FakeLauncher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert main(["up", "cloud"]) == 0
+    token = os.environ["RAY_AUTH_TOKEN"]
+    monkeypatch.delenv("RAY_AUTH_TOKEN")
+    monkeypatch.delenv("RAY_AUTH_MODE")
+    assert main(["up", "device", "--join", "127.0.0.1:7001"]) == 0
+    assert (os.environ["RAY_AUTH_TOKEN"], os.environ["RAY_AUTH_MODE"]) == (token, "token")
+    assert main(["down"]) == 0
+    stopped = [call[1] for call in launcher.calls if call[0] == "stop_node"]
+    assert stopped == [Side.DEVICE, Side.CLOUD]  # the cloud's holds the cluster together
+
+
+def test_the_token_is_private(launcher: FakeLauncher) -> None:
+    assert main(["up", "device"]) == 0
+    assert stat.S_IMODE((state_folder() / "device.json").stat().st_mode) == 0o600
+
+
+def test_joining_without_a_token(launcher: FakeLauncher, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["up", "cloud", "--join", "10.0.0.1:6379"]) == 1
+    assert capsys.readouterr().err == (
+        "tandem: Joining a cluster takes its token, but none was given for 10.0.0.1:6379; set RAY_AUTH_TOKEN to what "
+        "`tandem up` printed on the other machine.\n"
+    )
+    assert launcher.calls == []
+
+
+@pytest.mark.parametrize("settled", ["mode", "token", "file"])
+def test_a_persons_own_choice_of_authentication_counts(
+    launcher: FakeLauncher, monkeypatch: pytest.MonkeyPatch, settled: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if settled == "mode":
+        monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
+    elif settled == "token":
+        monkeypatch.setenv("RAY_AUTH_TOKEN", "mine")
+    else:
+        (Path.home() / ".ray").mkdir(parents=True)
+        (Path.home() / ".ray" / "auth_token").write_text("theirs")
+    assert main(["up", "cloud", "--join", "10.0.0.1:6379"]) == 0
+    assert os.environ.get("RAY_AUTH_TOKEN") == ("mine" if settled == "token" else None)
+    assert os.environ["RAY_AUTH_MODE"] == ("disabled" if settled == "mode" else "token")
+
+
+def test_a_second_up_in_the_same_role(launcher: FakeLauncher, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["up", "device"]) == 0
+    capsys.readouterr()
+    assert main(["up", "device"]) == 1
+    assert capsys.readouterr().err == (
+        "tandem: A machine runs one device node at a time, but one runs already at 127.0.0.1:7001 "
+        f"(process {launcher.processes[0].pid}); stop it with `tandem down` first.\n"
+    )
+    assert len(launcher.processes) == 1
+
+
+@pytest.mark.parametrize("failure", [ClusterError("No room."), KeyboardInterrupt()])
+def test_a_node_that_is_half_up_is_stopped(launcher: FakeLauncher, failure: BaseException) -> None:
+    launcher.failure = failure
+    assert main(["up", "device"]) in (1, 130)
+    assert launcher.calls[-1][0] == "stop_node"
+    assert launcher.processes[0].poll() is not None
+    assert not (state_folder() / "device.json").exists()
+
+
+def test_down_with_nothing_up(launcher: FakeLauncher, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["down"]) == 1
+    assert "names nothing that runs; nothing was stopped." in capsys.readouterr().err
+
+
+def test_down_never_stops_another_process(launcher: FakeLauncher) -> None:
+    assert main(["up", "device"]) == 0
+    launcher.processes[0].kill()
+    launcher.processes[0].wait()
+    file = state_folder() / "device.json"
+    note = json.loads(file.read_text())
+    note["node"]["pid"] = os.getpid()  # as if the system had given the number to another
+    file.write_text(json.dumps(note))
+    assert main(["down"]) == 1
+    assert [call for call in launcher.calls if call[0] == "stop_node"] == []
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", "{}", '{"node": {}, "token": null, "started_ticks": 1}', '{"node": 3}']
+)
+def test_a_damaged_note_is_no_note(launcher: FakeLauncher, text: str) -> None:
+    state_folder().mkdir(parents=True)
+    (state_folder() / "device.json").write_text(text)
+    assert notes.running() == []
+    assert main(["up", "device"]) == 0
+
+
+def test_notes_that_cannot_be_kept(
+    launcher: FakeLauncher, folders: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folders / "file").touch()
+    monkeypatch.setenv("XDG_STATE_HOME", str(folders / "file"))
+    assert main(["up", "device"]) == 1
+    assert "cannot be kept in" in capsys.readouterr().err
+
+
+STATE = {
+    "nodes": [{"address": "10.0.0.1", "roles": ["device"], "alive": True}],
+    "sides": {"device": {"model": "bundled", "eos_token_ids": [2], "x": float("nan")}},
+    "actors": [{"name": "device/decoder", "cpu_s": 1.23456}],
+}
+
+
+def test_status(tandem: FakeTandem, capsys: pytest.CaptureFixture[str]) -> None:
+    tandem.state = STATE
+    assert main(["status", "--address", "10.0.0.1:6379"]) == 0
+    shown = capsys.readouterr().out.splitlines()
+    assert shown[:5] == ["nodes", "  1", "    address: 10.0.0.1", "    roles: device", "    alive: True"]
+    assert shown[-3:] == ["  device/decoder", "    name: device/decoder", "    cpu_s: 1.235"]
+    assert "    eos_token_ids: 2" in shown
+    assert main(["status", "--address", "10.0.0.1:6379", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["sides"]["device"]["x"] is None
+    assert tandem.num_closed == 2
+
+
+def test_status_of_what_was_started_here(tandem: FakeTandem, launcher: FakeLauncher) -> None:
+    assert main(["up", "device"]) == 0
+    assert main(["status"]) == 0
+    assert tandem.started[0][0] == "127.0.0.1:7001"
+
+
+def test_status_of_nothing(tandem: FakeTandem, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["status"]) == 1
+    assert "give --address HOST:PORT." in capsys.readouterr().err

@@ -1,0 +1,161 @@
+"""A small world for virtual runs: laws that are a function of (seed, side, prefix, weights), and random cases.
+
+The laws of the two sides are correlated, so drafts are accepted about half the time or more, and depend on the weights,
+so a weight of another prefix shows. Knows nothing of what a test asserts, but for `agree`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from tandem.aggregation.codec import make_codec
+from tandem.events import StopReason
+from tandem.messages import Found, Message, Relevance, Score, Search
+from tandem.protocol.drafting import Forward, Prefill
+from tandem.protocol.spec import SessionSpec
+from tandem.side import SIDES, Side
+from tandem.simulation.virtual import Link, Outcome, VirtualRun
+
+VOCAB = 16
+EOS = 3
+CODEC = make_codec("top_p")
+PLACEMENTS = ("device", "cloud", "mirror")
+
+
+def _number(*parts: object) -> int:
+    return int.from_bytes(hashlib.blake2b(repr(parts).encode(), digest_size=8).digest(), "little")
+
+
+@lru_cache(maxsize=100_000)
+def law(seed: int, side: Side, tokens: tuple[int, ...], weights: tuple[float, ...]) -> bytes:
+    """The encoded law of `side` for the step after `tokens`."""
+    common = np.random.default_rng(_number(seed, tokens))
+    own = np.random.default_rng(_number(seed, side, tokens, weights))
+    logits = 2.0 * common.normal(size=VOCAB) + 0.6 * own.normal(size=VOCAB)
+    logits[EOS] -= 1.0
+    p = np.exp(logits)
+    return CODEC.encode(p / p.sum())
+
+
+class World:
+    """One side's retriever and model. Implements `tandem.simulation.virtual.Reader`."""
+
+    def __init__(self, seed: int, side: Side) -> None:
+        self.seed, self.side = seed, side
+
+    def retrieve(self, message: Search | Score) -> Message:
+        if isinstance(message, Search):
+            names = tuple(f"{self.side}-{n}" for n in range(message.num_documents))
+            scores = tuple(0.5 / (n + 1) for n in range(message.num_documents))
+            return Found(session=message.session, ids=names, texts=names, scores=scores, retrieve_us=10)
+        scores = tuple(_number(self.seed, self.side, message.text, key) / 2**64 for key in message.ids)
+        return Relevance(session=message.session, digest=message.digest, scores=scores)
+
+    def prefill(self, job: Prefill) -> Sequence[int] | None:
+        return None
+
+    def law(self, job: Forward) -> bytes:
+        return law(self.seed, self.side, job.tokens, job.weights)
+
+
+def stop_rule(max_new_tokens: int) -> Callable[[Sequence[int]], StopReason | None]:
+    """End-of-sequence, a stop pattern over two tokens (as a stop string may span several), length."""
+
+    def finished(tokens: Sequence[int]) -> StopReason | None:
+        if tokens and tokens[-1] == EOS:
+            return "eos"
+        if len(tokens) > 1 and tokens[-1] + tokens[-2] == 7:
+            return "stop"
+        return "length" if len(tokens) >= max_new_tokens else None
+
+    return finished
+
+
+@dataclass(frozen=True)
+class Case:
+    """A query and a link."""
+
+    spec: SessionSpec
+    link: Link
+    mean_decode_s: float = 0.03
+
+    def run(self, limit_s: float = 300.0, prepare: Callable[[VirtualRun], Any] = lambda run: None) -> Outcome:
+        """Run it; `prepare` may plant faults before the clock starts."""
+        run = self.make()
+        prepare(run)
+        return run.run(limit_s)
+
+    def make(self) -> VirtualRun:
+        seed = self.spec.seed
+        return VirtualRun(
+            self.spec,
+            {side: World(seed, side) for side in SIDES},
+            CODEC,
+            finished=stop_rule(self.spec.max_new_tokens),
+            link=self.link,
+            decode_s=lambda side, rng: rng.expovariate(1 / self.mean_decode_s),
+            seed=seed,
+        )
+
+    def having(self, **changes: Any) -> Case:
+        """The same with other values in the spec."""
+        return replace(self, spec=replace(self.spec, **changes))
+
+    def over(self, **changes: Any) -> Case:
+        """The same over another link."""
+        return replace(self, link=Link(**changes))
+
+
+def make_spec(seed: int, **changes: Any) -> SessionSpec:
+    """A query whose every dial is drawn from the seed."""
+    rng = random.Random(seed)
+    values: dict[str, Any] = {
+        "draft_rule": rng.choice(["coupled", "coupled", "algorithm1"]),
+        "temperature": rng.choice([0.0, 0.7, 1.0]),
+        "max_new_tokens": rng.choice([1, 4, 10, 16]),
+        "device_documents": rng.choice([0, 2, 2]),
+        "cloud_documents": rng.choice([0, 3, 3]),
+        "weight_interval": rng.choice([0, 1, 2, 4]),
+        "weight_lag": rng.choice([0, 1, 3]),
+        "weight_momentum": rng.choice([0.0, 0.3]),
+        "max_window": rng.randint(1, 16),
+    }
+    fixed = {"session": seed + 1, "query": "q", "seed": seed, "eos_token_ids": (EOS,), "on_peer_loss": "wait"}
+    return SessionSpec(**{**fixed, **values, **changes})
+
+
+def make_case(seed: int, placement: str, **changes: Any) -> Case:
+    """That query over a link that delays, reorders, repeats, drops and may be cut for a while."""
+    rng = random.Random(_number(seed, placement))
+    link = Link(
+        delay_s=rng.choice([0.0, 0.02, 0.15]),
+        jitter_s=rng.choice([0.0, 0.05, 0.3]),
+        drop=rng.choice([0.0, 0.1, 0.2]),
+        duplicate=rng.choice([0.0, 0.1]),
+        cut_s=rng.choice([None, None, (0.3, 2.5)]),
+    )
+    return Case(make_spec(seed, placement=placement, **changes), link)
+
+
+@lru_cache(maxsize=1000)
+def synchronous(spec: SessionSpec) -> tuple[int, ...]:
+    """The tokens of the token-wise loop over a perfect link: what every other run must give."""
+    outcome = Case(replace(spec, synchronous=True, placement="device"), Link()).run()
+    return agree(outcome)
+
+
+def agree(outcome: Outcome) -> tuple[int, ...]:
+    """The committed tokens, which must be the same on both sides and in the events."""
+    assert outcome.done is not None, f"hung at {outcome.tokens}"
+    assert outcome.done.reason in ("eos", "stop", "length"), outcome.done
+    device, cloud = (tuple(outcome.tokens[side]) for side in SIDES)
+    assert device == cloud
+    assert [event.token for event in outcome.events if hasattr(event, "token")] == list(device)
+    return device

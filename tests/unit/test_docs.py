@@ -1,0 +1,191 @@
+"""The documentation says what the code says: generated parts, cited equations, links, settings."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import get_args
+from xml.etree import ElementTree
+
+import pytest
+
+import tandem
+from tandem import messages
+from tandem.config import Config
+from tandem.settings import settings_of
+
+ROOT = Path(tandem.__file__).parent.parent
+DOCS = ROOT / "docs"
+PAGES = sorted(DOCS.glob("*.md"))
+
+pytestmark = pytest.mark.skipif(not PAGES, reason="the documentation is not part of this installation")
+
+PAPER = r"(DRAGON|SQS|QS|SpecFed|FlexSpec)"
+CITED = {
+    "Eq.": re.compile(rf"(?:{PAPER}[ -])?\bEqs?\. ?(\(?\d+\)?(?:(?:, | and | to |-|\u2013)\(?\d+\)?)*)"),
+    "Algorithm": re.compile(rf"(?:{PAPER} )?\bAlg(?:orithm|\.) (\d+)"),
+    "A.": re.compile(rf"(?:{PAPER} )?(?:Appendix )?\bA\.(\d+)"),
+}
+
+
+@pytest.fixture(scope="module")
+def generate() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("tandem_docs_generate", DOCS / "generate.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def numbers(text: str) -> list[int]:
+    """Every number of "(1)", "1 and 2", "7, 8", "6-9"."""
+    found: list[int] = []
+    for first, last in re.findall(r"(\d+)\)?(?:(?: to |-|\u2013)\(?(\d+))?", text):
+        found += range(int(first), int(last or first) + 1)
+    return found
+
+
+def citations(text: str) -> set[tuple[str, str]]:
+    """(paper, what is cited), such as ("DRAGON", "Eq. 4"), ("DRAGON", "A.1")."""
+    return {
+        (match[1] or "DRAGON", f"{kind}{'' if kind == 'A.' else ' '}{number}")
+        for kind, pattern in CITED.items()
+        for match in pattern.finditer(text)
+        for number in numbers(match[2])
+    }
+
+
+def table() -> set[tuple[str, str]]:
+    """What the table of symbols covers."""
+    rows = re.findall(r"^\|(?:[^|\n]*\|){3} *(\w+) *\| *([^|\n]+?) *\|$", page("notation.md"), re.MULTILINE)
+    return {(paper, where.strip()) for paper, cell in rows for where in cell.split(",") if where.strip()}
+
+
+def page(name: str) -> str:
+    return (DOCS / name).read_text("utf-8")
+
+
+def without_code(text: str) -> str:
+    return re.sub(r"`[^`\n]*`", "", re.sub(r"```.*?```", "", text, flags=re.DOTALL))
+
+
+def anchors(text: str) -> set[str]:
+    """What a page's headings are called in links."""
+    headings = re.findall(r"^#+ (.+)$", re.sub(r"```.*?```", "", text, flags=re.DOTALL), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("name", ["wire-format.md", "configuration.md", "cli.md"])
+def test_generated_parts_have_not_drifted(generate: ModuleType, name: str) -> None:
+    # Versions of Python break the lines of a help page differently.
+    assert page(name).split() == generate.rendered(name).split(), "run: python docs/generate.py"
+
+
+def test_a_changed_page_is_noticed(
+    generate: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "configuration.md").write_text(page("configuration.md").replace("`48`", "`64`"), "utf-8")
+    monkeypatch.setattr(generate, "DOCS", tmp_path)
+    text = generate.rendered("configuration.md")
+    assert text != (tmp_path / "configuration.md").read_text("utf-8")
+    assert text == page("configuration.md")
+
+
+def test_the_generator_needs_neither_ray_nor_torch() -> None:
+    script = (
+        "import runpy, sys\n"
+        "for name in ('ray', 'torch', 'transformers'): sys.modules[name] = None\n"
+        f"sys.path.insert(0, {str(ROOT)!r})\n"
+        f"module = runpy.run_path({str(DOCS / 'generate.py')!r})\n"
+        "module['rendered']('wire-format.md'), module['rendered']('configuration.md')\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_every_message_and_setting_is_described() -> None:
+    headings = re.findall(r"^### (\w+) \(tag", page("wire-format.md"), re.MULTILINE)
+    known = [cls.__name__ for union in (messages.Message, messages.LinkBody) for cls in get_args(union)]
+    assert sorted(headings) == sorted(known)
+    keys = re.findall(r"^\| `(\w+\.\w+)`", page("configuration.md"), re.MULTILINE)
+    assert keys == [each.key for each in settings_of(Config)]
+
+
+def test_every_field_of_a_link_message_has_a_meaning_or_follows_one(generate: ModuleType) -> None:
+    for cls in (messages.LinkFrame, *get_args(messages.LinkBody)):
+        comments = generate.comments_of(cls)
+        fields = [name for name in cls.__annotations__ if name != "body"]
+        assert not fields or fields[0] in comments, cls
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("(Eq. 4, Appendix A.1)", {("DRAGON", "Eq. 4"), ("DRAGON", "A.1")}),
+        ("DRAGON Eq. (1) and (2).", {("DRAGON", "Eq. 1"), ("DRAGON", "Eq. 2")}),
+        (
+            "SQS Eq. 6-8, Alg. 1",
+            {("SQS", "Eq. 6"), ("SQS", "Eq. 7"), ("SQS", "Eq. 8"), ("DRAGON", "Algorithm 1")},
+        ),
+        ("QS Eq. 5, 6", {("QS", "Eq. 5"), ("QS", "Eq. 6")}),
+        ("a law [n], n >= 1", set()),
+    ],
+)
+def test_citations_are_found(text: str, expected: set[tuple[str, str]]) -> None:
+    assert citations(text) == expected
+
+
+def test_every_cited_equation_is_in_the_table() -> None:
+    covered = table()
+    assert ("DRAGON", "Eq. 4") in covered
+    cited = {
+        (*citation, str(file.relative_to(ROOT)))
+        for file in sorted((ROOT / "tandem").rglob("*.py"))
+        for citation in citations(file.read_text("utf-8"))
+    }
+    assert len({each[:2] for each in cited}) >= 5
+    assert not {each for each in cited if each[:2] not in covered}, "add them to docs/notation.md"
+
+
+def test_the_table_names_things_that_exist() -> None:
+    for module, name in (("mixture", "target_law"), ("speculative", "residual"), ("coupled", "race")):
+        assert f"`{module}.{name}`" in page("notation.md")
+    sources = "\n".join(file.read_text("utf-8") for file in (ROOT / "tandem").rglob("*.py"))
+    cells = [row.split("|")[2] for row in page("notation.md").splitlines() if row.count("|") == 6]
+    names = {
+        word for cell in cells for code in re.findall(r"`([^`]+)`", cell) for word in re.findall(r"\w+", code)
+    }
+    assert len(names) > 30
+    assert not {name for name in names if not re.search(rf"\b{name}\b", sources)}
+
+
+@pytest.mark.parametrize("path", PAGES, ids=[path.name for path in PAGES])
+def test_links_lead_somewhere(path: Path) -> None:
+    for target in re.findall(r"\]\(([^)\s]+)\)", without_code(path.read_text("utf-8"))):
+        if "://" in target:
+            continue
+        file, _, anchor = target.partition("#")
+        there = path if not file else path.parent / file
+        assert there.exists(), target
+        if anchor:
+            assert anchor in anchors(there.read_text("utf-8")), target
+
+
+@pytest.mark.parametrize("path", PAGES, ids=[path.name for path in PAGES])
+def test_files_named_in_a_page_exist(path: Path) -> None:
+    """Paths in code quotes that begin with a folder of the repository or of the package."""
+    for name in re.findall(
+        r"`((?:tandem|tests|docs|actors|transport)/[a-z_][\w./-]*)`", path.read_text("utf-8")
+    ):
+        assert (ROOT / name).exists() or (ROOT / "tandem" / name).exists(), name
+
+
+def test_the_picture_is_well_formed() -> None:
+    root = ElementTree.parse(DOCS / "life-of-a-query.svg").getroot()
+    words = {text.strip() for each in root.iter() if (text := each.text or "").strip()}
+    assert {"Retriever", "Decoder", "DraftQueue", "Aggregator", "client", "link"} <= words
