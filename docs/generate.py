@@ -82,7 +82,7 @@ def _message(cls: type[Any]) -> str:
         lines += ["| field | wire type | bytes | meaning |", "|---|---|---|---|"]
         for field in fields:
             wire = _wire_name(str(field.type))
-            meaning = _cell(comments.get(field.name, ""))
+            meaning = _cell(comments.get(field.name) or _kinds(str(field.type)))
             lines.append(f"| `{field.name}` | {wire} | {WIRE_BYTES[wire]} | {meaning} |")
     else:
         lines.append("No fields: one byte, the tag.")
@@ -91,6 +91,12 @@ def _message(cls: type[Any]) -> str:
 
 def _wire_name(annotation: str) -> str:
     return "message" if "nested(" in annotation else annotation
+
+
+def _kinds(annotation: str) -> str:
+    """Which messages may stand in a nested field."""
+    found = re.search(r"nested\((.+?)\)", annotation)
+    return found[1] if found else ""
 
 
 def comments_of(cls: type[Any]) -> dict[str, str]:

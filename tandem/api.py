@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 import os
 import secrets
-import shutil
 import threading
 import time
 from collections.abc import AsyncGenerator, Coroutine, Iterator, Sequence
@@ -424,9 +423,6 @@ def _stop(started: list[NodeInfo], environment: dict[str, str | None]) -> None:
     ray.shutdown()
     for node in reversed(started):
         node.stop()
-    for node in started:
-        if node.directory:
-            shutil.rmtree(node.directory, ignore_errors=True)
     for name, value in environment.items():
         if value is None:
             os.environ.pop(name, None)

@@ -10,6 +10,7 @@ import contextlib
 import json
 import os
 import secrets
+import shutil
 import signal
 import socket
 import subprocess
@@ -27,7 +28,7 @@ ROLE_RESOURCE = "tandem_{role}"
 """Custom resource that a node of a role offers; an actor of that side takes a sliver of it."""
 ACTORS_PER_NODE = 6
 OBJECT_STORE_BYTES = 100_000_000  # nothing large is put there
-STOP_LIMIT_S = 15.0
+STOP_LIMIT_S = 5.0
 
 
 def node_environment() -> dict[str, str]:
@@ -66,20 +67,29 @@ class NodeInfo:
         return True
 
     def stop(self) -> None:
-        """Ask it to stop, and its processes with it; kill what is left after a while."""
-        for number, limit_s in ((signal.SIGTERM, STOP_LIMIT_S), (signal.SIGKILL, 5.0)):
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self.pid, number)
-            if self._wait(limit_s):
-                return
+        """Ask it to stop, with all that it started, and kill what is left after a while; remove its files."""
+        family = _family(self.pid)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGTERM)
+        if left := self._wait(family, STOP_LIMIT_S):
+            for pid in left:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            self._wait(left, STOP_LIMIT_S)
+        with contextlib.suppress(OSError):
+            os.unlink(self.log)
+        if self.directory:
+            shutil.rmtree(self.directory, ignore_errors=True)
 
-    def _wait(self, limit_s: float) -> bool:
+    def _wait(self, family: dict[int, str], limit_s: float) -> dict[int, str]:
+        """Wait for processes to end; returns those that still run."""
         deadline_s = time.monotonic() + limit_s
-        while time.monotonic() < deadline_s:
-            if not self.is_running() and not _group_exists(self.pid):
-                return True
-            time.sleep(0.05)
-        return False
+        while left := {pid: born for pid, born in family.items() if _born(pid) == born}:
+            self.is_running()  # reaps it, if it is our child
+            if time.monotonic() > deadline_s:
+                return left
+            time.sleep(0.02)
+        return {}
 
 
 def start_head(role: Side, *, environment: dict[str, str], host: str | None = None, port: int = 0) -> NodeInfo:
@@ -150,11 +160,27 @@ def _ray_program() -> list[str]:
     return [sys.executable, "-c", "from ray.scripts.scripts import main; main()"]
 
 
-def _group_exists(group: int) -> bool:
+def _family(root: int) -> dict[int, str]:
+    """A process and all that it started, all the way down, each with its time of birth."""
+    parents = {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        if fields := _stat(int(folder.name)):
+            parents[int(folder.name)] = int(fields[1])
+    found = {root}
+    while more := {pid for pid, parent in parents.items() if parent in found} - found:
+        found |= more
+    return {pid: born for pid in found if (born := _born(pid)) is not None}
+
+
+def _born(pid: int) -> str | None:
+    """When a process started, in clock ticks since boot, by which a reused id is told apart; None: it has ended."""
+    fields = _stat(pid)
+    return None if not fields or fields[0] == "Z" else fields[19]
+
+
+def _stat(pid: int) -> list[str]:
+    """Fields of proc(5) stat from the third on; empty if there is no such process."""
     try:
-        os.killpg(group, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return []

@@ -123,6 +123,15 @@ PAGES: tuple[str, ...] = (
     "The jury for {kind} {plural} chose {title} this time.",
 )
 
+# First sentence of a page: it names the domain in a question's own words, which is what retrieval goes by.
+HEADLINES: tuple[str, ...] = (
+    "Which {noun} to try: {kind} {plural}.",
+    "Which {noun} should you pick? A guide to {kind} {plural}.",
+    "A guide to {plural}: which {kind} {noun} to try.",
+    "What {noun} would suit you? Here are {kind} {plural}.",
+    "A {noun} to enjoy: {kind} {plural}.",
+)
+
 PAGE_REPEATS: tuple[str, ...] = (
     "Few expected {title} to do so well.",
     "Everybody speaks well of {title} these days.",

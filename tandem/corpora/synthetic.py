@@ -90,13 +90,19 @@ def make_note(rng: Random, name: str, domain: Domain, kind: str, num_filler: int
     return Note(name, domain, kind, _surround(rng, [fact], phrases.NOTE_FILLER, num_filler))
 
 
-def make_page(rng: Random, domain: Domain, kind: str, title: str, num_filler: int) -> Page:
+def make_page(
+    rng: Random, domain: Domain, kind: str, title: str, num_filler: int, *, has_headline: bool = True
+) -> Page:
     """A page with `num_filler` sentences of filler; a quarter of the pages name the title a second time."""
-    core = [rng.choice(phrases.PAGES).format(kind=kind, noun=domain.noun, plural=domain.plural, title=title)]
+    words = {"kind": kind, "noun": domain.noun, "plural": domain.plural, "title": title}
+    core = [rng.choice(phrases.PAGES).format(**words)]
     if num_filler and rng.random() < 0.25:
         core.append(rng.choice(phrases.PAGE_REPEATS).format(title=title))
         num_filler -= 1
-    return Page(domain, kind, title, _surround(rng, core, phrases.PAGE_FILLER, num_filler))
+    text = _surround(rng, core, phrases.PAGE_FILLER, num_filler)
+    if has_headline:
+        text = f"{rng.choice(phrases.HEADLINES).format(**words)} {text}"
+    return Page(domain, kind, title, text)
 
 
 def make_distractor(rng: Random, title: str, num_filler: int) -> Page:

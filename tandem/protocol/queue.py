@@ -140,8 +140,8 @@ class QueueSession:
         """The user gave the query up: both sides stop and free it."""
         if self.is_over:
             return []
-        if self.reason is not None:
-            return self._free()
+        if self.reason is not None:  # a finished cloud goes on answering a device that may not have finished
+            return self._free() if self.side is Side.DEVICE else []
         sends = [self.link.send(Cancel(reason=_CANCELLED), self.prefix, now_s)]
         return sends + self._end("cancelled", None, now_s) + self._free()
 

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from tokenizers import Tokenizer
 
 from tandem.reader import DOCUMENT_TEMPLATE, QUERY_TEMPLATE
-from tandem.reader.samples import Sample, draw_sample
+from tandem.reader.samples import Lesson, Sample, draw_sample
 from tandem.reader.tokenizer import BOS, EOS, PAD
 
 IGNORED = -100  # a label that does not count; torch's cross_entropy knows it by this number
@@ -24,10 +24,11 @@ _POOL_BATCHES = 16  # batches drawn together and sorted by length, so that littl
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Rows padded on the right. ids, labels: int64 [rows, length]; labels[:, i] is what must follow ids[:, i]."""
+    """Rows padded on the right, all [rows, length]; labels[:, i] is what must follow ids[:, i]."""
 
     ids: npt.NDArray[np.int64]
     labels: npt.NDArray[np.int64]
+    weights: npt.NDArray[np.float32]  # how much each label counts
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,45 +63,32 @@ def prompt_ids(tokenizer: Tokenizer, document: str | None, query: str) -> list[i
 
 
 def draw_batches(
-    rng: Random, tokenizer: Tokenizer, rows_per_batch: int, max_filler: int
+    rng: Random, tokenizer: Tokenizer, lesson: Lesson, rows_per_batch: int, max_filler: int, kind_weight: float
 ) -> list[Batch]:
     """A pool of `_POOL_BATCHES` training batches, rows of like length together, in random order."""
-    samples = [draw_sample(rng, "train", max_filler) for _ in range(rows_per_batch * _POOL_BATCHES)]
+    count = rows_per_batch * _POOL_BATCHES
+    samples = [draw_sample(rng, "train", max_filler, lesson=lesson) for _ in range(count)]
     pairs = sorted(((encode_row(tokenizer, sample), sample) for sample in samples), key=lambda p: len(p[0].ids))
     groups = [pairs[i : i + rows_per_batch] for i in range(0, len(pairs), rows_per_batch)]
     rng.shuffle(groups)
     pad = tokenizer.token_to_id(PAD)
-    return [collate([row for row, _ in g], [sample.is_kind_masked for _, sample in g], pad) for g in groups]
+    return [collate(group, pad, kind_weight) for group in groups]
 
 
-def draw_drill(rng: Random, tokenizer: Tokenizer, num_rows: int) -> Batch:
-    """Rows that say a run of random tokens twice, of which the second time counts.
-
-    Nothing but copying can foretell them, at every position; a few hundred such batches form the attention heads
-    that samples of the family, with four copied tokens in a row of fifty, form only after thousands.
-    """
-    length, first_id = rng.randint(8, 24), tokenizer.token_to_id(PAD) + 1
-    bos, vocab_size = tokenizer.token_to_id(BOS), tokenizer.get_vocab_size()
-    ids = np.empty((num_rows, 2 * length + 1), np.int64)
-    for r in range(num_rows):
-        run = [rng.randrange(first_id, vocab_size) for _ in range(length)]
-        ids[r] = [bos, *run, *run]
-    labels = np.full_like(ids, IGNORED)
-    labels[:, length + 1 : -1] = ids[:, length + 2 :]
-    return Batch(ids, labels)
-
-
-def collate(rows: Sequence[Row], is_kind_masked: Sequence[bool], pad: int) -> Batch:
-    """Pad rows to one length; only answer tokens count, without the kind's where it is masked."""
-    length = max(len(row.ids) for row in rows)
-    ids = np.full((len(rows), length), pad, np.int64)
-    labels = np.full((len(rows), length), IGNORED, np.int64)
-    for r, (row, masked) in enumerate(zip(rows, is_kind_masked, strict=True)):
+def collate(pairs: Sequence[tuple[Row, Sample]], pad: int, kind_weight: float = 1.0) -> Batch:
+    """Pad rows to one length; only answer tokens count, the kind's `kind_weight` times, or not where it is masked."""
+    length = max(len(row.ids) for row, _ in pairs)
+    ids = np.full((len(pairs), length), pad, np.int64)
+    labels = np.full((len(pairs), length), IGNORED, np.int64)
+    weights = np.ones((len(pairs), length), np.float32)
+    for r, (row, sample) in enumerate(pairs):
         ids[r, : len(row.ids)] = row.ids
         labels[r, row.num_prompt_tokens - 1 : len(row.ids) - 1] = row.ids[row.num_prompt_tokens :]
-        if masked:
-            labels[r, row.kind.start - 1 : row.kind.stop - 1] = IGNORED
-    return Batch(ids, labels)
+        kind = slice(row.kind.start - 1, row.kind.stop - 1)
+        weights[r, kind] = kind_weight
+        if sample.is_kind_masked:
+            labels[r, kind] = IGNORED
+    return Batch(ids, labels, weights)
 
 
 def _token_slice(offsets: Sequence[tuple[int, int]], text: str, part: str, shift: int) -> slice:

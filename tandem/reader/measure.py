@@ -58,7 +58,7 @@ def _laws(
     model: "LlamaForCausalLM", tokenizer: Tokenizer, rng: Random, case: Case, num_samples: int
 ) -> "list[tuple[Row, np.ndarray]]":
     """Rows with their laws [length, vocab], teacher-forced, for `num_samples` held-out samples of one case."""
-    rows = [encode_row(tokenizer, draw_sample(rng, "heldout", 3, case)) for _ in range(num_samples)]
+    rows = [encode_row(tokenizer, draw_sample(rng, "heldout", 3, case=case)) for _ in range(num_samples)]
     ids = torch.zeros(len(rows), max(len(row.ids) for row in rows), dtype=torch.long)
     for r, row in enumerate(rows):
         ids[r, : len(row.ids)] = torch.tensor(row.ids)

@@ -8,11 +8,12 @@ of the answer's. Pages of the answer's own kind are shown far more often than ch
 count. Knows nothing of the model.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from random import Random
 from typing import Literal
 
-from tandem.corpora.phrases import DOMAINS
+from tandem.corpora.phrases import DOMAINS, Domain
 from tandem.corpora.synthetic import (
     Question,
     Split,
@@ -30,18 +31,48 @@ Case = Literal[
     "distractor", "none",
 ]
 
-# How often each document goes with a question; any_page is the one that teaches "a page says nothing about people".
-SHARES: dict[Case, float] = {
-    "own_note": 0.20,
-    "other_person": 0.14,
-    "other_domain_note": 0.03,
-    "right_page": 0.36,
-    "any_page": 0.10,
-    "wrong_page": 0.10,
-    "unrelated_page": 0.03,
-    "distractor": 0.02,
-    "none": 0.02,
-}
+
+@dataclass(frozen=True, slots=True)
+class Lesson:
+    """What a stage of training shows: how often each document goes with a question, and how hard it is."""
+
+    shares: Mapping[Case, float]
+    near_name_share: float  # of the notes on somebody else: how many such names differ in one syllable only
+    headline_share: float  # of the pages: how many open with a headline
+
+
+# First, copying: a page's title above all. any_page is the case that teaches that a page says nothing of people.
+COPYING = Lesson(
+    {
+        "own_note": 0.20,
+        "other_person": 0.14,
+        "other_domain_note": 0.03,
+        "right_page": 0.36,
+        "any_page": 0.10,
+        "wrong_page": 0.10,
+        "unrelated_page": 0.03,
+        "distractor": 0.02,
+        "none": 0.02,
+    },
+    near_name_share=0.5,
+    headline_share=0.0,
+)
+# Then, telling people apart, which is learned only once tokens are compared at all; and pages as they are in a corpus.
+PEOPLE = Lesson(
+    {
+        "own_note": 0.27,
+        "other_person": 0.24,
+        "other_domain_note": 0.03,
+        "right_page": 0.20,
+        "any_page": 0.10,
+        "wrong_page": 0.10,
+        "unrelated_page": 0.02,
+        "distractor": 0.02,
+        "none": 0.02,
+    },
+    near_name_share=0.2,
+    headline_share=0.7,
+)
 KIND_MASKED: tuple[Case, ...] = ("right_page", "wrong_page")  # there the page's kind tells of the answer's
 
 
@@ -55,48 +86,57 @@ class Sample:
     is_kind_masked: bool
 
 
-def draw_sample(rng: Random, split: Split, max_filler: int, case: Case | None = None) -> Sample:
+def draw_sample(
+    rng: Random, split: Split, max_filler: int, *, lesson: Lesson = PEOPLE, case: Case | None = None
+) -> Sample:
     """A sample of the given split with at most `max_filler` sentences of filler; `case` is drawn unless given."""
-    chosen = rng.choices(list(SHARES), weights=list(SHARES.values()))[0] if case is None else case
+    chosen = rng.choices(list(lesson.shares), list(lesson.shares.values()))[0] if case is None else case
     domain = rng.choice(DOMAINS)
     question = make_question(rng, make_name(rng, split), domain, rng.choice(domain.kinds), make_title(rng, split))
-    document = _document(rng, split, chosen, question, rng.randint(0, max_filler))
+    document = _document(rng, split, chosen, question, rng.randint(0, max_filler), lesson)
     return Sample(chosen, document, question, chosen in KIND_MASKED)
 
 
-def _document(rng: Random, split: Split, case: Case, asked: Question, num_filler: int) -> str | None:
+def _document(
+    rng: Random, split: Split, case: Case, asked: Question, num_filler: int, lesson: Lesson
+) -> str | None:
     domain, kind = asked.domain, asked.kind
     match case:
         case "own_note":
             return make_note(rng, asked.name, domain, kind, num_filler).text
         case "other_person":
-            return make_note(rng, _other_name(rng, split, asked.name), domain, rng.choice(domain.kinds), num_filler).text
+            return make_note(rng, _other_name(rng, split, asked.name, lesson.near_name_share), domain, rng.choice(domain.kinds), num_filler).text
         case "other_domain_note":
             elsewhere = rng.choice([d for d in DOMAINS if d != domain])
             return make_note(rng, asked.name, elsewhere, rng.choice(elsewhere.kinds), num_filler).text
         case "right_page":
-            return make_page(rng, domain, kind, asked.title, num_filler).text
+            return _page(rng, domain, kind, asked.title, num_filler, lesson)
         case "any_page":
             shown = rng.choice(domain.kinds)
             title = asked.title if shown == kind else make_title(rng, split)
-            return make_page(rng, domain, shown, title, num_filler).text
+            return _page(rng, domain, shown, title, num_filler, lesson)
         case "wrong_page":
             shown = rng.choice([k for k in domain.kinds if k != kind])
-            return make_page(rng, domain, shown, make_title(rng, split), num_filler).text
+            return _page(rng, domain, shown, make_title(rng, split), num_filler, lesson)
         case "unrelated_page":
             elsewhere = rng.choice([d for d in DOMAINS if d != domain])
-            return make_page(rng, elsewhere, rng.choice(elsewhere.kinds), make_title(rng, split), num_filler).text
+            return _page(rng, elsewhere, rng.choice(elsewhere.kinds), make_title(rng, split), num_filler, lesson)
         case "distractor":
             return make_distractor(rng, make_title(rng, split), num_filler).text
         case "none":
             return None
 
 
-def _other_name(rng: Random, split: Split, name: str) -> str:
-    """A name that differs; half the time in one syllable only, the hardest to tell apart."""
+def _page(rng: Random, domain: Domain, kind: str, title: str, num_filler: int, lesson: Lesson) -> str:
+    has_headline = lesson.headline_share > 0 and rng.random() < lesson.headline_share
+    return make_page(rng, domain, kind, title, num_filler, has_headline=has_headline).text
+
+
+def _other_name(rng: Random, split: Split, name: str, near_name_share: float) -> str:
+    """A name that differs; now and then in the last syllable only, the hardest to tell apart."""
     while True:
         other = make_name(rng, split)
-        if rng.random() < 0.5:
+        if rng.random() < near_name_share:
             other = name[:-2] + other[-2:]
         if other != name and split_of(other) == split:
             return other

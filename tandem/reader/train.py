@@ -15,6 +15,7 @@ import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import torch
 from tokenizers import Tokenizer
@@ -23,18 +24,37 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from tandem.reader.batches import IGNORED, Batch, draw_batches
 from tandem.reader.measure import measure
+from tandem.reader.samples import COPYING, PEOPLE, Lesson
 from tandem.reader.tokenizer import BOS, EOS, MAX_LENGTH, PAD, save_tokenizer, train_tokenizer
+
+
+_ATTENTION = "eager"  # for rows this short several times faster to train than the fused kernel
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """One run of the optimiser, from the weights that the stage before it left (in half precision)."""
+
+    lesson: Lesson
+    num_steps: int
+    rows_per_batch: int
+    peak_rate: float  # AdamW's learning rate after warm-up; cosine to a twentieth of it
+    num_warmup_steps: int
+    kind_weight: float  # how many times the kind's tokens count in the loss
+    max_filler: tuple[tuple[float, int], ...]  # (up to this share of the steps, at most so many filler sentences)
+
+
+STAGES = (
+    Stage(COPYING, 6000, 48, 1.5e-3, 100, 1.0, ((0.25, 1), (0.4, 2), (1.0, 3))),
+    Stage(PEOPLE, 3500, 48, 1e-3, 100, 6.0, ((0.3, 1), (1.0, 3))),
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a run is: its size, length and speed of learning."""
+    """The model's size, the seed, and what the machine is asked for."""
 
     seed: int = 2024
-    num_steps: int = 6000
-    rows_per_batch: int = 48
-    peak_rate: float = 1.5e-3  # AdamW's learning rate after warm-up; cosine to a twentieth of it
-    num_warmup_steps: int = 100
     hidden: int = 256
     num_layers: int = 4
     num_heads: int = 8
@@ -58,35 +78,49 @@ def make_model(tokenizer: Tokenizer, plan: Plan) -> LlamaForCausalLM:
             bos_token_id=tokenizer.token_to_id(BOS),
             eos_token_id=tokenizer.token_to_id(EOS),
             pad_token_id=tokenizer.token_to_id(PAD),
-            attn_implementation="eager",  # for rows this short, several times faster to train than the fused kernel
+            attn_implementation=_ATTENTION,
         )
     )
 
 
 def answer_loss(model: LlamaForCausalLM, batch: Batch) -> torch.Tensor:
-    """Mean cross-entropy of the tokens that count; the vocabulary's layer runs at those positions only."""
-    labels = torch.from_numpy(batch.labels)
+    """Weighted mean cross-entropy of the tokens that count; the vocabulary's layer runs at those positions only."""
+    labels, weights = torch.from_numpy(batch.labels), torch.from_numpy(batch.weights)
     hidden = model.model(input_ids=torch.from_numpy(batch.ids), use_cache=False).last_hidden_state
     counted = labels != IGNORED  # [rows, length]
-    return F.cross_entropy(model.lm_head(hidden[counted]), labels[counted])
+    losses = F.cross_entropy(model.lm_head(hidden[counted]), labels[counted], reduction="none")
+    return (losses * weights[counted]).sum() / weights[counted].sum()
 
 
-def train(plan: Plan, out: Path) -> None:
-    """Run the plan and leave everything that loads, and that shows how it was trained, in `out`."""
-    rng = Random(plan.seed)
-    torch.manual_seed(plan.seed)
+def train(plan: Plan, out: Path, first_stage: int = 1) -> None:
+    """Run the stages from `first_stage` on; `out` holds what loads, and what shows how it came about.
+
+    From stage 2 on, `out` must hold what the stage before left there.
+    """
     torch.set_num_threads(plan.num_threads)
-    tokenizer = train_tokenizer(rng)
-    save_tokenizer(tokenizer, out)
-    model = make_model(tokenizer, plan)
-    optimizer = _make_optimizer(model, plan)
-    log = _Log(out / "training.jsonl", plan, sum(p.numel() for p in model.parameters()))
+    if first_stage == 1:
+        _start(plan, out)
+    for number in range(first_stage, len(STAGES) + 1):
+        run_stage(plan, number, out)
+
+
+def run_stage(plan: Plan, number: int, out: Path) -> None:
+    """One stage: read the weights in `out`, train, measure now and then, and leave the new weights there."""
+    stage, rng = STAGES[number - 1], Random(f"{plan.seed} stage {number}")
+    torch.manual_seed(plan.seed + number)
+    tokenizer = Tokenizer.from_file(str(out / "tokenizer.json"))
+    model = LlamaForCausalLM.from_pretrained(out, dtype=torch.float32, attn_implementation=_ATTENTION)
+    optimizer = _make_optimizer(model, stage)
+    log = _Log(out / "training.jsonl", number, stage)
     batches: list[Batch] = []
-    for step in range(plan.num_steps):
+    for step in range(stage.num_steps):
         if not batches:
-            batches = draw_batches(rng, tokenizer, plan.rows_per_batch, _max_filler(step, plan))
+            filler = _max_filler(step, stage)
+            batches = draw_batches(
+                rng, tokenizer, stage.lesson, stage.rows_per_batch, filler, stage.kind_weight
+            )
         for group in optimizer.param_groups:
-            group["lr"] = _rate(step, plan)
+            group["lr"] = _rate(step, stage)
         with torch.autocast("cpu", torch.bfloat16):  # matrix products only; weights and their updates stay fp32
             loss = answer_loss(model, batches.pop())
         loss.backward()
@@ -97,26 +131,38 @@ def train(plan: Plan, out: Path) -> None:
         if (step + 1) % plan.steps_per_measurement == 0:
             log.write(step + 1, asdict(measure(model, tokenizer)))
             _save(model, out)
+    _save(model, out)
 
 
-def _make_optimizer(model: LlamaForCausalLM, plan: Plan) -> torch.optim.Optimizer:
+def _start(plan: Plan, out: Path) -> None:
+    """Tokenizer and random weights, from the seed alone."""
+    torch.manual_seed(plan.seed)
+    tokenizer = train_tokenizer(Random(plan.seed))
+    save_tokenizer(tokenizer, out)
+    model = make_model(tokenizer, plan)
+    head = {"plan": asdict(plan), "num_parameters": sum(p.numel() for p in model.parameters())}
+    (out / "training.jsonl").write_text(json.dumps(head) + "\n")
+    _save(model, out)
+
+
+def _make_optimizer(model: LlamaForCausalLM, stage: Stage) -> torch.optim.Optimizer:
     matrices = [p for p in model.parameters() if p.ndim == 2]
     vectors = [p for p in model.parameters() if p.ndim < 2]
     groups = [{"params": matrices, "weight_decay": 0.05}, {"params": vectors, "weight_decay": 0.0}]
-    return torch.optim.AdamW(groups, lr=plan.peak_rate, betas=(0.9, 0.98), fused=True)
+    return torch.optim.AdamW(groups, lr=stage.peak_rate, betas=(0.9, 0.98), fused=True)
 
 
-def _rate(step: int, plan: Plan) -> float:
-    if step < plan.num_warmup_steps:
-        return plan.peak_rate * (step + 1) / plan.num_warmup_steps
-    done = (step - plan.num_warmup_steps) / max(1, plan.num_steps - plan.num_warmup_steps)
-    return plan.peak_rate * (0.05 + 0.95 * 0.5 * (1 + math.cos(math.pi * done)))
+def _rate(step: int, stage: Stage) -> float:
+    if step < stage.num_warmup_steps:
+        return stage.peak_rate * (step + 1) / stage.num_warmup_steps
+    done = (step - stage.num_warmup_steps) / max(1, stage.num_steps - stage.num_warmup_steps)
+    return stage.peak_rate * (0.05 + 0.95 * 0.5 * (1 + math.cos(math.pi * done)))
 
 
-def _max_filler(step: int, plan: Plan) -> int:
-    """Sentences of filler, from at most one to at most three: copying is found sooner where there is little to read."""
-    done = step / plan.num_steps
-    return 1 if done < 0.25 else 2 if done < 0.4 else 3
+def _max_filler(step: int, stage: Stage) -> int:
+    """Sentences of filler at most: copying is found sooner where there is little to read."""
+    done = step / stage.num_steps
+    return next(most for until, most in stage.max_filler if done < until)
 
 
 def _save(model: LlamaForCausalLM, out: Path) -> None:
@@ -128,16 +174,17 @@ def _save(model: LlamaForCausalLM, out: Path) -> None:
 class _Log:
     """The training log; clocks are read here only."""
 
-    def __init__(self, path: Path, plan: Plan, num_parameters: int) -> None:
-        self._path, self._losses = path, list[float]()
+    def __init__(self, path: Path, number: int, stage: Stage) -> None:
+        self._path, self._number, self._losses = path, number, list[float]()
         self._wall_s, self._cpu_s = time.perf_counter(), time.process_time()
-        path.write_text(json.dumps({"plan": asdict(plan), "num_parameters": num_parameters}) + "\n")
+        self._append({"stage": number, **asdict(stage)})
 
     def add(self, loss: float) -> None:
         self._losses.append(loss)
 
     def write(self, step: int, measured: dict[str, float]) -> None:
         line = {
+            "stage": self._number,
             "step": step,
             "loss": round(sum(self._losses) / len(self._losses), 4),
             **{key: round(value, 4) for key, value in measured.items()},
@@ -145,9 +192,12 @@ class _Log:
             "cpu_s": round(time.process_time() - self._cpu_s, 1),
         }
         self._losses.clear()
+        self._append(line)
+        print(json.dumps(line), flush=True)
+
+    def _append(self, line: dict[str, Any]) -> None:
         with self._path.open("a") as file:
             file.write(json.dumps(line) + "\n")
-        print(json.dumps(line), flush=True)
 
 
 def _main() -> None:
@@ -155,10 +205,12 @@ def _main() -> None:
     parser.add_argument("--out", type=Path, required=True, help="folder for tokenizer, weights, log and checksum")
     for name, value in asdict(Plan()).items():
         parser.add_argument("--" + name.replace("_", "-"), type=type(value), default=value)
+    parser.add_argument("--first-stage", type=int, default=1, help="2: go on from the weights in the folder")
     arguments = vars(parser.parse_args())
     out: Path = arguments.pop("out")
+    first_stage: int = arguments.pop("first_stage")
     out.mkdir(parents=True, exist_ok=True)
-    train(Plan(**arguments), out)
+    train(Plan(**arguments), out, first_stage)
 
 
 if __name__ == "__main__":
