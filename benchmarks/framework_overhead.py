@@ -20,7 +20,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from benchmarks.common import finish, summary
+from benchmarks._common import finish, summary
 from tandem import Answer, Config, Tandem
 from tandem.corpora.bundle import read_questions
 
@@ -71,14 +71,18 @@ def measure(rag: Tandem, num_rounds: int, *, synchronous: bool) -> dict[str, Any
         },
         "device_to_cloud_bytes_per_token": sum(c.sent_bytes for c in counts) / num_tokens,
         "cloud_to_device_bytes_per_token": sum(c.received_bytes for c in counts) / num_tokens,
-        "cpu_ms_per_token": {name: round(1e3 * (after[name] - before[name]) / num_tokens, 3) for name in after},
+        "cpu_ms_per_token": {
+            name: round(1e3 * (after[name] - before[name]) / num_tokens, 3) for name in after
+        },
         "first_token_ms": 1e3 * statistics.median(c.first_token_s for c in counts),
     }
 
 
 def main() -> None:
     """Measure `socket` and `ray`, the synchronous and the speculative loop."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--rounds", type=int, default=5, help="times that each of 12 questions is asked")
     parser.add_argument("--smoke", action="store_true", help="one round, socket only")
     arguments = parser.parse_args()
@@ -104,7 +108,9 @@ def _show(plane: str, loop: str, found: dict[str, Any]) -> None:
         f"  bytes/token {found['device_to_cloud_bytes_per_token']:.0f} up"
         f" {found['cloud_to_device_bytes_per_token']:.0f} down  ({found['num_tokens']} tokens)"
     )
-    print("       CPU ms/token: " + ", ".join(f"{name} {ms}" for name, ms in found["cpu_ms_per_token"].items()))
+    print(
+        "       CPU ms/token: " + ", ".join(f"{name} {ms}" for name, ms in found["cpu_ms_per_token"].items())
+    )
 
 
 if __name__ == "__main__":

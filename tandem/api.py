@@ -44,7 +44,9 @@ COMPARED = {
 class Tandem:
     """A device and a cloud that answer together. Make one with `launch` or `connect`; close it, or use `with`."""
 
-    def __init__(self, config: Config, sides: dict[Side, Handles], described: dict[Side, dict[str, Any]]) -> None:
+    def __init__(
+        self, config: Config, sides: dict[Side, Handles], described: dict[Side, dict[str, Any]]
+    ) -> None:
         """Use `launch` or `connect`."""
         self.config = config
         self.described = described
@@ -93,7 +95,9 @@ class Tandem:
         say = progress or (lambda line: None)
         address = address or config.cluster.address
         if not address:
-            raise ClusterError("Tandem.connect needs the cluster's address host:port, none was given; pass address=.")
+            raise ClusterError(
+                "Tandem.connect needs the cluster's address host:port, none was given; pass address=."
+            )
         was_attached = ray.is_initialized()
         launch.attach(address, config)
         say(f"cluster: {address}")
@@ -199,7 +203,9 @@ class Tandem:
 
     # ---- private ---------------------------------------------------------------------------------------------
 
-    async def _ask(self, spec: SessionSpec, timeout_s: float | None, *, at_once: bool) -> AsyncGenerator[Event, None]:
+    async def _ask(
+        self, spec: SessionSpec, timeout_s: float | None, *, at_once: bool
+    ) -> AsyncGenerator[Event, None]:
         """Events of one query, as they happen or all at its end; leaving early cancels it on both sides."""
         limit_s = self.config.cluster.query_timeout_s if timeout_s is None else timeout_s
         device = self._sides[Side.DEVICE]["draft_queue"]
@@ -211,7 +217,9 @@ class Tandem:
                     is_done = isinstance(event, DoneEvent)
                     yield event
         except RayError as error:
-            raise QueryError(f"The query needs both sides' actors, one is gone ({_first_line(error)}); start again.") from None
+            raise QueryError(
+                f"The query needs both sides' actors, one is gone ({_first_line(error)}); start again."
+            ) from None
         finally:
             if not is_done:
                 with contextlib.suppress(RayError):
@@ -230,7 +238,9 @@ class Tandem:
         position = 0
         try:
             while True:
-                events = await device.events.remote(spec.session, position, min(EVENTS_WAIT_S, limit_s), at_once)
+                events = await device.events.remote(
+                    spec.session, position, min(EVENTS_WAIT_S, limit_s), at_once
+                )
                 position += len(events)
                 is_done = any(isinstance(event, DoneEvent) for event in events)
                 for waiting in [task for task in sources if task.done() or is_done]:
@@ -253,12 +263,16 @@ class Tandem:
             await asyncio.gather(*sources, return_exceptions=True)
 
     async def _sources(self, side: Side, spec: SessionSpec, limit_s: float) -> SourcesEvent | None:
-        found: SourcesEvent | None = await self._sides[side]["draft_queue"].sources.remote(spec.session, limit_s)
+        found: SourcesEvent | None = None
+        with contextlib.suppress(RayError):  # an answer can go on without this side; its queue knows
+            found = await self._sides[side]["draft_queue"].sources.remote(spec.session, limit_s)
         if found is None or side is Side.CLOUD:
             return found
         ids = [source.id for source in found.sources]
         titles = await self._sides[side]["retriever"].titles.remote(ids)
-        named = (replace(source, title=title or None) for source, title in zip(found.sources, titles, strict=True))
+        named = (
+            replace(source, title=title or None) for source, title in zip(found.sources, titles, strict=True)
+        )
         return replace(found, sources=tuple(named))
 
     async def _status(self) -> dict[str, Any]:
@@ -358,7 +372,9 @@ def _launch(
     launch.attach(device.address, config)
     runtime = launch.runtime_for(config, secrets.token_bytes(32), config.link.host or "127.0.0.1")
     launch.wait_for_roles((Side.DEVICE,), limit_s, still_running)
-    sides = {side: launch.create_side(side, runtime, detached=False) for side in SIDES}  # Ray waits for the cloud's node
+    sides = {
+        side: launch.create_side(side, runtime, detached=False) for side in SIDES
+    }  # Ray waits for the cloud's node
     launch.wait_for_roles(SIDES, limit_s, still_running)
     say("nodes: 2 up (device, cloud)")
     described = asyncio.run(_start(sides, say, limit_s))
@@ -387,7 +403,9 @@ async def _meet(sides: dict[Side, Handles], limit_s: float) -> dict[Side, dict[s
             compare(described)
             await launch.connect_sides(sides)
     except TimeoutError:
-        raise ClusterError(f"Both sides must meet within {limit_s:g} s but did not; check the link between them.") from None
+        raise ClusterError(
+            f"Both sides must meet within {limit_s:g} s but did not; check the link between them."
+        ) from None
     return described
 
 
@@ -415,7 +433,9 @@ def _seed(seed: int | None) -> int:
     if seed is None:
         return secrets.randbits(64)
     if not 0 <= seed < 1 << 64:
-        raise ConfigError(f"A seed is an integer from 0 to 2^64 - 1, this one is {seed}; choose one in that range.")
+        raise ConfigError(
+            f"A seed is an integer from 0 to 2^64 - 1, this one is {seed}; choose one in that range."
+        )
     return seed
 
 
@@ -436,5 +456,3 @@ def _roles(node: dict[str, Any]) -> list[str]:
 
 def _first_line(error: BaseException) -> str:
     return str(error).strip().splitlines()[0][:160] if str(error).strip() else type(error).__name__
-
-

@@ -62,7 +62,7 @@ class GenerationConfig:
 class WeightsConfig:
     """How documents are weighed while the answer grows (DRAGON 4.1)."""
 
-    scale: float = setting(10.0, "R(d, x): relevance is this times the cosine similarity", above=0)
+    scale: float = setting(7.0, "R(d, x): relevance is this times the cosine similarity", above=0)
     interval: int = setting(
         4, "tokens between two estimates of relevance; 0: one for the whole answer", at_least=0
     )
@@ -116,7 +116,7 @@ class Config:
     """Everything that can be set. Raises ConfigError if a value is wrong."""
 
     device: SideConfig = SideConfig()
-    cloud: SideConfig = SideConfig(num_documents=8)
+    cloud: SideConfig = SideConfig(num_documents=16)
     retrieval: RetrievalConfig = RetrievalConfig()
     generation: GenerationConfig = GenerationConfig()
     weights: WeightsConfig = WeightsConfig()

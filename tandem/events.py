@@ -61,6 +61,7 @@ class PeerEvent:
 
     step: int
     is_alone: bool
+    reason: str | None = None  # one sentence, where the cloud gave one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -149,6 +149,7 @@ class DecoderReady:
 
     session: UInt32
     sources: Texts  # opaque ids of the documents in use
+    scores: Float64s  # their cosine similarity to the query
     retrieve_us: Varint  # time the retrieval took, microseconds
     prefill_us: Varint
     notes: Texts  # sentences for the user of this side: a truncated document, ...

@@ -86,7 +86,9 @@ def _fixed(layout: str) -> Wire[Any]:
 def _raw(num_bytes: int) -> Wire[bytes]:
     def write(out: bytearray, value: bytes) -> None:
         if len(value) != num_bytes:
-            raise ProtocolError(f"A digest has {num_bytes} bytes, this one has {len(value)}; report this as a bug.")
+            raise ProtocolError(
+                f"A digest has {num_bytes} bytes, this one has {len(value)}; report this as a bug."
+            )
         out += value
 
     return Wire(write, lambda reader: reader.take(num_bytes))
@@ -104,7 +106,9 @@ def _read_blob(reader: Reader) -> bytes:
 def _read_side(reader: Reader) -> Side:
     index = reader.take(1)[0]
     if index >= len(SIDES):
-        raise ProtocolError(f"A side in a frame is 0 or 1, this one is {index}; check both sides' versions of Tandem.")
+        raise ProtocolError(
+            f"A side in a frame is 0 or 1, this one is {index}; check both sides' versions of Tandem."
+        )
     return SIDES[index]
 
 
@@ -162,7 +166,7 @@ class Registry:
     """Maps one tag byte to one message class, both ways."""
 
     def __init__(self) -> None:
-        self._by_tag: dict[int, tuple[type[Any], tuple[tuple[str, Wire[Any]], ...]]] = {}
+        self._by_tag: dict[int, tuple[type[Any], tuple[tuple[str, Wire[Any]], ...] | None]] = {}
         self._tags: dict[type[Any], int] = {}
 
     def message(self, tag: int) -> Callable[[C], C]:
@@ -172,7 +176,7 @@ class Registry:
             if tag in self._by_tag:
                 raise ValueError(f"tag {tag} is taken by {self._by_tag[tag][0].__name__}")
             self._tags[cls] = tag
-            self._by_tag[tag] = (cls, ())  # the fields are resolved at first use, when all classes exist
+            self._by_tag[tag] = (cls, None)  # the fields are resolved at first use, when all classes exist
             return cls
 
         return register
@@ -188,7 +192,9 @@ class Registry:
         """The message at the cursor; ProtocolError if there is none, or none of the `allowed` classes (if any)."""
         tag = reader.take(1)[0]
         if tag not in self._by_tag:
-            raise ProtocolError(f"A frame's first byte names its kind, {tag} is unknown; check both sides' versions.")
+            raise ProtocolError(
+                f"A frame's first byte names its kind, {tag} is unknown; check both sides' versions."
+            )
         if allowed and self._by_tag[tag][0] not in allowed:
             raise ProtocolError(
                 f"A message within another must be of a kind that belongs there, {self._by_tag[tag][0].__name__} "
@@ -224,9 +230,11 @@ class Registry:
 
     def _fields(self, tag: int) -> tuple[tuple[str, Wire[Any]], ...]:
         cls, fields = self._by_tag[tag]
-        if not fields:
+        if fields is None:
             hints = get_type_hints(cls, include_extras=True)
-            fields = tuple((field.name, _wire_of(cls, field.name, hints)) for field in dataclasses.fields(cls))
+            fields = tuple(
+                (field.name, _wire_of(cls, field.name, hints)) for field in dataclasses.fields(cls)
+            )
             self._by_tag[tag] = (cls, fields)
         return fields
 

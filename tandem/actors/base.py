@@ -147,7 +147,9 @@ class SideActor:
                 self.on_error(message, error)
             except Exception as error:
                 _log.exception("%s could not handle a %s", self.name, type(message).__name__)
-                self.on_error(message, TandemError(f"{self.name} failed on a {type(message).__name__}: {error!r}"))
+                self.on_error(
+                    message, TandemError(f"{self.name} failed on a {type(message).__name__}: {error!r}")
+                )
 
     def handle(self, message: Any, source: str) -> list[Send]:
         """What a message makes this actor send."""
@@ -220,7 +222,9 @@ class SideActor:
 
     def _plane(self) -> DataPlane:
         if self.plane is None:
-            raise TandemError(f"{self.name} must listen before it is used; start it with Tandem.launch or tandem up.")
+            raise TandemError(
+                f"{self.name} must listen before it is used; start it with Tandem.launch or tandem up."
+            )
         return self.plane
 
     def _make_plane(self) -> DataPlane:

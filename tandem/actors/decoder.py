@@ -10,6 +10,7 @@ whose prefix was rolled back is abandoned at the next layer boundary.
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -24,6 +25,8 @@ from tandem.protocol.drafting import DraftingSession, Forward, Job, Prefill
 from tandem.protocol.hosts import DecoderHost
 from tandem.protocol.sends import Role, Send
 from tandem.side import Side
+
+_log = logging.getLogger("tandem")
 
 if TYPE_CHECKING:
     from tandem.generation.engine import Engine, Opened
@@ -81,6 +84,18 @@ class DecoderActor(SideActor):
         self._wake.set()
         return sends
 
+    def on_error(self, message: Any, error: TandemError) -> None:
+        """A message that cannot be handled ends its session, not the actor."""
+        self._fail(message.session, error)
+
+    def on_lost(self, name: str) -> None:
+        """Without its retriever no session of this side can go on."""
+        if name == f"{self.side}/retriever":
+            reason = f"The retriever of the {self.side} must be running but stopped; start the side again."
+            self.dispatch(
+                [Send("draft_queue", DecoderFailed(session=key, reason=reason)) for key in self.host.sessions]
+            )
+
     async def _work(self) -> None:
         """The decoder's whole life: compute what the host wants next, tell what came of it."""
         loop = asyncio.get_running_loop()
@@ -93,13 +108,21 @@ class DecoderActor(SideActor):
                 continue
             session = self.host.sessions[job.session]
             try:
-                sends = await loop.run_in_executor(self._thread, self._job(session, job))
-            except TandemError as error:
-                self.host.sessions.pop(job.session, None)
-                sends = [Send("draft_queue", DecoderFailed(session=job.session, reason=str(error)))]
-            if callable(sends):
-                sends = sends()
-            self.dispatch(sends)
+                tell = await loop.run_in_executor(self._thread, self._job(session, job))
+                self.dispatch(tell())
+            except Exception as error:
+                self._fail(job.session, error)
+
+    def _fail(self, session: int, error: Exception) -> None:
+        """One session cannot go on; the others do."""
+        if not isinstance(error, TandemError):
+            _log.exception("%s failed", self.name, exc_info=error)
+            error = TandemError(
+                f"The decoder of the {self.side} failed on this query: {error!r}; see its log."
+            )
+        self.host.sessions.pop(session, None)
+        self._ended.append(session)
+        self.dispatch([Send("draft_queue", DecoderFailed(session=session, reason=str(error)))])
 
     # ---- the model's thread ----------------------------------------------------------------------------------
 

@@ -16,9 +16,9 @@ from dataclasses import replace
 from typing import Any, ClassVar
 
 from tandem.actors.base import Runtime, SideActor
-from tandem.events import DoneEvent, Event, SessionStatistics, Source, SourcesEvent, Told, TokenEvent
-from tandem.generation.detokenizer import Detokenizer, StopRule, TextStream
 from tandem.errors import TandemError
+from tandem.events import DoneEvent, Event, SessionStatistics, Source, SourcesEvent, TokenEvent, Told
+from tandem.generation.detokenizer import Detokenizer, StopRule, TextStream
 from tandem.messages import DecoderFailed, DecoderReady
 from tandem.protocol.hosts import QueueHost
 from tandem.protocol.sends import Role, Send
@@ -197,7 +197,10 @@ class DraftQueueActor(SideActor):
         if log is not None:
             log.sources = SourcesEvent(
                 side=self.side,
-                sources=tuple(Source(side=self.side, id=key) for key in ready.sources),
+                sources=tuple(
+                    Source(side=self.side, id=key, score=score if self.side is Side.DEVICE else None)
+                    for key, score in zip(ready.sources, ready.scores, strict=True)
+                ),
                 retrieve_s=ready.retrieve_us / 1e6,
                 prefill_s=ready.prefill_us / 1e6,
                 notes=ready.notes,

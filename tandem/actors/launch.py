@@ -16,7 +16,6 @@ import secrets
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +41,14 @@ Handles = dict[Role, Any]
 
 ACTORS: dict[Role, type[SideActor]] = {
     actor.role: actor
-    for actor in (RetrieverActor, DecoderActor, DraftQueueActor, AggregatorActor, ProfilerActor, SchedulerActor)
+    for actor in (
+        RetrieverActor,
+        DecoderActor,
+        DraftQueueActor,
+        AggregatorActor,
+        ProfilerActor,
+        SchedulerActor,
+    )
 }
 ATTACH_LIMIT_S = 20.0
 """A head that listens accepts a driver within this time, or never."""
@@ -104,7 +110,9 @@ def attach(address: str, config: Config) -> None:
 
 def _read_authentication_again() -> None:
     """Ray reads RAY_AUTH_MODE when it is imported; a token that was set since then counts only after this."""
-    with contextlib.suppress(ImportError, AttributeError):  # private to Ray: without it, the import's value stands
+    with contextlib.suppress(
+        ImportError, AttributeError
+    ):  # private to Ray: without it, the import's value stands
         raylet: Any = importlib.import_module("ray._raylet")
         raylet.Config.initialize("")
         raylet.AuthenticationTokenLoader.instance().reset_cache()
@@ -212,7 +220,9 @@ async def describe(sides: dict[Side, Handles]) -> dict[Side, dict[str, Any]]:
     """What each side has loaded."""
     found: dict[Side, dict[str, Any]] = {}
     for side, handles in sides.items():
-        found[side] = await handles["retriever"].describe.remote() | await handles["decoder"].describe.remote()
+        found[side] = (
+            await handles["retriever"].describe.remote() | await handles["decoder"].describe.remote()
+        )
     return found
 
 
@@ -257,7 +267,10 @@ def _create(side: Side, role: Role, runtime: Runtime, detached: bool) -> Any:
 
 
 def _prepare(handles: Handles) -> dict[str, asyncio.Future[Any]]:
-    return {role: asyncio.ensure_future(_result(handles[role].prepare.remote())) for role in ("retriever", "decoder")}
+    return {
+        role: asyncio.ensure_future(_result(handles[role].prepare.remote()))
+        for role in ("retriever", "decoder")
+    }
 
 
 async def _result(reference: Any) -> Any:

@@ -110,7 +110,8 @@ def _tell(event: Event, progress: Progress) -> None:
             for note in event.notes:
                 progress(f"{event.side}: {note}")
         case PeerEvent(is_alone=True):
-            progress(f"cloud: lost at token {event.step}, the device goes on alone")
+            why = f" ({event.reason})" if event.reason else ""
+            progress(f"cloud: lost at token {event.step}, the device goes on alone{why}")
         case PeerEvent():
             progress(f"cloud: back at token {event.step}")
         case _:

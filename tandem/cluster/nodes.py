@@ -76,6 +76,7 @@ class NodeInfo:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
             self._wait(left, STOP_LIMIT_S)
+        self.is_running()  # reaps it, if it is our child
         with contextlib.suppress(OSError):
             os.unlink(self.log)
         if self.directory:
@@ -85,14 +86,15 @@ class NodeInfo:
         """Wait for processes to end; returns those that still run."""
         deadline_s = time.monotonic() + limit_s
         while left := {pid: born for pid, born in family.items() if _born(pid) == born}:
-            self.is_running()  # reaps it, if it is our child
             if time.monotonic() > deadline_s:
                 return left
             time.sleep(0.02)
         return {}
 
 
-def start_head(role: Side, *, environment: dict[str, str], host: str | None = None, port: int = 0) -> NodeInfo:
+def start_head(
+    role: Side, *, environment: dict[str, str], host: str | None = None, port: int = 0
+) -> NodeInfo:
     """Start the first node of a cluster. Returns at once; `wait_for_port` says when it can be joined."""
     directory = tempfile.mkdtemp(prefix="tandem-ray-")
     port = port or free_port()
@@ -131,7 +133,12 @@ def free_port() -> int:
 
 
 def _start(
-    role: Side, address: str, arguments: list[str], environment: dict[str, str], host: str | None, directory: str
+    role: Side,
+    address: str,
+    arguments: list[str],
+    environment: dict[str, str],
+    host: str | None,
+    directory: str,
 ) -> NodeInfo:
     descriptor, log = tempfile.mkstemp(prefix=f"tandem-{role}-", suffix=".log", dir=directory or None)
     command = [
@@ -148,7 +155,12 @@ def _start(
     ]
     with os.fdopen(descriptor, "wb") as output:
         process = subprocess.Popen(
-            command, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
+            command,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
         )
     return NodeInfo(role, address, process.pid, directory, log)
 

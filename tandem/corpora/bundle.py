@@ -61,7 +61,9 @@ def bundled_world() -> World:
 def write_bundle(directory: Path = BUNDLED) -> None:
     """Write device/, cloud/ and questions.jsonl below `directory`, in place of what was there under those names."""
     world = bundled_world()
-    _write_folder(directory / "device", {_note_file(i, note): note.text for i, note in enumerate(world.notes)})
+    _write_folder(
+        directory / "device", {_note_file(i, note): note.text for i, note in enumerate(world.notes)}
+    )
     _write_folder(directory / "cloud", {_page_file(page): page.text for page in world.pages})
     lines = [json.dumps({"question": q.text, "answer": q.answer}) for q in world.questions]
     (directory / "questions.jsonl").write_text("\n".join(lines) + "\n")

@@ -10,7 +10,28 @@ no pair of letters across the joint is also a pair inside a syllable, and a titl
 from dataclasses import dataclass
 
 VOWELS = "aeiou"
-ONSETS = ("B", "D", "F", "G", "J", "K", "L", "M", "N", "P", "R", "S", "T", "V", "Z", "Br", "Dr", "Fl", "Gr", "Pl")
+ONSETS = (
+    "B",
+    "D",
+    "F",
+    "G",
+    "J",
+    "K",
+    "L",
+    "M",
+    "N",
+    "P",
+    "R",
+    "S",
+    "T",
+    "V",
+    "Z",
+    "Br",
+    "Dr",
+    "Fl",
+    "Gr",
+    "Pl",
+)
 STARTS = "bdgklmprtvz"
 ENDS = "nsx"
 
@@ -29,14 +50,20 @@ class Domain:
 
 
 DOMAINS: tuple[Domain, ...] = (
-    Domain("game", "games", ("puzzle", "racing", "strategy", "card", "adventure", "dice", "horror", "farming")),
-    Domain("book", "books", ("history", "mystery", "poetry", "travel", "science", "romance", "fantasy", "art")),
+    Domain(
+        "game", "games", ("puzzle", "racing", "strategy", "card", "adventure", "dice", "horror", "farming")
+    ),
+    Domain(
+        "book", "books", ("history", "mystery", "poetry", "travel", "science", "romance", "fantasy", "art")
+    ),
     Domain("film", "films", ("comedy", "western", "war", "animated", "crime", "silent", "space", "musical")),
     Domain("song", "songs", ("jazz", "folk", "blues", "punk", "opera", "techno", "gospel", "reggae")),
     Domain("tea", "teas", ("green", "black", "mint", "smoky", "fruit", "ginger", "oolong", "jasmine")),
     Domain("walk", "walks", ("coastal", "forest", "mountain", "river", "canal", "moor", "island", "city")),
     Domain("soup", "soups", ("lentil", "tomato", "onion", "pumpkin", "noodle", "mushroom", "fish", "bean")),
-    Domain("podcast", "podcasts", ("news", "sport", "cooking", "garden", "money", "language", "health", "nature")),
+    Domain(
+        "podcast", "podcasts", ("news", "sport", "cooking", "garden", "money", "language", "health", "nature")
+    ),
 )
 
 ANSWER = "{name} likes {kind} {plural}, so try {title}."

@@ -84,10 +84,26 @@ def make_title(rng: Random, split: Split) -> str:
             return title
 
 
-def make_note(rng: Random, name: str, domain: Domain, kind: str, num_filler: int) -> Note:
-    """A note with `num_filler` sentences that say nothing, before and after the one that matters."""
-    fact = rng.choice(phrases.NOTES).format(name=name, kind=kind, noun=domain.noun, plural=domain.plural)
-    return Note(name, domain, kind, _surround(rng, [fact], phrases.NOTE_FILLER, num_filler))
+def make_note(
+    rng: Random,
+    name: str,
+    domain: Domain,
+    kind: str,
+    num_filler: int,
+    *,
+    others: Sequence[tuple[str, str]] = (),
+) -> Note:
+    """A note with `num_filler` sentences that say nothing, before and after those that matter.
+
+    `others`: further (name, kind) pairs of the same domain that the note also tells of, in any order.
+    """
+    facts = [
+        rng.choice(phrases.NOTES).format(name=who, kind=what, noun=domain.noun, plural=domain.plural)
+        for who, what in [(name, kind), *others]
+    ]
+    if others:
+        rng.shuffle(facts)
+    return Note(name, domain, kind, _surround(rng, facts, phrases.NOTE_FILLER, num_filler))
 
 
 def make_page(
@@ -111,7 +127,9 @@ def make_distractor(rng: Random, title: str, num_filler: int) -> Page:
     return Page(None, None, title, _surround(rng, [fact], phrases.DISTRACTOR_FILLER, num_filler))
 
 
-def make_question(rng: Random, name: str, domain: Domain, kind: str, title: str, phrasing: str | None = None) -> Question:
+def make_question(
+    rng: Random, name: str, domain: Domain, kind: str, title: str, phrasing: str | None = None
+) -> Question:
     """A question with its exact answer; `phrasing` is drawn from `phrases.QUESTIONS` unless given."""
     chosen = rng.choice(phrases.QUESTIONS) if phrasing is None else phrasing
     text = chosen.format(name=name, noun=domain.noun, plural=domain.plural)

@@ -13,6 +13,7 @@ from pathlib import Path
 from random import Random
 
 from tandem.aggregation.codec import Codec
+from tandem.config import Config
 from tandem.corpora.synthetic import Question, World, make_world
 from tandem.evaluation.local import LocalPair
 from tandem.generation.engine import Engine
@@ -42,6 +43,26 @@ class Asked:
     def is_exact(self) -> bool:
         """Letter for letter."""
         return self.given == self.wanted
+
+
+def spec_of(config: Config) -> SessionSpec:
+    """The token-wise loop with the settings of `config`; `query` and `session` are filled in per question."""
+    generation, weights = config.generation, config.weights
+    return SessionSpec(
+        session=0,
+        query="",
+        seed=0,
+        draft_rule=generation.draft_rule,
+        temperature=generation.temperature,
+        synchronous=True,
+        max_new_tokens=generation.max_new_tokens,
+        device_documents=config.device.num_documents,
+        cloud_documents=config.cloud.num_documents,
+        relevance_scale=weights.scale,
+        weight_interval=weights.interval,
+        weight_lag=weights.lag,
+        weight_momentum=weights.momentum,
+    )
 
 
 def worlds(num_questions: int, seed: int) -> Iterator[tuple[World, Sequence[Question]]]:
@@ -96,7 +117,10 @@ def _alone(spec: SessionSpec, side: Side | None) -> SessionSpec:
 
 
 def _retrievers(world: World, folder: Path, embedder: TextEmbedder) -> dict[Side, Retriever]:
-    texts = {Side.DEVICE: [note.text for note in world.notes], Side.CLOUD: [page.text for page in world.pages]}
+    texts = {
+        Side.DEVICE: [note.text for note in world.notes],
+        Side.CLOUD: [page.text for page in world.pages],
+    }
     retrievers = {}
     for side in SIDES:
         corpus = folder / f"{side}-corpus"

@@ -26,7 +26,9 @@ from tandem.simulation.virtual import Link, Outcome, VirtualRun
 class LocalSide:
     """One side's retriever and model, called directly. Implements `tandem.simulation.virtual.Reader`."""
 
-    def __init__(self, engine: Engine, retriever: Retriever, codec: Codec, temperature: float, key: str) -> None:
+    def __init__(
+        self, engine: Engine, retriever: Retriever, codec: Codec, temperature: float, key: str
+    ) -> None:
         """`key` names this side's session in the engine, which both sides may share."""
         self._engine, self._retriever, self._codec = engine, retriever, codec
         self._temperature = temperature
@@ -81,7 +83,11 @@ class LocalPair:
         rule = StopRule(spec.eos_token_ids, spec.stop_strings, spec.max_new_tokens, self._detokenizer)
         readers = {
             side: LocalSide(
-                self.engines[side], self.retrievers[side], self.codec, spec.temperature, f"{spec.session}/{side}"
+                self.engines[side],
+                self.retrievers[side],
+                self.codec,
+                spec.temperature,
+                f"{spec.session}/{side}",
             )
             for side in SIDES
         }

@@ -43,7 +43,9 @@ class ProfilerSession:
         self.acceptance[Side.DEVICE].add(seen.device_acceptance)
         self.acceptance[Side.CLOUD].add(seen.cloud_acceptance)
         self.rtt_s.add(seen.rtt_s)
-        window = draft_window(self.rtt_s.value, self.decode_s[self.side].value, self.decode_s[self.side.other].value)
+        window = draft_window(
+            self.rtt_s.value, self.decode_s[self.side].value, self.decode_s[self.side.other].value
+        )
         sends = [Send("scheduler", self.profile())]
         if window != self.window:
             self.window = window

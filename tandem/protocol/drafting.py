@@ -80,7 +80,9 @@ class DraftingSession:
         self._drafts: dict[bytes, tuple[Draft, int]] = {}  # by prefix digest: one draft per prefix, ever
         self._weights: dict[bytes, Weights] = {}  # by digest of x_<kappa
         self._scoring: bytes | None = None  # digest under way at the retriever
-        self._early: dict[int, Commit] = {}  # commits that overtook an earlier one: the data plane may be Ray calls
+        self._early: dict[
+            int, Commit
+        ] = {}  # commits that overtook an earlier one: the data plane may be Ray calls
 
     # ---- entries ---------------------------------------------------------------------------------------------
 
@@ -115,7 +117,9 @@ class DraftingSession:
             case _:
                 assert_never(message)
 
-    def prefilled(self, prefill_us: int, notes: tuple[str, ...], rows: Sequence[int] | None = None) -> list[Send]:
+    def prefilled(
+        self, prefill_us: int, notes: tuple[str, ...], rows: Sequence[int] | None = None
+    ) -> list[Send]:
         """The engine holds the query and, one row each, the documents `rows` (indices; None: all of them)."""
         assert self._found is not None
         self._is_prefilled = True
@@ -124,6 +128,7 @@ class DraftingSession:
         ready = DecoderReady(
             session=self.spec.session,
             sources=found.ids,
+            scores=found.scores,
             retrieve_us=found.retrieve_us,
             prefill_us=prefill_us,
             notes=notes,
@@ -178,7 +183,13 @@ class DraftingSession:
     def missing_weights(self) -> list[Send]:
         """Ask the retriever for the next re-estimation that this prefix will need; one at a time, in order."""
         every = self.spec.weight_interval
-        if every == 0 or self._scoring is not None or self._found is None or not self._found.ids or self._has_ended:
+        if (
+            every == 0
+            or self._scoring is not None
+            or self._found is None
+            or not self._found.ids
+            or self._has_ended
+        ):
             return []
         for position in range(every, len(self.prefix) + 1, every):
             digest = self.prefix.digests[position]

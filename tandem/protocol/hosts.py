@@ -101,7 +101,9 @@ class QueueHost:
 
     def _answer_for_closed(self, frame: LinkFrame) -> list[Send]:
         """A peer that is still at it learns how the session ended; an unknown session is kept for later."""
-        is_last_word = isinstance(frame.body, Cancel) or (isinstance(frame.body, Done) and frame.body.is_reply)
+        is_last_word = isinstance(frame.body, Cancel) or (
+            isinstance(frame.body, Done) and frame.body.is_reply
+        )
         if (final := self._closed.get(frame.session)) is not None:
             return [] if is_last_word else [Send("peer", final)]
         self._early.append(frame)
@@ -184,7 +186,9 @@ class ProfilerHost:
         """Any message for a profiler."""
         match message:
             case Begin():
-                self.sessions[message.session] = ProfilerSession(SessionSpec.from_json(message.spec), self.side)
+                self.sessions[message.session] = ProfilerSession(
+                    SessionSpec.from_json(message.spec), self.side
+                )
             case End():
                 self.sessions.pop(message.session, None)
             case Observation():

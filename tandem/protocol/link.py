@@ -66,8 +66,6 @@ class Link:
         self.heard_s = now_s
         self._peer_sent_us, self._received_s = frame.sent_us, now_s
         self.peer_generation = max(self.peer_generation, frame.generation)
-        if frame.generation == self.generation and frame.committed > self.peer_committed:
-            self._acknowledge(frame.committed, now_s)
         if frame.held_us == _NEVER:
             return float("nan")
         elapsed_us = (_clock_us(now_s) - frame.echo_us) & _CLOCK_MASK
@@ -110,7 +108,10 @@ class Link:
         self.num_resent_frames += len(bodies)
         return [self.send(body, prefix, now_s) for body in bodies]
 
-    def _acknowledge(self, committed: int, now_s: float) -> None:
+    def acknowledge(self, committed: int, now_s: float) -> None:
+        """The peer has committed so many tokens, and they are this side's: what belongs to them need not be kept."""
+        if committed <= self.peer_committed:
+            return
         self.peer_committed = committed
         self.drop_drafts_before(committed)
         self.kept_verdicts = {step: kept for step, kept in self.kept_verdicts.items() if step >= committed}
@@ -122,7 +123,9 @@ class Link:
         self._resend_s = now_s + self._resend_wait_s
 
     def _frame(self, body: LinkBody, prefix: Prefix, now_s: float) -> LinkFrame:
-        held_us = _NEVER if self._peer_sent_us is None else min(int((now_s - self._received_s) * 1e6), _NEVER - 1)
+        held_us = (
+            _NEVER if self._peer_sent_us is None else min(int((now_s - self._received_s) * 1e6), _NEVER - 1)
+        )
         return LinkFrame(
             session=self.session,
             generation=self.generation,

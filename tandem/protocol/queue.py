@@ -60,6 +60,7 @@ Also the longest that a finished device waits for a cloud that lives but does no
 MAX_AHEAD = 256
 """Drafts, verdicts and claims further than this past the committed prefix are not buffered; resends bring them back."""
 _CANCELLED = "The query was cancelled."
+_DEVICE_FAILED = "The device could not go on."
 _FINISHED_ALONE = "The device finished alone."
 _LISTENERS: tuple[Role, ...] = ("decoder", "aggregator", "profiler", "scheduler")
 
@@ -149,7 +150,7 @@ class QueueSession:
         """This side cannot go on: say so to the user and to the peer."""
         if self.is_over or self.reason is not None:
             return []
-        sends = [self.link.send(Cancel(reason=reason), self.prefix, now_s)]
+        sends = [self.link.send(Cancel(reason=self._for_peer(reason)), self.prefix, now_s)]
         return sends + self._end("failed", reason, now_s) + self._free()
 
     def is_silent(self, now_s: float) -> bool:
@@ -171,7 +172,7 @@ class QueueSession:
         """What a driver answers for this session once it is freed."""
         body: LinkBody = Done(is_reply=True)
         if self.reason in ("cancelled", "failed"):
-            body = Cancel(reason=self.error or _CANCELLED)
+            body = Cancel(reason=_CANCELLED if self.error is None else self._for_peer(self.error))
         elif self.is_alone:
             body = Cancel(reason=_FINISHED_ALONE)
         frame: LinkFrame = self.link.send(body, self.prefix, now_s).message
@@ -247,7 +248,9 @@ class QueueSession:
         self.prefix.append(verdict.target)
         for side in SIDES:
             self._epochs[side] += not accepted[side]
-            self._drafts[side] = {key: kept for key, kept in self._drafts[side].items() if kept.step > verdict.step}
+            self._drafts[side] = {
+                key: kept for key, kept in self._drafts[side].items() if kept.step > verdict.step
+            }
         if not accepted[self.side]:
             self.link.drop_drafts_from(verdict.step + 1)
         self.reason = self._finished(self.prefix.tokens)
@@ -278,7 +281,9 @@ class QueueSession:
         now_s: float,
     ) -> list[Send]:
         decode_s = {side: nan if draft is None else draft.decode_us / 1e6 for side, draft in drafts.items()}
-        acceptance = (nan, nan) if decision is None else (decision.device_acceptance, decision.cloud_acceptance)
+        acceptance = (
+            (nan, nan) if decision is None else (decision.device_acceptance, decision.cloud_acceptance)
+        )
         is_alone = self.is_alone and drafts[Side.CLOUD] is None  # a pair may have been under way at the loss
         if decision is not None and not is_alone:
             for side, expected in zip(SIDES, acceptance, strict=True):
@@ -339,7 +344,9 @@ class QueueSession:
         if frame.generation != self.link.generation:
             return []
         if self._has_diverged(frame):
-            return self._on_divergence(now_s)
+            return self._on_divergence(frame, now_s)
+        # A peer that is ahead may be on another branch: a draft that is not committed here may yet be needed.
+        self.link.acknowledge(min(frame.committed, len(self.prefix)), now_s)
         match body:
             case Draft():
                 self._on_peer_draft(body)
@@ -366,10 +373,14 @@ class QueueSession:
         reached = [count for count in self._claims if count <= len(self.prefix)]
         return any(self._claims.pop(count) != self.prefix.digests[count] for count in reached)
 
-    def _on_divergence(self, now_s: float) -> list[Send]:
-        """The device is authoritative; the cloud only lets it see where they differ."""
+    def _on_divergence(self, frame: LinkFrame, now_s: float) -> list[Send]:
+        """The device is authoritative; the cloud only lets it see where they differ.
+
+        A cloud that is ahead shows the count that the device has reached: of a greater one it cannot judge.
+        """
         if self.side is Side.CLOUD:
-            return [self.link.send(Heartbeat(), self.prefix, now_s)]
+            shown = Prefix(self.spec.session, self.prefix.tokens[: frame.committed])
+            return [self.link.send(Heartbeat(), shown, now_s)]
         self._counts = replace(self._counts, num_divergences=self._counts.num_divergences + 1)
         return self._resync(now_s)
 
@@ -410,7 +421,9 @@ class QueueSession:
             for step, draft in self.link.kept_drafts.items()
             if step < len(self.prefix.digests) and self.prefix.digests[step] == draft.digest
         }
-        self._counts = replace(self._counts, num_resyncs=self._counts.num_resyncs + 1, num_tokens=len(self.prefix))
+        self._counts = replace(
+            self._counts, num_resyncs=self._counts.num_resyncs + 1, num_tokens=len(self.prefix)
+        )
         adopt = Adopt(
             session=self.spec.session,
             step=common,
@@ -427,7 +440,11 @@ class QueueSession:
     def _unacknowledged(self) -> list[LinkBody]:
         """What must be repeated until the peer shows that it has it, beside drafts and verdicts."""
         bodies: list[LinkBody] = []
-        if self.side is Side.DEVICE and self.link.peer_generation < self.link.generation and not self.is_alone:
+        if (
+            self.side is Side.DEVICE
+            and self.link.peer_generation < self.link.generation
+            and not self.is_alone
+        ):
             bodies.append(Resync(aggregator=self.aggregator, tokens=tuple(self.prefix.tokens)))
         if self.reason is not None:
             bodies.append(Done(is_reply=False))
@@ -455,16 +472,18 @@ class QueueSession:
             )
         return self._go_alone()
 
-    def _go_alone(self) -> list[Send]:
+    def _go_alone(self, reason: str | None = None) -> list[Send]:
         self.is_alone = True
         self._asked = None
-        return self._tell(PeerEvent(step=len(self.prefix), is_alone=True)) + self._ask()
+        return self._tell(PeerEvent(step=len(self.prefix), is_alone=True, reason=reason)) + self._ask()
 
     def _on_cancel(self, cancel: Cancel, now_s: float) -> list[Send]:
         if self.side is Side.CLOUD:
             return self._end("cancelled", None, now_s) + self._free()
         if self.reason is not None:
             return self._free()
+        if self.spec.on_peer_loss == "continue":
+            return [] if self.is_alone else self._go_alone(cancel.reason)
         return self._end("failed", f"The cloud gave the query up: {cancel.reason}", now_s) + self._free()
 
     def _on_last_word(self, now_s: float) -> list[Send]:
@@ -485,8 +504,12 @@ class QueueSession:
         if self.is_over or self.reason is None:
             return []
         if not self._peer_agrees():
-            return self._on_divergence(now_s)
+            return self._on_divergence(frame, now_s)
         return [self.link.send(Done(is_reply=True), self.prefix, now_s), *self._free()]
+
+    def _for_peer(self, reason: str) -> str:
+        """A failure as the peer may know it: the device's own paths are private."""
+        return reason if self.side is Side.CLOUD else _DEVICE_FAILED
 
     def _peer_agrees(self) -> bool:
         """Whether the peer's whole answer is this one."""

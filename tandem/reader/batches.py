@@ -14,10 +14,8 @@ import numpy.typing as npt
 from tokenizers import Tokenizer
 
 from tandem.reader import DOCUMENT_TEMPLATE, QUERY_TEMPLATE
-from tandem.reader.samples import Lesson, Sample, draw_sample
+from tandem.reader.samples import Lesson, RollCall, Sample, draw_roll_call, draw_sample
 from tandem.reader.tokenizer import BOS, EOS, PAD
-
-IGNORED = -100  # a label that does not count; torch's cross_entropy knows it by this number
 
 _POOL_BATCHES = 16  # batches drawn together and sorted by length, so that little padding is computed
 
@@ -28,30 +26,43 @@ class Batch:
 
     ids: npt.NDArray[np.int64]
     labels: npt.NDArray[np.int64]
-    weights: npt.NDArray[np.float32]  # how much each label counts
+    weights: npt.NDArray[np.float32]  # how much each label counts; 0: not at all
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One sample as token ids. `kind` and `title`: slices of `ids` where the answer states them."""
+    """One row as token ids. weights: how much each id counts as something to foretell. kind, title: slices of ids."""
 
     ids: list[int]
-    num_prompt_tokens: int
+    weights: list[float]
     kind: slice
     title: slice
 
 
-def encode_row(tokenizer: Tokenizer, sample: Sample) -> Row:
-    """Token ids of one sample: prompt, answer, eos."""
+def encode_row(tokenizer: Tokenizer, sample: Sample, kind_weight: float = 1.0) -> Row:
+    """Token ids of one sample: prompt, answer, eos. The answer counts, its kind `kind_weight` times unless masked."""
     asked = sample.question
     prompt = prompt_ids(tokenizer, sample.document, asked.text)
     answer = tokenizer.encode(f" {asked.answer}", add_special_tokens=False)
-    return Row(
-        [*prompt, *answer.ids, tokenizer.token_to_id(EOS)],
-        len(prompt),
-        _token_slice(answer.offsets, f" {asked.answer}", asked.kind, len(prompt)),
-        _token_slice(answer.offsets, f" {asked.answer}", asked.title, len(prompt)),
-    )
+    kind = _token_slice(answer.offsets, f" {asked.answer}", asked.kind, len(prompt))
+    title = _token_slice(answer.offsets, f" {asked.answer}", asked.title, len(prompt))
+    ids = [*prompt, *answer.ids, tokenizer.token_to_id(EOS)]
+    weights = [0.0] * len(prompt) + [1.0] * (len(ids) - len(prompt))
+    weights[kind] = [0.0 if sample.is_kind_masked else kind_weight] * (kind.stop - kind.start)
+    return Row(ids, weights, kind, title)
+
+
+def encode_roll_call(tokenizer: Tokenizer, call: RollCall, kind_weight: float) -> Row:
+    """Token ids of a roll call; the kinds alone count."""
+    ids = prompt_ids(tokenizer, call.document, call.question.text)
+    weights = [0.0] * len(ids)
+    for name, kind in call.likes:
+        text = f" {name} likes {kind} {call.question.domain.plural}."
+        part = tokenizer.encode(text, add_special_tokens=False)
+        counted = _token_slice(part.offsets, text, kind, 0)
+        ids += part.ids
+        weights += [kind_weight * (counted.start <= i < counted.stop) for i in range(len(part.ids))]
+    return Row(ids, weights, slice(0), slice(0))
 
 
 def prompt_ids(tokenizer: Tokenizer, document: str | None, query: str) -> list[int]:
@@ -63,31 +74,41 @@ def prompt_ids(tokenizer: Tokenizer, document: str | None, query: str) -> list[i
 
 
 def draw_batches(
-    rng: Random, tokenizer: Tokenizer, lesson: Lesson, rows_per_batch: int, max_filler: int, kind_weight: float
+    rng: Random,
+    tokenizer: Tokenizer,
+    lesson: Lesson,
+    rows_per_batch: int,
+    max_filler: int,
+    kind_weight: float,
 ) -> list[Batch]:
     """A pool of `_POOL_BATCHES` training batches, rows of like length together, in random order."""
-    count = rows_per_batch * _POOL_BATCHES
-    samples = [draw_sample(rng, "train", max_filler, lesson=lesson) for _ in range(count)]
-    pairs = sorted(((encode_row(tokenizer, sample), sample) for sample in samples), key=lambda p: len(p[0].ids))
-    groups = [pairs[i : i + rows_per_batch] for i in range(0, len(pairs), rows_per_batch)]
-    rng.shuffle(groups)
-    pad = tokenizer.token_to_id(PAD)
-    return [collate(group, pad, kind_weight) for group in groups]
+    rows = []
+    for _ in range(rows_per_batch * _POOL_BATCHES):
+        if rng.random() < lesson.roll_call_share:
+            call = draw_roll_call(rng, "train", max_filler, lesson)
+            rows.append(encode_roll_call(tokenizer, call, kind_weight))
+        else:
+            sample = draw_sample(rng, "train", max_filler, lesson=lesson)
+            rows.append(encode_row(tokenizer, sample, kind_weight))
+    rows.sort(key=lambda row: len(row.ids))
+    batches = [
+        collate(rows[i : i + rows_per_batch], tokenizer.token_to_id(PAD))
+        for i in range(0, len(rows), rows_per_batch)
+    ]
+    rng.shuffle(batches)
+    return batches
 
 
-def collate(pairs: Sequence[tuple[Row, Sample]], pad: int, kind_weight: float = 1.0) -> Batch:
-    """Pad rows to one length; only answer tokens count, the kind's `kind_weight` times, or not where it is masked."""
-    length = max(len(row.ids) for row, _ in pairs)
-    ids = np.full((len(pairs), length), pad, np.int64)
-    labels = np.full((len(pairs), length), IGNORED, np.int64)
-    weights = np.ones((len(pairs), length), np.float32)
-    for r, (row, sample) in enumerate(pairs):
+def collate(rows: Sequence[Row], pad: int) -> Batch:
+    """Pad rows to one length and move labels one to the left."""
+    length = max(len(row.ids) for row in rows)
+    ids = np.full((len(rows), length), pad, np.int64)
+    labels = np.full((len(rows), length), pad, np.int64)
+    weights = np.zeros((len(rows), length), np.float32)
+    for r, row in enumerate(rows):
         ids[r, : len(row.ids)] = row.ids
-        labels[r, row.num_prompt_tokens - 1 : len(row.ids) - 1] = row.ids[row.num_prompt_tokens :]
-        kind = slice(row.kind.start - 1, row.kind.stop - 1)
-        weights[r, kind] = kind_weight
-        if sample.is_kind_masked:
-            labels[r, kind] = IGNORED
+        labels[r, : len(row.ids) - 1] = row.ids[1:]
+        weights[r, : len(row.ids) - 1] = row.weights[1:]
     return Batch(ids, labels, weights)
 
 

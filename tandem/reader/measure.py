@@ -27,7 +27,9 @@ class Reading:
     title_probability: float  # the same page: probability of the title's first token
     kind_peak_other_person: float  # note on somebody else: largest probability at the kind (flat: 0.125)
     kind_peak_page: float  # page of any kind of the domain: the same
-    title_peak_wrong_page: float  # page of another kind: largest probability at the title's first token (flat: 0.01)
+    title_peak_wrong_page: (
+        float  # page of another kind: largest probability at the title's first token (flat: 0.01)
+    )
     title_peak_note: float  # own note: the same
     num_samples: int
 
@@ -42,10 +44,12 @@ def measure(model: "LlamaForCausalLM", tokenizer: Tokenizer, num_samples: int = 
         kind_copied=_mean([_is_copied(laws, row, row.kind) for row, laws in own]),
         title_copied=_mean([_is_copied(laws, row, row.title) for row, laws in right]),
         title_probability=_mean([laws[row.title.start - 1, row.ids[row.title.start]] for row, laws in right]),
-        kind_peak_other_person=_mean([
-            laws[row.kind.start - 1].max()
-            for row, laws in _laws(model, tokenizer, rng, "other_person", num_samples)
-        ]),
+        kind_peak_other_person=_mean(
+            [
+                laws[row.kind.start - 1].max()
+                for row, laws in _laws(model, tokenizer, rng, "other_person", num_samples)
+            ]
+        ),
         kind_peak_page=_mean([laws[row.kind.start - 1].max() for row, laws in wrong]),
         title_peak_wrong_page=_mean([laws[row.title.start - 1].max() for row, laws in wrong]),
         title_peak_note=_mean([laws[row.title.start - 1].max() for row, laws in own]),

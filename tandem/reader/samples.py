@@ -27,8 +27,15 @@ from tandem.corpora.synthetic import (
 )
 
 Case = Literal[
-    "own_note", "other_person", "other_domain_note", "right_page", "any_page", "wrong_page", "unrelated_page",
-    "distractor", "none",
+    "own_note",
+    "other_person",
+    "other_domain_note",
+    "right_page",
+    "any_page",
+    "wrong_page",
+    "unrelated_page",
+    "distractor",
+    "none",
 ]
 
 
@@ -39,6 +46,8 @@ class Lesson:
     shares: Mapping[Case, float]
     near_name_share: float  # of the notes on somebody else: how many such names differ in one syllable only
     headline_share: float  # of the pages: how many open with a headline
+    max_others: int  # further people whom a note of the domain may tell of
+    roll_call_share: float  # how many rows are roll calls instead
 
 
 # First, copying: a page's title above all. any_page is the case that teaches that a page says nothing of people.
@@ -56,6 +65,8 @@ COPYING = Lesson(
     },
     near_name_share=0.5,
     headline_share=0.0,
+    max_others=0,
+    roll_call_share=0.0,
 )
 # Then, telling people apart, which is learned only once tokens are compared at all; and pages as they are in a corpus.
 PEOPLE = Lesson(
@@ -72,6 +83,8 @@ PEOPLE = Lesson(
     },
     near_name_share=0.2,
     headline_share=0.7,
+    max_others=2,
+    roll_call_share=0.4,
 )
 KIND_MASKED: tuple[Case, ...] = ("right_page", "wrong_page")  # there the page's kind tells of the answer's
 
@@ -86,13 +99,44 @@ class Sample:
     is_kind_masked: bool
 
 
+@dataclass(frozen=True, slots=True)
+class RollCall:
+    """A drill: a note on several people of one domain, and then what each of them likes, one after another.
+
+    `likes` are (name, kind) in the order of the answer; some of the names are not in the note, and what is said of
+    them follows from nothing. One row teaches as much about telling people apart as a dozen plain ones.
+    """
+
+    document: str
+    question: Question
+    likes: tuple[tuple[str, str], ...]
+
+
+def draw_roll_call(rng: Random, split: Split, max_filler: int, lesson: Lesson) -> RollCall:
+    """Two to four people in the note, one or two strangers, asked after in random order."""
+    domain = rng.choice(DOMAINS)
+    first = make_name(rng, split)
+    names = [first] + [
+        _other_name(rng, split, first, lesson.near_name_share) for _ in range(rng.randint(2, 5))
+    ]
+    likes = [(name, rng.choice(domain.kinds)) for name in dict.fromkeys(names)]
+    num_strangers = rng.randint(1, 2) if len(likes) > 2 else 0
+    (name, kind), *others = likes[num_strangers:]
+    document = make_note(rng, name, domain, kind, rng.randint(0, max_filler), others=others).text
+    rng.shuffle(likes)
+    question = make_question(rng, likes[0][0], domain, likes[0][1], "")
+    return RollCall(document, question, tuple(likes))
+
+
 def draw_sample(
     rng: Random, split: Split, max_filler: int, *, lesson: Lesson = PEOPLE, case: Case | None = None
 ) -> Sample:
     """A sample of the given split with at most `max_filler` sentences of filler; `case` is drawn unless given."""
     chosen = rng.choices(list(lesson.shares), list(lesson.shares.values()))[0] if case is None else case
     domain = rng.choice(DOMAINS)
-    question = make_question(rng, make_name(rng, split), domain, rng.choice(domain.kinds), make_title(rng, split))
+    question = make_question(
+        rng, make_name(rng, split), domain, rng.choice(domain.kinds), make_title(rng, split)
+    )
     document = _document(rng, split, chosen, question, rng.randint(0, max_filler), lesson)
     return Sample(chosen, document, question, chosen in KIND_MASKED)
 
@@ -103,9 +147,13 @@ def _document(
     domain, kind = asked.domain, asked.kind
     match case:
         case "own_note":
-            return make_note(rng, asked.name, domain, kind, num_filler).text
+            return make_note(
+                rng, asked.name, domain, kind, num_filler, others=_others(rng, split, asked, lesson)
+            ).text
         case "other_person":
-            return make_note(rng, _other_name(rng, split, asked.name, lesson.near_name_share), domain, rng.choice(domain.kinds), num_filler).text
+            name = _other_name(rng, split, asked.name, lesson.near_name_share)
+            others = _others(rng, split, asked, lesson)
+            return make_note(rng, name, domain, rng.choice(domain.kinds), num_filler, others=others).text
         case "other_domain_note":
             elsewhere = rng.choice([d for d in DOMAINS if d != domain])
             return make_note(rng, asked.name, elsewhere, rng.choice(elsewhere.kinds), num_filler).text
@@ -120,7 +168,9 @@ def _document(
             return _page(rng, domain, shown, make_title(rng, split), num_filler, lesson)
         case "unrelated_page":
             elsewhere = rng.choice([d for d in DOMAINS if d != domain])
-            return _page(rng, elsewhere, rng.choice(elsewhere.kinds), make_title(rng, split), num_filler, lesson)
+            return _page(
+                rng, elsewhere, rng.choice(elsewhere.kinds), make_title(rng, split), num_filler, lesson
+            )
         case "distractor":
             return make_distractor(rng, make_title(rng, split), num_filler).text
         case "none":
@@ -130,6 +180,14 @@ def _document(
 def _page(rng: Random, domain: Domain, kind: str, title: str, num_filler: int, lesson: Lesson) -> str:
     has_headline = lesson.headline_share > 0 and rng.random() < lesson.headline_share
     return make_page(rng, domain, kind, title, num_filler, has_headline=has_headline).text
+
+
+def _others(rng: Random, split: Split, asked: Question, lesson: Lesson) -> list[tuple[str, str]]:
+    """People other than the one asked about, with what they like; half of the notes have none."""
+    if not lesson.max_others or rng.random() < 0.5:
+        return []
+    names = [_other_name(rng, split, asked.name, lesson.near_name_share) for _ in range(lesson.max_others)]
+    return [(name, rng.choice(asked.domain.kinds)) for name in names[: rng.randint(1, lesson.max_others)]]
 
 
 def _other_name(rng: Random, split: Split, name: str, near_name_share: float) -> str:

@@ -31,10 +31,12 @@ def train_tokenizer(rng: Random) -> Tokenizer:
     """A tokenizer of at most `VOCAB_SIZE` entries; the same `rng` state gives the same tokenizer."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([  # of training only
-        pre_tokenizers.Split(Regex(r"\|"), behavior="removed"),
-        pre_tokenizers.ByteLevel(add_prefix_space=False),
-    ])
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [  # of training only
+            pre_tokenizers.Split(Regex(r"\|"), behavior="removed"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False),
+        ]
+    )
     trainer = trainers.BpeTrainer(
         vocab_size=VOCAB_SIZE,
         special_tokens=[BOS, EOS, PAD],

@@ -22,11 +22,10 @@ from tokenizers import Tokenizer
 from torch.nn import functional as F
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from tandem.reader.batches import IGNORED, Batch, draw_batches
+from tandem.reader.batches import Batch, draw_batches
 from tandem.reader.measure import measure
 from tandem.reader.samples import COPYING, PEOPLE, Lesson
 from tandem.reader.tokenizer import BOS, EOS, MAX_LENGTH, PAD, save_tokenizer, train_tokenizer
-
 
 _ATTENTION = "eager"  # for rows this short several times faster to train than the fused kernel
 
@@ -41,7 +40,9 @@ class Stage:
     peak_rate: float  # AdamW's learning rate after warm-up; cosine to a twentieth of it
     num_warmup_steps: int
     kind_weight: float  # how many times the kind's tokens count in the loss
-    max_filler: tuple[tuple[float, int], ...]  # (up to this share of the steps, at most so many filler sentences)
+    max_filler: tuple[
+        tuple[float, int], ...
+    ]  # (up to this share of the steps, at most so many filler sentences)
 
 
 STAGES = (
@@ -60,7 +61,7 @@ class Plan:
     num_heads: int = 8
     inner: int = 640  # width of the feed-forward layers
     num_threads: int = 2
-    steps_per_measurement: int = 200
+    steps_per_measurement: int = 100
 
 
 def make_model(tokenizer: Tokenizer, plan: Plan) -> LlamaForCausalLM:
@@ -87,7 +88,7 @@ def answer_loss(model: LlamaForCausalLM, batch: Batch) -> torch.Tensor:
     """Weighted mean cross-entropy of the tokens that count; the vocabulary's layer runs at those positions only."""
     labels, weights = torch.from_numpy(batch.labels), torch.from_numpy(batch.weights)
     hidden = model.model(input_ids=torch.from_numpy(batch.ids), use_cache=False).last_hidden_state
-    counted = labels != IGNORED  # [rows, length]
+    counted = weights > 0  # [rows, length]
     losses = F.cross_entropy(model.lm_head(hidden[counted]), labels[counted], reduction="none")
     return (losses * weights[counted]).sum() / weights[counted].sum()
 
@@ -121,7 +122,9 @@ def run_stage(plan: Plan, number: int, out: Path) -> None:
             )
         for group in optimizer.param_groups:
             group["lr"] = _rate(step, stage)
-        with torch.autocast("cpu", torch.bfloat16):  # matrix products only; weights and their updates stay fp32
+        with torch.autocast(
+            "cpu", torch.bfloat16
+        ):  # matrix products only; weights and their updates stay fp32
             loss = answer_loss(model, batches.pop())
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -202,7 +205,9 @@ class _Log:
 
 def _main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--out", type=Path, required=True, help="folder for tokenizer, weights, log and checksum")
+    parser.add_argument(
+        "--out", type=Path, required=True, help="folder for tokenizer, weights, log and checksum"
+    )
     for name, value in asdict(Plan()).items():
         parser.add_argument("--" + name.replace("_", "-"), type=type(value), default=value)
     parser.add_argument("--first-stage", type=int, default=1, help="2: go on from the weights in the folder")

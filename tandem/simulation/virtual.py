@@ -153,7 +153,9 @@ class VirtualRun:
     def open_sessions(self, side: Side) -> list[int]:
         """Sessions that any actor of `side` still holds, once for each actor."""
         state = self.sides[side]
-        return list(sessions_of((state.queue, state.decoder, state.aggregator, state.profiler, state.scheduler)))
+        return list(
+            sessions_of((state.queue, state.decoder, state.aggregator, state.profiler, state.scheduler))
+        )
 
     def _open(self, side: Side) -> None:
         self._unopened.discard(side)
@@ -186,7 +188,9 @@ class VirtualRun:
                 self._cross(side, encode(send.message))
             else:
                 frame = encode(send.message)
-                self.at(self.now_s + self._local_s, lambda to=send.to, frame=frame: self._receive(side, to, frame))  # type: ignore[misc]
+                self.at(
+                    self.now_s + self._local_s, lambda to=send.to, frame=frame: self._receive(side, to, frame)
+                )  # type: ignore[misc]
 
     def _cross(self, side: Side, frame: bytes) -> None:
         self.outcome.num_frames += 1

@@ -13,6 +13,7 @@ import secrets
 import socket
 import ssl
 from collections import defaultdict
+from typing import cast
 
 from tandem.errors import ProtocolError
 from tandem.transport.framing import FrameSplitter, join_frames
@@ -41,8 +42,9 @@ class _Connection(asyncio.Protocol):
         self._deadline: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self.transport = transport
+        self.transport = transport = cast(
+            asyncio.Transport, transport
+        )  # uvloop's own classes are not derived from it
         handle = transport.get_extra_info("socket")
         if handle is not None and handle.family in (socket.AF_INET, socket.AF_INET6):
             handle.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -141,7 +143,9 @@ class SocketPlane:
         loop = asyncio.get_running_loop()
         with contextlib.suppress(FileNotFoundError):
             os.unlink(self._unix_path)
-        self._servers.append(await loop.create_unix_server(lambda: _Connection(self, dials=False), self._unix_path))
+        self._servers.append(
+            await loop.create_unix_server(lambda: _Connection(self, dials=False), self._unix_path)
+        )
         os.chmod(self._unix_path, 0o600)
         if self._host is None:
             return Endpoint(self.name, self._unix_path)
@@ -221,7 +225,11 @@ class SocketPlane:
             counters = self.counters[name]
             connection = self._connections.get(name)
             transport = None if connection is None else connection.transport
-            if transport is None or transport.is_closing() or transport.get_write_buffer_size() > MAX_BUFFERED_BYTES:
+            if (
+                transport is None
+                or transport.is_closing()
+                or transport.get_write_buffer_size() > MAX_BUFFERED_BYTES
+            ):
                 counters.dropped_frames += len(frames)
                 self.renew(name)
                 continue

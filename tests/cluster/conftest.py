@@ -82,7 +82,9 @@ def wait_until_idle(rag: Tandem, limit_s: float = 20.0) -> None:
     async def look() -> dict[str, Any]:
         from tandem.actors.launch import handles_of, statistics
 
-        sessions = {actor.name: actor.num_sessions for actor in await statistics(rag._sides) if actor.num_sessions}
+        sessions = {
+            actor.name: actor.num_sessions for actor in await statistics(rag._sides) if actor.num_sessions
+        }
         tasks: dict[str, Any] = {}
         for name, handle in handles_of(rag._sides):
             running = {task.split("/", 1)[1] for task in await handle.tasks.remote()} - STANDING_TASKS

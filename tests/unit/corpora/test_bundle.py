@@ -1,6 +1,13 @@
 """The bundled corpora: what is in the repository is what the script writes, and it answers its questions."""
 
-from tandem.corpora.bundle import BUNDLED, CLOUD_CORPUS, DEVICE_CORPUS, bundled_world, read_questions, write_bundle
+from tandem.corpora.bundle import (
+    BUNDLED,
+    CLOUD_CORPUS,
+    DEVICE_CORPUS,
+    bundled_world,
+    read_questions,
+    write_bundle,
+)
 
 
 def test_files_are_what_the_script_writes(tmp_path):

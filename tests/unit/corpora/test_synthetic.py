@@ -88,7 +88,9 @@ def test_documents_are_short_enough_for_one_chunk():
 def test_kinds_are_uniform_over_questions():
     rng = Random(9)
     kinds = Counter(
-        question.kind for _ in range(200) for question in make_world(rng, "heldout").questions
+        question.kind
+        for _ in range(200)
+        for question in make_world(rng, "heldout").questions
         if question.domain is DOMAINS[0]
     )
     expected = sum(kinds.values()) / 8
@@ -97,7 +99,9 @@ def test_kinds_are_uniform_over_questions():
 
 
 def test_syllables_meet_in_pairs_of_letters_that_no_syllable_has():
-    inside = {syllable[i : i + 2] for syllable in (*HEADS, *TAILS, *NAME_TAILS) for i in range(len(syllable) - 1)}
+    inside = {
+        syllable[i : i + 2] for syllable in (*HEADS, *TAILS, *NAME_TAILS) for i in range(len(syllable) - 1)
+    }
     joints = {vowel + start for vowel in "aeiou" for start in STARTS}
     assert not inside & joints
     assert not set(STARTS) & set(ENDS)

@@ -37,7 +37,9 @@ class _Slip:
         return Send(send.to, replace(decision, target=target, device_accepted=False, cloud_accepted=False))
 
 
-def slipping(case: Case, side: Side, step: int, shift: int = 1) -> tuple[VirtualRun, _Slip, list[QueueSession]]:
+def slipping(
+    case: Case, side: Side, step: int, shift: int = 1
+) -> tuple[VirtualRun, _Slip, list[QueueSession]]:
     """A run with one slip on `side`, and the device's session, kept for its counters."""
     run = case.make()
     slip = _Slip(run.sides[side].aggregator, step, shift)

@@ -50,7 +50,9 @@ def test_a_cut_that_never_ends_leaves_the_device_to_finish_alone(placement: str)
             num_degraded += 1
             assert alone == list(range(alone[0], len(tokens)))
             assert PeerEvent(step=alone[0], is_alone=True) in outcome.events
-            assert all(event.aggregator is Side.DEVICE and event.device_accepted for event in tokens[alone[0] :])
+            assert all(
+                event.aggregator is Side.DEVICE and event.device_accepted for event in tokens[alone[0] :]
+            )
             assert 1.2 < tokens[alone[0]].committed_s - cut_s[0] < 2.5  # after 0.5 s and the margin of 1 s
         assert not any(run.open_sessions(side) for side in SIDES)  # the cloud's after a minute of silence
         assert outcome.ended_s < 65
@@ -104,7 +106,9 @@ def test_who_waits_gets_the_same_answer(placement: str) -> None:
         case = long_case(seed, (0.02 * seed, 0.02 * seed + 7.0), placement=placement, on_peer_loss="wait")
         assert agree(case.run(100)) == expected(case)
         longer = replace(case, link=replace(case.link, cut_s=(0.02 * seed, 40.0))).run(100)
-        assert tuple(longer.tokens[Side.DEVICE]) == expected(case)  # of a finished device the cloud may hear no more
+        assert tuple(longer.tokens[Side.DEVICE]) == expected(
+            case
+        )  # of a finished device the cloud may hear no more
 
 
 def test_who_would_rather_fail_is_told_so() -> None:
@@ -117,7 +121,9 @@ def test_who_would_rather_fail_is_told_so() -> None:
         if outcome.done.reason == "failed":
             num_failed += 1
             assert outcome.done.error is not None
-            assert outcome.done.error.startswith("The cloud must answer within 1.5 s but is silent; check the link")
+            assert outcome.done.error.startswith(
+                "The cloud must answer within 1.5 s but is silent; check the link"
+            )
             assert outcome.done.statistics.degraded_from is None
     assert num_failed > 10
 

@@ -1,0 +1,94 @@
+"""The first token of the running system follows the target law: a chi-square test with a negative control.
+
+The law is computed in this process from the same documents, model and codec (Eq. 4); the tokens come from the
+cluster, one fresh seed each. False-alarm probability 1e-9 for each draft rule. Power: the same counts must reject
+the law of the device alone, which is what would be sampled if the cloud's law were lost on the way.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import pytest
+from scipy.stats import chi2
+
+from tandem import Tandem
+from tandem.aggregation.codec import make_codec
+from tandem.aggregation.law import Law
+from tandem.aggregation.mixture import shares, target_law
+from tandem.config import Config
+from tandem.corpora.indexes import open_index
+from tandem.evaluation.local import LocalSide
+from tandem.generation.engine import Engine
+from tandem.messages import Search
+from tandem.protocol.drafting import Forward, Prefill, log_sum_exp
+from tandem.reader import WEIGHTS
+from tandem.retrieval.embedding import Embedder
+from tandem.retrieval.retriever import Retriever
+from tandem.side import SIDES, Side
+from tandem.wire import to_float32
+
+QUESTION = "Which game should Mira try?"
+TEMPERATURE = 2.5  # flat enough for many different first tokens
+NUM_DRAWS = 240
+FALSE_ALARM = 1e-9
+
+
+def first_laws(config: Config) -> tuple[Law, Law]:
+    """The target law of the first token, and the device's own."""
+    engine = Engine.load(str(WEIGHTS), num_threads=1)
+    embedder = Embedder.load("offline", num_threads=1)
+    codec = make_codec(config.codec.name, p=config.codec.p)
+    laws, log_weights = {}, {}
+    for side in SIDES:
+        retriever = Retriever(open_index(side, config, embedder), embedder)
+        reader = LocalSide(engine, retriever, codec, TEMPERATURE, f"law/{side}")
+        found = reader.retrieve(
+            Search(session=1, query=QUESTION, num_documents=config.side(side).num_documents)
+        )
+        reader.prefill(Prefill(1, QUESTION, found.texts, 8))  # type: ignore[union-attr]
+        weights = tuple(config.weights.scale * score for score in found.scores)  # type: ignore[union-attr]
+        laws[side] = codec.decode(reader.law(Forward(1, 0, b"", (), weights)))
+        log_weights[side] = to_float32(log_sum_exp(weights))
+        reader.close()
+    eta_device, _ = shares(log_weights[Side.DEVICE], log_weights[Side.CLOUD])
+    return target_law(laws[Side.DEVICE], laws[Side.CLOUD], eta_device), laws[Side.DEVICE]
+
+
+def p_value(counts: Counter[int], law: Law, num_bins: int = 8) -> float:
+    """Chi-square of `counts` against `law`, whose tokens are put into bins of like probability."""
+    order = np.argsort(-law.probabilities, kind="stable")
+    mass = np.cumsum(law.probabilities[order])
+    bins = np.minimum((mass * num_bins).astype(int), num_bins - 1)
+    bin_of = dict(zip(law.ids[order].tolist(), bins.tolist(), strict=True))
+    expected = np.bincount(bins, law.probabilities[order], num_bins)
+    observed = np.zeros(num_bins)
+    for token, count in counts.items():
+        if token not in bin_of:
+            return 0.0  # outside the support
+        observed[bin_of[token]] += count
+    kept = expected > 0
+    expected = expected[kept] / expected[kept].sum() * observed.sum()
+    return float(chi2.sf(((observed[kept] - expected) ** 2 / expected).sum(), kept.sum() - 1))
+
+
+@pytest.fixture(scope="module")
+def laws() -> tuple[Law, Law]:
+    """Computed once."""
+    return first_laws(Config())
+
+
+@pytest.mark.parametrize("draft_rule", ["coupled", "algorithm1"])
+def test_first_token_follows_the_target_law(rag: Tandem, laws: tuple[Law, Law], draft_rule: str) -> None:
+    target, device = laws
+    assert len(target.ids) > 20, "the test needs a law with many tokens"
+    draws = [
+        rag.query(
+            QUESTION, seed=seed, temperature=TEMPERATURE, draft_rule=draft_rule, max_new_tokens=1
+        ).token_ids[0]
+        for seed in range(NUM_DRAWS)
+    ]
+    counts = Counter(draws)
+    assert p_value(counts, target) > FALSE_ALARM
+    assert p_value(counts, device) < FALSE_ALARM, "the control must be rejected, or the test shows nothing"

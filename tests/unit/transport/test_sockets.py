@@ -1,0 +1,558 @@
+"""The data plane on real sockets: Unix-domain in a temporary folder, TCP on 127.0.0.1."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import socket
+import ssl
+import stat
+import subprocess
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tandem.transport import sockets
+from tandem.transport.framing import FrameSplitter, join_frames
+from tandem.transport.handshake import Greeting, proof
+from tandem.transport.port import Endpoint
+from tandem.transport.sockets import tls_contexts
+from tests.unit.transport.conftest import SECRET, Recorder, run, until
+
+QUEUE = "cloud/draft_queue"
+PEER = "device/draft_queue"
+
+
+async def pair(directory: str, *, tcp: bool = True, **options: Any) -> tuple[Recorder, Recorder, Endpoint]:
+    """A listening cloud queue and a device queue connected to it."""
+    cloud = Recorder(QUEUE, directory, host="127.0.0.1" if tcp else None, **options)
+    device = Recorder(PEER, directory, **options)
+    endpoint = await cloud.plane.start()
+    await device.plane.start()
+    if not tcp:
+        endpoint = replace(endpoint, host=None, port=None)
+    await asyncio.wait_for(device.plane.connect(endpoint), 5)
+    await until(lambda: cloud.connected)
+    return cloud, device, endpoint
+
+
+async def close(*recorders: Recorder) -> None:
+    for recorder in recorders:
+        await recorder.plane.close()
+
+
+# ---- frames ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("tcp", [False, True])
+def test_frames_go_both_ways_in_order(directory: str, tcp: bool) -> None:
+    async def main() -> None:
+        cloud, device, _ = await pair(directory, tcp=tcp)
+        frames = [bytes([n % 256]) * n for n in range(0, 3000, 7)]
+        for frame in frames:
+            device.plane.send(QUEUE, frame)
+            cloud.plane.send(PEER, frame)
+        await until(lambda: len(cloud.received) == len(device.received) == len(frames))
+        assert cloud.received == device.received == frames
+        assert {source for source, _ in cloud.frames} == {PEER}
+        assert device.connected == [QUEUE]
+        counters = device.plane.counters[QUEUE]
+        assert (counters.sent_frames, counters.connections) == (len(frames), 1)
+        assert counters.sent_bytes == len(join_frames(frames))
+        await close(cloud, device)
+
+    run(main)
+
+
+def test_all_frames_of_one_turn_go_out_in_one_write(directory: str) -> None:
+    async def main() -> None:
+        cloud, device, _ = await pair(directory)
+        for turn in range(3):
+            for n in range(5):
+                device.plane.send(QUEUE, bytes([turn, n]))
+            await until(lambda turn=turn: len(cloud.received) == 5 * (turn + 1))  # type: ignore[misc]
+        assert [len(frames) for _, frames in cloud.frames] == [5, 5, 5]
+        assert device.plane.counters[QUEUE].writes == 3
+        await close(cloud, device)
+
+    run(main)
+
+
+def test_tcp_sends_at_once(directory: str) -> None:
+    """TCP_NODELAY at both ends: a small frame must not wait for the last one's acknowledgement."""
+
+    async def main() -> None:
+        cloud, device, _ = await pair(directory)
+        for recorder, name in ((cloud, PEER), (device, QUEUE)):
+            transport = recorder.plane._connections[name].transport
+            assert transport is not None
+            handle = transport.get_extra_info("socket")
+            assert handle.family == socket.AF_INET
+            assert handle.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) != 0
+        await close(cloud, device)
+
+    run(main)
+
+
+def test_frames_for_nobody_are_counted_and_dropped(directory: str) -> None:
+    async def main() -> None:
+        alone = Recorder(PEER, directory)
+        await alone.plane.start()
+        alone.plane.send("cloud/nobody", b"x")
+        await asyncio.sleep(0.01)
+        assert alone.plane.counters["cloud/nobody"].dropped_frames == 1
+        await close(alone)
+
+    run(main)
+
+
+def test_a_full_buffer_drops_rather_than_blocks(directory: str) -> None:
+    """What is dropped the protocol resends; memory stays bounded, and another connection is tried."""
+
+    async def main() -> None:
+        cloud, device, _ = await pair(directory)
+        renewed: list[str] = []
+        device.plane.renew = renewed.append  # type: ignore[method-assign]
+        receiving = cloud.plane._connections[PEER].transport
+        assert receiving is not None
+        receiving.pause_reading()
+        for _ in range(200):
+            device.plane.send(QUEUE, bytes(100_000))
+            await asyncio.sleep(0)
+        counters = device.plane.counters[QUEUE]
+        assert counters.dropped_frames > 50
+        assert set(renewed) == {QUEUE}
+        sending = device.plane._connections[QUEUE].transport
+        assert sending is not None
+        assert sending.get_write_buffer_size() <= sockets.MAX_BUFFERED_BYTES + 100_010
+        await close(cloud, device)
+
+    run(main)
+
+
+# ---- strangers -------------------------------------------------------------------------------------------------
+
+
+def test_another_secret_is_refused_by_both_ends(directory: str) -> None:
+    async def main() -> None:
+        cloud = Recorder(QUEUE, directory, host="127.0.0.1")
+        stranger = Recorder(PEER, directory, secret=b"another")
+        endpoint = await cloud.plane.start()
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(stranger.plane.connect(endpoint), 0.3)
+        assert cloud.connected == stranger.connected == []
+        await close(cloud, stranger)
+
+    run(main)
+
+
+async def dial_raw(endpoint: Endpoint) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    return await asyncio.open_connection(endpoint.host, endpoint.port)
+
+
+async def frame_from(reader: asyncio.StreamReader, splitter: FrameSplitter, waiting: list[bytes]) -> bytes:
+    while not waiting:
+        data = await asyncio.wait_for(reader.read(4096), 2)
+        if not data:
+            raise ConnectionError
+        waiting += splitter.feed(data)
+    return waiting.pop(0)
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
+        b"\xff" * 64,
+        b"\0" * 64,
+        join_frames([b"tandem/1"]),
+        join_frames([Greeting(PEER, bytes(16), True).encode(), bytes(32)]),
+        join_frames([Greeting(PEER, bytes(16), True).encode(), b""]),
+        join_frames([b"\x07" * 40] * 3),
+    ],
+)
+def test_garbage_is_refused_and_the_server_survives(directory: str, garbage: bytes) -> None:
+    async def main() -> None:
+        cloud, device, endpoint = await pair(directory)
+        reader, writer = await dial_raw(endpoint)
+        writer.write(garbage)
+        writer.write(join_frames([b"a frame"]))
+        await asyncio.wait_for(reader_end(reader), 2)
+        writer.close()
+        device.plane.send(QUEUE, b"still here")
+        await until(lambda: cloud.received == [b"still here"])
+        assert cloud.connected == [PEER]
+        assert len(cloud.plane._all) == 1
+        await close(cloud, device)
+
+    run(main)
+
+
+async def reader_end(reader: asyncio.StreamReader) -> None:
+    try:
+        while await reader.read(4096):
+            pass
+    except ConnectionError:
+        pass
+
+
+def test_a_name_alone_opens_nothing(directory: str) -> None:
+    """Without the secret: the right name and a proof under a guessed one; the real connection stays in use."""
+
+    async def main() -> None:
+        cloud, device, endpoint = await pair(directory)
+        reader, writer = await dial_raw(endpoint)
+        own = Greeting(PEER, b"n" * 16, dials=True)
+        writer.write(join_frames([own.encode()]))
+        splitter, waiting = FrameSplitter(), list[bytes]()
+        other = Greeting.decode(await frame_from(reader, splitter, waiting))
+        assert other.name == QUEUE
+        writer.write(join_frames([proof(b"guessed", own, other), b"injected"]))
+        await asyncio.wait_for(reader_end(reader), 2)
+        writer.close()
+        assert cloud.received == []
+        assert cloud.connected == [PEER]
+        cloud.plane.send(PEER, b"to the real one")
+        await until(lambda: device.received == [b"to the real one"])
+        await close(cloud, device)
+
+    run(main)
+
+
+def test_an_actors_own_proof_does_not_open_it(directory: str) -> None:
+    """Reflection: the stranger says what the actor says, on one connection and crosswise on two."""
+
+    async def main() -> None:
+        cloud = Recorder(QUEUE, directory, host="127.0.0.1")
+        endpoint = await cloud.plane.start()
+        reader, writer = await dial_raw(endpoint)
+        splitter, waiting = FrameSplitter(), list[bytes]()
+        for _ in range(2):
+            try:
+                writer.write(join_frames([await frame_from(reader, splitter, waiting)]))
+            except ConnectionError:
+                break
+        writer.write(join_frames([b"injected"]))
+        await asyncio.sleep(0.05)
+        writer.close()
+
+        ends = [await dial_raw(endpoint) for _ in range(2)]
+        halves = [(reader, FrameSplitter(), list[bytes]()) for reader, _ in ends]
+        for _ in range(2):
+            try:
+                said = [await frame_from(*half) for half in halves]
+            except ConnectionError:
+                break
+            ends[0][1].write(join_frames([said[1]]))
+            ends[1][1].write(join_frames([said[0]]))
+        await asyncio.sleep(0.05)
+        for _, end in ends:
+            end.close()
+        assert cloud.connected == []
+        assert cloud.received == []
+        await close(cloud)
+
+    run(main)
+
+
+def test_who_says_nothing_is_disconnected(directory: str) -> None:
+    async def main() -> None:
+        cloud = Recorder(QUEUE, directory, host="127.0.0.1")
+        endpoint = await cloud.plane.start()
+        reader, writer = await dial_raw(endpoint)
+        await asyncio.wait_for(reader_end(reader), 5 * sockets.DIAL_LIMIT_S)
+        writer.close()
+        await until(lambda: not cloud.plane._all)
+        await close(cloud)
+
+    run(main)
+
+
+# ---- connections come and go -----------------------------------------------------------------------------------
+
+
+def test_connecting_before_the_other_listens(directory: str) -> None:
+    async def main() -> None:
+        cloud, device = Recorder("device/retriever", directory), Recorder("device/decoder", directory)
+        path = os.path.join(directory, "device-retriever")
+        connecting = asyncio.create_task(device.plane.connect(Endpoint("device/retriever", path)))
+        await asyncio.sleep(0.1)
+        assert not connecting.done()
+        await cloud.plane.start()
+        await asyncio.wait_for(connecting, 5)
+        device.plane.send("device/retriever", b"x")
+        await until(lambda: cloud.received == [b"x"])
+        await close(cloud, device)
+
+    run(main)
+
+
+@pytest.mark.parametrize("tcp", [False, True])
+def test_a_restarted_server_is_dialled_again(directory: str, tcp: bool) -> None:
+    async def main() -> None:
+        cloud, device, endpoint = await pair(directory, tcp=tcp)
+        await cloud.plane.close()
+        await until(lambda: device.lost == [QUEUE])
+        device.plane.send(QUEUE, b"lost")
+        again = Recorder(QUEUE, directory, host="127.0.0.1" if tcp else None, port=endpoint.port or 0)
+        await again.plane.start()
+        await until(lambda: device.connected == [QUEUE, QUEUE])
+        device.plane.send(QUEUE, b"found")
+        await until(lambda: again.received == [b"found"])
+        assert device.plane.counters[QUEUE].dropped_frames == 1
+        assert cloud.lost == []  # the own close is no loss
+        await close(again, device)
+
+    run(main)
+
+
+class _Proxy:
+    """Between two actors: passes bytes on until told to hang, then holds them and both connections."""
+
+    def __init__(self, host: str, port: int) -> None:
+        self.host, self.port = host, port
+        self.is_hanging = False
+        self.num_connections = 0
+        self.tasks: set[asyncio.Task[None]] = set()
+        self.writers: list[asyncio.StreamWriter] = []
+
+    async def start(self) -> int:
+        self.server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
+        return int(self.server.sockets[0].getsockname()[1])
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.num_connections += 1
+        far_reader, far_writer = await asyncio.open_connection(self.host, self.port)
+        self.writers += [writer, far_writer]
+        number = self.num_connections
+        for source, target in ((reader, far_writer), (far_reader, writer)):
+            self.tasks.add(asyncio.create_task(self._pump(number, source, target)))
+
+    async def _pump(self, number: int, source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
+        try:
+            while data := await source.read(65536):
+                if not (self.is_hanging and number == 1):
+                    target.write(data)
+        except ConnectionError:
+            pass
+
+    async def close(self) -> None:
+        self.server.close()
+        for task in self.tasks:
+            task.cancel()
+        await asyncio.gather(*self.tasks, return_exceptions=True)
+        for writer in self.writers:
+            writer.close()
+        await asyncio.sleep(0.01)
+
+
+def test_renew_opens_a_fresh_connection_while_the_old_one_hangs(directory: str) -> None:
+    """After a cut TCP may back off for many seconds: nothing is waited for, and the old connection is given up."""
+
+    async def main() -> None:
+        cloud = Recorder(QUEUE, directory, host="127.0.0.1")
+        device = Recorder(PEER, directory)
+        real = await cloud.plane.start()
+        assert real.host is not None
+        assert real.port is not None
+        proxy = _Proxy(real.host, real.port)
+        await device.plane.connect(replace(real, port=await proxy.start()))
+        await until(lambda: cloud.connected)
+        proxy.is_hanging = True
+        device.plane.send(QUEUE, b"hangs")
+        await asyncio.sleep(0.05)
+        assert cloud.received == []
+        device.plane.renew(QUEUE)
+        device.plane.renew(QUEUE)  # once is enough
+        await until(lambda: len(cloud.connected) == 2)
+        await until(lambda: len(device.plane._all) == 1)
+        device.plane.send(QUEUE, b"passes")
+        cloud.plane.send(PEER, b"back")
+        await until(lambda: cloud.received == [b"passes"] and device.received == [b"back"])
+        assert proxy.num_connections == 2
+        assert device.lost == []
+        await close(cloud, device)
+        await proxy.close()
+
+    run(main)
+
+
+def test_a_server_that_accepts_and_says_nothing_is_given_up_and_tried_again(directory: str) -> None:
+    async def main() -> None:
+        seen: list[asyncio.StreamWriter] = []
+        server = await asyncio.start_server(lambda reader, writer: seen.append(writer), "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        device = Recorder(PEER, directory)
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(device.plane.connect(Endpoint(QUEUE, None, "127.0.0.1", port)), 1.5)
+        assert len(seen) >= 2
+        assert len(device.plane._all) <= 1
+        await close(device)
+        server.close()
+        for writer in seen:
+            writer.close()
+        await asyncio.sleep(0.01)
+
+    run(main)
+
+
+# ---- close -----------------------------------------------------------------------------------------------------
+
+
+def test_close_leaves_no_task_no_socket_file_and_no_connection(directory: str) -> None:
+    async def main() -> None:
+        cloud, device, endpoint = await pair(directory)
+        mode = os.stat(os.path.join(directory, "cloud-draft_queue")).st_mode
+        assert stat.S_ISSOCK(mode)
+        assert stat.S_IMODE(mode) == 0o600
+        reader, writer = await dial_raw(endpoint)  # a stranger who has proven nothing yet
+        device.plane.send(QUEUE, b"on its way")
+        await close(cloud, device)
+        await asyncio.wait_for(reader_end(reader), 2)
+        writer.close()
+        assert not os.listdir(directory)
+        assert not cloud.plane._all
+        assert not device.plane._all
+
+    run(main)
+
+
+def test_a_frame_sent_in_the_last_moment_opens_no_new_connection(directory: str) -> None:
+    async def main() -> None:
+        cloud, device, _ = await pair(directory)
+        await cloud.plane.close()
+        device.plane.send(QUEUE, b"too late")
+        await device.plane.close()
+        device.plane.send(QUEUE, b"even later")
+        device.plane.renew(QUEUE)
+        await asyncio.sleep(0.1)
+
+    run(main)
+
+
+def test_close_while_dialling(directory: str) -> None:
+    async def main() -> None:
+        device = Recorder(PEER, directory)
+        connecting = asyncio.create_task(
+            device.plane.connect(Endpoint(QUEUE, os.path.join(directory, "none")))
+        )
+        await asyncio.sleep(0.02)
+        await device.plane.close()
+        with pytest.raises(asyncio.CancelledError):
+            await connecting
+
+    run(main)
+
+
+def test_a_stale_socket_file_is_replaced(directory: str) -> None:
+    async def main() -> None:
+        path = os.path.join(directory, "cloud-draft_queue")
+        with socket.socket(socket.AF_UNIX) as stale:
+            stale.bind(path)
+        cloud, device, _ = await pair(directory, tcp=False)
+        await close(cloud, device)
+
+    run(main)
+
+
+# ---- TLS -------------------------------------------------------------------------------------------------------
+
+
+def _openssl(*arguments: str) -> None:
+    subprocess.run(["openssl", *arguments], check=True, capture_output=True)
+
+
+@pytest.fixture
+def certificates(directory: str) -> dict[str, str]:
+    """An authority with one certificate, and another authority's."""
+    if shutil.which("openssl") is None:
+        pytest.skip(
+            "TLS of the data plane is tested with certificates made by openssl, which is not installed"
+        )
+    files = {
+        name: os.path.join(directory, f"{name}.pem") for name in ("ca", "ca_key", "cert", "key", "request")
+    }
+    files |= {name: os.path.join(directory, f"{name}.pem") for name in ("other_ca", "other_key")}
+    curve = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2")
+    for authority, key in (("ca", "ca_key"), ("other_ca", "other_key")):
+        _openssl(
+            "req",
+            "-x509",
+            *curve,
+            "-subj",
+            f"/CN={authority}",
+            "-out",
+            files[authority],
+            "-keyout",
+            files[key],
+        )
+    _openssl("req", *curve[:-2], "-subj", "/CN=node", "-out", files["request"], "-keyout", files["key"])
+    signing = (
+        "-CA",
+        files["ca"],
+        "-CAkey",
+        files["ca_key"],
+        "-CAcreateserial",
+        "-CAserial",
+        f"{directory}/serial.pem",
+    )
+    _openssl("x509", "-req", "-in", files["request"], *signing, "-days", "2", "-out", files["cert"])
+    return files
+
+
+def test_tls_between_nodes(directory: str, certificates: dict[str, str]) -> None:
+    async def main() -> None:
+        server, client = tls_contexts(certificates["cert"], certificates["key"], certificates["ca"])
+        cloud, device, endpoint = await pair(directory, server_tls=server, client_tls=client)
+        device.plane.send(QUEUE, b"there")
+        cloud.plane.send(PEER, b"back")
+        await until(lambda: cloud.received == [b"there"] and device.received == [b"back"])
+        transport = device.plane._connections[QUEUE].transport
+        assert transport is not None
+        assert transport.get_extra_info("cipher") is not None
+
+        reader, writer = await dial_raw(endpoint)  # plain bytes meet a TLS server
+        writer.write(join_frames([Greeting(PEER, bytes(16), True).encode()]))
+        await asyncio.wait_for(reader_end(reader), 2)
+        writer.close()
+        await close(cloud, device)
+        await asyncio.sleep(0.05)
+
+    run(main)
+
+
+def test_a_certificate_of_another_authority_is_refused(directory: str, certificates: dict[str, str]) -> None:
+    async def main() -> None:
+        server, _ = tls_contexts(certificates["cert"], certificates["key"], certificates["ca"])
+        _, client = tls_contexts(certificates["other_ca"], certificates["other_key"], certificates["ca"])
+        assert client.verify_mode is ssl.CERT_REQUIRED
+        cloud = Recorder(QUEUE, directory, host="127.0.0.1", server_tls=server)
+        device = Recorder(PEER, directory, client_tls=client)
+        endpoint = await cloud.plane.start()
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(device.plane.connect(endpoint), 0.6)
+        assert cloud.connected == []
+        await close(cloud, device)
+        await asyncio.sleep(0.05)
+
+    run(main)
+
+
+def test_the_secret_is_not_what_travels(directory: str) -> None:
+    """What crosses before the proof: greetings and a keyed digest."""
+
+    async def main() -> None:
+        cloud = Recorder(QUEUE, directory, host="127.0.0.1")
+        endpoint = await cloud.plane.start()
+        reader, writer = await dial_raw(endpoint)
+        writer.write(join_frames([Greeting(PEER, b"n" * 16, dials=True).encode()]))
+        splitter, waiting = FrameSplitter(), list[bytes]()
+        said = [await frame_from(reader, splitter, waiting) for _ in range(2)]
+        assert SECRET not in b"".join(said)
+        assert len(said[1]) == 32
+        writer.close()
+        await close(cloud)
+
+    run(main)
