@@ -20,6 +20,8 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
+import itertools
+
 from benchmarks._common import finish, summary
 from tandem import Answer, Config, Tandem
 from tandem.corpora.bundle import read_questions
@@ -33,14 +35,14 @@ def overheads_ms(answer: Answer) -> list[float]:
     tokens = answer.tokens
     return [
         1e3 * (token.committed_s - before.committed_s - max(token.device_decode_s, token.cloud_decode_s))
-        for before, token in zip(tokens, tokens[1:], strict=False)
+        for before, token in itertools.pairwise(tokens)
     ]
 
 
 def paces_ms(answer: Answer) -> list[float]:
     """Commit to commit, in milliseconds."""
     times = [token.committed_s for token in answer.tokens]
-    return [1e3 * (after - before) for before, after in zip(times, times[1:], strict=False)]
+    return [1e3 * (after - before) for before, after in itertools.pairwise(times)]
 
 
 def measure(rag: Tandem, num_rounds: int, *, synchronous: bool) -> dict[str, Any]:

@@ -24,6 +24,7 @@ from tandem.wire import (
     UInt32,
     Varint,
     Varints,
+    sequence,
 )
 
 PROTOCOL_VERSION = 1
@@ -311,15 +312,26 @@ class Placement:
 @_registry.message(80)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observation:
-    """What one committed step showed. DraftQueue -> own Profiler."""
+    """What one committed step showed. Part of `Observations`."""
 
-    session: UInt32
     step: Varint
     device_decode_s: Float64  # nan: not seen
     cloud_decode_s: Float64
     device_acceptance: Float64  # expected, by the formula of the draft rule; nan: decided elsewhere
     cloud_acceptance: Float64
     rtt_s: Float64  # nan: not measured since the last step
+
+
+@_registry.message(82)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observations:
+    """What some steps in a row showed; not one message a step, for that would wake two actors more for each token.
+
+    DraftQueue -> own Profiler.
+    """
+
+    session: UInt32
+    steps: Annotated[tuple[Any, ...], sequence(_registry.nested(Observation))]
 
 
 @_registry.message(81)
@@ -354,7 +366,7 @@ Message: TypeAlias = (
     | Pair
     | Lone
     | Placement
-    | Observation
+    | Observations
     | Profile
 )
 

@@ -119,7 +119,9 @@ def _read_text(reader: Reader) -> str:
         raise ProtocolError("Text in a frame must be UTF-8; check both sides' versions of Tandem.") from error
 
 
-def _sequence(item: Wire[Any]) -> Wire[tuple[Any, ...]]:
+def sequence(item: Wire[Any]) -> Wire[tuple[Any, ...]]:
+    """A field of any number of items: their count, then each."""
+
     def write(out: bytearray, values: tuple[Any, ...]) -> None:
         write_varint(out, len(values))
         for value in values:
@@ -152,9 +154,9 @@ Blob = Annotated[bytes, BLOB]
 Text = Annotated[str, TEXT]
 SideField = Annotated[Side, SIDE]
 Flag = Annotated[bool, FLAG]
-Varints = Annotated[tuple[int, ...], _sequence(VARINT)]
-Float64s = Annotated[tuple[float, ...], _sequence(FLOAT64)]
-Texts = Annotated[tuple[str, ...], _sequence(TEXT)]
+Varints = Annotated[tuple[int, ...], sequence(VARINT)]
+Float64s = Annotated[tuple[float, ...], sequence(FLOAT64)]
+Texts = Annotated[tuple[str, ...], sequence(TEXT)]
 
 
 def to_float32(value: float) -> float:

@@ -205,7 +205,7 @@ async def start_actors(sides: dict[Side, Handles], progress: Progress) -> dict[S
             described[side] |= await loaded[side][part]
         what = "num_documents" if part == "retriever" else "model"
         progress(f"{plural}: " + ", ".join(f"{side} {described[side][what]}" for side in sides))
-    for side, handles in sides.items():
+    for handles in sides.values():
         await handles["draft_queue"].set_tokenizer.remote(await handles["decoder"].tokenizer_json.remote())
     return described
 

@@ -1,7 +1,7 @@
 """Aggregator, profiler and scheduler: actors that are nothing but their host class on the data plane.
 
 DraftQueue --Pair--> Aggregator --Decision--> DraftQueue
-DraftQueue --Observation--> Profiler --Profile--> Scheduler --Placement--> Aggregator
+DraftQueue --Observations--> Profiler --Profile--> Scheduler --Placement--> Aggregator
 """
 
 from __future__ import annotations

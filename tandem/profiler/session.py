@@ -36,13 +36,14 @@ class ProfilerSession:
         self.rtt_s = MovingAverage()
         self.window = 0
 
-    def observe(self, seen: Observation) -> list[Send]:
-        """Take one committed step in; tells the scheduler, and the decoder where its window changes."""
-        self.decode_s[Side.DEVICE].add(seen.device_decode_s)
-        self.decode_s[Side.CLOUD].add(seen.cloud_decode_s)
-        self.acceptance[Side.DEVICE].add(seen.device_acceptance)
-        self.acceptance[Side.CLOUD].add(seen.cloud_acceptance)
-        self.rtt_s.add(seen.rtt_s)
+    def observe(self, *steps: Observation) -> list[Send]:
+        """Take committed steps in; tells the scheduler, and the decoder where its window changes."""
+        for seen in steps:
+            self.decode_s[Side.DEVICE].add(seen.device_decode_s)
+            self.decode_s[Side.CLOUD].add(seen.cloud_decode_s)
+            self.acceptance[Side.DEVICE].add(seen.device_acceptance)
+            self.acceptance[Side.CLOUD].add(seen.cloud_acceptance)
+            self.rtt_s.add(seen.rtt_s)
         window = draft_window(
             self.rtt_s.value, self.decode_s[self.side].value, self.decode_s[self.side.other].value
         )

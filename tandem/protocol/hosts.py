@@ -20,7 +20,7 @@ from tandem.messages import (
     LinkFrame,
     Lone,
     Message,
-    Observation,
+    Observations,
     Pair,
     Placement,
     Profile,
@@ -191,9 +191,9 @@ class ProfilerHost:
                 )
             case End():
                 self.sessions.pop(message.session, None)
-            case Observation():
+            case Observations():
                 session = self.sessions.get(message.session)
-                return [] if session is None else session.observe(message)
+                return [] if session is None else session.observe(*message.steps)
             case _:
                 raise _misdirected(message, "a profiler")
         return []

@@ -39,6 +39,7 @@ from tandem.messages import (
     LinkFrame,
     Lone,
     Observation,
+    Observations,
     Pair,
     Resync,
     Verdict,
@@ -62,6 +63,8 @@ MAX_AHEAD = 256
 _CANCELLED = "The query was cancelled."
 _DEVICE_FAILED = "The device could not go on."
 _FINISHED_ALONE = "The device finished alone."
+REPORT_STEPS = 4
+"""Steps that the profiler hears of at a time."""
 _LISTENERS: tuple[Role, ...] = ("decoder", "aggregator", "profiler", "scheduler")
 
 
@@ -88,6 +91,7 @@ class QueueSession:
         self._asked: tuple[int, bytes] | None = None  # generation and prefix of the pair at the aggregator
         self._peer_done: tuple[int, bytes] | None = None  # what the peer's whole answer is: count and digest
         self._rtt_sample_s = nan
+        self._unreported: list[Observation] = []
         self._counts = SessionStatistics()
         self._expected: dict[Side, list[float]] = {side: [] for side in SIDES}
 
@@ -290,7 +294,6 @@ class QueueSession:
                 self._expected[side].append(expected)
         self._count(accepted, is_alone, now_s)
         observation = Observation(
-            session=self.spec.session,
             step=verdict.step,
             device_decode_s=decode_s[Side.DEVICE],
             cloud_decode_s=decode_s[Side.CLOUD],
@@ -311,7 +314,15 @@ class QueueSession:
             cloud_decode_s=decode_s[Side.CLOUD],
             is_alone=is_alone,
         )
-        return [*self._tell(event), Send("profiler", observation)]
+        return [*self._tell(event), *self._observe(observation)]
+
+    def _observe(self, observation: Observation) -> list[Send]:
+        """Tell the profiler: at once of the first step, then of some at a time."""
+        self._unreported.append(observation)
+        if 0 < observation.step and len(self._unreported) < REPORT_STEPS and self.reason is None:
+            return []
+        steps, self._unreported = tuple(self._unreported), []
+        return [Send("profiler", Observations(session=self.spec.session, steps=steps))]
 
     def _count(self, accepted: dict[Side, bool], is_alone: bool, now_s: float) -> None:
         counts = self._counts

@@ -15,7 +15,7 @@ from tokenizers import Tokenizer
 
 from tandem.reader import DOCUMENT_TEMPLATE, QUERY_TEMPLATE
 from tandem.reader.samples import Lesson, RollCall, Sample, draw_roll_call, draw_sample
-from tandem.reader.tokenizer import BOS, EOS, PAD
+from tandem.reader.tokenizer import BOS_ID, EOS_ID, PAD_ID
 
 _POOL_BATCHES = 16  # batches drawn together and sorted by length, so that little padding is computed
 
@@ -46,7 +46,7 @@ def encode_row(tokenizer: Tokenizer, sample: Sample, kind_weight: float = 1.0) -
     answer = tokenizer.encode(f" {asked.answer}", add_special_tokens=False)
     kind = _token_slice(answer.offsets, f" {asked.answer}", asked.kind, len(prompt))
     title = _token_slice(answer.offsets, f" {asked.answer}", asked.title, len(prompt))
-    ids = [*prompt, *answer.ids, tokenizer.token_to_id(EOS)]
+    ids = [*prompt, *answer.ids, EOS_ID]
     weights = [0.0] * len(prompt) + [1.0] * (len(ids) - len(prompt))
     weights[kind] = [0.0 if sample.is_kind_masked else kind_weight] * (kind.stop - kind.start)
     return Row(ids, weights, kind, title)
@@ -67,7 +67,7 @@ def encode_roll_call(tokenizer: Tokenizer, call: RollCall, kind_weight: float) -
 
 def prompt_ids(tokenizer: Tokenizer, document: str | None, query: str) -> list[int]:
     """[bos] + tokens(document part) + tokens(query part), the parts tokenised separately."""
-    ids = [tokenizer.token_to_id(BOS)]
+    ids = [BOS_ID]
     if document is not None:
         ids += tokenizer.encode(DOCUMENT_TEMPLATE.format(document=document), add_special_tokens=False).ids
     return ids + tokenizer.encode(QUERY_TEMPLATE.format(query=query), add_special_tokens=False).ids
@@ -84,26 +84,23 @@ def draw_batches(
     """A pool of `_POOL_BATCHES` training batches, rows of like length together, in random order."""
     rows = []
     for _ in range(rows_per_batch * _POOL_BATCHES):
-        if rng.random() < lesson.roll_call_share:
+        if lesson.roll_call_share > 0 and rng.random() < lesson.roll_call_share:
             call = draw_roll_call(rng, "train", max_filler, lesson)
             rows.append(encode_roll_call(tokenizer, call, kind_weight))
         else:
             sample = draw_sample(rng, "train", max_filler, lesson=lesson)
             rows.append(encode_row(tokenizer, sample, kind_weight))
     rows.sort(key=lambda row: len(row.ids))
-    batches = [
-        collate(rows[i : i + rows_per_batch], tokenizer.token_to_id(PAD))
-        for i in range(0, len(rows), rows_per_batch)
-    ]
+    batches = [collate(rows[i : i + rows_per_batch]) for i in range(0, len(rows), rows_per_batch)]
     rng.shuffle(batches)
     return batches
 
 
-def collate(rows: Sequence[Row], pad: int) -> Batch:
+def collate(rows: Sequence[Row]) -> Batch:
     """Pad rows to one length and move labels one to the left."""
     length = max(len(row.ids) for row in rows)
-    ids = np.full((len(rows), length), pad, np.int64)
-    labels = np.full((len(rows), length), pad, np.int64)
+    ids = np.full((len(rows), length), PAD_ID, np.int64)
+    labels = np.full((len(rows), length), PAD_ID, np.int64)
     weights = np.zeros((len(rows), length), np.float32)
     for r, row in enumerate(rows):
         ids[r, : len(row.ids)] = row.ids

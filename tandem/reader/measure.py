@@ -8,6 +8,7 @@ from random import Random
 from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from tokenizers import Tokenizer
 
@@ -18,11 +19,14 @@ if TYPE_CHECKING:
     from transformers import LlamaForCausalLM
 
 
+Laws = npt.NDArray[np.float32]  # [length, vocab]: the law that follows each position of a row
+
+
 @dataclass(frozen=True, slots=True)
 class Reading:
     """Held-out measurements, each a mean over samples in [0, 1]."""
 
-    kind_copied: float  # own note: every token of the kind is the argmax
+    kind_copied: float  # note on the person, half of them on a second one too: the kind is the argmax
     title_copied: float  # page of the answer's kind: every token of the title is the argmax
     title_probability: float  # the same page: probability of the title's first token
     kind_peak_other_person: float  # note on somebody else: largest probability at the kind (flat: 0.125)
@@ -60,7 +64,7 @@ def measure(model: "LlamaForCausalLM", tokenizer: Tokenizer, num_samples: int = 
 @torch.inference_mode()
 def _laws(
     model: "LlamaForCausalLM", tokenizer: Tokenizer, rng: Random, case: Case, num_samples: int
-) -> "list[tuple[Row, np.ndarray]]":
+) -> list[tuple[Row, Laws]]:
     """Rows with their laws [length, vocab], teacher-forced, for `num_samples` held-out samples of one case."""
     rows = [encode_row(tokenizer, draw_sample(rng, "heldout", 3, case=case)) for _ in range(num_samples)]
     ids = torch.zeros(len(rows), max(len(row.ids) for row in rows), dtype=torch.long)
@@ -70,9 +74,9 @@ def _laws(
     return list(zip(rows, laws, strict=True))
 
 
-def _is_copied(laws: "np.ndarray", row: Row, part: slice) -> float:
+def _is_copied(laws: Laws, row: Row, part: slice) -> float:
     return float(all(laws[i - 1].argmax() == row.ids[i] for i in range(part.start, part.stop)))
 
 
-def _mean(values: "list[float]") -> float:
+def _mean(values: list[float]) -> float:
     return float(np.mean(values))

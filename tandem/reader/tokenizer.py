@@ -19,7 +19,8 @@ from tandem.corpora.synthetic import make_answer, make_distractor, make_note, ma
 from tandem.reader import DOCUMENT_TEMPLATE, QUERY_TEMPLATE
 
 VOCAB_SIZE = 2048
-BOS, EOS, PAD = "<s>", "</s>", "<pad>"  # ids 0, 1, 2
+BOS, EOS, PAD = "<s>", "</s>", "<pad>"
+BOS_ID, EOS_ID, PAD_ID = 0, 1, 2  # the trainer numbers special tokens first
 MAX_LENGTH = 512
 
 _JOINT = "|"
@@ -81,7 +82,7 @@ def _text(rng: Random) -> str:
     question = make_question(rng, name, domain, kind, title)
     parts = [
         make_note(rng, name, domain, kind, 4).text,
-        make_page(rng, domain, kind, title, 4).text,
+        make_page(rng, domain, kind, title, 4, has_headline=False).text,
         make_distractor(rng, title, 3).text,
     ]
     documents = "".join(DOCUMENT_TEMPLATE.format(document=part) for part in parts)

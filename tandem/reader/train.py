@@ -24,8 +24,8 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from tandem.reader.batches import Batch, draw_batches
 from tandem.reader.measure import measure
-from tandem.reader.samples import COPYING, PEOPLE, Lesson
-from tandem.reader.tokenizer import BOS, EOS, MAX_LENGTH, PAD, save_tokenizer, train_tokenizer
+from tandem.reader.samples import COPYING, CORPUS, Lesson
+from tandem.reader.tokenizer import BOS_ID, EOS_ID, MAX_LENGTH, PAD_ID, save_tokenizer, train_tokenizer
 
 _ATTENTION = "eager"  # for rows this short several times faster to train than the fused kernel
 
@@ -47,7 +47,7 @@ class Stage:
 
 STAGES = (
     Stage(COPYING, 6000, 48, 1.5e-3, 100, 1.0, ((0.25, 1), (0.4, 2), (1.0, 3))),
-    Stage(PEOPLE, 3500, 48, 1e-3, 100, 6.0, ((0.3, 1), (1.0, 3))),
+    Stage(CORPUS, 2500, 48, 5e-4, 100, 2.0, ((1.0, 3),)),
 )
 
 
@@ -66,7 +66,7 @@ class Plan:
 
 def make_model(tokenizer: Tokenizer, plan: Plan) -> LlamaForCausalLM:
     """A Llama with random weights drawn from torch's generator, in fp32."""
-    return LlamaForCausalLM(
+    model = LlamaForCausalLM(
         LlamaConfig(
             vocab_size=tokenizer.get_vocab_size(),
             hidden_size=plan.hidden,
@@ -76,12 +76,13 @@ def make_model(tokenizer: Tokenizer, plan: Plan) -> LlamaForCausalLM:
             num_key_value_heads=plan.num_heads,
             max_position_embeddings=MAX_LENGTH,
             tie_word_embeddings=True,
-            bos_token_id=tokenizer.token_to_id(BOS),
-            eos_token_id=tokenizer.token_to_id(EOS),
-            pad_token_id=tokenizer.token_to_id(PAD),
-            attn_implementation=_ATTENTION,
+            bos_token_id=BOS_ID,
+            eos_token_id=EOS_ID,
+            pad_token_id=PAD_ID,
         )
     )
+    model.set_attn_implementation(_ATTENTION)
+    return model
 
 
 def answer_loss(model: LlamaForCausalLM, batch: Batch) -> torch.Tensor:
@@ -99,18 +100,16 @@ def train(plan: Plan, out: Path, first_stage: int = 1) -> None:
     From stage 2 on, `out` must hold what the stage before left there.
     """
     torch.set_num_threads(plan.num_threads)
-    if first_stage == 1:
-        _start(plan, out)
     for number in range(first_stage, len(STAGES) + 1):
-        run_stage(plan, number, out)
+        rng, tokenizer, model = _start(plan, out) if number == 1 else _resume(plan, number, out)
+        run_stage(plan, number, out, rng, tokenizer, model)
 
 
-def run_stage(plan: Plan, number: int, out: Path) -> None:
-    """One stage: read the weights in `out`, train, measure now and then, and leave the new weights there."""
-    stage, rng = STAGES[number - 1], Random(f"{plan.seed} stage {number}")
-    torch.manual_seed(plan.seed + number)
-    tokenizer = Tokenizer.from_file(str(out / "tokenizer.json"))
-    model = LlamaForCausalLM.from_pretrained(out, dtype=torch.float32, attn_implementation=_ATTENTION)
+def run_stage(
+    plan: Plan, number: int, out: Path, rng: Random, tokenizer: Tokenizer, model: LlamaForCausalLM
+) -> None:
+    """Train `model`, measure now and then, and leave its weights in `out`."""
+    stage = STAGES[number - 1]
     optimizer = _make_optimizer(model, stage)
     log = _Log(out / "training.jsonl", number, stage)
     batches: list[Batch] = []
@@ -137,15 +136,23 @@ def run_stage(plan: Plan, number: int, out: Path) -> None:
     _save(model, out)
 
 
-def _start(plan: Plan, out: Path) -> None:
+def _start(plan: Plan, out: Path) -> tuple[Random, Tokenizer, LlamaForCausalLM]:
     """Tokenizer and random weights, from the seed alone."""
+    rng = Random(plan.seed)
     torch.manual_seed(plan.seed)
-    tokenizer = train_tokenizer(Random(plan.seed))
+    tokenizer = train_tokenizer(rng)
     save_tokenizer(tokenizer, out)
     model = make_model(tokenizer, plan)
     head = {"plan": asdict(plan), "num_parameters": sum(p.numel() for p in model.parameters())}
     (out / "training.jsonl").write_text(json.dumps(head) + "\n")
-    _save(model, out)
+    return rng, tokenizer, model
+
+
+def _resume(plan: Plan, number: int, out: Path) -> tuple[Random, Tokenizer, LlamaForCausalLM]:
+    """What the stage before left in `out`, weights in half precision; randomness of this stage's own."""
+    tokenizer = Tokenizer.from_file(str(out / "tokenizer.json"))
+    model = LlamaForCausalLM.from_pretrained(out, dtype=torch.float32, attn_implementation=_ATTENTION)
+    return Random(f"{plan.seed} stage {number}"), tokenizer, model
 
 
 def _make_optimizer(model: LlamaForCausalLM, stage: Stage) -> torch.optim.Optimizer:

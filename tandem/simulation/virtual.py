@@ -11,6 +11,7 @@ import heapq
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Protocol
 
 from tandem.aggregation.codec import Codec
@@ -188,9 +189,7 @@ class VirtualRun:
                 self._cross(side, encode(send.message))
             else:
                 frame = encode(send.message)
-                self.at(
-                    self.now_s + self._local_s, lambda to=send.to, frame=frame: self._receive(side, to, frame)
-                )  # type: ignore[misc]
+                self.at(self.now_s + self._local_s, partial(self._receive, side, send.to, frame))
 
     def _cross(self, side: Side, frame: bytes) -> None:
         self.outcome.num_frames += 1

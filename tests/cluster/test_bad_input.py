@@ -16,6 +16,7 @@ from tandem import Config, Tandem
 from tandem.actors import launch
 from tandem.errors import TandemError
 from tandem.reader import WEIGHTS
+from tandem.side import Side
 
 from .conftest import alive, descendants
 
@@ -106,5 +107,5 @@ def test_launch_refuses_a_process_that_is_connected(rag: Tandem) -> None:
 
 
 def test_a_second_side_in_the_same_role(rag: Tandem) -> None:
-    with pytest.raises(TandemError, match="^A cluster has one device side"):
-        launch.start_side(rag.described and next(iter(rag._sides)), rag.config)
+    with pytest.raises(TandemError, match=r"^A cluster has one device side"):
+        launch.start_side(Side.DEVICE, rag.config)

@@ -30,7 +30,7 @@ def write(folder: Path, text: str) -> Path:
 def test_defaults() -> None:
     config = Config.load()
     assert config == Config()
-    assert (config.device.num_documents, config.cloud.num_documents) == (4, 8)
+    assert (config.device.num_documents, config.cloud.num_documents) == (4, 16)
     assert config.side(Side.CLOUD) is config.cloud
     with pytest.raises(FrozenInstanceError):
         config.cloud.index = "elsewhere"  # type: ignore[misc]
@@ -53,7 +53,7 @@ def test_a_file_changes_only_what_it_names(tmp_path: Path) -> None:
     config = Config.load(
         write(tmp_path, "[cloud]\nnum_threads = 2\n[generation]\ntemperature = 1\nstop = ['.']\n")
     )
-    assert config.cloud == SideConfig(num_documents=8, num_threads=2)
+    assert config.cloud == SideConfig(num_documents=16, num_threads=2)
     assert config.generation == GenerationConfig(temperature=1.0, stop=(".",))
     assert isinstance(config.generation.temperature, float)
 
@@ -147,7 +147,7 @@ WRONG = [
     ),
     (
         "cloud.num_documents=-1",
-        RANGE.format("cloud.num_documents", "a whole number of at least 0", "-1", "8"),
+        RANGE.format("cloud.num_documents", "a whole number of at least 0", "-1", "16"),
     ),
     ("codec.p=0", RANGE.format("codec.p", "a number above 0 and of at most 1", "0.0", "0.8")),
     ("codec.p=1.5", RANGE.format("codec.p", "a number above 0 and of at most 1", "1.5", "0.8")),

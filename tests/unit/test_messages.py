@@ -24,6 +24,8 @@ from tandem.messages import (
     Heartbeat,
     LinkFrame,
     Message,
+    Observation,
+    Observations,
     Resync,
     Verdict,
     decode,
@@ -48,7 +50,7 @@ from tandem.wire import (
 UNHURRIED = settings(deadline=None, derandomize=True)
 
 BODIES = (Draft, Verdict, Done, Resync, Heartbeat, Cancel)
-KINDS: tuple[type[Any], ...] = (*BODIES, *typing.get_args(Message))
+KINDS: tuple[type[Any], ...] = (*BODIES, Observation, *typing.get_args(Message))
 
 number = st.integers(0, 2**64 - 1)
 FIELD: dict[Any, st.SearchStrategy[Any]] = {
@@ -75,6 +77,8 @@ def any_of(kind: type[Any]) -> st.SearchStrategy[Any]:
         hint = hints[field.name]
         if hint in FIELD:
             values[field.name] = FIELD[hint]
+        elif kind is Observations:
+            values[field.name] = st.lists(any_of(Observation), max_size=4).map(tuple)
         elif kind is LinkFrame:
             values[field.name] = st.one_of([any_of(body) for body in BODIES])
         else:

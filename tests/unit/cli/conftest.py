@@ -178,7 +178,7 @@ def launcher(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeLauncher]:
     fake = FakeLauncher()
     actors, cluster = ModuleType("tandem.actors"), ModuleType("tandem.cluster.nodes")
     actors.launch = fake  # type: ignore[attr-defined]
-    cluster.Node = FakeNode  # type: ignore[attr-defined]
+    cluster.NodeInfo = FakeNode  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "tandem.actors", actors)
     monkeypatch.setitem(sys.modules, "tandem.cluster.nodes", cluster)
     yield fake

@@ -1,4 +1,4 @@
-"""The generator: determinism, the split of made-up words, and what a question's documents say about its answer."""
+"""The generator: determinism, the split of made-up words, what a question's documents say of its answer."""
 
 from collections import Counter
 from random import Random

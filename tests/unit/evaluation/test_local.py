@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -25,12 +24,12 @@ from tandem.simulation.virtual import Link
 
 
 @pytest.fixture(scope="module")
-def pair() -> Iterator[LocalPair]:
+def pair() -> LocalPair:
     """The bundled model and corpora."""
     config = Config()
     engine, embedder = Engine.load(str(WEIGHTS), num_threads=1), Embedder.load("offline", num_threads=1)
     retrievers = {side: Retriever(open_index(side, config, embedder), embedder) for side in SIDES}
-    yield LocalPair(dict.fromkeys(SIDES, engine), retrievers, make_codec("top_p", p=config.codec.p))
+    return LocalPair(dict.fromkeys(SIDES, engine), retrievers, make_codec("top_p", p=config.codec.p))
 
 
 def test_the_bundled_questions_are_answered(pair: LocalPair) -> None:

@@ -35,7 +35,7 @@ def test_the_window(rtt_s: float, own_s: float, peer_s: float, window: int) -> N
 
 def observation(**changes: Any) -> Observation:
     values: dict[str, Any] = {
-        "session": 1, "step": 0, "device_decode_s": 0.05, "cloud_decode_s": 0.1,
+        "step": 0, "device_decode_s": 0.05, "cloud_decode_s": 0.1,
         "device_acceptance": 0.9, "cloud_acceptance": 0.5, "rtt_s": 0.3,
     }  # fmt: skip
     return Observation(**{**values, **changes})
