@@ -30,6 +30,8 @@ TICK_S = 0.05
 """Between looks at the timers while a session is open."""
 RENEW_S = 0.5
 """Between new connections to a silent peer."""
+NEEDED = ("decoder", "aggregator")
+"""Actors of the own side without which no query can be answered."""
 EVENTS_KEPT_S = 60.0
 """How long the events of an ended session can still be fetched."""
 
@@ -99,6 +101,9 @@ class DraftQueueActor(SideActor):
         self._forget_old_logs(now_s)
         self._logs[spec.session] = _Log(self._stop_rule(spec), self._peer_counters(), now_s)
         self.dispatch(self.host.open(spec, now_s))
+        for role in NEEDED:
+            if not self._plane().is_connected(f"{self.side}/{role}"):
+                self.dispatch(self.host.fail(spec.session, self._stopped(role), now_s))
         if not self._ticking:
             self._ticking = True
             self.spawn(self._tick(), "tick")
@@ -168,9 +173,12 @@ class DraftQueueActor(SideActor):
 
     def on_lost(self, name: str) -> None:
         """An actor of this side died: its sessions cannot go on."""
-        if name in (f"{self.side}/decoder", f"{self.side}/aggregator") and self.host.sessions:
-            reason = f"The {name.split('/')[1]} of the {self.side} must be running but stopped; ask again."
-            self.dispatch(self.host.fail_all(reason, time.monotonic()))
+        side, _, role = name.partition("/")
+        if side == self.side and role in NEEDED and self.host.sessions:
+            self.dispatch(self.host.fail_all(self._stopped(role), time.monotonic()))
+
+    def _stopped(self, role: str) -> str:
+        return f"The {role} of the {self.side} must be running but stopped; start the {self.side} side again."
 
     # ---- private ---------------------------------------------------------------------------------------------
 

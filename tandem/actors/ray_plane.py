@@ -41,6 +41,14 @@ class RayPlane:
             asyncio.get_running_loop().call_soon(self._flush)
         self._waiting.setdefault(to, []).append(frame)
 
+    def is_connected(self, to: str) -> bool:
+        """Whether Ray knows the actor; a dead one is forgotten only when Ray has noticed."""
+        try:
+            self._look_up(to)
+        except ValueError:
+            return False
+        return True
+
     def renew(self, to: str) -> None:
         """Ray keeps its own connections."""
 

@@ -82,6 +82,11 @@ class QueueHost:
         session = self.sessions.get(session_id)
         return [] if session is None else self._after(session, session.cancel(now_s), now_s)
 
+    def fail(self, session_id: int, reason: str, now_s: float) -> list[Send]:
+        """A session cannot go on."""
+        session = self.sessions.get(session_id)
+        return [] if session is None else self._after(session, session.fail(reason, now_s), now_s)
+
     def fail_all(self, reason: str, now_s: float) -> list[Send]:
         """An actor of this side was lost: its sessions cannot go on."""
         return self._each(lambda session: session.fail(reason, now_s), now_s)

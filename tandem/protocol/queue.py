@@ -319,7 +319,7 @@ class QueueSession:
     def _observe(self, observation: Observation) -> list[Send]:
         """Tell the profiler: at once of the first step, then of some at a time."""
         self._unreported.append(observation)
-        if 0 < observation.step and len(self._unreported) < REPORT_STEPS and self.reason is None:
+        if observation.step > 0 and len(self._unreported) < REPORT_STEPS and self.reason is None:
             return []
         steps, self._unreported = tuple(self._unreported), []
         return [Send("profiler", Observations(session=self.spec.session, steps=steps))]

@@ -54,6 +54,9 @@ class DataPlane(Protocol):
     def send(self, to: str, frame: bytes) -> None:
         """Hand one frame over; frames of one event-loop turn go out together. Never blocks, never raises."""
 
+    def is_connected(self, to: str) -> bool:
+        """Whether a frame handed over now has a connection to go out on."""
+
     def renew(self, to: str) -> None:
         """The connection to `to` is silent: open another one, unless that is under way."""
 

@@ -167,6 +167,10 @@ class SocketPlane:
             asyncio.get_running_loop().call_soon(self._flush)
         self._waiting.setdefault(to, []).append(frame)
 
+    def is_connected(self, to: str) -> bool:
+        """Whether a proven connection to an actor stands."""
+        return to in self._connections
+
     def renew(self, to: str) -> None:
         """Open another connection to a known actor, unless that is under way."""
         if to in self._endpoints and to not in self._dialling and not self._is_closed:

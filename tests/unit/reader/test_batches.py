@@ -19,14 +19,10 @@ def tokenizer() -> Tokenizer:
 
 def test_prompt_is_bos_document_part_query_part(tokenizer):
     document, query = "Mira enjoys puzzle games.", "Which game should Mira try?"
-    expected = (
-        [BOS_ID]
-        + tokenizer.encode("Mira enjoys puzzle games.\n").ids
-        + tokenizer.encode("Question: Which game should Mira try?\nAnswer:").ids
-    )
-    assert prompt_ids(tokenizer, document, query) == expected
-    bare = [BOS_ID, *tokenizer.encode("Question: Which game should Mira try?\nAnswer:").ids]
-    assert prompt_ids(tokenizer, None, query) == bare
+    document_ids = tokenizer.encode("Mira enjoys puzzle games.\n").ids
+    query_ids = tokenizer.encode("Question: Which game should Mira try?\nAnswer:").ids
+    assert prompt_ids(tokenizer, document, query) == [BOS_ID, *document_ids, *query_ids]
+    assert prompt_ids(tokenizer, None, query) == [BOS_ID, *query_ids]
 
 
 def test_row_says_the_answer_and_ends(tokenizer):

@@ -1,0 +1,74 @@
+"""The cloud dies under a running answer: the device goes on alone, says so, and keeps what was committed."""
+
+from __future__ import annotations
+
+import pytest
+import ray
+
+from tandem import Tandem
+from tandem.errors import QueryError
+from tandem.events import DoneEvent, PeerEvent, SourcesEvent, TokenEvent
+from tandem.side import Side
+
+QUESTION = "Which game should Mira try?"
+OPTIONS = {"seed": 4, "temperature": 1.0, "max_new_tokens": 24}
+KILLED_AT = 3
+
+
+@pytest.fixture(scope="module")
+def overrides() -> tuple[str, ...]:
+    """A slow link, so that the answer is still growing when the cloud dies."""
+    return ("link.on_peer_loss=continue", "link.extra_delay_s=0.05")
+
+
+@pytest.fixture(scope="module")
+def undisturbed(rag: Tandem) -> tuple[int, ...]:
+    """The answer with both sides alive."""
+    return rag.query(QUESTION, **OPTIONS).token_ids
+
+
+@pytest.fixture(scope="module")
+def events(rag: Tandem, undisturbed: tuple[int, ...]) -> list[object]:
+    """The same query; the cloud's draft queue is killed once a few tokens are there."""
+    seen: list[object] = []
+    for event in rag.stream(QUESTION, **OPTIONS):
+        seen.append(event)
+        if isinstance(event, TokenEvent) and event.step == KILLED_AT:
+            ray.kill(rag._sides[Side.CLOUD]["draft_queue"])
+    return seen
+
+
+def test_the_answer_ends_and_says_from_where_it_is_degraded(events: list[object]) -> None:
+    done = events[-1]
+    assert isinstance(done, DoneEvent)
+    assert done.reason in ("eos", "length")
+    assert done.statistics.degraded_from is not None
+    assert done.statistics.degraded_from > KILLED_AT
+    lost = [event for event in events if isinstance(event, PeerEvent)]
+    assert [event.is_alone for event in lost] == [True]
+
+
+def test_committed_tokens_are_neither_lost_nor_repeated(
+    events: list[object], undisturbed: tuple[int, ...]
+) -> None:
+    tokens = [event for event in events if isinstance(event, TokenEvent)]
+    assert [event.step for event in tokens] == list(range(len(tokens)))
+    together = [event.token for event in tokens if not event.is_alone]
+    assert together == list(undisturbed[: len(together)])
+    assert len(together) > KILLED_AT
+
+
+def test_the_next_query_is_answered_by_the_device_alone(rag: Tandem, events: list[object]) -> None:
+    later = list(rag.stream(QUESTION, seed=1))
+    assert {event.side for event in later if isinstance(event, SourcesEvent)} == {Side.DEVICE}
+    assert isinstance(later[-1], DoneEvent)
+    assert later[-1].statistics.degraded_from == 0
+    assert all(event.is_alone for event in later if isinstance(event, TokenEvent))
+
+
+def test_a_dead_decoder_of_the_device_is_one_sentence(rag: Tandem, events: list[object]) -> None:
+    ray.kill(rag._sides[Side.DEVICE]["decoder"])
+    with pytest.raises(QueryError, match=r"^The decoder of the device must be running but stopped"):
+        rag.query(QUESTION, timeout_s=20.0)
+    with pytest.raises(QueryError, match=r"^The decoder of the device must be running but stopped"):
+        rag.query(QUESTION, timeout_s=20.0)  # also where it was dead before
