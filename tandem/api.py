@@ -10,9 +10,9 @@ import asyncio
 import contextlib
 import os
 import secrets
-import threading
+import shutil
 import time
-from collections.abc import AsyncGenerator, Coroutine, Iterator, Sequence
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from dataclasses import asdict, replace
 from typing import Any, TypeVar
 
@@ -20,12 +20,14 @@ import ray
 from ray.exceptions import RayError
 
 from tandem.actors import launch
+from tandem.actors.base import Runtime
 from tandem.actors.launch import Handles, Progress
 from tandem.cluster import nodes
 from tandem.cluster.nodes import NodeInfo
 from tandem.config import Config, GenerationConfig
 from tandem.errors import ClusterError, ConfigError, QueryError, TandemError
 from tandem.events import Answer, DoneEvent, Event, Source, SourcesEvent, TokenEvent
+from tandem.loop_thread import LoopThread
 from tandem.protocol.spec import SessionSpec
 from tandem.side import SIDES, Side
 
@@ -45,7 +47,11 @@ class Tandem:
     """A device and a cloud that answer together. Make one with `launch` or `connect`; close it, or use `with`."""
 
     def __init__(
-        self, config: Config, sides: dict[Side, Handles], described: dict[Side, dict[str, Any]]
+        self,
+        config: Config,
+        sides: dict[Side, Handles],
+        described: dict[Side, dict[str, Any]],
+        loop: LoopThread,
     ) -> None:
         """Use `launch` or `connect`."""
         self.config = config
@@ -53,9 +59,8 @@ class Tandem:
         self._sides = sides
         self._nodes: list[NodeInfo] = []
         self._environment: dict[str, str | None] = {}
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="tandem", daemon=True)
-        self._thread.start()
+        self._socket_folder = ""
+        self._loop = loop
         self._is_closed = False
 
     # ---- starting and stopping -------------------------------------------------------------------------------
@@ -77,13 +82,16 @@ class Tandem:
         saved = {name: os.environ.get(name) for name in environment}
         os.environ.update(environment)
         started: list[NodeInfo] = []
+        loop = LoopThread()
+        runtime = launch.runtime_for(config, secrets.token_bytes(32), config.link.host or "127.0.0.1")
         try:
-            described, sides = _launch(config, environment, started, say)
+            described, sides = _launch(runtime, environment, started, say, loop)
         except BaseException:
-            _stop(started, saved)
+            loop.close()
+            _stop(started, saved, runtime.directory)
             raise
-        tandem = cls(config, sides, described)
-        tandem._nodes, tandem._environment = started, saved
+        tandem = cls(config, sides, described, loop)
+        tandem._nodes, tandem._environment, tandem._socket_folder = started, saved, runtime.directory
         return tandem
 
     @classmethod
@@ -101,15 +109,17 @@ class Tandem:
         was_attached = ray.is_initialized()
         launch.attach(address, config)
         say(f"cluster: {address}")
+        loop = LoopThread()
         try:
             sides = {side: launch.find_side(side, config) for side in SIDES}
-            described = asyncio.run(_meet(sides, config.cluster.start_timeout_s))
+            described = loop.run(_meet(sides, config.cluster.start_timeout_s))
         except BaseException:
+            loop.close()
             if not was_attached:
                 ray.shutdown()
             raise
         say("sides: connected")
-        return cls(config, sides, described)
+        return cls(config, sides, described, loop)
 
     def close(self) -> None:
         """Stop what `launch` started; after `connect`, only disconnect. May be called twice."""
@@ -118,11 +128,9 @@ class Tandem:
         self._is_closed = True
         with contextlib.suppress(RayError, TandemError):
             if self._nodes:
-                self._run(launch.close_actors(self._sides))
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
+                self._loop.run(launch.close_actors(self._sides))
         self._loop.close()
-        _stop(self._nodes, self._environment)
+        _stop(self._nodes, self._environment, self._socket_folder)
 
     async def aclose(self) -> None:
         """Async twin of `close`."""
@@ -144,7 +152,8 @@ class Tandem:
 
     def query(self, question: str, **options: Any) -> Answer:
         """Answer `question`; options as in `astream`. Raises QueryError where no answer came."""
-        return self._run(self.aquery(question, **options))
+        answer: Answer = self._run(self.aquery(question, **options))
+        return answer
 
     def stream(self, question: str, **options: Any) -> Iterator[Event]:
         """Events of `question` as they happen; options as in `astream`. Leaving the loop early cancels the query."""
@@ -199,7 +208,8 @@ class Tandem:
 
     def status(self) -> dict[str, Any]:
         """Nodes, actors, models and indexes of both sides, as plain values."""
-        return self._run(self._status())
+        status: dict[str, Any] = self._run(self._status())
+        return status
 
     # ---- private ---------------------------------------------------------------------------------------------
 
@@ -315,18 +325,11 @@ class Tandem:
             peer_loss_margin_s=config.link.peer_loss_margin_s,
         )
 
-    def _run(self, work: Coroutine[Any, Any, T] | Any) -> T:
-        """Run `work` on this object's own event loop; Ctrl-C cancels it and waits for its clean-up."""
-        if self._is_closed and not self._loop.is_running():
+    def _run(self, work: Any) -> Any:
+        """Run an awaitable on this object's own event loop."""
+        if self._is_closed:
             raise QueryError("A closed Tandem answers no more; launch or connect again.")
-        future = asyncio.run_coroutine_threadsafe(_awaited(work), self._loop)
-        try:
-            return future.result()  # type: ignore[no-any-return]
-        except KeyboardInterrupt:
-            future.cancel()
-            with contextlib.suppress(BaseException):
-                asyncio.run_coroutine_threadsafe(asyncio.sleep(0.2), self._loop).result(2.0)
-            raise
+        return self._loop.run(_awaited(work))
 
 
 def collect(events: Sequence[Event], seed: int) -> Answer:
@@ -355,8 +358,13 @@ async def _awaited(work: Any) -> Any:
 
 
 def _launch(
-    config: Config, environment: dict[str, str], started: list[NodeInfo], say: Progress
+    runtime: Runtime,
+    environment: dict[str, str],
+    started: list[NodeInfo],
+    say: Progress,
+    loop: LoopThread,
 ) -> tuple[dict[Side, dict[str, Any]], dict[Side, Handles]]:
+    config = runtime.config
     limit_s = config.cluster.start_timeout_s
     device = nodes.start_head(Side.DEVICE, environment=environment)
     started.append(device)
@@ -370,15 +378,12 @@ def _launch(
                 raise ClusterError(f"The {node.role} node must keep running but has stopped; see {node.log}.")
 
     launch.attach(device.address, config)
-    runtime = launch.runtime_for(config, secrets.token_bytes(32), config.link.host or "127.0.0.1")
     launch.wait_for_roles((Side.DEVICE,), limit_s, still_running)
-    sides = {
-        side: launch.create_side(side, runtime, detached=False) for side in SIDES
-    }  # Ray waits for the cloud's node
+    # Ray keeps the cloud's actors waiting for its node, while the device's start already.
+    sides = {side: launch.create_side(side, runtime, detached=False) for side in SIDES}
     launch.wait_for_roles(SIDES, limit_s, still_running)
     say("nodes: 2 up (device, cloud)")
-    described = asyncio.run(_start(sides, say, limit_s))
-    return described, sides
+    return loop.run(_start(sides, say, limit_s)), sides
 
 
 async def _start(sides: dict[Side, Handles], say: Progress, limit_s: float) -> dict[Side, dict[str, Any]]:
@@ -439,10 +444,12 @@ def _seed(seed: int | None) -> int:
     return seed
 
 
-def _stop(started: list[NodeInfo], environment: dict[str, str | None]) -> None:
+def _stop(started: list[NodeInfo], environment: dict[str, str | None], socket_folder: str) -> None:
     ray.shutdown()
     for node in reversed(started):
         node.stop()
+    if socket_folder:
+        shutil.rmtree(socket_folder, ignore_errors=True)
     for name, value in environment.items():
         if value is None:
             os.environ.pop(name, None)

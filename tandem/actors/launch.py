@@ -13,10 +13,8 @@ import importlib
 import logging
 import os
 import secrets
-import tempfile
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import ray
@@ -80,6 +78,7 @@ def start_node(role: Side, *, join: str | None, config: Config) -> NodeInfo:
 def stop_node(info: NodeInfo) -> None:
     """Stop a node that `start_node` started, here or in an earlier process."""
     info.stop()
+    nodes.remove_dead_socket_folders()
 
 
 def attach(address: str, config: Config) -> None:
@@ -140,9 +139,8 @@ def wait_for_roles(roles: tuple[Side, ...], limit_s: float, still_running: Calla
 
 def runtime_for(config: Config, secret: bytes, host: str | None) -> Runtime:
     """What every actor of a cluster is given. The folder for sockets follows from the secret, so it is findable."""
-    key = hashlib.sha256(secret).hexdigest()[:12]
-    folder = Path(tempfile.gettempdir()) / f"tandem-{os.getuid()}-{key}"
-    return Runtime(secret=secret, directory=str(folder), config=config, host=host)
+    folder = nodes.socket_folder(hashlib.sha256(secret).hexdigest()[:12])
+    return Runtime(secret=secret, directory=folder, config=config, host=host)
 
 
 def create_side(side: Side, runtime: Runtime, *, detached: bool) -> Handles:

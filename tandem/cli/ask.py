@@ -76,9 +76,10 @@ def _stream(
     try:
         for event in events:
             transcript.add(event)
-            _tell(event, progress)
             if isinstance(event, TokenEvent):
                 printer.add(event.text)
+            elif not printer.has_begun or not isinstance(event, SourcesEvent):
+                _tell(event, progress)  # sources that come late are listed at the end, not amid the text
     finally:
         printer.end()
 
@@ -88,16 +89,16 @@ class _Printer:
 
     def __init__(self, *, is_silent: bool) -> None:
         self._is_silent = is_silent
-        self._has_begun = False
+        self.has_begun = False
 
     def add(self, text: str) -> None:
-        text = text if self._has_begun else text.lstrip()
+        text = text if self.has_begun else text.lstrip()
         if text and not self._is_silent:
-            self._has_begun = True
+            self.has_begun = True
             print(text, end="", flush=True)
 
     def end(self) -> None:
-        if self._has_begun:
+        if self.has_begun:
             print(flush=True)
 
 

@@ -28,6 +28,9 @@ ROLE_RESOURCE = "tandem_{role}"
 """Custom resource that a node of a role offers; an actor of that side takes a sliver of it."""
 ACTORS_PER_NODE = 6
 OBJECT_STORE_BYTES = 100_000_000  # nothing large is put there
+_SOCKETS = f"tandem-{os.getuid()}-"
+FRESH_S = 60.0
+"""A folder for sockets younger than this may belong to a cluster that is just starting."""
 STOP_LIMIT_S = 5.0
 
 
@@ -122,6 +125,28 @@ def wait_for_port(address: str, limit_s: float, node: NodeInfo | None = None) ->
         + (f" (see {node.log}); " if node else "; ")
         + "check the address, or start one with `tandem up`."
     )
+
+
+def socket_folder(key: str) -> str:
+    """Where the actors of one cluster keep their Unix-domain sockets on this machine."""
+    return str(Path(tempfile.gettempdir()) / f"{_SOCKETS}{key}")
+
+
+def remove_dead_socket_folders() -> None:
+    """Remove folders whose sockets nobody answers any more: their cluster was stopped or killed."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{_SOCKETS}*"):
+        with contextlib.suppress(OSError):
+            is_old = time.time() - folder.stat().st_mtime > FRESH_S
+            if is_old and not any(_answers(path) for path in folder.iterdir()):
+                shutil.rmtree(folder, ignore_errors=True)
+
+
+def _answers(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX) as probe, contextlib.suppress(OSError):
+        probe.settimeout(0.5)
+        probe.connect(str(path))
+        return True
+    return False
 
 
 def free_port() -> int:

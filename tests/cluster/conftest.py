@@ -53,6 +53,8 @@ def rag(overrides: tuple[str, ...]) -> Iterator[Tandem]:
     environment = dict(os.environ)
     tandem = launch(*overrides)
     directories = [Path(node.directory) for node in tandem._nodes if node.directory]
+    directories += [Path(node.log) for node in tandem._nodes] + [Path(tandem._socket_folder)]
+    assert all(path.exists() for path in directories)
     yield tandem
     processes = descendants({node.pid for node in tandem._nodes})
     assert len(processes) > 14, "two Ray nodes with six actors each"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import shutil
 import signal
@@ -71,6 +72,14 @@ def test_a_corrupt_index(tmp_path: Path) -> None:
     sentence = failing_launch(f"cloud.index={tmp_path}")
     assert str(tmp_path) in sentence
     assert "tandem index" in sentence
+
+
+def test_async_with_a_cluster_of_its_own() -> None:
+    async def ask() -> str:
+        async with Tandem.launch() as own:
+            return (await own.aquery("Which game should Mira try?", max_new_tokens=4)).text
+
+    assert asyncio.run(ask())
 
 
 def test_an_unreachable_cluster() -> None:

@@ -1,0 +1,59 @@
+"""An event loop in a thread of its own, for callers that are synchronous or on another loop.
+
+Knows nothing of what it runs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Coroutine
+from concurrent.futures import CancelledError
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+CLEAN_UP_LIMIT_S = 5.0
+
+
+class LoopThread:
+    """Runs coroutines one after the other or side by side; close it when done."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="tandem", daemon=True)
+        self._thread.start()
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """The result of `work`. An interruption (Ctrl-C) cancels it and waits for its clean-up."""
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return future.result()
+        except BaseException:
+            if not future.done():
+                future.cancel()
+                self._settle()
+            raise
+
+    def close(self) -> None:
+        """Stop the loop and its thread; what still runs is cancelled."""
+        if self._loop.is_closed():
+            return
+        self._settle()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    def _settle(self) -> None:
+        """Let cancelled work finish its clean-up."""
+        with contextlib.suppress(CancelledError, TimeoutError):
+            asyncio.run_coroutine_threadsafe(_others(), self._loop).result(CLEAN_UP_LIMIT_S)
+
+
+async def _others() -> None:
+    """Cancel all other tasks of this loop that are not yet being cancelled, and wait for all of them."""
+    others = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+    for task in others:
+        if not task.cancelling():
+            task.cancel()
+    await asyncio.gather(*others, return_exceptions=True)
