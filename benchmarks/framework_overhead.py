@@ -86,11 +86,12 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--rounds", type=int, default=5, help="times that each of 12 questions is asked")
+    parser.add_argument("--planes", nargs="+", choices=("socket", "ray"), default=("socket", "ray"))
     parser.add_argument("--smoke", action="store_true", help="one round, socket only")
     arguments = parser.parse_args()
     print(f"prediction: {PREDICTED_MS} ms a token on an idle machine; target: {TARGET_MS} ms at the median")
     result: dict[str, Any] = {"predicted_ms": PREDICTED_MS, "target_ms": TARGET_MS}
-    for plane in ("socket",) if arguments.smoke else ("socket", "ray"):
+    for plane in ("socket",) if arguments.smoke else tuple(arguments.planes):
         settings = (f"link.data_plane={plane}", "link.on_peer_loss=wait")
         with Tandem.launch(Config.load(None, settings)) as rag:
             time.sleep(2)  # let Ray's own start-up work die down
