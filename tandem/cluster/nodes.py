@@ -86,9 +86,10 @@ class NodeInfo:
             shutil.rmtree(self.directory, ignore_errors=True)
 
     def _wait(self, family: dict[int, str], limit_s: float) -> dict[int, str]:
-        """Wait for processes to end; returns those that still run."""
+        """Wait for processes to end, and for what they start meanwhile; returns those that still run."""
         deadline_s = time.monotonic() + limit_s
         while left := {pid: born for pid, born in family.items() if _born(pid) == born}:
+            family = _family(*left)
             if time.monotonic() > deadline_s:
                 return left
             time.sleep(0.02)
@@ -197,13 +198,13 @@ def _ray_program() -> list[str]:
     return [sys.executable, "-c", "from ray.scripts.scripts import main; main()"]
 
 
-def _family(root: int) -> dict[int, str]:
-    """A process and all that it started, all the way down, each with its time of birth."""
+def _family(*roots: int) -> dict[int, str]:
+    """Processes and all that they started, all the way down, each with its time of birth."""
     parents = {}
     for folder in Path("/proc").glob("[0-9]*"):
         if fields := _stat(int(folder.name)):
             parents[int(folder.name)] = int(fields[1])
-    found = {root}
+    found = set(roots)
     while more := {pid for pid, parent in parents.items() if parent in found} - found:
         found |= more
     return {pid: born for pid in found if (born := _born(pid)) is not None}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -36,9 +37,21 @@ def descendants(roots: set[int]) -> set[int]:
     return found
 
 
-def alive(pids: set[int]) -> set[int]:
-    """Those of the processes that still run."""
-    return {pid for pid in pids if Path(f"/proc/{pid}").exists()}
+def alive(pids: set[int], limit_s: float = 5.0) -> set[str]:
+    """Those of the processes that still run after a while, by their command line."""
+    deadline_s = time.monotonic() + limit_s
+    while left := {pid for pid in pids if Path(f"/proc/{pid}").exists()}:
+        if time.monotonic() > deadline_s:
+            return {f"{pid} {_command(pid)}" for pid in left}
+        time.sleep(0.1)
+    return set()
+
+
+def _command(pid: int) -> str:
+    try:
+        return (Path(f"/proc/{pid}") / "cmdline").read_bytes().replace(b"\0", b" ").decode()[:80]
+    except OSError:
+        return "ended just now"
 
 
 @pytest.fixture(scope="module")
