@@ -62,11 +62,11 @@ class GenerationConfig:
 class WeightsConfig:
     """How documents are weighed while the answer grows (DRAGON 4.1)."""
 
-    scale: float = setting(7.0, "R(d, x): relevance is this times the cosine similarity", above=0)
+    scale: float = setting(10.0, "R(d, x): relevance is this times the cosine similarity", above=0)
     interval: int = setting(
-        4, "tokens between two estimates of relevance; 0: one for the whole answer", at_least=0
+        3, "tokens between two estimates of relevance; 0: one for the whole answer", at_least=0
     )
-    lag: int = setting(2, "tokens between an estimate and its first use", at_least=0)
+    lag: int = setting(1, "tokens between an estimate and its first use", at_least=0)
     momentum: float = setting(0.0, "share of the previous estimate that is kept", at_least=0, below=1)
 
 

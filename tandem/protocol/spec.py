@@ -30,10 +30,10 @@ class SessionSpec:
     eos_token_ids: tuple[int, ...] = ()
     stop_strings: tuple[str, ...] = ()
     device_documents: int = 4  # documents to retrieve
-    cloud_documents: int = 8
+    cloud_documents: int = 16
     relevance_scale: float = 10.0  # R(d, x) = scale * cosine
-    weight_interval: int = 4  # n, tokens between re-estimations; 0: static weights
-    weight_lag: int = 2  # tokens between a re-estimation and its first use
+    weight_interval: int = 3  # n, tokens between re-estimations; 0: static weights
+    weight_lag: int = 1  # tokens between a re-estimation and its first use
     weight_momentum: float = 0.0  # share of the previous score that is kept
     max_window: int = 16  # drafts past the last committed token, at most
     on_peer_loss: PeerLoss = "continue"
