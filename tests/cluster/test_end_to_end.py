@@ -48,7 +48,7 @@ def test_the_answer_needs_both_corpora_and_names_sources_of_both(rag: Tandem) ->
     device = [source for source in answer.sources if source.side is Side.DEVICE]
     cloud = [source for source in answer.sources if source.side is Side.CLOUD]
     assert len(device) == 4
-    assert len(cloud) == 8
+    assert len(cloud) == 16
     assert "note-01-mira-games.md" in {source.title for source in device}
     assert {source.title for source in cloud} == {None}, "the cloud's documents are opaque ids"
 
