@@ -24,7 +24,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 from benchmarks._common import finish
 from tandem.aggregation.codec import make_codec
 from tandem.config import Config
-from tandem.evaluation.heldout import ALONE, Asked, ask_heldout, spec_of
+from tandem.evaluation.heldout import ALONE, Asked, ask_heldout, heldout_spec
 from tandem.generation.engine import Engine
 from tandem.reader import WEIGHTS
 from tandem.retrieval.embedding import Embedder
@@ -66,7 +66,7 @@ def main() -> None:
     config = Config()
     engine, embedder = Engine.load(str(WEIGHTS), num_threads=1), Embedder.load("offline", num_threads=1)
     codec = make_codec(config.codec.name, p=config.codec.p)
-    spec = spec_of(config)
+    spec = heldout_spec(config)
     result: dict[str, Any] = {}
     for weights, kind, settings in (
         ("dynamic", spec, tuple(ALONE)),

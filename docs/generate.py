@@ -28,7 +28,7 @@ from tandem.settings import Rule, Setting, settings_of
 from tandem.side import Side
 
 DOCS = Path(__file__).parent
-COMMANDS = ("", "ask", "index", "up", "down", "status", "doctor", "config")
+COMMANDS = ("", "ask", "index", "profile", "up", "down", "status", "doctor", "config")
 HELP_COLUMNS = "100"
 
 LINK_BODIES = get_args(messages.LinkBody)
@@ -114,6 +114,8 @@ def frame_example() -> str:
         cloud_accepted=False,
         device_epoch=1,
         cloud_epoch=3,
+        device_acceptance=messages.in_127ths(0.9),
+        cloud_acceptance=messages.in_127ths(0.6),
         next_aggregator=Side.DEVICE,
     )
     frame = messages.LinkFrame(
@@ -141,7 +143,8 @@ def frame_example() -> str:
         ("device_accepted yes", 1),
         ("cloud_accepted no", 1),
     ]
-    tail += [("device_epoch 1", 1), ("cloud_epoch 3", 1), ("next_aggregator device", 1)]
+    tail += [("device_epoch 1", 1), ("cloud_epoch 3", 1)]
+    tail += [("device_acceptance 114/127", 1), ("cloud_acceptance 76/127", 1), ("next_aggregator device", 1)]
     return _dump(raw, head + tail)
 
 

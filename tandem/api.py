@@ -26,9 +26,19 @@ from tandem.cluster import nodes
 from tandem.cluster.nodes import NodeInfo
 from tandem.config import Config, GenerationConfig
 from tandem.errors import ClusterError, ConfigError, QueryError, TandemError
-from tandem.events import Answer, DoneEvent, Event, Source, SourcesEvent, TokenEvent
+from tandem.events import (
+    Answer,
+    DoneEvent,
+    EstimateEvent,
+    Event,
+    PlacementEvent,
+    Source,
+    SourcesEvent,
+    TokenEvent,
+)
 from tandem.loop_thread import LoopThread
 from tandem.protocol.spec import SessionSpec
+from tandem.query import spec_of
 from tandem.side import SIDES, Side
 
 T = TypeVar("T")
@@ -187,7 +197,8 @@ class Tandem:
         stop: Sequence[str] | None = None,
         timeout_s: float | None = None,
     ) -> AsyncGenerator[Event, None]:
-        """Events of one query: SourcesEvent of each side, TokenEvent, PlacementEvent, PeerEvent, last a DoneEvent.
+        """Events of one query: SourcesEvent of each side, TokenEvent, PlacementEvent, EstimateEvent, PeerEvent, last a
+        DoneEvent.
 
         seed: 64 bits; fresh if None. The other options default to the settings in `config.generation`. timeout_s:
         for the whole answer, `config.cluster.query_timeout_s` if None. Raises QueryError or ConfigError.
@@ -302,27 +313,14 @@ class Tandem:
         if asked.get("stop") is not None:
             asked["stop"] = tuple(asked["stop"])
         config = replace(self.config, generation=_checked(self.config.generation, asked))
-        generation, weights = config.generation, config.weights
-        return SessionSpec(
+        return replace(
+            spec_of(config),
             session=secrets.randbits(32),
             query=question,
             seed=_seed(seed),
-            draft_rule=generation.draft_rule,
-            temperature=generation.temperature,
-            placement=generation.placement,
-            synchronous=generation.synchronous,
-            max_new_tokens=generation.max_new_tokens,
             eos_token_ids=tuple(self.described[Side.DEVICE]["eos_token_ids"]),
-            stop_strings=generation.stop,
-            device_documents=config.device.num_documents,
-            cloud_documents=config.cloud.num_documents,
-            relevance_scale=weights.scale,
-            weight_interval=weights.interval,
-            weight_lag=weights.lag,
-            weight_momentum=weights.momentum,
-            max_window=generation.max_window,
-            on_peer_loss=config.link.on_peer_loss,
-            peer_loss_margin_s=config.link.peer_loss_margin_s,
+            device_decode_line=tuple(self.described[Side.DEVICE]["decode_line"]),
+            cloud_decode_line=tuple(self.described[Side.CLOUD]["decode_line"]),
         )
 
     def _run(self, work: Any) -> Any:
@@ -350,6 +348,8 @@ def collect(events: Sequence[Event], seed: int) -> Answer:
         reason=done.reason,
         seed=seed,
         statistics=done.statistics,
+        estimates=tuple(event for event in events if isinstance(event, EstimateEvent)),
+        placements=tuple(event for event in events if isinstance(event, PlacementEvent)),
     )
 
 

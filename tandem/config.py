@@ -31,6 +31,9 @@ class SideConfig:
     torch_device: str = setting("cpu", "where the language model runs, as torch names it: cpu, cuda, cuda:1")
     dtype: Literal["float32", "bfloat16", "float16"] = setting("float32", "precision of the language model")
     num_threads: int = setting(1, "CPU threads of the language model", at_least=1)
+    decode_floor_s: float = setting(
+        0.0, "for experiments: a draft takes at least this long, in seconds, waiting without CPU", at_least=0
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +54,9 @@ class GenerationConfig:
     max_new_tokens: int = setting(48, "longest answer, in tokens", at_least=1)
     stop: tuple[str, ...] = setting((), "texts that end an answer")
     draft_rule: Literal["coupled", "algorithm1"] = setting("coupled", "how drafts are drawn and verified")
-    placement: Literal["device", "cloud", "mirror"] = setting("device", "who aggregates; mirror is both")
+    placement: Literal["device", "cloud", "greedy", "mirror", "random"] = setting(
+        "device", "who aggregates; mirror is both, greedy moves it where a token costs less"
+    )
     synchronous: bool = setting(
         False, "no draft before the previous token is committed (the token-wise loop)"
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import nan
 from typing import Literal, TypeAlias
 
 from tandem.side import Side
@@ -44,6 +45,17 @@ class TokenEvent:
     committed_s: float  # since the query was opened on the device
     device_decode_s: float  # nan: that draft was not seen on this side
     cloud_decode_s: float
+    device_arrived_s: float = (
+        nan  # when the draft came to the device's queue, since the query was opened there
+    )
+    cloud_arrived_s: float = nan
+    device_acceptance: float = (
+        nan  # expected, by the formula of the draft rule; nan: decided without the peer
+    )
+    cloud_acceptance: float = nan
+    device_epoch: int = 0  # of the drafts
+    cloud_epoch: int = 0
+    rtt_s: float = nan  # last measured
     is_alone: bool = False  # decided without the peer
 
 
@@ -53,6 +65,24 @@ class PlacementEvent:
 
     step: int
     aggregator: Side
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EstimateEvent:
+    """What the device's profiler and scheduler think after a step: the inputs of DRAGON Eq. 8 and its result."""
+
+    step: int
+    aggregator: Side  # who decides the next step
+    chosen: Side  # who should, by the scheduler; differs only under `greedy`
+    delta_z_s: float  # Z of the device minus Z of the cloud: above 0 the cloud should aggregate
+    device_decode_s: float  # predicted for the next step; these six: nan where nothing was measured
+    cloud_decode_s: float
+    device_acceptance: float  # moving averages
+    cloud_acceptance: float
+    rtt_s: float  # the real-time estimate
+    rtt_average_s: float  # the historical one
+    bytes_per_s: float  # of the link towards the cloud; inf: too much to measure
+    assumed: tuple[str, ...]  # one sentence for each value that was not measured or not believed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,19 +101,20 @@ class SessionStatistics:
     num_tokens: int = 0
     num_device_accepted: int = 0
     num_cloud_accepted: int = 0
-    expected_device_acceptance: float = float("nan")  # mean over the steps decided on this side
-    expected_cloud_acceptance: float = float("nan")
+    expected_device_acceptance: float = nan  # mean over the steps decided by both sides' drafts
+    expected_cloud_acceptance: float = nan
     num_resyncs: int = 0
     num_divergences: int = 0
     num_resent_frames: int = 0
     degraded_from: int | None = None  # first step decided without the peer
-    rtt_s: float = float("nan")  # last measured
+    rtt_s: float = nan  # last measured
+    bytes_per_s: float = nan  # of the link towards the cloud; inf: too much to measure
     sent_frames: int = 0  # on the link, this query
     sent_bytes: int = 0
     received_frames: int = 0
     received_bytes: int = 0
-    first_token_s: float = float("nan")  # since the query was opened on the device
-    total_s: float = float("nan")
+    first_token_s: float = nan  # since the query was opened on the device
+    total_s: float = nan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +126,7 @@ class DoneEvent:
     error: str | None = None  # one sentence where the reason is "failed"
 
 
-Event: TypeAlias = SourcesEvent | TokenEvent | PlacementEvent | PeerEvent | DoneEvent
+Event: TypeAlias = SourcesEvent | TokenEvent | PlacementEvent | EstimateEvent | PeerEvent | DoneEvent
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +147,8 @@ class Answer:
     reason: StopReason
     seed: int
     statistics: SessionStatistics
+    estimates: tuple[EstimateEvent, ...] = ()  # for every few steps
+    placements: tuple[PlacementEvent, ...] = ()  # the handovers
 
     @property
     def token_ids(self) -> tuple[int, ...]:

@@ -27,7 +27,7 @@ from tandem.wire import (
     sequence,
 )
 
-PROTOCOL_VERSION = 1
+PROTOCOL_VERSION = 2
 _registry = Registry()
 
 
@@ -62,6 +62,8 @@ class Verdict:
     cloud_accepted: Flag
     device_epoch: Varint  # rollbacks of each side after this verdict
     cloud_epoch: Varint
+    device_acceptance: Varint  # expected, by the formula of the draft rule, in 1/127 (`in_127ths`)
+    cloud_acceptance: Varint
     next_aggregator: SideField  # who decides the next step
 
 
@@ -96,7 +98,24 @@ class Cancel:
     reason: Text  # one sentence about the session, never document text
 
 
-LinkBody: TypeAlias = Draft | Verdict | Done | Resync | Heartbeat | Cancel
+@_registry.message(8)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Probe:
+    """Asks for an echo at once, to measure the round trip and, by its padding, the bandwidth."""
+
+    is_reply: Flag  # an echo, not to be answered again
+    padding: Blob  # zeros
+
+
+@_registry.message(9)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rejoin:
+    """The cloud's draft queue was restarted and knows nothing of what was committed: it asks for a Resync."""
+
+    incarnation: UInt32  # drawn at the restart; one Resync answers it
+
+
+LinkBody: TypeAlias = Draft | Verdict | Done | Resync | Heartbeat | Cancel | Probe | Rejoin
 
 
 @_registry.message(7)
@@ -111,7 +130,7 @@ class LinkFrame:
     sent_us: UInt32  # the sender's clock, microseconds modulo 2^32
     echo_us: UInt32  # `sent_us` of the last frame it had received
     held_us: UInt32  # how long ago that was; all ones: none received yet
-    body: Annotated[Any, _registry.nested(Draft, Verdict, Done, Resync, Heartbeat, Cancel)]
+    body: Annotated[Any, _registry.nested(Draft, Verdict, Done, Resync, Heartbeat, Cancel, Probe, Rejoin)]
 
 
 # ---- to a DraftQueue ---------------------------------------------------------------------------------------
@@ -300,7 +319,7 @@ class Lone:
 @_registry.message(66)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
-    """Who shall aggregate from the next verdict on. Scheduler -> own Aggregator."""
+    """Who shall aggregate from the next verdict of this side on. Scheduler -> own Aggregator."""
 
     session: UInt32
     aggregator: SideField
@@ -315,11 +334,13 @@ class Observation:
     """What one committed step showed. Part of `Observations`."""
 
     step: Varint
+    aggregator: SideField  # who decides the next step
     device_decode_s: Float64  # nan: not seen
     cloud_decode_s: Float64
-    device_acceptance: Float64  # expected, by the formula of the draft rule; nan: decided elsewhere
+    device_acceptance: Float64  # expected, by the formula of the draft rule; nan: decided without the peer
     cloud_acceptance: Float64
     rtt_s: Float64  # nan: not measured since the last step
+    bytes_per_s: Float64  # of the link towards the peer; nan: not measured since, inf: too much to measure
 
 
 @_registry.message(82)
@@ -337,14 +358,33 @@ class Observations:
 @_registry.message(81)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Profile:
-    """The profiler's estimates. Profiler -> own Scheduler."""
+    """The profiler's estimates after a step; nan where nothing is known. Profiler -> own Scheduler."""
 
     session: UInt32
-    device_decode_s: Float64
+    step: Varint  # the last one observed
+    aggregator: SideField  # who decides the next step
+    device_decode_s: Float64  # predicted for the next step
     cloud_decode_s: Float64
     device_acceptance: Float64
     cloud_acceptance: Float64
-    rtt_s: Float64
+    rtt_s: Float64  # the real-time estimate
+    rtt_average_s: Float64  # the historical one
+    bytes_per_s: Float64  # towards the peer
+    notes: Texts  # what a measurement was taken for, where it was not believed
+
+
+@_registry.message(83)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Estimate:
+    """What the scheduler made of a profile. Scheduler -> own DraftQueue, for statistics and timelines."""
+
+    session: UInt32
+    profile: Annotated[Any, _registry.nested(Profile)]
+    delta_z_s: (
+        Float64  # Z of the device minus Z of the cloud, DRAGON Eq. 8: above 0 the cloud should aggregate
+    )
+    chosen: SideField
+    assumed: Texts  # one sentence for each value that was not measured or not believed
 
 
 Message: TypeAlias = (
@@ -368,7 +408,13 @@ Message: TypeAlias = (
     | Placement
     | Observations
     | Profile
+    | Estimate
 )
+
+
+def in_127ths(share: float) -> int:
+    """A probability as a small integer, one byte on the wire; nan becomes 0."""
+    return round(127 * min(1.0, max(0.0, share))) if share == share else 0
 
 
 def encode(message: Message | LinkBody) -> bytes:

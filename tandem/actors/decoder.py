@@ -10,6 +10,7 @@ whose prefix was rolled back is abandoned at the next layer boundary.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Callable
@@ -55,18 +56,26 @@ class DecoderActor(SideActor):
 
     async def prepare(self) -> dict[str, Any]:
         """Load the model; what is returned is compared with the other side's before the first query."""
+        from tandem.corpora.indexes import cache_folder
+        from tandem.profiler.cache import cached_line
+
         loop = asyncio.get_running_loop()
         engine: Engine = await loop.run_in_executor(self._thread, self._load)
         self._loaded = engine
+        side = self.config.side(self.side)
+        line = await loop.run_in_executor(
+            self._thread, lambda: cached_line(side, cache_folder(), _log.warning)
+        )
         self.spawn(self._work(), "work")
         self.description = {
-            "model": self.config.side(self.side).model,
+            "model": side.model,
             "vocabulary_fingerprint": engine.vocabulary_fingerprint,
             "vocab_size": engine.vocab_size,
             "context_length": engine.context_length,
             "eos_token_ids": list(engine.eos_token_ids),
             "codec": self.codec.fingerprint(),
             "protocol_version": PROTOCOL_VERSION,
+            "decode_line": line,  # k_a, k_b, k_c, start; [] without a profile of these settings here
         }
         return self.description
 
@@ -107,11 +116,24 @@ class DecoderActor(SideActor):
                 await self._wake.wait()
                 continue
             session = self.host.sessions[job.session]
+            started_s = time.perf_counter()
             try:
                 tell = await loop.run_in_executor(self._thread, self._job(session, job))
+                if isinstance(job, Forward):
+                    await self._pace(session, job, started_s)
                 self.dispatch(tell())
             except Exception as error:
                 self._fail(job.session, error)
+
+    async def _pace(self, session: DraftingSession, job: Forward, started_s: float) -> None:
+        """Make a draft take as long as the settings' floor says, to stand for slower hardware: a wait without CPU
+        that ends, as a forward pass does, when the draft is no longer wanted.
+        """
+        until_s = started_s + self.config.side(self.side).decode_floor_s
+        while session.is_current(job) and (left_s := until_s - time.perf_counter()) > 0:
+            self._wake.clear()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._wake.wait(), left_s)
 
     def _fail(self, session: int, error: Exception) -> None:
         """One session cannot go on; the others do."""
@@ -161,7 +183,8 @@ class DecoderActor(SideActor):
             return list
         law = self.codec.encode(side_law(logits, job.weights or (0.0,), spec.temperature))
         token = rule.draft(self.codec.decode(law), seed=spec.seed, step=job.step, side=self.side)
-        decode_us = _elapsed_us(started_s)
+        floor_us = int(1e6 * self.config.side(self.side).decode_floor_s)
+        decode_us = max(_elapsed_us(started_s), floor_us)
         self.num_forwards += 1
         self.decode_s += decode_us / 1e6
         return lambda: session.drafted(job, law, token, decode_us)

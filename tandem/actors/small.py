@@ -1,7 +1,7 @@
 """Aggregator, profiler and scheduler: actors that are nothing but their host class on the data plane.
 
 DraftQueue --Pair--> Aggregator --Decision--> DraftQueue
-DraftQueue --Observations--> Profiler --Profile--> Scheduler --Placement--> Aggregator
+DraftQueue --Observations--> Profiler --Profile--> Scheduler --Placement--> Aggregator, --Estimate--> DraftQueue
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class SchedulerActor(SideActor):
 
     def __init__(self, side: Side, runtime: Runtime) -> None:
         super().__init__(side, runtime)
-        self.host = SchedulerHost()
+        self.host = SchedulerHost(side)
 
     def handle(self, message: Any, source: str) -> list[Send]:
         """Take a profile in."""

@@ -29,6 +29,7 @@ class Purpose(IntEnum):
     DRAFT_DEVICE = 2  # the device's draft under Algorithm 1
     DRAFT_CLOUD = 3  # the cloud's draft under Algorithm 1
     DECISION = 4  # what Algorithm 1 makes of the two drafts
+    PLACEMENT = 5  # who aggregates, where that is drawn at random
 
     @classmethod
     def draft(cls, side: Side) -> Purpose:

@@ -22,7 +22,7 @@ def parser() -> ArgumentParser:
     )
     root.add_argument("--version", action="version", version=f"tandem {__version__}")
     commands = root.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for add in (_ask, _index, _up, _down, _status, _doctor, _config):
+    for add in (_ask, _index, _profile, _up, _down, _status, _doctor, _config):
         add(commands)
     return root
 
@@ -51,6 +51,35 @@ def _index(commands: Any) -> None:
     command.add_argument(
         "--factory", metavar="F", help="FAISS factory string, such as Flat, IVF64,Flat or HNSW32"
     )
+    _add_json(command)
+    _add_settings(command)
+
+
+def _profile(commands: Any) -> None:
+    command = _command(
+        commands,
+        "profile",
+        "profile:run",
+        "measure how long a side's model takes for a token on this machine",
+    )
+    command.add_argument(
+        "side",
+        nargs="?",
+        choices=(*_SIDES, "both"),
+        default="both",
+        help="(default: both, one after the other)",
+    )
+    command.add_argument(
+        "--runs", type=_count, metavar="N", help="medians are taken over N runs (default: 3)"
+    )
+    command.add_argument(
+        "--limit",
+        type=_count,
+        metavar="TOKENS",
+        help="context length to stop at (default: the model's, at most 2048)",
+    )
+    command.add_argument("--again", action="store_true", help="measure even if there is a cached profile")
+    command.add_argument("--plot", metavar="FILE", help="draw points and lines, as png, pdf or svg")
     _add_json(command)
     _add_settings(command)
 
@@ -135,6 +164,12 @@ def _seed(text: str) -> int:
     if not 0 <= seed < _SEED_LIMIT:
         raise argparse.ArgumentTypeError(f"a seed is a whole number from 0 to 2^64 - 1, but it is {text!r}")
     return seed
+
+
+def _count(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and int(text) > 0):
+        raise argparse.ArgumentTypeError(f"this is a whole number of at least 1, but it is {text!r}")
+    return int(text)
 
 
 def _sentence(text: str) -> str:

@@ -18,6 +18,7 @@ from tandem.corpora.synthetic import Question, World, make_world
 from tandem.evaluation.local import LocalPair
 from tandem.generation.engine import Engine
 from tandem.protocol.spec import SessionSpec
+from tandem.query import spec_of
 from tandem.retrieval.build import build_index
 from tandem.retrieval.embedding import TextEmbedder
 from tandem.retrieval.retriever import Retriever
@@ -45,23 +46,14 @@ class Asked:
         return self.given == self.wanted
 
 
-def spec_of(config: Config) -> SessionSpec:
-    """The token-wise loop with the settings of `config`; `query` and `session` are filled in per question."""
-    generation, weights = config.generation, config.weights
-    return SessionSpec(
-        session=0,
-        query="",
-        seed=0,
-        draft_rule=generation.draft_rule,
-        temperature=generation.temperature,
-        synchronous=True,
-        max_new_tokens=generation.max_new_tokens,
-        device_documents=config.device.num_documents,
-        cloud_documents=config.cloud.num_documents,
-        relevance_scale=weights.scale,
-        weight_interval=weights.interval,
-        weight_lag=weights.lag,
-        weight_momentum=weights.momentum,
+def heldout_spec(config: Config) -> SessionSpec:
+    """The token-wise loop with the settings of `config`; `query` and `session` are filled in per question.
+
+    Who aggregates, which texts end an answer and what a lost peer means are fixed, so that runs with different
+    settings compare.
+    """
+    return replace(
+        spec_of(config), synchronous=True, placement="device", stop_strings=(), on_peer_loss="continue"
     )
 
 

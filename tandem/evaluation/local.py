@@ -20,7 +20,8 @@ from tandem.protocol.drafting import Forward, Prefill
 from tandem.protocol.spec import SessionSpec
 from tandem.retrieval.retriever import Retriever
 from tandem.side import SIDES, Side
-from tandem.simulation.virtual import Link, Outcome, VirtualRun
+from tandem.simulation.link import Link
+from tandem.simulation.virtual import Outcome, VirtualRun
 
 
 class LocalSide:

@@ -11,9 +11,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from tandem.errors import GenerationError
+from tandem.generation.weights import check_scores
 
 if TYPE_CHECKING:
     import torch
@@ -50,26 +51,8 @@ def side_law(
 
 def row_weights(log_weights: Sequence[float] | NDArray[np.float64]) -> NDArray[np.float64]:
     """omega [rows] = softmax(log_weights), in log space; uniform where all are -inf (a bare row)."""
-    scores = _scores(log_weights)
+    scores = np.asarray(log_weights, dtype=np.float64).reshape(-1)
+    check_scores(scores.tolist())
     top = scores.max(initial=-math.inf)
     raw = np.ones(len(scores)) if top == -math.inf else np.exp(scores - top)
     return np.asarray(raw / raw.sum()) if len(raw) else raw
-
-
-def log_weight(scores: ArrayLike) -> float:
-    """log h = log-sum-exp of the scores R(d, x) [documents]; no document: -inf. DRAGON Appendix A.1."""
-    values = _scores(scores)
-    top = values.max(initial=-math.inf)
-    if top == -math.inf:
-        return -math.inf
-    return float(top + np.log(np.exp(values - top).sum()))
-
-
-def _scores(scores: ArrayLike) -> NDArray[np.float64]:
-    values = np.asarray(scores, dtype=np.float64).reshape(-1)
-    if np.isnan(values).any() or (values == math.inf).any():
-        raise GenerationError(
-            f"A document's score is a number below infinity, the scores are {values.tolist()}; "
-            "check the scoring model."
-        )
-    return values

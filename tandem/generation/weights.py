@@ -1,4 +1,4 @@
-"""Which relevance estimates weigh the documents at a step, and how momentum blends them.
+"""Which relevance estimates weigh the documents at a step, how momentum blends them, and what a side weighs by them.
 
 Everything here is a function of the step, the interval and the estimates at earlier prefixes, never of
 timing: a weight that depended on when an estimate arrived could not be reproduced. It knows nothing of how
@@ -9,10 +9,8 @@ NOT in the paper: DRAGON section 4.1 re-estimates "during the decoding"; a fixed
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-import numpy as np
-from numpy.typing import ArrayLike, NDArray
+import math
+from collections.abc import Mapping, Sequence
 
 from tandem.errors import GenerationError
 
@@ -32,25 +30,24 @@ def checkpoints(step: int, every: int, lag: int) -> range:
     return range(0, kappa(step, every, lag) + 1, every or 1)
 
 
-def blend(previous: ArrayLike | None, estimate: ArrayLike, momentum: float) -> NDArray[np.float64]:
+def blend(previous: Sequence[float] | None, estimate: Sequence[float], momentum: float) -> tuple[float, ...]:
     """One update of the scores [rows]: momentum * previous + (1 - momentum) * estimate.
 
-    previous: None before the first estimate, which is taken as is.
+    previous: None before the first estimate, which is taken as is; else of as many rows (ValueError).
     momentum: in [0, 1); 0 forgets the previous scores.
     """
     if not 0 <= momentum < 1:
         raise GenerationError(
             f"The momentum of document weights lies in [0, 1), it is {momentum}; 0 is none."
         )
-    latest = np.asarray(estimate, dtype=np.float64)
     if previous is None:
-        return latest
-    return momentum * np.asarray(previous, dtype=np.float64) + (1 - momentum) * latest
+        return tuple(estimate)
+    return tuple(momentum * old + (1.0 - momentum) * new for old, new in zip(previous, estimate, strict=True))
 
 
 def scores_at(
-    step: int, estimates: Mapping[int, ArrayLike], *, every: int, lag: int, momentum: float = 0.0
-) -> NDArray[np.float64]:
+    step: int, estimates: Mapping[int, Sequence[float]], *, every: int, lag: int, momentum: float = 0.0
+) -> tuple[float, ...]:
     """Scores R(d, x_<kappa) [rows] that weigh the documents at `step`, blended along the prefix.
 
     estimates: prefix length -> scores [rows] of that very prefix. All of `checkpoints(step, every, lag)` must
@@ -63,6 +60,27 @@ def scores_at(
         scores = blend(scores, estimates[length], momentum)
     assert scores is not None  # `checkpoints` holds at least 0
     return scores
+
+
+def log_weight(scores: Sequence[float]) -> float:
+    """log h of a side = log-sum-exp of its scores R(d, x) [documents]; no document: -inf. DRAGON Appendix A.1.
+
+    Raises GenerationError as `check_scores` does.
+    """
+    check_scores(scores)
+    largest = max(scores, default=-math.inf)
+    if largest == -math.inf:  # -inf - -inf has no value
+        return -math.inf
+    return largest + math.log(sum(math.exp(score - largest) for score in scores))
+
+
+def check_scores(scores: Sequence[float]) -> None:
+    """Raise GenerationError unless every score is a number below infinity; -inf is a document without weight."""
+    if not all(score < math.inf for score in scores):  # nan is not below either
+        raise GenerationError(
+            f"A document's score is a number below infinity, the scores are {list(scores)}; "
+            "check the scoring model."
+        )
 
 
 def _check(every: int, lag: int) -> None:

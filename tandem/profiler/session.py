@@ -1,17 +1,30 @@
-"""One session's profile: measured decode times, round trips and acceptance, and the draft window they call for.
+"""One session's profile at runtime: decode times, round trips, bandwidth, acceptance, and the draft window.
 
-Knows nothing of laws or placement; values come in as observations of committed steps.
+Values come in as observations of committed steps; only round trips are used, so the two hosts' clocks need not
+agree. Knows nothing of laws or placement.
 """
 
 from __future__ import annotations
 
-from math import ceil, isfinite
+from collections.abc import Sequence
+from copy import deepcopy
+from dataclasses import dataclass, field
+from math import ceil, isfinite, nan
 
 from tandem.messages import Observation, Profile, Window
+from tandem.profiler.decoding import DecodeTime
+from tandem.profiler.line import DecodeLine
 from tandem.profiler.moving import MovingAverage
 from tandem.protocol.sends import Send
 from tandem.protocol.spec import SessionSpec
-from tandem.side import Side
+from tandem.side import SIDES, Side
+
+ACCEPTANCE_SHARE = 0.1
+"""Weight of a new step in the moving average of acceptance: about 20 steps count."""
+RTT_SHARE = 0.5
+"""Weight of a new round trip in the real-time estimate."""
+RTT_AVERAGE_SHARE = 0.1
+"""Weight of a new round trip in the historical average."""
 
 
 def draft_window(rtt_s: float, own_decode_s: float, peer_decode_s: float) -> int:
@@ -25,41 +38,98 @@ def draft_window(rtt_s: float, own_decode_s: float, peer_decode_s: float) -> int
     return ceil((rtt_s + own_decode_s) / slower_s) + 1
 
 
+@dataclass(slots=True)
+class Estimators:
+    """What is known of both sides and the link."""
+
+    decode_s: dict[Side, DecodeTime]
+    acceptance: dict[Side, MovingAverage]
+    rtt_s: MovingAverage = field(default_factory=lambda: MovingAverage(RTT_SHARE))
+    rtt_average_s: MovingAverage = field(default_factory=lambda: MovingAverage(RTT_AVERAGE_SHARE))
+    bytes_per_s: float = nan  # the last measured
+
+    @classmethod
+    def fresh(cls, spec: SessionSpec) -> Estimators:
+        """Nothing seen yet; the offline lines, where both sides' were measured before, come with the query."""
+        return cls(
+            decode_s={side: DecodeTime(_line(spec.decode_line(side))) for side in SIDES},
+            acceptance={side: MovingAverage(ACCEPTANCE_SHARE) for side in SIDES},
+        )
+
+
 class ProfilerSession:
     """Estimates of one query on one side."""
 
-    def __init__(self, spec: SessionSpec, side: Side) -> None:
+    def __init__(self, spec: SessionSpec, side: Side, before: ProfilerSession | None = None) -> None:
+        """before: an earlier query, whose estimates are the first of this one as far as they fit it."""
         self.spec = spec
         self.side = side
-        self.decode_s = {Side.DEVICE: MovingAverage(), Side.CLOUD: MovingAverage()}
-        self.acceptance = {Side.DEVICE: MovingAverage(), Side.CLOUD: MovingAverage()}
-        self.rtt_s = MovingAverage()
         self.window = 0
+        self._seen = Estimators.fresh(spec) if before is None else before.carried_to(spec)
+        self._step = 0
+        self._aggregator = spec.first_aggregator
+
+    def carried_to(self, spec: SessionSpec) -> Estimators:
+        """This query's estimates for another query: the link's in any case, others where nothing was changed."""
+        known, fresh, old = deepcopy(self._seen), Estimators.fresh(spec), self.spec
+        for side in SIDES:
+            if old.num_documents(side) != spec.num_documents(side) or old.decode_line(
+                side
+            ) != spec.decode_line(side):
+                known.decode_s[side] = fresh.decode_s[side]
+        if (old.draft_rule, old.temperature) != (spec.draft_rule, spec.temperature):
+            known.acceptance = fresh.acceptance
+        return known
+
+    def begin(self) -> list[Send]:
+        """The draft window that earlier queries call for, if there were any."""
+        return self._window() if isfinite(self._seen.rtt_s.value) else []
 
     def observe(self, *steps: Observation) -> list[Send]:
         """Take committed steps in; tells the scheduler, and the decoder where its window changes."""
-        for seen in steps:
-            self.decode_s[Side.DEVICE].add(seen.device_decode_s)
-            self.decode_s[Side.CLOUD].add(seen.cloud_decode_s)
-            self.acceptance[Side.DEVICE].add(seen.device_acceptance)
-            self.acceptance[Side.CLOUD].add(seen.cloud_acceptance)
-            self.rtt_s.add(seen.rtt_s)
-        window = draft_window(
-            self.rtt_s.value, self.decode_s[self.side].value, self.decode_s[self.side.other].value
-        )
-        sends = [Send("scheduler", self.profile())]
-        if window != self.window:
-            self.window = window
-            sends.append(Send("decoder", Window(session=self.spec.session, size=window)))
-        return sends
+        notes = [note for seen in steps for note in self._take(seen)]
+        return [Send("scheduler", self.profile(notes)), *self._window()]
 
-    def profile(self) -> Profile:
+    def profile(self, notes: Sequence[str] = ()) -> Profile:
         """The present estimates; nan where nothing was seen."""
+        seen, following = self._seen, self._step + 1
         return Profile(
             session=self.spec.session,
-            device_decode_s=self.decode_s[Side.DEVICE].value,
-            cloud_decode_s=self.decode_s[Side.CLOUD].value,
-            device_acceptance=self.acceptance[Side.DEVICE].value,
-            cloud_acceptance=self.acceptance[Side.CLOUD].value,
-            rtt_s=self.rtt_s.value,
+            step=self._step,
+            aggregator=self._aggregator,
+            device_decode_s=seen.decode_s[Side.DEVICE].predict(following),
+            cloud_decode_s=seen.decode_s[Side.CLOUD].predict(following),
+            device_acceptance=seen.acceptance[Side.DEVICE].value,
+            cloud_acceptance=seen.acceptance[Side.CLOUD].value,
+            rtt_s=seen.rtt_s.value,
+            rtt_average_s=seen.rtt_average_s.value,
+            bytes_per_s=seen.bytes_per_s,
+            notes=tuple(notes),
         )
+
+    def _take(self, seen: Observation) -> list[str]:
+        known = self._seen
+        self._step, self._aggregator = seen.step, seen.aggregator
+        found = [
+            known.decode_s[Side.DEVICE].add(seen.step, seen.device_decode_s),
+            known.decode_s[Side.CLOUD].add(seen.step, seen.cloud_decode_s),
+        ]
+        known.acceptance[Side.DEVICE].add(seen.device_acceptance)
+        known.acceptance[Side.CLOUD].add(seen.cloud_acceptance)
+        known.rtt_s.add(seen.rtt_s)
+        known.rtt_average_s.add(seen.rtt_s)
+        if seen.bytes_per_s == seen.bytes_per_s:
+            known.bytes_per_s = seen.bytes_per_s
+        return [f"{side}: {note}" for side, note in zip(SIDES, found, strict=True) if note is not None]
+
+    def _window(self) -> list[Send]:
+        decode_s = {side: self._seen.decode_s[side].predict(self._step + 1) for side in SIDES}
+        window = draft_window(self._seen.rtt_s.value, decode_s[self.side], decode_s[self.side.other])
+        if window == self.window:
+            return []
+        self.window = window
+        return [Send("decoder", Window(session=self.spec.session, size=window))]
+
+
+def _line(values: Sequence[float]) -> DecodeLine | None:
+    return DecodeLine.from_tuple(values) if values else None

@@ -1,7 +1,7 @@
 """One session as an aggregator sees it: a pair of drafts in, a decision out.
 
-It keeps nothing between steps but the placement that the scheduler last asked for, so a restarted aggregator
-decides the same. Knows nothing of the link, Ray or clocks.
+It keeps nothing between steps but the scheduler's last advice on placement, so a restarted aggregator decides the
+same tokens. Knows nothing of the link, Ray or clocks.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from tandem.aggregation.mixture import shares
 from tandem.aggregation.rules import draft_rule
 from tandem.messages import Decision, Draft, Lone, Pair
 from tandem.protocol.spec import SessionSpec
+from tandem.scheduler.baseline import random_side
 from tandem.side import Side
 
 
@@ -21,8 +22,8 @@ class AggregatorSession:
 
     def __init__(self, spec: SessionSpec, side: Side, codec: Codec) -> None:
         self.spec = spec
-        self.placement = spec.first_aggregator  # who shall aggregate next; the scheduler may change it
         self._side = side
+        self._advice: Side | None = None  # of the scheduler: who shall aggregate from the next decision on
         self._codec = codec
         self._rule = draft_rule(spec.draft_rule, spec.temperature)
 
@@ -46,7 +47,7 @@ class AggregatorSession:
             cloud_accepted=found.cloud_accepted,
             device_acceptance=found.acceptance_device,
             cloud_acceptance=found.acceptance_cloud,
-            next_aggregator=self.placement,
+            next_aggregator=self._next_aggregator(pair.device.step + 1),
         )
 
     def decide_alone(self, lone: Lone) -> Decision:
@@ -66,3 +67,17 @@ class AggregatorSession:
             cloud_acceptance=nan,
             next_aggregator=self._side,
         )
+
+    def advise(self, aggregator: Side) -> None:
+        """Who shall aggregate next, from the scheduler; it counts until this side hands over."""
+        self._advice = aggregator
+
+    def _next_aggregator(self, step: int) -> Side:
+        match self.spec.placement:
+            case "random":
+                return random_side(self.spec.seed, step)
+            case "greedy":
+                advised, self._advice = self._advice, None
+                return self._side if advised is None else advised
+            case _:
+                return self.spec.first_aggregator

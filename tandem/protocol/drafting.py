@@ -7,12 +7,11 @@ Knows nothing of models, Ray or clocks.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import assert_never
 
-from tandem.generation.weights import kappa
+from tandem.generation.weights import blend, kappa, log_weight
 from tandem.messages import (
     Adopt,
     Commit,
@@ -145,7 +144,7 @@ class DraftingSession:
             step=job.step,
             epoch=self.epoch,
             digest=job.digest,
-            log_weight=to_float32(log_sum_exp(job.weights)),
+            log_weight=to_float32(log_weight(job.weights)),
             decode_us=decode_us,
             law=law,
         )
@@ -223,11 +222,8 @@ class DraftingSession:
         position = self._position(message.digest)
         before = None if position is None else self.prefix.digests[position - self.spec.weight_interval]
         if before is not None and (previous := self._weights.get(before)) is not None:
-            kept = self.spec.weight_momentum
             fresh = self._scaled(message.scores)
-            self._weights[message.digest] = tuple(
-                kept * old + (1.0 - kept) * new for old, new in zip(previous, fresh, strict=True)
-            )
+            self._weights[message.digest] = blend(previous, fresh, self.spec.weight_momentum)
         return self.missing_weights()
 
     def _position(self, digest: bytes) -> int | None:
@@ -285,11 +281,3 @@ def _only(found: Found, rows: Sequence[int] | None) -> Found:
         texts=tuple(found.texts[row] for row in rows),
         scores=tuple(found.scores[row] for row in rows),
     )
-
-
-def log_sum_exp(values: Sequence[float]) -> float:
-    """log sum exp of a side's scores (DRAGON A.1): its log_weight; -inf without documents."""
-    if not values:
-        return -math.inf
-    largest = max(values)
-    return largest + math.log(sum(math.exp(value - largest) for value in values))

@@ -29,7 +29,7 @@ from tandem.profiler.session import ProfilerSession
 from tandem.protocol.aggregating import AggregatorSession
 from tandem.protocol.drafting import DraftingSession, Job
 from tandem.protocol.queue import Finished, QueueSession
-from tandem.protocol.sends import Send
+from tandem.protocol.sends import Role, Send
 from tandem.protocol.spec import SessionSpec
 from tandem.scheduler.session import SchedulerSession
 from tandem.side import Side
@@ -57,10 +57,21 @@ class QueueHost:
         self.sessions[spec.session] = session
         early = [frame for frame in self._early if frame.session == spec.session]
         self._early = [frame for frame in self._early if frame.session != spec.session]
-        sends = session.begin()
+        sends = session.begin(now_s)
         for frame in early:
             sends += session.receive(frame, now_s)
+            session.link.ignore_echo()
         return sends
+
+    def reopen(self, spec: SessionSpec, incarnation: int, now_s: float) -> list[Send]:
+        """A query goes on whose state was lost with this side's former draft queue: the cloud asks for a Resync."""
+        session = QueueSession(spec, self.side, self._finished(spec), now_s)
+        self.sessions[spec.session] = session
+        return session.rejoin(incarnation, now_s)
+
+    def restarted(self, role: Role) -> list[Send]:
+        """Another actor of this side was started anew: it is given every session as it stands."""
+        return [send for session in self.sessions.values() for send in session.restarted(role)]
 
     def receive(self, message: Any, now_s: float) -> list[Send]:
         """Any message for a draft queue."""
@@ -174,26 +185,28 @@ class AggregatorHost:
             case Lone():
                 return [Send("draft_queue", session.decide_alone(message))]
             case Placement():
-                session.placement = message.aggregator
+                session.advise(message.aggregator)
                 return []
             case _:
                 raise _misdirected(message, "an aggregator")
 
 
 class ProfilerHost:
-    """The profiler of one side."""
+    """The profiler of one side. What it learned in one query is where the next begins."""
 
     def __init__(self, side: Side) -> None:
         self.side = side
         self.sessions: dict[int, ProfilerSession] = {}
+        self._latest: ProfilerSession | None = None
 
     def receive(self, message: Any) -> list[Send]:
         """Any message for a profiler."""
         match message:
             case Begin():
-                self.sessions[message.session] = ProfilerSession(
-                    SessionSpec.from_json(message.spec), self.side
-                )
+                spec = SessionSpec.from_json(message.spec)
+                self._latest = ProfilerSession(spec, self.side, self._latest)
+                self.sessions[message.session] = self._latest
+                return self._latest.begin()
             case End():
                 self.sessions.pop(message.session, None)
             case Observations():
@@ -207,14 +220,16 @@ class ProfilerHost:
 class SchedulerHost:
     """The scheduler of one side."""
 
-    def __init__(self) -> None:
+    def __init__(self, side: Side) -> None:
+        self.side = side
         self.sessions: dict[int, SchedulerSession] = {}
 
     def receive(self, message: Any) -> list[Send]:
         """Any message for a scheduler."""
         match message:
             case Begin():
-                self.sessions[message.session] = SchedulerSession(SessionSpec.from_json(message.spec))
+                spec = SessionSpec.from_json(message.spec)
+                self.sessions[message.session] = SchedulerSession(spec, self.side)
             case End():
                 self.sessions.pop(message.session, None)
             case Profile():

@@ -6,7 +6,9 @@ what is due. Time comes in as an argument.
 
 from __future__ import annotations
 
-from tandem.messages import Draft, Heartbeat, LinkBody, LinkFrame, Verdict
+from math import inf, nan
+
+from tandem.messages import Draft, Heartbeat, LinkBody, LinkFrame, Probe, Verdict
 from tandem.protocol.prefix import Prefix
 from tandem.protocol.sends import Send
 
@@ -14,6 +16,8 @@ HEARTBEAT_S = 0.25
 """A side that has sent nothing for this long sends a heartbeat."""
 MIN_RESEND_S = 0.5
 MAX_RESEND_S = 4.0
+PROBE_BYTES = 1200
+"""Padding of the longer of two probes: one packet, since bandwidth matters only where a packet's time can be seen."""
 _CLOCK_MASK = 0xFFFFFFFF  # timestamps are microseconds modulo 2^32
 _NEVER = _CLOCK_MASK  # `held_us` before anything was received
 
@@ -36,6 +40,8 @@ class Link:
         self.kept_drafts: dict[int, Draft] = {}  # by step; the peer may still need them
         self.kept_verdicts: dict[int, Verdict] = {}
         self._peer_sent_us: int | None = None
+        self._probes: dict[int, int] = {}  # by `sent_us`: bytes of padding
+        self._probed_s: dict[int, float] = {}  # by bytes of padding: the round trip
         self._received_s = now_s
         self._sent_s = now_s
         self._resend_s = now_s + MIN_RESEND_S
@@ -72,8 +78,36 @@ class Link:
         rtt_us = elapsed_us - frame.held_us
         if not 0 <= rtt_us < 1 << 31:  # a frame that was overtaken, or a peer whose clock jumped
             return float("nan")
-        self.rtt_s = rtt_us / 1e6
-        return self.rtt_s
+        rtt_s = rtt_us / 1e6
+        padding_bytes = self._probes.pop(frame.echo_us, 0)
+        self._probed_s[padding_bytes] = rtt_s
+        if padding_bytes:  # its own length is in it
+            return nan
+        self.rtt_s = rtt_s
+        return rtt_s
+
+    def ignore_echo(self) -> None:
+        """The last frame lay waiting for the query to be opened: its age is no part of a round trip."""
+        self._peer_sent_us = None
+
+    def probe(self, prefix: Prefix, now_s: float) -> list[Send]:
+        """Two probes, an empty one and a longer one: what they take apart is the link's bandwidth."""
+        sends = []
+        for number, padding_bytes in enumerate((0, PROBE_BYTES)):
+            sent_s = now_s + number * 2e-6  # told apart by their time, which is cut to microseconds
+            sends.append(self.send(Probe(is_reply=False, padding=bytes(padding_bytes)), prefix, sent_s))
+            self._probes[_clock_us(sent_s)] = padding_bytes
+        return sends
+
+    def bytes_per_s(self) -> float:
+        """Bandwidth towards the peer (B in DRAGON 5.2): once, when both probes have been answered; else nan.
+
+        inf: the longer probe took no longer.
+        """
+        if not {0, PROBE_BYTES} <= self._probed_s.keys():
+            return nan
+        longer_s = self._probed_s.pop(PROBE_BYTES) - self._probed_s[0]
+        return PROBE_BYTES / longer_s if longer_s > 0 else inf
 
     def start_generation(self, generation: int, peer_committed: int, now_s: float) -> None:
         """A Resync was sent or adopted: earlier acknowledgements count no more."""

@@ -19,7 +19,6 @@ from tandem.events import (
     PlacementEvent,
     SessionStatistics,
     StopReason,
-    TokenEvent,
     Told,
 )
 from tandem.messages import (
@@ -34,18 +33,21 @@ from tandem.messages import (
     Draft,
     Drafted,
     End,
+    Estimate,
     Heartbeat,
     LinkBody,
     LinkFrame,
     Lone,
-    Observation,
-    Observations,
     Pair,
+    Probe,
+    Rejoin,
     Resync,
     Verdict,
+    in_127ths,
 )
 from tandem.protocol.link import Link
 from tandem.protocol.prefix import Prefix
+from tandem.protocol.report import Committed, SessionReport, estimate_event
 from tandem.protocol.sends import Role, Send
 from tandem.protocol.spec import SessionSpec
 from tandem.side import SIDES, Side
@@ -60,11 +62,11 @@ ABANDONED_S = 60.0
 Also the longest that a finished device waits for a cloud that lives but does not finish."""
 MAX_AHEAD = 256
 """Drafts, verdicts and claims further than this past the committed prefix are not buffered; resends bring them back."""
+ASK_AGAIN_S = 1.0
+"""Wait for a decision after which the pair is sent to the aggregator again."""
 _CANCELLED = "The query was cancelled."
 _DEVICE_FAILED = "The device could not go on."
 _FINISHED_ALONE = "The device finished alone."
-REPORT_STEPS = 4
-"""Steps that the profiler hears of at a time."""
 _LISTENERS: tuple[Role, ...] = ("decoder", "aggregator", "profiler", "scheduler")
 
 
@@ -86,24 +88,42 @@ class QueueSession:
         self._finished_s = nan
         self._epochs = dict.fromkeys(SIDES, 0)
         self._drafts: dict[Side, dict[bytes, Draft]] = {side: {} for side in SIDES}
+        self._arrived_s: dict[tuple[Side, bytes], float] = {}  # since the query was opened
         self._early: dict[int, Verdict] = {}
         self._claims: dict[int, bytes] = {}  # the peer's digests for counts not yet reached here
         self._asked: tuple[int, bytes] | None = None  # generation and prefix of the pair at the aggregator
+        self._waits_since_s = nan  # when a tick first saw that pair unanswered
         self._peer_done: tuple[int, bytes] | None = None  # what the peer's whole answer is: count and digest
-        self._rtt_sample_s = nan
-        self._unreported: list[Observation] = []
-        self._counts = SessionStatistics()
-        self._expected: dict[Side, list[float]] = {side: [] for side in SIDES}
+        self._has_probed = False
+        self._incarnation: int | None = None  # cloud: it was restarted and waits for a Resync
+        self._rejoined: set[int] = set()  # device: incarnations that a Resync has answered
+        self._report = SessionReport(spec.session)
 
     # ---- entries: each takes a message and the time, and returns what to send -------------------------------
 
-    def begin(self) -> list[Send]:
-        """Tell this side's actors."""
-        text = self.spec.to_json()
-        return [Send(role, Begin(session=self.spec.session, spec=text)) for role in _LISTENERS]
+    def begin(self, now_s: float) -> list[Send]:
+        """Tell this side's actors, and the peer that it can be heard."""
+        return [*map(self._begin, _LISTENERS), self.link.send(Heartbeat(), self.prefix, now_s)]
+
+    def rejoin(self, incarnation: int, now_s: float) -> list[Send]:
+        """Begin on a cloud whose draft queue was restarted; `incarnation` is new, 32 bits."""
+        self._incarnation = incarnation
+        return [*map(self._begin, _LISTENERS), self.link.send(Rejoin(incarnation=incarnation), self.prefix, now_s)]
+
+    def restarted(self, role: Role) -> list[Send]:
+        """An actor of this side was started anew: it is given the session as it stands."""
+        sends = [self._begin(role)]
+        if role == "decoder":
+            sends.append(Send("decoder", self._adopt_message(0, tuple(self.prefix.tokens))))
+        if role == "aggregator":
+            self._asked = None
+            sends += self._ask()
+        return sends
 
     def receive(
-        self, message: Drafted | Decision | LinkFrame | DecoderReady | DecoderFailed, now_s: float
+        self,
+        message: Drafted | Decision | LinkFrame | DecoderReady | DecoderFailed | Estimate,
+        now_s: float,
     ) -> list[Send]:
         """Any message of this session."""
         if self.is_over:
@@ -119,6 +139,8 @@ class QueueSession:
                 return []  # the driver turns it into a SourcesEvent: titles are its business
             case DecoderFailed():
                 return self.fail(message.reason, now_s)
+            case Estimate():  # one of a step that was committed last comes too late to tell
+                return [] if self.reason is not None else self._tell(estimate_event(message))
             case _:
                 assert_never(message)
 
@@ -129,7 +151,7 @@ class QueueSession:
         silence_s = self.link.silence_s(now_s)
         if self._is_abandoned(silence_s, now_s):
             return self._free()
-        sends = self.link.due(self.prefix, now_s, self._unacknowledged())
+        sends = self.link.due(self.prefix, now_s, self._unacknowledged()) + self._ask_again(now_s)
         if self._may_go_alone() and silence_s > self.link.loss_limit_s(self.spec.peer_loss_margin_s):
             sends += self._lose_peer(silence_s, now_s)
         return sends
@@ -164,13 +186,7 @@ class QueueSession:
     @property
     def statistics(self) -> SessionStatistics:
         """Counters so far."""
-        return replace(
-            self._counts,
-            expected_device_acceptance=_mean(self._expected[Side.DEVICE]),
-            expected_cloud_acceptance=_mean(self._expected[Side.CLOUD]),
-            num_resent_frames=self.link.num_resent_frames,
-            rtt_s=self.link.rtt_s,
-        )
+        return replace(self._report.statistics, num_resent_frames=self.link.num_resent_frames)
 
     def final_frame(self, now_s: float) -> LinkFrame:
         """What a driver answers for this session once it is freed."""
@@ -187,16 +203,21 @@ class QueueSession:
     def _on_own_draft(self, draft: Draft, now_s: float) -> list[Send]:
         if self.reason is not None or draft.step < len(self.prefix):
             return []
-        self._drafts[self.side][draft.digest] = draft
+        draft = self._hold(draft, now_s)
         sends = []
         if self.spec.drafts_travel_from(self.side):
             self.link.keep(draft)
             sends.append(self.link.send(draft, self.prefix, now_s))
         return sends + self._advance(now_s)
 
-    def _on_peer_draft(self, draft: Draft) -> None:
+    def _on_peer_draft(self, draft: Draft, now_s: float) -> None:
         if len(self.prefix) <= draft.step < len(self.prefix) + MAX_AHEAD and draft.side is self.side.other:
-            self._drafts[draft.side].setdefault(draft.digest, draft)
+            self._hold(draft, now_s)
+
+    def _hold(self, draft: Draft, now_s: float) -> Draft:
+        """One draft per prefix: the first stays, its bytes included, whatever a restarted decoder computes anew."""
+        self._arrived_s.setdefault((draft.side, draft.digest), now_s - self._opened_s)
+        return self._drafts[draft.side].setdefault(draft.digest, draft)
 
     def _advance(self, now_s: float) -> list[Send]:
         """Commit the peer's verdicts in step order, then ask for the next decision if it is ours to make."""
@@ -218,8 +239,19 @@ class QueueSession:
             message = Lone(session=self.spec.session, generation=key[0], draft=device)
         else:
             return []
-        self._asked = key
+        self._asked, self._waits_since_s = key, nan
         return [Send("aggregator", message)]
+
+    def _ask_again(self, now_s: float) -> list[Send]:
+        """A pair is repeated if no decision comes: actor calls may overtake each other, and a pair its Begin."""
+        if self._asked != (self.link.generation, self.prefix.digest) or self.reason is not None:
+            return []
+        if self._waits_since_s != self._waits_since_s:
+            self._waits_since_s = now_s
+        if now_s - self._waits_since_s < ASK_AGAIN_S:
+            return []
+        self._asked = None
+        return self._ask()
 
     def _aggregates(self) -> bool:
         return self.is_alone or self.spec.placement == "mirror" or self.aggregator is self.side
@@ -238,6 +270,8 @@ class QueueSession:
             cloud_accepted=decision.cloud_accepted,
             device_epoch=self._epochs[Side.DEVICE] + (not decision.device_accepted),
             cloud_epoch=self._epochs[Side.CLOUD] + (not decision.cloud_accepted),
+            device_acceptance=in_127ths(decision.device_acceptance),
+            cloud_acceptance=in_127ths(decision.cloud_acceptance),
             next_aggregator=decision.next_aggregator,
         )
         sends = self._commit(verdict, decision, now_s)
@@ -247,25 +281,56 @@ class QueueSession:
         return sends + self._advance(now_s)
 
     def _commit(self, verdict: Verdict, decision: Decision | None, now_s: float) -> list[Send]:
-        drafts = {side: self._drafts[side].get(self.prefix.digest) for side in SIDES}
+        digest = self.prefix.digest
+        drafts = {side: self._drafts[side].get(digest) for side in SIDES}
+        arrived_s = {side: self._arrived_s.get((side, digest), nan) for side in SIDES}
         accepted = {Side.DEVICE: verdict.device_accepted, Side.CLOUD: verdict.cloud_accepted}
         self.prefix.append(verdict.target)
         for side in SIDES:
             self._epochs[side] += not accepted[side]
-            self._drafts[side] = {
-                key: kept for key, kept in self._drafts[side].items() if kept.step > verdict.step
-            }
+        self._forget_drafts(verdict.step)
         if not accepted[self.side]:
             self.link.drop_drafts_from(verdict.step + 1)
         self.reason = self._finished(self.prefix.tokens)
-        sends = [Send("decoder", self._commit_message(verdict))]
-        sends += self._report(verdict, decision, drafts, accepted, now_s)
+        # A pair may have been under way when the peer was lost.
+        is_alone = self.is_alone and drafts[Side.CLOUD] is None
+        event, sends = self._report.commit(
+            Committed(
+                verdict=verdict,
+                decided_by=self.side if decision is not None else self.side.other,
+                acceptance=_acceptance(verdict, decision),
+                drafts=drafts,
+                arrived_s=arrived_s,
+                is_alone=is_alone,
+                is_last=self.reason is not None,
+                committed_s=now_s - self._opened_s,
+            )
+        )
+        sends = [Send("decoder", self._commit_message(verdict)), *self._tell(event), *sends]
         if verdict.next_aggregator is not self.aggregator:
             self.aggregator = verdict.next_aggregator
             sends += self._tell(PlacementEvent(step=verdict.step + 1, aggregator=self.aggregator))
         if self.reason is not None:
             sends += self._complete(now_s)
         return sends
+
+    def _forget_drafts(self, step: int) -> None:
+        """Drafts of committed steps are needed no more."""
+        for side in SIDES:
+            self._drafts[side] = {key: kept for key, kept in self._drafts[side].items() if kept.step > step}
+        self._arrived_s = {key: at_s for key, at_s in self._arrived_s.items() if key[1] in self._drafts[key[0]]}
+
+    def _begin(self, role: Role) -> Send:
+        return Send(role, Begin(session=self.spec.session, spec=self.spec.to_json()))
+
+    def _adopt_message(self, step: int, tokens: tuple[int, ...]) -> Adopt:
+        return Adopt(
+            session=self.spec.session,
+            step=step,
+            tokens=tokens,
+            epoch=self._epochs[self.side],
+            is_last=self.reason is not None,
+        )
 
     def _commit_message(self, verdict: Verdict) -> Commit:
         return Commit(
@@ -276,83 +341,35 @@ class QueueSession:
             is_last=self.reason is not None,
         )
 
-    def _report(
-        self,
-        verdict: Verdict,
-        decision: Decision | None,
-        drafts: dict[Side, Draft | None],
-        accepted: dict[Side, bool],
-        now_s: float,
-    ) -> list[Send]:
-        decode_s = {side: nan if draft is None else draft.decode_us / 1e6 for side, draft in drafts.items()}
-        acceptance = (
-            (nan, nan) if decision is None else (decision.device_acceptance, decision.cloud_acceptance)
-        )
-        is_alone = self.is_alone and drafts[Side.CLOUD] is None  # a pair may have been under way at the loss
-        if decision is not None and not is_alone:
-            for side, expected in zip(SIDES, acceptance, strict=True):
-                self._expected[side].append(expected)
-        self._count(accepted, is_alone, now_s)
-        observation = Observation(
-            step=verdict.step,
-            device_decode_s=decode_s[Side.DEVICE],
-            cloud_decode_s=decode_s[Side.CLOUD],
-            device_acceptance=acceptance[0],
-            cloud_acceptance=acceptance[1],
-            rtt_s=self._rtt_sample_s,
-        )
-        self._rtt_sample_s = nan
-        event = TokenEvent(
-            step=verdict.step,
-            token=verdict.target,
-            text="",
-            device_accepted=verdict.device_accepted,
-            cloud_accepted=verdict.cloud_accepted,
-            aggregator=self.side if decision is not None else self.side.other,
-            committed_s=now_s - self._opened_s,
-            device_decode_s=decode_s[Side.DEVICE],
-            cloud_decode_s=decode_s[Side.CLOUD],
-            is_alone=is_alone,
-        )
-        return [*self._tell(event), *self._observe(observation)]
-
-    def _observe(self, observation: Observation) -> list[Send]:
-        """Tell the profiler: at once of the first step, then of some at a time."""
-        self._unreported.append(observation)
-        if observation.step > 0 and len(self._unreported) < REPORT_STEPS and self.reason is None:
-            return []
-        steps, self._unreported = tuple(self._unreported), []
-        return [Send("profiler", Observations(session=self.spec.session, steps=steps))]
-
-    def _count(self, accepted: dict[Side, bool], is_alone: bool, now_s: float) -> None:
-        counts = self._counts
-        if is_alone and counts.degraded_from is None:
-            counts = replace(counts, degraded_from=len(self.prefix) - 1)
-        self._counts = replace(
-            counts,
-            num_tokens=len(self.prefix),
-            num_device_accepted=counts.num_device_accepted + accepted[Side.DEVICE],
-            num_cloud_accepted=counts.num_cloud_accepted + accepted[Side.CLOUD],
-            first_token_s=now_s - self._opened_s if len(self.prefix) == 1 else counts.first_token_s,
-            total_s=now_s - self._opened_s,
-        )
-
     # ---- the link --------------------------------------------------------------------------------------------
 
     def _on_frame(self, frame: LinkFrame, now_s: float) -> list[Send]:
-        rtt_s = self.link.hear(frame, now_s)
-        if rtt_s == rtt_s:
-            self._rtt_sample_s = rtt_s
+        self._report.measured(self.link.hear(frame, now_s), self.link.bytes_per_s())
+        return self._measure(frame.body, now_s) + self._act_on(frame, now_s)
+
+    def _measure(self, body: LinkBody, now_s: float) -> list[Send]:
+        """Answer a probe at once; send the own ones when the peer is first heard, while both sides still prefill."""
+        sends = []
+        if isinstance(body, Probe) and not body.is_reply:
+            sends.append(self.link.send(Probe(is_reply=True, padding=b""), self.prefix, now_s))
+        if not self._has_probed:
+            self._has_probed = True
+            sends += self.link.probe(self.prefix, now_s)
+        return sends
+
+    def _act_on(self, frame: LinkFrame, now_s: float) -> list[Send]:
         body: LinkBody = frame.body
         if isinstance(body, Cancel):
             return self._on_cancel(body, now_s)
         if isinstance(body, Done) and body.is_reply:
             return self._on_last_word(now_s)
-        if self.is_alone:
-            return self._resync(now_s)
         if isinstance(body, Resync):
             return self._adopt(frame.generation, body, now_s)
-        if frame.generation != self.link.generation:
+        if isinstance(body, Rejoin):
+            return self._on_rejoin(body, now_s)
+        if self.is_alone:
+            return self._resync(now_s)
+        if frame.generation != self.link.generation or self._incarnation is not None:
             return []
         if self._has_diverged(frame):
             return self._on_divergence(frame, now_s)
@@ -360,17 +377,24 @@ class QueueSession:
         self.link.acknowledge(min(frame.committed, len(self.prefix)), now_s)
         match body:
             case Draft():
-                self._on_peer_draft(body)
+                self._on_peer_draft(body, now_s)
             case Verdict():
                 if len(self.prefix) <= body.step < len(self.prefix) + MAX_AHEAD:
                     self._early[body.step] = body
             case Done():
                 return self._advance(now_s) + self._on_peer_done(frame, now_s)
-            case Heartbeat():
+            case Heartbeat() | Probe():
                 pass
             case _:
                 assert_never(body)
         return self._advance(now_s)
+
+    def _on_rejoin(self, rejoin: Rejoin, now_s: float) -> list[Send]:
+        """Device: the cloud's draft queue was restarted. One Resync for each restart, however often it asks."""
+        if self.side is Side.CLOUD or (rejoin.incarnation in self._rejoined and not self.is_alone):
+            return []
+        self._rejoined.add(rejoin.incarnation)
+        return self._resync(now_s)
 
     def _has_diverged(self, frame: LinkFrame) -> bool:
         """Two different digests for one count of committed tokens; a count not yet reached is remembered."""
@@ -392,7 +416,7 @@ class QueueSession:
         if self.side is Side.CLOUD:
             shown = Prefix(self.spec.session, self.prefix.tokens[: frame.committed])
             return [self.link.send(Heartbeat(), shown, now_s)]
-        self._counts = replace(self._counts, num_divergences=self._counts.num_divergences + 1)
+        self._report.count("num_divergences")
         return self._resync(now_s)
 
     def _resync(self, now_s: float) -> list[Send]:
@@ -408,7 +432,7 @@ class QueueSession:
             sends += self._tell(PlacementEvent(step=len(self.prefix), aggregator=self.aggregator))
         self.link.start_generation(self.link.generation + 1, 0, now_s)
         self.link.drop_drafts_before(len(self.prefix))
-        self._counts = replace(self._counts, num_resyncs=self._counts.num_resyncs + 1)
+        self._report.count("num_resyncs")
         bodies = [*self._unacknowledged(), *self.link.kept_drafts.values()]
         return sends + [self.link.send(body, self.prefix, now_s) for body in bodies] + self._ask()
 
@@ -422,6 +446,7 @@ class QueueSession:
         self._asked, self._peer_done = None, None
         self._early.clear()
         self._claims.clear()
+        self._incarnation = None
         self._epochs[self.side] += 1
         self.aggregator = resync.aggregator
         self.reason = self._finished(self.prefix.tokens)
@@ -432,16 +457,8 @@ class QueueSession:
             for step, draft in self.link.kept_drafts.items()
             if step < len(self.prefix.digests) and self.prefix.digests[step] == draft.digest
         }
-        self._counts = replace(
-            self._counts, num_resyncs=self._counts.num_resyncs + 1, num_tokens=len(self.prefix)
-        )
-        adopt = Adopt(
-            session=self.spec.session,
-            step=common,
-            tokens=resync.tokens[common:],
-            epoch=self._epochs[self.side],
-            is_last=self.reason is not None,
-        )
+        self._report.count("num_resyncs")
+        adopt = self._adopt_message(common, resync.tokens[common:])
         sends = [Send("decoder", adopt), self.link.send(Heartbeat(), self.prefix, now_s)]
         if self.reason is not None:
             return [*sends, *self._complete(now_s)]
@@ -457,6 +474,8 @@ class QueueSession:
             and not self.is_alone
         ):
             bodies.append(Resync(aggregator=self.aggregator, tokens=tuple(self.prefix.tokens)))
+        if self._incarnation is not None:
+            bodies.append(Rejoin(incarnation=self._incarnation))
         if self.reason is not None:
             bodies.append(Done(is_reply=False))
         return bodies
@@ -552,5 +571,8 @@ class QueueSession:
         return [Send("client", Told(self.spec.session, event))] if self.side is Side.DEVICE else []
 
 
-def _mean(values: list[float]) -> float:
-    return sum(values) / len(values) if values else nan
+def _acceptance(verdict: Verdict, decision: Decision | None) -> dict[Side, float]:
+    """Expected acceptance of a step: of the own decision, or as the verdict tells it."""
+    if decision is not None:
+        return {Side.DEVICE: decision.device_acceptance, Side.CLOUD: decision.cloud_acceptance}
+    return {Side.DEVICE: verdict.device_acceptance / 127, Side.CLOUD: verdict.cloud_acceptance / 127}

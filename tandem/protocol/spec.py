@@ -11,7 +11,7 @@ from typing import Literal
 
 from tandem.side import Side
 
-PlacementName = Literal["device", "cloud", "mirror"]
+PlacementName = Literal["device", "cloud", "greedy", "mirror", "random"]
 PeerLoss = Literal["continue", "wait", "fail"]
 
 
@@ -38,15 +38,22 @@ class SessionSpec:
     max_window: int = 16  # drafts past the last committed token, at most
     on_peer_loss: PeerLoss = "continue"
     peer_loss_margin_s: float = 1.0  # silence allowed beyond max(4 RTT, 0.5 s)
+    device_decode_line: tuple[float, ...] = ()  # of the offline profile (`profiler.line`); empty: there is none
+    cloud_decode_line: tuple[float, ...] = ()
 
     @property
     def first_aggregator(self) -> Side:
-        """Who decides step 0. Under `mirror` both do; the device's word counts after a loss."""
+        """Who decides step 0. Under `mirror` both do; the device's word counts after a loss. `greedy` and `random`
+        begin on the device."""
         return Side.CLOUD if self.placement == "cloud" else Side.DEVICE
 
     def num_documents(self, side: Side) -> int:
         """Documents to retrieve on `side`."""
         return self.device_documents if side is Side.DEVICE else self.cloud_documents
+
+    def decode_line(self, side: Side) -> tuple[float, ...]:
+        """The offline profile of `side`'s decode time."""
+        return self.device_decode_line if side is Side.DEVICE else self.cloud_decode_line
 
     def drafts_travel_from(self, side: Side) -> bool:
         """Whether the peer needs this side's drafts: not where this side alone aggregates for good."""
@@ -60,6 +67,6 @@ class SessionSpec:
     def from_json(cls, text: str) -> SessionSpec:
         """Inverse of `to_json`."""
         values = json.loads(text)
-        for name in ("eos_token_ids", "stop_strings"):
+        for name in ("eos_token_ids", "stop_strings", "device_decode_line", "cloud_decode_line"):
             values[name] = tuple(values[name])
         return cls(**values)

@@ -50,19 +50,22 @@ class Lesson:
     roll_call_share: float  # how many rows are roll calls instead
 
 
+SHARES: Mapping[Case, tuple[float, float]] = {
+    "own_note": (0.20, 0.15),
+    "other_person": (0.14, 0.11),
+    "other_domain_note": (0.03, 0.03),
+    "right_page": (0.36, 0.34),
+    "any_page": (0.10, 0.13),
+    "wrong_page": (0.10, 0.13),
+    "unrelated_page": (0.03, 0.05),
+    "distractor": (0.02, 0.03),
+    "none": (0.02, 0.03),
+}
+"""How often each case is shown, by stage: (`COPYING`, `CORPUS`)."""
+
 # First, copying: a page's title above all. any_page is the case that teaches that a page says nothing of people.
 COPYING = Lesson(
-    {
-        "own_note": 0.20,
-        "other_person": 0.14,
-        "other_domain_note": 0.03,
-        "right_page": 0.36,
-        "any_page": 0.10,
-        "wrong_page": 0.10,
-        "unrelated_page": 0.03,
-        "distractor": 0.02,
-        "none": 0.02,
-    },
+    {case: share for case, (share, _) in SHARES.items()},
     near_name_share=0.5,
     headline_share=0.0,
     max_others=0,
@@ -70,17 +73,7 @@ COPYING = Lesson(
 )
 # Then, documents as they are in a corpus: pages with headlines, more that do not help, and people to tell apart.
 CORPUS = Lesson(
-    {
-        "own_note": 0.15,
-        "other_person": 0.11,
-        "other_domain_note": 0.03,
-        "right_page": 0.34,
-        "any_page": 0.13,
-        "wrong_page": 0.13,
-        "unrelated_page": 0.05,
-        "distractor": 0.03,
-        "none": 0.03,
-    },
+    {case: share for case, (_, share) in SHARES.items()},
     near_name_share=0.2,
     headline_share=0.85,
     max_others=1,

@@ -1,33 +1,42 @@
 """One session's scheduler: from the profiler's estimates to the side that shall aggregate next.
 
-The placements here are fixed (`device`, `cloud`, `mirror`); an aggregator hears only of a change.
-Knows nothing of drafts or frames.
+Each side has one. It advises its own aggregator, and only while that one aggregates: the advice rides in the next
+verdict. It stands beside the path of a token, never on it. Knows nothing of drafts or frames.
 """
 
 from __future__ import annotations
 
-from tandem.messages import Placement, Profile
+from tandem.messages import Estimate, Placement, Profile
 from tandem.protocol.sends import Send
 from tandem.protocol.spec import SessionSpec
+from tandem.scheduler.assume import situation
+from tandem.scheduler.greedy import choose
 from tandem.side import Side
 
 
 class SchedulerSession:
     """Decides the placement of one query."""
 
-    def __init__(self, spec: SessionSpec) -> None:
+    def __init__(self, spec: SessionSpec, side: Side) -> None:
         self.spec = spec
-        self.aggregator = spec.first_aggregator
-        self.last_profile: Profile | None = None
+        self.side = side
 
     def observe(self, profile: Profile) -> list[Send]:
-        """Take new estimates in; a Placement for the own aggregator where the decision changes."""
-        self.last_profile = profile
-        chosen = self._choose(profile)
-        if chosen is self.aggregator:
-            return []
-        self.aggregator = chosen
-        return [Send("aggregator", Placement(session=self.spec.session, aggregator=chosen))]
+        """Take new estimates in: an Estimate for whoever watches, and a Placement where the own side should hand over.
 
-    def _choose(self, profile: Profile) -> Side:
-        return self.spec.first_aggregator
+        The advice is repeated while it stands, for a decision may be overtaken by a Resync.
+        """
+        now, assumed = situation(profile)
+        is_greedy = self.spec.placement == "greedy"
+        chosen = choose(now, profile.aggregator) if is_greedy else profile.aggregator
+        estimate = Estimate(
+            session=self.spec.session,
+            profile=profile,
+            delta_z_s=now.delta_z_s,
+            chosen=chosen,
+            assumed=assumed,
+        )
+        sends = [Send("draft_queue", estimate)]
+        if chosen is not profile.aggregator and profile.aggregator is self.side:
+            sends.append(Send("aggregator", Placement(session=self.spec.session, aggregator=chosen)))
+        return sends

@@ -1,8 +1,9 @@
 """A virtual-clock driver: both sides' state machines in one thread, with a link that delays, reorders and drops.
 
 It runs the very classes that the actors run (`tandem.protocol.hosts`); only delivery, time and, if wanted, the
-model are replaced. Deterministic: the same seed gives the same run. Frames are encoded and decoded on the way,
-so what arrives is what a real link would deliver. Knows nothing of Ray or sockets.
+model are replaced. Deterministic: the same seed gives the same run. Frames that cross the link are encoded and decoded
+on the way, so what arrives is what a real link would deliver. A side may be stalled, an actor may crash and be
+restarted. Knows nothing of Ray or sockets.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Protocol
+from typing import Any, Protocol
 
 from tandem.aggregation.codec import Codec
 from tandem.aggregation.rules import DraftRule, draft_rule
@@ -31,6 +32,7 @@ from tandem.protocol.queue import Finished
 from tandem.protocol.sends import Role, Send
 from tandem.protocol.spec import SessionSpec
 from tandem.side import SIDES, Side
+from tandem.simulation.link import Link, Wire
 
 TICK_S = 0.05
 
@@ -48,26 +50,10 @@ class Reader(Protocol):
         """The encoded law of one step."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Link:
-    """How frames fare between the sides. One way, in seconds and probabilities."""
-
-    delay_s: float = 0.0
-    jitter_s: float = 0.0  # uniform on top; makes frames overtake each other
-    drop: float = 0.0
-    duplicate: float = 0.0
-    cut_s: tuple[float, float] | None = None  # nothing passes in this span of the clock
-
-    def arrivals(self, now_s: float, rng: random.Random) -> list[float]:
-        """When copies of a frame sent now arrive."""
-        if self.cut_s is not None and self.cut_s[0] <= now_s < self.cut_s[1]:
-            return []
-        copies = (rng.random() >= self.drop) + (rng.random() < self.duplicate)
-        return [now_s + self.delay_s + rng.random() * self.jitter_s for _ in range(copies)]
-
-
 @dataclass(slots=True)
-class _SideState:
+class SideState:
+    """The actors of one side."""
+
     queue: QueueHost
     decoder: DecoderHost
     aggregator: AggregatorHost
@@ -77,6 +63,8 @@ class _SideState:
     busy_with: Job | None = None
     num_forwards: int = 0
     num_abandoned: int = 0
+    down: set[Role] = field(default_factory=set)  # crashed and not yet restarted
+    stalled_until_s: float = 0.0
 
 
 @dataclass(slots=True)
@@ -89,6 +77,7 @@ class Outcome:
     ended_s: float = 0.0
     num_forwards: dict[Side, int] = field(default_factory=dict)
     num_frames: int = 0
+    num_bytes: int = 0
 
 
 class VirtualRun:
@@ -114,19 +103,22 @@ class VirtualRun:
         self._rng = random.Random(seed)
         self._codec = codec
         self._rule: DraftRule = draft_rule(spec.draft_rule, spec.temperature)
-        self._link = link or Link()
+        self._finished = finished
+        self._text = text
+        self._wires = {side: Wire(link or Link()) for side in SIDES}  # by sender
         self._decode_s = decode_s
         self._local_s = local_s
-        self._events: list[tuple[float, int, Callable[[], None]]] = []
+        self._events: list[tuple[float, int, Side | None, Callable[[], None]]] = []
         self._count = 0
+        self._num_tokens = 0
         self._unopened = set(SIDES)
         self.sides = {
-            side: _SideState(
+            side: SideState(
                 QueueHost(side, lambda _: finished),
                 DecoderHost(side, text),
                 AggregatorHost(side, codec),
                 ProfilerHost(side),
-                SchedulerHost(),
+                SchedulerHost(side),
                 readers[side],
             )
             for side in SIDES
@@ -135,16 +127,23 @@ class VirtualRun:
     def run(self, limit_s: float = 600.0) -> Outcome:
         """Open the query on both sides and go on until all actors have freed it, or `limit_s` of virtual time."""
         for side in SIDES:
-            one_way_s = 0.0 if side is Side.DEVICE else self._link.delay_s
-            self.at(one_way_s, lambda side=side: self._open(side))  # type: ignore[misc]
+            one_way_s = 0.0 if side is Side.DEVICE else self._wires[side].link.delay_s
+            self.at(one_way_s, partial(self._open, side), side)
         while self._events and self.now_s < limit_s:
-            self.now_s, _, act = heapq.heappop(self._events)
+            self.now_s, count, side, act = heapq.heappop(self._events)
+            if side is not None and (until_s := self.sides[side].stalled_until_s) > self.now_s:
+                heapq.heappush(self._events, (until_s, count, side, act))
+                continue
             act()
+            self.after_event()
             if self._is_over():
                 break
         self.outcome.ended_s = self.now_s
         self.outcome.num_forwards = {side: state.num_forwards for side, state in self.sides.items()}
         return self.outcome
+
+    def after_event(self) -> None:
+        """Called after every event; a driver that checks invariants does it here."""
 
     def _is_over(self) -> bool:
         if self.outcome.done is None or self._unopened:
@@ -167,13 +166,52 @@ class VirtualRun:
         self._tick(side)
 
     def _tick(self, side: Side) -> None:
-        self._deliver(side, self.sides[side].queue.tick(self.now_s))
-        self.at(self.now_s + TICK_S, lambda: self._tick(side))
+        if "draft_queue" not in self.sides[side].down:
+            self._deliver(side, self.sides[side].queue.tick(self.now_s))
+        self.at(self.now_s + TICK_S, partial(self._tick, side), side)
 
-    def at(self, when_s: float, act: Callable[[], None]) -> None:
-        """Have `act` called when the clock shows `when_s`; what fails or is cancelled in a test goes in here."""
+    def at(self, when_s: float, act: Callable[[], None], side: Side | None = None) -> None:
+        """Have `act` called when the clock shows `when_s`; later if it is an act of a `side` that is stalled then."""
         self._count += 1
-        heapq.heappush(self._events, (when_s, self._count, act))
+        heapq.heappush(self._events, (when_s, self._count, side, act))
+
+    # ---- faults ----------------------------------------------------------------------------------------------
+
+    def stall(self, side: Side, seconds: float) -> None:
+        """Everything on `side` stands still from now on, as on a host that was suspended."""
+        state = self.sides[side]
+        state.stalled_until_s = max(state.stalled_until_s, self.now_s + seconds)
+
+    def crash(self, side: Side, role: Role, down_s: float) -> None:
+        """An actor loses its state and all messages to it, until it is started anew after `down_s`.
+
+        Of the draft queues only the cloud's can be: the device's holds the user's answer.
+        """
+        state = self.sides[side]
+        if role in state.down or not self.open_sessions(side) or side in self._unopened:
+            return
+        state.down.add(role)
+        self.at(self.now_s + down_s, partial(self._restart, side, role), side)
+
+    def _restart(self, side: Side, role: Role) -> None:
+        state = self.sides[side]
+        state.down.discard(role)
+        if role == "draft_queue":
+            if state.queue.sessions:  # what the former held is lost, but for what was asked
+                state.queue = QueueHost(side, lambda _: self._finished)
+                self._deliver(side, state.queue.reopen(self.spec, self._rng.getrandbits(32), self.now_s))
+                self.outcome.tokens[side] = state.queue.sessions[self.spec.session].prefix.tokens
+            return
+        if role == "decoder":
+            state.decoder, state.busy_with = DecoderHost(side, self._text), None
+        elif role == "aggregator":
+            state.aggregator = AggregatorHost(side, self._codec)
+        elif role == "profiler":
+            state.profiler = ProfilerHost(side)
+        elif role == "scheduler":
+            state.scheduler = SchedulerHost(side)
+        if "draft_queue" not in state.down:  # else it gets its sessions from the queue's own restart
+            self._deliver(side, state.queue.restarted(role))
 
     def cancel(self, side: Side) -> None:
         """The user of `side` gives the query up, now."""
@@ -188,17 +226,26 @@ class VirtualRun:
             elif send.to == "peer":
                 self._cross(side, encode(send.message))
             else:
-                frame = encode(send.message)
-                self.at(self.now_s + self._local_s, partial(self._receive, side, send.to, frame))
+                act = partial(self._receive, side, send.to, send.message)
+                self.at(self.now_s + self._hop_s(), act, side)
+
+    def _hop_s(self) -> float:
+        """How long the next message within a side takes."""
+        return self._local_s
 
     def _cross(self, side: Side, frame: bytes) -> None:
         self.outcome.num_frames += 1
-        for arrival_s in self._link.arrivals(self.now_s, self._rng):
-            self.at(arrival_s, lambda: self._receive(side.other, "draft_queue", frame))
+        self.outcome.num_bytes += len(frame)
+        for arrival_s in self._wires[side].arrivals(self.now_s, len(frame), self._rng):
+            self.at(arrival_s, partial(self._receive_frame, side.other, frame), side.other)
 
-    def _receive(self, side: Side, to: Role, frame: bytes) -> None:
+    def _receive_frame(self, side: Side, frame: bytes) -> None:
+        self._receive(side, "draft_queue", decode(frame))
+
+    def _receive(self, side: Side, to: Role, message: Any) -> None:
         state = self.sides[side]
-        message = decode(frame)
+        if to in state.down:
+            return
         match to:
             case "draft_queue":
                 self._deliver(side, state.queue.receive(message, self.now_s))
@@ -218,16 +265,18 @@ class VirtualRun:
         self.outcome.events.append(event)
         if isinstance(event, DoneEvent):
             self.outcome.done = event
-        if isinstance(event, TokenEvent) and event.step != sum(
-            isinstance(earlier, TokenEvent) for earlier in self.outcome.events[:-1]
-        ):
-            raise AssertionError(f"step {event.step} is committed out of order or twice")
+        if isinstance(event, TokenEvent):
+            if event.step != self._num_tokens:
+                raise AssertionError(f"step {event.step} is committed out of order or twice")
+            self._num_tokens += 1
 
     # ---- the model -------------------------------------------------------------------------------------------
 
     def _work(self, side: Side) -> None:
         """Start the next job; an outdated one is abandoned at once, as by layer-wise preemption."""
         state = self.sides[side]
+        if "decoder" in state.down:
+            return
         busy = state.busy_with
         if isinstance(busy, Forward):
             session = state.decoder.sessions.get(busy.session)
@@ -239,11 +288,11 @@ class VirtualRun:
         state.busy_with = job = state.decoder.next_job()
         if job is not None:
             duration_s = self._decode_s(side, self._rng)
-            self.at(self.now_s + duration_s, lambda: self._finish(side, job, duration_s))
+            self.at(self.now_s + duration_s, partial(self._finish, side, job, duration_s), side)
 
     def _finish(self, side: Side, job: Job, duration_s: float) -> None:
         state = self.sides[side]
-        if state.busy_with is not job:
+        if state.busy_with is not job or "decoder" in state.down:
             return
         state.busy_with = None
         session = state.decoder.sessions.get(job.session)

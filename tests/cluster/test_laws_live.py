@@ -21,8 +21,9 @@ from tandem.config import Config
 from tandem.corpora.indexes import open_index
 from tandem.evaluation.local import LocalSide
 from tandem.generation.engine import Engine
+from tandem.generation.weights import log_weight
 from tandem.messages import Search
-from tandem.protocol.drafting import Forward, Prefill, log_sum_exp
+from tandem.protocol.drafting import Forward, Prefill
 from tandem.reader import WEIGHTS
 from tandem.retrieval.embedding import Embedder
 from tandem.retrieval.retriever import Retriever
@@ -50,7 +51,7 @@ def first_laws(config: Config) -> tuple[Law, Law]:
         reader.prefill(Prefill(1, QUESTION, found.texts, 8))  # type: ignore[union-attr]
         weights = tuple(config.weights.scale * score for score in found.scores)  # type: ignore[union-attr]
         laws[side] = codec.decode(reader.law(Forward(1, 0, b"", (), weights)))
-        log_weights[side] = to_float32(log_sum_exp(weights))
+        log_weights[side] = to_float32(log_weight(weights))
         reader.close()
     eta_device, _ = shares(log_weights[Side.DEVICE], log_weights[Side.CLOUD])
     return target_law(laws[Side.DEVICE], laws[Side.CLOUD], eta_device), laws[Side.DEVICE]

@@ -21,11 +21,15 @@ from tandem.messages import (
     Done,
     Draft,
     Drafted,
+    Estimate,
     Heartbeat,
     LinkFrame,
     Message,
     Observation,
     Observations,
+    Probe,
+    Profile,
+    Rejoin,
     Resync,
     Verdict,
     decode,
@@ -49,7 +53,7 @@ from tandem.wire import (
 
 UNHURRIED = settings(deadline=None, derandomize=True)
 
-BODIES = (Draft, Verdict, Done, Resync, Heartbeat, Cancel)
+BODIES = (Draft, Verdict, Done, Resync, Heartbeat, Cancel, Probe, Rejoin)
 KINDS: tuple[type[Any], ...] = (*BODIES, Observation, *typing.get_args(Message))
 
 number = st.integers(0, 2**64 - 1)
@@ -82,7 +86,7 @@ def any_of(kind: type[Any]) -> st.SearchStrategy[Any]:
         elif kind is LinkFrame:
             values[field.name] = st.one_of([any_of(body) for body in BODIES])
         else:
-            values[field.name] = any_of(Draft)
+            values[field.name] = any_of(Profile if kind is Estimate else Draft)
     return st.builds(kind, **values)
 
 
@@ -194,8 +198,8 @@ def test_sizes_are_pinned() -> None:
     assert len(encode(replace(late, body=replace(late.body, law=law)))) - len(law) <= 64
     assert len(encode(frame_of(Verdict(
         step=100, target=2**17, device_accepted=True, cloud_accepted=False,
-        device_epoch=10, cloud_epoch=10, next_aggregator=Side.CLOUD,
-    )))) == 27 + 10  # fmt: skip
+        device_epoch=10, cloud_epoch=10, device_acceptance=127, cloud_acceptance=0, next_aggregator=Side.CLOUD,
+    )))) == 27 + 12  # fmt: skip
     assert len(encode(frame_of(Done(is_reply=True)))) == 27 + 2
 
 
@@ -215,10 +219,16 @@ def test_the_layout_is_pinned() -> None:
 def test_what_a_number_need_not_be() -> None:
     """Not seen is nan; a side without documents has -inf."""
     profile = messages.Profile(
-        session=1, device_decode_s=math.nan, cloud_decode_s=0.1,
-        device_acceptance=math.nan, cloud_acceptance=math.nan, rtt_s=math.inf,
+        session=1, step=0, aggregator=Side.DEVICE, device_decode_s=math.nan, cloud_decode_s=0.1,
+        device_acceptance=math.nan, cloud_acceptance=math.nan, rtt_s=math.inf, rtt_average_s=math.nan,
+        bytes_per_s=math.inf, notes=(),
     )  # fmt: skip
     received = decode(encode(profile))
     assert math.isnan(received.device_decode_s)
     assert received.rtt_s == math.inf
     assert decode(encode(draft(log_weight=-math.inf))).log_weight == -math.inf
+
+
+@pytest.mark.parametrize(("share", "number"), [(0.0, 0), (1.0, 127), (0.5, 64), (math.nan, 0), (-1.0, 0), (9.0, 127)])
+def test_a_probability_fits_in_a_byte(share: float, number: int) -> None:
+    assert messages.in_127ths(share) == number

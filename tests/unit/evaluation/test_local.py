@@ -13,14 +13,14 @@ from tandem.aggregation.codec import make_codec
 from tandem.config import Config
 from tandem.corpora.bundle import read_questions
 from tandem.corpora.indexes import open_index
-from tandem.evaluation.heldout import spec_of
+from tandem.evaluation.heldout import heldout_spec
 from tandem.evaluation.local import LocalPair
 from tandem.generation.engine import Engine
 from tandem.reader import WEIGHTS
 from tandem.retrieval.embedding import Embedder
 from tandem.retrieval.retriever import Retriever
 from tandem.side import SIDES
-from tandem.simulation.virtual import Link
+from tandem.simulation.link import Link
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +35,7 @@ def pair() -> LocalPair:
 def test_the_bundled_questions_are_answered(pair: LocalPair) -> None:
     questions = read_questions()
     exact = sum(
-        pair.answer(replace(spec_of(Config()), query=one.question))[0] == one.answer for one in questions
+        pair.answer(replace(heldout_spec(Config()), query=one.question))[0] == one.answer for one in questions
     )
     assert exact >= 0.8 * len(questions)
 
@@ -44,7 +44,7 @@ def test_the_bundled_questions_are_answered(pair: LocalPair) -> None:
 def test_speculative_equals_synchronous(pair: LocalPair, number: int) -> None:
     rng = random.Random(number)
     base = replace(
-        spec_of(Config()),
+        heldout_spec(Config()),
         query=read_questions()[number].question,
         seed=number,
         temperature=1.0,

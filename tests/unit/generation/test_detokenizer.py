@@ -137,8 +137,8 @@ def test_wrong_rules_are_one_sentence(tokenizers: dict[str, Tokenizer]) -> None:
 def test_neither_torch_nor_transformers_is_imported() -> None:
     code = (
         "import sys; sys.modules.update(torch=None, transformers=None, ray=None);"
-        "import tandem.generation.detokenizer, tandem.generation.template, tandem.generation.weights,"
-        "tandem.generation.mixing as m; print(m.log_weight([0.0]))"
+        "import tandem.generation.detokenizer, tandem.generation.template, tandem.generation.mixing,"
+        "tandem.generation.weights as w; print(w.log_weight([0.0]))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -1,4 +1,4 @@
-"""The side's law and weight against slow oracles in exact or plain arithmetic."""
+"""The side's law and row weights against slow oracles in exact or plain arithmetic."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from tandem.errors import GenerationError
-from tandem.generation.mixing import log_weight, row_weights, side_law
+from tandem.generation.mixing import row_weights, side_law
 
 
 def slow_law(logits: np.ndarray, log_weights: list[float], temperature: float) -> list[float]:
@@ -69,16 +69,6 @@ def test_row_weights() -> None:
     assert row_weights([-math.inf, -math.inf]).tolist() == [0.5, 0.5]
 
 
-def test_log_weight_is_log_sum_exp() -> None:
-    assert log_weight([]) == -math.inf
-    assert log_weight([0.7]) == 0.7
-    assert log_weight([-math.inf]) == -math.inf
-    assert math.isclose(
-        log_weight([1.0, 2.0, -1.0]), math.log(math.e + math.e**2 + 1 / math.e), rel_tol=1e-15
-    )
-    assert math.isclose(log_weight([1000.0, 1000.0]), 1000 + math.log(2))
-
-
 def test_wrong_arguments_are_one_sentence() -> None:
     logits = torch.zeros(2, 3)
     with pytest.raises(GenerationError, match="at least 0, it is -1"):
@@ -88,4 +78,4 @@ def test_wrong_arguments_are_one_sentence() -> None:
     with pytest.raises(GenerationError, match="2 rows and 1 weights"):
         side_law(logits, [0.0], 1.0)
     with pytest.raises(GenerationError, match=r"the scores are \[nan, 1.0\]; check the scoring model"):
-        log_weight([math.nan, 1.0])
+        row_weights([math.nan, 1.0])

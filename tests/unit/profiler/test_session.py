@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tandem.messages import Observation, Window
+from tandem.profiler.line import DecodeLine
 from tandem.profiler.session import ProfilerSession, draft_window
 from tandem.protocol.sends import Send
 from tandem.protocol.spec import SessionSpec
@@ -35,8 +36,8 @@ def test_the_window(rtt_s: float, own_s: float, peer_s: float, window: int) -> N
 
 def observation(**changes: Any) -> Observation:
     values: dict[str, Any] = {
-        "step": 0, "device_decode_s": 0.05, "cloud_decode_s": 0.1,
-        "device_acceptance": 0.9, "cloud_acceptance": 0.5, "rtt_s": 0.3,
+        "step": 0, "aggregator": Side.DEVICE, "device_decode_s": 0.05, "cloud_decode_s": 0.1,
+        "device_acceptance": 0.9, "cloud_acceptance": 0.5, "rtt_s": 0.3, "bytes_per_s": nan,
     }  # fmt: skip
     return Observation(**{**values, **changes})
 
@@ -73,3 +74,57 @@ def test_what_was_not_seen_is_nan() -> None:
     session.observe(observation())
     assert session.profile().rtt_s == 0.3
     assert session.profile().cloud_acceptance == 0.5
+
+
+def test_who_aggregates_next_and_the_last_step_go_with_the_profile() -> None:
+    session = ProfilerSession(SessionSpec(session=1, query="q", seed=0), Side.DEVICE)
+    session.observe(observation(step=7, aggregator=Side.CLOUD, bytes_per_s=1e5))
+    profile = session.profile()
+    assert (profile.step, profile.aggregator, profile.bytes_per_s) == (7, Side.CLOUD, 1e5)
+
+
+def test_the_real_time_estimate_follows_faster_than_the_average() -> None:
+    session = ProfilerSession(SessionSpec(session=1, query="q", seed=0), Side.DEVICE)
+    session.observe(observation(rtt_s=0.1))
+    session.observe(observation(rtt_s=0.3))
+    assert session.profile().rtt_s == pytest.approx(0.2)
+    assert session.profile().rtt_average_s == pytest.approx(0.12)
+
+
+def test_an_outlier_is_taken_for_less_and_said_so() -> None:
+    session = ProfilerSession(SessionSpec(session=1, query="q", seed=0), Side.DEVICE)
+    for step in range(5):
+        session.observe(observation(step=step))
+    (profile,) = [
+        send.message for send in session.observe(observation(step=5, cloud_decode_s=10.0)) if send.to == "scheduler"
+    ]
+    assert profile.cloud_decode_s < 0.15
+    assert profile.notes == (
+        "cloud: A decode time of 10 s at step 5 was taken as 0.3 s: 0.1 s were expected.",
+    )
+
+
+def test_offline_lines_count_before_anything_is_seen() -> None:
+    line = DecodeLine.fit([50, 100, 200], [0.06, 0.07, 0.09])
+    spec = SessionSpec(session=1, query="q", seed=0, device_decode_line=line.to_tuple())
+    profile = ProfilerSession(spec, Side.DEVICE).profile()
+    assert profile.device_decode_s == pytest.approx(line.predict(51))
+    assert isnan(profile.cloud_decode_s)
+
+
+@pytest.mark.parametrize(
+    ("changes", "keeps_decode", "keeps_acceptance"),
+    [({}, True, True), ({"device_documents": 9}, False, True), ({"temperature": 0.7}, True, False)],
+)
+def test_an_earlier_query_counts_as_far_as_it_fits(
+    changes: dict[str, Any], keeps_decode: bool, keeps_acceptance: bool
+) -> None:
+    before = ProfilerSession(SessionSpec(session=1, query="q", seed=0), Side.DEVICE)
+    before.observe(observation())
+    after = ProfilerSession(SessionSpec(session=2, query="q", seed=0, **changes), Side.DEVICE, before)
+    profile = after.profile()
+    assert profile.rtt_s == 0.3
+    assert isnan(profile.device_decode_s) is not keeps_decode
+    assert isnan(profile.device_acceptance) is not keeps_acceptance
+    after.observe(observation(rtt_s=9.0))
+    assert before.profile().rtt_s == 0.3, "each query has its own estimates"

@@ -23,7 +23,7 @@ from tandem.messages import (
     Search,
     Window,
 )
-from tandem.protocol.drafting import DraftingSession, Forward, Prefill, log_sum_exp
+from tandem.protocol.drafting import DraftingSession, Forward, Prefill
 from tandem.protocol.hosts import DecoderHost
 from tandem.protocol.prefix import Prefix
 from tandem.protocol.sends import Send
@@ -122,12 +122,6 @@ def test_a_failed_retrieval_ends_the_session() -> None:
         Send("draft_queue", DecoderFailed(session=1, reason="No index."))
     ]
     assert made.next_job() is None
-
-
-def test_log_sum_exp() -> None:
-    assert log_sum_exp([]) == -math.inf
-    assert log_sum_exp([1000.0, 1000.0]) == pytest.approx(1000 + math.log(2))
-    assert log_sum_exp([-2000.0, 5.0]) == 5.0
 
 
 # ---- how far it drafts -----------------------------------------------------------------------------------------

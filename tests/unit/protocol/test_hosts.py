@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import itertools
+from math import nan
 from typing import Any
 
 import pytest
 
 from tandem.errors import TandemError
-from tandem.events import DoneEvent, StopReason, Told
+from tandem.events import DoneEvent, PlacementEvent, StopReason, Told
 from tandem.messages import (
     Begin,
     Cancel,
@@ -20,11 +21,16 @@ from tandem.messages import (
     End,
     Heartbeat,
     LinkFrame,
+    Observation,
+    Observations,
     Pair,
     Placement,
+    Probe,
     Profile,
+    Rejoin,
     Resync,
     Verdict,
+    Window,
 )
 from tandem.protocol.hosts import (
     MAX_CLOSED_SESSIONS,
@@ -35,6 +41,7 @@ from tandem.protocol.hosts import (
     SchedulerHost,
     sessions_of,
 )
+from tandem.protocol.link import PROBE_BYTES
 from tandem.protocol.prefix import Prefix
 from tandem.protocol.queue import ABANDONED_S, LINGER_S, MAX_AHEAD
 from tandem.protocol.sends import Send
@@ -75,7 +82,8 @@ def draft(side: Side, tokens: Any = (), epoch: int = 0, session: int = 1) -> Dra
 def verdict(step: int, target: int) -> Verdict:
     return Verdict(
         step=step, target=target, device_accepted=True, cloud_accepted=True,
-        device_epoch=0, cloud_epoch=0, next_aggregator=Side.DEVICE,
+        device_epoch=0, cloud_epoch=0, device_acceptance=127, cloud_acceptance=127,
+        next_aggregator=Side.DEVICE,
     )  # fmt: skip
 
 
@@ -92,8 +100,9 @@ def to(role: str, sends: list[Send]) -> list[Any]:
 
 def test_open_tells_the_actors_of_the_side() -> None:
     sends = host().open(spec(), 0.0)
-    assert [send.to for send in sends] == ["decoder", "aggregator", "profiler", "scheduler"]
-    assert all(SessionSpec.from_json(send.message.spec) == spec() for send in sends)
+    assert [send.to for send in sends] == ["decoder", "aggregator", "profiler", "scheduler", "peer"]
+    assert all(SessionSpec.from_json(send.message.spec) == spec() for send in sends[:-1])
+    assert bodies(sends) == [Heartbeat()]  # the peer learns that it can be heard
 
 
 def test_frames_that_come_before_the_query_are_taken_in() -> None:
@@ -179,7 +188,7 @@ def test_a_closed_and_a_diverged_open_session_fall_silent(side: Side) -> None:
     queues = {side: finished(side), side.other: host(side.other)}
     queues[side.other].open(spec(placement="mirror", max_new_tokens=9), 0.0)
     (heartbeat,) = queues[side.other].tick(0.3)
-    assert ping_pong(queues, side, heartbeat.message.body) <= 4
+    assert ping_pong(queues, side, heartbeat.message.body) <= 6  # two probes are among them
     assert not queues[side.other].sessions or side.other is Side.DEVICE
 
 
@@ -385,7 +394,7 @@ def test_a_cloud_frees_what_a_silent_device_has_left() -> None:
 
 
 def small_hosts() -> list[Any]:
-    return [AggregatorHost(Side.DEVICE, CODEC), ProfilerHost(Side.DEVICE), SchedulerHost()]
+    return [AggregatorHost(Side.DEVICE, CODEC), ProfilerHost(Side.DEVICE), SchedulerHost(Side.DEVICE)]
 
 
 @pytest.mark.parametrize("number", range(3))
@@ -408,7 +417,7 @@ def test_a_misdirected_message_is_an_error_with_its_name(number: int) -> None:
 
 def test_an_aggregator_decides_the_same_every_time_and_hands_over_when_told() -> None:
     aggregator = AggregatorHost(Side.DEVICE, CODEC)
-    aggregator.receive(Begin(session=1, spec=spec().to_json()))
+    aggregator.receive(Begin(session=1, spec=spec(placement="greedy").to_json()))
     pair = Pair(session=1, generation=4, device=draft(Side.DEVICE), cloud=draft(Side.CLOUD))
     (first,), (second,) = aggregator.receive(pair), aggregator.receive(pair)
     assert first == second
@@ -416,13 +425,113 @@ def test_an_aggregator_decides_the_same_every_time_and_hands_over_when_told() ->
     aggregator.receive(Placement(session=1, aggregator=Side.CLOUD))
     (third,) = aggregator.receive(pair)
     assert third.message.next_aggregator is Side.CLOUD
+    (fourth,) = aggregator.receive(pair)
+    assert fourth.message.next_aggregator is Side.DEVICE  # advice counts once: it may be long before it is back
     assert third.message.target == first.message.target
     assert aggregator.receive(Pair(session=2, generation=0, device=pair.device, cloud=pair.cloud)) == []
 
 
 def test_profiles_of_unknown_sessions_are_dropped() -> None:
     profile = Profile(
-        session=9, device_decode_s=0.1, cloud_decode_s=0.1,
-        device_acceptance=0.5, cloud_acceptance=0.5, rtt_s=0.1,
+        session=9, step=0, aggregator=Side.DEVICE, device_decode_s=0.1, cloud_decode_s=0.1,
+        device_acceptance=0.5, cloud_acceptance=0.5, rtt_s=0.1, rtt_average_s=0.1, bytes_per_s=1e6, notes=(),
     )  # fmt: skip
-    assert SchedulerHost().receive(profile) == []
+    assert SchedulerHost(Side.DEVICE).receive(profile) == []
+
+
+# ---- probes, handover, restarts --------------------------------------------------------------------------------
+
+
+def test_a_probe_is_answered_at_once_and_the_first_frame_heard_is_followed_by_probes() -> None:
+    device = host()
+    device.open(spec(), 0.0)
+    first = bodies(device.receive(frame(Heartbeat()), 0.1))
+    assert [type(body) for body in first] == [Probe, Probe]
+    assert [len(body.padding) for body in first] == [0, PROBE_BYTES]
+    assert bodies(device.receive(frame(Probe(is_reply=False, padding=b"")), 0.2)) == [
+        Probe(is_reply=True, padding=b"")
+    ]
+    assert bodies(device.receive(frame(Probe(is_reply=True, padding=b"")), 0.3)) == []
+
+
+def test_the_verdict_hands_over() -> None:
+    """The new aggregator asks as soon as it has committed the verdict; the old one asks no more."""
+    device, cloud = host(), host(Side.CLOUD)
+    for queue in (device, cloud):
+        queue.open(spec(placement="greedy", max_new_tokens=9), 0.0)
+        for side in SIDES:
+            of_side = draft(side)
+            queue.receive(Drafted(session=1, draft=of_side) if side is queue.side else frame(of_side), 0.1)
+    decision = Decision(
+        session=1, generation=0, digest=Prefix(1).digest, step=0, target=7, device_accepted=True,
+        cloud_accepted=True, device_acceptance=1.0, cloud_acceptance=1.0, next_aggregator=Side.CLOUD,
+    )  # fmt: skip
+    sends = device.receive(decision, 0.2)
+    (sent,) = [body for body in bodies(sends) if isinstance(body, Verdict)]
+    assert sent.next_aggregator is Side.CLOUD
+    (told,) = [told.event for told in to("client", sends) if isinstance(told.event, PlacementEvent)]
+    assert told == PlacementEvent(step=1, aggregator=Side.CLOUD)
+    for queue, asks in ((device, 0), (cloud, 1)):
+        if queue is cloud:
+            queue.receive(frame(sent, [7]), 0.3)
+        for side in SIDES:
+            of_side = draft(side, [7])
+            sends = queue.receive(Drafted(session=1, draft=of_side) if side is queue.side else frame(of_side, [7]), 0.4)
+        assert len(to("aggregator", sends)) == asks
+
+
+def test_a_restarted_decoder_is_given_the_committed_prefix() -> None:
+    cloud = host(Side.CLOUD)
+    cloud.open(spec(max_new_tokens=9), 0.0)
+    cloud.receive(frame(verdict(0, 7)), 0.1)
+    begin, adopt = to("decoder", cloud.restarted("decoder"))
+    assert isinstance(begin, Begin)
+    assert (adopt.step, adopt.tokens, adopt.is_last) == (0, (7,), False)
+
+
+def test_a_restarted_aggregator_is_asked_again() -> None:
+    device = host()
+    device.open(spec(), 0.0)
+    device.receive(Drafted(session=1, draft=draft(Side.DEVICE)), 0.1)
+    (pair,) = to("aggregator", device.receive(frame(draft(Side.CLOUD)), 0.1))
+    begin, again = to("aggregator", device.restarted("aggregator"))
+    assert isinstance(begin, Begin)
+    assert again == pair
+
+
+def test_a_pair_without_a_decision_is_asked_again() -> None:
+    """It may have overtaken its Begin: actor calls are not ordered."""
+    device = host()
+    device.open(spec(), 0.0)
+    device.receive(Drafted(session=1, draft=draft(Side.DEVICE)), 0.1)
+    (pair,) = to("aggregator", device.receive(frame(draft(Side.CLOUD)), 0.1))
+    assert to("aggregator", device.tick(0.2)) == to("aggregator", device.tick(0.9)) == []
+    assert to("aggregator", device.tick(1.3)) == [pair]
+
+
+def test_a_restarted_cloud_queue_asks_for_one_resync() -> None:
+    cloud, device = host(Side.CLOUD), host()
+    device.open(spec(placement="cloud", max_new_tokens=9), 0.0)
+    device.receive(frame(verdict(0, 7)), 0.1)
+    (rejoin,) = bodies(cloud.reopen(spec(placement="cloud", max_new_tokens=9), 5, 1.0))
+    assert rejoin == Rejoin(incarnation=5)
+    assert to("decoder", cloud.receive(frame(draft(Side.DEVICE, [7]), [7]), 1.1)) == []  # it knows nothing yet
+    assert Rejoin(incarnation=5) in bodies(cloud.tick(2.0))
+    answer = bodies(device.receive(frame(rejoin), 1.1))
+    assert Resync(aggregator=Side.CLOUD, tokens=(7,)) in answer
+    assert Resync not in map(type, bodies(device.receive(frame(rejoin), 1.2))), "a duplicate"
+    cloud.receive(frame(Resync(aggregator=Side.CLOUD, tokens=(7,)), [7], generation=1), 1.3)
+    assert cloud.sessions[1].prefix.tokens == [7]
+    assert Rejoin(incarnation=5) not in bodies(cloud.tick(3.0))
+
+
+def test_what_one_query_showed_is_where_the_next_begins() -> None:
+    profiler = ProfilerHost(Side.DEVICE)
+    assert profiler.receive(Begin(session=1, spec=spec().to_json())) == []
+    seen = Observation(
+        step=0, aggregator=Side.DEVICE, device_decode_s=0.05, cloud_decode_s=0.05, device_acceptance=0.5,
+        cloud_acceptance=0.5, rtt_s=0.3, bytes_per_s=nan,
+    )  # fmt: skip
+    profiler.receive(Observations(session=1, steps=(seen,)))
+    (window,) = profiler.receive(Begin(session=2, spec=spec(2).to_json()))
+    assert window.message == Window(session=2, size=8)  # ceil((0.3 + 0.05) / 0.05) + 1

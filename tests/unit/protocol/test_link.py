@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tandem.messages import Done, Draft, Heartbeat, LinkFrame, Verdict
+from tandem.messages import Done, Draft, Heartbeat, LinkFrame, Probe, Verdict
 from tandem.protocol.link import HEARTBEAT_S, MAX_RESEND_S, MIN_RESEND_S, Link
 from tandem.protocol.prefix import Prefix
 from tandem.side import Side
@@ -34,7 +34,8 @@ def draft(step: int) -> Draft:
 def verdict(step: int) -> Verdict:
     return Verdict(
         step=step, target=1, device_accepted=True, cloud_accepted=True,
-        device_epoch=0, cloud_epoch=0, next_aggregator=Side.DEVICE,
+        device_epoch=0, cloud_epoch=0, device_acceptance=127, cloud_acceptance=127,
+        next_aggregator=Side.DEVICE,
     )  # fmt: skip
 
 
@@ -229,3 +230,43 @@ def test_the_generation_of_the_peer_only_grows() -> None:
     own.hear(replace(frame(peer, 0.0), generation=2), 0.1)
     own.hear(replace(frame(peer, 0.0), generation=1), 0.2)
     assert own.peer_generation == 2
+
+
+# ---- probes ----------------------------------------------------------------------------------------------------
+
+
+def probed(bytes_per_s: float, delay_s: float = 0.05) -> Link:
+    """A link over which both probes went out and were answered."""
+    own, peer = Link(1, 0.0), Link(1, 0.0)
+    for number, send in enumerate(own.probe(PREFIX, 1.0)):
+        there_s = 1.0 + number * 2e-6 + delay_s + len(send.message.body.padding) / bytes_per_s
+        peer.hear(send.message, there_s)
+        reply = peer.send(Probe(is_reply=True, padding=b""), PREFIX, there_s).message
+        own.hear(reply, there_s + delay_s)
+    return own
+
+
+@pytest.mark.parametrize("bytes_per_s", [1e4, 125e3, 1e6])
+def test_two_probes_show_the_bandwidth_and_the_longer_one_is_no_round_trip(bytes_per_s: float) -> None:
+    link = probed(bytes_per_s)
+    assert link.rtt_s == pytest.approx(0.1, abs=5e-6)
+    assert link.bytes_per_s() == pytest.approx(bytes_per_s, rel=0.01)
+    assert isnan(link.bytes_per_s()), "each pair of probes tells once"
+
+
+def test_a_link_that_is_too_fast_to_measure_is_infinite() -> None:
+    assert probed(1e12).bytes_per_s() > 1e8
+
+
+def test_nothing_is_known_of_the_bandwidth_before_both_are_answered() -> None:
+    link = Link(1, 0.0)
+    assert isnan(link.bytes_per_s())
+    link.probe(PREFIX, 1.0)
+    assert isnan(link.bytes_per_s())
+
+
+def test_a_frame_that_lay_waiting_is_not_echoed() -> None:
+    own, peer = Link(1, 0.0), Link(1, 0.0)
+    peer.hear(frame(own, 0.0), 9.0)
+    peer.ignore_echo()
+    assert isnan(own.hear(frame(peer, 9.1), 9.2))

@@ -13,7 +13,8 @@ from tandem.messages import Decision
 from tandem.protocol.queue import QueueSession
 from tandem.protocol.sends import Send
 from tandem.side import SIDES, Side
-from tandem.simulation.virtual import Link, VirtualRun
+from tandem.simulation.link import Link
+from tandem.simulation.virtual import VirtualRun
 from tests.unit.simulation.world import VOCAB, Case, make_spec, stop_rule, synchronous
 
 

@@ -33,7 +33,7 @@ from tandem.protocol.link import HEARTBEAT_S, Link
 from tandem.protocol.queue import QueueSession
 from tandem.protocol.sends import Send
 from tandem.side import SIDES
-from tandem.simulation.virtual import Link as VirtualLink
+from tandem.simulation.link import Link as VirtualLink
 from tests.unit.simulation.world import (
     CODEC,
     PLACEMENTS,
@@ -67,12 +67,12 @@ EXPECTED: dict[int, tuple[int, ...]] = {}
 
 def runs_until_found(mutate: Mutate, most: int) -> int:
     """How many runs it takes until the property fails; AssertionError if it never does."""
-    EXPECTED.update({seed: expected(seed) for seed in range(most // 3 + 1)})
+    EXPECTED.update({seed: expected(seed) for seed in range(most // len(PLACEMENTS) + 1)})
     with pytest.MonkeyPatch.context() as patch:
         mutate(patch)
         for run in range(most):
             try:
-                check(run // 3, PLACEMENTS[run % 3])
+                check(run // len(PLACEMENTS), PLACEMENTS[run % len(PLACEMENTS)])
             except (AssertionError, KeyError, IndexError):
                 return run + 1
     raise AssertionError(f"not found in {most} runs")

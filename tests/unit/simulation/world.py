@@ -1,81 +1,22 @@
-"""A small world for virtual runs: laws that are a function of (seed, side, prefix, weights), and random cases.
-
-The laws of the two sides are correlated, so drafts are accepted about half the time or more, and depend on the weights,
-so a weight of another prefix shows. Knows nothing of what a test asserts, but for `agree`.
-"""
+"""Random cases in the world of `tandem.simulation.world`. Knows nothing of what a test asserts, but for `agree`."""
 
 from __future__ import annotations
 
-import hashlib
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
-import numpy as np
-
-from tandem.aggregation.codec import make_codec
-from tandem.events import StopReason
-from tandem.messages import Found, Message, Relevance, Score, Search
-from tandem.protocol.drafting import Forward, Prefill
 from tandem.protocol.spec import SessionSpec
-from tandem.side import SIDES, Side
-from tandem.simulation.virtual import Link, Outcome, VirtualRun
+from tandem.side import SIDES
+from tandem.simulation.link import Link
+from tandem.simulation.virtual import Outcome, VirtualRun
+from tandem.simulation.world import CODEC, EOS, VOCAB, World, law, number, stop_rule
 
-VOCAB = 16
-EOS = 3
-CODEC = make_codec("top_p")
-PLACEMENTS = ("device", "cloud", "mirror")
+__all__ = ["CODEC", "EOS", "VOCAB", "World", "law", "stop_rule"]
 
-
-def _number(*parts: object) -> int:
-    return int.from_bytes(hashlib.blake2b(repr(parts).encode(), digest_size=8).digest(), "little")
-
-
-@lru_cache(maxsize=100_000)
-def law(seed: int, side: Side, tokens: tuple[int, ...], weights: tuple[float, ...]) -> bytes:
-    """The encoded law of `side` for the step after `tokens`."""
-    common = np.random.default_rng(_number(seed, tokens))
-    own = np.random.default_rng(_number(seed, side, tokens, weights))
-    logits = 2.0 * common.normal(size=VOCAB) + 0.6 * own.normal(size=VOCAB)
-    logits[EOS] -= 1.0
-    p = np.exp(logits)
-    return CODEC.encode(p / p.sum())
-
-
-class World:
-    """One side's retriever and model. Implements `tandem.simulation.virtual.Reader`."""
-
-    def __init__(self, seed: int, side: Side) -> None:
-        self.seed, self.side = seed, side
-
-    def retrieve(self, message: Search | Score) -> Message:
-        if isinstance(message, Search):
-            names = tuple(f"{self.side}-{n}" for n in range(message.num_documents))
-            scores = tuple(0.5 / (n + 1) for n in range(message.num_documents))
-            return Found(session=message.session, ids=names, texts=names, scores=scores, retrieve_us=10)
-        scores = tuple(_number(self.seed, self.side, message.text, key) / 2**64 for key in message.ids)
-        return Relevance(session=message.session, digest=message.digest, scores=scores)
-
-    def prefill(self, job: Prefill) -> Sequence[int] | None:
-        return None
-
-    def law(self, job: Forward) -> bytes:
-        return law(self.seed, self.side, job.tokens, job.weights)
-
-
-def stop_rule(max_new_tokens: int) -> Callable[[Sequence[int]], StopReason | None]:
-    """End-of-sequence, a stop pattern over two tokens (as a stop string may span several), length."""
-
-    def finished(tokens: Sequence[int]) -> StopReason | None:
-        if tokens and tokens[-1] == EOS:
-            return "eos"
-        if len(tokens) > 1 and tokens[-1] + tokens[-2] == 7:
-            return "stop"
-        return "length" if len(tokens) >= max_new_tokens else None
-
-    return finished
+PLACEMENTS = ("device", "cloud", "greedy", "mirror", "random")
 
 
 @dataclass(frozen=True)
@@ -133,7 +74,7 @@ def make_spec(seed: int, **changes: Any) -> SessionSpec:
 
 def make_case(seed: int, placement: str, **changes: Any) -> Case:
     """That query over a link that delays, reorders, repeats, drops and may be cut for a while."""
-    rng = random.Random(_number(seed, placement))
+    rng = random.Random(number(seed, placement))
     link = Link(
         delay_s=rng.choice([0.0, 0.02, 0.15]),
         jitter_s=rng.choice([0.0, 0.05, 0.3]),

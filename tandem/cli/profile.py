@@ -1,0 +1,183 @@
+"""`tandem profile`: how long a side's model takes for a token on this machine, measured once and kept."""
+
+from __future__ import annotations
+
+import time
+from argparse import Namespace
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tandem.cli.bar import Bar
+from tandem.cli.terminal import Progress, plural, print_json, settings
+from tandem.config import Config
+from tandem.side import SIDES, Side
+
+if TYPE_CHECKING:
+    from tandem.generation.engine import Engine
+    from tandem.profiler.cache import StoredProfile
+
+DEFAULT_RUNS = 3
+MAX_TEXTS = 500
+"""Chunks of an index that are looked at for their length."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """One side's profile and where it is kept."""
+
+    stored: StoredProfile
+    path: Path
+    is_cached: bool
+
+
+def run(args: Namespace) -> int:
+    """Measures what is not measured yet and prints the lines. Raises TandemError."""
+    progress = Progress(is_quiet=args.json)
+    config = settings(args, (), progress)
+    plot = _plot_target(args.plot)
+    sides = SIDES if args.side == "both" else (Side(args.side),)
+    results = {side: _profile(side, config, args, progress) for side in sides}
+    if plot is not None:
+        from tandem.cli.profile_plot import draw
+
+        draw({side: each.stored for side, each in results.items()}, plot)
+    if args.json:
+        print_json({str(side): _plain(each) for side, each in results.items()})
+        return 0
+    for side, each in results.items():
+        _print(side, each)
+    if plot is not None:
+        print(f"Plot: {plot}")
+    return 0
+
+
+def _profile(side: Side, config: Config, args: Namespace, progress: Progress) -> Result:
+    """From the cache, or measured now and put there."""
+    from tandem.corpora.indexes import cache_folder
+    from tandem.profiler import cache
+
+    settings_of_side, folder = config.side(side), cache_folder()
+    key = cache.profile_key(settings_of_side)
+    warn = partial(_warn, progress)
+    found = None if args.again else cache.load(key, folder, warn)
+    if found is not None and _reaches(found, args):
+        return Result(stored=found, path=cache.profile_path(key, folder), is_cached=True)
+    engine = _engine(side, config, progress)
+    profile = _measured(engine, side, config, args, progress)
+    # A hub model that was downloaded just now has another fingerprint than before.
+    stored = cache.stored(cache.profile_key(settings_of_side), settings_of_side.model, profile)
+    return Result(stored=stored, path=cache.save(stored, folder), is_cached=False)
+
+
+def _reaches(found: StoredProfile, args: Namespace) -> bool:
+    """Whether a cached profile is no smaller than what the command line asks for, if it does ask."""
+    profile = found.profile
+    is_long = args.limit is None or profile.lengths[-1] >= args.limit
+    return is_long and (args.runs is None or profile.runs >= args.runs)
+
+
+def _engine(side: Side, config: Config, progress: Progress) -> Engine:
+    from tandem.generation.engine import Engine
+    from tandem.profiler.cache import model_path
+
+    chosen = config.side(side)
+    progress(f"{side}: loading {chosen.model} on {chosen.torch_device}, {chosen.dtype}")
+    return Engine.load(
+        model_path(chosen),
+        device=chosen.torch_device,
+        dtype=chosen.dtype,
+        num_threads=chosen.num_threads,
+    )
+
+
+def _measured(engine: Engine, side: Side, config: Config, args: Namespace, progress: Progress) -> Any:
+    from tandem.aggregation.codec import make_codec
+    from tandem.aggregation.rules import draft_rule
+    from tandem.profiler import offline
+
+    generation = config.generation
+    num_documents = config.side(side).num_documents
+    chunk_tokens = offline.row_tokens(engine, _texts(side, config), num_documents)
+    progress(f"{side}: {plural(num_documents, 'dummy document')} of {chunk_tokens} tokens")
+    codec = make_codec(config.codec.name, p=config.codec.p)
+    rule = draft_rule(generation.draft_rule, generation.temperature)
+    return offline.measure(
+        engine,
+        num_documents=num_documents,
+        chunk_tokens=chunk_tokens,
+        max_new=generation.max_new_tokens,
+        draft=offline.drafting(codec, rule, side, generation.temperature),
+        clock=time.perf_counter,
+        limit=args.limit,
+        runs=args.runs or DEFAULT_RUNS,
+        progress=Bar(side, is_quiet=args.json),
+    )
+
+
+def _texts(side: Side, config: Config) -> Sequence[str]:
+    """Chunks of a side's index, for their length."""
+    from tandem.corpora.indexes import BUNDLED
+    from tandem.retrieval import Index, load_path, split
+
+    where = config.side(side).index
+    if where == "bundled":  # its files are its chunks, and need no embedder
+        chunks = split(load_path(BUNDLED / side).documents)
+        return [each.page_content for each in chunks[:MAX_TEXTS]]
+    index = Index.open(Path(where))
+    stride = max(1, len(index) // MAX_TEXTS)
+    return [index.document(row).page_content for row in range(0, len(index), stride)]
+
+
+def _plot_target(text: str | None) -> Path | None:
+    """Where the plot goes, checked before anything takes its time."""
+    if text is None:
+        return None
+    from tandem.cli.profile_plot import check_target
+
+    path = Path(text).expanduser().absolute()
+    check_target(path)
+    return path
+
+
+def _print(side: Side, result: Result) -> None:
+    stored, profile = result.stored, result.stored.profile
+    line, key = profile.line, result.stored.key
+    print(
+        f"{side:<8} {line.predict(line.start) * 1e3:.2f} ms a token after a prompt of {line.start:.0f} tokens, "
+        f"{line.slope * 1e6:+.2f} ms for each 1000 more"
+    )
+    fit = f"residual {profile.residual_s * 1e3:.2f} ms, R\u00b2 {profile.r_squared:.2f}"
+    print(f"         {fit}; {plural(len(profile.lengths), 'token')} x {plural(profile.runs, 'run')}")
+    how = f"{key.torch_device}, {key.dtype}, {plural(key.num_threads, 'thread')}"
+    print(f"         {stored.model}, {plural(profile.rows, 'row')}, {how}, {key.machine}")
+    if line.slope < 0:
+        print(
+            "         the line falls, so this machine was busy or the context too short; measure with --again"
+        )
+    where = f"was measured before, in {result.path}; --again measures anew"
+    print(f"         {where if result.is_cached else f'kept in {result.path}'}")
+
+
+def _plain(result: Result) -> dict[str, Any]:
+    stored, profile = result.stored, result.stored.profile
+    line = profile.line
+    return {
+        "line": asdict(line),
+        "start_s": line.predict(line.start),
+        "slope_s": line.slope,
+        "residual_s": profile.residual_s,
+        "r_squared": profile.r_squared,
+        "model": stored.model,
+        "key": asdict(stored.key),
+        "versions": stored.versions,
+        **asdict(profile),
+        "path": str(result.path),
+        "is_cached": result.is_cached,
+    }
+
+
+def _warn(progress: Progress, sentence: str) -> None:
+    progress(f"cache: {sentence}")

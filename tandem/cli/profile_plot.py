@@ -1,0 +1,89 @@
+"""The picture of `tandem profile`: measured decode times over context length, and the line of each side."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tandem.cli.terminal import plural
+from tandem.errors import TandemError
+from tandem.side import Side
+
+if TYPE_CHECKING:
+    from tandem.profiler.cache import StoredProfile
+
+COLOURS = {Side.DEVICE: ("#0072b2", "o"), Side.CLOUD: ("#d55e00", "^")}  # told apart without colours too
+KINDS = (".png", ".pdf", ".svg")
+SHOWN = 0.995
+"""Share of the points that the vertical axis must hold; what lies above is counted in the legend."""
+
+
+def check_target(path: Path) -> None:
+    """Raises TandemError if no plot can be written to `path`."""
+    if find_spec("matplotlib") is None:
+        raise TandemError(
+            "A plot needs matplotlib, which is not installed; install tandem-rag[plot] or leave --plot out."
+        )
+    if path.suffix.lower() not in KINDS:
+        raise TandemError(
+            f"A plot is written as one of {', '.join(KINDS)}, but the file is {path.name!r}; rename it."
+        )
+    if not os.access(path.parent, os.W_OK):
+        raise TandemError(
+            f"A plot goes into a folder that can be written, but {path.parent} is none; choose another."
+        )
+
+
+def draw(profiles: Mapping[Side, StoredProfile], path: Path) -> None:
+    """Writes the picture. Raises TandemError if the file cannot be written."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7.2, 4.2), dpi=150, layout="constrained")
+    axes = figure.add_subplot()
+    top_ms = max(_high_ms(each) for each in profiles.values())
+    for side, stored in profiles.items():
+        _draw_side(axes, side, stored, top_ms)
+    axes.set_xlabel("context length (tokens)")
+    axes.set_ylabel("time for one token (ms)")
+    axes.set_ylim(0, top_ms)
+    axes.set_title(_title(profiles), fontsize=10, loc="left")
+    axes.grid(alpha=0.25)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(loc="upper left", frameon=False, fontsize=9, markerscale=1.6)
+    axes.margins(x=0.01)
+    try:
+        figure.savefig(path)
+    except OSError as error:
+        raise TandemError(
+            f"The plot cannot be written to {path} ({error.strerror}); choose another file."
+        ) from None
+
+
+def _draw_side(axes: Any, side: Side, stored: StoredProfile, top_ms: float) -> None:
+    profile, line = stored.profile, stored.profile.line
+    colour, marker = COLOURS[side]
+    times_ms = [each * 1e3 for each in profile.seconds]
+    label = f"{side}, {plural(profile.rows, 'row')}: median of {plural(profile.runs, 'run')}"
+    num_above = sum(each > top_ms for each in times_ms)
+    if num_above:
+        label += f" ({plural(num_above, 'point')} above)"
+    axes.plot(profile.lengths, times_ms, marker, color=colour, alpha=0.5, ms=3.5, mew=0, label=label)
+    ends = [line.start, profile.lengths[-1]]
+    start_ms, more_ms = line.predict(line.start) * 1e3, line.slope * 1e6
+    law = f"line: {start_ms:.2f} ms at {line.start:.0f} tokens, {more_ms:+.2f} ms for each 1000 more"
+    axes.plot(ends, [line.predict(t) * 1e3 for t in ends], color=colour, lw=1.8, label=law)
+
+
+def _high_ms(stored: StoredProfile) -> float:
+    """Top of the axis for one side, in milliseconds."""
+    ordered = sorted(stored.profile.seconds)
+    return 1.25e3 * ordered[min(len(ordered) - 1, int(SHOWN * len(ordered)))]
+
+
+def _title(profiles: Mapping[Side, StoredProfile]) -> str:
+    models = " and ".join(dict.fromkeys(Path(each.model).name for each in profiles.values()))
+    machines = " and ".join(dict.fromkeys(each.key.machine for each in profiles.values()))
+    return f"Decode time of {models} on {machines}"

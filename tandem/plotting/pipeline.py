@@ -1,0 +1,264 @@
+"""The picture of one answer's pipeline: who drafted, sent, awaited and committed what, as in DRAGON Figure 9.
+
+Knows timelines only. Needs matplotlib (the extra `plot`) when a picture is drawn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from tandem.errors import TandemError
+from tandem.events import PlacementEvent
+from tandem.side import SIDES, Side
+from tandem.timeline import Span, StepTimes, Timeline
+
+COLOURS = {Side.DEVICE: "#0072b2", Side.CLOUD: "#d55e00"}  # of Okabe and Ito, told apart by the colour-blind
+VERDICT = "#666666"
+COMMITS = {
+    (True, True): ("both accepted", "#009e73", "o"),
+    (True, False): ("device's accepted", COLOURS[Side.DEVICE], "s"),
+    (False, True): ("cloud's accepted", COLOURS[Side.CLOUD], "^"),
+    (False, False): ("neither", "black", "X"),
+}
+"""Label, colour and marker by (device accepted, cloud accepted)."""
+BAR = {Side.CLOUD: 0.82, Side.DEVICE: 0.0}
+BAR_HEIGHT = 0.18
+COMMIT_Y, STRIP_Y, STRIP_HEIGHT = -0.13, -0.33, 0.08
+MIN_WIDTH, MAX_WIDTH, STEP_WIDTH = 12.0, 40.0, 0.4
+"""Inches: of a picture, and of a step in it."""
+NUMBERED_STEPS = 100
+"""Pictures of no more steps have their numbers in the bars."""
+
+
+def check_matplotlib() -> None:
+    """Raises TandemError if pictures cannot be drawn here."""
+    if find_spec("matplotlib") is None:
+        raise TandemError("A plot needs matplotlib, which is not installed; install tandem-rag[plot].")
+
+
+def plot_pipeline(
+    timeline: Timeline,
+    path: str | Path,
+    *,
+    title: str = "Generation pipeline",
+    steps: tuple[int, int] | None = None,
+) -> None:
+    """Draw a timeline into `path` (png, pdf or svg).
+
+    From top to bottom: cloud and device with what crosses the link between them, commits and who aggregated; round
+    trip; delta Z; accumulated acceptance. steps: first and last step to show, None: all. Raises TandemError where
+    matplotlib is missing, there is no such step, or the file cannot be written.
+    """
+    check_matplotlib()
+    shown = _shown(timeline, steps)
+    from matplotlib.figure import Figure
+
+    width = min(MAX_WIDTH, max(MIN_WIDTH, STEP_WIDTH * len(shown) + 3))
+    figure = Figure(figsize=(width, 8.4), dpi=130, layout="constrained")
+    panels = figure.subplots(4, 1, sharex=True, height_ratios=(4.2, 1, 1.2, 1.2))
+    _draw_pipeline(panels[0], timeline, shown)
+    _draw_rtt(panels[1], shown)
+    _draw_delta_z(panels[2], shown)
+    _draw_acceptance(panels[3], shown)
+    for panel in panels:
+        _finish(panel)
+    panels[0].set_xlim(*_limits(shown))
+    panels[0].set_title(title, loc="left", fontsize=13)
+    panels[3].set_xlabel("time since the query was opened on the device (s)", fontsize=11)
+    figure.align_ylabels(panels)
+    try:
+        figure.savefig(path)
+    except OSError as error:
+        raise TandemError(
+            f"The plot cannot be written to {path} ({error.strerror}); choose another file."
+        ) from None
+    except ValueError:
+        raise TandemError(
+            f"A plot is written as .png, .pdf or .svg, but the file is {Path(path).name!r}; rename it."
+        ) from None
+
+
+# ---- panels --------------------------------------------------------------------------------------------------
+
+
+def _draw_pipeline(axes: Any, timeline: Timeline, steps: Sequence[StepTimes]) -> None:
+    for side in SIDES:
+        for step in steps:
+            _draw_draft(axes, step, side, is_numbered=len(steps) <= NUMBERED_STEPS)
+    for step in steps:
+        if step.verdict is not None:
+            _slant(axes, step.verdict, step.aggregator, color=VERDICT, lw=1.1, ls=(0, (3, 2)), zorder=2)
+    _draw_commits(axes, steps)
+    _draw_aggregator(axes, steps)
+    for handover in timeline.handovers:
+        _draw_handover(axes, handover, steps)
+    axes.set_ylim(STRIP_Y - 0.1, 1.12)
+    middles = [BAR[side] + BAR_HEIGHT / 2 for side in (Side.CLOUD, Side.DEVICE)]
+    ticks = [*middles, COMMIT_Y, STRIP_Y]
+    axes.set_yticks(ticks, ["cloud decodes", "device decodes", "commits", "aggregator"], fontsize=11)
+    axes.tick_params(axis="y", length=0)
+    _legend(axes, _keys(steps, has_handovers=bool(timeline.handovers)))
+
+
+def _draw_draft(axes: Any, step: StepTimes, side: Side, *, is_numbered: bool) -> None:
+    """A bar for the decoding, filled if the draft was accepted, and a line for its way."""
+    draft, colour = step.draft(side), COLOURS[side]
+    if draft.link is not None:
+        _slant(axes, draft.link, side, color=colour, lw=1.3, alpha=0.45, zorder=1)
+    if draft.decode is None:
+        return
+    start_s, width_s = draft.decode.start_s, draft.decode.end_s - draft.decode.start_s
+    face = colour if draft.is_accepted else "white"
+    bar = {"facecolor": face, "edgecolor": colour if face == "white" else "white", "lw": 1.0}
+    axes.broken_barh([(start_s, width_s)], (BAR[side], BAR_HEIGHT), zorder=3, **bar)
+    if is_numbered:
+        text_colour = "white" if draft.is_accepted else colour
+        place = (start_s + width_s / 2, BAR[side] + BAR_HEIGHT / 2)
+        text = axes.text(
+            *place, str(step.step), color=text_colour, fontsize=8, ha="center", va="center", zorder=4
+        )
+        text.set_clip_on(True)
+
+
+def _slant(axes: Any, span: Span, sender: Side, **style: Any) -> None:
+    """A line from the sender's bar to the other side's."""
+    top, bottom = BAR[Side.CLOUD], BAR[Side.DEVICE] + BAR_HEIGHT
+    ends = (top, bottom) if sender is Side.CLOUD else (bottom, top)
+    axes.plot((span.start_s, span.end_s), ends, solid_capstyle="butt", **style)
+
+
+def _draw_commits(axes: Any, steps: Sequence[StepTimes]) -> None:
+    for key, (_, colour, marker) in COMMITS.items():
+        at_s = [step.committed_s for step in steps if _key(step) == key]
+        axes.plot(at_s, [COMMIT_Y] * len(at_s), marker, color=colour, ms=7, mec="white", mew=0.5, zorder=4)
+
+
+def _draw_aggregator(axes: Any, steps: Sequence[StepTimes]) -> None:
+    """A strip that shows, for each step, who decided it."""
+    start_s = _limits(steps)[0]
+    for step in steps:
+        strip = (STRIP_Y - STRIP_HEIGHT / 2, STRIP_HEIGHT)
+        axes.broken_barh([(start_s, step.committed_s - start_s)], strip, facecolor=COLOURS[step.aggregator])
+        start_s = step.committed_s
+
+
+def _draw_handover(axes: Any, handover: PlacementEvent, steps: Sequence[StepTimes]) -> None:
+    """The switch rides in the verdict of the step before."""
+    at_s = next((step.committed_s for step in steps if step.step == handover.step - 1), None)
+    if at_s is None:
+        return
+    colour = COLOURS[handover.aggregator]
+    axes.axvline(at_s, color=colour, lw=1.4, ls=":", zorder=0)
+    label = f"to {handover.aggregator}"
+    axes.text(at_s, 1.03, label, color=colour, fontsize=9, ha="center", va="bottom", clip_on=True)
+
+
+def _draw_rtt(axes: Any, steps: Sequence[StepTimes]) -> None:
+    times_s = [step.committed_s for step in steps]
+    axes.plot(
+        times_s,
+        [1e3 * step.rtt_s for step in steps],
+        "o-",
+        color="black",
+        ms=3,
+        lw=0.8,
+        label="last measured",
+    )
+    estimates = [1e3 * step.estimate.rtt_s if step.estimate else float("nan") for step in steps]
+    axes.step(times_s, estimates, where="post", color="#cc79a7", lw=1.6, label="profiler's estimate")
+    axes.set_ylabel("RTT (ms)", fontsize=11)
+    _legend(axes)
+
+
+def _draw_delta_z(axes: Any, steps: Sequence[StepTimes]) -> None:
+    """With the area of each sign in the colour of the side that should aggregate."""
+    times_s = [step.committed_s for step in steps]
+    values_ms = [1e3 * step.delta_z_s for step in steps]
+    for side, is_its in ((Side.CLOUD, 1), (Side.DEVICE, -1)):
+        part = [value if value * is_its > 0 else 0.0 for value in values_ms]
+        label = f"{side} should aggregate"
+        axes.fill_between(times_s, part, step="post", color=COLOURS[side], alpha=0.3, lw=0, label=label)
+    axes.step(times_s, values_ms, where="post", color="black", lw=1.2)
+    axes.axhline(0, color="black", lw=0.8)
+    axes.set_ylabel("ΔZ (ms)", fontsize=11)
+    _legend(axes)
+
+
+def _draw_acceptance(axes: Any, steps: Sequence[StepTimes]) -> None:
+    times_s = [step.committed_s for step in steps]
+    for side, marker in ((Side.CLOUD, "^"), (Side.DEVICE, "s")):
+        shares = [100 * step.draft(side).accepted_share for step in steps]
+        axes.plot(
+            times_s, shares, marker=marker, ms=3.5, lw=1.3, color=COLOURS[side], label=f"{side}'s drafts"
+        )
+    axes.set_ylim(-4, 104)
+    axes.set_ylabel("accepted\nso far (%)", fontsize=11)
+    _legend(axes)
+
+
+# ---- helpers -------------------------------------------------------------------------------------------------
+
+
+def _shown(timeline: Timeline, steps: tuple[int, int] | None) -> Sequence[StepTimes]:
+    if steps is None:
+        found = timeline.steps
+    else:
+        found = tuple(step for step in timeline.steps if steps[0] <= step.step <= steps[1])
+    if not found:
+        which = "" if steps is None else f" from {steps[0]} to {steps[1]}"
+        raise TandemError(
+            f"A plot needs at least one committed token, but of {len(timeline.steps)} there is none{which}; "
+            "choose other steps, or ask again."
+        )
+    return found
+
+
+def _limits(steps: Sequence[StepTimes]) -> tuple[float, float]:
+    """Of the time axis, in seconds: from the first decoding that is shown to the last commit."""
+    spans = [step.draft(side).decode for step in steps for side in SIDES]
+    starts = [span.start_s for span in spans if span is not None]
+    start_s = min([*starts, steps[0].committed_s])
+    end_s = max(step.committed_s for step in steps)
+    margin_s = 0.01 * (end_s - start_s) or 0.01
+    return max(0.0, start_s - margin_s), end_s + 2 * margin_s
+
+
+def _key(step: StepTimes) -> tuple[bool, bool]:
+    return step.device.is_accepted, step.cloud.is_accepted
+
+
+def _keys(steps: Sequence[StepTimes], *, has_handovers: bool) -> list[Any]:
+    """The legend of the pipeline: only of what is in it."""
+    from matplotlib.lines import Line2D
+    from matplotlib.patches import Patch
+
+    keys: list[Any] = [
+        Patch(facecolor="#888888", edgecolor="#888888", label="draft, accepted"),
+        Patch(facecolor="white", edgecolor="#888888", label="draft, rejected"),
+    ]
+    for side in (Side.CLOUD, Side.DEVICE):
+        if any(step.draft(side).link is not None for step in steps):
+            keys.append(Line2D([], [], color=COLOURS[side], alpha=0.45, label=f"{side}'s draft on its way"))
+    if any(step.verdict is not None for step in steps):
+        keys.append(Line2D([], [], color=VERDICT, ls=(0, (3, 2)), label="verdict on its way"))
+    for key, (label, colour, marker) in COMMITS.items():
+        if any(_key(step) == key for step in steps):
+            keys.append(Line2D([], [], color=colour, marker=marker, ls="", ms=7, label=f"commit: {label}"))
+    if has_handovers:
+        keys.append(Line2D([], [], color="#888888", ls=":", label="handover"))
+    return keys
+
+
+def _legend(axes: Any, keys: list[Any] | None = None) -> None:
+    """Beside the data, never on it."""
+    place = {"loc": "upper left", "bbox_to_anchor": (1.005, 1.0), "borderaxespad": 0.0}
+    axes.legend(**({} if keys is None else {"handles": keys}), **place, frameon=False, fontsize=10)
+
+
+def _finish(axes: Any) -> None:
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(axis="x", alpha=0.25)
+    axes.tick_params(labelsize=10)

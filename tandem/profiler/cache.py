@@ -1,0 +1,231 @@
+"""Offline profiles on disk: one JSON file per model, machine, torch device, precision, threads and batch size.
+
+A file that is damaged, or is not about what is asked for, is never used. Knows nothing of how a profile is
+measured. Reads the model's configuration and the sizes of its weights, but loads nothing of it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import tempfile
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from hashlib import sha256
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from tandem.config import SideConfig
+from tandem.errors import TandemError
+from tandem.profiler.offline import OfflineProfile
+from tandem.reader import WEIGHTS
+
+FORMAT = 1
+PACKAGES = ("tandem-rag", "torch", "transformers")
+WEIGHT_FILES = ("*.safetensors", "*.bin")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProfileKey:
+    """Everything that makes two profiles comparable. Two checkpoints of one shape take the same time."""
+
+    model: str  # fingerprint, see `model_fingerprint`
+    machine: str  # processor, cores, graphics card
+    torch_device: str
+    dtype: str
+    num_threads: int
+    num_documents: int  # batch rows; 0 is one row without a document
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredProfile:
+    """A profile with what it is about."""
+
+    key: ProfileKey
+    model: str  # as the settings name it
+    versions: dict[str, str]
+    profile: OfflineProfile
+
+
+def profile_key(side: SideConfig) -> ProfileKey:
+    """The key of one side's settings on this machine."""
+    return ProfileKey(
+        model=model_fingerprint(model_path(side)),
+        machine=machine(side.torch_device),
+        torch_device=side.torch_device,
+        dtype=side.dtype,
+        num_threads=side.num_threads,
+        num_documents=side.num_documents,
+    )
+
+
+def model_path(side: SideConfig) -> str:
+    """Directory or hub id of a side's model."""
+    return str(WEIGHTS) if side.model == "bundled" else side.model
+
+
+def model_fingerprint(model: str) -> str:
+    """Hash of config.json with names and sizes of the weight files: what speed depends on, without reading them.
+
+    It does not change when a directory is moved or copied. A hub model that is not downloaded has only its name.
+    """
+    directory = _directory(model)
+    if directory is None:
+        return _digest(f"name {model}")
+    try:
+        config = (directory / "config.json").read_bytes()
+        files = sorted(
+            (path.name, path.stat().st_size) for each in WEIGHT_FILES for path in directory.glob(each)
+        )
+    except OSError:
+        return _digest(f"name {model}")  # loading the model says what is wrong
+    return _digest(f"{sha256(config).hexdigest()} {files}")
+
+
+def machine(torch_device: str) -> str:
+    """Processor and cores of this machine, with its graphics card if the model runs there."""
+    name = f"{_processor()}, {os.cpu_count()} cores"
+    return f"{name}, {_graphics_card(torch_device)}" if torch_device.startswith("cuda") else name
+
+
+def profile_path(key: ProfileKey, folder: Path) -> Path:
+    """The file of a profile in Tandem's cache `folder`."""
+    return folder / "profiles" / f"{_digest(json.dumps(asdict(key), sort_keys=True))}.json"
+
+
+def stored(key: ProfileKey, model: str, profile: OfflineProfile) -> StoredProfile:
+    """A profile with what it is about. model: as the settings name it."""
+    return StoredProfile(key=key, model=model, versions=_versions(), profile=profile)
+
+
+def save(value: StoredProfile, folder: Path) -> Path:
+    """Writes a profile in one step, so that a reader sees the old file or the new one. Raises TandemError."""
+    path = profile_path(value.key, folder)
+    text = json.dumps({"format": FORMAT, **_values(value)}, indent=1)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=path.parent, delete=False) as file:
+            try:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+                os.replace(file.name, path)
+            except BaseException:
+                os.unlink(file.name)
+                raise
+    except OSError as error:
+        raise TandemError(
+            f"A profile is kept in {path.parent}, which cannot be written ({error.strerror}); "
+            "set XDG_CACHE_HOME to a folder that can."
+        ) from None
+    return path
+
+
+def load(key: ProfileKey, folder: Path, warn: Callable[[str], object]) -> StoredProfile | None:
+    """The profile of `key`, or None; a file that cannot be used is told to `warn` in one sentence."""
+    path = profile_path(key, folder)
+    try:
+        return _read(json.loads(path.read_text("utf-8")), key)
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, TypeError, KeyError, RecursionError, TandemError) as error:
+        reason = str(error).partition(";")[0].strip().rstrip(".") or type(error).__name__
+        warn(
+            f"The profile {path} is not used, for it is damaged or of another kind ({reason}); measure again."
+        )
+        return None
+
+
+def cached_line(side: SideConfig, folder: Path, warn: Callable[[str], object]) -> list[float]:
+    """[k_a, k_b, k_c, start] of the profile of one side's settings on this machine; [] if there is none."""
+    found = load(profile_key(side), folder, warn)
+    return [] if found is None else list(found.profile.line.to_tuple())
+
+
+def _read(value: Any, key: ProfileKey) -> StoredProfile:
+    """A profile from what JSON gave, checked. Raises ValueError, TypeError, KeyError or TandemError."""
+    if not isinstance(value, dict) or value.get("format") != FORMAT:
+        raise ValueError(f"it does not say format {FORMAT}")
+    if value["key"] != asdict(key):
+        raise ValueError("it was measured with other settings")
+    numbers = value["profile"]
+    counts = {name: _int(numbers[name]) for name in ("prompt_tokens", "rows", "runs")}
+    profile = OfflineProfile(
+        **counts,
+        lengths=tuple(_int(each) for each in numbers["lengths"]),
+        seconds=tuple(_float(each) for each in numbers["seconds"]),
+    )
+    _ = profile.line  # raises where the points allow none
+    versions = {str(name): str(each) for name, each in dict(value["versions"]).items()}
+    return StoredProfile(key=key, model=str(value["model"]), versions=versions, profile=profile)
+
+
+def _values(value: StoredProfile) -> dict[str, Any]:
+    """A profile for JSON. The line is left out: it follows from the points."""
+    return {
+        "key": asdict(value.key),
+        "model": value.model,
+        "versions": value.versions,
+        "profile": asdict(value.profile),
+    }
+
+
+def _directory(model: str) -> Path | None:
+    """Where a model's files are; None for a hub model that is not on this machine."""
+    path = Path(model).expanduser()
+    if path.is_dir():
+        return path
+    from huggingface_hub import try_to_load_from_cache
+    from huggingface_hub.errors import HFValidationError
+
+    try:
+        config = try_to_load_from_cache(model, "config.json")
+    except HFValidationError:  # a path that is no directory
+        return None
+    return Path(config).parent if isinstance(config, str) else None
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text("utf-8", "replace").splitlines()
+    except OSError:
+        lines = []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()
+
+
+def _graphics_card(torch_device: str) -> str:
+    import torch
+
+    try:
+        return str(torch.cuda.get_device_name(torch_device))
+    except (RuntimeError, AssertionError, ValueError):
+        return "no graphics card"  # loading the model says what is wrong
+
+
+def _versions() -> dict[str, str]:
+    found = {}
+    for name in PACKAGES:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            found[name] = "unknown"
+    return found
+
+
+def _int(value: Any) -> int:
+    if type(value) is not int or value < 0:
+        raise ValueError(f"{value!r} is no count")
+    return value
+
+
+def _float(value: Any) -> float:
+    if type(value) not in (int, float):
+        raise ValueError(f"{value!r} is no number")
+    return float(value)
+
+
+def _digest(text: str) -> str:
+    return sha256(text.encode()).hexdigest()[:16]

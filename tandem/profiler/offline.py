@@ -1,0 +1,209 @@
+"""The profiler's offline stage: how long one side's model takes for a token, over the length of its context.
+
+A session of dummy documents is decoded to the end of the context, several times over, and a line is fitted to
+what it took (DRAGON 5.2). Works on a loaded engine; the clock is the caller's. Knows nothing of the other side,
+of the link, or of where a profile is kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from math import ceil, fsum, nan, sqrt
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tandem.aggregation.codec import Codec
+from tandem.aggregation.rules import DraftRule
+from tandem.errors import TandemError
+from tandem.profiler.line import DecodeLine
+from tandem.side import Side
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+    from tandem.generation.engine import Engine
+
+QUERY = "What is it?"
+"""Every row ends with a question, but the paper's dummy rows have none; so it is short."""
+
+NUM_WARM_UP = 8
+"""Tokens decoded before the first that counts."""
+
+LONGEST = 2048
+"""Default limit for models with a longer context, or without one, in tokens."""
+
+DraftToken = Callable[[Any, int], int]
+"""(logits [rows, vocab], step) -> token: what a decoder does with a pass of its model."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OfflineProfile:
+    """What was measured, and the line that follows from it."""
+
+    prompt_tokens: int  # M: the longest row before decoding began
+    rows: int  # batch size
+    runs: int  # times the whole context was decoded
+    lengths: tuple[int, ...]  # [steps]: context length t of each step, the token fed included
+    seconds: tuple[float, ...]  # [steps]: median over runs of the time of that step
+
+    @cached_property
+    def line(self) -> DecodeLine:
+        """The least-squares line. Raises TandemError where the measurements allow none."""
+        return DecodeLine.fit(self.lengths, self.seconds, start=self.prompt_tokens)
+
+    @property
+    def residual_s(self) -> float:
+        """Root mean square distance of the steps from the line, in seconds."""
+        return sqrt(self._squares(self.line.predict) / len(self.seconds))
+
+    @property
+    def r_squared(self) -> float:
+        """Share of the variance that the line explains; nan if all steps took the same time."""
+        mean_s = fsum(self.seconds) / len(self.seconds)
+        total = self._squares(lambda _t: mean_s)
+        return 1 - self._squares(self.line.predict) / total if total else nan
+
+    def _squares(self, predict: Callable[[float], float]) -> float:
+        return fsum((c - predict(t)) ** 2 for t, c in zip(self.lengths, self.seconds, strict=True))
+
+
+def measure(
+    engine: Engine,
+    *,
+    num_documents: int,
+    chunk_tokens: int,
+    max_new: int,
+    draft: DraftToken,
+    clock: Callable[[], float],
+    limit: int | None = None,
+    runs: int = 3,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+    seed: int = 0,
+) -> OfflineProfile:
+    """Decode token by token from dummy documents to the full context, `runs` times; DRAGON 5.2, offline stage.
+
+    num_documents: rows, 0 for the bare one. chunk_tokens: length of a dummy document. max_new: room kept for an
+    answer, as in a real session; documents too long for that are cut. clock: seconds, steadily growing. limit:
+    context length to stop at, if before the model's (default: LONGEST). progress: called with (tokens decoded,
+    tokens in all). Raises TandemError if fewer than two tokens fit.
+    """
+    if runs < 1:
+        raise TandemError(f"A profile takes at least 1 run, but runs is {runs}; raise it.")
+    documents = dummy_documents(engine, num_documents, chunk_tokens, seed)
+    prompt_tokens, rows = _opened(engine, documents, max_new)
+    steps = _end(engine, limit) - prompt_tokens
+    if steps < 2:
+        raise TandemError(
+            f"A profile decodes at least 2 tokens, but the context ends at {prompt_tokens + steps} and the prompt "
+            f"has {prompt_tokens}; raise the limit or use a model with a longer context."
+        )
+    _run(engine, documents, min(NUM_WARM_UP, steps), draft, clock, lambda: None)
+    reporter = _Counter(progress, runs * steps)
+    times = [_run(engine, documents, steps, draft, clock, reporter) for _ in range(runs)]
+    return OfflineProfile(
+        prompt_tokens=prompt_tokens,
+        rows=rows,
+        runs=runs,
+        lengths=tuple(range(prompt_tokens + 1, prompt_tokens + steps + 1)),
+        seconds=tuple(median(each) for each in zip(*times, strict=True)),
+    )
+
+
+def drafting(codec: Codec, rule: DraftRule, side: Side, temperature: float) -> DraftToken:
+    """What the decoder does after each pass of its model, so that a profile times all of a draft."""
+
+    def draft(logits: Any, step: int) -> int:
+        from tandem.generation.mixing import side_law
+
+        law = codec.encode(side_law(logits, [0.0] * logits.shape[0], temperature))
+        return rule.draft(codec.decode(law), seed=0, step=step, side=side)
+
+    return draft
+
+
+def row_tokens(engine: Engine, texts: Sequence[str], num_documents: int) -> int:
+    """Length of a batch of `num_documents` chunks, in tokens, if they are drawn from `texts`.
+
+    A batch is as long as its longest row, and the longest of n is n / (n + 1) up the ranks on average.
+    """
+    tokenizer = _tokenizer(engine)
+    lengths = sorted(len(tokenizer.encode(text, add_special_tokens=False).ids) for text in texts)
+    rank = ceil(len(lengths) * num_documents / (num_documents + 1))
+    return lengths[max(0, rank - 1)] if lengths else 0
+
+
+def dummy_documents(engine: Engine, count: int, num_tokens: int, seed: int) -> list[str]:
+    """`count` texts of random tokens, each of about `num_tokens`: what is cut may join with its neighbour."""
+    tokenizer, rng = _tokenizer(engine), np.random.default_rng(seed)
+    return [_dummy(engine, tokenizer, num_tokens, rng) for _ in range(count)]
+
+
+def _dummy(engine: Engine, tokenizer: Tokenizer, num_tokens: int, rng: np.random.Generator) -> str:
+    text = ""
+    for _ in range(64):  # special tokens leave no text, so one round may be too short
+        encoding = tokenizer.encode(text, add_special_tokens=False)
+        if len(encoding.ids) >= num_tokens:
+            return text[: encoding.offsets[num_tokens - 1][1]] if num_tokens else ""
+        text += engine.text([int(token) for token in rng.integers(engine.vocab_size, size=num_tokens)])
+    return text
+
+
+def _tokenizer(engine: Engine) -> Tokenizer:
+    from tokenizers import Tokenizer
+
+    return Tokenizer.from_str(engine.tokenizer_json)
+
+
+def _opened(engine: Engine, documents: Sequence[str], max_new: int) -> tuple[int, int]:
+    """Length of the longest row, in tokens, and number of rows."""
+    opened = engine.open("profile", QUERY, documents, max_new)
+    engine.close("profile")
+    return max(opened.num_prompt_tokens), opened.num_rows
+
+
+def _end(engine: Engine, limit: int | None) -> int:
+    """The context length to decode to."""
+    wanted = LONGEST if limit is None else limit
+    return wanted if engine.context_length is None else min(wanted, engine.context_length)
+
+
+class _Counter:
+    def __init__(self, progress: Callable[[int, int], None], total: int) -> None:
+        self._progress, self._total = progress, total
+        self._done = 0
+
+    def __call__(self) -> None:
+        self._done += 1
+        self._progress(self._done, self._total)
+
+
+def _run(
+    engine: Engine,
+    documents: Sequence[str],
+    steps: int,
+    draft: DraftToken,
+    clock: Callable[[], float],
+    on_step: Callable[[], None],
+) -> list[float]:
+    """Seconds of each of `steps` drafts after the prompt's own, which comes with the prefill."""
+    engine.open("profile", QUERY, documents, steps)
+    seconds = []
+    try:
+        tokens = [draft(engine.next_logits("profile", []), 0)]
+        for step in range(1, steps + 1):
+            started_s = clock()
+            tokens.append(draft(engine.next_logits("profile", tokens, is_stale=_never), step))
+            seconds.append(clock() - started_s)
+            on_step()
+    finally:
+        engine.close("profile")
+    return seconds
+
+
+def _never() -> bool:
+    """The real decoder asks before each layer whether the pass is still wanted; so is it asked here."""
+    return False

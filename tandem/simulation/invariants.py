@@ -1,0 +1,207 @@
+"""A virtual run that is watched: after every event it checks what must always hold, and at the end what must have.
+
+What it compares are tokens, never digests: it must not believe the protocol's own evidence. Knows the state machines'
+committed prefixes and messages; nothing of how faults are chosen.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from tandem.events import Event, PeerEvent, TokenEvent
+from tandem.messages import Decision, Draft, Lone, Pair
+from tandem.protocol.queue import QueueSession
+from tandem.protocol.sends import Role, Send
+from tandem.side import SIDES, Side
+from tandem.simulation.faults import Fault, FaultyWire
+from tandem.simulation.trace import Trace
+from tandem.simulation.virtual import Outcome, VirtualRun
+from tandem.simulation.world import VOCAB, World, common_length
+
+
+class Broken(AssertionError):
+    """An invariant does not hold."""
+
+
+class WatchedRun(VirtualRun):
+    """One query, its faults, and the invariants."""
+
+    def watch(
+        self,
+        *,
+        wires: dict[Side, FaultyWire],
+        faults: Iterable[Fault] = (),
+        slips: dict[int, int] | None = None,
+        hop_jitter_s: float = 0.0,
+        trace: Trace | None = None,
+    ) -> None:
+        """Call it before `run`. slips: by step, how far the token that the cloud finds is off; under mirror only."""
+        self.counts: Counter[str] = Counter()
+        self.committed: list[int] = []  # on the device, as far as seen
+        self.trace = trace or Trace(0)
+        self._wires = self.faulty_wires = wires  # type: ignore[assignment]
+        self._faults = sorted(faults, key=lambda fault: fault.at_step, reverse=True)
+        self._slips = dict(slips or {})
+        self._hop_jitter_s = hop_jitter_s
+        self._hop_rng = random.Random(self.spec.seed)
+        self._latest: dict[Side, QueueSession | None] = dict.fromkeys(SIDES)
+        # Up to this generation the cloud's tokens may be others: something was planted, and no Resync since.
+        self._excused_generation = -1
+
+    # ---- after every event -----------------------------------------------------------------------------------
+
+    def after_event(self) -> None:
+        """Compare what is committed with what was, and the two sides with each other."""
+        device, cloud = (self._queue(side) for side in SIDES)
+        if device is None:
+            return
+        tokens = device.prefix.tokens
+        if tokens != self.committed:
+            self._grow(tokens)
+        if device.is_alone:
+            self._excuse(device)
+        if cloud is None or cloud.link.generation <= self._excused_generation:
+            return
+        shared = min(len(tokens), len(cloud.prefix))
+        if tokens[:shared] != cloud.prefix.tokens[:shared]:
+            step = common_length(tokens, cloud.prefix.tokens)
+            raise Broken(f"the cloud's step {step} is not the device's, and nothing was planted that explains it")
+
+    def _grow(self, tokens: Sequence[int]) -> None:
+        known = len(self.committed)
+        if tokens[:known] != self.committed:
+            raise Broken(f"the device's committed prefix changed at step {common_length(tokens, self.committed)}")
+        self.committed = list(tokens)
+        self._plant_due()
+
+    def _queue(self, side: Side) -> QueueSession | None:
+        """The session in the draft queue of `side`; the last that was seen where it is freed."""
+        found = self.sides[side].queue.sessions.get(self.spec.session)
+        if found is not None:
+            self._latest[side] = found
+        return self._latest[side]
+
+    def _excuse(self, queue: QueueSession) -> None:
+        self._excused_generation = max(self._excused_generation, queue.link.generation)
+
+    # ---- what passes -----------------------------------------------------------------------------------------
+
+    def _deliver(self, side: Side, sends: list[Send]) -> None:
+        super()._deliver(side, [self._passing(side, send) for send in sends])
+
+    def _passing(self, side: Side, send: Send) -> Send:
+        message = send.message
+        if isinstance(message, Pair):
+            self._check_paired(side, message.device, message.cloud)
+        elif isinstance(message, Lone):
+            self._check_paired(side, message.draft)
+        elif isinstance(message, Decision) and side is Side.CLOUD and message.step in self._slips:
+            return Send(send.to, self._slipped(message))
+        if send.to == "peer":
+            self.trace.add(self.now_s, f"{side} sends", message)
+        return send
+
+    def _check_paired(self, side: Side, *drafts: Draft) -> None:
+        """A draft counts only if its law was computed from the very tokens that are committed."""
+        queue = self.sides[side].queue.sessions[self.spec.session]
+        committed = tuple(queue.prefix.tokens)
+        for draft in drafts:
+            world = self._world(draft.side)
+            if committed not in world.conditioned_on.get(draft.law, ()):
+                raise Broken(
+                    f"the {side} pairs a draft of the {draft.side} for step {draft.step} that was conditioned on "
+                    "other tokens than the committed"
+                )
+            if draft.law in world.rounded and self.spec.placement == "mirror":
+                self._excuse(queue)
+
+    def _slipped(self, decision: Decision) -> Decision:
+        """The same with another token, as other rounding errors would find it."""
+        shift = self._slips.pop(decision.step)
+        self.counts["slips"] += 1
+        self._excuse(self.sides[Side.CLOUD].queue.sessions[self.spec.session])
+        self.trace.add(self.now_s, "fault: slip", decision)
+        target = (decision.target + shift) % VOCAB
+        return replace(decision, target=target, device_accepted=False, cloud_accepted=False)
+
+    def _receive(self, side: Side, to: Role, message: Any) -> None:
+        self.trace.add(self.now_s, f"{side}/{to}", message)
+        super()._receive(side, to, message)
+
+    def _on_event(self, event: Event) -> None:
+        super()._on_event(event)
+        if isinstance(event, PeerEvent):
+            self.counts["losses"] += event.is_alone
+        if isinstance(event, TokenEvent):
+            queue = self._queue(Side.DEVICE)
+            if queue is None or queue.prefix.tokens[event.step] != event.token:
+                raise Broken(f"the user is told another token of step {event.step} than is committed")
+
+    def _hop_s(self) -> float:
+        return self._local_s + self._hop_jitter_s * self._hop_rng.random()
+
+    def _world(self, side: Side) -> World:
+        world = self.sides[side].reader
+        assert isinstance(world, World)
+        return world
+
+    # ---- faults ----------------------------------------------------------------------------------------------
+
+    def _open(self, side: Side) -> None:
+        super()._open(side)
+        if not self._unopened:
+            self._plant_due()
+
+    def _plant_due(self) -> None:
+        while self._faults and not self._unopened and self._faults[-1].at_step <= len(self.committed):
+            fault = self._faults.pop()
+            self.at(self.now_s + fault.after_s, partial(self._plant, fault))
+
+    def _plant(self, fault: Fault) -> None:
+        self.trace.add(self.now_s, "fault", fault)
+        if fault.role is None:
+            self.counts["stalls"] += 1
+            self.stall(fault.side, fault.seconds)
+        elif fault.role not in self.sides[fault.side].down and self.open_sessions(fault.side):
+            self.counts["crashes" if fault.role != "draft_queue" else "queue crashes"] += 1
+            self.crash(fault.side, fault.role, fault.seconds)
+
+    # ---- the end ---------------------------------------------------------------------------------------------
+
+    def check_end(self, outcome: Outcome, expected: Sequence[int]) -> None:
+        """expected: the tokens of the synchronous loop for the same query."""
+        done = outcome.done
+        if done is None or any(self.open_sessions(side) for side in SIDES):
+            open_on = [str(side) for side in SIDES if self.open_sessions(side)]
+            raise Broken(f"it did not end: {len(self.committed)} tokens, open on {' and '.join(open_on)}")
+        if done.reason not in ("eos", "stop", "length"):
+            raise Broken(f"the answer {done.reason}: {done.error}")
+        told = [event.token for event in outcome.events if isinstance(event, TokenEvent)]
+        if told != self.committed:
+            raise Broken("the user was told other tokens than the device committed")
+        self._check_counters(outcome)
+        alone_from = done.statistics.degraded_from
+        if not self._is_answer_open():
+            together = slice(None, alone_from)
+            if self.committed[together] != list(expected[together]) or (alone_from is None and len(told) != len(expected)):
+                step = common_length(self.committed, expected)
+                raise Broken(f"the answer differs from the synchronous one at step {step}")
+
+    def _check_counters(self, outcome: Outcome) -> None:
+        assert outcome.done is not None
+        found = outcome.done.statistics
+        if found.num_divergences and not (self.counts["slips"] or self._is_answer_open()):
+            raise Broken(f"{found.num_divergences} divergences, but none was planted")
+        is_lost = self.counts["losses"] or self.counts["queue crashes"]
+        if found.num_resyncs and not (is_lost or found.num_divergences):
+            raise Broken(f"{found.num_resyncs} Resyncs without divergence, loss or crash")
+
+    def _is_answer_open(self) -> bool:
+        """Whether a law that was computed anew, a little otherwise, may have been the first that the device saw."""
+        is_rounded = any(self._world(side).rounded for side in SIDES)
+        return is_rounded and bool(self.counts["queue crashes"] or self.counts["slips"] or self.counts["losses"])

@@ -1,0 +1,207 @@
+"""`tandem profile` on the bundled model, a few tokens long."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tandem.cli import main, profile_plot
+from tandem.cli.bar import Bar
+from tandem.config import Config
+from tandem.generation.engine import Engine
+from tandem.profiler.line import DecodeLine
+from tandem.side import Side
+
+SHORT = ["--limit", "48", "--runs", "1", "--set", "device.num_documents=2"]
+
+
+@pytest.fixture
+def cache(folders: Path) -> Path:
+    return folders / "cache"
+
+
+@pytest.fixture
+def loads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The models that were loaded."""
+    loaded: list[str] = []
+    load = Engine.load
+
+    def recorded(model: str, **options: Any) -> Engine:
+        loaded.append(model)
+        return load(model, **options)
+
+    monkeypatch.setattr(Engine, "load", recorded)
+    return loaded
+
+
+def test_a_line_and_where_it_is_kept(
+    cache: Path, loads: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["profile", "device", *SHORT]) == 0
+    shown = capsys.readouterr()
+    first, fit, what, *_, where = shown.out.splitlines()
+    assert first.startswith("device   ")
+    assert "ms a token after a prompt of" in first
+    assert first.endswith("ms for each 1000 more")
+    assert fit.endswith("tokens x 1 run")
+    assert "bundled, 2 rows, cpu, float32, 1 thread, " in what
+    (file,) = (cache / "tandem" / "profiles").iterdir()
+    assert where.strip() == f"kept in {file}"
+    assert shown.err.count(" %\n") == 11
+    assert shown.err.endswith("device: 100 %\n")
+    assert main(["profile", "device", *SHORT]) == 0
+    shown = capsys.readouterr()
+    assert shown.out.splitlines()[:3] == [first, fit, what]
+    assert f"was measured before, in {file}; --again measures anew" in shown.out
+    assert len(loads) == 1
+
+
+def test_a_line_that_falls_is_remarked_upon(cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["profile", "device", *SHORT]) == 0
+    (file,) = (cache / "tandem" / "profiles").iterdir()
+    value = json.loads(file.read_text())
+    steps = len(value["profile"]["seconds"])
+    for seconds, is_falling in ((list(range(steps)), False), (list(range(steps, 0, -1)), True)):
+        value["profile"]["seconds"] = seconds
+        file.write_text(json.dumps(value))
+        capsys.readouterr()
+        assert main(["profile", "device", *SHORT]) == 0
+        assert ("the line falls" in capsys.readouterr().out) == is_falling
+
+
+def test_more_than_is_cached_is_measured(loads: list[str]) -> None:
+    assert main(["profile", "device", *SHORT]) == 0
+    assert main(["profile", "device", *SHORT, "--limit", "47"]) == 0
+    assert len(loads) == 1
+    assert main(["profile", "device", *SHORT, "--limit", "49"]) == 0
+    assert main(["profile", "device", *SHORT, "--runs", "2"]) == 0
+    assert main(["profile", "device", *SHORT, "--again"]) == 0
+    assert len(loads) == 4
+
+
+def test_json_of_both_sides(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["--limit", "70", "--runs", "1", "--set", "cloud.num_documents=2", "--json"]
+    assert main(["profile", *arguments]) == 0
+    shown = capsys.readouterr()
+    assert shown.err == ""
+    value = json.loads(shown.out)
+    assert list(value) == ["device", "cloud"]
+    for side, rows in (("device", 4), ("cloud", 2)):
+        found = value[side]
+        assert found["rows"] == found["key"]["num_documents"] == rows
+        assert found["lengths"][-1] == 70
+        assert len(found["seconds"]) == len(found["lengths"])
+        assert found["start_s"] > 0
+        assert set(found["line"]) == {"k_a", "k_b", "k_c", "start"}
+        assert not found["is_cached"]
+
+
+def test_sides_that_are_alike_are_measured_once(loads: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["profile", *SHORT, "--set", "cloud.num_documents=2"]) == 0
+    assert len(loads) == 1
+    assert "was measured before" in capsys.readouterr().out
+
+
+def test_a_damaged_file_is_measured_again(cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["profile", "device", *SHORT]) == 0
+    (file,) = (cache / "tandem" / "profiles").iterdir()
+    file.write_text("{")
+    assert main(["profile", "device", *SHORT]) == 0
+    assert f"The profile {file} is not used" in capsys.readouterr().err
+    assert json.loads(file.read_text())["format"] == 1
+
+
+def test_a_plot(capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("matplotlib")
+    assert main(["profile", "device", *SHORT, "--plot", "profile.png"]) == 0
+    path = Path("profile.png").absolute()
+    assert path.read_bytes().startswith(b"\x89PNG")
+    assert f"Plot: {path}" in capsys.readouterr().out
+    assert "matplotlib.pyplot" not in sys.modules  # no window, no state that is shared
+    assert main(["profile", "device", *SHORT, "--plot", "profile.svg"]) == 0
+    text = Path("profile.svg").read_text()
+    assert "<svg" in text
+
+
+@pytest.mark.parametrize(
+    ("target", "sentence"),
+    [
+        ("profile.xyz", "written as one of .png, .pdf, .svg, but the file is 'profile.xyz'"),
+        ("no/p.png", "/no is none"),
+    ],
+)
+def test_a_plot_that_cannot_be_is_said_at_once(
+    target: str, sentence: str, loads: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("matplotlib")
+    assert main(["profile", "device", *SHORT, "--plot", target]) == 1
+    assert sentence in capsys.readouterr().err
+    assert loads == []
+
+
+def test_a_plot_without_matplotlib(
+    loads: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(profile_plot, "find_spec", lambda name: None)
+    assert main(["profile", "device", *SHORT, "--plot", "profile.png"]) == 1
+    assert capsys.readouterr().err == (
+        "tandem: A plot needs matplotlib, which is not installed; install tandem-rag[plot] or leave --plot out.\n"
+    )
+    assert loads == []
+
+
+def test_wrong_models_and_limits_are_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["profile", "device", "--set", "device.model=/no/such/model"]) == 1
+    assert "'/no/such/model' is neither" in capsys.readouterr().err
+    assert main(["profile", "device", *SHORT, "--limit", "3"]) == 1
+    assert "raise the limit" in capsys.readouterr().err
+    with pytest.raises(SystemExit) as caught:
+        main(["profile", "device", "--runs", "0"])
+    assert caught.value.code == 2
+    assert "at least 1, but it is '0'" in capsys.readouterr().err
+
+
+def test_the_decoder_describes_what_was_kept(tmp_path: Path) -> None:
+    from tandem.actors.base import Runtime
+    from tandem.actors.decoder import DecoderActor
+
+    def described(*overrides: str) -> list[float]:
+        async def prepare() -> list[float]:
+            runtime = Runtime(secret=b"", directory=str(tmp_path), config=Config.load(None, overrides))
+            lines: list[float] = (await DecoderActor(Side.DEVICE, runtime).prepare())["decode_line"]
+            return lines
+
+        return asyncio.run(prepare())
+
+    assert described() == []
+    assert main(["profile", "device", *SHORT]) == 0
+    line = described("device.num_documents=2")
+    assert DecodeLine.from_tuple(line).predict(40) > 0
+    assert described() == []  # has another number of rows
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_the_bar_on_a_terminal_and_elsewhere() -> None:
+    terminal, plain, quiet = Terminal(), io.StringIO(), Terminal()
+    for stream in (terminal, plain, quiet):
+        bar = Bar("cloud", stream=stream, is_quiet=stream is quiet)
+        for done in range(1, 201):
+            bar(done, 200)
+    states = terminal.getvalue().split("\r")
+    assert len(states) == 31
+    assert states[15] == f"cloud  [{'#' * 15}{'.' * 15}]  50 %"
+    assert states[-1] == f"cloud  [{'#' * 30}] 100 %\n"
+    assert plain.getvalue().splitlines() == [
+        f"cloud: {tenth}0 %" if tenth else "cloud: 0 %" for tenth in range(11)
+    ]
+    assert quiet.getvalue() == ""

@@ -1,0 +1,145 @@
+"""Profiles on disk: found again for the same settings alone, and never used when damaged."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tandem.config import SideConfig
+from tandem.errors import TandemError
+from tandem.profiler import cache
+from tandem.profiler.offline import OfflineProfile
+from tandem.reader import WEIGHTS
+
+SIDE = SideConfig()
+PROFILE = OfflineProfile(prompt_tokens=9, rows=4, runs=3, lengths=(10, 11, 12), seconds=(0.5, 0.625, 0.7))
+
+
+def saved(folder: Path, side: SideConfig = SIDE) -> Path:
+    return cache.save(cache.stored(cache.profile_key(side), side.model, PROFILE), folder)
+
+
+def refused(folder: Path, side: SideConfig = SIDE) -> str:
+    """The one sentence for a file that is not used."""
+    warnings: list[str] = []
+    assert cache.load(cache.profile_key(side), folder, warnings.append) is None
+    assert len(warnings) == 1
+    assert warnings[0].endswith("; measure again.")
+    return warnings[0]
+
+
+def changed(path: Path, **changes: Any) -> None:
+    """Replaces entries of a file; a dotted name goes one level down."""
+    value = json.loads(path.read_text())
+    for name, new in changes.items():
+        section, _, entry = name.partition("__")
+        if entry:
+            value[section][entry] = new
+        else:
+            value[section] = new
+    path.write_text(json.dumps(value))
+
+
+def test_what_is_saved_is_loaded(tmp_path: Path) -> None:
+    path = saved(tmp_path)
+    assert path == cache.profile_path(cache.profile_key(SIDE), tmp_path)
+    assert path.parent == tmp_path / "profiles"
+    found = cache.load(cache.profile_key(SIDE), tmp_path, pytest.fail)
+    assert found is not None
+    assert found.profile == PROFILE
+    assert (found.model, found.key) == ("bundled", cache.profile_key(SIDE))
+    assert set(found.versions) == {"tandem-rag", "torch", "transformers"}
+    assert os.listdir(path.parent) == [path.name]
+    assert cache.cached_line(SIDE, tmp_path, pytest.fail) == list(PROFILE.line.to_tuple())
+
+
+def test_no_profile_is_no_line_and_no_warning(tmp_path: Path) -> None:
+    assert cache.cached_line(SIDE, tmp_path, pytest.fail) == []
+
+
+@pytest.mark.parametrize(
+    "other", [{"dtype": "bfloat16"}, {"num_threads": 2}, {"num_documents": 5}, {"torch_device": "cpu:0"}]
+)
+def test_other_settings_have_no_profile(tmp_path: Path, other: dict[str, Any]) -> None:
+    saved(tmp_path)
+    assert cache.cached_line(replace(SIDE, **other), tmp_path, pytest.fail) == []
+
+
+def test_the_index_does_not_matter_for_the_key() -> None:
+    assert cache.profile_key(replace(SIDE, index="/elsewhere")) == cache.profile_key(SIDE)
+
+
+def test_another_machine_has_no_profile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    saved(tmp_path)
+    monkeypatch.setattr(cache, "_processor", lambda: "another processor")
+    assert cache.cached_line(SIDE, tmp_path, pytest.fail) == []
+
+
+def test_a_model_is_known_by_its_files_and_not_by_its_place(tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(WEIGHTS, tmp_path / "copy"))
+    assert cache.model_fingerprint(str(copy)) == cache.model_fingerprint(str(WEIGHTS))
+    with (copy / "model.safetensors").open("ab") as file:
+        file.write(b"more")
+    longer = cache.model_fingerprint(str(copy))
+    (copy / "config.json").write_text("{}")
+    names = [str(WEIGHTS), str(tmp_path / "nothing"), "somebody/a-model-that-is-not-here"]
+    prints = {longer, cache.model_fingerprint(str(copy)), *map(cache.model_fingerprint, names)}
+    assert len(prints) == 5
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"format": 2}, "format 1"),
+        ({"key__num_threads": 7}, "other settings"),
+        ({"key": None}, "other settings"),
+        ({"profile__seconds": [0.5, 0.6]}, "there are 3 lengths and 2 times"),
+        ({"profile__seconds": [0.5, float("nan"), 0.7]}, "one is nan"),
+        ({"profile__seconds": [0.5, -1, 0.7]}, "one is -1"),
+        ({"profile__seconds": [0.5, "0.6", 0.7]}, "'0.6' is no number"),
+        ({"profile__lengths": [10, 10, 10]}, "two different context lengths"),
+        ({"profile__lengths": [10, 10.5, 11]}, "10.5 is no count"),
+        ({"profile__runs": True}, "True is no count"),
+        ({"profile": {}}, "prompt_tokens"),
+        ({"profile": None}, ""),
+        ({"versions": 3}, ""),
+    ],
+)
+def test_a_wrong_file_is_not_used(tmp_path: Path, changes: dict[str, Any], reason: str) -> None:
+    changed(saved(tmp_path), **changes)
+    assert reason in refused(tmp_path)
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"\xff\xfe", b"[" * 100_000])
+def test_a_damaged_file_is_not_used(tmp_path: Path, content: bytes) -> None:
+    saved(tmp_path).write_bytes(content)
+    assert "is damaged or of another kind" in refused(tmp_path)
+
+
+def test_a_folder_in_the_place_of_a_file(tmp_path: Path) -> None:
+    path = saved(tmp_path)
+    path.unlink()
+    path.mkdir()
+    refused(tmp_path)
+
+
+def test_a_failed_write_keeps_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = saved(tmp_path)
+    before = path.read_bytes()
+
+    def fail(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "replace", fail)
+    with pytest.raises(
+        TandemError, match=r"cannot be written \(No space left on device\); set XDG_CACHE_HOME"
+    ):
+        saved(tmp_path)
+    assert path.read_bytes() == before
+    assert os.listdir(path.parent) == [path.name]

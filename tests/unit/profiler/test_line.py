@@ -1,0 +1,128 @@
+"""The decode line: exact fits and updates, and what it refuses."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from math import inf, nan
+from random import Random
+
+import numpy as np
+import pytest
+
+from tandem.errors import TandemError
+from tandem.profiler.line import DecodeLine
+
+LINE = DecodeLine(k_a=2.0, k_b=1000.0, k_c=0.01, start=30.0)
+
+
+def on(line: DecodeLine, t: float) -> float:
+    """The line without its floor."""
+    return line.slope * t + line.k_c
+
+
+def test_fit_recovers_a_line() -> None:
+    lengths = range(100, 500)
+    line = DecodeLine.fit(lengths, [2e-5 * t + 0.003 for t in lengths])
+    assert line.slope == pytest.approx(2e-5, rel=1e-12)
+    assert line.k_c == pytest.approx(0.003, rel=1e-12)
+    assert line.start == 100.0
+    assert line.predict(1000) == pytest.approx(0.023, rel=1e-12)
+    assert DecodeLine.fit(lengths, [0.003] * 400, start=99).to_tuple()[3] == 99.0
+
+
+def test_fit_by_hand() -> None:
+    line = DecodeLine.fit([1, 2, 3], [1.0, 2.0, 6.0])  # slope 5/2, intercept -2, mean of t^2 14/3
+    assert line.slope == pytest.approx(2.5)
+    assert line.k_c == pytest.approx(-2.0)
+    assert line.k_b == pytest.approx(14 / 3)
+    assert line.k_a == pytest.approx(35 / 3)
+    assert line.predict(0.1) == 0.0  # the line is below 0 there
+
+
+def test_fit_is_least_squares_and_k_a_k_b_are_its_moments() -> None:
+    rng = Random(1)
+    lengths = [rng.randrange(50, 2000) for _ in range(300)]
+    seconds = [0.01 + 1e-5 * t + rng.uniform(0, 0.005) for t in lengths]
+    line = DecodeLine.fit(lengths, seconds)
+    slope, intercept = np.polyfit(lengths, seconds, 1)
+    assert line.slope == pytest.approx(slope, rel=1e-9)
+    assert line.k_c == pytest.approx(intercept, rel=1e-9)
+    products = [(c - line.k_c) * t for t, c in zip(lengths, seconds, strict=True)]
+    assert line.k_a == pytest.approx(np.mean(products), rel=1e-9)
+    assert line.k_b == pytest.approx(np.mean(np.square(lengths)), rel=1e-9)
+
+
+def test_update_by_hand() -> None:
+    bent = LINE.updated(20, 0.11, zeta=0.5)  # (0.5 * 2 + 0.5 * 0.1 * 20) / (0.5 * 1000 + 0.5 * 400)
+    assert bent.slope == pytest.approx(2.0 / 700.0)
+    assert (bent.k_c, bent.start) == (LINE.k_c, LINE.start)
+
+
+def test_a_time_on_the_line_leaves_the_slope() -> None:
+    line = LINE
+    for t in (1, 20, 31, 5000):
+        line = line.updated(t, on(line, t))
+        assert line.slope == pytest.approx(LINE.slope, rel=1e-12)
+
+
+@pytest.mark.parametrize("zeta", [0.05, 0.2, 1.0])
+def test_another_slope_is_believed_in_the_end(zeta: float) -> None:
+    line, errors = LINE, []
+    for step in range(600):
+        t = 30 + step
+        line = line.updated(t, 0.005 * t + LINE.k_c, zeta)
+        errors.append(abs(line.slope - 0.005))
+    assert all(later <= max(earlier, 1e-12) for earlier, later in pairwise(errors))
+    assert errors[-1] < 1e-12
+
+
+def test_zeta_is_the_share_of_one_point_at_the_typical_length() -> None:
+    line = DecodeLine.fit(range(100, 500), [0.01 + 1e-5 * t for t in range(100, 500)])
+    typical = line.k_b**0.5
+    bent = line.updated(typical, 2e-5 * typical + line.k_c, zeta=0.1)
+    assert bent.slope == pytest.approx(0.9 * 1e-5 + 0.1 * 2e-5, rel=1e-9)
+    assert line.updated(typical, 1.0, zeta=0.0).slope == pytest.approx(line.slope, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("t", "seconds"), [(40, nan), (40, inf), (40, -0.1), (nan, 0.1), (0, 0.1), (-1, 0.1)]
+)
+def test_what_was_not_seen_changes_nothing(t: float, seconds: float) -> None:
+    assert LINE.updated(t, seconds) == LINE
+
+
+@pytest.mark.parametrize("zeta", [-0.1, 1.1, nan])
+def test_a_wrong_weight(zeta: float) -> None:
+    with pytest.raises(TandemError, match=r"lies in \[0, 1\], but it is .*; the default is 0.2"):
+        LINE.updated(40, 0.1, zeta)
+
+
+@pytest.mark.parametrize(
+    ("lengths", "seconds", "sentence"),
+    [
+        ([], [], "two different context lengths, but there are 0"),
+        ([5], [0.1], "two different context lengths, but there are 1"),
+        ([5, 5], [0.1, 0.2], "two different context lengths, but there are 1"),
+        ([5, 6], [0.1], "there are 2 lengths and 1 times"),
+        ([5, 6], [0.1, nan], "at least 0, but one is nan"),
+        ([5, 6], [0.1, inf], "at least 0, but one is inf"),
+        ([5, 6], [0.1, -0.2], "at least 0, but one is -0.2"),
+        ([5, nan], [0.1, 0.2], "at least 0, but one is nan"),
+    ],
+)
+def test_points_that_make_no_line(lengths: list[float], seconds: list[float], sentence: str) -> None:
+    with pytest.raises(TandemError, match=sentence):
+        DecodeLine.fit(lengths, seconds)
+
+
+def test_control_plane() -> None:
+    assert LINE.to_tuple() == (2.0, 1000.0, 0.01, 30.0)
+    assert DecodeLine.from_tuple(list(LINE.to_tuple())) == LINE
+
+
+@pytest.mark.parametrize(
+    "values", [(), (1.0, 2.0, 3.0), (1.0, 0.0, 3.0, 4.0), (1.0, -2.0, 3.0, 4.0), (1.0, 2.0, nan, 4.0)]
+)
+def test_a_tuple_that_is_no_line(values: tuple[float, ...]) -> None:
+    with pytest.raises(TandemError, match="four finite numbers"):
+        DecodeLine.from_tuple(values)

@@ -1,0 +1,64 @@
+"""Every setting that a session's spec has a field for arrives there, and nothing else is filled in."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+
+from tandem.config import Config, GenerationConfig, LinkConfig, SideConfig, WeightsConfig
+from tandem.evaluation.heldout import heldout_spec
+from tandem.protocol.spec import SessionSpec
+from tandem.query import spec_of
+
+UNUSUAL = Config(
+    device=SideConfig(num_documents=2),
+    cloud=SideConfig(num_documents=5),
+    generation=GenerationConfig(
+        temperature=0.7,
+        max_new_tokens=9,
+        stop=("\n",),
+        draft_rule="algorithm1",
+        placement="cloud",
+        synchronous=True,
+        max_window=3,
+    ),
+    weights=WeightsConfig(scale=2.5, interval=7, lag=4, momentum=0.25),
+    link=LinkConfig(on_peer_loss="fail", peer_loss_margin_s=0.5),
+)
+WANTED = SessionSpec(
+    session=0,
+    query="",
+    seed=0,
+    draft_rule="algorithm1",
+    temperature=0.7,
+    placement="cloud",
+    synchronous=True,
+    max_new_tokens=9,
+    stop_strings=("\n",),
+    device_documents=2,
+    cloud_documents=5,
+    relevance_scale=2.5,
+    weight_interval=7,
+    weight_lag=4,
+    weight_momentum=0.25,
+    max_window=3,
+    on_peer_loss="fail",
+    peer_loss_margin_s=0.5,
+)
+
+
+def test_settings_fill_the_spec() -> None:
+    assert spec_of(UNUSUAL) == WANTED
+    assert SessionSpec.from_json(spec_of(UNUSUAL).to_json()) == WANTED
+
+
+def test_what_no_setting_says_stays_empty() -> None:
+    bare, unusual = spec_of(Config()), spec_of(UNUSUAL)
+    same = {
+        each.name for each in fields(SessionSpec) if getattr(bare, each.name) == getattr(unusual, each.name)
+    }
+    assert same >= {"session", "query", "seed", "eos_token_ids"}
+
+
+def test_held_out_questions_are_asked_token_by_token() -> None:
+    wanted = replace(WANTED, placement="device", stop_strings=(), on_peer_loss="continue")
+    assert heldout_spec(replace(UNUSUAL, generation=replace(UNUSUAL.generation, synchronous=False))) == wanted
