@@ -206,6 +206,7 @@ class Commit:
     token: Varint
     epoch: Varint  # rollbacks of this side after it
     is_last: Flag  # the answer is complete: draft no further
+    generation: Varint = 0  # Resyncs before it; tells which of a Commit and an Adopt is the later one
 
 
 @_registry.message(34)
@@ -218,6 +219,7 @@ class Adopt:
     tokens: Varints
     epoch: Varint  # rollbacks of this side after it
     is_last: Flag
+    generation: Varint = 0  # Resyncs before it, its own included
 
 
 @_registry.message(35)

@@ -105,7 +105,7 @@ class Timeline:
 
     placement: str | None  # that was asked for; None: not known
     steps: tuple[StepTimes, ...]
-    handovers: tuple[PlacementEvent, ...]
+    handovers: tuple[PlacementEvent, ...]  # after which a token was decided: not one in the last verdict
     peer_losses: tuple[PeerEvent, ...]  # and returns
     estimates: tuple[EstimateEvent, ...]
     reason: StopReason | None  # None: the events ended early
@@ -147,10 +147,13 @@ def timeline(events: Iterable[Event], placement: str | None = None) -> Timeline:
     for token in tokens:
         steps.append(_step(token, previous, _latest(estimates, token.step), crossing, counts.add(token)))
         previous = token
+    last_step = tokens[-1].step if tokens else -1
     return Timeline(
         placement=placement,
         steps=tuple(steps),
-        handovers=tuple(event for event in events if isinstance(event, PlacementEvent)),
+        handovers=tuple(
+            event for event in events if isinstance(event, PlacementEvent) and event.step <= last_step
+        ),
         peer_losses=tuple(event for event in events if isinstance(event, PeerEvent)),
         estimates=tuple(estimates),
         reason=next((event.reason for event in events if isinstance(event, DoneEvent)), None),

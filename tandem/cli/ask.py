@@ -9,9 +9,10 @@ import math
 import secrets
 import sys
 from argparse import Namespace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tandem.cli import access
+from tandem.cli import access, outputs
 from tandem.cli.terminal import Progress, plural, print_json, settings
 from tandem.cli.transcript import Transcript
 from tandem.config import Config
@@ -26,6 +27,8 @@ def run(args: Namespace) -> int:
     """Asks one question. Raises TandemError; a cluster that was started is stopped in any case."""
     if not args.question.strip():
         raise QueryError(f"A question must hold a word, but it is {args.question!r}; ask something.")
+    record = None if args.timeline is None else outputs.check_file("--timeline", args.timeline)
+    plot = None if args.plot is None else outputs.check_plot("--plot", args.plot)
     progress = Progress(is_quiet=args.quiet)
     config = settings(args, _overrides(args), progress)
     seed = secrets.randbits(63) if args.seed is None else args.seed
@@ -36,6 +39,7 @@ def run(args: Namespace) -> int:
         print_json(transcript.as_dict())
     elif not args.quiet:
         _print_rest(transcript)
+    _write(transcript, record, plot, progress)
     return _outcome(transcript)
 
 
@@ -123,6 +127,28 @@ def _print_rest(transcript: Transcript) -> None:
     print("\nSources", *transcript.source_lines(), sep="\n")
     if transcript.done is not None:
         print("\nStatistics", *transcript.statistics_lines(), sep="\n")
+
+
+def _write(transcript: Transcript, record: Path | None, plot: Path | None, progress: Progress) -> None:
+    """The files that were asked for; of an answer that was cut short, as far as it went."""
+    if record is None and plot is None:
+        return
+    from tandem import trace
+    from tandem.plotting.pipeline import plot_pipeline
+    from tandem.timeline import timeline
+
+    found = timeline(transcript.events, transcript.placement)
+    if record is not None:
+        outputs.write_text("--timeline", record, trace.to_json(found))
+        progress(f"timeline: {record}, for Perfetto (ui.perfetto.dev) or a script")
+    if plot is not None and found.steps:
+        title = (
+            f"{plural(len(found.steps), 'token')}, placement {transcript.placement}, seed {transcript.seed}"
+        )
+        plot_pipeline(found, plot, title=title)
+        progress(f"plot: {plot}")
+    elif plot is not None:
+        progress(f"plot: none, for there is no token; {plot} is not written")
 
 
 def _outcome(transcript: Transcript) -> int:

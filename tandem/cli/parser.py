@@ -37,6 +37,12 @@ def _ask(commands: Any) -> None:
     command.add_argument("--temperature", metavar="T", help="0 (the default) takes the most probable token")
     _add_address(command, "ask this running cluster (default: start one and stop it afterwards)")
     command.add_argument("--quiet", action="store_true", help="print the answer alone")
+    command.add_argument(
+        "--timeline",
+        metavar="FILE",
+        help="write when each token was drafted, sent and decided, as a JSON trace",
+    )
+    command.add_argument("--plot", metavar="FILE", help="draw that, as png, pdf or svg")
     _add_json(command)
     _add_settings(command)
 

@@ -11,11 +11,21 @@ from dataclasses import asdict
 from typing import Any
 
 from tandem.cli.terminal import plural
-from tandem.events import DoneEvent, Event, PlacementEvent, Source, SourcesEvent, TokenEvent
+from tandem.events import (
+    DoneEvent,
+    EstimateEvent,
+    Event,
+    PlacementEvent,
+    Source,
+    SourcesEvent,
+    TokenEvent,
+)
 from tandem.side import SIDES, Side
 
 SHOWN_IDS = 3
 """Opaque ids shown to a person; --json holds all."""
+SHOWN_SWITCHES = 3
+"""Handovers shown one by one to a person; --json holds all."""
 
 
 class Transcript:
@@ -28,10 +38,13 @@ class Transcript:
         self.sources: list[Source] = []
         self.tokens: list[TokenEvent] = []
         self.switches: list[PlacementEvent] = []
+        self.estimates: list[EstimateEvent] = []
+        self.events: list[Event] = []
         self.done: DoneEvent | None = None
 
     def add(self, event: Event) -> None:
         """Takes note of an event."""
+        self.events.append(event)
         match event:
             case SourcesEvent():
                 self.sources.extend(event.sources)
@@ -39,6 +52,8 @@ class Transcript:
                 self.tokens.append(event)
             case PlacementEvent():
                 self.switches.append(event)
+            case EstimateEvent():
+                self.estimates.append(event)
             case DoneEvent():
                 self.done = event
 
@@ -60,6 +75,8 @@ class Transcript:
             "sources": [asdict(source) for source in self.sources],
             "statistics": asdict(done.statistics) if done else None,
             "tokens": [asdict(event) for event in self.tokens],
+            "placements": [asdict(event) for event in self.switches],
+            "estimates": [_compact(event) for event in self.estimates],
         }
 
     def source_lines(self) -> list[str]:
@@ -99,6 +116,7 @@ class Transcript:
         )
         yield "link", f"{sent} bytes out and {received} in per token, RTT {_milliseconds(statistics.rtt_s)}"
         yield "placement", self._placements()
+        yield "verdicts", self._verdicts()
         if statistics.degraded_from is not None:
             yield (
                 "degraded",
@@ -107,11 +125,39 @@ class Transcript:
         yield "seed", str(self.seed)
 
     def _placements(self) -> str:
-        switched = [f", {switch.aggregator} from token {switch.step}" for switch in self.switches]
-        return self.placement + "".join(switched)
+        shown = [
+            f", {switch.aggregator} from token {switch.step}" for switch in self.switches[:SHOWN_SWITCHES]
+        ]
+        more = len(self._handovers()) - len(shown)
+        return self.placement + "".join(shown) + (f", and {more} more" if more > 0 else "")
+
+    def _handovers(self) -> list[PlacementEvent]:
+        """Those after which a token was decided: the last verdict may hold one that came to nothing."""
+        return [switch for switch in self.switches if switch.step < len(self.tokens)]
+
+    def _verdicts(self) -> str:
+        """Who aggregated how often."""
+        if self.placement == "mirror":
+            num_alone = sum(event.is_alone for event in self.tokens)
+            alone = f", but {num_alone} by the device alone" if num_alone else ""
+            return f"each side reached all {len(self.tokens)} by itself{alone}"
+        counts = [f"{side} {sum(event.aggregator is side for event in self.tokens)}" for side in SIDES]
+        return f"{', '.join(counts)}; {plural(len(self._handovers()), 'handover')}"
 
 
 _ENDS = {"length": "its limit", "stop": "a stop text", "cancelled": "cancellation", "failed": "a failure"}
+
+
+def _compact(event: EstimateEvent) -> dict[str, Any]:
+    """What is known of it, to the microsecond."""
+    known: dict[str, Any] = {}
+    for key, value in asdict(event).items():
+        if isinstance(value, float):
+            if math.isfinite(value):
+                known[key] = round(value, 6)
+        elif value != ():
+            known[key] = value
+    return known
 
 
 def _is_known(score: float | None) -> bool:

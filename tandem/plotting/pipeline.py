@@ -26,11 +26,14 @@ COMMITS = {
 """Label, colour and marker by (device accepted, cloud accepted)."""
 BAR = {Side.CLOUD: 0.82, Side.DEVICE: 0.0}
 BAR_HEIGHT = 0.18
-COMMIT_Y, STRIP_Y, STRIP_HEIGHT = -0.13, -0.33, 0.08
+HANDOVERS = {Side.CLOUD: "^", Side.DEVICE: "v"}
+HANDOVER_Y, COMMIT_Y, STRIP_Y, STRIP_HEIGHT = 1.06, -0.13, -0.33, 0.05
 MIN_WIDTH, MAX_WIDTH, STEP_WIDTH = 12.0, 40.0, 0.4
 """Inches: of a picture, and of a step in it."""
-NUMBERED_STEPS = 100
-"""Pictures of no more steps have their numbers in the bars."""
+BESIDE_WIDTH = 3.4
+"""Inches that names and legends take."""
+DIGIT_WIDTH = 0.085
+"""Inches: a bar that is too narrow for its step's number has none."""
 
 
 def check_matplotlib() -> None:
@@ -59,16 +62,18 @@ def plot_pipeline(
     width = min(MAX_WIDTH, max(MIN_WIDTH, STEP_WIDTH * len(shown) + 3))
     figure = Figure(figsize=(width, 8.4), dpi=130, layout="constrained")
     panels = figure.subplots(4, 1, sharex=True, height_ratios=(4.2, 1, 1.2, 1.2))
-    _draw_pipeline(panels[0], timeline, shown)
+    start_s, end_s = _limits(shown)
+    _draw_pipeline(
+        panels[0], timeline, shown, digit_s=DIGIT_WIDTH * (end_s - start_s) / (width - BESIDE_WIDTH)
+    )
     _draw_rtt(panels[1], shown)
     _draw_delta_z(panels[2], shown)
     _draw_acceptance(panels[3], shown)
     for panel in panels:
         _finish(panel)
-    panels[0].set_xlim(*_limits(shown))
-    panels[0].set_title(title, loc="left", fontsize=13)
+    panels[0].set_xlim(start_s, end_s)
+    panels[0].set_title(title, loc="left", fontsize=13, parse_math=False)
     panels[3].set_xlabel("time since the query was opened on the device (s)", fontsize=11)
-    figure.align_ylabels(panels)
     try:
         figure.savefig(path)
     except OSError as error:
@@ -84,26 +89,31 @@ def plot_pipeline(
 # ---- panels --------------------------------------------------------------------------------------------------
 
 
-def _draw_pipeline(axes: Any, timeline: Timeline, steps: Sequence[StepTimes]) -> None:
+def _draw_pipeline(axes: Any, timeline: Timeline, steps: Sequence[StepTimes], digit_s: float) -> None:
+    """digit_s: the time that is as wide as a digit."""
     for side in SIDES:
         for step in steps:
-            _draw_draft(axes, step, side, is_numbered=len(steps) <= NUMBERED_STEPS)
+            _draw_draft(axes, step, side, digit_s)
     for step in steps:
         if step.verdict is not None:
             _slant(axes, step.verdict, step.aggregator, color=VERDICT, lw=1.1, ls=(0, (3, 2)), zorder=2)
     _draw_commits(axes, steps)
-    _draw_aggregator(axes, steps)
+    _draw_aggregator(axes, timeline, steps)
     for handover in timeline.handovers:
         _draw_handover(axes, handover, steps)
+    if not any(step.cloud.decode for step in steps):
+        place = (0.5, BAR[Side.CLOUD] + BAR_HEIGHT / 2)
+        note, how = "not seen by the device", {"ha": "center", "va": "center", "fontsize": 10}
+        axes.text(*place, note, color="#888888", transform=axes.get_yaxis_transform(), **how)
     axes.set_ylim(STRIP_Y - 0.1, 1.12)
     middles = [BAR[side] + BAR_HEIGHT / 2 for side in (Side.CLOUD, Side.DEVICE)]
     ticks = [*middles, COMMIT_Y, STRIP_Y]
     axes.set_yticks(ticks, ["cloud decodes", "device decodes", "commits", "aggregator"], fontsize=11)
     axes.tick_params(axis="y", length=0)
-    _legend(axes, _keys(steps, has_handovers=bool(timeline.handovers)))
+    _legend(axes, _keys(timeline, steps))
 
 
-def _draw_draft(axes: Any, step: StepTimes, side: Side, *, is_numbered: bool) -> None:
+def _draw_draft(axes: Any, step: StepTimes, side: Side, digit_s: float) -> None:
     """A bar for the decoding, filled if the draft was accepted, and a line for its way."""
     draft, colour = step.draft(side), COLOURS[side]
     if draft.link is not None:
@@ -114,7 +124,7 @@ def _draw_draft(axes: Any, step: StepTimes, side: Side, *, is_numbered: bool) ->
     face = colour if draft.is_accepted else "white"
     bar = {"facecolor": face, "edgecolor": colour if face == "white" else "white", "lw": 1.0}
     axes.broken_barh([(start_s, width_s)], (BAR[side], BAR_HEIGHT), zorder=3, **bar)
-    if is_numbered:
+    if width_s > digit_s * len(str(step.step)):
         text_colour = "white" if draft.is_accepted else colour
         place = (start_s + width_s / 2, BAR[side] + BAR_HEIGHT / 2)
         text = axes.text(
@@ -136,12 +146,14 @@ def _draw_commits(axes: Any, steps: Sequence[StepTimes]) -> None:
         axes.plot(at_s, [COMMIT_Y] * len(at_s), marker, color=colour, ms=7, mec="white", mew=0.5, zorder=4)
 
 
-def _draw_aggregator(axes: Any, steps: Sequence[StepTimes]) -> None:
-    """A strip that shows, for each step, who decided it."""
+def _draw_aggregator(axes: Any, timeline: Timeline, steps: Sequence[StepTimes]) -> None:
+    """A strip that shows, for each step, who decided it: the cloud in its upper half, the device in its lower."""
     start_s = _limits(steps)[0]
     for step in steps:
-        strip = (STRIP_Y - STRIP_HEIGHT / 2, STRIP_HEIGHT)
-        axes.broken_barh([(start_s, step.committed_s - start_s)], strip, facecolor=COLOURS[step.aggregator])
+        for side in SIDES:
+            if step.aggregator is side or (timeline.placement == "mirror" and not step.is_alone):
+                half = (STRIP_Y if side is Side.CLOUD else STRIP_Y - STRIP_HEIGHT, STRIP_HEIGHT)
+                axes.broken_barh([(start_s, step.committed_s - start_s)], half, facecolor=COLOURS[side], lw=0)
         start_s = step.committed_s
 
 
@@ -150,10 +162,9 @@ def _draw_handover(axes: Any, handover: PlacementEvent, steps: Sequence[StepTime
     at_s = next((step.committed_s for step in steps if step.step == handover.step - 1), None)
     if at_s is None:
         return
-    colour = COLOURS[handover.aggregator]
-    axes.axvline(at_s, color=colour, lw=1.4, ls=":", zorder=0)
-    label = f"to {handover.aggregator}"
-    axes.text(at_s, 1.03, label, color=colour, fontsize=9, ha="center", va="bottom", clip_on=True)
+    colour, marker = COLOURS[handover.aggregator], HANDOVERS[handover.aggregator]
+    axes.axvline(at_s, color=colour, lw=1.2, ls=":", zorder=0)
+    axes.plot([at_s], [HANDOVER_Y], marker, color=colour, ms=8)
 
 
 def _draw_rtt(axes: Any, steps: Sequence[StepTimes]) -> None:
@@ -230,7 +241,7 @@ def _key(step: StepTimes) -> tuple[bool, bool]:
     return step.device.is_accepted, step.cloud.is_accepted
 
 
-def _keys(steps: Sequence[StepTimes], *, has_handovers: bool) -> list[Any]:
+def _keys(timeline: Timeline, steps: Sequence[StepTimes]) -> list[Any]:
     """The legend of the pipeline: only of what is in it."""
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
@@ -247,8 +258,11 @@ def _keys(steps: Sequence[StepTimes], *, has_handovers: bool) -> list[Any]:
     for key, (label, colour, marker) in COMMITS.items():
         if any(_key(step) == key for step in steps):
             keys.append(Line2D([], [], color=colour, marker=marker, ls="", ms=7, label=f"commit: {label}"))
-    if has_handovers:
-        keys.append(Line2D([], [], color="#888888", ls=":", label="handover"))
+    for side, marker in HANDOVERS.items():
+        if any(handover.aggregator is side for handover in timeline.handovers):
+            keys.append(
+                Line2D([], [], color=COLOURS[side], marker=marker, ls=":", label=f"handover to the {side}")
+            )
     return keys
 
 

@@ -75,13 +75,14 @@ class DraftingSession:
         self._text = text
         self._found: Found | None = None
         self._is_prefilled = False
+        self._ready: DecoderReady | None = None  # what was told of the documents
         self._has_ended = False  # the answer is complete
         self._drafts: dict[bytes, tuple[Draft, int]] = {}  # by prefix digest: one draft per prefix, ever
         self._weights: dict[bytes, Weights] = {}  # by digest of x_<kappa
         self._scoring: bytes | None = None  # digest under way at the retriever
-        self._early: dict[
-            int, Commit
-        ] = {}  # commits that overtook an earlier one: the data plane may be Ray calls
+        self._generation = 0
+        # Commits that overtook an earlier one, or an Adopt: the data plane may be Ray calls. By generation and step.
+        self._early: dict[tuple[int, int], Commit] = {}
 
     # ---- entries ---------------------------------------------------------------------------------------------
 
@@ -93,6 +94,10 @@ class DraftingSession:
             return self.receive(nothing)
         search = Search(session=self.spec.session, query=self.spec.query, num_documents=num_documents)
         return [Send("retriever", search)]
+
+    def begun_again(self) -> list[Send]:
+        """The draft queue was started anew and will Adopt; what was found, prefilled and drafted here stays."""
+        return [] if self._ready is None else [Send("draft_queue", self._ready)]
 
     def receive(self, message: Found | NotFound | Relevance | Commit | Adopt | Window) -> list[Send]:
         """Any message of this session."""
@@ -124,7 +129,7 @@ class DraftingSession:
         self._is_prefilled = True
         self._found = found = _only(self._found, rows)
         self._weights[self.prefix.digests[0]] = self._scaled(found.scores)
-        ready = DecoderReady(
+        self._ready = DecoderReady(
             session=self.spec.session,
             sources=found.ids,
             scores=found.scores,
@@ -132,7 +137,8 @@ class DraftingSession:
             prefill_us=prefill_us,
             notes=notes,
         )
-        return [Send("draft_queue", ready)]
+        # A decoder that was started anew, or a cloud that joins late, begins amid an answer.
+        return [Send("draft_queue", self._ready), *self.missing_weights()]
 
     def drafted(self, job: Forward, law: bytes, token: int, decode_us: int) -> list[Send]:
         """The law of `job` is there, encoded, with the token drawn from its decoded form."""
@@ -186,6 +192,7 @@ class DraftingSession:
             every == 0
             or self._scoring is not None
             or self._found is None
+            or not self._is_prefilled  # until then it is not known which documents have a row
             or not self._found.ids
             or self._has_ended
         ):
@@ -235,9 +242,10 @@ class DraftingSession:
         return None
 
     def _on_commit(self, commit: Commit) -> list[Send]:
-        if commit.step != self.num_committed:
-            if commit.step > self.num_committed:
-                self._early[commit.step] = commit
+        key = commit.generation, commit.step
+        if key != (self._generation, self.num_committed):
+            if key > (self._generation, self.num_committed):
+                self._early[key] = commit
             return []
         self.num_committed += 1
         self.epoch = commit.epoch
@@ -247,17 +255,25 @@ class DraftingSession:
             self.prefix.truncate(commit.step)
             self.prefix.append(commit.token)
         self._forget()
-        if (following := self._early.pop(self.num_committed, None)) is not None:
-            return self._on_commit(following)
-        return [*self.missing_weights(), *self.replay()]
+        return self._go_on()
 
     def _on_adopt(self, adopt: Adopt) -> list[Send]:
+        length = adopt.step + len(adopt.tokens)
+        if (adopt.generation, length) < (self._generation, self.num_committed):
+            return []  # overtaken by what came after it
+        self._generation = adopt.generation
         self.epoch = adopt.epoch
         self._has_ended = adopt.is_last
         self.prefix.truncate(adopt.step)
         self.prefix.extend(adopt.tokens)
         self.num_committed = len(self.prefix)
-        self._early.clear()
+        self._early = {key: kept for key, kept in self._early.items() if key >= (adopt.generation, length)}
+        return self._go_on()
+
+    def _go_on(self) -> list[Send]:
+        """After a change of what is committed."""
+        if (following := self._early.pop((self._generation, self.num_committed), None)) is not None:
+            return self._on_commit(following)
         return [*self.missing_weights(), *self.replay()]
 
     def _forget(self) -> None:

@@ -6,9 +6,10 @@ these classes. Knows nothing of Ray, sockets or models.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from tandem.aggregation.codec import Codec
 from tandem.errors import TandemError
@@ -28,11 +29,14 @@ from tandem.messages import (
 from tandem.profiler.session import ProfilerSession
 from tandem.protocol.aggregating import AggregatorSession
 from tandem.protocol.drafting import DraftingSession, Job
+from tandem.protocol.early import Early
 from tandem.protocol.queue import Finished, QueueSession
 from tandem.protocol.sends import Role, Send
 from tandem.protocol.spec import SessionSpec
 from tandem.scheduler.session import SchedulerSession
 from tandem.side import Side
+
+S = TypeVar("S")
 
 MAX_EARLY_FRAMES = 256
 """Frames kept for sessions that the peer has opened and this side not yet."""
@@ -127,28 +131,78 @@ class QueueHost:
         return []
 
 
-class DecoderHost:
-    """The decoder of one side: plans for all its sessions, one job at a time."""
+class SessionHost(ABC, Generic[S]):
+    """What the other actors' hosts have in common: sessions begin and end, whatever overtakes what.
+
+    A `Begin` of a session that is known comes from a draft queue that was started anew: the session goes on.
+    """
+
+    def __init__(self, side: Side) -> None:
+        self.side = side
+        self.sessions: dict[int, S] = {}
+        self._early = Early()
+
+    def receive(self, message: Any) -> list[Send]:
+        """Any message for this actor."""
+        known = self.sessions.get(message.session)
+        if isinstance(message, End):
+            self.sessions.pop(message.session, None)
+            self._early.end(message.session)
+            return []
+        if isinstance(message, Begin):
+            return self._again(known) if known is not None else self._start(message)
+        if known is None:
+            self._early.keep(message)
+            return []
+        return self._act(known, message)
+
+    def _start(self, begin: Begin) -> list[Send]:
+        if self._early.is_over(begin.session):
+            return []
+        spec = SessionSpec.from_json(begin.spec)
+        self.sessions[begin.session] = session = self._open(spec)
+        sends = self._first(session)
+        for message in self._early.take(begin.session):
+            sends += self.receive(message)
+        return sends
+
+    @abstractmethod
+    def _open(self, spec: SessionSpec) -> S:
+        """The state of a query."""
+
+    @abstractmethod
+    def _act(self, session: S, message: Any) -> list[Send]:
+        """Any message of a known session but its begin and end."""
+
+    def _first(self, session: S) -> list[Send]:
+        """What a session sends as it begins."""
+        return []
+
+    def _again(self, session: S) -> list[Send]:
+        """What a draft queue that was started anew has to be told."""
+        return []
+
+
+class DecoderHost(SessionHost[DraftingSession]):
+    """The decoder of one side: plans for all its sessions, one job at a time. After `End` the driver frees the session
+    in the engine."""
 
     def __init__(self, side: Side, text: Callable[[Sequence[int]], str]) -> None:
         """`text` turns answer tokens into text."""
-        self.side = side
-        self.sessions: dict[int, DraftingSession] = {}
+        super().__init__(side)
         self._text = text
 
-    def receive(self, message: Any) -> list[Send]:
-        """Any message for a decoder. After `End` the driver frees the session in the engine."""
-        match message:
-            case Begin():
-                session = DraftingSession(SessionSpec.from_json(message.spec), self.side, self._text)
-                self.sessions[message.session] = session
-                return session.begin()
-            case End():
-                self.sessions.pop(message.session, None)
-                return []
-            case _:
-                known = self.sessions.get(message.session)
-                return [] if known is None else known.receive(message)
+    def _open(self, spec: SessionSpec) -> DraftingSession:
+        return DraftingSession(spec, self.side, self._text)
+
+    def _first(self, session: DraftingSession) -> list[Send]:
+        return session.begin()
+
+    def _again(self, session: DraftingSession) -> list[Send]:
+        return session.begun_again()
+
+    def _act(self, session: DraftingSession, message: Any) -> list[Send]:
+        return session.receive(message)
 
     def next_job(self) -> Job | None:
         """The next thing to compute. Sessions take turns: the one served last goes to the end."""
@@ -159,26 +213,17 @@ class DecoderHost:
         return None
 
 
-class AggregatorHost:
+class AggregatorHost(SessionHost[AggregatorSession]):
     """The aggregator of one side."""
 
     def __init__(self, side: Side, codec: Codec) -> None:
-        self.side = side
+        super().__init__(side)
         self.codec = codec
-        self.sessions: dict[int, AggregatorSession] = {}
 
-    def receive(self, message: Any) -> list[Send]:
-        """Any message for an aggregator."""
-        if isinstance(message, Begin):
-            spec = SessionSpec.from_json(message.spec)
-            self.sessions[message.session] = AggregatorSession(spec, self.side, self.codec)
-            return []
-        if isinstance(message, End):
-            self.sessions.pop(message.session, None)
-            return []
-        session = self.sessions.get(message.session)
-        if session is None:
-            return []
+    def _open(self, spec: SessionSpec) -> AggregatorSession:
+        return AggregatorSession(spec, self.side, self.codec)
+
+    def _act(self, session: AggregatorSession, message: Any) -> list[Send]:
         match message:
             case Pair():
                 return [Send("draft_queue", session.decide(message))]
@@ -191,53 +236,36 @@ class AggregatorHost:
                 raise _misdirected(message, "an aggregator")
 
 
-class ProfilerHost:
+class ProfilerHost(SessionHost[ProfilerSession]):
     """The profiler of one side. What it learned in one query is where the next begins."""
 
     def __init__(self, side: Side) -> None:
-        self.side = side
-        self.sessions: dict[int, ProfilerSession] = {}
+        super().__init__(side)
         self._latest: ProfilerSession | None = None
 
-    def receive(self, message: Any) -> list[Send]:
-        """Any message for a profiler."""
-        match message:
-            case Begin():
-                spec = SessionSpec.from_json(message.spec)
-                self._latest = ProfilerSession(spec, self.side, self._latest)
-                self.sessions[message.session] = self._latest
-                return self._latest.begin()
-            case End():
-                self.sessions.pop(message.session, None)
-            case Observations():
-                session = self.sessions.get(message.session)
-                return [] if session is None else session.observe(*message.steps)
-            case _:
-                raise _misdirected(message, "a profiler")
-        return []
+    def _open(self, spec: SessionSpec) -> ProfilerSession:
+        self._latest = ProfilerSession(spec, self.side, self._latest)
+        return self._latest
+
+    def _first(self, session: ProfilerSession) -> list[Send]:
+        return session.begin()
+
+    def _act(self, session: ProfilerSession, message: Any) -> list[Send]:
+        if not isinstance(message, Observations):
+            raise _misdirected(message, "a profiler")
+        return session.observe(*message.steps)
 
 
-class SchedulerHost:
+class SchedulerHost(SessionHost[SchedulerSession]):
     """The scheduler of one side."""
 
-    def __init__(self, side: Side) -> None:
-        self.side = side
-        self.sessions: dict[int, SchedulerSession] = {}
+    def _open(self, spec: SessionSpec) -> SchedulerSession:
+        return SchedulerSession(spec, self.side)
 
-    def receive(self, message: Any) -> list[Send]:
-        """Any message for a scheduler."""
-        match message:
-            case Begin():
-                spec = SessionSpec.from_json(message.spec)
-                self.sessions[message.session] = SchedulerSession(spec, self.side)
-            case End():
-                self.sessions.pop(message.session, None)
-            case Profile():
-                session = self.sessions.get(message.session)
-                return [] if session is None else session.observe(message)
-            case _:
-                raise _misdirected(message, "a scheduler")
-        return []
+    def _act(self, session: SchedulerSession, message: Any) -> list[Send]:
+        if not isinstance(message, Profile):
+            raise _misdirected(message, "a scheduler")
+        return session.observe(message)
 
 
 def _misdirected(message: Message, receiver: str) -> TandemError:

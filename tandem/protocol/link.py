@@ -37,8 +37,9 @@ class Link:
         self.rtt_s = float("nan")  # last sample
         self.heard_s = now_s
         self.num_resent_frames = 0
-        self.kept_drafts: dict[int, Draft] = {}  # by step; the peer may still need them
-        self.kept_verdicts: dict[int, Verdict] = {}
+        # By digest: a draft of another branch that arrives late must not take the place of one of the same step.
+        self.kept_drafts: dict[bytes, Draft] = {}  # the peer may still need them
+        self.kept_verdicts: dict[int, Verdict] = {}  # by step
         self._peer_sent_us: int | None = None
         self._probes: dict[int, int] = {}  # by `sent_us`: bytes of padding
         self._probed_s: dict[int, float] = {}  # by bytes of padding: the round trip
@@ -55,17 +56,17 @@ class Link:
     def keep(self, body: Draft | Verdict) -> None:
         """Hold `body` until the peer has committed its step."""
         if isinstance(body, Draft):
-            self.kept_drafts[body.step] = body
+            self.kept_drafts[body.digest] = body
         else:
             self.kept_verdicts[body.step] = body
 
     def drop_drafts_from(self, step: int) -> None:
         """Own drafts from `step` on were rolled back."""
-        self.kept_drafts = {kept: draft for kept, draft in self.kept_drafts.items() if kept < step}
+        self.kept_drafts = {key: draft for key, draft in self.kept_drafts.items() if draft.step < step}
 
     def drop_drafts_before(self, step: int) -> None:
         """The peer learns those steps by other means (Resync)."""
-        self.kept_drafts = {kept: draft for kept, draft in self.kept_drafts.items() if kept >= step}
+        self.kept_drafts = {key: draft for key, draft in self.kept_drafts.items() if draft.step >= step}
 
     def hear(self, frame: LinkFrame, now_s: float) -> float:
         """Take the header of a received frame in; returns a round-trip time in seconds, or nan."""

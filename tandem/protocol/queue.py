@@ -96,6 +96,7 @@ class QueueSession:
         self._peer_done: tuple[int, bytes] | None = None  # what the peer's whole answer is: count and digest
         self._has_probed = False
         self._incarnation: int | None = None  # cloud: it was restarted and waits for a Resync
+        self._adopted = 0  # cloud: the generation whose Resync was adopted last
         self._rejoined: set[int] = set()  # device: incarnations that a Resync has answered
         self._report = SessionReport(spec.session)
 
@@ -114,7 +115,7 @@ class QueueSession:
         """An actor of this side was started anew: it is given the session as it stands."""
         sends = [self._begin(role)]
         if role == "decoder":
-            sends.append(Send("decoder", self._adopt_message(0, tuple(self.prefix.tokens))))
+            sends.append(Send("decoder", self._adopt_message()))
         if role == "aggregator":
             self._asked = None
             sends += self._ask()
@@ -323,13 +324,15 @@ class QueueSession:
     def _begin(self, role: Role) -> Send:
         return Send(role, Begin(session=self.spec.session, spec=self.spec.to_json()))
 
-    def _adopt_message(self, step: int, tokens: tuple[int, ...]) -> Adopt:
+    def _adopt_message(self) -> Adopt:
+        """All tokens: the decoder may not have heard of all that were committed before."""
         return Adopt(
             session=self.spec.session,
-            step=step,
-            tokens=tokens,
+            step=0,
+            tokens=tuple(self.prefix.tokens),
             epoch=self._epochs[self.side],
             is_last=self.reason is not None,
+            generation=self._adopted,
         )
 
     def _commit_message(self, verdict: Verdict) -> Commit:
@@ -339,6 +342,7 @@ class QueueSession:
             token=verdict.target,
             epoch=self._epochs[self.side],
             is_last=self.reason is not None,
+            generation=self._adopted,
         )
 
     # ---- the link --------------------------------------------------------------------------------------------
@@ -447,23 +451,30 @@ class QueueSession:
         self._early.clear()
         self._claims.clear()
         self._incarnation = None
+        self._adopted = generation
         self._epochs[self.side] += 1
         self.aggregator = resync.aggregator
         self.reason = self._finished(self.prefix.tokens)
         self._finished_s = now_s
         self.link.start_generation(generation, len(self.prefix), now_s)
-        self.link.kept_drafts = {
-            step: draft
-            for step, draft in self.link.kept_drafts.items()
-            if step < len(self.prefix.digests) and self.prefix.digests[step] == draft.digest
-        }
+        self._keep_held_drafts()
         self._report.count("num_resyncs")
-        adopt = self._adopt_message(common, resync.tokens[common:])
-        sends = [Send("decoder", adopt), self.link.send(Heartbeat(), self.prefix, now_s)]
+        sends = [Send("decoder", self._adopt_message()), self.link.send(Heartbeat(), self.prefix, now_s)]
         if self.reason is not None:
             return [*sends, *self._complete(now_s)]
         own = self.link.kept_drafts.values()
         return [*sends, *(self.link.send(draft, self.prefix, now_s) for draft in own), *self._ask()]
+
+    def _keep_held_drafts(self) -> None:
+        """The device may need any own draft that is held here, since it may be paired here before it is emitted anew."""
+        held, length = self._drafts[self.side], len(self.prefix)
+        if not self.spec.drafts_travel_from(self.side):
+            return
+        self.link.kept_drafts = {
+            key: draft
+            for key, draft in held.items()
+            if draft.step > length or (draft.step == length and key == self.prefix.digest)
+        }
 
     def _unacknowledged(self) -> list[LinkBody]:
         """What must be repeated until the peer shows that it has it, beside drafts and verdicts."""

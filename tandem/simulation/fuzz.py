@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from itertools import islice
 from typing import Any
 
 from tandem.protocol.spec import SessionSpec
@@ -241,7 +242,7 @@ def _parts(seeds: range, jobs: int) -> Iterator[Report]:
         running: set[Future[Report]] = set()
         try:
             while True:
-                running |= {pool.submit(play_all, chunk) for chunk, _ in zip(waiting, range(2 * jobs - len(running)), strict=False)}
+                running |= {pool.submit(play_all, chunk) for chunk in islice(waiting, 2 * jobs - len(running))}
                 if not running:
                     return
                 done, running = wait(running, return_when=FIRST_COMPLETED)

@@ -11,6 +11,7 @@ from tandem import Tandem
 from tandem.corpora.bundle import read_questions
 
 NUM_PAIRS = 50
+PLACEMENTS = ("device", "cloud", "mirror", "greedy", "random")
 
 
 @pytest.fixture(scope="module")
@@ -20,16 +21,20 @@ def overrides() -> tuple[str, ...]:
 
 
 def test_speculative_equals_synchronous(rag: Tandem) -> None:
+    """Each question under three placements in turn; with `random` the aggregator moves at every other token."""
     questions = [question.question for question in read_questions()]
-    num_rejected = 0
+    num_rejected = num_handovers = 0
     for number in range(NUM_PAIRS):
         question, seed = questions[number % len(questions)], 1000 + number
         synchronous = rag.query(question, seed=seed, temperature=1.0, synchronous=True)
-        for placement in ("device", "cloud", "mirror"):
+        for turn in range(3):
+            placement = PLACEMENTS[(number + turn) % len(PLACEMENTS)]
             speculative = rag.query(question, seed=seed, temperature=1.0, placement=placement)
             assert speculative.token_ids == synchronous.token_ids, (question, seed, placement)
             num_rejected += speculative.statistics.num_tokens - speculative.statistics.num_device_accepted
+            num_handovers += len(speculative.placements)
     assert num_rejected > NUM_PAIRS, "the test needs rollbacks to mean anything"
+    assert num_handovers > 2 * NUM_PAIRS, "and handovers"
 
 
 def test_different_seeds_give_different_answers(rag: Tandem) -> None:

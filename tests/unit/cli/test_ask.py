@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import json
+import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tandem.cli import main
 from tandem.errors import ClusterError
-from tandem.events import DoneEvent, PeerEvent, PlacementEvent, Source, SourcesEvent, TokenEvent
+from tandem.events import (
+    DoneEvent,
+    EstimateEvent,
+    PeerEvent,
+    PlacementEvent,
+    Source,
+    SourcesEvent,
+    TokenEvent,
+)
 from tandem.side import Side
 
 from .conftest import FakeTandem, answer_events, statistics, token
@@ -29,6 +39,7 @@ Statistics
   accepted   device 100 %, cloud 80 %
   link       100 bytes out and 90 in per token, RTT 1.2 ms
   placement  device
+  verdicts   device 5, cloud 0; 0 handovers
   seed       7
 """
 
@@ -225,3 +236,150 @@ def test_a_lost_peer_and_a_switch_are_told(tandem: FakeTandem, capsys: pytest.Ca
     assert "placement  device, cloud from token 2" in shown.out
     assert "degraded   from token 2 on the device answered without the cloud" in shown.out
     assert "5 in 0.70 s, ended by its limit" in shown.out
+
+
+def estimate(step: int, **changes: object) -> EstimateEvent:
+    nan = float("nan")
+    values: dict[str, object] = {
+        "aggregator": Side.DEVICE,
+        "chosen": Side.CLOUD,
+        "delta_z_s": 0.0123456789,
+        "device_decode_s": 0.04,
+        "cloud_decode_s": nan,
+        "device_acceptance": 0.5,
+        "cloud_acceptance": 0.75,
+        "rtt_s": 0.1,
+        "rtt_average_s": 0.1,
+        "bytes_per_s": float("inf"),
+        "assumed": (),
+    }
+    return EstimateEvent(step=step, **values | changes)  # type: ignore[arg-type]
+
+
+def test_estimates_and_handovers_in_json_and_no_word_of_estimates_to_a_person(
+    tandem: FakeTandem, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tokens = [event for event in answer_events() if isinstance(event, TokenEvent)]
+    told = [tokens[0], estimate(0), tokens[1], PlacementEvent(step=2, aggregator=Side.CLOUD)]
+    told += [replace(event, aggregator=Side.CLOUD) for event in tokens[2:]]
+    tandem.script = [
+        *told,
+        estimate(4, assumed=("A sentence.",)),
+        DoneEvent(reason="eos", statistics=statistics()),
+    ]
+    assert main(["ask", QUESTION, "--set", "generation.placement=greedy"]) == 0
+    shown = capsys.readouterr()
+    assert "placement  greedy, cloud from token 2\n" in shown.out
+    assert "verdicts   device 2, cloud 3; 1 handover\n" in shown.out
+    assert "stimate" not in shown.out + shown.err
+    assert main(["ask", QUESTION, "--json", "--quiet"]) == 0
+    value = json.loads(capsys.readouterr().out)
+    assert value["placements"] == [{"step": 2, "aggregator": "cloud"}]
+    first, second = value["estimates"]
+    assert first == {
+        "step": 0,
+        "aggregator": "device",
+        "chosen": "cloud",
+        "delta_z_s": 0.012346,
+        "device_decode_s": 0.04,
+        "device_acceptance": 0.5,
+        "cloud_acceptance": 0.75,
+        "rtt_s": 0.1,
+        "rtt_average_s": 0.1,
+    }
+    assert second["assumed"] == ["A sentence."]
+
+
+def test_many_handovers_are_counted_rather_than_listed(
+    tandem: FakeTandem, capsys: pytest.CaptureFixture[str]
+) -> None:
+    switches = [
+        PlacementEvent(step=step, aggregator=(Side.CLOUD, Side.DEVICE)[step % 2]) for step in range(1, 7)
+    ]
+    tokens = [token(step, " yes") for step in range(7)]
+    last = PlacementEvent(step=7, aggregator=Side.DEVICE)  # of no token
+    tandem.script = [*tokens, *switches, last, DoneEvent(reason="eos", statistics=statistics())]
+    assert main(["ask", QUESTION]) == 0
+    shown = capsys.readouterr().out
+    assert "device from token 1, cloud from token 2, device from token 3, and 3 more\n" in shown
+    assert "; 6 handovers\n" in shown
+
+
+def test_under_mirror_nobody_aggregates_for_the_other(
+    tandem: FakeTandem, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["ask", QUESTION, "--set", "generation.placement=mirror"]) == 0
+    assert "verdicts   each side reached all 5 by itself\n" in capsys.readouterr().out
+
+
+def test_timeline_and_plot(tandem: FakeTandem, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("matplotlib")
+    assert main(["ask", QUESTION, "--timeline", "out.json", "--plot", "out.svg", "--seed", "7"]) == 0
+    shown = capsys.readouterr()
+    assert "timeline   out.json, for Perfetto (ui.perfetto.dev) or a script\n" in shown.err
+    assert "plot       out.svg\n" in shown.err
+    written = json.loads(Path("out.json").read_text("utf-8"))
+    assert len(written["tandem"]["steps"]) == 5
+    assert written["tandem"]["placement"] == "device"
+    assert "5 tokens, placement device, seed 7" in Path("out.svg").read_text("utf-8")
+
+
+def test_a_failed_answer_has_a_timeline_as_far_as_it_went(tandem: FakeTandem) -> None:
+    failed = DoneEvent(reason="failed", statistics=statistics(num_tokens=1), error="The cloud was lost.")
+    tandem.script = [token(0, " Mira"), failed]
+    assert main(["ask", QUESTION, "--quiet", "--timeline", "out.json"]) == 1
+    assert json.loads(Path("out.json").read_text("utf-8"))["tandem"]["reason"] == "failed"
+
+
+def test_an_answer_of_no_tokens_has_no_plot(tandem: FakeTandem, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("matplotlib")
+    tandem.script = [DoneEvent(reason="eos", statistics=statistics(num_tokens=0))]
+    assert main(["ask", QUESTION, "--plot", "out.png", "--timeline", "out.json"]) == 0
+    assert "plot       none, for there is no token; out.png is not written" in capsys.readouterr().err
+    assert not Path("out.png").exists()
+    assert json.loads(Path("out.json").read_text("utf-8"))["tandem"]["steps"] == []
+
+
+@pytest.mark.parametrize(
+    ("option", "file", "sentence"),
+    [
+        ("--timeline", "none/out.json", "--timeline writes into a folder that is there, but 'none' is none"),
+        ("--timeline", ".", "--timeline needs the name of a file, but '.' is a folder; add a name."),
+        (
+            "--timeline",
+            "locked.json",
+            "--timeline needs a file that may be written, but 'locked.json' may not",
+        ),
+        ("--plot", "none/out.png", "--plot writes into a folder that is there, but 'none' is none"),
+        ("--plot", "out.gif", "--plot writes one of .png, .pdf, .svg, but the file is 'out.gif'; rename it."),
+    ],
+)
+def test_a_file_that_cannot_be_written_is_found_before_anything_is_started(
+    tandem: FakeTandem,
+    option: str,
+    file: str,
+    sentence: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    if option == "--plot":
+        pytest.importorskip("matplotlib")
+    access = os.access  # root may write anything
+    monkeypatch.setattr(os, "access", lambda path, mode: "locked" not in str(path) and access(path, mode))
+    Path("locked.json").touch()
+    assert main(["ask", QUESTION, option, file]) == 1
+    shown = capsys.readouterr()
+    assert sentence in shown.err
+    assert shown.err.count("\n") == 1
+    assert tandem.started == []
+
+
+def test_a_plot_without_matplotlib(
+    tandem: FakeTandem, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tandem.plotting.pipeline.find_spec", lambda name: None)
+    assert main(["ask", QUESTION, "--plot", "out.png"]) == 1
+    assert capsys.readouterr().err == (
+        "tandem: A plot needs matplotlib, which is not installed; install tandem-rag[plot].\n"
+    )
+    assert tandem.started == []

@@ -252,7 +252,7 @@ def test_after_a_resync_the_stored_bytes_are_used() -> None:
     first = drafts(compute(made, 5, b"one")) + drafts(compute(made, 6, b"two"))
     made.receive(commit(0, 9, epoch=1))
     drafts(compute(made, 8, b"other"))
-    again = drafts(made.receive(Adopt(session=1, step=0, tokens=(), epoch=2, is_last=False)))
+    again = drafts(made.receive(Adopt(session=1, step=0, tokens=(), epoch=2, is_last=False, generation=1)))
     assert again == first
     assert made.prefix.tokens == [5, 6]
     assert made.num_forwards == 3

@@ -1,0 +1,95 @@
+"""How often are drafts accepted: coupled drafts against DRAGON's Algorithm 1, on the bundled model?
+
+Each beside its own formula: Eq. (5) for Algorithm 1, sum_i 1 / sum_j max(q_j / q_i, p_j / p_i) for coupled drafts, the
+0/1 outcome at temperature 0, where both rules are the same. Prediction: measured and expected agree within four
+standard errors (the formulas are exact, and each step is one draw); coupled drafts are accepted at least as often as
+Algorithm 1's at every temperature above 0, since the two sides' laws mostly agree and coupled drafts of equal laws are
+always accepted, those of Algorithm 1 about as often as two independent draws meet.
+
+Both sides run in one process under a virtual clock; acceptance depends on laws and seeds alone, not on timing.
+
+Expected run time: 3 minutes; `--smoke` 15 seconds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+from benchmarks._common import finish
+from tandem import Config
+from tandem.aggregation.codec import make_codec
+from tandem.corpora.bundle import read_questions
+from tandem.corpora.indexes import bundled_index
+from tandem.evaluation.local import LocalPair
+from tandem.events import TokenEvent
+from tandem.generation.engine import Engine
+from tandem.protocol.spec import SessionSpec
+from tandem.query import spec_of
+from tandem.reader import WEIGHTS
+from tandem.retrieval.embedding import Embedder
+from tandem.retrieval.retriever import Retriever
+from tandem.side import SIDES
+
+RULES = ("coupled", "algorithm1")
+
+
+def row(pair: LocalPair, spec: SessionSpec, num_seeds: int) -> dict[str, float]:
+    """Measured and expected acceptance of both sides, and the distance in standard errors."""
+    tokens: list[TokenEvent] = []
+    for seed in range(num_seeds):
+        for number, question in enumerate(read_questions()):
+            _, outcome = pair.answer(replace(spec, query=question.question, seed=1000 * seed + number))
+            tokens += [event for event in outcome.events if isinstance(event, TokenEvent)]
+    found: dict[str, float] = {"num_tokens": len(tokens)}
+    for side in SIDES:
+        expected = [getattr(token, f"{side}_acceptance") for token in tokens]
+        accepted = sum(getattr(token, f"{side}_accepted") for token in tokens)
+        deviation = math.sqrt(sum(share * (1 - share) for share in expected))
+        found[f"{side}_measured"] = accepted / len(tokens)
+        found[f"{side}_expected"] = sum(expected) / len(tokens)
+        found[f"{side}_standard_errors"] = (accepted - sum(expected)) / deviation if deviation else 0.0
+    return found
+
+
+def main() -> None:
+    """A row per temperature and rule."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--seeds", type=int, default=10, help="times that each bundled question is asked")
+    parser.add_argument("--smoke", action="store_true", help="one seed")
+    arguments = parser.parse_args()
+    engine, embedder = Engine.load(str(WEIGHTS), num_threads=1), Embedder.load("offline", num_threads=1)
+    config = Config()
+    retrievers = {side: Retriever.open(bundled_index(side, embedder), embedder) for side in SIDES}
+    codec = make_codec(config.codec.name, p=config.codec.p)
+    pair = LocalPair(dict.fromkeys(SIDES, engine), retrievers, codec)
+    print("prediction: measured = expected within 4 standard errors; coupled >= Algorithm 1 above temperature 0")
+    result: dict[str, Any] = {}
+    for temperature in (0.0, 0.7, 1.0):
+        for rule in RULES:
+            spec = replace(spec_of(config), temperature=temperature, draft_rule=rule, on_peer_loss="wait")
+            num_seeds = 1 if arguments.smoke or temperature == 0 else arguments.seeds
+            found = result[f"T {temperature:g}, {rule}"] = row(pair, spec, num_seeds)
+            print(
+                f"T {temperature:3.1f}  {rule:10}  "
+                + "  ".join(
+                    f"{side}: measured {found[f'{side}_measured']:.3f} expected {found[f'{side}_expected']:.3f}"
+                    f" ({found[f'{side}_standard_errors']:+.1f} SE)"
+                    for side in SIDES
+                )
+                + f"  {found['num_tokens']:.0f} tokens",
+                flush=True,
+            )
+    finish(result)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,50 @@
+"""The files that a command is to write: what would stand in their way is found before anything is started."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from tandem.errors import TandemError
+
+PLOT_KINDS = (".png", ".pdf", ".svg")
+
+
+def check_file(option: str, given: str) -> Path:
+    """The path of a file to write. Raises TandemError if it cannot be written; creates and changes nothing."""
+    path = Path(given)
+    folder = path.parent
+    if path.is_dir():
+        raise TandemError(f"{option} needs the name of a file, but {given!r} is a folder; add a name.")
+    if not folder.is_dir():
+        raise TandemError(
+            f"{option} writes into a folder that is there, but {str(folder)!r} is none; create it, or choose another."
+        )
+    if not os.access(path if path.exists() else folder, os.W_OK):
+        raise TandemError(
+            f"{option} needs a file that may be written, but {given!r} may not; choose another."
+        )
+    return path
+
+
+def check_plot(option: str, given: str) -> Path:
+    """The path of a plot to write; as `check_file`, and matplotlib must be there."""
+    from tandem.plotting.pipeline import check_matplotlib
+
+    check_matplotlib()
+    path = check_file(option, given)
+    if path.suffix.lower() not in PLOT_KINDS:
+        raise TandemError(
+            f"{option} writes one of {', '.join(PLOT_KINDS)}, but the file is {path.name!r}; rename it."
+        )
+    return path
+
+
+def write_text(option: str, path: Path, text: str) -> None:
+    """Writes a file. Raises TandemError if that fails after all."""
+    try:
+        path.write_text(text, "utf-8")
+    except OSError as error:
+        raise TandemError(
+            f"{option} could not write {str(path)!r} ({error.strerror}); choose another file."
+        ) from None
