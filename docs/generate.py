@@ -28,7 +28,23 @@ from tandem.settings import Rule, Setting, settings_of
 from tandem.side import Side
 
 DOCS = Path(__file__).parent
-COMMANDS = ("", "ask", "index", "profile", "up", "down", "status", "doctor", "config")
+COMMANDS = (
+    "",
+    "ask",
+    "index",
+    "profile",
+    "up",
+    "down",
+    "status",
+    "doctor",
+    "config",
+    "fuzz",
+    "netlab",
+    "netlab up",
+    "netlab shape",
+    "netlab down",
+    "netlab status",
+)
 HELP_COLUMNS = "100"
 
 LINK_BODIES = get_args(messages.LinkBody)
@@ -224,7 +240,7 @@ def command_pages() -> str:
 
 def _help(name: str) -> str:
     environment = {**os.environ, "COLUMNS": HELP_COLUMNS, "NO_COLOR": "1"}
-    command = [sys.executable, "-m", "tandem", *([name] if name else []), "--help"]
+    command = [sys.executable, "-m", "tandem", *name.split(), "--help"]
     done = subprocess.run(
         command, cwd=DOCS.parent, env=environment, capture_output=True, text=True, check=True
     )

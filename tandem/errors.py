@@ -29,3 +29,7 @@ class ClusterError(TandemError):
 
 class QueryError(TandemError):
     """A query cannot be answered as asked (bad argument, peer lost, cancelled)."""
+
+
+class NetLabError(TandemError):
+    """The test network cannot be built, changed or removed, or a trace for it cannot be read."""

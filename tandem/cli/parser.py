@@ -22,7 +22,7 @@ def parser() -> ArgumentParser:
     )
     root.add_argument("--version", action="version", version=f"tandem {__version__}")
     commands = root.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for add in (_ask, _index, _profile, _up, _down, _status, _doctor, _config):
+    for add in (_ask, _index, _profile, _up, _down, _status, _doctor, _config, _fuzz, _netlab):
         add(commands)
     return root
 
@@ -125,6 +125,40 @@ def _doctor(commands: Any) -> None:
 def _config(commands: Any) -> None:
     command = _command(commands, "config", "show:run", "print the settings as TOML, each with its meaning")
     _add_settings(command)
+
+
+def _fuzz(commands: Any) -> None:
+    command = _command(
+        commands,
+        "fuzz",
+        "fuzz:run",
+        "test the protocol: seeded runs over links that lose, hosts that stall or crash",
+    )
+    command.add_argument("--runs", type=_count, default=1000, metavar="N", help="how many (default: 1000)")
+    command.add_argument(
+        "--first", type=_seed, default=0, metavar="SEED", help="seed of the first (default: 0)"
+    )
+    command.add_argument("--jobs", type=_count, metavar="J", help="processes (default: one for each CPU)")
+    command.add_argument("--seed", type=_seed, metavar="S", help="play one run again and print its events")
+    _add_json(command)
+
+
+def _netlab(commands: Any) -> None:
+    summary = "build a bad network on this machine: two hosts with delay, jitter, loss and a rate between them"
+    netlab: ArgumentParser = commands.add_parser("netlab", help=summary, description=_sentence(summary))
+    actions = netlab.add_subparsers(title="actions", metavar="ACTION", required=True)
+    up = _command(actions, "up", "netlab:up", "build the two hosts and the link (as root)")
+    shape = _command(actions, "shape", "netlab:shape", "change the link at once; what is not named stays (as root)")
+    down = _command(actions, "down", "netlab:down", "end what runs in the hosts and remove everything (as root)")
+    for command in (up, shape, down):
+        command.add_argument("--name", default="lab", metavar="N", help="of the network (default: lab)")
+    for command in (up, shape):
+        command.add_argument("--rtt", metavar="T", help="added round trip, half of it each way, such as 100ms")
+        command.add_argument("--jitter", metavar="T", help="of the round trip, up and down, such as 20ms")
+        command.add_argument("--rate", metavar="R", help="for each way, such as 50mbit, or unlimited")
+        command.add_argument("--loss", metavar="P", help="of the packets, for each way, such as 1%%")
+    up.add_argument("--subnet", metavar="RANGE", help="addresses (default: an unused range of 198.18.0.0/18)")
+    _add_json(_command(actions, "status", "netlab:status", "show the networks of this machine (as root)"))
 
 
 def _command(commands: Any, name: str, target: str, summary: str) -> ArgumentParser:

@@ -17,6 +17,7 @@ from tandem.generation.engine import Engine
 from tandem.generation.mixing import side_law
 from tandem.messages import Found, Message, Relevance, Score, Search
 from tandem.protocol.drafting import Forward, Prefill
+from tandem.protocol.hosts import ProfilerHost
 from tandem.protocol.spec import SessionSpec
 from tandem.retrieval.retriever import Retriever
 from tandem.side import SIDES, Side
@@ -64,11 +65,15 @@ class LocalSide:
 
 
 class LocalPair:
-    """A device and a cloud that share one loaded model (or not), for evaluation and tests."""
+    """A device and a cloud that share one loaded model (or not), for evaluation and tests.
+
+    As in the running system, the profilers live on from answer to answer.
+    """
 
     def __init__(self, engines: dict[Side, Engine], retrievers: dict[Side, Retriever], codec: Codec) -> None:
         self.engines, self.retrievers, self.codec = engines, retrievers, codec
         self._detokenizer = Detokenizer(engines[Side.DEVICE].tokenizer_json)
+        self._profilers = {side: ProfilerHost(side) for side in SIDES}
 
     def answer(
         self,
@@ -103,6 +108,8 @@ class LocalPair:
                 decode_s=decode_s,
                 seed=seed,
             )
+            for side in SIDES:
+                run.sides[side].profiler = self._profilers[side]
             outcome = run.run()
         finally:
             for reader in readers.values():

@@ -1,4 +1,4 @@
-"""Messages that overtook the `Begin` of their session, or came after its `End`: within a side, too, order is no promise.
+"""Messages that overtook the `Begin` of their session or came after its `End`: order is not promised within a side.
 
 Knows nothing of what a message says but its session.
 """

@@ -109,7 +109,10 @@ class QueueSession:
     def rejoin(self, incarnation: int, now_s: float) -> list[Send]:
         """Begin on a cloud whose draft queue was restarted; `incarnation` is new, 32 bits."""
         self._incarnation = incarnation
-        return [*map(self._begin, _LISTENERS), self.link.send(Rejoin(incarnation=incarnation), self.prefix, now_s)]
+        return [
+            *map(self._begin, _LISTENERS),
+            self.link.send(Rejoin(incarnation=incarnation), self.prefix, now_s),
+        ]
 
     def restarted(self, role: Role) -> list[Send]:
         """An actor of this side was started anew: it is given the session as it stands."""
@@ -319,7 +322,9 @@ class QueueSession:
         """Drafts of committed steps are needed no more."""
         for side in SIDES:
             self._drafts[side] = {key: kept for key, kept in self._drafts[side].items() if kept.step > step}
-        self._arrived_s = {key: at_s for key, at_s in self._arrived_s.items() if key[1] in self._drafts[key[0]]}
+        self._arrived_s = {
+            key: at_s for key, at_s in self._arrived_s.items() if key[1] in self._drafts[key[0]]
+        }
 
     def _begin(self, role: Role) -> Send:
         return Send(role, Begin(session=self.spec.session, spec=self.spec.to_json()))
@@ -466,7 +471,7 @@ class QueueSession:
         return [*sends, *(self.link.send(draft, self.prefix, now_s) for draft in own), *self._ask()]
 
     def _keep_held_drafts(self) -> None:
-        """The device may need any own draft that is held here, since it may be paired here before it is emitted anew."""
+        """The device may need any own draft that is held here: it may be paired here before it is emitted anew."""
         held, length = self._drafts[self.side], len(self.prefix)
         if not self.spec.drafts_travel_from(self.side):
             return

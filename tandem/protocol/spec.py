@@ -38,7 +38,9 @@ class SessionSpec:
     max_window: int = 16  # drafts past the last committed token, at most
     on_peer_loss: PeerLoss = "continue"
     peer_loss_margin_s: float = 1.0  # silence allowed beyond max(4 RTT, 0.5 s)
-    device_decode_line: tuple[float, ...] = ()  # of the offline profile (`profiler.line`); empty: there is none
+    device_decode_line: tuple[
+        float, ...
+    ] = ()  # of the offline profile (`profiler.line`); empty: there is none
     cloud_decode_line: tuple[float, ...] = ()
 
     @property

@@ -70,12 +70,16 @@ class WatchedRun(VirtualRun):
         shared = min(len(tokens), len(cloud.prefix))
         if tokens[:shared] != cloud.prefix.tokens[:shared]:
             step = common_length(tokens, cloud.prefix.tokens)
-            raise Broken(f"the cloud's step {step} is not the device's, and nothing was planted that explains it")
+            raise Broken(
+                f"the cloud's step {step} is not the device's, and nothing was planted that explains it"
+            )
 
     def _grow(self, tokens: Sequence[int]) -> None:
         known = len(self.committed)
         if tokens[:known] != self.committed:
-            raise Broken(f"the device's committed prefix changed at step {common_length(tokens, self.committed)}")
+            raise Broken(
+                f"the device's committed prefix changed at step {common_length(tokens, self.committed)}"
+            )
         self.committed = list(tokens)
         self._plant_due()
 
@@ -124,7 +128,8 @@ class WatchedRun(VirtualRun):
         """The same with another token, as other rounding errors would find it."""
         shift = self._slips.pop(decision.step)
         self.counts["slips"] += 1
-        self._excuse(self.sides[Side.CLOUD].queue.sessions[self.spec.session])
+        if (queue := self._queue(Side.CLOUD)) is not None:
+            self._excuse(queue)
         self.trace.add(self.now_s, "fault: slip", decision)
         target = (decision.target + shift) % VOCAB
         return replace(decision, target=target, device_accepted=False, cloud_accepted=False)
@@ -188,7 +193,9 @@ class WatchedRun(VirtualRun):
         alone_from = done.statistics.degraded_from
         if not self._is_answer_open():
             together = slice(None, alone_from)
-            if self.committed[together] != list(expected[together]) or (alone_from is None and len(told) != len(expected)):
+            if self.committed[together] != list(expected[together]) or (
+                alone_from is None and len(told) != len(expected)
+            ):
                 step = common_length(self.committed, expected)
                 raise Broken(f"the answer differs from the synchronous one at step {step}")
 
@@ -204,4 +211,6 @@ class WatchedRun(VirtualRun):
     def _is_answer_open(self) -> bool:
         """Whether a law that was computed anew, a little otherwise, may have been the first that the device saw."""
         is_rounded = any(self._world(side).rounded for side in SIDES)
-        return is_rounded and bool(self.counts["queue crashes"] or self.counts["slips"] or self.counts["losses"])
+        return is_rounded and bool(
+            self.counts["queue crashes"] or self.counts["slips"] or self.counts["losses"]
+        )

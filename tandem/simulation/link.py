@@ -29,7 +29,9 @@ class Link:
 
     def delay_at(self, now_s: float) -> float:
         """Delay of a frame sent now, without the random part, in seconds."""
-        return self.delay_s * (1.0 + self.wave * math.sin(2 * math.pi * now_s / WAVE_PERIOD_S + self.wave_phase))
+        return self.delay_s * (
+            1.0 + self.wave * math.sin(2 * math.pi * now_s / WAVE_PERIOD_S + self.wave_phase)
+        )
 
 
 class Wire:

@@ -83,9 +83,7 @@ def replay(
     """
     is_synchronous = strategy == "token-wise"
     placement = "device" if is_synchronous else strategy
-    spec = scripted_spec(
-        len(accepted), placement=placement, synchronous=is_synchronous, seed=seed, **changes
-    )
+    spec = scripted_spec(len(accepted), placement=placement, synchronous=is_synchronous, seed=seed, **changes)
     run = VirtualRun(
         spec,
         {side: Scripted(side, accepted) for side in SIDES},

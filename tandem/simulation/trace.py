@@ -9,7 +9,18 @@ from collections import deque
 from dataclasses import fields, is_dataclass
 from typing import Any
 
-_UNTOLD = {"session", "spec", "texts", "text", "sent_us", "echo_us", "held_us", "padding", "profile", "assumed"}
+_UNTOLD = {
+    "session",
+    "spec",
+    "texts",
+    "text",
+    "sent_us",
+    "echo_us",
+    "held_us",
+    "padding",
+    "profile",
+    "assumed",
+}
 _MAX_CHARS = 150
 
 
@@ -40,7 +51,11 @@ def _text(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.4g}"
     if is_dataclass(value):
-        told = [f"{each.name}={_text(getattr(value, each.name))}" for each in fields(value) if each.name not in _UNTOLD]
+        told = [
+            f"{each.name}={_text(getattr(value, each.name))}"
+            for each in fields(value)
+            if each.name not in _UNTOLD
+        ]
         return f"{type(value).__name__}({', '.join(told)})"
     if isinstance(value, tuple | list):
         return "[" + " ".join(map(_text, value)) + "]"

@@ -130,9 +130,9 @@ class VirtualRun:
             one_way_s = 0.0 if side is Side.DEVICE else self._wires[side].link.delay_s
             self.at(one_way_s, partial(self._open, side), side)
         while self._events and self.now_s < limit_s:
-            self.now_s, count, side, act = heapq.heappop(self._events)
-            if side is not None and (until_s := self.sides[side].stalled_until_s) > self.now_s:
-                heapq.heappush(self._events, (until_s, count, side, act))
+            self.now_s, count, host, act = heapq.heappop(self._events)
+            if host is not None and (until_s := self.sides[host].stalled_until_s) > self.now_s:
+                heapq.heappush(self._events, (until_s, count, host, act))
                 continue
             act()
             self.after_event()

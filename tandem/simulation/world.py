@@ -25,8 +25,8 @@ VOCAB = 16
 EOS = 3
 NEVER = 1 << 30
 """A length that no answer has."""
-ROUNDING = 0.05
-"""Relative size of planted rounding errors: far more than real ones, so that they show."""
+ROUNDING = 1.0
+"""Relative size of planted rounding errors, at most: far more than real ones, so that they show."""
 
 
 class CachedCodec:
@@ -94,7 +94,9 @@ class World:
         self._first_end = first_end
         self._is_rounding = is_rounding
         self._num_starts = 0
-        self._started_with: dict[tuple[int, ...], int] = {}  # by tokens: the start that computed their law first
+        self._started_with: dict[
+            tuple[int, ...], int
+        ] = {}  # by tokens: the start that computed their law first
 
     def retrieve(self, message: Search | Score) -> Message:
         """Documents, or a relevance that depends on the text."""

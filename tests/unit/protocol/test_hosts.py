@@ -426,7 +426,9 @@ def test_an_aggregator_decides_the_same_every_time_and_hands_over_when_told() ->
     (third,) = aggregator.receive(pair)
     assert third.message.next_aggregator is Side.CLOUD
     (fourth,) = aggregator.receive(pair)
-    assert fourth.message.next_aggregator is Side.DEVICE  # advice counts once: it may be long before it is back
+    assert (
+        fourth.message.next_aggregator is Side.DEVICE
+    )  # advice counts once: it may be long before it is back
     assert third.message.target == first.message.target
     assert aggregator.receive(Pair(session=2, generation=0, device=pair.device, cloud=pair.cloud)) == []
 
@@ -476,7 +478,9 @@ def test_the_verdict_hands_over() -> None:
             queue.receive(frame(sent, [7]), 0.3)
         for side in SIDES:
             of_side = draft(side, [7])
-            sends = queue.receive(Drafted(session=1, draft=of_side) if side is queue.side else frame(of_side, [7]), 0.4)
+            sends = queue.receive(
+                Drafted(session=1, draft=of_side) if side is queue.side else frame(of_side, [7]), 0.4
+            )
         assert len(to("aggregator", sends)) == asks
 
 
@@ -515,7 +519,9 @@ def test_a_restarted_cloud_queue_asks_for_one_resync() -> None:
     device.receive(frame(verdict(0, 7)), 0.1)
     (rejoin,) = bodies(cloud.reopen(spec(placement="cloud", max_new_tokens=9), 5, 1.0))
     assert rejoin == Rejoin(incarnation=5)
-    assert to("decoder", cloud.receive(frame(draft(Side.DEVICE, [7]), [7]), 1.1)) == []  # it knows nothing yet
+    assert (
+        to("decoder", cloud.receive(frame(draft(Side.DEVICE, [7]), [7]), 1.1)) == []
+    )  # it knows nothing yet
     assert Rejoin(incarnation=5) in bodies(cloud.tick(2.0))
     answer = bodies(device.receive(frame(rejoin), 1.1))
     assert Resync(aggregator=Side.CLOUD, tokens=(7,)) in answer

@@ -1,46 +1,76 @@
-"""Fixed placements: the scheduler keeps the side that the query names, whatever the profile says."""
+"""A scheduler estimates for whoever watches, and advises under greedy alone."""
 
 from __future__ import annotations
 
-from math import nan
+from math import inf, isfinite, nan
+from typing import Any
 
 import pytest
 
-from tandem.messages import Profile
+from tandem.messages import Estimate, Placement, Profile
+from tandem.protocol.sends import Send
 from tandem.protocol.spec import SessionSpec
 from tandem.scheduler.session import SchedulerSession
-from tandem.side import Side
+from tandem.side import SIDES, Side
 
 
-def profile(rtt_s: float, device_s: float, cloud_s: float) -> Profile:
-    return Profile(
-        session=1, device_decode_s=device_s, cloud_decode_s=cloud_s,
-        device_acceptance=0.9, cloud_acceptance=0.1, rtt_s=rtt_s,
-    )  # fmt: skip
+def profile(aggregator: Side = Side.DEVICE, **changes: Any) -> Profile:
+    """Remote drafts of the cloud mostly fail: the cloud should aggregate."""
+    values: dict[str, Any] = {
+        "session": 1, "step": 3, "aggregator": aggregator, "device_decode_s": 0.06, "cloud_decode_s": 0.06,
+        "device_acceptance": 0.95, "cloud_acceptance": 0.2, "rtt_s": 0.3, "rtt_average_s": 0.3,
+        "bytes_per_s": inf, "notes": (),
+    }  # fmt: skip
+    return Profile(**{**values, **changes})
 
 
-@pytest.mark.parametrize(
-    ("placement", "side"), [("device", Side.DEVICE), ("cloud", Side.CLOUD), ("mirror", Side.DEVICE)]
-)
-def test_a_fixed_placement_never_moves(placement: str, side: Side) -> None:
-    session = SchedulerSession(SessionSpec(session=1, query="q", seed=0, placement=placement))  # type: ignore[arg-type]
-    for seen in (profile(0.0, 1.0, 0.1), profile(0.3, 0.1, 1.0), profile(nan, nan, nan)):
-        assert session.observe(seen) == []
-        assert session.last_profile is seen
-    assert session.aggregator is side
+def session(placement: str, side: Side = Side.DEVICE) -> SchedulerSession:
+    return SchedulerSession(SessionSpec(session=1, query="q", seed=0, placement=placement), side)  # type: ignore[arg-type]
 
 
-class _Restless(SchedulerSession):
-    def _choose(self, profile: Profile) -> Side:
-        return Side.CLOUD if profile.rtt_s > 0.1 else Side.DEVICE
+def estimates(sends: list[Send]) -> list[Estimate]:
+    return [send.message for send in sends if send.to == "draft_queue"]
 
 
-def test_an_aggregator_hears_only_of_a_change() -> None:
-    session = _Restless(SessionSpec(session=1, query="q", seed=0))
-    sent = [session.observe(profile(rtt_s, 0.1, 0.1)) for rtt_s in (0.0, 0.3, 0.3, 0.0)]
-    assert [[(send.to, send.message.aggregator) for send in sends] for sends in sent] == [
-        [],
-        [("aggregator", Side.CLOUD)],
-        [],
-        [("aggregator", Side.DEVICE)],
-    ]
+def advice(sends: list[Send]) -> list[Side]:
+    assert all(isinstance(send.message, Placement) for send in sends if send.to == "aggregator")
+    return [send.message.aggregator for send in sends if send.to == "aggregator"]
+
+
+@pytest.mark.parametrize("placement", ["device", "cloud", "mirror", "random"])
+@pytest.mark.parametrize("side", SIDES)
+def test_other_placements_are_estimated_and_never_advised(placement: str, side: Side) -> None:
+    for seen in (profile(), profile(Side.CLOUD), profile(rtt_s=nan, device_decode_s=nan)):
+        sends = session(placement, side).observe(seen)
+        (estimate,) = estimates(sends)
+        assert advice(sends) == []
+        assert estimate.chosen is seen.aggregator
+        assert estimate.profile is seen
+
+
+def test_the_estimate_holds_eq_8() -> None:
+    (estimate,) = estimates(session("greedy").observe(profile()))
+    assert estimate.delta_z_s == pytest.approx(
+        (0.95 - 0.2) * 0.3
+    )  # equal decode times: (alpha^l - alpha^r) rtt
+    assert estimate.chosen is Side.CLOUD
+    assert estimate.assumed == ()
+
+
+def test_greedy_advises_its_own_aggregator_to_hand_over() -> None:
+    on_device = session("greedy", Side.DEVICE)
+    assert advice(on_device.observe(profile(Side.DEVICE))) == [Side.CLOUD]
+    assert advice(on_device.observe(profile(Side.DEVICE))) == [Side.CLOUD]  # repeated: it may be restarted
+
+
+def test_nothing_is_handed_over_by_a_side_that_should_keep_it() -> None:
+    on_cloud = session("greedy", Side.CLOUD)
+    assert Side.DEVICE not in advice(on_cloud.observe(profile(Side.CLOUD)))
+
+
+@pytest.mark.parametrize("bad", [nan, 0.0, inf, -1.0, 6.0])
+def test_gaps_leave_it_finite_and_are_named(bad: float) -> None:
+    seen = profile(device_decode_s=bad, device_acceptance=nan, rtt_s=bad)
+    (estimate,) = estimates(session("greedy").observe(seen))
+    assert isfinite(estimate.delta_z_s)
+    assert any("acceptance rate of the device" in sentence for sentence in estimate.assumed)
