@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
+from math import inf
 from typing import Any
 
 from tandem.aggregation.codec import Codec
@@ -35,6 +36,8 @@ from tandem.side import Side
 
 MAX_EARLY_FRAMES = 256
 """Frames kept for sessions that the peer has opened and this side not yet."""
+MEASURE_AGAIN_S = 60.0
+"""Between queries that probe the link; the profiler remembers meanwhile."""
 MAX_CLOSED_SESSIONS = 256
 """Ended sessions that are still answered for."""
 
@@ -47,12 +50,16 @@ class QueueHost:
         self.side = side
         self.sessions: dict[int, QueueSession] = {}
         self._finished = finished
+        self._measured_s = -inf  # when a query last probed the link
         self._early: list[LinkFrame] = []
         self._closed: OrderedDict[int, LinkFrame] = OrderedDict()
 
     def open(self, spec: SessionSpec, now_s: float) -> list[Send]:
         """A query starts; frames of the peer that came before it are taken in."""
-        session = QueueSession(spec, self.side, self._finished(spec), now_s)
+        measures = now_s - self._measured_s > MEASURE_AGAIN_S
+        if measures:
+            self._measured_s = now_s
+        session = QueueSession(spec, self.side, self._finished(spec), now_s, measures=measures)
         self.sessions[spec.session] = session
         early = [frame for frame in self._early if frame.session == spec.session]
         self._early = [frame for frame in self._early if frame.session != spec.session]

@@ -62,8 +62,6 @@ ABANDONED_S = 60.0
 Also the longest that a finished device waits for a cloud that lives but does not finish."""
 MAX_AHEAD = 256
 """Drafts, verdicts and claims further than this past the committed prefix are not buffered; resends bring them back."""
-ASK_AGAIN_S = 1.0
-"""Wait for a decision after which the pair is sent to the aggregator again."""
 _CANCELLED = "The query was cancelled."
 _DEVICE_FAILED = "The device could not go on."
 _FINISHED_ALONE = "The device finished alone."
@@ -73,7 +71,10 @@ _LISTENERS: tuple[Role, ...] = ("decoder", "aggregator", "profiler", "scheduler"
 class QueueSession:
     """The state of one query on one side."""
 
-    def __init__(self, spec: SessionSpec, side: Side, finished: Finished, now_s: float) -> None:
+    def __init__(
+        self, spec: SessionSpec, side: Side, finished: Finished, now_s: float, *, measures: bool = True
+    ) -> None:
+        """measures: probe round trip and bandwidth when the peer is first heard."""
         self.spec = spec
         self.side = side
         self.prefix = Prefix(spec.session)
@@ -92,9 +93,8 @@ class QueueSession:
         self._early: dict[int, Verdict] = {}
         self._claims: dict[int, bytes] = {}  # the peer's digests for counts not yet reached here
         self._asked: tuple[int, bytes] | None = None  # generation and prefix of the pair at the aggregator
-        self._waits_since_s = nan  # when a tick first saw that pair unanswered
         self._peer_done: tuple[int, bytes] | None = None  # what the peer's whole answer is: count and digest
-        self._has_probed = False
+        self._has_probed = not measures
         self._incarnation: int | None = None  # cloud: it was restarted and waits for a Resync
         self._adopted = 0  # cloud: the generation whose Resync was adopted last
         self._rejoined: set[int] = set()  # device: incarnations that a Resync has answered
@@ -155,7 +155,7 @@ class QueueSession:
         silence_s = self.link.silence_s(now_s)
         if self._is_abandoned(silence_s, now_s):
             return self._free()
-        sends = self.link.due(self.prefix, now_s, self._unacknowledged()) + self._ask_again(now_s)
+        sends = self.link.due(self.prefix, now_s, self._unacknowledged())
         if self._may_go_alone() and silence_s > self.link.loss_limit_s(self.spec.peer_loss_margin_s):
             sends += self._lose_peer(silence_s, now_s)
         return sends
@@ -243,19 +243,8 @@ class QueueSession:
             message = Lone(session=self.spec.session, generation=key[0], draft=device)
         else:
             return []
-        self._asked, self._waits_since_s = key, nan
+        self._asked = key
         return [Send("aggregator", message)]
-
-    def _ask_again(self, now_s: float) -> list[Send]:
-        """A pair is repeated if no decision comes: actor calls may overtake each other, and a pair its Begin."""
-        if self._asked != (self.link.generation, self.prefix.digest) or self.reason is not None:
-            return []
-        if self._waits_since_s != self._waits_since_s:
-            self._waits_since_s = now_s
-        if now_s - self._waits_since_s < ASK_AGAIN_S:
-            return []
-        self._asked = None
-        return self._ask()
 
     def _aggregates(self) -> bool:
         return self.is_alone or self.spec.placement == "mirror" or self.aggregator is self.side

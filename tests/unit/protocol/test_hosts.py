@@ -503,14 +503,12 @@ def test_a_restarted_aggregator_is_asked_again() -> None:
     assert again == pair
 
 
-def test_a_pair_without_a_decision_is_asked_again() -> None:
-    """It may have overtaken its Begin: actor calls are not ordered."""
+def test_the_next_query_probes_again_only_after_a_while() -> None:
     device = host()
-    device.open(spec(), 0.0)
-    device.receive(Drafted(session=1, draft=draft(Side.DEVICE)), 0.1)
-    (pair,) = to("aggregator", device.receive(frame(draft(Side.CLOUD)), 0.1))
-    assert to("aggregator", device.tick(0.2)) == to("aggregator", device.tick(0.9)) == []
-    assert to("aggregator", device.tick(1.3)) == [pair]
+    for number, (now_s, num_probes) in enumerate([(0.0, 2), (1.0, 0), (59.0, 0), (61.0, 2)], start=1):
+        device.open(spec(number), now_s)
+        sent = bodies(device.receive(frame(Heartbeat(), session=number), now_s))
+        assert [type(body) for body in sent] == [Probe] * num_probes
 
 
 def test_a_restarted_cloud_queue_asks_for_one_resync() -> None:
