@@ -71,11 +71,13 @@ def main() -> None:
     retrievers = {side: Retriever.open(bundled_index(side, embedder), embedder) for side in SIDES}
     codec = make_codec(config.codec.name, p=config.codec.p)
     pair = LocalPair(dict.fromkeys(SIDES, engine), retrievers, codec)
-    print("prediction: measured = expected within 4 standard errors; coupled >= Algorithm 1 above temperature 0")
+    print(
+        "prediction: measured = expected within 4 standard errors; coupled >= Algorithm 1 above temperature 0"
+    )
     result: dict[str, Any] = {}
     for temperature in (0.0, 0.7, 1.0):
         for rule in RULES:
-            spec = replace(spec_of(config), temperature=temperature, draft_rule=rule, on_peer_loss="wait")
+            spec = replace(spec_of(config), temperature=temperature, draft_rule=rule, placement="device")
             num_seeds = 1 if arguments.smoke or temperature == 0 else arguments.seeds
             found = result[f"T {temperature:g}, {rule}"] = row(pair, spec, num_seeds)
             print(

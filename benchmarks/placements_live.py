@@ -164,7 +164,9 @@ def at_rtt(rtt_s: float, questions: Sequence[str], num_runs: int, temperature: f
     rows = {name: summary([1e3 * value for value in values]) for name, values in paces.items()}
     for name, row in rows.items():
         answers = events[name]
-        counts = [event.statistics for answer in answers for event in answer[-1:] if hasattr(event, "statistics")]
+        counts = [
+            event.statistics for answer in answers for event in answer[-1:] if hasattr(event, "statistics")
+        ]
         num_tokens = sum(count.num_tokens for count in counts)
         row |= {
             "predicted": 1e3 * wanted[name],
@@ -229,7 +231,9 @@ def main() -> None:
     result: dict[str, Any] = {"floors_s": {side.value: floor_s for side, floor_s in FLOORS_S.items()}}
     for rtt_s in arguments.rtt:
         for temperature in arguments.temperature:
-            result[f"rtt {rtt_s:g} s, T {temperature:g}"] = at_rtt(rtt_s, questions, arguments.runs, temperature)
+            result[f"rtt {rtt_s:g} s, T {temperature:g}"] = at_rtt(
+                rtt_s, questions, arguments.runs, temperature
+            )
     if not arguments.smoke:
         result["without floors"] = without_floors(questions, arguments.runs)
     finish(result)

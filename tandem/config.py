@@ -55,7 +55,7 @@ class GenerationConfig:
     stop: tuple[str, ...] = setting((), "texts that end an answer")
     draft_rule: Literal["coupled", "algorithm1"] = setting("coupled", "how drafts are drawn and verified")
     placement: Literal["device", "cloud", "greedy", "mirror", "random"] = setting(
-        "device", "who aggregates; mirror is both, greedy moves it where a token costs less"
+        "mirror", "who aggregates; mirror is both, greedy moves it where a token costs less"
     )
     synchronous: bool = setting(
         False, "no draft before the previous token is committed (the token-wise loop)"

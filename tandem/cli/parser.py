@@ -144,16 +144,24 @@ def _fuzz(commands: Any) -> None:
 
 
 def _netlab(commands: Any) -> None:
-    summary = "build a bad network on this machine: two hosts with delay, jitter, loss and a rate between them"
+    summary = (
+        "build a bad network on this machine: two hosts with delay, jitter, loss and a rate between them"
+    )
     netlab: ArgumentParser = commands.add_parser("netlab", help=summary, description=_sentence(summary))
     actions = netlab.add_subparsers(title="actions", metavar="ACTION", required=True)
     up = _command(actions, "up", "netlab:up", "build the two hosts and the link (as root)")
-    shape = _command(actions, "shape", "netlab:shape", "change the link at once; what is not named stays (as root)")
-    down = _command(actions, "down", "netlab:down", "end what runs in the hosts and remove everything (as root)")
+    shape = _command(
+        actions, "shape", "netlab:shape", "change the link at once; what is not named stays (as root)"
+    )
+    down = _command(
+        actions, "down", "netlab:down", "end what runs in the hosts and remove everything (as root)"
+    )
     for command in (up, shape, down):
         command.add_argument("--name", default="lab", metavar="N", help="of the network (default: lab)")
     for command in (up, shape):
-        command.add_argument("--rtt", metavar="T", help="added round trip, half of it each way, such as 100ms")
+        command.add_argument(
+            "--rtt", metavar="T", help="added round trip, half of it each way, such as 100ms"
+        )
         command.add_argument("--jitter", metavar="T", help="of the round trip, up and down, such as 20ms")
         command.add_argument("--rate", metavar="R", help="for each way, such as 50mbit, or unlimited")
         command.add_argument("--loss", metavar="P", help="of the packets, for each way, such as 1%%")

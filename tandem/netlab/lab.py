@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -158,8 +157,8 @@ class NetLab:
     def _apply(self, state: State, shape: Shape) -> None:
         if state.kind == "host":
             direct.shape(state.layout, shape, self._run)
-        else:
-            self._router(state.layout).shape(shape)
+        elif state.router_pid is not None:
+            self._router(state.layout).shape(state.router_pid, shape)
 
     def current_shape(self) -> Shape:
         """The shape that was asked for last."""
@@ -276,10 +275,3 @@ def lab_names(folder: Path = FOLDER, run: Runner = tools.run) -> list[str]:
     """Every test network of this machine that is noted or that bears Tandem's mark."""
     noted = Store(folder).names()
     return sorted({*noted, *(name for name, _ in namespaces.marked(run))})
-
-
-def run_in(lab: NetLab, host: str, command: list[str], timeout_s: float) -> subprocess.CompletedProcess[str]:
-    """Runs a command in a host to its end."""
-    return subprocess.run(
-        [*lab.enter(host), *command], capture_output=True, text=True, timeout=timeout_s, check=False
-    )

@@ -124,7 +124,7 @@ def choose_subnet(wanted: IPv4Network | None, run: Runner, taken: Iterable[IPv4N
     clash = next(each for each in used if candidates[0].overlaps(each))
     raise NetLabError(
         f"A test network's addresses must be unused, but {candidates[0]} overlaps {clash}, which this machine uses; "
-        "give another range with --subnet, such as 10.99.0.0/24."
+        "give another range with --subnet, such as 172.31.99.0/24."
     )
 
 

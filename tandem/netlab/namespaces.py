@@ -111,7 +111,7 @@ def remove(layout: Layout, role: str, run: Runner, sleep: Sleep) -> int:
             f"Everything in {layout.namespace(role)} must end before it is removed, but process {left[0]} does not; "
             "look at what holds it, then try again."
         )
-    _wait_until_gone(found, sleep)
+    _wait_until_gone(found, sleep, is_reaping=role == "router")
     run(["ip", "netns", "delete", layout.namespace(role)])
     return len(found)
 
@@ -127,21 +127,23 @@ def _wait_until_empty(layout: Layout, role: str, run: Runner, sleep: Sleep) -> l
     return left
 
 
-def _wait_until_gone(pids: list[int], sleep: Sleep) -> None:
+def _wait_until_gone(pids: list[int], sleep: Sleep, *, is_reaping: bool) -> None:
     """A process leaves its namespace before it has quite ended; after this nothing of it is left, its memory included.
 
-    A zombie whose parent does not ask for it is the parent's affair.
+    is_reaping: take notice of the end of our own children, as a zombie stays otherwise. Those in the hosts belong
+    to whoever started them there and waits for their exit codes.
     """
     for _ in range(round(PATIENCE_S / POLL_S)):
-        for pid in pids:
+        for pid in pids if is_reaping else ():
             with contextlib.suppress(ChildProcessError):
                 os.waitpid(pid, os.WNOHANG)
-        if not any(_is_running(pid) for pid in pids):
+        if not any(is_running(pid) for pid in pids):
             return
         sleep(POLL_S)
 
 
-def _is_running(pid: int) -> bool:
+def is_running(pid: int) -> bool:
+    """Whether a process is there and more than a zombie."""
     try:
         after_name = Path(f"/proc/{pid}/stat").read_text("utf-8").rpartition(")")[2]
     except (FileNotFoundError, ProcessLookupError):

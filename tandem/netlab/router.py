@@ -11,12 +11,11 @@ from __future__ import annotations
 import os
 import re
 import shlex
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
 from tandem.errors import NetLabError
-from tandem.netlab import tools
+from tandem.netlab import namespaces, tools
 from tandem.netlab.direct import add_neighbour
 from tandem.netlab.layout import HOSTS, INTERFACE, Layout, other
 from tandem.netlab.shape import Shape
@@ -129,29 +128,38 @@ class Router:
         self._init.write_text(init_script(self._layout, netem), "utf-8")
         self._init.chmod(0o700)
         os.mkfifo(self._console, 0o600)
-        process = self._start(kernel)
+        pid = self._start(kernel)
         until_s = self._clock() + BOOT_S
         while _READY not in self._said():
-            if process.poll() is not None or self._clock() > until_s:
+            has_ended = os.waitpid(pid, os.WNOHANG) != (0, 0)
+            if has_ended or self._clock() > until_s:
                 raise NetLabError(
-                    f"The router must be ready within {BOOT_S:g} s, but it "
-                    f"{'is not' if process.poll() is None else 'ended'}; its last words: {_last(self._said())}"
+                    f"The router must be ready within {BOOT_S:g} s, but it {'ended' if has_ended else 'is not'}; "
+                    f"its last words: {_last(self._said())}"
                 )
             self._sleep(BOOT_POLL_S)
-        return process.pid
+        return pid
 
-    def _start(self, kernel: str) -> subprocess.Popen[bytes]:
+    def _start(self, kernel: str) -> int:
         """The process, in a session of its own. It holds both ends of its console, which therefore never ends."""
-        enter = [tools.located("ip"), "netns", "exec", self._layout.namespace("router")]
+        enter = [
+            tools.located("ip"),
+            "netns",
+            "exec",
+            self._layout.namespace("router"),
+            tools.located(kernel),
+        ]
         console = os.open(self._console, os.O_RDWR)
         log = os.open(self._log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        files = [
+            (os.POSIX_SPAWN_DUP2, console, 0),
+            (os.POSIX_SPAWN_DUP2, log, 1),
+            (os.POSIX_SPAWN_DUP2, log, 2),
+        ]
         try:
-            return subprocess.Popen(
-                [*enter, tools.located(kernel), *self._arguments()],
-                stdin=console,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
+            # Not a Popen, which would complain when it is forgotten: the router outlives this process.
+            return os.posix_spawn(
+                enter[0], [*enter, *self._arguments()], {"PATH": tools.PATH}, file_actions=files, setsid=True
             )
         finally:
             os.close(console)
@@ -164,8 +172,16 @@ class Router:
         own = [f"umid={self._layout.namespace('router')}", f"uml_dir={self._folder}/"]
         return [f"mem={MEMORY}", *files, *own, *taps, "panic=-1", "con=null", "con0=fd:0,fd:1"]
 
-    def shape(self, wanted: Shape) -> None:
-        """Shapes both ways and returns when that is done. Raises NetLabError if the router refuses or is silent."""
+    def shape(self, pid: int, wanted: Shape) -> None:
+        """Shapes both ways and returns when that is done; pid: the router's.
+
+        Raises NetLabError if it is gone, refuses or is silent.
+        """
+        if not namespaces.is_running(pid):
+            raise NetLabError(
+                f"The router of {self._layout.name!r} must be running, but it is not; start the network anew with "
+                f"`tandem netlab down --name {self._layout.name}` and `up`."
+            )
         self._shorten_log()
         start = self._log.stat().st_size
         # `tc` has no echo: a word that it does not know comes back in its complaint, behind all that it did before.
@@ -185,13 +201,9 @@ class Router:
 
     def _tell(self, text: str) -> None:
         """Writes to the console in one piece, so that two processes cannot mix their lines."""
-        try:
-            console = os.open(self._console, os.O_WRONLY | os.O_NONBLOCK)
-        except OSError as error:
-            raise NetLabError(
-                f"The router of {self._layout.name!r} must be running, but it is not; start the network anew with "
-                f"`tandem netlab down --name {self._layout.name}` and `up`."
-            ) from error
+        console = os.open(
+            self._console, os.O_RDWR | os.O_NONBLOCK
+        )  # also for reading, so that opening never waits
         try:
             os.write(console, text.encode())
         finally:

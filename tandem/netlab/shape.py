@@ -64,7 +64,7 @@ class Shape:
         if self.rate_bits_per_s is None:
             return UNLIMITED_QUEUE_PACKETS
         one_way_s = (self.rtt_s + self.jitter_s) / 2
-        return QUEUE_PACKETS + math.ceil(one_way_s * self.rate_bits_per_s / PACKET_BITS)
+        return QUEUE_PACKETS + math.ceil(round(one_way_s * self.rate_bits_per_s / PACKET_BITS, 6))
 
     def netem(self) -> list[str]:
         """What follows `tc qdisc replace dev X root netem`, for one way.

@@ -27,6 +27,7 @@ Kind: TypeAlias = Literal["host", "router"]
 """Whose netem shapes the link: this machine's kernel, or the User-Mode-Linux router."""
 
 _VERSION = 1
+_ATTEMPTS = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,16 +105,20 @@ class Store:
 
     def _lock(self) -> int:
         """The folder, locked; it is opened again if whoever had the lock before us removed it."""
-        while True:
+        for _ in range(_ATTEMPTS):
             try:
                 self._folder.mkdir(parents=True, exist_ok=True)
                 handle = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY)
-            except FileNotFoundError:
+            except (FileNotFoundError, FileExistsError):
                 continue
             fcntl.flock(handle, fcntl.LOCK_EX)
-            if self._folder.exists() and self._folder.stat().st_ino == os.fstat(handle).st_ino:
-                return handle
+            with contextlib.suppress(FileNotFoundError):
+                if self._folder.stat().st_ino == os.fstat(handle).st_ino:
+                    return handle
             os.close(handle)
+        raise NetLabError(
+            f"{self._folder} must be a folder, but it cannot be made or opened; look what is there."
+        )
 
     def _file(self, name: str) -> Path:
         return self._folder / f"{Layout(name).name}.json"

@@ -25,6 +25,7 @@ PACKAGES = {
 }
 """Program -> Debian package that brings it."""
 
+PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
 TIMEOUT_S = 30.0
 
 
@@ -65,7 +66,7 @@ def located(program: str) -> str:
 
 def find(program: str) -> str | None:
     """Where a program is, also outside of a plain user's PATH; None if nowhere."""
-    return shutil.which(program) or shutil.which(program, path="/usr/sbin:/usr/bin:/sbin:/bin")
+    return shutil.which(program) or shutil.which(program, path=PATH)
 
 
 def require() -> None:

@@ -28,14 +28,16 @@ RTT_AVERAGE_SHARE = 0.1
 
 
 def draft_window(rtt_s: float, own_decode_s: float, peer_decode_s: float) -> int:
-    """W = ceil((rtt + c_own) / max(c)) + 1: drafts that keep both sides busy for one round trip.
+    """W = ceil((rtt + c_own) / max(c)) + 2: drafts that keep both sides busy for one round trip.
+
+    One more than needed at an even pace: after a rejection the faster side has to catch up with the slower one.
 
     Values in seconds. What is not yet measured counts as "no wait": window 2.
     """
     if not (isfinite(rtt_s) and isfinite(own_decode_s)) or own_decode_s <= 0:
         return 2
     slower_s = max(own_decode_s, peer_decode_s) if isfinite(peer_decode_s) else own_decode_s
-    return ceil((rtt_s + own_decode_s) / slower_s) + 1
+    return ceil((rtt_s + own_decode_s) / slower_s) + 2
 
 
 @dataclass(slots=True)

@@ -23,7 +23,7 @@ class AggregatorSession:
     def __init__(self, spec: SessionSpec, side: Side, codec: Codec) -> None:
         self.spec = spec
         self._side = side
-        self._advice: Side | None = None  # of the scheduler: who shall aggregate from the next decision on
+        self._advice: Side | None = None  # of the scheduler: who shall aggregate after a remote rejection
         self._codec = codec
         self._rule = draft_rule(spec.draft_rule, spec.temperature)
 
@@ -37,6 +37,7 @@ class AggregatorSession:
             seed=self.spec.seed,
             step=pair.device.step,
         )
+        remote_accepted = found.cloud_accepted if self._side is Side.DEVICE else found.device_accepted
         return Decision(
             session=pair.session,
             generation=pair.generation,
@@ -47,7 +48,7 @@ class AggregatorSession:
             cloud_accepted=found.cloud_accepted,
             device_acceptance=found.acceptance_device,
             cloud_acceptance=found.acceptance_cloud,
-            next_aggregator=self._next_aggregator(pair.device.step + 1),
+            next_aggregator=self._next_aggregator(pair.device.step + 1, remote_accepted),
         )
 
     def decide_alone(self, lone: Lone) -> Decision:
@@ -69,15 +70,17 @@ class AggregatorSession:
         )
 
     def advise(self, aggregator: Side) -> None:
-        """Who shall aggregate next, from the scheduler; it counts until this side hands over."""
+        """Who shall aggregate after a rejection of the remote draft, from the scheduler; until told otherwise."""
         self._advice = aggregator
 
-    def _next_aggregator(self, step: int) -> Side:
+    def _next_aggregator(self, step: int, remote_accepted: bool) -> Side:
+        """Who decides `step`. Greedy hands over only where the other side's draft was rejected: the verdict must go
+        there anyway, and until then nothing is lost by staying.
+        """
         match self.spec.placement:
             case "random":
                 return random_side(self.spec.seed, step)
             case "greedy":
-                advised, self._advice = self._advice, None
-                return self._side if advised is None else advised
+                return self._side if remote_accepted or self._advice is None else self._advice
             case _:
                 return self.spec.first_aggregator

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 from tandem.side import Side
 
-HORIZON = 16
-"""Tokens over which an estimate is expected to hold: what a switch costs is weighed against so many tokens' gain."""
+HORIZON = 3
+"""Tokens of Eq. (8)'s gain that a switch is weighed with: few, since a switch is taken back at the next rejection."""
 
 
 def token_s(c_l: float, c_r: float, alpha_r: float, rtt_s: float) -> float:
@@ -76,12 +76,26 @@ class Situation:
         return token_s(self.decode_s[aggregator], self.decode_s[other], self.acceptance[other], self.rtt_s)
 
 
-def choose(situation: Situation, aggregator: Side, *, horizon: int = HORIZON) -> Side:
-    """Who shall aggregate next; Eq. (6) with hysteresis.
+def switch_s(situation: Situation, aggregator: Side) -> float:
+    """What it costs, in seconds, to move the aggregator where a remote draft was just rejected; below 0: it saves.
 
-    NOT in the paper: it switches as soon as the sign of Eq. (8) changes. The new aggregator decides its first step
-    when the verdict has reached it, half a round trip later than the old one could have; so a switch is made only
-    if `horizon` tokens gain more than that.
+    NOT in the paper. The verdict goes to the remote side in any case, and that side needs it to draft on. If it
+    aggregates there, the next pair is complete half a round trip after the verdict was sent; if the aggregator stays,
+    the new draft must come back first. A slower aggregator's side makes up for part of that wait: it drafts ahead
+    meanwhile, and until the next rejection the pairs follow each other at the faster side's pace.
+    """
+    c_l, c_r = situation.decode_s[aggregator], situation.decode_s[aggregator.other]
+    stall_s = max(c_l, c_r + situation.rtt_s) - max(c_l, c_r)
+    rejections_per_token = 2.0 - sum(situation.acceptance.values())
+    ahead_s = max(0.0, c_l - c_r) / max(rejections_per_token, 0.02)
+    return situation.rtt_s / 2 - max(0.0, stall_s - ahead_s)
+
+
+def choose(situation: Situation, aggregator: Side, *, horizon: int = HORIZON) -> Side:
+    """Who shall aggregate once a remote draft is rejected; Eq. (6), with the switch itself weighed in.
+
+    NOT in the paper: it switches as soon as the sign of Eq. (8) changes, after any step. While remote drafts are
+    accepted nothing is gained by a switch; where one is rejected the switch saves half a round trip (`switch_s`).
     """
     gain_s = situation.delta_z_s if aggregator is Side.DEVICE else -situation.delta_z_s
-    return aggregator.other if gain_s * horizon > situation.rtt_s / 2 else aggregator
+    return aggregator.other if gain_s * horizon > switch_s(situation, aggregator) else aggregator

@@ -1,7 +1,8 @@
 """One session's scheduler: from the profiler's estimates to the side that shall aggregate next.
 
-Each side has one. It advises its own aggregator, and only while that one aggregates: the advice rides in the next
-verdict. It stands beside the path of a token, never on it. Knows nothing of drafts or frames.
+Each side has one. It tells its own aggregator where to hand over once a remote draft is rejected; that stands until
+it is told otherwise, also while the other side aggregates. It stands beside the path of a token, never on it. Knows
+nothing of drafts or frames.
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ class SchedulerSession:
         self.side = side
 
     def observe(self, profile: Profile) -> list[Send]:
-        """Take new estimates in: an Estimate for whoever watches, and a Placement where the own side should hand over.
+        """Take new estimates in: an Estimate for whoever watches and, under greedy, a Placement for the aggregator.
 
-        The advice is repeated while it stands, for a decision may be overtaken by a Resync.
+        The advice is repeated with every profile, for an aggregator may have been restarted.
         """
         now, assumed = situation(profile)
         is_greedy = self.spec.placement == "greedy"
@@ -37,6 +38,7 @@ class SchedulerSession:
             assumed=assumed,
         )
         sends = [Send("draft_queue", estimate)]
-        if chosen is not profile.aggregator and profile.aggregator is self.side:
-            sends.append(Send("aggregator", Placement(session=self.spec.session, aggregator=chosen)))
+        if is_greedy:
+            advised = choose(now, self.side)
+            sends.append(Send("aggregator", Placement(session=self.spec.session, aggregator=advised)))
         return sends

@@ -47,6 +47,11 @@ def test_algorithm1_is_a_function_of_the_seed_too(rag: Tandem) -> None:
     for seed in range(5):
         answers = {
             rag.query(question, seed=seed, temperature=1.0, draft_rule="algorithm1", **options).token_ids
-            for options in ({"synchronous": True}, {}, {"placement": "cloud"})
+            for options in (
+                {"placement": "device", "synchronous": True},
+                {"placement": "device"},
+                {"placement": "cloud"},
+                {"placement": "greedy"},
+            )
         }
         assert len(answers) == 1

@@ -229,6 +229,8 @@ def test_what_a_number_need_not_be() -> None:
     assert decode(encode(draft(log_weight=-math.inf))).log_weight == -math.inf
 
 
-@pytest.mark.parametrize(("share", "number"), [(0.0, 0), (1.0, 127), (0.5, 64), (math.nan, 0), (-1.0, 0), (9.0, 127)])
+@pytest.mark.parametrize(
+    ("share", "number"), [(0.0, 0), (1.0, 127), (0.5, 64), (math.nan, 0), (-1.0, 0), (9.0, 127)]
+)
 def test_a_probability_fits_in_a_byte(share: float, number: int) -> None:
     assert messages.in_127ths(share) == number

@@ -38,8 +38,8 @@ Statistics
   time       first token after 0.50 s, then 40 ms each
   accepted   device 100 %, cloud 80 %
   link       100 bytes out and 90 in per token, RTT 1.2 ms
-  placement  device
-  verdicts   device 5, cloud 0; 0 handovers
+  placement  mirror
+  verdicts   each side reached all 5 by itself
   seed       7
 """
 
@@ -229,7 +229,7 @@ def test_a_lost_peer_and_a_switch_are_told(tandem: FakeTandem, capsys: pytest.Ca
         PeerEvent(step=5, is_alone=False),
         DoneEvent(reason="length", statistics=statistics(degraded_from=2)),
     ]
-    assert main(["ask", QUESTION]) == 0
+    assert main(["ask", QUESTION, "--set", "generation.placement=device"]) == 0
     shown = capsys.readouterr()
     assert "cloud      lost at token 2, the device goes on alone" in shown.err
     assert "cloud      back at token 5" in shown.err
@@ -299,7 +299,7 @@ def test_many_handovers_are_counted_rather_than_listed(
     tokens = [token(step, " yes") for step in range(7)]
     last = PlacementEvent(step=7, aggregator=Side.DEVICE)  # of no token
     tandem.script = [*tokens, *switches, last, DoneEvent(reason="eos", statistics=statistics())]
-    assert main(["ask", QUESTION]) == 0
+    assert main(["ask", QUESTION, "--set", "generation.placement=random"]) == 0
     shown = capsys.readouterr().out
     assert "device from token 1, cloud from token 2, device from token 3, and 3 more\n" in shown
     assert "; 6 handovers\n" in shown
@@ -320,8 +320,8 @@ def test_timeline_and_plot(tandem: FakeTandem, capsys: pytest.CaptureFixture[str
     assert "plot       out.svg\n" in shown.err
     written = json.loads(Path("out.json").read_text("utf-8"))
     assert len(written["tandem"]["steps"]) == 5
-    assert written["tandem"]["placement"] == "device"
-    assert "5 tokens, placement device, seed 7" in Path("out.svg").read_text("utf-8")
+    assert written["tandem"]["placement"] == "mirror"
+    assert "5 tokens, placement mirror, seed 7" in Path("out.svg").read_text("utf-8")
 
 
 def test_a_failed_answer_has_a_timeline_as_far_as_it_went(tandem: FakeTandem) -> None:

@@ -18,11 +18,11 @@ from tandem.side import Side
 @pytest.mark.parametrize(
     ("rtt_s", "own_s", "peer_s", "window"),
     [
-        (0.0, 0.03, 0.03, 2),
-        (0.25, 0.05, 0.05, 7),  # 6 drafts fill (rtt + c) / c, and one more
-        (0.25, 0.05, 0.5, 2),  # the slower side sets the pace
-        (0.25, 0.5, 0.05, 3),
-        (0.25, 0.05, nan, 7),  # the peer's speed is not known yet
+        (0.0, 0.03, 0.03, 3),
+        (0.25, 0.05, 0.05, 8),  # 6 drafts fill (rtt + c) / c, and two more
+        (0.25, 0.05, 0.5, 3),  # the slower side sets the pace
+        (0.25, 0.5, 0.05, 4),
+        (0.25, 0.05, nan, 8),  # the peer's speed is not known yet
         (nan, 0.05, 0.05, 2),
         (inf, 0.05, 0.05, 2),
         (0.3, nan, 0.05, 2),
@@ -30,7 +30,7 @@ from tandem.side import Side
     ],
 )
 def test_the_window(rtt_s: float, own_s: float, peer_s: float, window: int) -> None:
-    """W = ceil((rtt + c_own) / max(c)) + 1."""
+    """W = ceil((rtt + c_own) / max(c)) + 2."""
     assert draft_window(rtt_s, own_s, peer_s) == window
 
 
@@ -50,7 +50,7 @@ def test_every_step_goes_to_the_scheduler_and_a_changed_window_to_the_decoder() 
     session = ProfilerSession(SessionSpec(session=1, query="q", seed=0), Side.DEVICE)
     first = session.observe(observation())
     assert [send.to for send in first] == ["scheduler", "decoder"]
-    assert windows(first) == [5]  # (0.3 + 0.05) / 0.1, rounded up, and one
+    assert windows(first) == [6]  # (0.3 + 0.05) / 0.1, rounded up, and two
     assert [send.to for send in session.observe(observation())] == ["scheduler"]
     assert windows(session.observe(observation(rtt_s=30.0))) != []
 
@@ -59,7 +59,7 @@ def test_own_and_peer_are_the_sides() -> None:
     """A cloud's own decode time is the cloud's."""
     spec = SessionSpec(session=1, query="q", seed=0)
     slow_own = ProfilerSession(spec, Side.CLOUD).observe(observation(cloud_decode_s=0.3, device_decode_s=0.1))
-    assert windows(slow_own) == [3]  # (0.3 + 0.3) / 0.3 and one
+    assert windows(slow_own) == [4]  # (0.3 + 0.3) / 0.3 and two
 
 
 def test_what_was_not_seen_is_nan() -> None:
@@ -96,7 +96,9 @@ def test_an_outlier_is_taken_for_less_and_said_so() -> None:
     for step in range(5):
         session.observe(observation(step=step))
     (profile,) = [
-        send.message for send in session.observe(observation(step=5, cloud_decode_s=10.0)) if send.to == "scheduler"
+        send.message
+        for send in session.observe(observation(step=5, cloud_decode_s=10.0))
+        if send.to == "scheduler"
     ]
     assert profile.cloud_decode_s < 0.15
     assert profile.notes == (

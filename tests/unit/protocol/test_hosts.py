@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from math import nan
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tandem.errors import TandemError
@@ -47,7 +49,7 @@ from tandem.protocol.queue import ABANDONED_S, LINGER_S, MAX_AHEAD
 from tandem.protocol.sends import Send
 from tandem.protocol.spec import SessionSpec
 from tandem.side import SIDES, Side
-from tests.unit.simulation.world import CODEC, law
+from tests.unit.simulation.world import CODEC, VOCAB, law
 
 
 def spec(session: int = 1, **changes: Any) -> SessionSpec:
@@ -77,6 +79,14 @@ def draft(side: Side, tokens: Any = (), epoch: int = 0, session: int = 1) -> Dra
         side=side, step=len(tokens), epoch=epoch, digest=Prefix(session, tokens).digest,
         log_weight=0.0, decode_us=30, law=law(0, side, tuple(tokens), ()),
     )  # fmt: skip
+
+
+def certain(side: Side, token: int) -> Draft:
+    """A draft of a law with one token; the device's weighs a little more."""
+    dense = np.zeros(VOCAB)
+    dense[token] = 1.0
+    log_weight = 0.5 if side is Side.DEVICE else 0.0
+    return replace(draft(side), law=CODEC.encode(dense), log_weight=log_weight)
 
 
 def verdict(step: int, target: int) -> Verdict:
@@ -424,11 +434,13 @@ def test_an_aggregator_decides_the_same_every_time_and_hands_over_when_told() ->
     assert (first.message.generation, first.message.digest) == (4, Prefix(1).digest)
     aggregator.receive(Placement(session=1, aggregator=Side.CLOUD))
     (third,) = aggregator.receive(pair)
-    assert third.message.next_aggregator is Side.CLOUD
-    (fourth,) = aggregator.receive(pair)
-    assert (
-        fourth.message.next_aggregator is Side.DEVICE
-    )  # advice counts once: it may be long before it is back
+    assert third.message.next_aggregator is Side.DEVICE, "the cloud's draft was accepted: nothing is gained"
+    rejected = Pair(session=1, generation=4, device=certain(Side.DEVICE, 6), cloud=certain(Side.CLOUD, 7))
+    (fourth,) = aggregator.receive(rejected)
+    assert not fourth.message.cloud_accepted
+    assert fourth.message.next_aggregator is Side.CLOUD
+    aggregator.receive(Placement(session=1, aggregator=Side.DEVICE))
+    assert aggregator.receive(rejected)[0].message.next_aggregator is Side.DEVICE
     assert third.message.target == first.message.target
     assert aggregator.receive(Pair(session=2, generation=0, device=pair.device, cloud=pair.cloud)) == []
 
@@ -538,4 +550,4 @@ def test_what_one_query_showed_is_where_the_next_begins() -> None:
     )  # fmt: skip
     profiler.receive(Observations(session=1, steps=(seen,)))
     (window,) = profiler.receive(Begin(session=2, spec=spec(2).to_json()))
-    assert window.message == Window(session=2, size=8)  # ceil((0.3 + 0.05) / 0.05) + 1
+    assert window.message == Window(session=2, size=9)  # ceil((0.3 + 0.05) / 0.05) + 2

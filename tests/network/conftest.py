@@ -1,0 +1,98 @@
+"""Networks for tests, and the proof that nothing of them is left. Needs root, iproute2, ping, and netem somewhere."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tandem.errors import NetLabError
+from tandem.netlab import router, tools
+from tandem.netlab.lab import NetLab
+from tandem.netlab.layout import PREFIX
+from tandem.netlab.state import FOLDER
+
+HERE = Path(__file__).parent
+
+
+def why_not() -> str:
+    """Why this machine cannot run these tests; empty if it can."""
+    try:
+        tools.require()
+        if tools.find("ping") is None:
+            return "no ping: apt-get install iputils-ping"
+        tools.run(["unshare", "--net", "true"])
+        if not has_netem():
+            router.module()
+    except NetLabError as error:
+        return str(error)
+    return ""
+
+
+def has_netem() -> bool:
+    """Whether this machine's own kernel has netem."""
+    try:
+        tools.run(["unshare", "--net", "tc", "qdisc", "add", "dev", "lo", "root", "netem", "delay", "0us"])
+    except NetLabError:
+        return False
+    return True
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skips what is in this folder, with the reason, where it cannot run."""
+    mine = [item for item in items if HERE in item.path.parents]
+    reason = why_not() if mine else ""
+    for item in mine:
+        if reason:
+            item.add_marker(pytest.mark.skip(reason=reason))
+
+
+def unique(name: str) -> str:
+    """A network's name that no other run of the tests uses."""
+    return f"{name}-{os.getpid()}"
+
+
+def traces_of(name: str) -> dict[str, Any]:
+    """Everything on this machine that could be left of a network."""
+    links = json.loads(tools.run(["ip", "-json", "link", "show"]))
+    routes = tools.run(["ip", "route", "show"])
+    return {
+        "namespaces": [
+            each for each in tools.run(["ip", "netns", "list"]).split() if f"{PREFIX}{name}-" in each
+        ],
+        "links": sorted(link["ifname"] for link in links),
+        "routes": routes,
+        "mounts": [
+            line
+            for line in Path("/proc/mounts").read_text("utf-8").splitlines()
+            if f"{PREFIX}{name}-" in line
+        ],
+        "files": sorted(str(file) for file in FOLDER.glob(f"{name}*")),
+        "folders": (FOLDER.parent.exists(), FOLDER.exists()),
+        "processes": [pid for pid, command in commands() if f"{PREFIX}{name}-" in command],
+    }
+
+
+def commands() -> Iterator[tuple[int, str]]:
+    """Every process of this machine with its command line."""
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            yield (
+                int(folder.name),
+                (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode("utf-8", "replace"),
+            )
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+
+
+def run_in(lab: NetLab, host: str, *command: str, timeout_s: float = 30) -> str:
+    """Runs a command in a host and gives its stdout."""
+    done = subprocess.run(
+        [*lab.enter(host), *command], capture_output=True, text=True, timeout=timeout_s, check=False
+    )
+    return done.stdout

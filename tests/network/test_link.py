@@ -1,0 +1,134 @@
+"""The link does what it was asked to do, as ping and TCP see it. One network for all of this file."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tandem.netlab import bundled, play
+from tandem.netlab.lab import NetLab
+from tandem.netlab.shape import Shape
+from tandem.netlab.trace import Trace, TraceRow
+from tests.network import pings
+from tests.network.conftest import run_in, traces_of, unique
+
+STREAM = str(Path(__file__).with_name("stream.py"))
+
+
+@pytest.fixture(scope="module")
+def lab() -> Iterator[NetLab]:
+    """A network that is up; nothing may be left of it afterwards."""
+    built = NetLab(unique("link"))
+    before = traces_of(built.name)
+    with built.while_up():
+        yield built
+    assert traces_of(built.name) == before
+
+
+@pytest.fixture(autouse=True)
+def plain_link(lab: NetLab) -> None:
+    lab.shape(Shape())
+
+
+@pytest.mark.parametrize("rtt_ms", [0, 100, 300])
+def test_the_measured_rtt_is_the_injected_one(lab: NetLab, rtt_ms: int) -> None:
+    lab.shape(Shape(rtt_s=rtt_ms / 1e3))
+    rtts_ms = [1e3 * reply.rtt_s for reply in pings.finish(pings.start(lab, 21, 0.05))]
+    assert len(rtts_ms) == 21
+    assert abs(statistics.median(rtts_ms) - rtt_ms) <= 0.03 * rtt_ms + 1
+
+
+def test_jitter_spreads_round_trips_up_and_down(lab: NetLab) -> None:
+    lab.shape(Shape(rtt_s=0.1, jitter_s=0.02))
+    rtts_s = [reply.rtt_s for reply in pings.finish(pings.start(lab, 60, 0.02))]
+    assert min(rtts_s) >= 0.079
+    assert (
+        max(rtts_s) - min(rtts_s) > 0.015
+    )  # 60 sums of two uniforms, 40 ms wide: less has a chance below 1e-9
+    assert statistics.mean(rtts_s) == pytest.approx(0.1, abs=0.008)
+
+
+def test_a_new_shape_holds_at_once_while_traffic_flows(lab: NetLab) -> None:
+    lab.shape(Shape(rtt_s=0.02))
+    process = pings.start(lab, 60, 0.02)
+    time.sleep(0.5)
+    asked_s = time.time()
+    lab.shape(Shape(rtt_s=0.12))
+    took_s = time.time() - asked_s
+    replies = pings.finish(process)
+    assert took_s < 0.2
+    assert len(replies) == 60
+    before = [reply.rtt_s for reply in replies if reply.sent_s < asked_s - 0.05]
+    after = [reply.rtt_s for reply in replies if reply.sent_s > asked_s + 0.2]
+    assert statistics.median(before) == pytest.approx(0.02, abs=0.0016)
+    assert statistics.median(after) == pytest.approx(0.12, abs=0.0046)
+
+
+def test_a_link_that_goes_away_returns(lab: NetLab) -> None:
+    there, gone = Shape(rtt_s=0.02), Shape(rtt_s=0.02, loss=1.0)
+    trace = Trace("short outage", (TraceRow(0, there), TraceRow(0.6, gone), TraceRow(1.6, there)))
+    process = pings.start(lab, 140, 0.02)
+    time.sleep(0.1)
+    start_s = time.time()
+    applied = list(play(lab, trace, time.monotonic, time.sleep))
+    replies = pings.finish(process)
+    assert [row.time_s for row in applied] == pytest.approx([0, 0.6, 1.6], abs=0.2)
+    gone_s, back_s = start_s + 0.8, start_s + 1.55
+    assert not [reply for reply in replies if gone_s < reply.sent_s < back_s]
+    assert len([reply for reply in replies if reply.sent_s < start_s + 0.55]) > 15
+    assert len([reply for reply in replies if reply.sent_s > start_s + 1.8]) > 15
+
+
+def test_loss_is_a_share_of_the_packets_each_way(lab: NetLab) -> None:
+    lab.shape(Shape(loss=0.3))
+    replies = pings.finish(pings.start(lab, 300, 0.003, patience_s=0.3))
+    # Each of 300 comes back with probability 0.49; 6 standard deviations are 52: false alarm about 2e-9.
+    assert 147 - 52 < len(replies) < 147 + 52
+
+
+@pytest.mark.parametrize(("rate_mbit", "sender"), [(5, "device"), (50, "cloud")])
+def test_a_rate_is_kept(lab: NetLab, rate_mbit: int, sender: str) -> None:
+    receiver = "cloud" if sender == "device" else "device"
+    lab.shape(Shape(rtt_s=0.02, rate_bits_per_s=rate_mbit * 1e6))
+    address = lab.address(receiver)
+    command = [*lab.enter(receiver), sys.executable, "-I", STREAM, "receive", address]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "listening\n"
+        run_in(lab, sender, sys.executable, "-I", STREAM, "send", address, "2")
+        num_bytes, seconds = map(float, process.communicate(timeout=20)[0].split())
+    assert 8 * num_bytes / seconds == pytest.approx(rate_mbit * 1e6, rel=0.15)
+
+
+def test_a_host_sees_the_link_and_nothing_else(lab: NetLab) -> None:
+    for host in ("device", "cloud"):
+        links = json.loads(run_in(lab, host, "ip", "-json", "link", "show"))
+        assert [link["ifname"] for link in links] == ["lo", "eth0"]
+        assert "default" not in run_in(lab, host, "ip", "route", "show")
+
+
+def test_nothing_is_on_the_link_that_nobody_sent(lab: NetLab) -> None:
+    before = [lab.counters(host) for host in ("device", "cloud")]
+    time.sleep(1.5)
+    assert [lab.counters(host) for host in ("device", "cloud")] == before
+
+
+def test_the_counters_count_every_byte(lab: NetLab) -> None:
+    before = lab.counters("cloud")
+    run_in(lab, "device", "ping", "-c", "1", "-s", "1000", lab.address("cloud"))
+    after = lab.counters("cloud")
+    assert after.received_packets - before.received_packets == 1
+    assert after.received_bytes - before.received_bytes == 1000 + 8 + 20 + 14  # ICMP, IP, Ethernet
+
+
+def test_every_bundled_trace_can_be_applied(lab: NetLab) -> None:
+    for name in ("constant-300", "jitter-100", "random-50", "sinusoid-200", "5g", "weak-wifi"):
+        lab.shape(bundled(name).value_at(0))
+    assert lab.current_shape() == bundled("weak-wifi").value_at(0)
