@@ -12,7 +12,7 @@ none behind the next by more than the larger interquartile range or 3 %.
 Also: how far the profiler's predictions were from what was then seen (decode time, round trip), with the floors and
 without them.
 
-Expected run time: 5 minutes for both round trips; `--smoke` 1 minute.
+Expected run time: 11 minutes for both round trips; `--smoke` 1 minute.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ def prediction_errors(answers: Iterator[Sequence[Event]]) -> dict[str, dict[str,
 
 
 def in_order(rows: dict[str, dict[str, float]]) -> dict[str, bool]:
-    """Whether each of mirror, greedy, the better of device and cloud is at most the larger IQR or 3 % behind the next."""
+    """Whether each of mirror, greedy, better fixed side is at most 3 % (or the larger IQR) behind the next."""
     better = min(("device", "cloud"), key=lambda name: rows[name]["p50"])
 
     def holds(first: str, second: str) -> bool:
@@ -220,7 +220,9 @@ def main() -> None:
     )
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--questions", type=int, default=4)
-    parser.add_argument("--rtt", type=float, nargs="+", default=(0.1, 0.3), help="seconds")
+    parser.add_argument(
+        "--rtt", type=float, nargs="*", default=(0.1, 0.3), help="seconds; none: no floors only"
+    )
     parser.add_argument("--temperature", type=float, nargs="+", default=(0.0,))
     parser.add_argument("--smoke", action="store_true", help="one run of one question at 100 ms")
     arguments = parser.parse_args()

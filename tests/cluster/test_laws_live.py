@@ -86,7 +86,12 @@ def test_first_token_follows_the_target_law(rag: Tandem, laws: tuple[Law, Law], 
     assert len(target.ids) > 20, "the test needs a law with many tokens"
     draws = [
         rag.query(
-            QUESTION, seed=seed, temperature=TEMPERATURE, draft_rule=draft_rule, max_new_tokens=1
+            QUESTION,
+            seed=seed,
+            temperature=TEMPERATURE,
+            draft_rule=draft_rule,
+            max_new_tokens=1,
+            placement="device",
         ).token_ids[0]
         for seed in range(NUM_DRAWS)
     ]

@@ -40,9 +40,14 @@ def plain_link(lab: NetLab) -> None:
 @pytest.mark.parametrize("rtt_ms", [0, 100, 300])
 def test_the_measured_rtt_is_the_injected_one(lab: NetLab, rtt_ms: int) -> None:
     lab.shape(Shape(rtt_s=rtt_ms / 1e3))
-    rtts_ms = [1e3 * reply.rtt_s for reply in pings.finish(pings.start(lab, 21, 0.05))]
-    assert len(rtts_ms) == 21
-    assert abs(statistics.median(rtts_ms) - rtt_ms) <= 0.03 * rtt_ms + 1
+    medians_ms = []
+    for _attempt in range(3):  # a machine that is busy with something else for a second must not fail this
+        rtts_ms = [1e3 * reply.rtt_s for reply in pings.finish(pings.start(lab, 21, 0.05))]
+        assert len(rtts_ms) == 21
+        medians_ms.append(statistics.median(rtts_ms))
+        if abs(medians_ms[-1] - rtt_ms) <= 0.03 * rtt_ms + 1:
+            return
+    pytest.fail(f"medians {medians_ms} ms")
 
 
 def test_jitter_spreads_round_trips_up_and_down(lab: NetLab) -> None:

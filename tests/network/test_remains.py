@@ -43,6 +43,17 @@ def test_up_and_down_leave_nothing_and_end_what_ran_in_the_hosts(name: str) -> N
     assert not lab.is_known()
 
 
+def test_two_networks_do_not_meet(name: str) -> None:
+    first, second = NetLab(f"{name}-a"), NetLab(f"{name}-b")
+    with first.while_up(), second.while_up():
+        assert first.address("device") != second.address("device")
+        done = subprocess.run(
+            [*first.enter("device"), "ping", "-c1", "-W1", second.address("device")], check=False
+        )
+        assert done.returncode != 0
+        assert {first.name, second.name} <= set(lab_names())
+
+
 @pytest.mark.parametrize(
     "step", ["unshare --net sh -e -c", "qdisc add dev lo", "link add eth0", "neighbour replace"]
 )
