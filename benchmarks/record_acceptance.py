@@ -31,7 +31,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 from benchmarks._common import environment, finish
 from tandem.aggregation.codec import make_codec
 from tandem.config import Config
-from tandem.evaluation.heldout import _retrievers, heldout_spec, worlds
+from tandem.evaluation.heldout import heldout_spec, retrievers_of, worlds
 from tandem.evaluation.local import LocalPair
 from tandem.events import TokenEvent
 from tandem.generation.engine import Engine
@@ -75,7 +75,7 @@ def record(engine: TimedEngine, temperature: float, limit_s: float, num_question
     until_s = time.monotonic() + limit_s
     for world, questions in worlds(num_questions, SEED):
         with tempfile.TemporaryDirectory() as folder:
-            retrievers = _retrievers(world, Path(folder), embedder)
+            retrievers = retrievers_of(world, Path(folder), embedder)
             pair = LocalPair(dict.fromkeys(SIDES, engine), retrievers, codec)  # type: ignore[arg-type]
             for question in questions:
                 _, outcome = pair.answer(replace(spec, query=question.text, seed=len(answers)))

@@ -212,11 +212,10 @@ class Commit:
 @_registry.message(34)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Adopt:
-    """The committed tokens are replaced from `step` on (Resync). DraftQueue -> own Decoder."""
+    """The committed tokens are these (Resync, restart). DraftQueue -> own Decoder."""
 
     session: UInt32
-    step: Varint  # tokens before it stay
-    tokens: Varints
+    tokens: Varints  # all of them
     epoch: Varint  # rollbacks of this side after it
     is_last: Flag
     generation: Varint = 0  # Resyncs before it, its own included

@@ -81,7 +81,9 @@ def ask_heldout(
     """Ask every question in every setting; `spec` gives all but the question."""
     for world, questions in worlds(num_questions, seed):
         with tempfile.TemporaryDirectory() as folder:
-            pair = LocalPair(dict.fromkeys(SIDES, engine), _retrievers(world, Path(folder), embedder), codec)
+            pair = LocalPair(
+                dict.fromkeys(SIDES, engine), retrievers_of(world, Path(folder), embedder), codec
+            )
             for question in questions:
                 for setting in settings:
                     yield _ask(pair, _alone(spec, ALONE[setting]), question, setting)
@@ -108,7 +110,8 @@ def _alone(spec: SessionSpec, side: Side | None) -> SessionSpec:
     return replace(spec, device_documents=0) if side is Side.CLOUD else spec
 
 
-def _retrievers(world: World, folder: Path, embedder: TextEmbedder) -> dict[Side, Retriever]:
+def retrievers_of(world: World, folder: Path, embedder: TextEmbedder) -> dict[Side, Retriever]:
+    """Indexes of a world's notes and pages, one for each side, built in `folder`."""
     texts = {
         Side.DEVICE: [note.text for note in world.notes],
         Side.CLOUD: [page.text for page in world.pages],

@@ -258,14 +258,14 @@ class DraftingSession:
         return self._go_on()
 
     def _on_adopt(self, adopt: Adopt) -> list[Send]:
-        length = adopt.step + len(adopt.tokens)
+        length = len(adopt.tokens)
         if (adopt.generation, length) < (self._generation, self.num_committed):
             return []  # overtaken by what came after it
         self._generation = adopt.generation
         self.epoch = adopt.epoch
         self._has_ended = adopt.is_last
-        self.prefix.truncate(adopt.step)
-        self.prefix.extend(adopt.tokens)
+        self.prefix.truncate(self.prefix.common_length(adopt.tokens))
+        self.prefix.extend(adopt.tokens[len(self.prefix) :])
         self.num_committed = len(self.prefix)
         self._early = {key: kept for key, kept in self._early.items() if key >= (adopt.generation, length)}
         return self._go_on()

@@ -322,7 +322,6 @@ class QueueSession:
         """All tokens: the decoder may not have heard of all that were committed before."""
         return Adopt(
             session=self.spec.session,
-            step=0,
             tokens=tuple(self.prefix.tokens),
             epoch=self._epochs[self.side],
             is_last=self.reason is not None,

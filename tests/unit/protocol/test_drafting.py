@@ -252,7 +252,7 @@ def test_after_a_resync_the_stored_bytes_are_used() -> None:
     first = drafts(compute(made, 5, b"one")) + drafts(compute(made, 6, b"two"))
     made.receive(commit(0, 9, epoch=1))
     drafts(compute(made, 8, b"other"))
-    again = drafts(made.receive(Adopt(session=1, step=0, tokens=(), epoch=2, is_last=False, generation=1)))
+    again = drafts(made.receive(Adopt(session=1, tokens=(), epoch=2, is_last=False, generation=1)))
     assert again == first
     assert made.prefix.tokens == [5, 6]
     assert made.num_forwards == 3
@@ -262,20 +262,20 @@ def test_what_was_drafted_under_a_wider_window_is_not_computed_again() -> None:
     made = session()
     first = [drafts(compute(made, token))[0] for token in (5, 6, 7, 8)]
     made.receive(Window(session=1, size=2))
-    again = drafts(made.receive(Adopt(session=1, step=0, tokens=(), epoch=1, is_last=False)))
+    again = drafts(made.receive(Adopt(session=1, tokens=(), epoch=1, is_last=False)))
     assert again == first[:2]
     assert drafts(made.receive(Window(session=1, size=4))) == first[2:]
 
 
-def test_adopted_tokens_replace_from_the_step_on() -> None:
+def test_adopted_tokens_replace_what_differs() -> None:
     made = session()
     for token in (5, 6, 7):
         compute(made, token)
     made.receive(commit(0, 5))
-    made.receive(Adopt(session=1, step=1, tokens=(8, 9), epoch=4, is_last=False))
+    made.receive(Adopt(session=1, tokens=(5, 8, 9), epoch=4, is_last=False))
     assert made.prefix.tokens == [5, 8, 9]
     assert (made.num_committed, made.epoch) == (3, 4)
-    made.receive(Adopt(session=1, step=3, tokens=(EOS,), epoch=5, is_last=True))
+    made.receive(Adopt(session=1, tokens=(5, 8, 9, EOS), epoch=5, is_last=True))
     assert made.next_job() is None
 
 
