@@ -1,11 +1,11 @@
 """What happens from token to token? DRAGON Figure 9: 15 tokens under greedy with 500 ms of extra latency.
 
-One recorded sequence at temperature 1, a device that takes 60 ms for a draft and a cloud that takes 20 ms. The picture
+One recorded sequence at temperature 1; both sides take 60 ms for a draft. The picture
 shows both sides' decoding and what crosses the link, the round trip, Delta Z with its inputs and the accumulated
 acceptance. The snapshot is the first window of 15 tokens with at least two handovers, or with as many as there are.
 
 Prediction: the aggregator leaves a side only in a step whose draft of the other side was rejected, and between two
-rejections tokens come at the slower side's pace, 60 ms.
+rejections tokens come at the pace of decoding, 60 ms.
 
 Expected run time: 3 s, with `--smoke` as well.
 """
@@ -27,7 +27,7 @@ from tandem.simulation.acceptance import recorded
 from tandem.simulation.study import Replay, link_of, replay
 from tandem.timeline import timeline
 
-DEVICE_MS, CLOUD_MS, RTT_MS, WAVE, NUM_TOKENS = 60.0, 20.0, 501.0, 0.2, 15
+DEVICE_MS, CLOUD_MS, RTT_MS, WAVE, NUM_TOKENS = 60.0, 60.0, 501.0, 0.2, 15
 
 
 def snapshot(run: Replay) -> tuple[int, int]:
