@@ -94,7 +94,14 @@ def test_an_unreachable_cluster() -> None:
 def test_ctrl_c_cleans_up(after: str) -> None:
     command = [sys.executable, "-m", "tandem", "ask", "Which game should Mira try?", "--temperature", "1.5"]
     command += ["--max-new-tokens", "400"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        # A shell starts background jobs with SIGINT ignored, and children inherit that.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
     assert process.stderr is not None
     seen = []
     for line in process.stderr:
