@@ -248,13 +248,10 @@ class DraftingSession:
                 self._early[key] = commit
             return []
         self.num_committed += 1
-        is_rejected = commit.epoch != self.epoch
         self.epoch = commit.epoch
         self._has_ended = commit.is_last
         tokens = self.prefix.tokens
-        # A decoder that was started anew may have drawn the target where its stored draft, which was sent, is another
-        # token: the queue has forgotten the later drafts, so they are emitted again.
-        if is_rejected or commit.step >= len(tokens) or tokens[commit.step] != commit.token:
+        if commit.step >= len(tokens) or tokens[commit.step] != commit.token:
             self.prefix.truncate(commit.step)
             self.prefix.append(commit.token)
         self._forget()

@@ -60,9 +60,16 @@ class Link:
         else:
             self.kept_verdicts[body.step] = body
 
-    def drop_drafts_from(self, step: int) -> None:
-        """Own drafts from `step` on were rolled back."""
-        self.kept_drafts = {key: draft for key, draft in self.kept_drafts.items() if draft.step < step}
+    def drop_stale_drafts(self, prefix: Prefix) -> None:
+        """Own drafts of the next step that were conditioned on another prefix are needed by nobody.
+
+        Later ones stay, also after a rejection: a decoder that was started anew may have drawn the target where the
+        draft that was sent is another token, and have drafted on from it.
+        """
+        step, digest = len(prefix), prefix.digest
+        self.kept_drafts = {
+            key: draft for key, draft in self.kept_drafts.items() if draft.step != step or key == digest
+        }
 
     def drop_drafts_before(self, step: int) -> None:
         """The peer learns those steps by other means (Resync)."""

@@ -282,8 +282,7 @@ class QueueSession:
         for side in SIDES:
             self._epochs[side] += not accepted[side]
         self._forget_drafts(verdict.step)
-        if not accepted[self.side]:
-            self.link.drop_drafts_from(verdict.step + 1)
+        self.link.drop_stale_drafts(self.prefix)
         self.reason = self._finished(self.prefix.tokens)
         # A pair may have been under way when the peer was lost.
         is_alone = self.is_alone and drafts[Side.CLOUD] is None

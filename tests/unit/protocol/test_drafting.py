@@ -267,17 +267,6 @@ def test_what_was_drafted_under_a_wider_window_is_not_computed_again() -> None:
     assert drafts(made.receive(Window(session=1, size=4))) == first[2:]
 
 
-def test_a_rejection_of_the_very_token_drawn_emits_the_later_drafts_again() -> None:
-    """After a restart the sent draft may be another than the one computed anew; the queue knows the sent one."""
-    made = session()
-    for token in (5, 6, 7):
-        compute(made, token)
-    again = drafts(made.receive(commit(0, 5, epoch=1)))
-    assert [draft.step for draft in again] == [1, 2]
-    assert made.prefix.tokens == [5, 6, 7]
-    assert drafts(made.receive(commit(1, 6, epoch=1))) == []
-
-
 def test_adopted_tokens_replace_what_differs() -> None:
     made = session()
     for token in (5, 6, 7):

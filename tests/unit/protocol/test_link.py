@@ -176,11 +176,18 @@ def test_acknowledged_bodies_are_forgotten_and_no_others() -> None:
     assert sorted(draft.step for draft in link.kept_drafts.values()) == sorted(link.kept_verdicts) == [3, 4]
     link.acknowledge(2, 2.0)  # an overtaken frame
     assert sorted(draft.step for draft in link.kept_drafts.values()) == [3, 4]
-    link.drop_drafts_from(4)
-    assert sorted(draft.step for draft in link.kept_drafts.values()) == [3]
     link.start_generation(1, 0, 3.0)
     assert not link.kept_verdicts
     assert link.peer_committed == 0
+
+
+def test_drafts_of_the_next_step_for_another_prefix_are_dropped_and_later_ones_stay() -> None:
+    link, step = Link(1, 0.0), len(PREFIX)
+    fitting = replace(draft(step), digest=PREFIX.digest)
+    for body in (fitting, replace(draft(step), digest=b"otherone"), replace(draft(step + 1), digest=b"whoknows")):
+        link.keep(body)
+    link.drop_stale_drafts(PREFIX)
+    assert list(link.kept_drafts.values()) == [fitting, replace(draft(step + 1), digest=b"whoknows")]
 
 
 def test_a_resend_repeats_everything_owed_in_the_present_generation() -> None:
