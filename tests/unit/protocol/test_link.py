@@ -184,7 +184,11 @@ def test_acknowledged_bodies_are_forgotten_and_no_others() -> None:
 def test_drafts_of_the_next_step_for_another_prefix_are_dropped_and_later_ones_stay() -> None:
     link, step = Link(1, 0.0), len(PREFIX)
     fitting = replace(draft(step), digest=PREFIX.digest)
-    for body in (fitting, replace(draft(step), digest=b"otherone"), replace(draft(step + 1), digest=b"whoknows")):
+    for body in (
+        fitting,
+        replace(draft(step), digest=b"otherone"),
+        replace(draft(step + 1), digest=b"whoknows"),
+    ):
         link.keep(body)
     link.drop_stale_drafts(PREFIX)
     assert list(link.kept_drafts.values()) == [fitting, replace(draft(step + 1), digest=b"whoknows")]
