@@ -10,7 +10,11 @@ import subprocess
 from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tandem.config import Config
+    from tandem.evaluation.local import LocalPair
 
 PACKAGES = ("tandem-rag", "ray", "torch", "transformers", "sentence-transformers", "faiss-cpu", "numpy")
 
@@ -40,6 +44,23 @@ def summary(values: Sequence[float]) -> dict[str, float]:
         "p95": ordered[min(len(ordered) - 1, int(0.95 * len(ordered)))],
         "n": len(ordered),
     }
+
+
+def bundled_pair(config: Config) -> LocalPair:
+    """Both sides in one process, with the bundled model and documents."""
+    from tandem.aggregation.codec import make_codec
+    from tandem.corpora.indexes import bundled_index
+    from tandem.evaluation.local import LocalPair
+    from tandem.generation.engine import Engine
+    from tandem.reader import WEIGHTS
+    from tandem.retrieval.embedding import Embedder
+    from tandem.retrieval.retriever import Retriever
+    from tandem.side import SIDES
+
+    engine, embedder = Engine.load(str(WEIGHTS), num_threads=1), Embedder.load("offline", num_threads=1)
+    retrievers = {side: Retriever.open(bundled_index(side, embedder), embedder) for side in SIDES}
+    codec = make_codec(config.codec.name, p=config.codec.p)
+    return LocalPair(dict.fromkeys(SIDES, engine), retrievers, codec)
 
 
 def finish(result: dict[str, Any]) -> None:

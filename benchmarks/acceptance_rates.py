@@ -22,19 +22,13 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from benchmarks._common import finish
+from benchmarks._common import bundled_pair, finish
 from tandem import Config
-from tandem.aggregation.codec import make_codec
 from tandem.corpora.bundle import read_questions
-from tandem.corpora.indexes import bundled_index
 from tandem.evaluation.local import LocalPair
 from tandem.events import TokenEvent
-from tandem.generation.engine import Engine
 from tandem.protocol.spec import SessionSpec
 from tandem.query import spec_of
-from tandem.reader import WEIGHTS
-from tandem.retrieval.embedding import Embedder
-from tandem.retrieval.retriever import Retriever
 from tandem.side import SIDES
 
 RULES = ("coupled", "algorithm1")
@@ -66,11 +60,8 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=10, help="times that each bundled question is asked")
     parser.add_argument("--smoke", action="store_true", help="one seed")
     arguments = parser.parse_args()
-    engine, embedder = Engine.load(str(WEIGHTS), num_threads=1), Embedder.load("offline", num_threads=1)
     config = Config()
-    retrievers = {side: Retriever.open(bundled_index(side, embedder), embedder) for side in SIDES}
-    codec = make_codec(config.codec.name, p=config.codec.p)
-    pair = LocalPair(dict.fromkeys(SIDES, engine), retrievers, codec)
+    pair = bundled_pair(config)
     print(
         "prediction: measured = expected within 4 standard errors; coupled >= Algorithm 1 above temperature 0"
     )

@@ -27,19 +27,12 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from benchmarks._common import finish, summary
+from benchmarks._common import bundled_pair, finish, summary
 from tandem import Config, Tandem
-from tandem.aggregation.codec import make_codec
 from tandem.corpora.bundle import read_questions
-from tandem.corpora.indexes import bundled_index
-from tandem.evaluation.local import LocalPair
 from tandem.events import EstimateEvent, Event, TokenEvent
-from tandem.generation.engine import Engine
 from tandem.query import spec_of
-from tandem.reader import WEIGHTS
-from tandem.retrieval.embedding import Embedder
-from tandem.retrieval.retriever import Retriever
-from tandem.side import SIDES, Side
+from tandem.side import Side
 from tandem.simulation.link import Link
 
 PLACEMENTS = ("mirror", "greedy", "device", "cloud", "random")
@@ -77,10 +70,7 @@ def token_ids(events: Sequence[Event]) -> list[int]:
 
 def predicted(config: Config, questions: Sequence[str], rtt_s: float, temperature: float) -> dict[str, float]:
     """Seconds per token of each setting under the virtual clock, with the same model, documents, floors and delay."""
-    engine, embedder = Engine.load(str(WEIGHTS), num_threads=1), Embedder.load("offline", num_threads=1)
-    codec = make_codec(config.codec.name, p=config.codec.p)
-    retrievers = {side: Retriever.open(bundled_index(side, embedder), embedder) for side in SIDES}
-    pair = LocalPair(dict.fromkeys(SIDES, engine), retrievers, codec)
+    pair = bundled_pair(config)
     base = replace(spec_of(config), on_peer_loss="wait", temperature=temperature)
     found = {}
     for setting in SETTINGS:

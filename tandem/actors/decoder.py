@@ -191,11 +191,12 @@ class DecoderActor(SideActor):
 
     def _load(self) -> Engine:
         from tandem.generation.engine import Engine
-        from tandem.reader import WEIGHTS
+        from tandem.reader import model_path
 
         side = self.config.side(self.side)
-        model = str(WEIGHTS) if side.model == "bundled" else side.model
-        return Engine.load(model, device=side.torch_device, dtype=side.dtype, num_threads=side.num_threads)
+        return Engine.load(
+            model_path(side.model), device=side.torch_device, dtype=side.dtype, num_threads=side.num_threads
+        )
 
     def _engine(self) -> Engine:
         if self._loaded is None:

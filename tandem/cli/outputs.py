@@ -6,8 +6,7 @@ import os
 from pathlib import Path
 
 from tandem.errors import TandemError
-
-PLOT_KINDS = (".png", ".pdf", ".svg")
+from tandem.plotting import KINDS
 
 
 def check_file(option: str, given: str) -> Path:
@@ -33,9 +32,9 @@ def check_plot(option: str, given: str) -> Path:
 
     check_matplotlib()
     path = check_file(option, given)
-    if path.suffix.lower() not in PLOT_KINDS:
+    if path.suffix.lower() not in KINDS:
         raise TandemError(
-            f"{option} writes one of {', '.join(PLOT_KINDS)}, but the file is {path.name!r}; rename it."
+            f"{option} writes one of {', '.join(KINDS)}, but the file is {path.name!r}; rename it."
         )
     return path
 

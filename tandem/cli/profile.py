@@ -81,12 +81,12 @@ def _reaches(found: StoredProfile, args: Namespace) -> bool:
 
 def _engine(side: Side, config: Config, progress: Progress) -> Engine:
     from tandem.generation.engine import Engine
-    from tandem.profiler.cache import model_path
+    from tandem.reader import model_path
 
     chosen = config.side(side)
     progress(f"{side}: loading {chosen.model} on {chosen.torch_device}, {chosen.dtype}")
     return Engine.load(
-        model_path(chosen),
+        model_path(chosen.model),
         device=chosen.torch_device,
         dtype=chosen.dtype,
         num_threads=chosen.num_threads,

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 from tandem.cli.terminal import plural
 from tandem.errors import TandemError
+from tandem.plotting import KINDS, save
 from tandem.side import Side
 
 if TYPE_CHECKING:
     from tandem.profiler.cache import StoredProfile
 
 COLOURS = {Side.DEVICE: ("#0072b2", "o"), Side.CLOUD: ("#d55e00", "^")}  # told apart without colours too
-KINDS = (".png", ".pdf", ".svg")
 SHOWN = 0.995
 """Share of the points that the vertical axis must hold; what lies above is counted in the legend."""
 
@@ -54,12 +54,7 @@ def draw(profiles: Mapping[Side, StoredProfile], path: Path) -> None:
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(loc="upper left", frameon=False, fontsize=9, markerscale=1.6)
     axes.margins(x=0.01)
-    try:
-        figure.savefig(path)
-    except OSError as error:
-        raise TandemError(
-            f"The plot cannot be written to {path} ({error.strerror}); choose another file."
-        ) from None
+    save(figure, path)
 
 
 def _draw_side(axes: Any, side: Side, stored: StoredProfile, top_ms: float) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 from tandem.errors import TandemError
 from tandem.events import PlacementEvent
+from tandem.plotting import save
 from tandem.side import SIDES, Side
 from tandem.timeline import Span, StepTimes, Timeline
 
@@ -74,16 +75,7 @@ def plot_pipeline(
     panels[0].set_xlim(start_s, end_s)
     panels[0].set_title(title, loc="left", fontsize=13, parse_math=False)
     panels[3].set_xlabel("time since the query was opened on the device (s)", fontsize=11)
-    try:
-        figure.savefig(path)
-    except OSError as error:
-        raise TandemError(
-            f"The plot cannot be written to {path} ({error.strerror}); choose another file."
-        ) from None
-    except ValueError:
-        raise TandemError(
-            f"A plot is written as .png, .pdf or .svg, but the file is {Path(path).name!r}; rename it."
-        ) from None
+    save(figure, path)
 
 
 # ---- panels --------------------------------------------------------------------------------------------------

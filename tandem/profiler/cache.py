@@ -20,7 +20,7 @@ from typing import Any
 from tandem.config import SideConfig
 from tandem.errors import TandemError
 from tandem.profiler.offline import OfflineProfile
-from tandem.reader import WEIGHTS
+from tandem.reader import model_path
 
 FORMAT = 1
 PACKAGES = ("tandem-rag", "torch", "transformers")
@@ -52,18 +52,13 @@ class StoredProfile:
 def profile_key(side: SideConfig) -> ProfileKey:
     """The key of one side's settings on this machine."""
     return ProfileKey(
-        model=model_fingerprint(model_path(side)),
+        model=model_fingerprint(model_path(side.model)),
         machine=machine(side.torch_device),
         torch_device=side.torch_device,
         dtype=side.dtype,
         num_threads=side.num_threads,
         num_documents=side.num_documents,
     )
-
-
-def model_path(side: SideConfig) -> str:
-    """Directory or hub id of a side's model."""
-    return str(WEIGHTS) if side.model == "bundled" else side.model
 
 
 def model_fingerprint(model: str) -> str:

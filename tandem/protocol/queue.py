@@ -104,19 +104,19 @@ class QueueSession:
 
     def begin(self, now_s: float) -> list[Send]:
         """Tell this side's actors, and the peer that it can be heard."""
-        return [*map(self._begin, _LISTENERS), self.link.send(Heartbeat(), self.prefix, now_s)]
+        return [*self._begin(*_LISTENERS), self.link.send(Heartbeat(), self.prefix, now_s)]
 
     def rejoin(self, incarnation: int, now_s: float) -> list[Send]:
         """Begin on a cloud whose draft queue was restarted; `incarnation` is new, 32 bits."""
         self._incarnation = incarnation
         return [
-            *map(self._begin, _LISTENERS),
+            *self._begin(*_LISTENERS),
             self.link.send(Rejoin(incarnation=incarnation), self.prefix, now_s),
         ]
 
     def restarted(self, role: Role) -> list[Send]:
         """An actor of this side was started anew: it is given the session as it stands."""
-        sends = [self._begin(role)]
+        sends = self._begin(role)
         if role == "decoder":
             sends.append(Send("decoder", self._adopt_message()))
         if role == "aggregator":
@@ -314,8 +314,9 @@ class QueueSession:
             key: at_s for key, at_s in self._arrived_s.items() if key[1] in self._drafts[key[0]]
         }
 
-    def _begin(self, role: Role) -> Send:
-        return Send(role, Begin(session=self.spec.session, spec=self.spec.to_json()))
+    def _begin(self, *roles: Role) -> list[Send]:
+        message = Begin(session=self.spec.session, spec=self.spec.to_json())
+        return [Send(role, message) for role in roles]
 
     def _adopt_message(self) -> Adopt:
         """All tokens: the decoder may not have heard of all that were committed before."""

@@ -9,3 +9,8 @@ DOCUMENT_TEMPLATE = "{document}\n"
 QUERY_TEMPLATE = "Question: {query}\nAnswer:"
 
 WEIGHTS = Path(__file__).parent / "weights"  # what AutoModelForCausalLM and AutoTokenizer load
+
+
+def model_path(model: str) -> str:
+    """Directory or hub id of the model that the settings name; "bundled" is this one."""
+    return str(WEIGHTS) if model == "bundled" else model
