@@ -256,6 +256,8 @@ class DraftQueueActor(SideActor):
 
     def _forget_old_logs(self, now_s: float) -> None:
         for key, log in list(self._logs.items()):
+            if log.ended_s is None and key not in self.host.sessions:
+                log.ended_s = now_s  # only the side that tells the user sees a DoneEvent
             if log.ended_s is not None and now_s - log.ended_s > EVENTS_KEPT_S:
                 del self._logs[key]
 

@@ -6,7 +6,9 @@ import random
 
 import pytest
 
-from tandem.actors.draft_queue import _Log
+from tandem.actors.base import Runtime
+from tandem.actors.draft_queue import EVENTS_KEPT_S, DraftQueueActor, _Log
+from tandem.config import Config
 from tandem.events import Event, ProvisionalEvent, RetractEvent, TokenEvent
 from tandem.generation.detokenizer import Detokenizer, StopRule
 from tandem.reader import WEIGHTS
@@ -61,3 +63,13 @@ def test_provisional_text_is_what_the_committed_token_will_add(stop: tuple[str, 
             tell(RetractEvent(step=end))
         assert display.text == rule.text(ids[:end])
         assert "\ufffd" not in display.text
+
+
+def test_a_queue_whose_user_sits_at_the_peer_forgets_as_well() -> None:
+    """It sees no DoneEvent: its logs would stay for good."""
+    queue = DraftQueueActor(Side.CLOUD, Runtime(secret=b"", directory="", config=Config()))
+    queue._logs[7] = _Log(StopRule((), (), 8, None), None, 0.0)
+    queue._forget_old_logs(1.0)
+    assert set(queue._logs) == {7}
+    queue._forget_old_logs(2.0 + EVENTS_KEPT_S)
+    assert not queue._logs
