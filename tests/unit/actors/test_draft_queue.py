@@ -68,7 +68,8 @@ def test_provisional_text_is_what_the_committed_token_will_add(stop: tuple[str, 
 def test_a_queue_whose_user_sits_at_the_peer_forgets_as_well() -> None:
     """It sees no DoneEvent: its logs would stay for good."""
     queue = DraftQueueActor(Side.CLOUD, Runtime(secret=b"", directory="", config=Config()))
-    queue._logs[7] = _Log(StopRule((), (), 8, None), None, 0.0)
+    detokenizer = Detokenizer((WEIGHTS / "tokenizer.json").read_text("utf-8"))
+    queue._logs[7] = _Log(StopRule((), (), 8, detokenizer), None, 0.0)
     queue._forget_old_logs(1.0)
     assert set(queue._logs) == {7}
     queue._forget_old_logs(2.0 + EVENTS_KEPT_S)
