@@ -44,6 +44,7 @@ COMMANDS = (
     "netlab shape",
     "netlab down",
     "netlab status",
+    "replay",
 )
 HELP_COLUMNS = "100"
 

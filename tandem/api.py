@@ -12,7 +12,7 @@ import os
 import secrets
 import shutil
 import time
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any, TypeVar
 
@@ -23,7 +23,7 @@ from tandem.actors import launch
 from tandem.actors.base import Runtime
 from tandem.actors.launch import Handles, Progress
 from tandem.cluster import nodes
-from tandem.cluster.nodes import NodeInfo
+from tandem.cluster.nodes import Host, NodeInfo
 from tandem.config import Config, GenerationConfig
 from tandem.errors import ClusterError, ConfigError, QueryError, TandemError
 from tandem.events import (
@@ -78,11 +78,19 @@ class Tandem:
     # ---- starting and stopping -------------------------------------------------------------------------------
 
     @classmethod
-    def launch(cls, config: Config | None = None, *, progress: Progress | None = None) -> Tandem:
+    def launch(
+        cls,
+        config: Config | None = None,
+        *,
+        hosts: Mapping[Side, Host] | None = None,
+        progress: Progress | None = None,
+    ) -> Tandem:
         """Start two local Ray nodes, `device` and `cloud`, with all actors; `close` stops what this started.
 
+        hosts: where the nodes run, on this machine as it is if None; this process must reach what they listen on.
         progress: called with one line for each stage. Raises TandemError; nothing is left running then.
         """
+        hosts = hosts or {side: Host() for side in SIDES}
         config = config or Config()
         say = progress or (lambda line: None)
         if ray.is_initialized():
@@ -95,9 +103,10 @@ class Tandem:
         os.environ.update(environment)
         started: list[NodeInfo] = []
         loop = LoopThread()
-        runtime = launch.runtime_for(config, secrets.token_bytes(32), config.link.host or "127.0.0.1")
+        host = config.link.host or hosts[Side.CLOUD].address or "127.0.0.1"
+        runtime = launch.runtime_for(config, secrets.token_bytes(32), host)
         try:
-            described, sides = _launch(runtime, environment, started, say, loop)
+            described, sides = _launch(runtime, environment, hosts, started, say, loop)
         except BaseException:
             loop.close()
             _stop(started, saved, runtime.directory)
@@ -422,16 +431,17 @@ async def _result(call: Any) -> Any:
 def _launch(
     runtime: Runtime,
     environment: dict[str, str],
+    hosts: Mapping[Side, Host],
     started: list[NodeInfo],
     say: Progress,
     loop: LoopThread,
 ) -> tuple[dict[Side, dict[str, Any]], dict[Side, Handles]]:
     config = runtime.config
     limit_s = config.cluster.start_timeout_s
-    device = nodes.start_head(Side.DEVICE, environment=environment)
+    device = nodes.start_head(Side.DEVICE, environment=environment, host=hosts[Side.DEVICE])
     started.append(device)
     nodes.wait_for_port(device.address, limit_s, device)
-    cloud = nodes.join(Side.CLOUD, device.address, environment=environment)
+    cloud = nodes.join(Side.CLOUD, device.address, environment=environment, host=hosts[Side.CLOUD])
     started.append(cloud)
 
     def still_running() -> None:

@@ -22,7 +22,7 @@ def parser() -> ArgumentParser:
     )
     root.add_argument("--version", action="version", version=f"tandem {__version__}")
     commands = root.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for add in (_ask, _index, _profile, _up, _down, _status, _doctor, _config, _fuzz, _netlab):
+    for add in (_ask, _index, _profile, _up, _down, _status, _doctor, _config, _fuzz, _netlab, _replay):
         add(commands)
     return root
 
@@ -179,6 +179,25 @@ def _netlab(commands: Any) -> None:
         command.add_argument("--loss", metavar="P", help="of the packets, for each way, such as 1%%")
     up.add_argument("--subnet", metavar="RANGE", help="addresses (default: an unused range of 198.18.0.0/18)")
     _add_json(_command(actions, "status", "netlab:status", "show the networks of this machine (as root)"))
+
+
+def _replay(commands: Any) -> None:
+    summary = "ask questions over a link that changes as a trace says; record and draw every token (as root)"
+    command = _command(commands, "replay", "replay:run", summary)
+    command.add_argument("trace", metavar="TRACE", help="a bundled one, such as sinusoid-100, or a CSV file")
+    command.add_argument(
+        "--questions",
+        metavar="FILE",
+        help="one a line, or JSON lines with the field question (default: the bundled ones)",
+    )
+    command.add_argument(
+        "--out", default="replay", metavar="DIR", help="where the files go (default: the folder replay)"
+    )
+    command.add_argument("--max-new-tokens", metavar="N", help="longest answer, in tokens")
+    command.add_argument("--temperature", metavar="T", help="0 (the default) takes the most probable token")
+    command.add_argument("--within", metavar="NAME", help=argparse.SUPPRESS)  # the network, up already
+    _add_json(command)
+    _add_settings(command)
 
 
 def _command(commands: Any, name: str, target: str, summary: str) -> ArgumentParser:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -73,9 +75,25 @@ def traces_of(name: str) -> dict[str, Any]:
             if f"{PREFIX}{name}-" in line
         ],
         "files": sorted(str(file) for file in FOLDER.glob(f"{name}*")),
-        "folders": (FOLDER.parent.exists(), FOLDER.exists()),
+        "empty folders": [str(each) for each in (FOLDER.parent, FOLDER) if _is_empty(each)],
         "processes": [pid for pid, command in commands() if f"{PREFIX}{name}-" in command],
     }
+
+
+def temporary_folders() -> set[Path]:
+    """Folders for temporary files of commands in a network, of which none is running: another run may go on beside."""
+    used = set()
+    for file in Path("/proc").glob("[0-9]*/environ"):
+        with contextlib.suppress(OSError):
+            used |= {
+                word[7:].decode() for word in file.read_bytes().split(b"\0") if word.startswith(b"TMPDIR=")
+            }
+    return {path for path in Path(tempfile.gettempdir()).glob("td-*") if str(path) not in used}
+
+
+def _is_empty(folder: Path) -> bool:
+    """Whether a folder is there and nothing in it: another network's note keeps it."""
+    return folder.is_dir() and not any(folder.iterdir())
 
 
 def commands() -> Iterator[tuple[int, str]]:
