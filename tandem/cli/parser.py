@@ -69,6 +69,9 @@ def _index(commands: Any) -> None:
     command.add_argument(
         "--factory", metavar="F", help="FAISS factory string, such as Flat, IVF64,Flat or HNSW32"
     )
+    command.add_argument(
+        "--kv", action="store_true", help="compute the caches of all chunks now, not at their first use"
+    )
     _add_json(command)
     _add_settings(command)
 

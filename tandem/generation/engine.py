@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -18,6 +19,9 @@ from tandem.errors import GenerationError
 from tandem.generation import loading, vocabulary
 from tandem.generation.decoding import Preempted, PreemptibleModel, Session
 from tandem.generation.detokenizer import Detokenizer
+from tandem.generation.fingerprint import computing_fingerprint, weights_fingerprint
+from tandem.generation.prefill import Prefixes
+from tandem.generation.prefixes import PrefixCache
 from tandem.generation.prompt import PromptBuilder
 from tandem.generation.template import Template
 
@@ -53,6 +57,7 @@ class Engine:
         self._prompts = PromptBuilder(tokenizer, template, bos, self.context_length)
         self._detokenizer = Detokenizer(self.tokenizer_json)
         self._model = PreemptibleModel(model, loading.decoder_layers(model))
+        self.prefixes = Prefixes(self._model)  # of documents; set its `store` to keep them
         self._sessions: dict[str, Session] = {}
         self._lock = threading.Lock()
 
@@ -91,7 +96,7 @@ class Engine:
                     f"A session is opened once, {session!r} is open already; close it first."
                 )
             prompt = self._prompts.build(query, documents, max_new_tokens)
-            self._sessions[session] = Session(prompt, self._model, self.vocab_size)
+            self._sessions[session] = Session(prompt, self._model, self.prefixes, self.vocab_size)
         return Opened(
             num_rows=len(prompt.prefixes),
             num_prompt_tokens=tuple(len(prefix) + len(prompt.query) for prefix in prompt.prefixes),
@@ -118,6 +123,29 @@ class Engine:
     def close(self, session: str) -> None:
         """Free the session's cache; nothing happens if there is none."""
         self._sessions.pop(session, None)
+
+    def prefix_tokens(self, document: str) -> tuple[int, ...]:
+        """The tokens with which the row of a whole document begins.
+
+        GenerationError if they fill the context, or there are none at all.
+        """
+        return self._prompts.prefix(document)
+
+    def prefix(self, document: str) -> PrefixCache:
+        """The cache of those tokens: fetched, or computed and stored. GenerationError as above."""
+        tokens = self.prefix_tokens(document)
+        with self._lock:
+            return self.prefixes.get(tokens)
+
+    @cached_property
+    def weights_fingerprint(self) -> str:
+        """Equal for engines of the same weights and precision; reads them all, once."""
+        return weights_fingerprint(self._model.model)
+
+    @property
+    def computing_fingerprint(self) -> str:
+        """Equal for engines that compute the same bits: weights, libraries, kind of processor, threads."""
+        return computing_fingerprint(self._model.model, self.weights_fingerprint)
 
     def text(self, tokens: Sequence[int]) -> str:
         """The text of an answer's `tokens`, special tokens left out."""
