@@ -45,6 +45,9 @@ COMMANDS = (
     "netlab down",
     "netlab status",
     "replay",
+    "bench",
+    "bench latency",
+    "bench ttft",
 )
 HELP_COLUMNS = "100"
 

@@ -256,12 +256,41 @@ class Tandem:
         )
         return found
 
+    def written(self, question: str, side: str, *, dense: bool = False, **options: Any) -> dict[str, Any]:
+        """A whole answer that `side` gives alone, in one call, as sequence-wise synchronisation sends it over the link.
+
+        {"tokens": [int], "laws": [bytes], "log_weight": float}; dense: as in `sequence`; options: as in `astream`.
+        Raises TandemError.
+        """
+        spec = self._spec(question, alone=side, keeps_laws=True, **options)
+        found: dict[str, Any] = self._run(self._written(spec, dense))
+        return found
+
+    async def _written(self, spec: SessionSpec, dense: bool) -> dict[str, Any]:
+        await self._open(spec)
+        found: dict[str, Any] = await _result(
+            self._sides[spec.telling_side]["decoder"].sequence.remote(spec.session, None, dense)
+        )
+        return found
+
     def cloud_texts(self, question: str, num_documents: int) -> list[str]:
         """Texts of the cloud's best documents, which are public. For baselines of the evaluation alone: in a query no
         document leaves its side. Raises TandemError."""
         retriever = self._sides[Side.CLOUD]["retriever"]
         texts: list[str] = self._run(_result(retriever.texts.remote(question, num_documents)))
         return texts
+
+    def cloud_caches(self, texts: Sequence[str]) -> bytes:
+        """Caches of keys and values of documents' texts, from the cloud's memory or computed there. For baselines of
+        the evaluation alone. Raises TandemError."""
+        caches: bytes = self._run(
+            _result(self._sides[Side.CLOUD]["decoder"].prefix_caches.remote(list(texts)))
+        )
+        return caches
+
+    def lend_caches(self, texts: Sequence[str], caches: bytes) -> None:
+        """Gives the device's model the caches of these texts for the next queries. Raises TandemError."""
+        self._run(_result(self._sides[Side.DEVICE]["decoder"].lend_prefixes.remote(list(texts), caches)))
 
     def status(self) -> dict[str, Any]:
         """Nodes, actors, models and indexes of both sides, as plain values."""

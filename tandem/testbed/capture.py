@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import re
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,28 +20,25 @@ from tandem.side import SIDES, Side
 from tandem.testbed.packets import Flow
 
 _BUFFER_KIB = 16384
+_SETTLE_S = 0.2  # what was on the wire is with tcpdump by then
 _DROPPED = re.compile(r"^(\d+) packets? dropped by kernel", re.MULTILINE)
 _SOCKET = re.compile(r"\[?(?:::ffff:)?([\d.]+)\]?:(\d+)")
 
 
 @contextlib.contextmanager
-def capturing(lab: NetLab, path: Path) -> Iterator[None]:
-    """Writes every packet of the cloud's interface into a pcap file. Raises NetLabError, also if one was missed."""
-    # -Z root: else it changes to a user of its own, who may not write here. Each packet is read and written at once.
-    options = [
-        "-i",
-        INTERFACE,
-        "-n",
-        "-U",
-        "--immediate-mode",
-        "-Z",
-        "root",
-        "-B",
-        str(_BUFFER_KIB),
-        "-w",
-        str(path),
-    ]
-    command = [*lab.enter(Side.CLOUD), tools.located("tcpdump"), *options]
+def capturing(
+    lab: NetLab, path: Path, side: Side = Side.CLOUD, *, packet_bytes: int | None = None
+) -> Iterator[None]:
+    """Writes every packet of one side's interface into a pcap file. Raises NetLabError, also if one was missed.
+
+    packet_bytes: how much of each is kept; None: all of it.
+    """
+    # -Z root: else it changes to a user of its own, who may not write here. Each packet is read and written at once,
+    # else the last second of them is still in a buffer when it ends.
+    options = ["-i", INTERFACE, "-n", "-U", "-Z", "root", "-B", str(_BUFFER_KIB), "--immediate-mode"]
+    options += ["-w", str(path)]
+    options += [] if packet_bytes is None else ["-s", str(packet_bytes)]
+    command = [*lab.enter(side), tools.located("tcpdump"), *options]
     process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     assert process.stderr is not None
     try:
@@ -51,6 +49,7 @@ def capturing(lab: NetLab, path: Path) -> Iterator[None]:
                 f"`tcpdump` must capture the packets of {lab.name}, but it said: {' '.join(said.split())}"
             )
         yield
+        time.sleep(_SETTLE_S)
     finally:
         process.terminate()
         _, said = process.communicate(timeout=10)

