@@ -44,6 +44,8 @@ from tandem.side import SIDES, Side
 T = TypeVar("T")
 EVENTS_WAIT_S = 5.0
 """How long one call waits for events before the time limit is looked at again."""
+SOURCES_WAIT_S = 1.0
+"""How long a finished answer waits for each side's sources: long for a link that works, short for a person."""
 MAX_GIVEN_CHARS = 300_000
 """Of `given_texts`, so that they fit a message within a side however they are escaped."""
 COMPARED = {
@@ -339,7 +341,11 @@ class Tandem:
                 )
                 position += len(events)
                 is_done = any(isinstance(event, DoneEvent) for event in events)
-                for waiting in [task for task in sources if task.done() or is_done]:
+                if (
+                    is_done and sources
+                ):  # an answer does not wait for what a side that is lost could tell of it
+                    await asyncio.wait(sources, timeout=SOURCES_WAIT_S)
+                for waiting in [task for task in sources if task.done()]:
                     sources.remove(waiting)
                     found = await waiting
                     if found is not None:

@@ -143,6 +143,10 @@ class Config:
         """The settings of one side."""
         return self.device if side is Side.DEVICE else self.cloud
 
+    def seen_by(self, side: Side) -> Config:
+        """What the actors of one side are told: nothing of the other's model, index and paths."""
+        return replace(self, **{side.other.value: SideConfig()})
+
     @classmethod
     def load(cls, path: Path | str | None = None, overrides: Sequence[str] = ()) -> Config:
         """The defaults, changed by a TOML file, then by overrides ("section.name=value").

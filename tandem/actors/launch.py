@@ -15,6 +15,7 @@ import os
 import secrets
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import ray
@@ -261,6 +262,7 @@ def _create(side: Side, role: Role, runtime: Runtime, detached: bool) -> Any:
     }
     if detached:
         options["lifetime"] = "detached"
+    runtime = replace(runtime, config=runtime.config.seen_by(side))
     return ray.remote(ACTORS[role]).options(**options).remote(side, runtime)
 
 

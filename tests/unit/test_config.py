@@ -232,3 +232,11 @@ def test_json_is_as_strict_as_a_file(text: str) -> None:
 def test_settings_from_code_are_checked_too() -> None:
     with pytest.raises(ConfigError, match="must be a number of at least 0, but it is inf"):
         Config(generation=GenerationConfig(temperature=math.inf))
+
+
+def test_each_side_is_told_its_own_paths_alone() -> None:
+    config = Config.load(None, ["device.index=/home/ada/index", "cloud.model=./public"])
+    assert "ada" not in config.seen_by(Side.CLOUD).to_json()
+    assert config.seen_by(Side.CLOUD).cloud == config.cloud
+    assert "public" not in config.seen_by(Side.DEVICE).to_json()
+    assert config.seen_by(Side.DEVICE).device == config.device
