@@ -65,5 +65,8 @@ def _print_report(report: BuildReport, side: Side, out: Path) -> None:
         what += f", {plural(len(report.problems), 'problem')}"
     done = "Unchanged" if report.is_unchanged else "Indexed"
     print(f"{done}: {what} in {out} ({report.manifest.factory}, {report.manifest.embedder})")
+    changes = f"{report.num_added} added, {report.num_replaced} replaced, {report.num_deleted} deleted"
+    embedded = plural(report.num_embedded, "text")
+    print(f"Chunks: {changes}, {report.num_unchanged} unchanged; {embedded} embedded")
     print(f"Use it: tandem ask --set {side}.index={out} QUESTION")
     print(f'or for good, in tandem.toml: {side}.index = "{out}"')

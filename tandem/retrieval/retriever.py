@@ -16,7 +16,9 @@ from numpy.typing import NDArray
 from tandem.errors import RetrievalError
 from tandem.retrieval.documents import Document
 from tandem.retrieval.embedding import TextEmbedder
+from tandem.retrieval.filters import Filter
 from tandem.retrieval.index import Index
+from tandem.retrieval.vectors import cosines
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,18 +50,19 @@ class Retriever:
         """A retriever over the index in a folder; RetrievalError if it is damaged or of another embedder."""
         return cls(Index.open(directory, embedder.fingerprint, num_threads=num_threads), embedder)
 
-    def search(self, query: str, k: int) -> list[Hit]:
+    def search(self, query: str, k: int, filter: Filter | None = None) -> list[Hit]:
         """The k documents nearest to the query, best first (fewer if the index holds or finds fewer).
 
-        Scores are those that `relevance` gives for the query, whatever FAISS approximates while searching.
+        filter: metadata that each must have, as {"source": "a.txt", "page": [1, 2]}; then k are found if so
+        many have it. Scores are those that `relevance` gives for the query. RetrievalError for a query without
+        text, k < 1, or a metadata key that no document has.
         """
         if not query.strip():
             raise RetrievalError(f"A query must hold text, but it is {query!r}; ask something.")
-        vector = self._embedded(query)
-        rows, _ = self.index.search(vector, k)
-        scores = cosines(self.index.vectors(rows), vector)
-        order = np.lexsort((rows, -scores))
-        found = [(self.index.document(int(rows[place])), float(scores[place])) for place in order]
+        rows, scores = self.index.search(self._embedded(query), k, filter)
+        found = [
+            (self.index.document(int(row)), float(score)) for row, score in zip(rows, scores, strict=True)
+        ]
         return [Hit(str(document.id), document, score) for document, score in found]
 
     def relevance(self, ids: Sequence[str], text: str) -> list[float]:
@@ -77,16 +80,3 @@ class Retriever:
         """The unit vector [d] of one text, embedded alone, so that its bits do not depend on others."""
         vector: NDArray[np.float32] = self._embedder.embed([text], keep_end=True)[0]
         return vector
-
-
-def cosines(vectors: NDArray[np.float32], vector: NDArray[np.float32]) -> NDArray[np.float64]:
-    """Cosine of each row of [n, d] to a vector [d], in double precision; 0 where one has no length.
-
-    Summed row by row rather than by a matrix product, whose last bits depend on the number of rows.
-    """
-    rows, other = vectors.astype(np.float64), vector.astype(np.float64)
-    lengths = np.sqrt((rows * rows).sum(axis=1) * (other * other).sum())
-    products = (rows * other).sum(axis=1)
-    result: NDArray[np.float64] = np.zeros_like(products)
-    np.divide(products, lengths, out=result, where=lengths > 0)
-    return result

@@ -17,6 +17,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tandem.errors import RetrievalError
+from tandem.retrieval.embedded import blocks
+
+TRAIN_PER_CENTROID = 64
+"""Vectors to train with, for each centroid; more add minutes and next to no recall."""
+
+MIN_TRAIN = 65_536
+"""Vectors to train with, at least, where there are that many."""
+
+ADD_AT_ONCE = 65_536
 
 MIN_EF_SEARCH = 64
 """Candidates that an HNSW search keeps, at least."""
@@ -35,7 +44,8 @@ class VectorIndex:
 
     @classmethod
     def build(cls, vectors: NDArray[np.float32], factory: str, num_threads: int = 1) -> VectorIndex:
-        """Trains (where the kind needs it) and fills an index of `vectors` [n, d], which have unit length.
+        """Trains (where the kind needs it) and fills an index of `vectors` [n, d], which have unit length and may
+        lie on disk: they are read in pieces.
 
         With one thread, equal vectors give an equal index. Raises RetrievalError for a factory string that
         FAISS does not take, that needs more vectors to train than there are, or that cannot give vectors
@@ -47,8 +57,9 @@ class VectorIndex:
         index = _made(vectors.shape[1], factory)
         _check_training(index, factory, len(vectors))
         try:
-            index.train(vectors)
-            index.add(vectors)
+            index.train(_sample(vectors, vectors_to_train(index)))
+            for block in blocks(vectors, ADD_AT_ONCE):
+                index.add(block)
         except RuntimeError as error:
             raise RetrievalError(_refused(factory, error)) from None
         built = cls(index, num_threads)
@@ -63,13 +74,26 @@ class VectorIndex:
         return cls(faiss.read_index(str(path)), num_threads)
 
     def write(self, path: Path) -> None:
-        """Writes the index to `path`; OSError if the disk refuses."""
+        """Writes the index to `path`; OSError if the disk refuses.
+
+        Through Python's file, since FAISS's own does not notice that the last bytes of a full disk are missing.
+        """
         import faiss
 
-        try:
-            faiss.write_index(self._index, str(path))
-        except RuntimeError as error:
-            raise OSError(str(error).strip().splitlines()[-1]) from None
+        refusals: list[OSError] = []
+
+        def put(data: bytes) -> None:
+            try:
+                file.write(data)
+            except OSError as error:
+                refusals.append(error)
+                raise
+
+        with path.open("wb") as file:
+            try:
+                faiss.write_index(self._index, faiss.PyCallbackIOWriter(put, 1 << 20))
+            except RuntimeError as error:
+                raise (refusals or [OSError(str(error).strip().splitlines()[-1])])[0] from None
 
     @property
     def dimension(self) -> int:
@@ -80,15 +104,28 @@ class VectorIndex:
         """Number of vectors."""
         return int(self._index.ntotal)
 
-    def search(self, vector: NDArray[np.float32], k: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+    @property
+    def is_exact(self) -> bool:
+        """Whether `vectors` gives back the very vectors that were added."""
+        import faiss
+
+        kinds = (faiss.IndexFlat, faiss.IndexIVFFlat, faiss.IndexHNSWFlat)
+        return isinstance(faiss.downcast_index(self._index), kinds)
+
+    def search(
+        self, vector: NDArray[np.float32], k: int, among: NDArray[np.int64] | None = None
+    ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
         """Rows and FAISS scores [<= k] of the nearest vectors to `vector` [d], best first.
 
-        Quantised kinds score by what they store; IVF may find fewer than k.
+        among: the only rows that may be found. Quantised kinds score by what they store; IVF and HNSW may find
+        fewer than k. RuntimeError from FAISS if the kind cannot keep to `among`.
         """
         import faiss
 
         faiss.omp_set_num_threads(self._num_threads)
-        scores, rows = self._index.search(np.ascontiguousarray(vector[None], np.float32), min(k, len(self)))
+        parameters = None if among is None else _keeping_to(self._index, _selector(among, len(self)))
+        query = np.ascontiguousarray(vector[None], np.float32)
+        scores, rows = self._index.search(query, min(k, len(self)), params=parameters)
         is_found = rows[0] >= 0
         return rows[0][is_found], scores[0][is_found]
 
@@ -116,6 +153,55 @@ class VectorIndex:
             self.vectors(np.zeros(1, np.int64))
         except RuntimeError as error:
             raise RetrievalError(_refused(factory, error)) from None
+
+
+def cosines(vectors: NDArray[np.float32], vector: NDArray[np.float32]) -> NDArray[np.float64]:
+    """Cosine of each row of [n, d] to a vector [d], in double precision; 0 where one has no length.
+
+    Summed row by row rather than by a matrix product, whose last bits depend on the number of rows.
+    """
+    rows, other = vectors.astype(np.float64), vector.astype(np.float64)
+    lengths = np.sqrt((rows * rows).sum(axis=1) * (other * other).sum())
+    products = (rows * other).sum(axis=1)
+    result: NDArray[np.float64] = np.zeros_like(products)
+    np.divide(products, lengths, out=result, where=lengths > 0)
+    return result
+
+
+def _sample(vectors: NDArray[np.float32], num_centroids: int) -> NDArray[np.float32]:
+    """Evenly spread rows of [n, d] to train that many centroids with."""
+    count = max(MIN_TRAIN, TRAIN_PER_CENTROID * num_centroids)
+    if count >= len(vectors):
+        return np.ascontiguousarray(vectors, np.float32)
+    return np.ascontiguousarray(vectors[np.arange(count) * len(vectors) // count], np.float32)
+
+
+def _selector(rows: NDArray[np.int64], count: int) -> Any:
+    """FAISS's form of a set of rows: a bit for each of the `count` rows."""
+    import faiss
+
+    made: Any = faiss  # its stubs want a pointer
+    is_in = np.zeros(count, bool)
+    is_in[rows] = True
+    return made.IDSelectorBitmap(np.packbits(is_in, bitorder="little"))
+
+
+def _keeping_to(index: Any, selector: Any) -> Any:
+    """Search parameters that keep to a selector and look as far as the index is set to look."""
+    import faiss
+
+    made: Any = faiss  # its stubs lack these arguments
+    index = faiss.downcast_index(index)
+    if isinstance(index, faiss.IndexPreTransform):
+        return made.SearchParametersPreTransform(index_params=_keeping_to(index.index, selector))
+    if isinstance(index, faiss.IndexRefine):
+        base = _keeping_to(index.base_index, selector)
+        return made.IndexRefineSearchParameters(k_factor=index.k_factor, base_index_params=base)
+    if isinstance(index, faiss.IndexIVF):
+        return made.SearchParametersIVF(sel=selector, nprobe=index.nprobe)
+    if isinstance(index, faiss.IndexHNSW):
+        return made.SearchParametersHNSW(sel=selector, efSearch=index.hnsw.efSearch)
+    return made.SearchParameters(sel=selector)
 
 
 def vectors_to_train(index: Any) -> int:
