@@ -8,7 +8,6 @@ one of the thread and not of the process.
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -18,6 +17,7 @@ from numpy.typing import NDArray
 
 from tandem.errors import RetrievalError
 from tandem.retrieval.embedded import blocks
+from tandem.retrieval.parts import calm, keeping_to, parts, vectors_to_train, widen_search
 
 TRAIN_PER_CENTROID = 64
 """Vectors to train with, for each centroid; more add minutes and next to no recall."""
@@ -26,9 +26,6 @@ MIN_TRAIN = 65_536
 """Vectors to train with, at least, where there are that many."""
 
 ADD_AT_ONCE = 65_536
-
-MIN_EF_SEARCH = 64
-"""Candidates that an HNSW search keeps, at least."""
 
 
 class VectorIndex:
@@ -40,7 +37,7 @@ class VectorIndex:
         self._num_threads = num_threads
         self._lock = Lock()
         self._is_mapped = False
-        _widen_search(index)
+        widen_search(index)
 
     @classmethod
     def build(cls, vectors: NDArray[np.float32], factory: str, num_threads: int = 1) -> VectorIndex:
@@ -80,6 +77,7 @@ class VectorIndex:
         """
         import faiss
 
+        made: Any = faiss  # its stubs lack the writer
         refusals: list[OSError] = []
 
         def put(data: bytes) -> None:
@@ -91,7 +89,7 @@ class VectorIndex:
 
         with path.open("wb") as file:
             try:
-                faiss.write_index(self._index, faiss.PyCallbackIOWriter(put, 1 << 20))
+                faiss.write_index(self._index, made.PyCallbackIOWriter(put, 1 << 20))
             except RuntimeError as error:
                 raise (refusals or [OSError(str(error).strip().splitlines()[-1])])[0] from None
 
@@ -109,7 +107,7 @@ class VectorIndex:
         """Whether `vectors` gives back the very vectors that were added."""
         import faiss
 
-        kinds = (faiss.IndexFlat, faiss.IndexIVFFlat, faiss.IndexHNSWFlat)
+        kinds = (faiss.IndexFlat, faiss.IndexIVFFlat, faiss.IndexHNSWFlat, faiss.IndexRefineFlat)
         return isinstance(faiss.downcast_index(self._index), kinds)
 
     def search(
@@ -123,7 +121,7 @@ class VectorIndex:
         import faiss
 
         faiss.omp_set_num_threads(self._num_threads)
-        parameters = None if among is None else _keeping_to(self._index, _selector(among, len(self)))
+        parameters = None if among is None else keeping_to(self._index, among)
         query = np.ascontiguousarray(vector[None], np.float32)
         scores, rows = self._index.search(query, min(k, len(self)), params=parameters)
         is_found = rows[0] >= 0
@@ -176,39 +174,6 @@ def _sample(vectors: NDArray[np.float32], num_centroids: int) -> NDArray[np.floa
     return np.ascontiguousarray(vectors[np.arange(count) * len(vectors) // count], np.float32)
 
 
-def _selector(rows: NDArray[np.int64], count: int) -> Any:
-    """FAISS's form of a set of rows: a bit for each of the `count` rows."""
-    import faiss
-
-    made: Any = faiss  # its stubs want a pointer
-    is_in = np.zeros(count, bool)
-    is_in[rows] = True
-    return made.IDSelectorBitmap(np.packbits(is_in, bitorder="little"))
-
-
-def _keeping_to(index: Any, selector: Any) -> Any:
-    """Search parameters that keep to a selector and look as far as the index is set to look."""
-    import faiss
-
-    made: Any = faiss  # its stubs lack these arguments
-    index = faiss.downcast_index(index)
-    if isinstance(index, faiss.IndexPreTransform):
-        return made.SearchParametersPreTransform(index_params=_keeping_to(index.index, selector))
-    if isinstance(index, faiss.IndexRefine):
-        base = _keeping_to(index.base_index, selector)
-        return made.IndexRefineSearchParameters(k_factor=index.k_factor, base_index_params=base)
-    if isinstance(index, faiss.IndexIVF):
-        return made.SearchParametersIVF(sel=selector, nprobe=index.nprobe)
-    if isinstance(index, faiss.IndexHNSW):
-        return made.SearchParametersHNSW(sel=selector, efSearch=index.hnsw.efSearch)
-    return made.SearchParameters(sel=selector)
-
-
-def vectors_to_train(index: Any) -> int:
-    """Fewest vectors that FAISS can train this index with: a centroid needs a vector of its own."""
-    return max([1, *(clusters for part in _parts(index) for clusters in _clusters(part))])
-
-
 def _made(dimension: int, factory: str) -> Any:
     import faiss
 
@@ -216,43 +181,9 @@ def _made(dimension: int, factory: str) -> Any:
         index = faiss.index_factory(dimension, factory, faiss.METRIC_INNER_PRODUCT)
     except RuntimeError as error:
         raise RetrievalError(_refused(factory, error)) from None
-    for part in _parts(index):
-        _calm(part)
+    for part in parts(index):
+        calm(part)
     return index
-
-
-def _calm(part: Any) -> None:
-    """Turns off what only costs: a warning per cluster on stderr, and tables for a search not used here."""
-    for clustering in (getattr(part, "cp", None), getattr(getattr(part, "pq", None), "cp", None)):
-        if clustering is not None:
-            clustering.min_points_per_centroid = 1
-    if hasattr(part, "do_polysemous_training"):
-        part.do_polysemous_training = False  # simulated annealing, over a second per subquantiser
-
-
-def _parts(index: Any) -> list[Any]:
-    """The index and whatever it is made of: transforms, coarse quantiser, storage, refinement."""
-    import faiss
-
-    index = faiss.downcast_index(index)
-    found: list[Any] = [index]
-    if isinstance(index, faiss.IndexPreTransform):
-        chain: Any = index.chain  # a C++ vector, whatever the type stub says
-        found += [faiss.downcast_VectorTransform(chain.at(place)) for place in range(chain.size())]
-        found += _parts(index.index)
-    if isinstance(index, faiss.IndexIVF):
-        found += _parts(index.quantizer)
-    if isinstance(index, faiss.IndexHNSW):
-        found += _parts(index.storage)
-    if isinstance(index, faiss.IndexRefine):
-        found += _parts(index.base_index) + _parts(index.refine_index)
-    return found
-
-
-def _clusters(part: Any) -> list[int]:
-    """Numbers of centroids that this part itself trains."""
-    pq = getattr(part, "pq", None)
-    return [int(getattr(part, "nlist", 1)), int(getattr(pq, "ksub", 1))]
 
 
 def _check_training(index: Any, factory: str, count: int) -> None:
@@ -262,17 +193,6 @@ def _check_training(index: Any, factory: str, count: int) -> None:
             f'The index kind "{factory}" needs at least {needed} chunks to train, but there are {count}; '
             'use "Flat", a smaller kind, or more documents.'
         )
-
-
-def _widen_search(index: Any) -> None:
-    """Sets how far searches look: the root of the number of lists for IVF, MIN_EF_SEARCH for HNSW."""
-    import faiss
-
-    for part in _parts(index):
-        if isinstance(part, faiss.IndexIVF):
-            part.nprobe = math.ceil(math.sqrt(part.nlist))
-        if isinstance(part, faiss.IndexHNSW):
-            part.hnsw.efSearch = max(MIN_EF_SEARCH, part.hnsw.efSearch)
 
 
 def _refused(factory: str, error: RuntimeError) -> str:
