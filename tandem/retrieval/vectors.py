@@ -54,7 +54,7 @@ class VectorIndex:
         index = _made(vectors.shape[1], factory)
         _check_training(index, factory, len(vectors))
         try:
-            index.train(_sample(vectors, vectors_to_train(index)))
+            index.train(training_sample(vectors, vectors_to_train(index)))
             for block in blocks(vectors, ADD_AT_ONCE):
                 index.add(block)
         except RuntimeError as error:
@@ -166,7 +166,7 @@ def cosines(vectors: NDArray[np.float32], vector: NDArray[np.float32]) -> NDArra
     return result
 
 
-def _sample(vectors: NDArray[np.float32], num_centroids: int) -> NDArray[np.float32]:
+def training_sample(vectors: NDArray[np.float32], num_centroids: int) -> NDArray[np.float32]:
     """Evenly spread rows of [n, d] to train that many centroids with."""
     count = max(MIN_TRAIN, TRAIN_PER_CENTROID * num_centroids)
     if count >= len(vectors):
