@@ -41,7 +41,9 @@ class RetrievalConfig:
     """How documents are cut, embedded and indexed; alike on both sides."""
 
     embedder: str = setting("auto", 'embedder: "auto", "offline" (extra [offline]), a hub name, or a path')
-    factory: str = setting("Flat", "FAISS factory string of new indexes")
+    factory: str = setting(
+        "auto", 'kind of new indexes: "auto" by their size (docs/retrieval.md), or a FAISS factory string'
+    )
     chunk_chars: int = setting(800, "length of a chunk of a document, in characters", at_least=1)
     chunk_overlap: int = setting(100, "what neighbouring chunks share, in characters", at_least=0)
 

@@ -143,8 +143,12 @@ class Index:
             rows = self._among(vector, k, self._metadata.rows(filter))
         else:
             rows, _ = self._vectors.search(vector, k * self._refine)
-        scores = cosines(self.vectors(rows), vector)
-        best = np.lexsort((rows, -scores))[:k]
+        stored = self.vectors(rows)
+        if len(rows) > k:  # single precision says which are worth double
+            best = np.argsort(-(stored @ vector), kind="stable")[:k]
+            rows, stored = rows[best], stored[best]
+        scores = cosines(stored, vector)
+        best = np.lexsort((rows, -scores))
         return rows[best], scores[best]
 
     def vectors(self, rows: NDArray[np.int64]) -> NDArray[np.float32]:

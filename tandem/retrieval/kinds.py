@@ -29,7 +29,9 @@ def resolve(factory: str, count: int, dimension: int) -> str:
         return "Flat"
     if count < IVF_BELOW:
         return f"IVF{num_lists(count)},Flat"
-    return f"IVF{num_lists(count)},PQ{code_bytes(dimension)}"
+    size = code_bytes(dimension)
+    code = f"PQ{size}" if 2 * _CODE_SHARE * size >= dimension else "SQ8"  # a dimension with few divisors
+    return f"IVF{num_lists(count)},{code}"
 
 
 def num_lists(count: int) -> int:
