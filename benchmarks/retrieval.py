@@ -178,7 +178,7 @@ def predicted_bytes(kind: str, size: int) -> float:
         return 4.0 * DIMENSION * size
     lists = kinds.num_lists(size)
     stored = 4.0 * DIMENSION if kind == "ivf" else kinds.code_bytes(DIMENSION)
-    return 4.0 * DIMENSION * lists + stored * size * math.ceil(math.sqrt(lists)) / lists
+    return 4.0 * DIMENSION * lists + stored * size * math.ceil(2 * math.sqrt(lists)) / lists
 
 
 def embedding_rate() -> float | None:

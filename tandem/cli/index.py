@@ -37,14 +37,15 @@ def run(args: Namespace) -> int:
 
 def _built(args: Namespace, out: Path, progress: Progress) -> BuildReport:
     config = settings(args, [f"retrieval.factory={args.factory}"] if args.factory else [], progress)
-    from tandem.retrieval import Embedder, build_index, load_path
+    from tandem.retrieval import build_index, load_path
+    from tandem.retrieval.embedding import load_embedder
 
     source = Path(args.path).expanduser()
     if not source.exists():
         load_path(source)  # says what is wrong, before the embedder takes its time
     threads = len(os.sched_getaffinity(0))
     progress("embedder: loading")
-    embedder = Embedder.load(config.retrieval.embedder, num_threads=threads)
+    embedder = load_embedder(config.retrieval.embedder, num_threads=threads)
     progress(f"embedder: {embedder.name}")
     return build_index(
         source,

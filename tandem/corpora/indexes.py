@@ -6,6 +6,7 @@ Knows nothing of queries or models.
 from __future__ import annotations
 
 import os
+import secrets
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,6 +17,8 @@ from tandem.side import Side
 if TYPE_CHECKING:
     from tandem.retrieval.embedding import TextEmbedder
     from tandem.retrieval.index import Index
+    from tandem.retrieval.langchain import StoreRetriever
+    from tandem.retrieval.retriever import Retriever
 
 BUNDLED = Path(__file__).parent / "bundled"
 
@@ -27,6 +30,21 @@ def open_index(side: Side, config: Config, embedder: TextEmbedder) -> Index:
     where = config.side(side).index
     folder = bundled_index(side, embedder) if where == "bundled" else Path(where)
     return Index.open(folder, embedder.fingerprint)
+
+
+def open_retriever(side: Side, config: Config, embedder: TextEmbedder) -> Retriever | StoreRetriever:
+    """What finds documents for `side`: its index, or the LangChain vector store that `config` names.
+
+    Raises RetrievalError where that is missing or damaged.
+    """
+    from tandem.retrieval.retriever import Retriever
+
+    where = config.side(side).index
+    if not where.startswith("langchain:"):
+        return Retriever(open_index(side, config, embedder), embedder)
+    from tandem.retrieval.langchain import StoreRetriever, open_store
+
+    return StoreRetriever(open_store(where), embedder, secrets.token_bytes(32))
 
 
 def bundled_index(side: Side, embedder: TextEmbedder) -> Path:

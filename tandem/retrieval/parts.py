@@ -88,11 +88,15 @@ def calm(part: Any) -> None:
 
 
 def widen_search(index: Any) -> None:
-    """Sets how far searches look: the root of the number of lists for IVF, MIN_EF_SEARCH for HNSW."""
+    """Sets how far searches look: twice the root of the number of lists for IVF, MIN_EF_SEARCH for HNSW.
+
+    With that IVF finds 0.95 or more of the ten nearest among up to 10^6 vectors in clusters, reading 4 to 9 % of
+    them (`benchmarks/retrieval.py`); the root alone finds 0.93 among 10^6.
+    """
     import faiss
 
     for part in parts(index):
         if isinstance(part, faiss.IndexIVF):
-            part.nprobe = math.ceil(math.sqrt(part.nlist))
+            part.nprobe = min(part.nlist, math.ceil(2 * math.sqrt(part.nlist)))
         if isinstance(part, faiss.IndexHNSW):
             part.hnsw.efSearch = max(MIN_EF_SEARCH, part.hnsw.efSearch)

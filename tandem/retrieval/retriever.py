@@ -50,6 +50,16 @@ class Retriever:
         """A retriever over the index in a folder; RetrievalError if it is damaged or of another embedder."""
         return cls(Index.open(directory, embedder.fingerprint, num_threads=num_threads), embedder)
 
+    @property
+    def num_documents(self) -> int:
+        """Chunks that can be found."""
+        return len(self.index)
+
+    @property
+    def kind(self) -> str:
+        """What searches them: a FAISS factory string."""
+        return self.index.manifest.factory
+
     def search(self, query: str, k: int, filter: Filter | None = None) -> list[Hit]:
         """The k documents nearest to the query, best first (fewer if the index holds or finds fewer).
 
