@@ -125,8 +125,8 @@ def test_embedders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_langchain_brings_is_left_to_the_nodes() -> None:
     config = Config.load(None, ["device.index=langchain:shelf:store", "retrieval.embedder=langchain:shelf:words"])
     for check in (model_checks.index(Side.DEVICE, config.device), model_checks.embedder(config)):
-        assert check.state == "ok"
-        assert "langchain:shelf:" in check.finding
+        assert check.status == "ok"
+        assert "langchain:shelf:" in check.found
 
 
 def test_exit_code_and_output(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
