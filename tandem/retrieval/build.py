@@ -23,7 +23,7 @@ from tandem.retrieval.embedding import TextEmbedder
 from tandem.retrieval.index import Index
 from tandem.retrieval.loaders import Loaded, load_documents, load_path
 from tandem.retrieval.manifest import Manifest
-from tandem.retrieval.writer import write_index
+from tandem.retrieval.writer import tidy, write_index
 
 MAX_KEY_BYTES = 64
 
@@ -71,7 +71,9 @@ def build_index(
     chunks = split(loaded.documents, chunk_chars, overlap, key)
     num_embedded = 0
     is_current = previous is not None and _is_of(previous, chunks, embedder, factory)
-    if not is_current:
+    if is_current:
+        tidy(directory)
+    else:
         num_embedded = write_index(
             directory,
             chunks,

@@ -9,6 +9,7 @@ what was embedded. Knows nothing of files that are indexed or of searches.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -67,6 +68,14 @@ def write_index(
             publish(directory, folder, _manifest(folder, embedder, len(documents), kind, id_key))
             kept.remove()
     return num_embedded
+
+
+def tidy(directory: Path) -> None:
+    """Removes the journal of a build that was killed after its last step, unless another build is under way."""
+    path = directory / journal.NAME
+    if path.exists():
+        with suppress(RetrievalError), staging(directory):
+            path.unlink(missing_ok=True)
 
 
 def _write_vectors(folder: Path, factory: str, num_threads: int) -> None:

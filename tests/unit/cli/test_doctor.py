@@ -123,7 +123,9 @@ def test_embedders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_what_langchain_brings_is_left_to_the_nodes() -> None:
-    config = Config.load(None, ["device.index=langchain:shelf:store", "retrieval.embedder=langchain:shelf:words"])
+    config = Config.load(
+        None, ["device.index=langchain:shelf:store", "retrieval.embedder=langchain:shelf:words"]
+    )
     for check in (model_checks.index(Side.DEVICE, config.device), model_checks.embedder(config)):
         assert check.status == "ok"
         assert "langchain:shelf:" in check.found

@@ -149,6 +149,17 @@ def test_what_was_embedded_before_a_failure_is_not_embedded_again(
     assert sorted(p.name for p in (tmp_path / "index").iterdir()) == [".lock", "data-1", "manifest.json"]
 
 
+def test_a_journal_that_outlived_its_build_goes(corpus: Path, tmp_path: Path, embedder) -> None:
+    directory = tmp_path / "index"
+    build_index(corpus, directory, embedder)
+    (directory / ".embedded").write_bytes(b"left")
+    with storage.staging(directory):
+        assert build_index(corpus, directory, embedder).is_unchanged
+        assert (directory / ".embedded").exists(), "another process may be using it"
+    assert build_index(corpus, directory, embedder).is_unchanged
+    assert not (directory / ".embedded").exists()
+
+
 SCRIPT = """
 import resource, signal, sys
 from pathlib import Path
