@@ -26,7 +26,9 @@ class SideConfig:
     model: str = setting(
         "bundled", 'language model: "bundled", a hub id, or a path that starts with . / or ~'
     )
-    index: str = setting("bundled", 'index: "bundled", or the folder that `tandem index` wrote')
+    index: str = setting(
+        "bundled", 'index: "bundled", the folder that `tandem index` wrote, or "langchain:MODULE:FUNCTION"'
+    )
     num_documents: int = setting(4, "documents retrieved per question, one batch row each", at_least=0)
     torch_device: str = setting("cpu", "where the language model runs, as torch names it: cpu, cuda, cuda:1")
     dtype: Literal["float32", "bfloat16", "float16"] = setting("float32", "precision of the language model")
@@ -46,8 +48,13 @@ class SideConfig:
 class RetrievalConfig:
     """How documents are cut, embedded and indexed; alike on both sides."""
 
-    embedder: str = setting("auto", 'embedder: "auto", "offline" (extra [offline]), a hub name, or a path')
-    factory: str = setting("Flat", "FAISS factory string of new indexes")
+    embedder: str = setting(
+        "auto",
+        'embedder: "auto", "offline" (extra [offline]), a hub name, a path, or "langchain:MODULE:FUNCTION"',
+    )
+    factory: str = setting(
+        "auto", 'kind of new indexes: "auto" by their size (docs/retrieval.md), or a FAISS factory string'
+    )
     chunk_chars: int = setting(800, "length of a chunk of a document, in characters", at_least=1)
     chunk_overlap: int = setting(100, "what neighbouring chunks share, in characters", at_least=0)
 
@@ -228,7 +235,8 @@ def _with_paths(config: Config, folder: Path) -> Config:
 
 
 def _side_with_paths(side: SideConfig, folder: Path) -> SideConfig:
-    index = side.index if side.index == "bundled" else str(folder / Path(side.index).expanduser())
+    is_name = side.index == "bundled" or side.index.startswith("langchain:")
+    index = side.index if is_name else str(folder / Path(side.index).expanduser())
     return replace(side, model=_path(side.model, folder), index=index)
 
 

@@ -203,7 +203,10 @@ async def start_actors(sides: dict[Side, Handles], progress: Progress) -> dict[S
         for side in sides:
             described[side] |= await loaded[side][part]
         what = "num_documents" if part == "retriever" else "model"
-        progress(f"{plural}: " + ", ".join(f"{side} {described[side][what]}" for side in sides))
+        named = {
+            side: described[side][what] or described[side]["factory"] for side in sides
+        }  # stores: no count
+        progress(f"{plural}: " + ", ".join(f"{side} {named[side]}" for side in sides))
     for handles in sides.values():
         await handles["draft_queue"].set_tokenizer.remote(await handles["decoder"].tokenizer_json.remote())
     return described

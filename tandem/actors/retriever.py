@@ -82,17 +82,15 @@ class RetrieverActor(SideActor):
         )
 
     def _load(self) -> tuple[Any, dict[str, Any]]:
-        from tandem.corpora.indexes import open_index
-        from tandem.retrieval.embedding import Embedder
-        from tandem.retrieval.retriever import Retriever
+        from tandem.corpora.indexes import open_retriever
+        from tandem.retrieval.embedding import load_embedder
 
-        embedder = Embedder.load(self.config.retrieval.embedder, num_threads=1)
-        index = open_index(self.side, self.config, embedder)
-        retriever = Retriever(index, embedder)
+        embedder = load_embedder(self.config.retrieval.embedder, num_threads=1)
+        retriever = open_retriever(self.side, self.config, embedder)
         retriever.search("warm up", 1)
         return retriever, {
             "embedder": embedder.name,
             "embedder_fingerprint": embedder.fingerprint,
-            "num_documents": len(index),
-            "factory": index.manifest.factory,
+            "num_documents": retriever.num_documents,
+            "factory": retriever.kind,
         }

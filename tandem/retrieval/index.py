@@ -5,39 +5,53 @@ Knows rows, ids, vectors and chunks; asks an embedder only while building. Knows
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tandem.errors import RetrievalError
-from tandem.retrieval import chunks as chunk_files
+from tandem.retrieval import embedded, kinds
 from tandem.retrieval import manifest as manifests
 from tandem.retrieval.chunks import ChunkStore
 from tandem.retrieval.documents import Document
+from tandem.retrieval.embedded import Progress
 from tandem.retrieval.embedding import TextEmbedder
-from tandem.retrieval.manifest import Manifest, checksum, damaged
-from tandem.retrieval.storage import publish, staging
-from tandem.retrieval.vectors import VectorIndex
+from tandem.retrieval.filters import Filter, Metadata
+from tandem.retrieval.manifest import Manifest, damaged
+from tandem.retrieval.vectors import VectorIndex, cosines
 
 VECTORS = "vectors.faiss"
-EMBED_AT_ONCE = 256
-"""Chunks handed to the embedder between two calls of `progress`."""
+SCORE_ALL = 10_000
+"""Rows that a filter may leave and that are all scored rather than searched: 15 MB at dimension 384."""
+
+REFINE = 10
+"""Rows that a quantised kind finds by its codes for each one kept by its vector."""
 
 _ATTEMPTS = 3
-
-Progress = Callable[[int, int], None]
 
 
 class Index:
     """An index, open for reading; stays whole when it is rebuilt on disk meanwhile."""
 
-    def __init__(self, manifest: Manifest, vectors: VectorIndex, chunks: ChunkStore) -> None:
-        """Joins opened files that fit; `open` and `build` are the usual ways."""
+    def __init__(
+        self,
+        manifest: Manifest,
+        vectors: VectorIndex,
+        chunks: ChunkStore,
+        embeddings: NDArray[np.float32] | None = None,
+    ) -> None:
+        """Joins opened files that fit; `open` and `build` are the usual ways.
+
+        embeddings: the vectors [n, d] on disk, for a kind that does not give them back exactly.
+        """
         self.manifest = manifest
         self._vectors = vectors
         self._chunks = chunks
+        self._embeddings = embeddings
+        self._metadata = Metadata(chunks)
 
     @classmethod
     def build(
@@ -45,27 +59,21 @@ class Index:
         directory: Path,
         documents: Sequence[Document],
         embedder: TextEmbedder,
-        factory: str = "Flat",
+        factory: str = kinds.AUTO,
         *,
         id_key: bytes = b"",
         num_threads: int = 1,
         progress: Progress | None = None,
     ) -> Index:
-        """Embeds chunks (from `split`), writes the index in place of what `directory` held, and opens it.
+        """Writes the index of chunks (from `split`) in place of what `directory` held, and opens it.
 
-        progress(done, total) counts chunks. Raises RetrievalError; whatever fails, the previous index is
-        kept.
+        See `write_index`, which says more. Raises RetrievalError; whatever fails, the previous index is kept.
         """
-        if not documents:
-            raise RetrievalError(
-                f"An index needs at least one chunk, but {directory} would get none; add documents."
-            )
-        _check_target(directory)
-        with staging(directory) as folder:
-            chunk_files.write(folder, documents)
-            embedded = _embedded(documents, embedder, progress)
-            VectorIndex.build(embedded, factory, num_threads).write(folder / VECTORS)
-            publish(directory, folder, _manifest(folder, embedder, len(documents), factory, id_key))
+        from tandem.retrieval.writer import write_index
+
+        write_index(
+            directory, documents, embedder, factory, id_key=id_key, num_threads=num_threads, progress=progress
+        )
         return cls.open(directory, embedder.fingerprint, num_threads=num_threads)
 
     @classmethod
@@ -92,6 +100,7 @@ class Index:
         folder = directory / manifest.folder
         try:
             vectors, chunks = VectorIndex.read(folder / VECTORS, num_threads), ChunkStore(folder)
+            embeddings = _embeddings(folder, manifest)
         except FileNotFoundError:
             raise
         except (RuntimeError, OSError, ValueError) as error:
@@ -104,7 +113,7 @@ class Index:
         if not len(vectors) == len(chunks) == manifest.count:
             counts = f"{len(vectors)} vectors, {len(chunks)} chunks, {manifest.count} in the manifest"
             raise damaged(directory, f"its counts differ ({counts})")
-        return cls(manifest, vectors, chunks)
+        return cls(manifest, vectors, chunks, embeddings)
 
     @property
     def dimension(self) -> int:
@@ -115,20 +124,37 @@ class Index:
         """Number of chunks."""
         return self.manifest.count
 
-    def search(self, vector: NDArray[np.float32], k: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        """Rows and FAISS scores [<= k] nearest to a unit vector [d], best first. RetrievalError if k < 1."""
-        if k < 1:
-            raise RetrievalError(f"A search must ask for at least 1 document, but k is {k}; raise it.")
-        if vector.shape != (self.dimension,):
-            raise RetrievalError(
-                f"The index holds vectors of dimension {self.dimension}, but the query's has shape "
-                f"{vector.shape}; "
-                "use the embedder that built it."
-            )
-        return self._vectors.search(vector, k)
+    @property
+    def is_exact(self) -> bool:
+        """Whether `vectors` gives the very vectors of the embedder."""
+        return self._embeddings is not None or self._vectors.is_exact
+
+    def search(
+        self, vector: NDArray[np.float32], k: int, filter: Filter | None = None
+    ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """Rows and cosines [<= k] of the chunks nearest to a unit vector [d], best first.
+
+        filter: metadata that each must have, {key: value or list of values}; then every row fits, and there
+        are k unless fewer fit. Cosines are those of the stored vectors, whatever FAISS approximates while
+        searching. RetrievalError if k < 1, for a vector of another length, or an unknown metadata key.
+        """
+        self._check_search(vector, k)
+        if filter:
+            rows = self._among(vector, k, self._metadata.rows(filter))
+        else:
+            rows, _ = self._vectors.search(vector, k * self._refine)
+        stored = self.vectors(rows)
+        if len(rows) > k:  # single precision says which are worth double
+            best = np.argsort(-(stored @ vector), kind="stable")[:k]
+            rows, stored = rows[best], stored[best]
+        scores = cosines(stored, vector)
+        best = np.lexsort((rows, -scores))
+        return rows[best], scores[best]
 
     def vectors(self, rows: NDArray[np.int64]) -> NDArray[np.float32]:
         """The stored vectors [len(rows), d]."""
+        if self._embeddings is not None:
+            return self._embeddings[rows]
         return self._vectors.vectors(rows)
 
     def document(self, row: int) -> Document:
@@ -139,44 +165,46 @@ class Index:
         """The row of each id; RetrievalError if one is unknown."""
         return self._chunks.rows(ids)
 
+    def ids(self) -> list[str]:
+        """The id of each row."""
+        return self._chunks.ids()
 
-def _embedded(
-    documents: Sequence[Document], embedder: TextEmbedder, progress: Progress | None
-) -> NDArray[np.float32]:
-    """Unit vectors [len(documents), d], a few hundred at a time."""
-    vectors = np.empty((len(documents), embedder.dimension), np.float32)
-    for start in range(0, len(documents), EMBED_AT_ONCE):
-        if progress:
-            progress(start, len(documents))
-        texts = [document.page_content for document in documents[start : start + EMBED_AT_ONCE]]
-        vectors[start : start + len(texts)] = embedder.embed(texts)
-    if progress:
-        progress(len(documents), len(documents))
-    return vectors
+    @property
+    def _refine(self) -> int:
+        return 1 if self._embeddings is None else REFINE
+
+    def _among(self, vector: NDArray[np.float32], k: int, allowed: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Of the allowed rows those nearest to `vector`, k at least if there are so many."""
+        if len(allowed) > SCORE_ALL:
+            with suppress(RuntimeError):  # some kinds cannot keep to a set of rows
+                rows, _ = self._vectors.search(vector, k * self._refine, allowed)
+                if len(rows) >= k:
+                    return rows
+        best = [allowed[:0]]
+        for start in range(0, len(allowed), SCORE_ALL):
+            rows = allowed[start : start + SCORE_ALL]
+            best.append(rows[np.argsort(-cosines(self.vectors(rows), vector), kind="stable")[:k]])
+        return np.concatenate(best)
+
+    def _check_search(self, vector: NDArray[np.float32], k: int) -> None:
+        if k < 1:
+            raise RetrievalError(f"A search must ask for at least 1 document, but k is {k}; raise it.")
+        if vector.shape != (self.dimension,):
+            raise RetrievalError(
+                f"The index holds vectors of dimension {self.dimension}, but the query's has shape "
+                f"{vector.shape}; "
+                "use the embedder that built it."
+            )
 
 
-def _manifest(folder: Path, embedder: TextEmbedder, count: int, factory: str, id_key: bytes) -> Manifest:
-    return Manifest(
-        embedder=embedder.name,
-        embedder_fingerprint=embedder.fingerprint,
-        dimension=embedder.dimension,
-        count=count,
-        factory=factory,
-        id_key=id_key.hex(),
-        folder=folder.name,
-        files={name: checksum(folder / name) for name in (VECTORS, chunk_files.TEXTS, chunk_files.ROWS)},
-    )
-
-
-def _check_target(directory: Path) -> None:
-    """Refuses to overwrite what is not an index of Tandem's."""
-    is_file = directory.exists() and not directory.is_dir()
-    is_foreign = (directory / manifests.NAME).exists() and not manifests.is_index(directory)
-    if is_file or (is_foreign and not any(directory.glob(f"*/{VECTORS}"))):
-        what = "is a file" if is_file else f"holds a {manifests.NAME} that is not Tandem's"
-        raise RetrievalError(
-            f"An index needs a folder of its own, but {directory} {what}; choose another folder."
-        )
+def _embeddings(folder: Path, manifest: Manifest) -> NDArray[np.float32] | None:
+    """The vectors on disk [count, d], mapped, if the index has them; ValueError if they do not fit."""
+    if embedded.NAME not in manifest.files:
+        return None
+    vectors: NDArray[np.float32] = np.load(folder / embedded.NAME, mmap_mode="r", allow_pickle=False)
+    if vectors.shape != (manifest.count, manifest.dimension) or vectors.dtype != np.float32:
+        raise ValueError(f"{embedded.NAME} has the shape {vectors.shape} and the type {vectors.dtype}")
+    return vectors.view(np.ndarray)  # still mapped; memmap's own indexing takes half as long again
 
 
 def _check_embedder(directory: Path, manifest: Manifest, fingerprint: str | None) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,6 +17,9 @@ from tandem.errors import RetrievalError
 from tandem.retrieval.documents import Document
 from tandem.retrieval.manifest import is_index
 from tandem.retrieval.readers import READERS, Unreadable
+
+_ATTEMPTS = 2
+"""Readings of a file that changes meanwhile."""
 
 KINDS = "txt, md, html, pdf and jsonl"
 
@@ -43,6 +46,32 @@ def load_path(path: Path | str) -> Loaded:
     documents = list(iterate(root, problems))
     if not documents:
         raise RetrievalError(_nothing(root, problems))
+    return Loaded(documents, problems)
+
+
+def load_documents(given: Iterable[Document]) -> Loaded:
+    """Documents of another library (LangChain's class) as if they came from files, and what was left out.
+
+    What metadata calls `source`, else a document's id, is its source. RetrievalError if nothing is left.
+    """
+    problems: list[str] = []
+    documents: list[Document] = []
+    seen: set[str] = set()
+    for document in given:
+        name = str(document.metadata.get("source") or document.id or "")
+        if document.id and document.id in seen:
+            problems.append(
+                f"A second document with the id {document.id} was left out; give each an id of its own."
+            )
+        elif not document.page_content.strip():
+            problems.append(f"{name or 'A document'} was left out: it holds no text; fill it or remove it.")
+        else:
+            seen.update([document.id] if document.id else [])
+            metadata = {**document.metadata, "source": name}
+            documents.append(Document(page_content=document.page_content, metadata=metadata))
+    if not documents:
+        more = f" ({problems[0].rstrip('.')})" if problems else ""
+        raise RetrievalError(f"A corpus must hold at least one document, but it has none{more}; add one.")
     return Loaded(documents, problems)
 
 
@@ -78,16 +107,41 @@ def _files(root: Path, problems: list[str]) -> Iterator[tuple[Path, str]]:
                 yield here / name, (here / name).relative_to(root).as_posix()
 
 
-def _read(path: Path, source: str, problems: list[str]) -> Iterator[Document]:
+def _read(path: Path, source: str, problems: list[str]) -> list[Document]:
     """The documents of one file; what goes wrong becomes a sentence."""
     try:
-        yield from READERS[path.suffix.lower()](path, source, problems)
-    except Unreadable as error:
-        problems.append(f"{source} was left out: {error}.")
+        for _ in range(_ATTEMPTS):
+            said: list[str] = []
+            before = _state(path)
+            found = _documents(path, source, said)
+            if _state(path) == before:
+                problems.extend(said)
+                return found
     except OSError as error:
         problems.append(
             f"{source} was left out: it cannot be read ({error.strerror or error}); check its rights."
         )
+        return []
+    problems.append(
+        f"{source} was left out: it changed while it was read; index it again when it is finished."
+    )
+    return []
+
+
+def _documents(path: Path, source: str, problems: list[str]) -> list[Document]:
+    """What the reader of a file's kind makes of it."""
+    documents: list[Document] = []
+    try:
+        documents.extend(READERS[path.suffix.lower()](path, source, problems))
+    except Unreadable as error:
+        problems.append(f"{source} was left out: {error}.")
+    return documents
+
+
+def _state(path: Path) -> tuple[int, int, int]:
+    """What differs when a file was written to or replaced."""
+    status = path.stat()
+    return status.st_size, status.st_mtime_ns, status.st_ino
 
 
 def _skipped(suffix: str, count: int) -> str:

@@ -16,7 +16,9 @@ from numpy.typing import NDArray
 from tandem.errors import RetrievalError
 from tandem.retrieval.documents import Document
 from tandem.retrieval.embedding import TextEmbedder
+from tandem.retrieval.filters import Filter
 from tandem.retrieval.index import Index
+from tandem.retrieval.vectors import cosines
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,31 +50,38 @@ class Retriever:
         """A retriever over the index in a folder; RetrievalError if it is damaged or of another embedder."""
         return cls(Index.open(directory, embedder.fingerprint, num_threads=num_threads), embedder)
 
-    def search(self, query: str, k: int, given_texts: Sequence[str] = ()) -> list[Hit]:
+    @property
+    def num_documents(self) -> int:
+        """Chunks that can be found."""
+        return len(self.index)
+
+    @property
+    def kind(self) -> str:
+        """What searches them: a FAISS factory string."""
+        return self.index.manifest.factory
+
+    def search(
+        self, query: str, k: int, given_texts: Sequence[str] = (), *, filter: Filter | None = None
+    ) -> list[Hit]:
         """The k documents nearest to the query, best first (fewer if the index holds or finds fewer).
 
-        Scores are those that `relevance` gives for the query, whatever FAISS approximates while searching.
         given_texts: documents of no index; they follow in their order, scored alike, as given-1, given-2, ...
+        filter: metadata that each found one must have, as {"source": "a.txt", "page": [1, 2]}; then k are found if
+        so many have it. Scores are those that `relevance` gives for the query. RetrievalError for a query without
+        text, k < 1 without given_texts, or a metadata key that no document has.
         """
         if not query.strip():
             raise RetrievalError(f"A query must hold text, but it is {query!r}; ask something.")
         vector = self._embedded(query)
-        return (self._nearest(vector, k) if k else []) + self._scored(given_texts, vector)
+        found = [] if k == 0 and given_texts else self._nearest(vector, k, filter)
+        return found + scored_texts(given_texts, self._embedder, vector)
 
-    def _nearest(self, vector: NDArray[np.float32], k: int) -> list[Hit]:
-        rows, _ = self.index.search(vector, k)
-        scores = cosines(self.index.vectors(rows), vector)
-        order = np.lexsort((rows, -scores))
-        found = [(self.index.document(int(rows[place])), float(scores[place])) for place in order]
+    def _nearest(self, vector: NDArray[np.float32], k: int, filter: Filter | None) -> list[Hit]:
+        rows, scores = self.index.search(vector, k, filter)
+        found = [
+            (self.index.document(int(row)), float(score)) for row, score in zip(rows, scores, strict=True)
+        ]
         return [Hit(str(document.id), document, score) for document, score in found]
-
-    def _scored(self, texts: Sequence[str], vector: NDArray[np.float32]) -> list[Hit]:
-        """Texts as documents, embedded as those of an index are."""
-        if not texts:
-            return []
-        scores = cosines(self._embedder.embed(list(texts)), vector)
-        documents = [Document(page_content=text, id=f"given-{n}") for n, text in enumerate(texts, 1)]
-        return [Hit(str(each.id), each, float(score)) for each, score in zip(documents, scores, strict=True)]
 
     def relevance(self, ids: Sequence[str], text: str) -> list[float]:
         """R(d, text): the cosine of each document to a text, say question plus answer so far (DRAGON 4.1).
@@ -91,14 +100,10 @@ class Retriever:
         return vector
 
 
-def cosines(vectors: NDArray[np.float32], vector: NDArray[np.float32]) -> NDArray[np.float64]:
-    """Cosine of each row of [n, d] to a vector [d], in double precision; 0 where one has no length.
-
-    Summed row by row rather than by a matrix product, whose last bits depend on the number of rows.
-    """
-    rows, other = vectors.astype(np.float64), vector.astype(np.float64)
-    lengths = np.sqrt((rows * rows).sum(axis=1) * (other * other).sum())
-    products = (rows * other).sum(axis=1)
-    result: NDArray[np.float64] = np.zeros_like(products)
-    np.divide(products, lengths, out=result, where=lengths > 0)
-    return result
+def scored_texts(texts: Sequence[str], embedder: TextEmbedder, vector: NDArray[np.float32]) -> list[Hit]:
+    """Texts of no index as documents, by their cosine to a vector [d], in their own order."""
+    if not texts:
+        return []
+    scores = cosines(embedder.embed(list(texts)), vector)
+    documents = [Document(page_content=text, id=f"given-{n}") for n, text in enumerate(texts, 1)]
+    return [Hit(str(each.id), each, float(score)) for each, score in zip(documents, scores, strict=True)]

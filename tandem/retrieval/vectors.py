@@ -8,7 +8,6 @@ one of the thread and not of the process.
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -17,9 +16,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tandem.errors import RetrievalError
+from tandem.retrieval.embedded import blocks
+from tandem.retrieval.parts import calm, keeping_to, parts, vectors_to_train, widen_search
 
-MIN_EF_SEARCH = 64
-"""Candidates that an HNSW search keeps, at least."""
+TRAIN_PER_CENTROID = 64
+"""Vectors to train with, for each centroid; more add minutes and next to no recall."""
+
+MIN_TRAIN = 65_536
+"""Vectors to train with, at least, where there are that many."""
+
+ADD_AT_ONCE = 65_536
 
 
 class VectorIndex:
@@ -31,11 +37,12 @@ class VectorIndex:
         self._num_threads = num_threads
         self._lock = Lock()
         self._is_mapped = False
-        _widen_search(index)
+        widen_search(index)
 
     @classmethod
     def build(cls, vectors: NDArray[np.float32], factory: str, num_threads: int = 1) -> VectorIndex:
-        """Trains (where the kind needs it) and fills an index of `vectors` [n, d], which have unit length.
+        """Trains (where the kind needs it) and fills an index of `vectors` [n, d], which have unit length and may
+        lie on disk: they are read in pieces.
 
         With one thread, equal vectors give an equal index. Raises RetrievalError for a factory string that
         FAISS does not take, that needs more vectors to train than there are, or that cannot give vectors
@@ -47,8 +54,9 @@ class VectorIndex:
         index = _made(vectors.shape[1], factory)
         _check_training(index, factory, len(vectors))
         try:
-            index.train(vectors)
-            index.add(vectors)
+            index.train(training_sample(vectors, vectors_to_train(index)))
+            for block in blocks(vectors, ADD_AT_ONCE):
+                index.add(block)
         except RuntimeError as error:
             raise RetrievalError(_refused(factory, error)) from None
         built = cls(index, num_threads)
@@ -63,13 +71,27 @@ class VectorIndex:
         return cls(faiss.read_index(str(path)), num_threads)
 
     def write(self, path: Path) -> None:
-        """Writes the index to `path`; OSError if the disk refuses."""
+        """Writes the index to `path`; OSError if the disk refuses.
+
+        Through Python's file, since FAISS's own does not notice that the last bytes of a full disk are missing.
+        """
         import faiss
 
-        try:
-            faiss.write_index(self._index, str(path))
-        except RuntimeError as error:
-            raise OSError(str(error).strip().splitlines()[-1]) from None
+        made: Any = faiss  # its stubs lack the writer
+        refusals: list[OSError] = []
+
+        def put(data: bytes) -> None:
+            try:
+                file.write(data)
+            except OSError as error:
+                refusals.append(error)
+                raise
+
+        with path.open("wb") as file:
+            try:
+                faiss.write_index(self._index, made.PyCallbackIOWriter(put, 1 << 20))
+            except RuntimeError as error:
+                raise (refusals or [OSError(str(error).strip().splitlines()[-1])])[0] from None
 
     @property
     def dimension(self) -> int:
@@ -80,15 +102,28 @@ class VectorIndex:
         """Number of vectors."""
         return int(self._index.ntotal)
 
-    def search(self, vector: NDArray[np.float32], k: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+    @property
+    def is_exact(self) -> bool:
+        """Whether `vectors` gives back the very vectors that were added."""
+        import faiss
+
+        kinds = (faiss.IndexFlat, faiss.IndexIVFFlat, faiss.IndexHNSWFlat, faiss.IndexRefineFlat)
+        return isinstance(faiss.downcast_index(self._index), kinds)
+
+    def search(
+        self, vector: NDArray[np.float32], k: int, among: NDArray[np.int64] | None = None
+    ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
         """Rows and FAISS scores [<= k] of the nearest vectors to `vector` [d], best first.
 
-        Quantised kinds score by what they store; IVF may find fewer than k.
+        among: the only rows that may be found. Quantised kinds score by what they store; IVF and HNSW may find
+        fewer than k. RuntimeError from FAISS if the kind cannot keep to `among`.
         """
         import faiss
 
         faiss.omp_set_num_threads(self._num_threads)
-        scores, rows = self._index.search(np.ascontiguousarray(vector[None], np.float32), min(k, len(self)))
+        parameters = None if among is None else keeping_to(self._index, among)
+        query = np.ascontiguousarray(vector[None], np.float32)
+        scores, rows = self._index.search(query, min(k, len(self)), params=parameters)
         is_found = rows[0] >= 0
         return rows[0][is_found], scores[0][is_found]
 
@@ -118,9 +153,25 @@ class VectorIndex:
             raise RetrievalError(_refused(factory, error)) from None
 
 
-def vectors_to_train(index: Any) -> int:
-    """Fewest vectors that FAISS can train this index with: a centroid needs a vector of its own."""
-    return max([1, *(clusters for part in _parts(index) for clusters in _clusters(part))])
+def cosines(vectors: NDArray[np.float32], vector: NDArray[np.float32]) -> NDArray[np.float64]:
+    """Cosine of each row of [n, d] to a vector [d], in double precision; 0 where one has no length.
+
+    Summed row by row rather than by a matrix product, whose last bits depend on the number of rows.
+    """
+    rows, other = vectors.astype(np.float64), vector.astype(np.float64)
+    lengths = np.sqrt((rows * rows).sum(axis=1) * (other * other).sum())
+    products = (rows * other).sum(axis=1)
+    result: NDArray[np.float64] = np.zeros_like(products)
+    np.divide(products, lengths, out=result, where=lengths > 0)
+    return result
+
+
+def training_sample(vectors: NDArray[np.float32], num_centroids: int) -> NDArray[np.float32]:
+    """Evenly spread rows of [n, d] to train that many centroids with."""
+    count = max(MIN_TRAIN, TRAIN_PER_CENTROID * num_centroids)
+    if count >= len(vectors):
+        return np.ascontiguousarray(vectors, np.float32)
+    return np.ascontiguousarray(vectors[np.arange(count) * len(vectors) // count], np.float32)
 
 
 def _made(dimension: int, factory: str) -> Any:
@@ -130,43 +181,9 @@ def _made(dimension: int, factory: str) -> Any:
         index = faiss.index_factory(dimension, factory, faiss.METRIC_INNER_PRODUCT)
     except RuntimeError as error:
         raise RetrievalError(_refused(factory, error)) from None
-    for part in _parts(index):
-        _calm(part)
+    for part in parts(index):
+        calm(part)
     return index
-
-
-def _calm(part: Any) -> None:
-    """Turns off what only costs: a warning per cluster on stderr, and tables for a search not used here."""
-    for clustering in (getattr(part, "cp", None), getattr(getattr(part, "pq", None), "cp", None)):
-        if clustering is not None:
-            clustering.min_points_per_centroid = 1
-    if hasattr(part, "do_polysemous_training"):
-        part.do_polysemous_training = False  # simulated annealing, over a second per subquantiser
-
-
-def _parts(index: Any) -> list[Any]:
-    """The index and whatever it is made of: transforms, coarse quantiser, storage, refinement."""
-    import faiss
-
-    index = faiss.downcast_index(index)
-    found: list[Any] = [index]
-    if isinstance(index, faiss.IndexPreTransform):
-        chain: Any = index.chain  # a C++ vector, whatever the type stub says
-        found += [faiss.downcast_VectorTransform(chain.at(place)) for place in range(chain.size())]
-        found += _parts(index.index)
-    if isinstance(index, faiss.IndexIVF):
-        found += _parts(index.quantizer)
-    if isinstance(index, faiss.IndexHNSW):
-        found += _parts(index.storage)
-    if isinstance(index, faiss.IndexRefine):
-        found += _parts(index.base_index) + _parts(index.refine_index)
-    return found
-
-
-def _clusters(part: Any) -> list[int]:
-    """Numbers of centroids that this part itself trains."""
-    pq = getattr(part, "pq", None)
-    return [int(getattr(part, "nlist", 1)), int(getattr(pq, "ksub", 1))]
 
 
 def _check_training(index: Any, factory: str, count: int) -> None:
@@ -176,17 +193,6 @@ def _check_training(index: Any, factory: str, count: int) -> None:
             f'The index kind "{factory}" needs at least {needed} chunks to train, but there are {count}; '
             'use "Flat", a smaller kind, or more documents.'
         )
-
-
-def _widen_search(index: Any) -> None:
-    """Sets how far searches look: the root of the number of lists for IVF, MIN_EF_SEARCH for HNSW."""
-    import faiss
-
-    for part in _parts(index):
-        if isinstance(part, faiss.IndexIVF):
-            part.nprobe = math.ceil(math.sqrt(part.nlist))
-        if isinstance(part, faiss.IndexHNSW):
-            part.hnsw.efSearch = max(MIN_EF_SEARCH, part.hnsw.efSearch)
 
 
 def _refused(factory: str, error: RuntimeError) -> str:

@@ -30,3 +30,14 @@ def test_smoke(name: str, tmp_path: Path) -> None:
     assert lines[0].startswith("prediction"), "the prediction comes before the measurement"
     assert "environment" in json.loads(lines[-1])
     assert list(tmp_path.glob("*.png"))
+
+
+def test_retrieval() -> None:
+    command = [sys.executable, "benchmarks/retrieval.py", "--smoke", "--kinds", "flat", "ivf"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[0].startswith("prediction"), "the prediction comes before the measurement"
+    found = json.loads(lines[-1])["sizes"]["3000"]
+    assert found["flat"]["tandem_recall"] == 1
+    assert found["ivf"]["tandem_recall"] >= 0.95

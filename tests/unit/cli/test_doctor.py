@@ -122,6 +122,15 @@ def test_embedders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert status(model_checks.embedder(Config.load(None, [f"retrieval.embedder={tmp_path}"]))) == "ok"
 
 
+def test_what_langchain_brings_is_left_to_the_nodes() -> None:
+    config = Config.load(
+        None, ["device.index=langchain:shelf:store", "retrieval.embedder=langchain:shelf:words"]
+    )
+    for check in (model_checks.index(Side.DEVICE, config.device), model_checks.embedder(config)):
+        assert check.status == "ok"
+        assert "langchain:shelf:" in check.found
+
+
 def test_exit_code_and_output(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     found = [ok("python", "3.11.7"), missing("ports", "none", "allow them")]
     monkeypatch.setattr("tandem.cli.doctor.all_checks", lambda config: found)

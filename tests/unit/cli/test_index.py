@@ -57,6 +57,7 @@ def test_an_index_and_how_to_use_it(notes: Path, capsys: pytest.CaptureFixture[s
     shown = capsys.readouterr()
     assert shown.out.splitlines() == [
         f"Indexed: 2 files, 2 chunks in {out} (Flat, lengths)",
+        "Chunks: 2 added, 0 replaced, 0 deleted, 0 unchanged; 2 texts embedded",
         f"Use it: tandem ask --set device.index={out} QUESTION",
         f'or for good, in tandem.toml: device.index = "{out}"',
     ]

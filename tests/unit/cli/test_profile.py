@@ -167,6 +167,14 @@ def test_wrong_models_and_limits_are_one_sentence(capsys: pytest.CaptureFixture[
     assert "at least 1, but it is '0'" in capsys.readouterr().err
 
 
+def test_a_vector_store_has_no_lengths(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["profile", "device", *SHORT, "--set", "device.index=langchain:shelf:store"]) == 1
+    assert capsys.readouterr().err.endswith(
+        "tandem: A profile takes the length of documents from an index, but langchain:shelf:store is a vector "
+        "store; profile with --set device.index=bundled.\n"
+    )
+
+
 def test_the_decoder_describes_what_was_kept(tmp_path: Path) -> None:
     from tandem.actors.base import Runtime
     from tandem.actors.decoder import DecoderActor

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from pypdf import PdfReader, PdfWriter
 
 from tandem.errors import RetrievalError
 from tandem.retrieval.build import build_index
@@ -64,6 +65,24 @@ def test_a_failing_build_keeps_the_index(corpus: Path, tmp_path: Path, embedder)
     with pytest.raises(RetrievalError, match="does not exist"):
         build_index(corpus / "nowhere", tmp_path / "index", embedder)
     assert len(Index.open(tmp_path / "index", embedder.fingerprint)) == 3
+
+
+def test_bad_files_of_every_kind_are_named_and_the_rest_goes_on(
+    corpus: Path, tmp_path: Path, embedder, make_pdf
+) -> None:
+    (corpus / "images.pdf").write_bytes(make_pdf("", ""))
+    (corpus / "plain.pdf").write_bytes(make_pdf("Readable words"))
+    writer = PdfWriter(clone_from=PdfReader(corpus / "plain.pdf"))
+    writer.encrypt(user_password="secret", owner_password="owner", algorithm="RC4-128")
+    writer.write(corpus / "locked.pdf")
+    (corpus / "latin.txt").write_bytes(b"gr\xfcn")
+    report = build_index(corpus, tmp_path / "index", embedder)
+    assert (report.num_files, report.num_chunks) == (4, 4)
+    assert report.problems == [
+        "images.pdf was left out: none of its pages holds text (they may be images); run OCR on it first.",
+        "latin.txt was left out: it is not UTF-8 text (byte 0xfc at offset 2); save it as UTF-8.",
+        "locked.pdf was left out: it is encrypted; save it without a password.",
+    ]
 
 
 def test_a_long_id_key(corpus: Path, tmp_path: Path, embedder) -> None:

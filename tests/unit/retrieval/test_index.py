@@ -51,7 +51,7 @@ def test_an_index_can_be_moved(directory: Path, tmp_path: Path) -> None:
 
 
 def test_progress_counts_to_the_end(tmp_path: Path, embedder, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tandem.retrieval.index.EMBED_AT_ONCE", 2)
+    monkeypatch.setattr("tandem.retrieval.embedded.EMBED_AT_ONCE", 2)
     chunks = split([Document(page_content=f"page {n}", metadata={"source": f"{n}"}) for n in range(5)])
     seen: list[tuple[int, int]] = []
     Index.build(tmp_path / "i", chunks, embedder, progress=lambda done, total: seen.append((done, total)))

@@ -12,7 +12,8 @@ from tandem.retrieval.chunking import split
 from tandem.retrieval.documents import Document
 from tandem.retrieval.index import Index
 from tandem.retrieval.loaders import load_path
-from tandem.retrieval.retriever import Retriever, cosines
+from tandem.retrieval.retriever import Retriever
+from tandem.retrieval.vectors import cosines
 
 WORDS = [
     "ant",

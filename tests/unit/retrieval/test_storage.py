@@ -46,10 +46,10 @@ class Stop(BaseException):
     "target",
     [
         "tandem.retrieval.chunks.write",
-        "tandem.retrieval.index._embedded",
-        "tandem.retrieval.index.VectorIndex.build",
-        "tandem.retrieval.index.VectorIndex.write",
-        "tandem.retrieval.index.checksum",
+        "tandem.retrieval.embedded.write",
+        "tandem.retrieval.writer.VectorIndex.build",
+        "tandem.retrieval.writer.VectorIndex.write",
+        "tandem.retrieval.writer.checksum",
         "tandem.retrieval.storage._next_name",
         "tandem.retrieval.storage.manifests.write",
         "os.replace",
@@ -100,7 +100,7 @@ def test_a_full_disk(
     def full(*args: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("tandem.retrieval.index.VectorIndex.write", full)
+    monkeypatch.setattr("tandem.retrieval.writer.VectorIndex.write", full)
     with pytest.raises(RetrievalError) as caught:
         Index.build(directory, chunks, embedder)
     assert str(caught.value) == (

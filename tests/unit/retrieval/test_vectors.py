@@ -117,5 +117,26 @@ def test_a_factory_string_that_faiss_refuses(factory: str, reason: str) -> None:
 
 
 def test_an_unwritable_place(tmp_path: Path) -> None:
-    with pytest.raises(OSError, match="could not open"):
+    with pytest.raises(OSError, match="No such file"):
         VectorIndex.build(VECTORS, "Flat").write(tmp_path / "none" / "v")
+
+
+@pytest.mark.parametrize("count", [3, 300])
+def test_a_full_disk_is_noticed_to_the_last_byte(count: int) -> None:
+    with pytest.raises(OSError, match="No space left"):
+        VectorIndex.build(VECTORS[:count], "Flat").write(Path("/dev/full"))
+
+
+@pytest.mark.parametrize("factory", EXACT + QUANTISED)
+def test_exact_means_that_the_very_vectors_come_back(factory: str) -> None:
+    index = VectorIndex.build(VECTORS, factory)
+    assert index.is_exact == np.array_equal(index.vectors(np.arange(300)), VECTORS)
+
+
+def test_training_takes_rows_from_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tandem.retrieval.vectors.MIN_TRAIN", 100)
+    monkeypatch.setattr("tandem.retrieval.vectors.ADD_AT_ONCE", 70)
+    halves = np.concatenate([VECTORS[:150] * 0 + VECTORS[0], VECTORS[150:]])
+    index = VectorIndex.build(halves, "IVF2,Flat")
+    assert np.array_equal(index.vectors(np.arange(300)), halves)
+    assert index.search(VECTORS[200], 1)[0].tolist() == [200]

@@ -1,0 +1,308 @@
+"""How fast is an index built and searched, what does it cost, and how many of the true neighbours does it find?
+
+Synthetic unit vectors in clusters (a mixture in 48 dimensions, projected to 384 and blurred), queries from the same
+mixture; 10 neighbours. Each kind is built twice, with FAISS called directly and as `tandem index` does it (embedding
+apart: the embedder replays the vectors), and searched in turns with FAISS alone, with `Index.search`, which adds exact
+cosines, and with `Retriever.search`, which adds the documents themselves. That may cost 5 % or 0.2 ms, whichever is
+larger. Prediction for the search: the bytes that a kind reads over the memory's bandwidth. At the end,
+on paper, what 21 million passages need.
+
+Expected run time: 25 minutes and 6 GiB for 10^6 vectors, 3 minutes without them; `--smoke` 15 seconds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import multiprocessing
+import resource
+import statistics
+import sys
+import tempfile
+import time
+import timeit
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks._common import finish, summary
+from tandem.retrieval import Document, Retriever, TextEmbedder, kinds
+from tandem.retrieval.embedded import blocks
+from tandem.retrieval.parts import calm, parts, vectors_to_train
+from tandem.retrieval.vectors import ADD_AT_ONCE, training_sample
+from tandem.retrieval.writer import write_index
+
+DIMENSION, LATENT, NEIGHBOURS, WARM_UP = 384, 48, 10, 10
+PAPER_PASSAGES = 21_000_000
+ALLOWED_SHARE, ALLOWED_MS = 0.05, 0.2
+TAIL = " a passage of about a hundred words, as long as those of the paper are" * 8
+
+KINDS: dict[str, Callable[[int], str]] = {
+    "flat": lambda count: "Flat",
+    "ivf": lambda count: f"IVF{kinds.num_lists(count)},Flat",
+    "ivfpq": lambda count: f"IVF{kinds.num_lists(count)},PQ{kinds.code_bytes(DIMENSION)}",
+    "hnsw": lambda count: "HNSW32",
+}
+
+
+class Replay(TextEmbedder):
+    """Gives the vector whose number a text ends in."""
+
+    name, fingerprint, dimension = "replay", "r" * 32, DIMENSION
+
+    def __init__(self, vectors: NDArray[np.float32]) -> None:
+        self._vectors = vectors
+
+    def embed(self, texts: Sequence[str], *, keep_end: bool = False) -> NDArray[np.float32]:
+        """The vectors of those numbers."""
+        return np.asarray(self._vectors[[int(text.rpartition(" ")[2]) for text in texts]], np.float32)
+
+
+def clustered(count: int, centres: NDArray[np.float32], rng: np.random.Generator) -> NDArray[np.float32]:
+    """Unit vectors [count, DIMENSION] around centres [c, LATENT]."""
+    projection = np.random.default_rng(7).normal(size=(LATENT, DIMENSION)).astype(np.float32) / LATENT**0.5
+    vectors = np.empty((count, DIMENSION), np.float32)
+    for start in range(0, count, ADD_AT_ONCE):
+        number = min(ADD_AT_ONCE, count - start)
+        latent = centres[rng.integers(len(centres), size=number)]
+        latent = latent + 0.7 * rng.normal(size=latent.shape).astype(np.float32)
+        blurred = latent @ projection + 0.1 * rng.normal(size=(number, DIMENSION)).astype(np.float32)
+        vectors[start : start + number] = blurred / np.linalg.norm(blurred, axis=1, keepdims=True)
+    return vectors
+
+
+def prepare(folder: Path, size: int, num_queries: int) -> dict[str, Any]:
+    """Writes vectors, queries and the true neighbours; measures the memory's bandwidth."""
+    import faiss
+
+    rng = np.random.default_rng(size)
+    centres = rng.normal(size=(max(1, size // 100), LATENT)).astype(np.float32)
+    vectors, queries = clustered(size, centres, rng), clustered(num_queries, centres, rng)
+    flat = faiss.IndexFlatIP(DIMENSION)
+    flat.add(vectors)
+    for name, array in (
+        ("vectors", vectors),
+        ("queries", queries),
+        ("truth", flat.search(queries, NEIGHBOURS)[1]),
+    ):
+        np.save(folder / f"{name}.npy", array)
+    block = np.ones(1 << 26, np.float32)
+    return {"bytes_per_s": block.nbytes / min(timeit.repeat(block.max, number=1, repeat=7))}
+
+
+def build(folder: Path, factory: str) -> dict[str, Any]:
+    """Builds with FAISS alone, then as Tandem does."""
+    import faiss
+
+    faiss.omp_set_num_threads(1)
+    vectors = np.load(folder / "vectors.npy", mmap_mode="r")
+    index = faiss.index_factory(DIMENSION, factory, faiss.METRIC_INNER_PRODUCT)
+    for part in parts(index):
+        calm(part)
+    started_s = time.perf_counter()
+    index.train(training_sample(vectors, vectors_to_train(index)))
+    trained_s = time.perf_counter()
+    for block in blocks(vectors, ADD_AT_ONCE):
+        index.add(block)
+    added_s = time.perf_counter()
+    del index
+    documents = [
+        Document(id=f"{n}", page_content=f"{TAIL} {n}", metadata={"source": f"{n // 100}.txt"})
+        for n in range(len(vectors))
+    ]
+    written_s = time.perf_counter()
+    write_index(folder / "index", documents, Replay(vectors), factory)
+    return {
+        "train_s": trained_s - started_s,
+        "add_s": added_s - trained_s,
+        "tandem_s": time.perf_counter() - written_s,
+        "peak_bytes": 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss,
+    }
+
+
+def search(folder: Path) -> dict[str, Any]:
+    """Opens the index; searches with FAISS alone and through the retriever, in turns."""
+    import faiss
+
+    faiss.omp_set_num_threads(1)
+    queries, truth = np.load(folder / "queries.npy"), np.load(folder / "truth.npy")
+    before, started_s = _anonymous_bytes(), time.perf_counter()
+    retriever = Retriever.open(folder / "index", Replay(queries))
+    open_s = time.perf_counter() - started_s
+    plain_index = retriever.index._vectors._index  # the same object, so that both find the same caches
+    times: dict[str, list[float]] = {"plain": [], "rows": [], "tandem": []}
+    found: dict[str, list[list[int]]] = {"plain": [], "rows": [], "tandem": []}
+
+    def plain(number: int) -> list[int]:
+        return [int(row) for row in plain_index.search(queries[number : number + 1], NEIGHBOURS)[1][0]]
+
+    def rows_only(number: int) -> list[int]:
+        return [int(row) for row in retriever.index.search(queries[number], NEIGHBOURS)[0]]
+
+    def tandem(number: int) -> list[int]:
+        return [int(hit.id) for hit in retriever.search(f"query {number}", NEIGHBOURS)]
+
+    calls = [("plain", plain), ("rows", rows_only), ("tandem", tandem)]
+    for number in range(-WARM_UP, len(queries)):
+        for name, call in calls[number % 3 :] + calls[: number % 3]:
+            started_s = time.perf_counter()
+            rows = call(abs(number))
+            if number >= 0:
+                times[name].append(1e3 * (time.perf_counter() - started_s))
+                found[name].append(rows)
+    size = len(retriever.index)
+    overheads = {
+        name: statistics.median(ours - alone for ours, alone in zip(times[name], times["plain"], strict=True))
+        for name in ("rows", "tandem")
+    }
+    return {
+        "open_s": open_s,
+        "memory_bytes_per_vector": (_anonymous_bytes() - before) / size,
+        "disk_bytes_per_vector": sum(file.num_bytes for file in retriever.index.manifest.files.values())
+        / size,
+        **{
+            f"{name}_ms": {**summary(each), "p99": float(np.quantile(each, 0.99))}
+            for name, each in times.items()
+        },
+        **{f"{name}_recall": _recall(each, truth) for name, each in found.items()},
+        "overhead_ms": overheads["tandem"],
+        "rows_overhead_ms": overheads["rows"],  # rows and exact cosines, without reading the documents
+        "allowed_ms": max(ALLOWED_MS, ALLOWED_SHARE * statistics.median(times["plain"])),
+    }
+
+
+def predicted_bytes(kind: str, size: int) -> float:
+    """Bytes that a search reads: of centroids, and of vectors or codes in the lists that are looked at."""
+    if kind == "hnsw":
+        return 64 * 32 * 4.0 * DIMENSION  # 64 candidates, each with about 32 neighbours
+    if kind == "flat":
+        return 4.0 * DIMENSION * size
+    lists = kinds.num_lists(size)
+    stored = 4.0 * DIMENSION if kind == "ivf" else kinds.code_bytes(DIMENSION)
+    return 4.0 * DIMENSION * lists + stored * size * math.ceil(2 * math.sqrt(lists)) / lists
+
+
+def embedding_rate() -> float | None:
+    """Passages a second that the offline embedder takes on one thread; None where it is not installed."""
+    from tandem.errors import RetrievalError
+    from tandem.retrieval import Embedder
+
+    try:
+        embedder = Embedder.load("offline", num_threads=1)
+    except RetrievalError:
+        return None
+    texts = [f"{number} {TAIL}" for number in range(64)]
+    embedder.embed(texts[:8])
+    started_s = time.perf_counter()
+    embedder.embed(texts)
+    return len(texts) / (time.perf_counter() - started_s)
+
+
+def on_paper(kind: str, size: int, found: dict[str, Any], rate: float | None) -> dict[str, Any]:
+    """What PAPER_PASSAGES need, from what `size` vectors took; the time of training is taken as it is."""
+    rest_s = max(found["add_s"], found["tandem_s"] - found["train_s"])
+    hours = (found["train_s"] + rest_s * PAPER_PASSAGES / size) / 3600
+    paper: dict[str, Any] = {
+        "memory_gb": found["memory_bytes_per_vector"] * PAPER_PASSAGES / 1e9,
+        "disk_gb": found["disk_bytes_per_vector"] * PAPER_PASSAGES / 1e9,
+        "build_h": hours,
+        "embedding_h": rate and PAPER_PASSAGES / rate / 3600,
+    }
+    embedding = f", embedding {paper['embedding_h']:.0f} h on one core" if rate else ""
+    print(
+        f"on paper, {PAPER_PASSAGES} passages as {kind}: memory {paper['memory_gb']:.1f} GB, "
+        f"disk {paper['disk_gb']:.0f} GB, build {hours:.1f} h{embedding}"
+    )
+    return paper
+
+
+def main() -> None:
+    """Every size and kind, each step in a process of its own."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--sizes", type=lambda text: int(float(text)), nargs="+", default=[10**4, 10**5, 10**6]
+    )
+    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=["flat", "ivf", "ivfpq"])
+    parser.add_argument("--queries", type=int, default=300)
+    parser.add_argument("--smoke", action="store_true", help="3000 vectors, 30 queries, no embedder")
+    arguments = parser.parse_args()
+    sizes = [3000] if arguments.smoke else arguments.sizes
+    rate = None if arguments.smoke else embedding_rate()
+    result: dict[str, Any] = {"embedded_per_s": rate, "sizes": {}}
+    print(
+        "prediction: bytes read over bandwidth; search in process costs at most 5 % or 0.2 ms more than FAISS"
+    )
+    for size in sizes:
+        with tempfile.TemporaryDirectory() as name:
+            folder = Path(name)
+            base = _apart(prepare, folder, size, 30 if arguments.smoke else arguments.queries)
+            for kind in arguments.kinds:
+                predicted_ms = 1e3 * predicted_bytes(kind, size) / base["bytes_per_s"]
+                print(f"{size:8} {kind:6} predicted {predicted_ms:.2f} ms", flush=True)
+                found = _apart(build, folder, KINDS[kind](size)) | _apart(search, folder)
+                found["predicted_ms"] = predicted_ms
+                _show(size, kind, found)
+                result["sizes"].setdefault(size, {})[kind] = found
+    largest = result["sizes"][max(sizes)]
+    result["on_paper"] = {kind: on_paper(kind, max(sizes), found, rate) for kind, found in largest.items()}
+    finish(result)
+
+
+def _show(size: int, kind: str, found: dict[str, Any]) -> None:
+    plain, ours = found["plain_ms"], found["tandem_ms"]
+    print(
+        f"{size:8} {kind:6} FAISS p50 {plain['p50']:.2f} p99 {plain['p99']:.2f} ms recall@10 "
+        f"{found['plain_recall']:.3f}; Tandem p50 {ours['p50']:.2f} p99 {ours['p99']:.2f} ms recall@10 "
+        f"{found['tandem_recall']:.3f}; adds {found['overhead_ms']:.3f} "
+        f"({found['rows_overhead_ms']:.3f} without documents) of {found['allowed_ms']:.3f} ms allowed"
+    )
+    print(
+        f"{'':15} train {found['train_s']:.1f} s, add {size / found['add_s']:.0f}/s, all of tandem index "
+        f"{size / found['tandem_s']:.0f}/s; memory {found['memory_bytes_per_vector']:.0f} and disk "
+        f"{found['disk_bytes_per_vector']:.0f} bytes a vector; opened in {found['open_s']:.2f} s; "
+        f"peak of the build {found['peak_bytes'] / 2**30:.1f} GiB",
+        flush=True,
+    )
+
+
+def _recall(found: list[list[int]], truth: NDArray[np.int64]) -> float:
+    """Share of the true neighbours [n, k] that were found."""
+    shares = [
+        len(set(rows) & set(true.tolist())) / len(true) for rows, true in zip(found, truth, strict=True)
+    ]
+    return float(np.mean(shares))
+
+
+def _anonymous_bytes() -> int:
+    """Memory of this process that no file backs."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("RssAnon:"):
+            return 1024 * int(line.split()[1])
+    return 0
+
+
+def _apart(step: Callable[..., dict[str, Any]], folder: Path, *arguments: Any) -> dict[str, Any]:
+    """Runs a step in a fresh process, so that memory is that of the step alone."""
+    process = multiprocessing.get_context("spawn").Process(target=_write, args=(step, folder, *arguments))
+    process.start()
+    process.join()
+    if process.exitcode:
+        sys.exit(f"The step {step.__name__} failed; see above.")
+    found: dict[str, Any] = json.loads((folder / "result.json").read_text())
+    return found
+
+
+def _write(step: Callable[..., dict[str, Any]], folder: Path, *arguments: Any) -> None:
+    (folder / "result.json").write_text(json.dumps(step(folder, *arguments)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,77 @@
+"""Which chunks have the metadata that a search asks for.
+
+The first search that names a key reads the metadata of every chunk once and keeps a number for each; later ones
+compare numbers. Knows nothing of vectors or queries.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tandem.errors import RetrievalError
+
+Filter = Mapping[str, Any]
+"""{key: value or list of values}: a chunk fits if for every key its value is one of those."""
+
+_ABSENT = -1
+
+
+class Chunks(Protocol):
+    """What is asked of the chunk store."""
+
+    def __len__(self) -> int:
+        """Number of chunks."""
+
+    def metadata(self, row: int) -> dict[str, Any]:
+        """A chunk's metadata."""
+
+
+class Metadata:
+    """The metadata of all chunks, by key. Safe for several threads: at worst a key is read twice."""
+
+    def __init__(self, chunks: Chunks) -> None:
+        self._chunks = chunks
+        self._columns: dict[str, tuple[dict[str, int], NDArray[np.int32]]] = {}
+        self._known: set[str] = set()
+
+    def rows(self, filter: Filter) -> NDArray[np.int64]:
+        """The rows that fit, ascending. RetrievalError for a key that no chunk has."""
+        self._read([key for key in filter if key not in self._columns])
+        fits = np.ones(len(self._chunks), bool)
+        for key, wanted in filter.items():
+            numbers, column = self._columns[key]
+            values = wanted if isinstance(wanted, (list, tuple, set, frozenset)) else [wanted]
+            fits &= np.isin(column, [numbers[name] for value in values if (name := _name(value)) in numbers])
+        return np.flatnonzero(fits).astype(np.int64)
+
+    def _read(self, keys: list[str]) -> None:
+        """Reads the columns of new keys, in one pass."""
+        if not keys:
+            return
+        numbers: dict[str, dict[str, int]] = {key: {} for key in keys}
+        columns = {key: np.full(len(self._chunks), _ABSENT, np.int32) for key in keys}
+        for row in range(len(self._chunks)):
+            metadata = self._chunks.metadata(row)
+            self._known.update(metadata)
+            for key in keys:
+                if key in metadata:
+                    columns[key][row] = numbers[key].setdefault(_name(metadata[key]), len(numbers[key]))
+        for key in keys:
+            if key not in self._known:
+                raise RetrievalError(
+                    f"A filter must name metadata that the documents have, but {key!r} is none of "
+                    f"{', '.join(sorted(self._known))}; use one of these."
+                )
+            self._columns[key] = (numbers[key], columns[key])
+
+
+def _name(value: Any) -> str:
+    """A value as a text that equals that of an equal value; 1 and 1.0 are equal, 1 and true are not."""
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    return json.dumps(value, sort_keys=True, ensure_ascii=False, default=str)

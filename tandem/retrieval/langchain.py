@@ -1,0 +1,218 @@
+"""LangChain both ways: its embeddings and vector stores inside Tandem, Tandem's inside LangChain.
+
+    LangChain -> Tandem    LangChainEmbedder (embeds for an index), StoreRetriever (a store in place of an index)
+    Tandem -> LangChain    TandemEmbeddings, TandemRetriever
+
+Documents need no adapter: both use LangChain's class. Needs `langchain-core` alone, imported with this module.
+Knows nothing of sides or actors.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from hashlib import blake2b
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+from langchain_core.callbacks import CallbackManagerForRetrieverRun
+from langchain_core.embeddings import Embeddings
+from langchain_core.retrievers import BaseRetriever
+from langchain_core.vectorstores import VectorStore
+from numpy.typing import NDArray
+
+from tandem.errors import RetrievalError
+from tandem.retrieval.documents import Document, chunk_id
+from tandem.retrieval.embedding import TextEmbedder
+from tandem.retrieval.filters import Filter
+from tandem.retrieval.retriever import Hit, Retriever, scored_texts
+from tandem.retrieval.vectors import cosines
+
+PREFIX = "langchain:"
+"""What an index or embedder of LangChain's begins with in the settings: langchain:MODULE:FUNCTION."""
+
+MAX_REMEMBERED = 4096
+"""Documents of a store whose vectors are kept, at most: the found ones of hundreds of queries."""
+
+
+class LangChainEmbedder:
+    """A LangChain `Embeddings` as the embedder of an index and of its retriever.
+
+    Queries and growing answers go to its `embed_query`, documents to `embed_documents`; how it treats texts that
+    are too long is its own affair.
+    """
+
+    def __init__(self, embeddings: Embeddings, name: str) -> None:
+        """name: which model it is; indexes are refused under another name, so a new model needs a new one."""
+        self.name = name
+        self.dimension = len(embeddings.embed_query("dimension"))
+        self.fingerprint = blake2b(f"langchain {name} {self.dimension}".encode(), digest_size=16).hexdigest()
+        self._embeddings = embeddings
+
+    def embed(self, texts: Sequence[str], *, keep_end: bool = False) -> NDArray[np.float32]:
+        """Unit vectors [len(texts), dimension]; keep_end marks queries. RetrievalError for other shapes."""
+        if not texts:
+            return np.zeros((0, self.dimension), np.float32)
+        if keep_end:
+            given = [self._embeddings.embed_query(text) for text in texts]
+        else:
+            given = self._embeddings.embed_documents(list(texts))
+        vectors = np.array(given, np.float64)
+        if vectors.shape != (len(texts), self.dimension):
+            raise RetrievalError(
+                f"The embedder {self.name} must give {len(texts)} vectors of length {self.dimension}, but it "
+                f"gave the shape {vectors.shape}; use a model with one length."
+            )
+        lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+        return np.ascontiguousarray(vectors / np.where(lengths > 0, lengths, 1), np.float32)
+
+
+class TandemEmbeddings(Embeddings):
+    """An embedder of Tandem's as LangChain's `Embeddings`."""
+
+    def __init__(self, embedder: TextEmbedder) -> None:
+        self._embedder = embedder
+
+    def embed_documents(self, texts: list[str]) -> list[list[float]]:
+        """A unit vector a text."""
+        vectors: list[list[float]] = self._embedder.embed(texts).tolist()
+        return vectors
+
+    def embed_query(self, text: str) -> list[float]:
+        """A unit vector."""
+        vector: list[float] = self._embedder.embed([text], keep_end=True)[0].tolist()
+        return vector
+
+
+class TandemRetriever(BaseRetriever):
+    """An index of Tandem's as a LangChain retriever, for chains: `TandemRetriever(source=Retriever.open(...))`."""
+
+    source: Retriever
+    k: int = 4
+    filter: dict[str, Any] | None = None
+
+    def _get_relevant_documents(
+        self, query: str, *, run_manager: CallbackManagerForRetrieverRun
+    ) -> list[Document]:
+        return [hit.document for hit in self.source.search(query, self.k, filter=self.filter)]
+
+
+class StoreRetriever:
+    """A LangChain vector store where a `Retriever` is expected: the store finds, Tandem's embedder weighs.
+
+    Both sides must weigh by one scale, so scores are cosines of Tandem's embedder, whatever the store searches
+    by. Ids are made here: a store's own may say what the other side should not know.
+    """
+
+    def __init__(self, store: VectorStore, embedder: TextEmbedder, id_key: bytes) -> None:
+        """id_key: secret bytes for the ids, as for `chunk_id`."""
+        self._store = store
+        self._embedder = embedder
+        self._id_key = id_key
+        self._vectors: OrderedDict[str, NDArray[np.float32]] = OrderedDict()
+        self.num_documents = None  # a store need not know
+        self.kind = f"LangChain {type(store).__name__}"
+
+    def search(
+        self, query: str, k: int, given_texts: Sequence[str] = (), *, filter: Filter | None = None
+    ) -> list[Hit]:
+        """The k documents that the store finds, by cosine, best first (fewer if it finds fewer).
+
+        given_texts: documents of no store; they follow in their order, scored alike. filter: handed to the store,
+        whose own rules hold. RetrievalError for a query without text, k < 1 without given_texts, or when the store
+        fails.
+        """
+        if not query.strip():
+            raise RetrievalError(f"A query must hold text, but it is {query!r}; ask something.")
+        vector = self._embedder.embed([query], keep_end=True)[0]
+        found = [] if k == 0 and given_texts else self._nearest(query, k, filter)
+        return found + scored_texts(given_texts, self._embedder, vector)
+
+    def _nearest(self, query: str, k: int, filter: Filter | None) -> list[Hit]:
+        if k < 1:
+            raise RetrievalError(f"A search must ask for at least 1 document, but k is {k}; raise it.")
+        found = {self._id(document): document for document in self._found(query, k, filter)}
+        self._remember(found)
+        scores = self.relevance(list(found), query)
+        hits = [Hit(name, found[name], score) for name, score in zip(found, scores, strict=True)]
+        return sorted(hits, key=lambda hit: -hit.score)
+
+    def relevance(self, ids: Sequence[str], text: str) -> list[float]:
+        """The cosine of each document, which a search found, to a text. RetrievalError if an id is unknown."""
+        if not ids:
+            return []
+        for name in ids:
+            if name not in self._vectors:
+                raise RetrievalError(
+                    f"The vector store has found no document with the id {name!r} of late; search again."
+                )
+            self._vectors.move_to_end(name)
+        vector = self._embedder.embed([text], keep_end=True)[0]
+        return [float(score) for score in cosines(np.stack([self._vectors[name] for name in ids]), vector)]
+
+    def _found(self, query: str, k: int, filter: Filter | None) -> list[Document]:
+        """What the store finds and holds text."""
+        named = {"filter": filter} if filter else {}
+        try:
+            documents = self._store.similarity_search(query, k, **named)
+        except Exception as error:  # stores have no common error
+            raise RetrievalError(
+                f"The vector store {type(self._store).__name__} failed ({_brief(error)}); see to it, then ask "
+                "again."
+            ) from error
+        return [document for document in documents if document.page_content.strip()]
+
+    def _remember(self, found: dict[str, Document]) -> None:
+        """Embeds what is new and forgets what was not used for longest."""
+        new = [name for name in found if name not in self._vectors]
+        if new:
+            vectors = self._embedder.embed([found[name].page_content for name in new])
+            self._vectors.update(zip(new, vectors, strict=True))
+        while len(self._vectors) > max(MAX_REMEMBERED, len(found)):
+            self._vectors.popitem(last=False)
+
+    def _id(self, document: Document) -> str:
+        source = f"{document.id} {document.metadata.get('source', '')}"
+        return chunk_id(document.page_content, source, key=self._id_key)
+
+
+def open_store(where: str) -> VectorStore:
+    """The vector store of "langchain:MODULE:FUNCTION": what FUNCTION of MODULE returns when called without
+    arguments. RetrievalError if that is none.
+    """
+    store = _made(where)
+    if not isinstance(store, VectorStore):
+        raise RetrievalError(_not_one(where, "index", "VectorStore", store))
+    return store
+
+
+def open_embedder(where: str) -> LangChainEmbedder:
+    """The embedder of "langchain:MODULE:FUNCTION", whose function returns `Embeddings`; this is its name too."""
+    embeddings = _made(where)
+    if not isinstance(embeddings, Embeddings):
+        raise RetrievalError(_not_one(where, "embedder", "Embeddings", embeddings))
+    return LangChainEmbedder(embeddings, where)
+
+
+def _made(where: str) -> object:
+    module, _, function = where.removeprefix(PREFIX).partition(":")
+    try:
+        return getattr(import_module(module), function)()
+    except Exception as error:  # whatever the user's code raises
+        raise RetrievalError(
+            f"{where} cannot be opened ({_brief(error)}); write {PREFIX}MODULE:FUNCTION, whose module can be "
+            "imported on that side's node."
+        ) from error
+
+
+def _not_one(where: str, what: str, wanted: str, given: object) -> str:
+    return (
+        f"The {what} {where} must be a LangChain {wanted}, but the function gave a {type(given).__name__}; "
+        "return one."
+    )
+
+
+def _brief(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return (lines[0] if lines else type(error).__name__)[:160].rstrip(" .")

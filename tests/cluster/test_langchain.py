@@ -1,0 +1,45 @@
+"""A LangChain vector store in place of the device's index, on a real cluster."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tandem.side import Side
+
+from .conftest import launch
+
+MODULE = """
+from langchain_core.documents import Document
+from langchain_core.embeddings import Embeddings
+from langchain_core.vectorstores import InMemoryVectorStore
+
+
+class Lengths(Embeddings):
+    def embed_documents(self, texts):
+        return [[float(len(text)), 1.0] for text in texts]
+
+    def embed_query(self, text):
+        return [float(len(text)), 1.0]
+
+
+def store():
+    store = InMemoryVectorStore(Lengths())
+    store.add_documents([
+        Document(id="diary", page_content="Mira enjoys puzzle games.", metadata={"source": "shelf/mira.txt"}),
+        Document(page_content="Tom likes chess.", metadata={"source": "shelf/tom.txt"}),
+    ])
+    return store
+"""
+
+
+def test_a_vector_store_answers_for_its_side(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "shelf.py").write_text(MODULE)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=":")
+    with launch("device.index=langchain:shelf:store") as rag:
+        answer = rag.query("Which game should Mira try?", seed=7)
+    assert answer.text
+    device = {source.title: source for source in answer.sources if source.side is Side.DEVICE}
+    assert set(device) == {"shelf/mira.txt", "shelf/tom.txt"}
+    assert all(len(source.id) == 20 for source in device.values())

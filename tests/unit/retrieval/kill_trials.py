@@ -1,0 +1,203 @@
+"""Builds and updates of an index that are killed (SIGKILL) at random moments, and what must hold afterwards.
+
+    python tests/unit/retrieval/kill_trials.py --trials 20
+
+After each kill: the index is the one before or the new one, whole; what was reported as embedded is not embedded
+again; and the resumed run ends with the very files of a run that nobody disturbed. The last line says in which
+states the kills left the folder. With --mutant the old files go before the manifest changes: that must be found.
+"""
+
+from __future__ import annotations
+
+import argparse
+import mmap
+import os
+import random
+import shutil
+import signal
+import struct
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from hashlib import blake2b
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tandem.errors import RetrievalError
+from tandem.retrieval import embedded, storage
+from tandem.retrieval.build import BuildReport, build_index
+from tandem.retrieval.documents import Document
+from tandem.retrieval.index import Index
+from tandem.retrieval.manifest import checksum
+
+AT_ONCE = 16
+FACTORY = "IVF4,PQ4"  # a kind that has every file
+
+
+class SlowEmbedder:
+    """A vector by the hash of a text, a millisecond a batch."""
+
+    name, dimension, fingerprint = "slow", 16, "5" * 32
+
+    def embed(self, texts: Sequence[str], *, keep_end: bool = False) -> NDArray[np.float32]:
+        time.sleep(0.001)
+        seeds = [int.from_bytes(blake2b(text.encode(), digest_size=8).digest()) for text in texts]
+        vectors = np.array([np.random.default_rng(seed).normal(size=16) for seed in seeds])
+        return (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
+
+
+def corpus(names: range, changed: range = range(0)) -> list[Document]:
+    return [
+        Document(page_content=f"text {n}{' changed' * (n in changed)}", metadata={"source": f"{n}.txt"})
+        for n in names
+    ]
+
+
+OLD = corpus(range(800))
+NEW = corpus(range(200, 1000), range(300, 500))  # 200 files are gone, 200 changed, 200 new
+
+
+def build(directory: Path, documents: list[Document], told: Callable[[int, int], None]) -> BuildReport:
+    return build_index(documents, directory, SlowEmbedder(), factory=FACTORY, progress=told)
+
+
+def files(directory: Path) -> dict[str, str]:
+    """The content of every file of the index, by name."""
+    folder = directory / Index.open(directory).manifest.folder
+    return {path.name: checksum(path).sha256 for path in folder.iterdir()}
+
+
+def phase(directory: Path) -> str:
+    """How far a killed run came, by what it left."""
+    building = [path.name for path in directory.glob(".building-*/*")]
+    if not (directory / ".embedded").exists():
+        return "beginning" if building or not (directory / "manifest.json").exists() else "beginning or end"
+    if "vectors.faiss" in building:
+        return "index written"
+    if "embeddings.npy" in building:
+        return "vectors written"
+    return "embedding" if building else "publishing"
+
+
+class Trials:
+    """Trials of one kind: from what `start` makes of an empty folder to the index of `NEW`."""
+
+    def __init__(self, root: Path, before: list[Document], rng: random.Random) -> None:
+        self.root, self.before, self.rng = root, before, rng
+        self.done = mmap.mmap(-1, 8)  # shared with the child: how many texts it was told are embedded
+        self.start = root / "start"
+        self.start.mkdir(parents=True)
+        if before:
+            build(self.start, before, lambda done, total: None)
+        self.old = files(self.start) if before else None
+        self._undisturbed()  # imports and caches; the next one is timed
+        self.new = self._undisturbed()
+
+    def run(self) -> str:
+        """One trial; gives the phase that the kill struck. AssertionError if a promise does not hold."""
+        directory = self._fresh("trial")
+        child = self._forked(directory)
+        time.sleep(
+            self.rng.choice([self.rng.uniform(0, self.embed_s), self.rng.uniform(self.embed_s, self.all_s)])
+        )
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        struck, done = phase(directory), struct.unpack("q", self.done[:8])[0]
+        is_new = self._check_killed(directory)
+        report = build(directory, NEW, lambda done, total: None)
+        most = 0 if is_new else self.num_missing - done
+        assert most - AT_ONCE <= report.num_embedded <= most, (report.num_embedded, most, done)
+        assert files(directory) == self.new
+        names = {path.name.rstrip("0123456789") for path in directory.iterdir()}
+        assert names == {".lock", "data-", "manifest.json"}, names
+        return struck
+
+    def _check_killed(self, directory: Path) -> bool:
+        """The killed run's index is old or new, and whole; tells which."""
+        try:
+            found = files(directory)
+        except RetrievalError as error:
+            if self.old is None and "has none" in str(error):
+                return False
+            raise
+        assert found in (self.old, self.new)
+        index = Index.open(directory, SlowEmbedder.fingerprint)
+        texts = [index.document(row).page_content for row in range(len(index))]
+        assert np.array_equal(index.vectors(np.arange(len(index))), SlowEmbedder().embed(texts))
+        return found == self.new
+
+    def _undisturbed(self) -> dict[str, str]:
+        """A run that nobody kills: its result, and how long its two halves take."""
+        directory = self._fresh("whole")
+        seen: list[tuple[float, int]] = []
+        started_s = time.perf_counter()
+        report = build(
+            directory, NEW, lambda done, total: seen.append((time.perf_counter() - started_s, total))
+        )
+        self.all_s, (self.embed_s, self.num_missing) = time.perf_counter() - started_s, seen[-1]
+        assert report.num_embedded == self.num_missing == (400 if self.before else 800)
+        return files(directory)
+
+    def _fresh(self, name: str) -> Path:
+        directory = self.root / name
+        shutil.rmtree(directory, ignore_errors=True)
+        shutil.copytree(self.start, directory)
+        return directory
+
+    def _forked(self, directory: Path) -> int:
+        self.done[:8] = struct.pack("q", 0)
+        child = os.fork()
+        if child == 0:
+            build(
+                directory,
+                NEW,
+                lambda done, total: self.done.write(struct.pack("q", done)) and self.done.seek(0),
+            )
+            os._exit(0)
+        return child
+
+
+def slow_down(is_mutant: bool) -> None:
+    """Stretches the phases that are over in no time, so that kills strike them."""
+    flush, embedded.EMBED_AT_ONCE = storage._flush, AT_ONCE
+
+    def slowly(path: Path) -> None:
+        time.sleep(0.003)
+        flush(path)
+
+    storage._flush = slowly
+    if is_mutant:
+        replace, remove = os.replace, storage._remove
+
+        def hasty(draft: Path, final: Path) -> None:
+            remove(draft.parent, "data-", keep=max(path.name for path in draft.parent.glob("data-*")))
+            time.sleep(0.2)  # so that some of the kills strike here
+            replace(draft, final)
+
+        storage.os = SimpleNamespace(**{**vars(os), "replace": hasty})  # type: ignore[assignment]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--trials", type=int, default=20)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--what", choices=("build", "update"), nargs="+", default=["build", "update"])
+    parser.add_argument("--mutant", action="store_true")
+    args = parser.parse_args()
+    slow_down(args.mutant)
+    struck: dict[str, Counter[str]] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        for name in args.what:
+            before = OLD if name == "update" else []
+            trials = Trials(Path(folder) / name, before, random.Random(args.seed))
+            struck[name] = Counter(trials.run() for _ in range(args.trials))
+    print(struck)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

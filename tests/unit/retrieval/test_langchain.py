@@ -1,0 +1,214 @@
+"""LangChain both ways, against its own in-memory vector store."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+from langchain_core.embeddings import Embeddings
+from langchain_core.vectorstores import InMemoryVectorStore, VectorStore
+
+from tandem.config import Config
+from tandem.corpora.indexes import open_retriever
+from tandem.errors import RetrievalError
+from tandem.retrieval import langchain
+from tandem.retrieval.build import build_index
+from tandem.retrieval.documents import Document
+from tandem.retrieval.embedding import load_embedder
+from tandem.retrieval.index import Index
+from tandem.retrieval.langchain import LangChainEmbedder, StoreRetriever, TandemEmbeddings, TandemRetriever
+from tandem.retrieval.retriever import Retriever
+from tandem.side import Side
+
+
+class Letters(Embeddings):
+    """Counts letters; queries get a vector a little apart, and nothing has unit length."""
+
+    def embed_documents(self, texts: list[str]) -> list[list[float]]:
+        return [[float(text.count(letter)) for letter in "abcdefgh"] for text in texts]
+
+    def embed_query(self, text: str) -> list[float]:
+        return [value + 0.5 for value in self.embed_documents([text])[0]]
+
+
+DOCUMENTS = [
+    Document(id="mira's diary", page_content="a bad cab", metadata={"source": "diary.txt"}),
+    Document(id="2", page_content="egg head feed", metadata={"source": "b.txt"}),
+    Document(id="3", page_content="a big bag", metadata={"source": "c.txt"}),
+]
+
+
+@pytest.fixture
+def store() -> InMemoryVectorStore:
+    store = InMemoryVectorStore(Letters())
+    store.add_documents(DOCUMENTS)
+    return store
+
+
+@pytest.fixture
+def found(store: InMemoryVectorStore, embedder) -> StoreRetriever:
+    return StoreRetriever(store, embedder, b"key")
+
+
+def test_langchains_embeddings_in_an_index_and_langchains_documents_in_and_out(tmp_path: Path) -> None:
+    embedder = LangChainEmbedder(Letters(), "letters")
+    report = build_index(DOCUMENTS, tmp_path / "i", embedder)
+    assert (report.num_chunks, report.manifest.embedder) == (3, "letters")
+    np.testing.assert_allclose(
+        np.linalg.norm(Index.open(tmp_path / "i").vectors(np.arange(3)), axis=1), 1, rtol=1e-6
+    )
+    hits = Retriever.open(tmp_path / "i", embedder).search("egg head", 1)
+    assert hits[0].document.page_content == "egg head feed"
+    assert hits[0].document.metadata == {"source": "b.txt", "chunk": 0}
+    with pytest.raises(RetrievalError, match="must be searched with the embedder that built it"):
+        Retriever.open(tmp_path / "i", LangChainEmbedder(Letters(), "other letters"))
+
+
+def test_queries_and_documents_are_embedded_by_their_own_methods() -> None:
+    embedder = LangChainEmbedder(Letters(), "letters")
+    query, document = embedder.embed(["abc"], keep_end=True)[0], embedder.embed(["abc"])[0]
+    np.testing.assert_allclose(document[:4], [3**-0.5] * 3 + [0], rtol=1e-6)
+    assert query[3] > 0
+    assert embedder.embed([]).shape == (0, 8)
+    assert not embedder.embed(["xyz"]).any()
+
+
+def test_embeddings_of_another_length(monkeypatch: pytest.MonkeyPatch) -> None:
+    embedder = LangChainEmbedder(Letters(), "letters")
+    monkeypatch.setattr(Letters, "embed_documents", lambda self, texts: [[1.0]] * len(texts))
+    with pytest.raises(RetrievalError) as caught:
+        embedder.embed(["a"])
+    assert str(caught.value) == (
+        "The embedder letters must give 1 vectors of length 8, but it gave the shape (1, 1); "
+        "use a model with one length."
+    )
+
+
+def test_tandems_embedder_and_index_in_langchain(directory: Path, embedder) -> None:
+    store = InMemoryVectorStore(TandemEmbeddings(embedder))
+    store.add_documents(DOCUMENTS)
+    assert store.similarity_search("egg head", 1)[0].id == "2"
+    source = Retriever.open(directory, embedder)
+    documents = TandemRetriever(source=source, k=2).invoke("the best rated puzzle game")
+    assert [document.metadata["source"] for document in documents] == ["puzzle.md", "chess.txt"]
+    assert documents == [hit.document for hit in source.search("the best rated puzzle game", 2)]
+    only = TandemRetriever(source=source, filter={"source": "soup.txt"}).invoke("game")
+    assert [document.metadata["source"] for document in only] == ["soup.txt"]
+
+
+def test_a_store_finds_and_tandems_embedder_weighs(found: StoreRetriever, embedder) -> None:
+    hits = found.search("a big egg", 3)
+    query = embedder.embed(["a big egg"])[0].astype(float)
+    for hit in hits:
+        expected = embedder.embed([hit.document.page_content])[0].astype(float) @ query
+        assert hit.score == pytest.approx(expected, abs=1e-6)
+    assert [hit.score for hit in hits] == sorted((hit.score for hit in hits), reverse=True)
+    ids = [hit.id for hit in hits]
+    assert found.relevance(ids, "a big egg") == [hit.score for hit in hits]
+    assert found.relevance(ids[::-1], "bag") == found.relevance(ids, "bag")[::-1]
+    assert found.relevance([], "bag") == []
+
+
+def test_what_crosses_to_the_other_side_says_nothing(found: StoreRetriever, store, embedder) -> None:
+    hits = found.search("a bad cab", 3)
+    assert all(len(hit.id) == 20 and "diary" not in hit.id for hit in hits)
+    assert [hit.id for hit in found.search("a bad cab", 3)] == [hit.id for hit in hits]
+    assert {hit.id for hit in hits}.isdisjoint(
+        hit.id for hit in StoreRetriever(store, embedder, b"other").search("a bad cab", 3)
+    )
+
+
+def test_a_filter_is_the_stores_own(found: StoreRetriever) -> None:
+    hits = found.search("egg", 3, filter=lambda document: document.metadata["source"] == "c.txt")  # type: ignore[arg-type]
+    assert [hit.document.id for hit in hits] == ["3"]
+
+
+def test_duplicates_and_empty_texts_of_a_store_are_passed_over(embedder) -> None:
+    class Careless(InMemoryVectorStore):
+        def similarity_search(self, query: str, k: int = 4, **kwargs: Any) -> list[Document]:
+            return [DOCUMENTS[0], DOCUMENTS[0], Document(page_content=" "), DOCUMENTS[1]]
+
+    hits = StoreRetriever(Careless(Letters()), embedder, b"").search("a", 4)
+    assert sorted(str(hit.document.id) for hit in hits) == ["2", "mira's diary"]
+
+
+def test_old_documents_are_forgotten(found: StoreRetriever, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(langchain, "MAX_REMEMBERED", 2)
+    first, second = found.search("egg head", 1)[0].id, found.search("a bad cab", 1)[0].id
+    found.relevance([first], "keeps it")
+    third = found.search("big bag", 1)[0].id
+    assert len(found.relevance([first, third], "egg")) == 2
+    with pytest.raises(RetrievalError) as caught:
+        found.relevance([second], "egg")
+    assert str(caught.value) == (
+        f"The vector store has found no document with the id {second!r} of late; search again."
+    )
+
+
+def test_a_store_that_fails(found: StoreRetriever, store, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*args: object, **named: object) -> None:
+        raise ConnectionError("no route\nto the database")
+
+    monkeypatch.setattr(InMemoryVectorStore, "similarity_search", fail)
+    with pytest.raises(RetrievalError) as caught:
+        found.search("egg", 1)
+    assert str(caught.value) == (
+        "The vector store InMemoryVectorStore failed (no route); see to it, then ask again."
+    )
+    with pytest.raises(RetrievalError, match="must hold text"):
+        found.search(" ", 1)
+    with pytest.raises(RetrievalError, match="k is 0"):
+        found.search("egg", 0)
+
+
+@pytest.fixture
+def module(monkeypatch: pytest.MonkeyPatch, store: VectorStore) -> None:
+    made = ModuleType("shelf")
+    made.store, made.letters, made.number = lambda: store, Letters, lambda: 3  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "shelf", made)
+
+
+@pytest.mark.usefixtures("module")
+def test_a_store_and_an_embedder_from_the_settings(embedder) -> None:
+    config = Config.load(None, ["device.index=langchain:shelf:store"])
+    assert config.device.index == "langchain:shelf:store"
+    opened = open_retriever(Side.DEVICE, config, embedder)
+    assert [hit.document.id for hit in opened.search("egg head", 1)] == ["2"]
+    assert (opened.num_documents, opened.kind) == (None, "LangChain InMemoryVectorStore")
+    letters = load_embedder("langchain:shelf:letters")
+    assert (letters.name, letters.dimension) == ("langchain:shelf:letters", 8)
+
+
+@pytest.mark.usefixtures("module")
+@pytest.mark.parametrize(
+    ("where", "reason"),
+    [
+        ("langchain:shelf:none", "module 'shelf' has no attribute 'none'"),
+        ("langchain:nowhere:store", "No module named 'nowhere'"),
+        ("langchain:", "Empty module name"),
+    ],
+)
+def test_what_cannot_be_opened(where: str, reason: str) -> None:
+    for opened in (langchain.open_store, langchain.open_embedder):
+        with pytest.raises(RetrievalError) as caught:
+            opened(where)
+        assert str(caught.value) == (
+            f"{where} cannot be opened ({reason}); write langchain:MODULE:FUNCTION, whose module can be imported "
+            "on that side's node."
+        )
+
+
+@pytest.mark.usefixtures("module")
+def test_a_function_that_gives_something_else() -> None:
+    with pytest.raises(RetrievalError) as caught:
+        langchain.open_store("langchain:shelf:number")
+    assert str(caught.value) == (
+        "The index langchain:shelf:number must be a LangChain VectorStore, but the function gave a int; "
+        "return one."
+    )
+    with pytest.raises(RetrievalError, match="must be a LangChain Embeddings, but the function gave a int"):
+        langchain.open_embedder("langchain:shelf:number")

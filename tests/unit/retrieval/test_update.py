@@ -1,0 +1,257 @@
+"""An index that is brought up to date: equal to a fresh one, and no text embedded twice."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tandem.errors import RetrievalError
+from tandem.retrieval import embedded, loaders, storage
+from tandem.retrieval.build import BuildReport, build_index, update_index
+from tandem.retrieval.documents import Document
+from tandem.retrieval.index import Index
+from tandem.retrieval.manifest import checksum
+
+
+def counts(report: BuildReport) -> tuple[int, int, int, int, int]:
+    """Added, replaced, deleted, unchanged, embedded."""
+    return (
+        report.num_added,
+        report.num_replaced,
+        report.num_deleted,
+        report.num_unchanged,
+        report.num_embedded,
+    )
+
+
+def files(directory: Path) -> dict[str, str]:
+    folder = directory / Index.open(directory).manifest.folder
+    return {path.name: checksum(path).sha256 for path in folder.iterdir()}
+
+
+def texts(embedder) -> list[str]:
+    """Every text that was embedded since the last call."""
+    found = [text for call in embedder.calls for text in call]
+    embedder.calls.clear()
+    return found
+
+
+@pytest.mark.parametrize("factory", ["Flat", "IVF2,Flat", "SQ8", "HNSW8"])
+def test_a_changed_folder(corpus: Path, tmp_path: Path, embedder, factory: str) -> None:
+    directory = tmp_path / "index"
+    first = build_index(corpus, directory, embedder, factory=factory)
+    assert counts(first) == (3, 0, 0, 0, 3)
+    (corpus / "soup.txt").write_text("A recipe for leek soup.")
+    (corpus / "chess.txt").unlink()
+    (corpus / "walk.txt").write_text("A walk in the hills.")
+    texts(embedder)
+    report = build_index(corpus, directory, embedder, factory=factory)
+    assert counts(report) == (1, 1, 1, 1, 2)
+    assert sorted(texts(embedder)) == ["A recipe for leek soup.", "A walk in the hills."]
+    build_index(corpus, tmp_path / "fresh", embedder, factory=factory)
+    assert files(directory) == files(tmp_path / "fresh")
+
+
+def test_another_kind_or_name_needs_no_embedding(corpus: Path, tmp_path: Path, embedder) -> None:
+    directory = tmp_path / "index"
+    build_index(corpus, directory, embedder, factory="SQ8")
+    (corpus / "soup.txt").rename(corpus / "supper.txt")
+    report = build_index(corpus, directory, embedder, factory="HNSW8")
+    assert counts(report) == (1, 0, 1, 2, 0)
+    assert counts(build_index(corpus, directory, embedder, factory="HNSW8")) == (0, 0, 0, 3, 0)
+
+
+def test_another_embedder_embeds_everything(corpus: Path, tmp_path: Path, embedder, other_embedder) -> None:
+    build_index(corpus, tmp_path / "index", embedder)
+    report = build_index(corpus, tmp_path / "index", other_embedder)
+    assert counts(report) == (0, 0, 0, 3, 3)
+    expected = other_embedder.embed([(corpus / "chess.txt").read_text()])
+    assert np.array_equal(Index.open(tmp_path / "index").vectors(np.arange(1)), expected)
+
+
+def test_equal_texts_are_embedded_once(corpus: Path, tmp_path: Path, embedder) -> None:
+    (corpus / "copy.txt").write_text((corpus / "soup.txt").read_text())
+    report = build_index(corpus, tmp_path / "index", embedder)
+    assert (report.num_chunks, report.num_embedded) == (4, 3)
+
+
+def test_adding_and_deleting_some_of_many(corpus: Path, tmp_path: Path, embedder) -> None:
+    directory = tmp_path / "index"
+    build_index(corpus, directory, embedder, id_key=b"secret")
+    note = Document(page_content="Chess at noon.", metadata={"source": "chess.txt", "day": 3})
+    texts(embedder)
+    report = update_index(directory, embedder, add=[note], delete=["soup.txt", "nothing"])
+    assert counts(report) == (0, 1, 1, 1, 1)
+    assert texts(embedder) == ["Chess at noon."]
+    assert report.problems == ["nothing was not deleted: the index holds nothing of it; check the name."]
+    index = Index.open(directory)
+    assert {index.document(row).metadata["source"] for row in range(2)} == {"puzzle.md", "chess.txt"}
+    assert index.manifest.id_key == b"secret".hex()
+    assert update_index(directory, embedder, add=[note]).is_unchanged
+
+
+def test_deleting_a_folder_or_everything(corpus: Path, tmp_path: Path, embedder) -> None:
+    (corpus / "sub").mkdir()
+    (corpus / "sub" / "a.txt").write_text("deep")
+    (corpus / "sub.txt").write_text("not so deep")
+    directory = tmp_path / "index"
+    build_index(corpus, directory, embedder)
+    assert counts(update_index(directory, embedder, delete=["sub/"])) == (0, 0, 1, 4, 0)
+    with pytest.raises(RetrievalError, match="needs at least one chunk"):
+        update_index(directory, embedder, delete=["chess.txt", "puzzle.md", "soup.txt", "sub.txt"])
+    assert len(Index.open(directory)) == 4
+
+
+def test_an_update_of_an_index_that_changed_meanwhile(
+    corpus: Path, tmp_path: Path, embedder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = tmp_path / "index"
+    build_index(corpus, directory, embedder)
+    (corpus / "soup.txt").unlink()
+    staging = storage.staging
+
+    def late(where: Path):
+        monkeypatch.undo()
+        build_index(corpus, directory, embedder)
+        return staging(where)
+
+    monkeypatch.setattr("tandem.retrieval.writer.staging", late)
+    with pytest.raises(RetrievalError) as caught:
+        update_index(directory, embedder, delete=["chess.txt"])
+    assert str(caught.value) == (
+        f"An update must start from the index that is there, but {directory} was changed by another process "
+        "meanwhile; run the update again."
+    )
+    assert len(Index.open(directory)) == 2
+
+
+def test_what_was_embedded_before_a_failure_is_not_embedded_again(
+    corpus: Path, tmp_path: Path, embedder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(embedded, "EMBED_AT_ONCE", 1)
+    embed, left = embedder.embed, iter(range(2))
+
+    def failing(some, **named):
+        if next(left, None) is None:
+            raise KeyboardInterrupt
+        return embed(some, **named)
+
+    monkeypatch.setattr(embedder, "embed", failing)
+    with pytest.raises(KeyboardInterrupt):
+        build_index(corpus, tmp_path / "index", embedder)
+    monkeypatch.setattr(embedder, "embed", embed)
+    assert build_index(corpus, tmp_path / "index", embedder).num_embedded == 1
+    assert sorted(p.name for p in (tmp_path / "index").iterdir()) == [".lock", "data-1", "manifest.json"]
+
+
+def test_a_journal_that_outlived_its_build_goes(corpus: Path, tmp_path: Path, embedder) -> None:
+    directory = tmp_path / "index"
+    build_index(corpus, directory, embedder)
+    (directory / ".embedded").write_bytes(b"left")
+    with storage.staging(directory):
+        assert build_index(corpus, directory, embedder).is_unchanged
+        assert (directory / ".embedded").exists(), "another process may be using it"
+    assert build_index(corpus, directory, embedder).is_unchanged
+    assert not (directory / ".embedded").exists()
+
+
+SCRIPT = """
+import resource, signal, sys
+from pathlib import Path
+import numpy as np
+from tandem.errors import RetrievalError
+from tandem.retrieval.build import build_index
+from tandem.retrieval.documents import Document
+
+class Ones:
+    name, dimension, fingerprint = "ones", 64, "1" * 32
+    def embed(self, texts, *, keep_end=False):
+        return np.ones((len(texts), 64), np.float32) / 8
+
+documents = [Document(page_content=f"text {n}", metadata={"source": str(n)}) for n in range(1000)]
+build_index(documents[:1], Path(sys.argv[1]), Ones())
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[2]), resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
+try:
+    build_index(documents, Path(sys.argv[1]), Ones())
+except RetrievalError as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize("num_bytes", [20_000, 200_000])
+def test_a_disk_that_takes_no_more(tmp_path: Path, num_bytes: int) -> None:
+    """The system refuses what goes beyond that many bytes of a file: of the chunks, or of the journal."""
+    command = [sys.executable, "-c", SCRIPT, str(tmp_path / "index"), str(num_bytes)]
+    ended = subprocess.run(
+        command, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"}
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout.startswith(f"The index {tmp_path}/index could not be written (")
+    assert ended.stdout.endswith(
+        "what it held before is kept: free space or check its rights, then build again.\n"
+    )
+    assert len(Index.open(tmp_path / "index")) == 1
+    assert (tmp_path / "index" / ".embedded").exists() == (num_bytes > 100_000)
+
+
+def write_while_read(path: Path, monkeypatch: pytest.MonkeyPatch, times: int) -> None:
+    """Somebody writes to the file during its first `times` readings."""
+    read, left = Path.read_bytes, iter(range(times))
+
+    def reading(self: Path) -> bytes:
+        data = read(self)
+        if self == path and next(left, None) is not None:
+            with path.open("a") as file:
+                file.write(" More.")
+        return data
+
+    monkeypatch.setattr(Path, "read_bytes", reading)
+
+
+def test_a_file_that_changed_while_it_was_read_is_read_again(
+    corpus: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_while_read(corpus / "chess.txt", monkeypatch, 1)
+    documents, problems = loaders.load_path(corpus)
+    assert documents[0].page_content.endswith("players. More.")
+    assert problems == []
+
+
+def test_a_file_that_goes_on_changing_is_left_out(
+    corpus: Path, tmp_path: Path, embedder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_while_read(corpus / "chess.txt", monkeypatch, 9)
+    report = build_index(corpus, tmp_path / "index", embedder)
+    assert report.num_files == 2
+    assert report.problems == [
+        "chess.txt was left out: it changed while it was read; index it again when it is finished."
+    ]
+
+
+def test_documents_of_another_library(tmp_path: Path, embedder) -> None:
+    given = [
+        Document(id="a", page_content="Chess at noon.", metadata={"page": 3}),
+        Document(id="a", page_content="Chess at night."),
+        Document(id="b", page_content=" "),
+        Document(page_content="Soup.", metadata={"source": "soup"}),
+    ]
+    report = build_index(given, tmp_path / "index", embedder)
+    assert report.problems == [
+        "A second document with the id a was left out; give each an id of its own.",
+        "b was left out: it holds no text; fill it or remove it.",
+    ]
+    index = Index.open(tmp_path / "index")
+    found = [(index.document(row).page_content, index.document(row).metadata) for row in range(2)]
+    assert found == [
+        ("Chess at noon.", {"page": 3, "source": "a", "chunk": 0}),
+        ("Soup.", {"source": "soup", "chunk": 0}),
+    ]
+    with pytest.raises(RetrievalError) as caught:
+        build_index([], tmp_path / "index", embedder)
+    assert str(caught.value) == "A corpus must hold at least one document, but it has none; add one."
