@@ -152,7 +152,8 @@ class Config:
 
     def seen_by(self, side: Side) -> Config:
         """What the actors of one side are told: nothing of the other's model, index and paths."""
-        return replace(self, **{side.other.value: SideConfig()})
+        hidden = SideConfig()
+        return replace(self, cloud=hidden) if side is Side.DEVICE else replace(self, device=hidden)
 
     @classmethod
     def load(cls, path: Path | str | None = None, overrides: Sequence[str] = ()) -> Config:
