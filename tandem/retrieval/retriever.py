@@ -1,7 +1,7 @@
 """Finds the documents for a query, and says how relevant each is to any later text.
 
-Joins an index and an embedder. Knows nothing of sides, sessions or weights: it returns scores, and what they
-become is decided elsewhere.
+Joins an index, an embedder and, where there is one, a scoring model. Knows nothing of sides, sessions or weights: it
+returns scores, and what they become is decided elsewhere.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from tandem.errors import RetrievalError
 from tandem.retrieval.documents import Document
 from tandem.retrieval.embedding import TextEmbedder
 from tandem.retrieval.index import Index
+from tandem.retrieval.scoring import Scorer
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,14 +26,14 @@ class Hit:
 
     id: str  # opaque and stable: fit to be shown to the other side
     document: Document  # stays on this side
-    score: float  # cosine of document and query, -1 to 1
+    score: float  # of the scoring model: for the embedder the cosine of document and query, -1 to 1
 
 
 class Retriever:
     """Search and relevance over one index."""
 
-    def __init__(self, index: Index, embedder: TextEmbedder) -> None:
-        """RetrievalError if the embedder's vectors do not fit the index."""
+    def __init__(self, index: Index, embedder: TextEmbedder, scorer: Scorer | None = None) -> None:
+        """RetrievalError if the embedder's vectors do not fit the index. scorer: None is the embedder's cosine."""
         if embedder.dimension != index.dimension:
             raise RetrievalError(
                 f"The index holds vectors of dimension {index.dimension}, but the embedder {embedder.name} "
@@ -42,6 +43,7 @@ class Retriever:
             )
         self.index = index
         self._embedder = embedder
+        self._scorer = scorer
 
     @classmethod
     def open(cls, directory: Path, embedder: TextEmbedder, *, num_threads: int = 1) -> Retriever:
@@ -51,27 +53,39 @@ class Retriever:
     def search(self, query: str, k: int) -> list[Hit]:
         """The k documents nearest to the query, best first (fewer if the index holds or finds fewer).
 
-        Scores are those that `relevance` gives for the query, whatever FAISS approximates while searching.
+        Scores are those that `relevance` gives for the query, whatever FAISS approximates while searching; with a
+        scoring model of its own the k nearest are ranked again by it.
         """
         if not query.strip():
             raise RetrievalError(f"A query must hold text, but it is {query!r}; ask something.")
         vector = self._embedded(query)
         rows, _ = self.index.search(vector, k)
-        scores = cosines(self.index.vectors(rows), vector)
+        scores = self._scores(rows, query, vector)
         order = np.lexsort((rows, -scores))
         found = [(self.index.document(int(rows[place])), float(scores[place])) for place in order]
         return [Hit(str(document.id), document, score) for document, score in found]
 
     def relevance(self, ids: Sequence[str], text: str) -> list[float]:
-        """R(d, text): the cosine of each document to a text, say question plus answer so far (DRAGON 4.1).
+        """R(d, text): the score of each document for a text, say question plus answer so far (DRAGON 4.1).
 
-        A function of the documents, the text and the embedder alone: no other id changes a score's bits. Of a
-        text beyond the embedder's length the end counts. RetrievalError if an id is not of this index.
+        A function of the documents, the text and the scoring model alone: no other id changes a score's bits. Of
+        a text beyond the model's length the end counts. RetrievalError if an id is not of this index.
         """
         if not ids:
             return []
         rows = self.index.rows(ids)
-        return [float(score) for score in cosines(self.index.vectors(rows), self._embedded(text))]
+        vector = self._embedded(text) if self._scorer is None else None
+        return [float(score) for score in self._scores(rows, text, vector)]
+
+    def _scores(
+        self, rows: NDArray[np.int64], text: str, vector: NDArray[np.float32] | None
+    ) -> NDArray[np.float64]:
+        """R(d, text) of the documents in `rows`; `vector` is the text's, which the scoring model does without."""
+        if self._scorer is not None:
+            texts = [self.index.document(int(row)).page_content for row in rows]
+            return np.asarray(self._scorer.scores(text, texts), np.float64)
+        assert vector is not None
+        return cosines(self.index.vectors(rows), vector)
 
     def _embedded(self, text: str) -> NDArray[np.float32]:
         """The unit vector [d] of one text, embedded alone, so that its bits do not depend on others."""
