@@ -16,7 +16,7 @@ import tandem
 from tandem.cli import main
 
 ROOT = Path(tandem.__file__).parents[1]
-COMMANDS = ("ask", "index", "profile", "up", "down", "status", "doctor", "config", "fuzz", "netlab")
+COMMANDS = ("ask", "index", "profile", "up", "down", "status", "doctor", "config", "eval", "fuzz", "netlab")
 
 
 def python(*arguments: str) -> subprocess.CompletedProcess[str]:
