@@ -13,8 +13,8 @@ with the documents, output aggregation of both sides below each side alone, by s
 parameters and some minutes learn to copy names, not to reason. Whether output aggregation is below concatenation is
 open; published results go both ways. Reported whichever way it goes.
 
-Needs train.txt or valid.txt, and test.txt. Expected run time: 25 minutes on two idle cores, half of it training;
-`--smoke` one minute.
+Needs train.txt or valid.txt, and test.txt; `--smoke` without them says so and ends. Expected run time: 25 minutes on
+two idle cores, half of it training; `--smoke` one minute.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ import json
 import math
 import re
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -35,12 +36,13 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from benchmarks._common import finish
 from tandem.config import Config, RetrievalConfig, SideConfig
-from tandem.evaluation.found import JOINT, Counts
+from tandem.evaluation.found import Counts
 from tandem.evaluation.lm import evaluate_text
 from tandem.evaluation.methods import METHODS
 from tandem.evaluation.result import Result, table, write
 from tandem.evaluation.sides import load
 from tandem.plotting.evaluation import plot_evaluation
+from tandem.protocol.drafting import JOINT
 
 ROOT = Path(__file__).parent.parent
 HEADING = re.compile(r"^ = [^=].*[^=] = $", re.MULTILINE)
@@ -236,7 +238,9 @@ def main() -> None:
     tested = articles((arguments.data / "test.txt").read_text("utf-8"))
     if arguments.smoke:
         learned, tested = learned[:6], tested[:4]
-    model, corpora = arguments.out / "model", arguments.out / "corpora"
+    out = arguments.out or Path(tempfile.mkdtemp(prefix="wikitext-"))
+    print(f"out: {out}")
+    model, corpora = out / "model", out / "corpora"
     corpora.mkdir(parents=True, exist_ok=True)
     result: dict[str, Any] = {"train_text": train_path.name}
     if arguments.again or not (model / "config.json").is_file():
@@ -251,8 +255,8 @@ def main() -> None:
         corpus.write_text(text, "utf-8")
         found = score(model.resolve(), scored, corpus, arguments, counts)
         print(f"documents: {name}\n{table(found)}", flush=True)
-        write(found, arguments.out / corpus.stem)
-        plot_evaluation(found, arguments.out / f"{corpus.stem}.png")
+        write(found, out / corpus.stem)
+        plot_evaluation(found, out / f"{corpus.stem}.png")
         result[name] = found.as_dict()
     finish(result)
 

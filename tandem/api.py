@@ -44,6 +44,8 @@ from tandem.side import SIDES, Side
 T = TypeVar("T")
 EVENTS_WAIT_S = 5.0
 """How long one call waits for events before the time limit is looked at again."""
+MAX_GIVEN_CHARS = 300_000
+"""Of `given_texts`, so that they fit a message within a side however they are escaped."""
 COMPARED = {
     "vocabulary_fingerprint": ("vocabulary", "use models that share a tokenizer"),
     "codec": ("codec", "use the same [codec] settings on both sides"),
@@ -183,7 +185,8 @@ class Tandem:
         """Async twin of `query`."""
         limit_s = options.pop("timeout_s", None)
         spec = self._spec(question, **options)
-        return collect([event async for event in self._ask(spec, limit_s, at_once=True)], spec.seed)
+        events = [event async for event in self._ask(spec, limit_s, at_once=True)]
+        return replace(collect(events, spec.seed), session=spec.session)
 
     async def astream(
         self,
@@ -197,12 +200,22 @@ class Tandem:
         draft_rule: str | None = None,
         stop: Sequence[str] | None = None,
         timeout_s: float | None = None,
+        alone: str | None = None,
+        context_aggregation: bool = False,
+        given_texts: Sequence[str] = (),
+        keeps_laws: bool = False,
+        provisional: bool = False,
     ) -> AsyncGenerator[Event, None]:
         """Events of one query: SourcesEvent of each side, TokenEvent, PlacementEvent, EstimateEvent, PeerEvent, last a
         DoneEvent.
 
-        seed: 64 bits; fresh if None. The other options default to the settings in `config.generation`. timeout_s:
-        for the whole answer, `config.cluster.query_timeout_s` if None. Raises QueryError or ConfigError.
+        seed: 64 bits; fresh if None. timeout_s: for the whole answer, `config.cluster.query_timeout_s` if None. alone:
+        "device" or "cloud", the side that answers by itself; nothing crosses the link. context_aggregation: each side's
+        documents in one row, best first, instead of one row each; they are not weighed anew. given_texts: documents to
+        add after those that are found, sent to the side that answers alone; not weighed anew either. keeps_laws: alone
+        only; see `sequence`. provisional: yields a ProvisionalEvent for each draft of the device as soon as it is
+        there, and a RetractEvent where the answer takes another turn. The other options default to the settings in
+        `config.generation`. Raises QueryError or ConfigError.
         """
         spec = self._spec(
             question,
@@ -213,10 +226,34 @@ class Tandem:
             synchronous=synchronous,
             draft_rule=draft_rule,
             stop=stop,
+            alone=alone,
+            context_aggregation=context_aggregation,
+            given_texts=given_texts,
+            keeps_laws=keeps_laws,
+            provisional=provisional,
         )
         async with contextlib.aclosing(self._ask(spec, timeout_s, at_once=False)) as events:
             async for event in events:
                 yield event
+
+    def sequence(self, answer: Answer, side: str, *, dense: bool = False) -> dict[str, Any]:
+        """Tokens and laws of all steps of an answer that `side` gave alone, asked with `keeps_laws=True`; once.
+
+        {"tokens": [int], "laws": [bytes]}; dense: laws before the codec, [vocab] little-endian float16 each. They are
+        what one side sends the other to be synchronised sequence by sequence. TandemError if they are not kept.
+        """
+        decoder = self._sides[_side(side)]["decoder"]
+        found: dict[str, Any] = self._run(
+            _result(decoder.sequence.remote(answer.session, len(answer.tokens), dense))
+        )
+        return found
+
+    def cloud_texts(self, question: str, num_documents: int) -> list[str]:
+        """Texts of the cloud's best documents, which are public. For baselines of the evaluation alone: in a query no
+        document leaves its side. Raises TandemError."""
+        retriever = self._sides[Side.CLOUD]["retriever"]
+        texts: list[str] = self._run(_result(retriever.texts.remote(question, num_documents)))
+        return texts
 
     def status(self) -> dict[str, Any]:
         """Nodes, actors, models and indexes of both sides, as plain values."""
@@ -230,7 +267,7 @@ class Tandem:
     ) -> AsyncGenerator[Event, None]:
         """Events of one query, as they happen or all at its end; leaving early cancels it on both sides."""
         limit_s = self.config.cluster.query_timeout_s if timeout_s is None else timeout_s
-        device = self._sides[Side.DEVICE]["draft_queue"]
+        queue = self._sides[spec.telling_side]["draft_queue"]
         is_done = False
         try:
             await self._open(spec)
@@ -245,22 +282,22 @@ class Tandem:
         finally:
             if not is_done:
                 with contextlib.suppress(RayError):
-                    await device.cancel.remote(spec.session)
+                    await queue.cancel.remote(spec.session)
 
     async def _open(self, spec: SessionSpec) -> None:
         text = spec.to_json()
-        for side in SIDES:  # not awaited: a call's acknowledgement would cost a round trip
+        for side in spec.sides:  # not awaited: a call's acknowledgement would cost a round trip
             self._sides[side]["draft_queue"].open.remote(text)
 
     async def _events(self, spec: SessionSpec, limit_s: float, at_once: bool) -> AsyncGenerator[Event, None]:
-        """The device's events in order; each side's sources are slipped in when they are known."""
+        """The telling side's events in order; each side's sources are slipped in when they are known."""
         deadline_s = time.monotonic() + limit_s
-        device = self._sides[Side.DEVICE]["draft_queue"]
-        sources = [asyncio.ensure_future(self._sources(side, spec, limit_s)) for side in SIDES]
+        queue = self._sides[spec.telling_side]["draft_queue"]
+        sources = [asyncio.ensure_future(self._sources(side, spec, limit_s)) for side in spec.sides]
         position = 0
         try:
             while True:
-                events = await device.events.remote(
+                events = await queue.events.remote(
                     spec.session, position, min(EVENTS_WAIT_S, limit_s), at_once
                 )
                 position += len(events)
@@ -308,21 +345,38 @@ class Tandem:
             "actors": [asdict(actor) for actor in actors],
         }
 
-    def _spec(self, question: str, *, seed: int | None = None, **asked: Any) -> SessionSpec:
+    def _spec(
+        self,
+        question: str,
+        *,
+        seed: int | None = None,
+        alone: str | None = None,
+        context_aggregation: bool = False,
+        given_texts: Sequence[str] = (),
+        keeps_laws: bool = False,
+        provisional: bool = False,
+        **asked: Any,
+    ) -> SessionSpec:
         if not question.strip():
             raise QueryError(f"A question must have text, this one is {question!r}; ask something.")
         if asked.get("stop") is not None:
             asked["stop"] = tuple(asked["stop"])
         config = replace(self.config, generation=_checked(self.config.generation, asked))
-        return replace(
+        spec = replace(
             spec_of(config),
             session=secrets.randbits(32),
             query=question,
             seed=_seed(seed),
-            eos_token_ids=tuple(self.described[Side.DEVICE]["eos_token_ids"]),
             device_decode_line=tuple(self.described[Side.DEVICE]["decode_line"]),
             cloud_decode_line=tuple(self.described[Side.CLOUD]["decode_line"]),
+            alone=None if alone is None else _side(alone),
+            context_aggregation=context_aggregation,
+            given_texts=_texts(given_texts),
+            keeps_laws=keeps_laws,
+            provisional=provisional,
         )
+        _check_alone(spec)
+        return replace(spec, eos_token_ids=tuple(self.described[spec.telling_side]["eos_token_ids"]))
 
     def _run(self, work: Any) -> Any:
         """Run an awaitable on this object's own event loop."""
@@ -356,6 +410,14 @@ def collect(events: Sequence[Event], seed: int) -> Answer:
 
 async def _awaited(work: Any) -> Any:
     return await work
+
+
+async def _result(call: Any) -> Any:
+    """What an actor's method returns; a TandemError that it raised as itself."""
+    try:
+        return await call
+    except RayError as error:
+        raise launch.unwrapped(error) from None
 
 
 def _launch(
@@ -433,6 +495,34 @@ def _checked(generation: GenerationConfig, asked: dict[str, Any]) -> GenerationC
     except TypeError as error:
         raise ConfigError(f"A query takes known options only: {error}; see Tandem.astream.") from None
     return changed
+
+
+def _side(name: str) -> Side:
+    try:
+        return Side(name)
+    except ValueError:
+        raise ConfigError(f"A side is device or cloud, this one is {name!r}; name one of the two.") from None
+
+
+def _texts(given: Sequence[str]) -> tuple[str, ...]:
+    if isinstance(given, str) or not all(isinstance(text, str) and text.strip() for text in given):
+        raise QueryError("given_texts is a list of texts that are not empty, one of it is not; leave it out.")
+    num_chars = sum(map(len, given))
+    if num_chars > MAX_GIVEN_CHARS:
+        raise QueryError(
+            f"given_texts holds at most {MAX_GIVEN_CHARS} characters, these are {num_chars}; give fewer texts."
+        )
+    return tuple(given)
+
+
+def _check_alone(spec: SessionSpec) -> None:
+    """What only a side that answers alone can do."""
+    for name in ("given_texts", "keeps_laws"):
+        if spec.alone is None and getattr(spec, name):
+            raise QueryError(
+                f"{name} belongs to a side that answers alone, this query asks both; pass alone='device' or 'cloud' "
+                f"too, or leave {name} out."
+            )
 
 
 def _seed(seed: int | None) -> int:

@@ -42,7 +42,7 @@ class TokenEvent:
     device_accepted: bool
     cloud_accepted: bool
     aggregator: Side  # who decided it
-    committed_s: float  # since the query was opened on the device
+    committed_s: float  # since the query was opened on the side that tells: the device, or who answers alone
     device_decode_s: float  # nan: that draft was not seen on this side
     cloud_decode_s: float
     device_arrived_s: float = (
@@ -57,6 +57,24 @@ class TokenEvent:
     cloud_epoch: int = 0
     rtt_s: float = nan  # last measured
     is_alone: bool = False  # decided without the peer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProvisionalEvent:
+    """A draft of the side that tells, not yet committed: the TokenEvent of this step confirms it, unless a RetractEvent
+    comes first. Told in step order, right behind what was committed or told before."""
+
+    step: int
+    token: int
+    text: str  # what it adds to the text so far; the TokenEvent that confirms it adds the same
+    told_s: float  # since the query was opened
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetractEvent:
+    """All provisional tokens from `step` on are void."""
+
+    step: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +114,7 @@ class PeerEvent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionStatistics:
-    """Counters of one session as its device saw them."""
+    """Counters of one session as the side that tells saw them: its device, or who answered alone."""
 
     num_tokens: int = 0
     num_device_accepted: int = 0
@@ -106,7 +124,7 @@ class SessionStatistics:
     num_resyncs: int = 0
     num_divergences: int = 0
     num_resent_frames: int = 0
-    degraded_from: int | None = None  # first step decided without the peer
+    degraded_from: int | None = None  # first step decided without the peer, which had been asked
     rtt_s: float = nan  # last measured
     bytes_per_s: float = nan  # of the link towards the cloud; inf: too much to measure
     sent_frames: int = 0  # on the link, this query
@@ -126,7 +144,16 @@ class DoneEvent:
     error: str | None = None  # one sentence where the reason is "failed"
 
 
-Event: TypeAlias = SourcesEvent | TokenEvent | PlacementEvent | EstimateEvent | PeerEvent | DoneEvent
+Event: TypeAlias = (
+    SourcesEvent
+    | TokenEvent
+    | ProvisionalEvent
+    | RetractEvent
+    | PlacementEvent
+    | EstimateEvent
+    | PeerEvent
+    | DoneEvent
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +176,7 @@ class Answer:
     statistics: SessionStatistics
     estimates: tuple[EstimateEvent, ...] = ()  # for every few steps
     placements: tuple[PlacementEvent, ...] = ()  # the handovers
+    session: int = 0  # names the query, for `Tandem.sequence`
 
     @property
     def token_ids(self) -> tuple[int, ...]:

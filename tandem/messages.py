@@ -143,6 +143,7 @@ class Drafted:
 
     session: UInt32
     draft: Annotated[Any, _registry.nested(Draft)]
+    token: Varint = 0  # drawn from the draft's law; shown to a user who asked for provisional tokens
 
 
 @_registry.message(17)
@@ -280,6 +281,7 @@ class Search:
     session: UInt32
     query: Text
     num_documents: Varint
+    given_texts: Texts = ()  # documents that the caller brings: scored, and added after those that are found
 
 
 @_registry.message(49)
@@ -310,7 +312,10 @@ class Pair:
 @_registry.message(65)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lone:
-    """One side's draft for the next step while the peer is lost. DraftQueue -> own Aggregator."""
+    """One side's draft for the next step where it decides alone: the peer is lost, or was never asked.
+
+    DraftQueue -> own Aggregator.
+    """
 
     session: UInt32
     generation: Varint

@@ -1,6 +1,7 @@
 """When each token's drafts were made, sent, awaited and decided, from the events of one answer.
 
-Times are seconds since the query was opened on the device, by the device's clock alone. What happened on the
+Times are seconds since the query was opened on the device, by the device's clock alone (by the cloud's of a query that
+it was asked alone). What happened on the
 cloud is reckoned from when its frames came, half a round trip earlier, and marked as an estimate. Knows events only;
 a value that was not seen is nan, a span that cannot be reckoned is None. Nothing here draws or writes files.
 """
@@ -72,9 +73,7 @@ class StepTimes:
     cloud: DraftTimes
     wait_for_device_s: float
     wait_for_cloud_s: float
-    pair_s: (
-        float  # when the later draft had come and the previous token was committed; alone: the device's draft
-    )
+    pair_s: float  # when the later draft had come and the previous token was committed; alone: the own draft
     decide_s: float  # from then to the commit: where the cloud decides, with the way there and back
     committed_s: float
     verdict: Span | None  # its way to the other side, an estimate; None: none crossed
@@ -201,7 +200,7 @@ def _step(
     since_s = _since(token, previous)
     arrived_s = {Side.DEVICE: token.device_arrived_s, Side.CLOUD: token.cloud_arrived_s}
     waits = {side: _not_negative(arrived_s[side] - since_s) for side in SIDES}
-    wait_s = waits[Side.DEVICE] if token.is_alone else _later(*waits.values())
+    wait_s = waits[token.aggregator] if token.is_alone else _later(*waits.values())
     one_way_s = _one_way(token, estimate)
     has_crossed = crossing.device_drafts and not token.is_alone
     return StepTimes(
@@ -211,7 +210,7 @@ def _step(
         aggregator=token.aggregator,
         is_alone=token.is_alone,
         device=_draft(token, Side.DEVICE, shares[Side.DEVICE], one_way_s, crosses=has_crossed),
-        cloud=_draft(token, Side.CLOUD, shares[Side.CLOUD], one_way_s, crosses=True),
+        cloud=_draft(token, Side.CLOUD, shares[Side.CLOUD], one_way_s, crosses=not token.is_alone),
         wait_for_device_s=waits[Side.DEVICE],
         wait_for_cloud_s=waits[Side.CLOUD],
         pair_s=since_s + wait_s,
@@ -226,9 +225,9 @@ def _step(
 def _draft(token: TokenEvent, side: Side, share: float, one_way_s: float, *, crosses: bool) -> DraftTimes:
     arrived_s: float = getattr(token, f"{side}_arrived_s")
     decode_s: float = getattr(token, f"{side}_decode_s")
-    is_cloud = side is Side.CLOUD
-    left_s = arrived_s - one_way_s if is_cloud else arrived_s
-    link = _span(left_s, arrived_s if is_cloud else left_s + one_way_s, is_estimate=True)
+    is_far = side is Side.CLOUD and crosses  # a cloud that was asked alone tells its own times
+    left_s = arrived_s - one_way_s if is_far else arrived_s
+    link = _span(left_s, arrived_s if is_far else left_s + one_way_s, is_estimate=True)
     return DraftTimes(
         side=side,
         epoch=getattr(token, f"{side}_epoch"),
@@ -237,7 +236,7 @@ def _draft(token: TokenEvent, side: Side, share: float, one_way_s: float, *, cro
         accepted_share=share,
         decode_s=decode_s,
         arrived_s=arrived_s,
-        decode=_span(left_s - decode_s, left_s, is_estimate=is_cloud),
+        decode=_span(left_s - decode_s, left_s, is_estimate=is_far),
         link=link if crosses else None,
     )
 

@@ -13,9 +13,10 @@ import asyncio
 import contextlib
 import logging
 import time
+from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from tandem.actors.base import Runtime, SideActor
 from tandem.aggregation.codec import make_codec
@@ -31,6 +32,18 @@ _log = logging.getLogger("tandem")
 
 if TYPE_CHECKING:
     from tandem.generation.engine import Engine, Opened
+
+
+MAX_SEQUENCES = 4
+"""Sessions whose laws are kept, at most; each holds two bytes a step and vocabulary entry."""
+
+
+class Step(NamedTuple):
+    """What one step of a lone session came from."""
+
+    token: int
+    law: bytes  # Codec.encode(q)
+    dense: bytes  # q before the codec, [vocab] little-endian float16
 
 
 class DecoderActor(SideActor):
@@ -51,6 +64,9 @@ class DecoderActor(SideActor):
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="model")
         self._wake = asyncio.Event()
         self._ended: list[int] = []  # sessions to free in the engine
+        self._sequences: OrderedDict[int, dict[int, Step]] = (
+            OrderedDict()
+        )  # where asked for: by session, step
 
     # ---- control plane ---------------------------------------------------------------------------------------
 
@@ -82,6 +98,25 @@ class DecoderActor(SideActor):
     async def tokenizer_json(self) -> str:
         """For the draft queue, which turns tokens into text without torch."""
         return self._engine().tokenizer_json
+
+    async def sequence(self, session: int, num_tokens: int, dense: bool = False) -> dict[str, Any]:
+        """Tokens and laws of the first `num_tokens` steps of a lone session, once: they are dropped here.
+
+        {"tokens": [int], "laws": [bytes]}: the encoded laws as drafted or, with `dense`, before the codec as [vocab]
+        little-endian float16. TandemError unless the session asked for them with `keeps_laws` and drafted so many.
+        """
+        steps = self._sequences.get(session, {})
+        if not set(range(num_tokens)) <= set(steps):
+            raise TandemError(
+                f"Laws are kept for the last {MAX_SEQUENCES} queries asked with keeps_laws, until they are fetched, "
+                f"{num_tokens} steps were asked for and {len(steps)} are there; ask the query again."
+            )
+        del self._sequences[session]
+        found = [steps[step] for step in range(num_tokens)]
+        return {
+            "tokens": [step.token for step in found],
+            "laws": [step.dense if dense else step.law for step in found],
+        }
 
     # ---- data plane ------------------------------------------------------------------------------------------
 
@@ -165,7 +200,7 @@ class DecoderActor(SideActor):
         except Preempted:
             return list
         prefill_us = _elapsed_us(started_s)
-        return lambda: session.prefilled(prefill_us, _notes(opened), opened.documents or None)
+        return lambda: session.prefilled(prefill_us, _notes(opened), opened.documents)
 
     def _forward(self, session: DraftingSession, job: Forward) -> Callable[[], list[Send]]:
         from tandem.generation.engine import Preempted
@@ -181,13 +216,24 @@ class DecoderActor(SideActor):
         except Preempted:
             self.num_abandoned += 1
             return list
-        law = self.codec.encode(side_law(logits, job.weights or (0.0,), spec.temperature))
+        dense = side_law(logits, job.weights or (0.0,), spec.temperature)
+        law = self.codec.encode(dense)
         token = rule.draft(self.codec.decode(law), seed=spec.seed, step=job.step, side=self.side)
         floor_us = int(1e6 * self.config.side(self.side).decode_floor_s)
         decode_us = max(_elapsed_us(started_s), floor_us)
         self.num_forwards += 1
         self.decode_s += decode_us / 1e6
-        return lambda: session.drafted(job, law, token, decode_us)
+        if not spec.keeps_laws:
+            return lambda: session.drafted(job, law, token, decode_us)
+        step = Step(token, law, dense.astype("<f2").tobytes())
+        return lambda: [*self._keep(job, step), *session.drafted(job, law, token, decode_us)]
+
+    def _keep(self, job: Forward, step: Step) -> list[Send]:
+        """Hold the laws of a step for `sequence`. Alone every draft is accepted, so the first of a step is the last."""
+        self._sequences.setdefault(job.session, {}).setdefault(job.step, step)
+        while len(self._sequences) > MAX_SEQUENCES:
+            self._sequences.popitem(last=False)
+        return []
 
     def _load(self) -> Engine:
         from tandem.generation.engine import Engine

@@ -17,7 +17,17 @@ from typing import Any, ClassVar
 
 from tandem.actors.base import Runtime, SideActor
 from tandem.errors import TandemError
-from tandem.events import DoneEvent, Event, SessionStatistics, Source, SourcesEvent, TokenEvent, Told
+from tandem.events import (
+    DoneEvent,
+    Event,
+    ProvisionalEvent,
+    RetractEvent,
+    SessionStatistics,
+    Source,
+    SourcesEvent,
+    TokenEvent,
+    Told,
+)
 from tandem.generation.detokenizer import Detokenizer, StopRule, TextStream
 from tandem.messages import DecoderFailed, DecoderReady
 from tandem.protocol.hosts import QueueHost
@@ -39,19 +49,34 @@ EVENTS_KEPT_S = 60.0
 class _Log:
     """The events of one session, for whoever asks."""
 
-    def __init__(self, rule: StopRule, link: LinkCounters, now_s: float) -> None:
+    def __init__(self, rule: StopRule, link: LinkCounters | None, now_s: float) -> None:
         self.events: list[Event] = []
         self.sources: SourcesEvent | None = None
         self.changed = asyncio.Event()
         self.opened_s = now_s
         self.ended_s: float | None = None
         self.stream = TextStream(rule)
-        self.link = link  # counters of the connection to the peer when the session began
+        self.provisional: list[TextStream] = []  # after each provisional token
+        self.link = link  # counters of the connection to the peer when the session began; None: it has none
 
     def add(self, event: Event) -> None:
         """Append and wake whoever waits."""
         self.events.append(event)
         self.wake()
+
+    def with_text(self, event: Event) -> Event:
+        """The event with the text that its token adds. It depends on the tokens so far alone, so a provisional token
+        adds what it will add once it is committed."""
+        match event:
+            case ProvisionalEvent():
+                self.provisional.append((self.provisional or [self.stream])[-1].copy())
+                return replace(event, text=self.provisional[-1].push([event.token]))
+            case RetractEvent():
+                del self.provisional[event.step - self.stream.num_tokens :]
+            case TokenEvent():
+                del self.provisional[:1]  # it is confirmed, or there is none
+                return replace(event, text=self.stream.push([event.token]))
+        return event
 
     def wake(self) -> None:
         """Something changed."""
@@ -99,7 +124,8 @@ class DraftQueueActor(SideActor):
         spec = SessionSpec.from_json(spec_json)
         now_s = time.monotonic()
         self._forget_old_logs(now_s)
-        self._logs[spec.session] = _Log(self._stop_rule(spec), self._peer_counters(), now_s)
+        link = self._peer_counters() if spec.alone is None else None
+        self._logs[spec.session] = _Log(self._stop_rule(spec), link, now_s)
         self.dispatch(self.host.open(spec, now_s))
         for role in NEEDED:
             if not self._plane().is_connected(f"{self.side}/{role}"):
@@ -158,9 +184,7 @@ class DraftQueueActor(SideActor):
         log = self._logs.get(told.session)
         if log is None:
             return
-        event = told.event
-        if isinstance(event, TokenEvent):
-            event = replace(event, text=log.stream.push([event.token]))
+        event = log.with_text(told.event)
         if isinstance(event, DoneEvent):
             log.ended_s = time.monotonic()
             event = replace(event, statistics=self._with_link_counters(log, event.statistics))
@@ -220,6 +244,8 @@ class DraftQueueActor(SideActor):
 
     def _with_link_counters(self, log: _Log, statistics: SessionStatistics) -> SessionStatistics:
         now, start = self._peer_counters(), log.link
+        if start is None:
+            return statistics
         return replace(
             statistics,
             sent_frames=now.sent_frames - start.sent_frames,
@@ -230,6 +256,8 @@ class DraftQueueActor(SideActor):
 
     def _forget_old_logs(self, now_s: float) -> None:
         for key, log in list(self._logs.items()):
+            if log.ended_s is None and key not in self.host.sessions:
+                log.ended_s = now_s  # only the side that tells the user sees a DoneEvent
             if log.ended_s is not None and now_s - log.ended_s > EVENTS_KEPT_S:
                 del self._logs[key]
 

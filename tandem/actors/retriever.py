@@ -40,6 +40,18 @@ class RetrieverActor(SideActor):
         """Where this side's documents came from; asked by the client of this side only."""
         return [self._titles.get(key, "") for key in ids]
 
+    async def texts(self, query: str, k: int) -> list[str]:
+        """The texts of this side's k best documents, best first. For baselines of the evaluation alone: documents leave
+        their side here. So only the cloud, whose documents are public, hands them out; TandemError on the device.
+        """
+        if self.side is Side.DEVICE:
+            raise TandemError(
+                "Only the cloud's documents, which are public, may be fetched, those of the device were asked for; "
+                "ask the cloud's retriever."
+            )
+        hits = await self.in_thread(lambda: self._retriever.search(query, k))
+        return [hit.document.page_content for hit in hits]
+
     def handle(self, message: Any, source: str) -> list[Send]:
         """Queue a request."""
         self._requests.put_nowait(message)
@@ -59,7 +71,7 @@ class RetrieverActor(SideActor):
             scores = self._retriever.relevance(request.ids, request.text)
             return Relevance(session=request.session, digest=request.digest, scores=tuple(scores))
         started_s = time.perf_counter()
-        hits = self._retriever.search(request.query, request.num_documents)
+        hits = self._retriever.search(request.query, request.num_documents, request.given_texts)
         self._titles.update({hit.id: str(hit.document.metadata.get("source", "")) for hit in hits})
         return Found(
             session=request.session,

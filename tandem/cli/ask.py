@@ -13,11 +13,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tandem.cli import access, outputs
+from tandem.cli.screen import Screen
 from tandem.cli.terminal import Progress, plural, print_json, settings
 from tandem.cli.transcript import Transcript
 from tandem.config import Config
 from tandem.errors import QueryError
-from tandem.events import DoneEvent, Event, PeerEvent, SourcesEvent, TokenEvent
+from tandem.events import (
+    DoneEvent,
+    Event,
+    PeerEvent,
+    ProvisionalEvent,
+    RetractEvent,
+    SourcesEvent,
+    TokenEvent,
+)
+from tandem.side import Side
 
 if TYPE_CHECKING:
     from tandem.api import Tandem
@@ -32,9 +42,10 @@ def run(args: Namespace) -> int:
     progress = Progress(is_quiet=args.quiet)
     config = settings(args, _overrides(args), progress)
     seed = secrets.randbits(63) if args.seed is None else args.seed
-    transcript = Transcript(args.question, seed, config.generation.placement)
+    alone = None if args.alone is None else Side(args.alone)
+    transcript = Transcript(args.question, seed, config.generation.placement, alone)
     with _opened(args.address or config.cluster.address, config, progress) as tandem:
-        _stream(tandem, config, transcript, progress, is_streamed=not args.json)
+        _stream(tandem, config, transcript, progress, args)
     if args.json:
         print_json(transcript.as_dict())
     elif not args.quiet:
@@ -61,7 +72,7 @@ def _opened(address: str, config: Config, progress: Progress) -> Tandem:
 
 
 def _stream(
-    tandem: Tandem, config: Config, transcript: Transcript, progress: Progress, *, is_streamed: bool
+    tandem: Tandem, config: Config, transcript: Transcript, progress: Progress, args: Namespace
 ) -> None:
     """Follows the answer to its end; prints its text as it comes if asked to."""
     generation = config.generation
@@ -75,27 +86,55 @@ def _stream(
         draft_rule=generation.draft_rule,
         stop=generation.stop,
         timeout_s=config.cluster.query_timeout_s,
+        alone=transcript.alone,
+        provisional=args.provisional,
     )
-    printer = _Printer(is_silent=not is_streamed)
+    is_rewritten = args.provisional and not args.json and sys.stdout.isatty()
+    printer = Screen() if is_rewritten else _Printer(is_silent=args.json)
     try:
         for event in events:
             transcript.add(event)
-            if isinstance(event, TokenEvent):
-                printer.add(event.text)
-            elif not printer.has_begun or not isinstance(event, SourcesEvent):
+            _print(event, printer)
+            if isinstance(event, PeerEvent) and not args.quiet:
+                printer.interrupt()
+            if not printer.has_begun or not isinstance(event, SourcesEvent):
                 _tell(event, progress)  # sources that come late are listed at the end, not amid the text
     finally:
         printer.end()
 
 
+def _print(event: Event, printer: Screen | _Printer) -> None:
+    match event:
+        case TokenEvent():
+            printer.commit(event.step, event.text)
+        case ProvisionalEvent():
+            printer.propose(event.step, event.text)
+        case RetractEvent():
+            printer.retract(event.step)
+        case _:
+            pass
+
+
 class _Printer:
-    """Writes the answer to stdout as it grows, without the space that tokenizers put before its first word."""
+    """Writes the committed answer to stdout as it grows, without the space that tokenizers put before its first word.
+
+    The plain twin of `Screen`.
+    """
 
     def __init__(self, *, is_silent: bool) -> None:
         self._is_silent = is_silent
         self.has_begun = False
 
-    def add(self, text: str) -> None:
+    def propose(self, step: int, text: str) -> None:
+        pass
+
+    def retract(self, step: int) -> None:
+        pass
+
+    def interrupt(self) -> None:
+        pass
+
+    def commit(self, step: int, text: str) -> None:
         text = text if self.has_begun else text.lstrip()
         if text and not self._is_silent:
             self.has_begun = True
@@ -142,9 +181,8 @@ def _write(transcript: Transcript, record: Path | None, plot: Path | None, progr
         outputs.write_text("--timeline", record, trace.to_json(found))
         progress(f"timeline: {record}, for Perfetto (ui.perfetto.dev) or a script")
     if plot is not None and found.steps:
-        title = (
-            f"{plural(len(found.steps), 'token')}, placement {transcript.placement}, seed {transcript.seed}"
-        )
+        who = f"placement {transcript.placement}" if transcript.alone is None else f"{transcript.alone} alone"
+        title = f"{plural(len(found.steps), 'token')}, {who}, seed {transcript.seed}"
         plot_pipeline(found, plot, title=title)
         progress(f"plot: {plot}")
     elif plot is not None:

@@ -35,6 +35,18 @@ def _ask(commands: Any) -> None:
     )
     command.add_argument("--max-new-tokens", metavar="N", help="longest answer, in tokens")
     command.add_argument("--temperature", metavar="T", help="0 (the default) takes the most probable token")
+    command.add_argument(
+        "--alone",
+        choices=_SIDES,
+        metavar="SIDE",
+        help="let the device or the cloud answer by itself; nothing crosses the link",
+    )
+    command.add_argument(
+        "--provisional",
+        action="store_true",
+        help="show drafts at once, dimmed, until they are committed or replaced (on a terminal, and in --json; "
+        "anywhere else committed text alone is printed)",
+    )
     _add_address(command, "ask this running cluster (default: start one and stop it afterwards)")
     command.add_argument("--quiet", action="store_true", help="print the answer alone")
     command.add_argument(

@@ -16,6 +16,8 @@ from tandem.events import (
     EstimateEvent,
     Event,
     PlacementEvent,
+    ProvisionalEvent,
+    RetractEvent,
     Source,
     SourcesEvent,
     TokenEvent,
@@ -31,14 +33,16 @@ SHOWN_SWITCHES = 3
 class Transcript:
     """The events of one answer so far."""
 
-    def __init__(self, question: str, seed: int, placement: str) -> None:
+    def __init__(self, question: str, seed: int, placement: str, alone: Side | None = None) -> None:
         self.question = question
         self.seed = seed
         self.placement = placement
+        self.alone = alone
         self.sources: list[Source] = []
         self.tokens: list[TokenEvent] = []
         self.switches: list[PlacementEvent] = []
         self.estimates: list[EstimateEvent] = []
+        self.provisional: list[dict[str, Any]] = []
         self.events: list[Event] = []
         self.done: DoneEvent | None = None
 
@@ -54,6 +58,9 @@ class Transcript:
                 self.switches.append(event)
             case EstimateEvent():
                 self.estimates.append(event)
+            case ProvisionalEvent() | RetractEvent():
+                kind = "provisional" if isinstance(event, ProvisionalEvent) else "retract"
+                self.provisional.append({"event": kind, "committed": len(self.tokens), **asdict(event)})
             case DoneEvent():
                 self.done = event
 
@@ -72,11 +79,13 @@ class Transcript:
             "error": done.error if done else None,
             "seed": self.seed,
             "placement": self.placement,
+            "alone": self.alone,
             "sources": [asdict(source) for source in self.sources],
             "statistics": asdict(done.statistics) if done else None,
             "tokens": [asdict(event) for event in self.tokens],
             "placements": [asdict(event) for event in self.switches],
             "estimates": [_compact(event) for event in self.estimates],
+            "provisional": self.provisional,
         }
 
     def source_lines(self) -> list[str]:
@@ -109,6 +118,10 @@ class Transcript:
             "time",
             f"first token after {_seconds(statistics.first_token_s)}, then {_per_token(self.tokens)}",
         )
+        if self.alone is not None:
+            yield "alone", f"the {self.alone} answered by itself, nothing crossed the link"
+            yield "seed", str(self.seed)
+            return
         accepted = (statistics.num_device_accepted, statistics.num_cloud_accepted)
         yield "accepted", "device {}, cloud {}".format(*(_share(part, count) for part in accepted))
         sent, received = (

@@ -9,11 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from tandem.protocol.drafting import JOINT
 from tandem.retrieval.retriever import Hit, Retriever
 from tandem.side import SIDES, Side
-
-JOINT = "\n\n"
-"""Between two documents in one row."""
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -41,7 +41,7 @@ class LocalSide:
         if isinstance(message, Score):
             scores = self._retriever.relevance(message.ids, message.text)
             return Relevance(session=message.session, digest=message.digest, scores=tuple(scores))
-        hits = self._retriever.search(message.query, message.num_documents)
+        hits = self._retriever.search(message.query, message.num_documents, message.given_texts)
         return Found(
             session=message.session,
             ids=tuple(hit.id for hit in hits),
@@ -52,7 +52,7 @@ class LocalSide:
 
     def prefill(self, job: Prefill) -> tuple[int, ...] | None:
         """Open the session in the engine; indices of the documents that have a row."""
-        return self._engine.open(self._key, job.query, job.documents, job.max_new_tokens).documents or None
+        return self._engine.open(self._key, job.query, job.documents, job.max_new_tokens).documents
 
     def law(self, job: Forward) -> bytes:
         """One forward pass, mixed and encoded."""
@@ -114,4 +114,4 @@ class LocalPair:
         finally:
             for reader in readers.values():
                 reader.close()
-        return rule.text(outcome.tokens[Side.DEVICE]).strip(), outcome
+        return rule.text(outcome.tokens[spec.telling_side]).strip(), outcome

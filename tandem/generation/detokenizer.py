@@ -116,7 +116,7 @@ class StopRule:
 
 
 class TextStream:
-    """Turns a growing list of committed tokens into pieces of text that add up to `StopRule.text`.
+    """Turns a growing list of tokens into pieces of text that add up to `StopRule.text`.
 
     A piece is shown once no later token can change it: bytes that do not yet make a character and a possible
     beginning of a stop string are held back. The whole answer is decoded each time, since decoders treat the
@@ -130,6 +130,17 @@ class TextStream:
         self._decoder = rule.detokenizer
         self._tokens: list[int] = []
         self._shown = ""
+
+    @property
+    def num_tokens(self) -> int:
+        """Pushed so far."""
+        return len(self._tokens)
+
+    def copy(self) -> TextStream:
+        """A stream that goes on from here by itself."""
+        other = TextStream(self._rule)
+        other._tokens, other._shown = list(self._tokens), self._shown
+        return other
 
     def push(self, tokens: Sequence[int]) -> str:
         """Append committed `tokens`; the text that is new and settled, often empty."""

@@ -75,9 +75,7 @@ class ProfilerSession:
         """This query's estimates for another query: the link's in any case, others where nothing was changed."""
         known, fresh, old = deepcopy(self._seen), Estimators.fresh(spec), self.spec
         for side in SIDES:
-            if old.num_documents(side) != spec.num_documents(side) or old.decode_line(
-                side
-            ) != spec.decode_line(side):
+            if _decoding(old, side) != _decoding(spec, side):
                 known.decode_s[side] = fresh.decode_s[side]
         if (old.draft_rule, old.temperature) != (spec.draft_rule, spec.temperature):
             known.acceptance = fresh.acceptance
@@ -131,6 +129,11 @@ class ProfilerSession:
             return []
         self.window = window
         return [Send("decoder", Window(session=self.spec.session, size=window))]
+
+
+def _decoding(spec: SessionSpec, side: Side) -> tuple[object, ...]:
+    """What a side's decode time depends on."""
+    return spec.num_documents(side), spec.context_aggregation, spec.decode_line(side)
 
 
 def _line(values: Sequence[float]) -> DecodeLine | None:

@@ -33,12 +33,14 @@ from tandem.side import Side
 from tandem.wire import to_float32
 
 Weights = tuple[float, ...]
-"""R(d, x) = scale * score of each document of this side, in the order of `Found.ids`."""
+"""R(d, x) = scale * score of each row of this side: of each document, in the order of `Found.ids`."""
+JOINT = "\n\n"
+"""Between the documents of one row (context aggregation)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Prefill:
-    """Open the session in the engine: one row per document."""
+    """Open the session in the engine: one row per document given here."""
 
     session: int
     query: str
@@ -88,11 +90,17 @@ class DraftingSession:
 
     def begin(self) -> list[Send]:
         """Ask for documents."""
-        num_documents = self.spec.num_documents(self.side)
-        if num_documents == 0:
-            nothing = Found(session=self.spec.session, ids=(), texts=(), scores=(), retrieve_us=0)
+        spec = self.spec
+        num_documents = spec.num_documents(self.side)
+        if num_documents == 0 and not spec.given_texts:
+            nothing = Found(session=spec.session, ids=(), texts=(), scores=(), retrieve_us=0)
             return self.receive(nothing)
-        search = Search(session=self.spec.session, query=self.spec.query, num_documents=num_documents)
+        search = Search(
+            session=spec.session,
+            query=spec.query,
+            num_documents=num_documents,
+            given_texts=spec.given_texts,
+        )
         return [Send("retriever", search)]
 
     def begun_again(self) -> list[Send]:
@@ -104,7 +112,7 @@ class DraftingSession:
         match message:
             case Found():
                 self._found = message
-                self._weights[self.prefix.digests[0]] = self._scaled(message.scores)
+                self._weights[self.prefix.digests[0]] = self._first_weights(message)
                 return []
             case NotFound():
                 return [Send("draft_queue", DecoderFailed(session=self.spec.session, reason=message.reason))]
@@ -124,11 +132,12 @@ class DraftingSession:
     def prefilled(
         self, prefill_us: int, notes: tuple[str, ...], rows: Sequence[int] | None = None
     ) -> list[Send]:
-        """The engine holds the query and, one row each, the documents `rows` (indices; None: all of them)."""
+        """The engine holds the query and, one row each, the documents `rows` of the job (indices; None: all)."""
         assert self._found is not None
         self._is_prefilled = True
-        self._found = found = _only(self._found, rows)
-        self._weights[self.prefix.digests[0]] = self._scaled(found.scores)
+        is_joined = self.spec.context_aggregation and rows != ()  # one row stands for all
+        self._found = found = self._found if is_joined else _only(self._found, rows)
+        self._weights[self.prefix.digests[0]] = self._first_weights(found)
         self._ready = DecoderReady(
             session=self.spec.session,
             sources=found.ids,
@@ -171,7 +180,7 @@ class DraftingSession:
         if self._found is None or self._has_ended:
             return None
         if not self._is_prefilled:
-            return Prefill(self.spec.session, self.spec.query, self._found.texts, self.spec.max_new_tokens)
+            return Prefill(self.spec.session, self.spec.query, self._rows(), self.spec.max_new_tokens)
         step = len(self.prefix)
         if not self._may_draft():
             return None
@@ -187,7 +196,7 @@ class DraftingSession:
 
     def missing_weights(self) -> list[Send]:
         """Ask the retriever for the next re-estimation that this prefix will need; one at a time, in order."""
-        every = self.spec.weight_interval
+        every = self.spec.estimation_interval
         if (
             every == 0
             or self._scoring is not None
@@ -207,7 +216,7 @@ class DraftingSession:
         return []
 
     def _kappa(self, step: int) -> int:
-        every = self.spec.weight_interval
+        every = self.spec.estimation_interval
         return kappa(step, every, self.spec.weight_lag) if every else 0
 
     def _may_draft(self) -> bool:
@@ -220,14 +229,15 @@ class DraftingSession:
 
     def _emit(self, draft: Draft, token: int) -> list[Send]:
         self.prefix.append(token)
-        return [Send("draft_queue", Drafted(session=self.spec.session, draft=draft)), *self.missing_weights()]
+        drafted = Drafted(session=self.spec.session, draft=draft, token=token)
+        return [Send("draft_queue", drafted), *self.missing_weights()]
 
     def _on_relevance(self, message: Relevance) -> list[Send]:
         """Momentum mixes with the weights of the previous estimation of the same prefix, so it rolls back with it."""
         if message.digest == self._scoring:
             self._scoring = None
         position = self._position(message.digest)
-        before = None if position is None else self.prefix.digests[position - self.spec.weight_interval]
+        before = None if position is None else self.prefix.digests[position - self.spec.estimation_interval]
         if before is not None and (previous := self._weights.get(before)) is not None:
             fresh = self._scaled(message.scores)
             self._weights[message.digest] = blend(previous, fresh, self.spec.weight_momentum)
@@ -235,7 +245,7 @@ class DraftingSession:
 
     def _position(self, digest: bytes) -> int | None:
         """Where `digest` stands in the present prefix; None: that prefix was rolled back meanwhile."""
-        every = self.spec.weight_interval
+        every = self.spec.estimation_interval
         for position in range(every, len(self.prefix) + 1, every):
             if self.prefix.digests[position] == digest:
                 return position
@@ -278,11 +288,22 @@ class DraftingSession:
 
     def _forget(self) -> None:
         """Drop what no later step can need: drafts and weights well before the committed prefix."""
-        horizon = self.num_committed - 2 * (self.spec.weight_interval + self.spec.weight_lag)
+        horizon = self.num_committed - 2 * (self.spec.estimation_interval + self.spec.weight_lag)
         if horizon > 0 and self.num_committed % 32 == 0:
             wanted = set(self.prefix.digests[: len(self.prefix) + 1])
             self._weights = {key: kept for key, kept in self._weights.items() if key in wanted}
             self._drafts = {key: kept for key, kept in self._drafts.items() if kept[0].step >= horizon}
+
+    def _rows(self) -> tuple[str, ...]:
+        """The documents of this side, one text a row."""
+        assert self._found is not None
+        texts = self._found.texts
+        return (JOINT.join(texts),) if self.spec.context_aggregation and texts else texts
+
+    def _first_weights(self, found: Found) -> Weights:
+        """By the question alone. A row of several documents weighs what they weigh together (DRAGON A.1)."""
+        scaled = self._scaled(found.scores)
+        return (log_weight(scaled),) if self.spec.context_aggregation and scaled else scaled
 
     def _scaled(self, scores: Sequence[float]) -> Weights:
         return tuple(self.spec.relevance_scale * score for score in scores)

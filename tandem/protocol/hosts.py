@@ -56,7 +56,7 @@ class QueueHost:
 
     def open(self, spec: SessionSpec, now_s: float) -> list[Send]:
         """A query starts; frames of the peer that came before it are taken in."""
-        measures = now_s - self._measured_s > MEASURE_AGAIN_S
+        measures = spec.alone is None and now_s - self._measured_s > MEASURE_AGAIN_S
         if measures:
             self._measured_s = now_s
         session = QueueSession(spec, self.side, self._finished(spec), now_s, measures=measures)
@@ -116,6 +116,8 @@ class QueueHost:
 
     def _after(self, session: QueueSession, sends: list[Send], now_s: float) -> list[Send]:
         if session.is_over and self.sessions.pop(session.spec.session, None) is not None:
+            if session.is_lone:  # no peer will ask how it ended
+                return sends
             self._closed[session.spec.session] = session.final_frame(now_s)
             while len(self._closed) > MAX_CLOSED_SESSIONS:
                 self._closed.popitem(last=False)

@@ -47,6 +47,7 @@ from tandem.messages import (
 )
 from tandem.protocol.link import Link
 from tandem.protocol.prefix import Prefix
+from tandem.protocol.provisional import Provisional
 from tandem.protocol.report import Committed, SessionReport, estimate_event
 from tandem.protocol.sends import Role, Send
 from tandem.protocol.spec import SessionSpec
@@ -66,6 +67,7 @@ _CANCELLED = "The query was cancelled."
 _DEVICE_FAILED = "The device could not go on."
 _FINISHED_ALONE = "The device finished alone."
 _LISTENERS: tuple[Role, ...] = ("decoder", "aggregator", "profiler", "scheduler")
+_LONE_LISTENERS: tuple[Role, ...] = ("decoder", "aggregator")  # alone there is nobody to place or to wait for
 
 
 class QueueSession:
@@ -80,7 +82,8 @@ class QueueSession:
         self.prefix = Prefix(spec.session)
         self.link = Link(spec.session, now_s)
         self.aggregator = spec.first_aggregator
-        self.is_alone = False  # the device goes on without the peer
+        self.is_lone = spec.alone is not None  # this side was asked alone: there is no peer
+        self.is_alone = self.is_lone  # this side decides without the peer, be it lost or never asked
         self.reason: StopReason | None = None
         self.error: str | None = None
         self.is_over = False  # nothing is owed to anybody: free it
@@ -98,24 +101,29 @@ class QueueSession:
         self._incarnation: int | None = None  # cloud: it was restarted and waits for a Resync
         self._adopted = 0  # cloud: the generation whose Resync was adopted last
         self._rejoined: set[int] = set()  # device: incarnations that a Resync has answered
+        self._listeners = _LONE_LISTENERS if self.is_lone else _LISTENERS
         self._report = SessionReport(spec.session)
+        shows = spec.provisional and side is spec.telling_side
+        self._provisional = Provisional(spec.session) if shows else None
 
     # ---- entries: each takes a message and the time, and returns what to send -------------------------------
 
     def begin(self, now_s: float) -> list[Send]:
-        """Tell this side's actors, and the peer that it can be heard."""
-        return [*self._begin(*_LISTENERS), self.link.send(Heartbeat(), self.prefix, now_s)]
+        """Tell this side's actors, and the peer, if there is one, that it can be heard."""
+        return [*self._begin(*self._listeners), *self._to_peer(Heartbeat(), now_s)]
 
     def rejoin(self, incarnation: int, now_s: float) -> list[Send]:
         """Begin on a cloud whose draft queue was restarted; `incarnation` is new, 32 bits."""
         self._incarnation = incarnation
         return [
-            *self._begin(*_LISTENERS),
+            *self._begin(*self._listeners),
             self.link.send(Rejoin(incarnation=incarnation), self.prefix, now_s),
         ]
 
     def restarted(self, role: Role) -> list[Send]:
         """An actor of this side was started anew: it is given the session as it stands."""
+        if role not in self._listeners:
+            return []
         sends = self._begin(role)
         if role == "decoder":
             sends.append(Send("decoder", self._adopt_message()))
@@ -134,11 +142,11 @@ class QueueSession:
             return []
         match message:
             case Drafted():
-                return self._on_own_draft(message.draft, now_s)
+                return self._on_own_draft(message, now_s)
             case Decision():
                 return self._on_decision(message, now_s)
             case LinkFrame():
-                return self._on_frame(message, now_s)
+                return [] if self.is_lone else self._on_frame(message, now_s)
             case DecoderReady():
                 return []  # the driver turns it into a SourcesEvent: titles are its business
             case DecoderFailed():
@@ -150,7 +158,7 @@ class QueueSession:
 
     def tick(self, now_s: float) -> list[Send]:
         """Timers: resend, heartbeat, loss of the peer, the end of lingering. Call every 50 ms or so."""
-        if self.is_over:
+        if self.is_over or self.is_lone:
             return []
         silence_s = self.link.silence_s(now_s)
         if self._is_abandoned(silence_s, now_s):
@@ -162,30 +170,34 @@ class QueueSession:
 
     def reconnected(self, now_s: float) -> list[Send]:
         """A new connection to the peer stands: send at once whatever it has not acknowledged."""
-        if self.is_over:
+        if self.is_over or self.is_lone:
             return []
         bodies = [*self._unacknowledged(), *self.link.kept_verdicts.values(), *self.link.kept_drafts.values()]
         return self.link.resend(bodies or [Heartbeat()], self.prefix, now_s)
 
     def cancel(self, now_s: float) -> list[Send]:
-        """The user gave the query up: both sides stop and free it."""
+        """The user gave the query up: all sides stop and free it."""
         if self.is_over:
             return []
         if self.reason is not None:  # a finished cloud goes on answering a device that may not have finished
             return self._free() if self.side is Side.DEVICE else []
-        sends = [self.link.send(Cancel(reason=_CANCELLED), self.prefix, now_s)]
+        sends = self._to_peer(Cancel(reason=_CANCELLED), now_s)
         return sends + self._end("cancelled", None, now_s) + self._free()
 
     def fail(self, reason: str, now_s: float) -> list[Send]:
         """This side cannot go on: say so to the user and to the peer."""
         if self.is_over or self.reason is not None:
             return []
-        sends = [self.link.send(Cancel(reason=self._for_peer(reason)), self.prefix, now_s)]
+        sends = self._to_peer(Cancel(reason=self._for_peer(reason)), now_s)
         return sends + self._end("failed", reason, now_s) + self._free()
 
     def is_silent(self, now_s: float) -> bool:
         """Whether the peer has been quiet for so long that its connection should be renewed."""
-        return self.reason is None and self.link.silence_s(now_s) > self.link.loss_limit_s(0.0)
+        return (
+            not self.is_lone
+            and self.reason is None
+            and self.link.silence_s(now_s) > self.link.loss_limit_s(0.0)
+        )
 
     @property
     def statistics(self) -> SessionStatistics:
@@ -204,11 +216,14 @@ class QueueSession:
 
     # ---- drafts and pairs ------------------------------------------------------------------------------------
 
-    def _on_own_draft(self, draft: Draft, now_s: float) -> list[Send]:
+    def _on_own_draft(self, drafted: Drafted, now_s: float) -> list[Send]:
+        draft: Draft = drafted.draft
         if self.reason is not None or draft.step < len(self.prefix):
             return []
         draft = self._hold(draft, now_s)
-        sends = []
+        if self._provisional is not None:
+            self._provisional.drafted(draft, drafted.token)
+        sends = self._show(now_s)
         if self.spec.drafts_travel_from(self.side):
             self.link.keep(draft)
             sends.append(self.link.send(draft, self.prefix, now_s))
@@ -236,11 +251,12 @@ class QueueSession:
         if self.reason is not None or self._asked == key or not self._aggregates():
             return []
         device, cloud = (self._drafts[side].get(self.prefix.digest) for side in SIDES)
+        own = self._drafts[self.side].get(self.prefix.digest)
         message: Pair | Lone
         if device is not None and cloud is not None:
             message = Pair(session=self.spec.session, generation=key[0], device=device, cloud=cloud)
-        elif device is not None and self.is_alone:
-            message = Lone(session=self.spec.session, generation=key[0], draft=device)
+        elif own is not None and self.is_alone:
+            message = Lone(session=self.spec.session, generation=key[0], draft=own)
         else:
             return []
         self._asked = key
@@ -285,7 +301,7 @@ class QueueSession:
         self.link.drop_stale_drafts(self.prefix)
         self.reason = self._finished(self.prefix.tokens)
         # A pair may have been under way when the peer was lost.
-        is_alone = self.is_alone and drafts[Side.CLOUD] is None
+        is_alone = self.is_alone and drafts[self.side.other] is None
         event, sends = self._report.commit(
             Committed(
                 verdict=verdict,
@@ -294,17 +310,33 @@ class QueueSession:
                 drafts=drafts,
                 arrived_s=arrived_s,
                 is_alone=is_alone,
+                is_degraded=is_alone and not self.is_lone,
                 is_last=self.reason is not None,
                 committed_s=now_s - self._opened_s,
             )
         )
-        sends = [Send("decoder", self._commit_message(verdict)), *self._tell(event), *sends]
+        if self.is_lone:
+            sends = []  # no profiler: see _LONE_LISTENERS
+        told = [*self._confirm(verdict), *self._tell(event), *self._show(now_s)]
+        sends = [Send("decoder", self._commit_message(verdict)), *told, *sends]
         if verdict.next_aggregator is not self.aggregator:
             self.aggregator = verdict.next_aggregator
             sends += self._tell(PlacementEvent(step=verdict.step + 1, aggregator=self.aggregator))
         if self.reason is not None:
             sends += self._complete(now_s)
         return sends
+
+    def _confirm(self, verdict: Verdict) -> list[Send]:
+        """Void the provisional tokens that this verdict contradicts."""
+        if self._provisional is None:
+            return []
+        return self._tell(*self._provisional.commit(verdict.step, verdict.target))
+
+    def _show(self, now_s: float) -> list[Send]:
+        """Tell the own drafts that follow what is shown, while the answer goes on."""
+        if self._provisional is None or self.reason is not None:
+            return []
+        return self._tell(*self._provisional.extend(self._drafts[self.side], now_s - self._opened_s))
 
     def _forget_drafts(self, step: int) -> None:
         """Drafts of committed steps are needed no more."""
@@ -556,23 +588,32 @@ class QueueSession:
         sends = self._end(reason, None, now_s)
         if self._peer_agrees():
             return [*sends, self.link.send(Done(is_reply=True), self.prefix, now_s), *self._free()]
+        if self.is_lone:
+            return [*sends, *self._free()]
         if self.is_alone:
             return [*sends, self.link.send(Cancel(reason=_FINISHED_ALONE), self.prefix, now_s), *self._free()]
         return [*sends, self.link.send(Done(is_reply=False), self.prefix, now_s)]
 
     def _end(self, reason: StopReason, error: str | None, now_s: float) -> list[Send]:
         self.reason, self.error, self._finished_s = reason, error, now_s
-        return self._tell(DoneEvent(reason=reason, statistics=self.statistics, error=error))
+        void = [] if self._provisional is None else self._provisional.retract(len(self.prefix))
+        return self._tell(*void, DoneEvent(reason=reason, statistics=self.statistics, error=error))
 
     def _free(self) -> list[Send]:
         if self.is_over:
             return []
         self.is_over = True
-        return [Send(role, End(session=self.spec.session)) for role in _LISTENERS]
+        return [Send(role, End(session=self.spec.session)) for role in self._listeners]
 
-    def _tell(self, event: Event) -> list[Send]:
-        """Tell the user, who sits at the device; the cloud's queue has nobody to tell."""
-        return [Send("client", Told(self.spec.session, event))] if self.side is Side.DEVICE else []
+    def _to_peer(self, body: LinkBody, now_s: float) -> list[Send]:
+        """Across the link, where there is a peer."""
+        return [] if self.is_lone else [self.link.send(body, self.prefix, now_s)]
+
+    def _tell(self, *events: Event) -> list[Send]:
+        """Tell the user, who listens at one side; the other's queue has nobody to tell."""
+        if self.side is not self.spec.telling_side:
+            return []
+        return [Send("client", Told(self.spec.session, event)) for event in events]
 
 
 def _acceptance(verdict: Verdict, decision: Decision | None) -> dict[Side, float]:

@@ -27,6 +27,7 @@ class Committed:
     drafts: dict[Side, Draft | None]  # the pair; None: not seen here
     arrived_s: dict[Side, float]  # when each came to this queue, since the query was opened; nan: not seen
     is_alone: bool
+    is_degraded: bool  # alone because the peer, which had been asked, is lost
     is_last: bool
     committed_s: float  # since the query was opened
 
@@ -121,7 +122,7 @@ class SessionReport:
             num_tokens=step + 1,
             num_device_accepted=counts.num_device_accepted + accepted[Side.DEVICE],
             num_cloud_accepted=counts.num_cloud_accepted + accepted[Side.CLOUD],
-            degraded_from=step if seen.is_alone and counts.degraded_from is None else counts.degraded_from,
+            degraded_from=step if seen.is_degraded and counts.degraded_from is None else counts.degraded_from,
             first_token_s=seen.committed_s if step == 0 else counts.first_token_s,
             total_s=seen.committed_s,
         )

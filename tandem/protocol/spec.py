@@ -9,10 +9,11 @@ import json
 from dataclasses import asdict, dataclass
 from typing import Literal
 
-from tandem.side import Side
+from tandem.side import SIDES, Side
 
 PlacementName = Literal["device", "cloud", "greedy", "mirror", "random"]
 PeerLoss = Literal["continue", "wait", "fail"]
+_TUPLES = ("eos_token_ids", "stop_strings", "device_decode_line", "cloud_decode_line", "given_texts")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,12 +43,35 @@ class SessionSpec:
         float, ...
     ] = ()  # of the offline profile (`profiler.line`); empty: there is none
     cloud_decode_line: tuple[float, ...] = ()
+    alone: Side | None = None  # this side answers by itself and nothing crosses the link; None: both together
+    context_aggregation: bool = False  # a side's documents in one row, joined, not one row each
+    given_texts: tuple[str, ...] = ()  # documents that the caller brings; only where one side answers alone
+    keeps_laws: bool = False  # the decoder keeps every step's law, encoded and dense; only alone
+    provisional: bool = False  # the user is told the telling side's drafts before they are committed
 
     @property
     def first_aggregator(self) -> Side:
         """Who decides step 0. Under `mirror` both do; the device's word counts after a loss. `greedy` and `random`
         begin on the device."""
+        if self.alone is not None:
+            return self.alone
         return Side.CLOUD if self.placement == "cloud" else Side.DEVICE
+
+    @property
+    def sides(self) -> tuple[Side, ...]:
+        """Who takes part."""
+        return SIDES if self.alone is None else (self.alone,)
+
+    @property
+    def telling_side(self) -> Side:
+        """Whose draft queue keeps the events for the user: the device's, unless the cloud answers alone."""
+        return self.alone or Side.DEVICE
+
+    @property
+    def estimation_interval(self) -> int:
+        """`weight_interval`, or 0 (static weights) where there is nothing to re-estimate: one row has one weight, and
+        texts that the caller brings are in no index to be scored again."""
+        return 0 if self.context_aggregation or self.given_texts else self.weight_interval
 
     def num_documents(self, side: Side) -> int:
         """Documents to retrieve on `side`."""
@@ -59,7 +83,7 @@ class SessionSpec:
 
     def drafts_travel_from(self, side: Side) -> bool:
         """Whether the peer needs this side's drafts: not where this side alone aggregates for good."""
-        return self.placement != side.value
+        return self.alone is None and self.placement != side.value
 
     def to_json(self) -> str:
         """For the control plane and for `Begin`."""
@@ -69,6 +93,7 @@ class SessionSpec:
     def from_json(cls, text: str) -> SessionSpec:
         """Inverse of `to_json`."""
         values = json.loads(text)
-        for name in ("eos_token_ids", "stop_strings", "device_decode_line", "cloud_decode_line"):
+        for name in _TUPLES:
             values[name] = tuple(values[name])
+        values["alone"] = None if values["alone"] is None else Side(values["alone"])
         return cls(**values)

@@ -50,20 +50,35 @@ class Retriever:
         """A retriever over the index in a folder; RetrievalError if it is damaged or of another embedder."""
         return cls(Index.open(directory, embedder.fingerprint, num_threads=num_threads), embedder)
 
-    def search(self, query: str, k: int) -> list[Hit]:
+    def search(self, query: str, k: int, given_texts: Sequence[str] = ()) -> list[Hit]:
         """The k documents nearest to the query, best first (fewer if the index holds or finds fewer).
 
         Scores are those that `relevance` gives for the query, whatever FAISS approximates while searching; with a
         scoring model of its own the k nearest are ranked again by it.
+        given_texts: documents of no index; they follow in their order, scored alike, as given-1, given-2, ...
         """
         if not query.strip():
             raise RetrievalError(f"A query must hold text, but it is {query!r}; ask something.")
         vector = self._embedded(query)
+        return (self._nearest(query, vector, k) if k else []) + self._scored(given_texts, query, vector)
+
+    def _nearest(self, query: str, vector: NDArray[np.float32], k: int) -> list[Hit]:
         rows, _ = self.index.search(vector, k)
         scores = self._scores(rows, query, vector)
         order = np.lexsort((rows, -scores))
         found = [(self.index.document(int(rows[place])), float(scores[place])) for place in order]
         return [Hit(str(document.id), document, score) for document, score in found]
+
+    def _scored(self, texts: Sequence[str], query: str, vector: NDArray[np.float32]) -> list[Hit]:
+        """Texts as documents, scored as those of an index are."""
+        if not texts:
+            return []
+        if self._scorer is not None:
+            scores = np.asarray(self._scorer.scores(query, texts), np.float64)
+        else:
+            scores = cosines(self._embedder.embed(list(texts)), vector)
+        documents = [Document(page_content=text, id=f"given-{n}") for n, text in enumerate(texts, 1)]
+        return [Hit(str(each.id), each, float(score)) for each, score in zip(documents, scores, strict=True)]
 
     def relevance(self, ids: Sequence[str], text: str) -> list[float]:
         """R(d, text): the score of each document for a text, say question plus answer so far (DRAGON 4.1).

@@ -123,6 +123,7 @@ def _make_spec(rng: random.Random, seed: int) -> SessionSpec:
         max_window=rng.randint(1, 16),
         on_peer_loss=rng.choice(["wait", "wait", "continue"]),
         peer_loss_margin_s=rng.choice([0.1, 1.0]),
+        provisional=bool(seed % 2),
     )
 
 

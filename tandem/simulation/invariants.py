@@ -18,6 +18,7 @@ from tandem.messages import Decision, Draft, Lone, Pair
 from tandem.protocol.queue import QueueSession
 from tandem.protocol.sends import Role, Send
 from tandem.side import SIDES, Side
+from tandem.simulation.display import Display
 from tandem.simulation.faults import Fault, FaultyWire
 from tandem.simulation.trace import Trace
 from tandem.simulation.virtual import Outcome, VirtualRun
@@ -49,6 +50,7 @@ class WatchedRun(VirtualRun):
         self._slips = dict(slips or {})
         self._hop_jitter_s = hop_jitter_s
         self._hop_rng = random.Random(self.spec.seed)
+        self._display = Display()
         self._latest: dict[Side, QueueSession | None] = dict.fromkeys(SIDES)
         # Up to this generation the cloud's tokens may be others: something was planted, and no Resync since.
         self._excused_generation = -1
@@ -140,6 +142,10 @@ class WatchedRun(VirtualRun):
 
     def _on_event(self, event: Event) -> None:
         super()._on_event(event)
+        try:
+            self._display.add(event)
+        except AssertionError as error:
+            raise Broken(f"the user is told what cannot be shown: {error}") from error
         if isinstance(event, PeerEvent):
             self.counts["losses"] += event.is_alone
         if isinstance(event, TokenEvent):

@@ -111,7 +111,7 @@ class VirtualRun:
         self._events: list[tuple[float, int, Side | None, Callable[[], None]]] = []
         self._count = 0
         self._num_tokens = 0
-        self._unopened = set(SIDES)
+        self._unopened = set(spec.sides)
         self.sides = {
             side: SideState(
                 QueueHost(side, lambda _: finished),
@@ -125,8 +125,8 @@ class VirtualRun:
         }
 
     def run(self, limit_s: float = 600.0) -> Outcome:
-        """Open the query on both sides and go on until all actors have freed it, or `limit_s` of virtual time."""
-        for side in SIDES:
+        """Open the query on its sides and go on until all actors have freed it, or `limit_s` of virtual time."""
+        for side in self.spec.sides:
             one_way_s = 0.0 if side is Side.DEVICE else self._wires[side].link.delay_s
             self.at(one_way_s, partial(self._open, side), side)
         while self._events and self.now_s < limit_s:

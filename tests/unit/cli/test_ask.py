@@ -16,6 +16,8 @@ from tandem.events import (
     EstimateEvent,
     PeerEvent,
     PlacementEvent,
+    ProvisionalEvent,
+    RetractEvent,
     Source,
     SourcesEvent,
     TokenEvent,
@@ -77,6 +79,8 @@ def test_what_is_asked(tandem: FakeTandem) -> None:
         "draft_rule": "coupled",
         "stop": ("END",),
         "timeout_s": 120.0,
+        "alone": None,
+        "provisional": False,
     }
 
 
@@ -383,3 +387,52 @@ def test_a_plot_without_matplotlib(
         "tandem: A plot needs matplotlib, which is not installed; install tandem-rag[plot].\n"
     )
     assert tandem.started == []
+
+
+def test_one_side_alone(tandem: FakeTandem, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["ask", QUESTION, "--alone", "device", "--seed", "7"]) == 0
+    ((_, options),) = tandem.asked
+    assert options["alone"] is Side.DEVICE
+    shown = capsys.readouterr().out
+    assert "  alone      the device answered by itself, nothing crossed the link\n" in shown
+    assert "accepted" not in shown
+    assert main(["ask", QUESTION, "--alone", "cloud", "--json", "--quiet"]) == 0
+    assert json.loads(capsys.readouterr().out)["alone"] == "cloud"
+
+
+def provisional_events() -> list[object]:
+    tokens = [event for event in answer_events() if isinstance(event, TokenEvent)]
+    return [
+        ProvisionalEvent(step=0, token=100, text=" Mira", told_s=0.1),
+        ProvisionalEvent(step=1, token=7, text=" hates", told_s=0.2),
+        tokens[0],
+        RetractEvent(step=1),
+        *tokens[1:],
+        DoneEvent(reason="eos", statistics=statistics()),
+    ]
+
+
+def test_provisional_text_is_rewritten_on_a_terminal_only(
+    tandem: FakeTandem, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tandem.script = provisional_events()  # type: ignore[assignment]
+    assert main(["ask", QUESTION, "--provisional", "--quiet"]) == 0
+    assert capsys.readouterr().out == "Mira likes puzzle games.\n", "no terminal: committed text alone"
+    ((_, options),) = tandem.asked
+    assert options["provisional"] is True
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    assert main(["ask", QUESTION, "--provisional", "--quiet"]) == 0
+    assert "\x1b[2mMira hates\x1b[22m" in capsys.readouterr().out
+    assert main(["ask", QUESTION, "--quiet"]) == 0
+    assert capsys.readouterr().out == "Mira likes puzzle games.\n"
+
+
+def test_provisional_tokens_in_json(tandem: FakeTandem, capsys: pytest.CaptureFixture[str]) -> None:
+    tandem.script = provisional_events()  # type: ignore[assignment]
+    assert main(["ask", QUESTION, "--provisional", "--json", "--quiet", "--timeline", "out.json"]) == 0
+    value = json.loads(capsys.readouterr().out)
+    assert value["answer"] == "Mira likes puzzle games."
+    told = {"token": 100, "text": " Mira", "told_s": 0.1}
+    assert value["provisional"][0] == {"event": "provisional", "committed": 0, "step": 0, **told}
+    assert value["provisional"][2] == {"event": "retract", "committed": 1, "step": 1}
+    assert len(json.loads(Path("out.json").read_text("utf-8"))["tandem"]["steps"]) == 5

@@ -18,12 +18,13 @@ from tandem.aggregation.law import Law
 from tandem.aggregation.mixture import shares, target_law
 from tandem.config import WeightsConfig
 from tandem.evaluation import aggregation, teacher
-from tandem.evaluation.found import JOINT, Counts, Found
+from tandem.evaluation.found import Counts, Found
 from tandem.evaluation.methods import METHODS, Method
 from tandem.evaluation.teacher import Case, Teacher
 from tandem.generation.engine import Engine
 from tandem.generation.mixing import side_law
 from tandem.generation.weights import kappa, log_weight, scores_at
+from tandem.protocol.drafting import JOINT
 from tandem.side import SIDES, Side
 from tandem.wire import to_float32
 from tests.unit.evaluation.conftest import TEXTS, make_found, score

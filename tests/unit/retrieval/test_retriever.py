@@ -125,3 +125,16 @@ def test_an_embedder_that_does_not_fit(retriever: Retriever, tmp_path: Path, sma
 def test_cosines_divide_by_the_lengths_and_bear_zero() -> None:
     vectors = np.array([[2, 0], [0, 0], [1, 1]], np.float32)
     np.testing.assert_allclose(cosines(vectors, np.array([3, 0], np.float32)), [1, 0, 0.5**0.5])
+
+
+def test_given_texts_follow_scored_as_those_of_an_index(retriever: Retriever) -> None:
+    query = "the lighthouse and its keeper"
+    found = retriever.search(query, 3)
+    texts = [hit.document.page_content for hit in reversed(found)]
+    both = retriever.search(query, 3, texts)
+    assert both[:3] == found
+    assert [hit.id for hit in both[3:]] == ["given-1", "given-2", "given-3"]
+    assert [hit.document.page_content for hit in both[3:]] == texts
+    assert [hit.score for hit in both[3:]] == pytest.approx([hit.score for hit in reversed(found)])
+    assert [hit.id for hit in retriever.search(query, 0, texts)] == ["given-1", "given-2", "given-3"]
+    assert retriever.search(query, 0) == []

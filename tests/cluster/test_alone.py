@@ -1,0 +1,176 @@
+"""One side that answers by itself on a real cluster, its documents in one row, texts of the caller, laws, and
+provisional tokens."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tandem import Tandem
+from tandem.aggregation.codec import make_codec
+from tandem.aggregation.rules import draft_rule
+from tandem.errors import ConfigError, QueryError, TandemError
+from tandem.events import (
+    Answer,
+    DoneEvent,
+    Event,
+    PeerEvent,
+    PlacementEvent,
+    ProvisionalEvent,
+    RetractEvent,
+    SourcesEvent,
+    TokenEvent,
+)
+from tandem.side import SIDES, Side
+from tandem.simulation.display import Display
+
+QUESTION = "Which game should Mira try?"
+
+
+def link_bytes(rag: Tandem) -> int:
+    """Bytes that the two draft queues have sent each other so far."""
+    actors = {actor["name"]: actor for actor in rag.status()["actors"]}
+    return sum(
+        int(actors[f"{side}/draft_queue"]["links"][f"{side.other}/draft_queue"]["sent_bytes"])
+        for side in SIDES
+    )
+
+
+@pytest.mark.parametrize("side", SIDES)
+def test_nothing_of_a_lone_answer_crosses_the_link(rag: Tandem, side: Side) -> None:
+    rag.query(QUESTION)
+    before = link_bytes(rag)
+    events = list(rag.stream(QUESTION, alone=side.value, seed=7))
+    assert link_bytes(rag) == before
+    done = events[-1]
+    assert isinstance(done, DoneEvent)
+    assert (done.reason, done.statistics.degraded_from, done.statistics.sent_bytes) == ("eos", None, 0)
+    tokens = [event for event in events if isinstance(event, TokenEvent)]
+    assert {token.aggregator for token in tokens} == {side}
+    assert all(getattr(token, f"{side}_accepted") for token in tokens)
+    assert 0 < tokens[0].committed_s <= tokens[-1].committed_s == done.statistics.total_s
+    (found,) = [event for event in events if isinstance(event, SourcesEvent)]
+    assert found.side is side
+    assert {source.title is None for source in found.sources} == {side is Side.CLOUD}
+    assert not [event for event in events if isinstance(event, PeerEvent | PlacementEvent)]
+
+
+@pytest.mark.parametrize("side", SIDES)
+@pytest.mark.parametrize(("temperature", "rule"), [(0.0, "coupled"), (1.0, "coupled"), (1.0, "algorithm1")])
+def test_law_of_a_lone_answer_is_the_side_s_own(
+    rag: Tandem, side: Side, temperature: float, rule: str
+) -> None:
+    """Every token is the draw from the side's own decoded law: at temperature 0 its argmax."""
+    options: dict[str, Any] = {"seed": 5, "temperature": temperature, "draft_rule": rule, "max_new_tokens": 8}
+    options["placement"] = side.value  # of no effect, but the default goes with coupled drafts only
+    answer = rag.query(QUESTION, alone=side.value, keeps_laws=True, **options)
+    kept = rag.sequence(answer, side.value)
+    codec = make_codec(rag.config.codec.name, p=rag.config.codec.p)
+    draw = draft_rule(rule, temperature)
+    laws = [codec.decode(law) for law in kept["laws"]]
+    drawn = [draw.draft(law, seed=5, step=step, side=side) for step, law in enumerate(laws)]
+    assert tuple(kept["tokens"]) == answer.token_ids == tuple(drawn)
+    if temperature == 0.0:
+        assert drawn == [int(law.ids[np.argmax(law.probabilities)]) for law in laws]
+
+
+def test_dense_laws_and_that_they_are_fetched_once(rag: Tandem) -> None:
+    answer = rag.query(QUESTION, alone="device", keeps_laws=True, seed=7)
+    dense = [np.frombuffer(law, "<f2") for law in rag.sequence(answer, "device", dense=True)["laws"]]
+    assert [int(law.argmax()) for law in dense] == list(answer.token_ids)
+    assert {len(law) for law in dense} == {rag.described[Side.DEVICE]["vocab_size"]}
+    assert all(abs(float(law.sum(dtype=np.float64)) - 1) < 0.01 for law in dense)
+    with pytest.raises(TandemError, match=r"asked with keeps_laws, until they are fetched"):
+        rag.sequence(answer, "device")
+
+
+def test_leaving_a_lone_stream_early_frees_its_side(rag: Tandem) -> None:
+    for side in SIDES:
+        for event in rag.stream(QUESTION, alone=side.value, max_new_tokens=200, temperature=1.0, seed=1):
+            if isinstance(event, TokenEvent) and event.step == 2:
+                break  # the autouse fixture sees that nothing is left
+
+
+def test_a_lone_answer_that_cannot_be_given(rag: Tandem) -> None:
+    for side in SIDES:
+        with pytest.raises(QueryError, match=r"(?i)tokens.*context"):
+            rag.query("why " * 3000, alone=side.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"alone": "moon"}, r"^A side is device or cloud, this one is 'moon'"),
+        (
+            {"given_texts": ("a text",)},
+            r"^given_texts belongs to a side that answers alone, this query asks both",
+        ),
+        ({"keeps_laws": True}, r"^keeps_laws belongs to a side that answers alone"),
+        ({"alone": "cloud", "given_texts": ("",)}, r"^given_texts is a list of texts that are not empty"),
+        (
+            {"alone": "cloud", "given_texts": ("x" * 300_001,)},
+            r"^given_texts holds at most 300000 characters",
+        ),
+    ],
+)
+def test_refused(rag: Tandem, options: dict[str, Any], sentence: str) -> None:
+    with pytest.raises((ConfigError, QueryError), match=sentence):
+        rag.query(QUESTION, **options)
+
+
+def test_one_row_and_texts_of_the_caller(rag: Tandem) -> None:
+    """The device alone cannot know what the cloud's documents say; with their texts it can."""
+    texts = rag.cloud_texts(QUESTION, 16)
+    assert len(set(texts)) == 16
+    answer = rag.query(QUESTION, alone="device", given_texts=texts, seed=7)
+    ids = [source.id for source in answer.sources]
+    assert ids[4:] == [f"given-{n}" for n in range(1, 17)]
+    scores = [source.score or 0.0 for source in answer.sources]
+    assert scores[4:] == sorted(scores[4:], reverse=True), "scored as the cloud scores them"
+    assert answer.text == rag.query(QUESTION, seed=7).text, "all documents on one side"
+    joined = rag.query(QUESTION, alone="device", given_texts=texts, context_aggregation=True, seed=7)
+    assert sorted(source.id for source in joined.sources) == sorted(ids)
+
+
+def test_one_row_on_both_sides(rag: Tandem) -> None:
+    answer = rag.query(QUESTION, context_aggregation=True, seed=7)
+    assert answer.reason in ("eos", "length")
+    assert len(answer.sources) == 20
+    assert (
+        answer.token_ids == rag.query(QUESTION, context_aggregation=True, seed=7, synchronous=True).token_ids
+    )
+
+
+def test_the_device_hands_no_texts_out(rag: Tandem) -> None:
+    retriever = rag._sides[Side.DEVICE]["retriever"]
+    from tandem.api import _result
+
+    with pytest.raises(TandemError, match=r"^Only the cloud's documents, which are public, may be fetched"):
+        rag._run(_result(retriever.texts.remote(QUESTION, 1)))
+
+
+def shown(events: list[Event]) -> Display:
+    display = Display()
+    for event in events:
+        display.add(event)
+    return display
+
+
+@pytest.mark.parametrize("options", [{}, {"temperature": 1.3}, {"alone": "device"}, {"alone": "cloud"}])
+def test_provisional_tokens_end_as_the_committed_text(rag: Tandem, options: dict[str, Any]) -> None:
+    events = list(rag.stream(QUESTION, seed=11, provisional=True, **options))
+    plain = list(rag.stream(QUESTION, seed=11, **options))
+    tokens = [event for event in events if isinstance(event, TokenEvent)]
+    text = "".join(event.text for event in tokens)
+    assert shown(events).text == text == "".join(e.text for e in plain if isinstance(e, TokenEvent))
+    assert not [event for event in plain if isinstance(event, ProvisionalEvent | RetractEvent)]
+    first = next(e for e in events if isinstance(e, TokenEvent | ProvisionalEvent))
+    assert isinstance(first, ProvisionalEvent)
+    assert first.told_s <= tokens[0].committed_s
+
+
+def test_an_answer_ignores_provisional_tokens(rag: Tandem) -> None:
+    answer: Answer = rag.query(QUESTION, seed=11, provisional=True)
+    assert answer.text == rag.query(QUESTION, seed=11).text

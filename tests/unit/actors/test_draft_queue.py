@@ -1,0 +1,76 @@
+"""The text that a draft queue adds to events; no Ray is started."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from tandem.actors.base import Runtime
+from tandem.actors.draft_queue import EVENTS_KEPT_S, DraftQueueActor, _Log
+from tandem.config import Config
+from tandem.events import Event, ProvisionalEvent, RetractEvent, TokenEvent
+from tandem.generation.detokenizer import Detokenizer, StopRule
+from tandem.reader import WEIGHTS
+from tandem.side import Side
+from tandem.simulation.display import Display
+
+TEXT = " Mira — 漢字 🙂 naïve, 🙃🙃 then STOP and more"
+
+
+def committed(step: int, token: int) -> TokenEvent:
+    return TokenEvent(
+        step=step,
+        token=token,
+        text="",
+        device_accepted=True,
+        cloud_accepted=True,
+        aggregator=Side.DEVICE,
+        committed_s=0.0,
+        device_decode_s=0.0,
+        cloud_decode_s=0.0,
+    )
+
+
+@pytest.mark.parametrize("stop", [(), ("STOP",)])
+def test_provisional_text_is_what_the_committed_token_will_add(stop: tuple[str, ...]) -> None:
+    """Characters of several tokens and possible stop strings included; wrong proposals are retracted."""
+    from tokenizers import Tokenizer
+
+    tokenizer = Tokenizer.from_file(str(WEIGHTS / "tokenizer.json"))
+    ids = tokenizer.encode(TEXT, add_special_tokens=False).ids
+    assert len(ids) > len(TEXT.split())
+    rule = StopRule((), stop, len(ids), Detokenizer(tokenizer.to_str()))
+    end = next(count for count in range(1, len(ids) + 1) if rule.finished(ids[:count]))
+    for seed in range(30):
+        rng, log, display = random.Random(seed), _Log(rule, None, 0.0), Display()
+        shown: list[int] = []
+
+        def tell(event: Event, log: _Log = log, display: Display = display) -> None:
+            display.add(log.with_text(event))
+
+        for step, token in enumerate(ids[:end]):
+            for ahead in range(len(shown), min(len(ids), step + rng.randrange(5))):
+                is_right = rng.random() < 0.7
+                shown.append(ids[ahead] if is_right else rng.randrange(3, tokenizer.get_vocab_size()))
+                tell(ProvisionalEvent(step=ahead, token=shown[-1], text="", told_s=0.0))
+            if len(shown) > step and shown[step] != token:
+                del shown[step:]
+                tell(RetractEvent(step=step))
+            shown += [token] if len(shown) == step else []
+            tell(committed(step, token))
+        if len(shown) > end:
+            tell(RetractEvent(step=end))
+        assert display.text == rule.text(ids[:end])
+        assert "\ufffd" not in display.text
+
+
+def test_a_queue_whose_user_sits_at_the_peer_forgets_as_well() -> None:
+    """It sees no DoneEvent: its logs would stay for good."""
+    queue = DraftQueueActor(Side.CLOUD, Runtime(secret=b"", directory="", config=Config()))
+    detokenizer = Detokenizer((WEIGHTS / "tokenizer.json").read_text("utf-8"))
+    queue._logs[7] = _Log(StopRule((), (), 8, detokenizer), None, 0.0)
+    queue._forget_old_logs(1.0)
+    assert set(queue._logs) == {7}
+    queue._forget_old_logs(2.0 + EVENTS_KEPT_S)
+    assert not queue._logs
