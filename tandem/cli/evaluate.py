@@ -37,7 +37,8 @@ def lm(args: Namespace) -> int:
     if not text.strip():
         raise EvaluationError(f"A text to score must hold words, but {args.text} holds none; use another.")
     config = settings(args, (), progress)
-    sides = load(config, None if args.documents is None else Path(args.documents), progress)
+    documents = None if args.documents is None else Path(args.documents)
+    sides = load(config, documents, progress, Bar("index", is_quiet=args.json))
     context = sides.engines[Side.DEVICE].context_length
     window = args.window or min(DEFAULT_WINDOW, (context or 2 * DEFAULT_WINDOW) // 2)
     result = evaluate_text(

@@ -68,7 +68,7 @@ def evaluate_text(
     return Result(
         kind="lm",
         what=_what(cases, window, document_tokens, context_tokens, weights, sides),
-        rows=tuple(row(methods[name], name, each, losses[name, each]) for name in methods for each in counts),
+        rows=tuple(row(methods[name], name, each, losses[name, each]) for each in counts for name in methods),
         comparisons=tuple(_comparisons(losses, methods, counts)),
         notes=tuple(teacher.notes.sentences()),
     )

@@ -20,7 +20,7 @@ from tandem.generation.engine import Engine
 from tandem.reader import model_path
 from tandem.retrieval.build import build_index
 from tandem.retrieval.embedding import Embedder, TextEmbedder
-from tandem.retrieval.index import Index
+from tandem.retrieval.index import Index, Progress
 from tandem.retrieval.retriever import Retriever
 from tandem.retrieval.scoring import Scorer, load_scorer
 from tandem.side import SIDES, Side
@@ -38,15 +38,24 @@ class Sides:
     is_halved: bool  # both have halves of what one corpus gives
 
 
-def load(config: Config, documents: Path | None = None, say: Say = lambda line: None) -> Sides:
-    """Both sides of `config`. documents: one corpus for both, instead of their own indexes. Raises TandemError."""
+def load(
+    config: Config,
+    documents: Path | None = None,
+    say: Say = lambda line: None,
+    progress: Progress | None = None,
+) -> Sides:
+    """Both sides of `config`. documents: one corpus for both, instead of their own indexes. Raises TandemError.
+
+    say: a line for each stage. progress(done, total) counts the chunks of `documents` while they are embedded.
+    """
     say(f"embedder: loading {config.retrieval.embedder}")
     embedder = Embedder.load(config.retrieval.embedder, num_threads=config.device.num_threads)
     scorer = load_scorer(config.weights.scorer)
     if documents is None:
         retrievers = {side: Retriever(open_index(side, config, embedder), embedder, scorer) for side in SIDES}
     else:
-        retrievers = dict.fromkeys(SIDES, _shared(documents, config, embedder, scorer, say))
+        shared = _shared(documents, config, embedder, scorer, say, progress)
+        retrievers = dict.fromkeys(SIDES, shared)
     engines = load_engines(config, say)
     return Sides(engines, retrievers, make_codec(config.codec.name, p=config.codec.p), documents is not None)
 
@@ -91,7 +100,12 @@ def _key(side: SideConfig) -> tuple[str, str, str]:
 
 
 def _shared(
-    documents: Path, config: Config, embedder: TextEmbedder, scorer: Scorer | None, say: Say
+    documents: Path,
+    config: Config,
+    embedder: TextEmbedder,
+    scorer: Scorer | None,
+    say: Say,
+    progress: Progress | None,
 ) -> Retriever:
     """The index of a corpus, kept in the cache folder for the next time."""
     retrieval = config.retrieval
@@ -105,5 +119,6 @@ def _shared(
         factory=retrieval.factory,
         chunk_chars=retrieval.chunk_chars,
         overlap=retrieval.chunk_overlap,
+        progress=progress,
     )
     return Retriever(Index.open(folder, embedder.fingerprint), embedder, scorer)
