@@ -47,6 +47,10 @@ COMMANDS = (
     "netlab shape",
     "netlab down",
     "netlab status",
+    "replay",
+    "bench",
+    "bench latency",
+    "bench ttft",
 )
 HELP_COLUMNS = "100"
 

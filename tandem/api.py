@@ -12,7 +12,7 @@ import os
 import secrets
 import shutil
 import time
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any, TypeVar
 
@@ -23,7 +23,7 @@ from tandem.actors import launch
 from tandem.actors.base import Runtime
 from tandem.actors.launch import Handles, Progress
 from tandem.cluster import nodes
-from tandem.cluster.nodes import NodeInfo
+from tandem.cluster.nodes import Host, NodeInfo
 from tandem.config import Config, GenerationConfig
 from tandem.errors import ClusterError, ConfigError, QueryError, TandemError
 from tandem.events import (
@@ -79,11 +79,19 @@ class Tandem:
     # ---- starting and stopping -------------------------------------------------------------------------------
 
     @classmethod
-    def launch(cls, config: Config | None = None, *, progress: Progress | None = None) -> Tandem:
+    def launch(
+        cls,
+        config: Config | None = None,
+        *,
+        hosts: Mapping[Side, Host] | None = None,
+        progress: Progress | None = None,
+    ) -> Tandem:
         """Start two local Ray nodes, `device` and `cloud`, with all actors; `close` stops what this started.
 
+        hosts: where the nodes run, on this machine as it is if None; this process must reach what they listen on.
         progress: called with one line for each stage. Raises TandemError; nothing is left running then.
         """
+        hosts = hosts or {side: Host() for side in SIDES}
         config = config or Config()
         say = progress or (lambda line: None)
         if ray.is_initialized():
@@ -96,9 +104,10 @@ class Tandem:
         os.environ.update(environment)
         started: list[NodeInfo] = []
         loop = LoopThread()
-        runtime = launch.runtime_for(config, secrets.token_bytes(32), config.link.host or "127.0.0.1")
+        host = config.link.host or hosts[Side.CLOUD].address or "127.0.0.1"
+        runtime = launch.runtime_for(config, secrets.token_bytes(32), host)
         try:
-            described, sides = _launch(runtime, environment, started, say, loop)
+            described, sides = _launch(runtime, environment, hosts, started, say, loop)
         except BaseException:
             loop.close()
             _stop(started, saved, runtime.directory)
@@ -248,12 +257,41 @@ class Tandem:
         )
         return found
 
+    def written(self, question: str, side: str, *, dense: bool = False, **options: Any) -> dict[str, Any]:
+        """A whole answer that `side` gives alone, in one call, as sequence-wise synchronisation sends it over the link.
+
+        {"tokens": [int], "laws": [bytes], "log_weight": float}; dense: as in `sequence`; options: as in `astream`.
+        Raises TandemError.
+        """
+        spec = self._spec(question, alone=side, keeps_laws=True, **options)
+        found: dict[str, Any] = self._run(self._written(spec, dense))
+        return found
+
+    async def _written(self, spec: SessionSpec, dense: bool) -> dict[str, Any]:
+        await self._open(spec)
+        found: dict[str, Any] = await _result(
+            self._sides[spec.telling_side]["decoder"].sequence.remote(spec.session, None, dense)
+        )
+        return found
+
     def cloud_texts(self, question: str, num_documents: int) -> list[str]:
         """Texts of the cloud's best documents, which are public. For baselines of the evaluation alone: in a query no
         document leaves its side. Raises TandemError."""
         retriever = self._sides[Side.CLOUD]["retriever"]
         texts: list[str] = self._run(_result(retriever.texts.remote(question, num_documents)))
         return texts
+
+    def cloud_caches(self, texts: Sequence[str]) -> bytes:
+        """Caches of keys and values of documents' texts, from the cloud's memory or computed there. For baselines of
+        the evaluation alone. Raises TandemError."""
+        caches: bytes = self._run(
+            _result(self._sides[Side.CLOUD]["decoder"].prefix_caches.remote(list(texts)))
+        )
+        return caches
+
+    def lend_caches(self, texts: Sequence[str], caches: bytes) -> None:
+        """Gives the device's model the caches of these texts for the next queries. Raises TandemError."""
+        self._run(_result(self._sides[Side.DEVICE]["decoder"].lend_prefixes.remote(list(texts), caches)))
 
     def status(self) -> dict[str, Any]:
         """Nodes, actors, models and indexes of both sides, as plain values."""
@@ -423,16 +461,17 @@ async def _result(call: Any) -> Any:
 def _launch(
     runtime: Runtime,
     environment: dict[str, str],
+    hosts: Mapping[Side, Host],
     started: list[NodeInfo],
     say: Progress,
     loop: LoopThread,
 ) -> tuple[dict[Side, dict[str, Any]], dict[Side, Handles]]:
     config = runtime.config
     limit_s = config.cluster.start_timeout_s
-    device = nodes.start_head(Side.DEVICE, environment=environment)
+    device = nodes.start_head(Side.DEVICE, environment=environment, host=hosts[Side.DEVICE])
     started.append(device)
     nodes.wait_for_port(device.address, limit_s, device)
-    cloud = nodes.join(Side.CLOUD, device.address, environment=environment)
+    cloud = nodes.join(Side.CLOUD, device.address, environment=environment, host=hosts[Side.CLOUD])
     started.append(cloud)
 
     def still_running() -> None:

@@ -31,6 +31,12 @@ class SideConfig:
     torch_device: str = setting("cpu", "where the language model runs, as torch names it: cpu, cuda, cuda:1")
     dtype: Literal["float32", "bfloat16", "float16"] = setting("float32", "precision of the language model")
     num_threads: int = setting(1, "CPU threads of the language model", at_least=1)
+    kv_store: Literal["disk", "memory", "off"] = setting(
+        "disk", "where caches of documents are kept: beside the index, in memory, or nowhere"
+    )
+    kv_max_bytes: int = setting(
+        1 << 30, "size of that store, in bytes; what was used least recently goes first", at_least=0
+    )
     decode_floor_s: float = setting(
         0.0, "for experiments: a draft takes at least this long, in seconds, waiting without CPU", at_least=0
     )

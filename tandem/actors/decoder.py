@@ -22,6 +22,7 @@ from tandem.actors.base import Runtime, SideActor
 from tandem.aggregation.codec import make_codec
 from tandem.aggregation.rules import DraftRule, draft_rule
 from tandem.errors import TandemError
+from tandem.generation.weights import log_weight
 from tandem.messages import PROTOCOL_VERSION, DecoderFailed, End
 from tandem.protocol.drafting import DraftingSession, Forward, Job, Prefill
 from tandem.protocol.hosts import DecoderHost
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
     from tandem.generation.engine import Engine, Opened
 
 
+POLL_S = 0.002
+"""Between looks whether a session has ended, where somebody waits for its laws."""
 MAX_SEQUENCES = 4
 """Sessions whose laws are kept, at most; each holds two bytes a step and vocabulary entry."""
 
@@ -44,6 +47,7 @@ class Step(NamedTuple):
     token: int
     law: bytes  # Codec.encode(q)
     dense: bytes  # q before the codec, [vocab] little-endian float16
+    log_weight: float  # of the side's documents
 
 
 class DecoderActor(SideActor):
@@ -67,6 +71,8 @@ class DecoderActor(SideActor):
         self._sequences: OrderedDict[int, dict[int, Step]] = (
             OrderedDict()
         )  # where asked for: by session, step
+
+        self._kv_notes: list[str] = []  # sentences on the store of caches, for the next answer
 
     # ---- control plane ---------------------------------------------------------------------------------------
 
@@ -99,12 +105,19 @@ class DecoderActor(SideActor):
         """For the draft queue, which turns tokens into text without torch."""
         return self._engine().tokenizer_json
 
-    async def sequence(self, session: int, num_tokens: int, dense: bool = False) -> dict[str, Any]:
+    async def sequence(
+        self, session: int, num_tokens: int | None = None, dense: bool = False
+    ) -> dict[str, Any]:
         """Tokens and laws of the first `num_tokens` steps of a lone session, once: they are dropped here.
 
-        {"tokens": [int], "laws": [bytes]}: the encoded laws as drafted or, with `dense`, before the codec as [vocab]
-        little-endian float16. TandemError unless the session asked for them with `keeps_laws` and drafted so many.
+        {"tokens": [int], "laws": [bytes], "log_weight": float}: the encoded laws as drafted or, with `dense`, before
+        the codec as [vocab] little-endian float16; the documents' weight at the first step. num_tokens: None waits for
+        the session's end, and takes all. TandemError unless the session asked for them with `keeps_laws` and drafted
+        so many.
         """
+        if num_tokens is None:
+            await self._wait_for_end(session)
+            num_tokens = max(1, len(self._sequences.get(session, {})))
         steps = self._sequences.get(session, {})
         if not set(range(num_tokens)) <= set(steps):
             raise TandemError(
@@ -116,7 +129,47 @@ class DecoderActor(SideActor):
         return {
             "tokens": [step.token for step in found],
             "laws": [step.dense if dense else step.law for step in found],
+            "log_weight": found[0].log_weight,
         }
+
+    async def _wait_for_end(self, session: int) -> None:
+        """Of a session that may not have begun here yet. TandemError if it takes as long as no query may."""
+        limit_s = self.config.cluster.query_timeout_s
+        deadline_s = time.monotonic() + limit_s
+        while session in self.host.sessions or session not in self._sequences:
+            if time.monotonic() > deadline_s:
+                raise TandemError(
+                    f"A session must end within {limit_s:g} s, this one did not; raise cluster.query_timeout_s."
+                )
+            await asyncio.sleep(POLL_S)
+
+    async def prefix_caches(self, texts: list[str]) -> bytes:
+        """Caches of the cloud's documents for the device's engine, to measure what sending them would cost.
+
+        TandemError on the device: a cache shows its document, and the device's stay there.
+        """
+        if self.side is Side.DEVICE:
+            raise TandemError(
+                f"Caches of documents are lent by the cloud alone, this is {self.name}; ask cloud/decoder."
+            )
+        from tandem.generation.lending import packed
+
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._thread, lambda: packed(self._engine(), texts))
+
+    async def lend_prefixes(self, texts: list[str], data: bytes) -> None:
+        """Use the caches that `prefix_caches` of the other side gave for the same texts, from memory.
+
+        TandemError if they are of another model, precision or template.
+        """
+        from tandem.generation.lending import unpack
+        from tandem.generation.prefixes import MemoryPrefixes
+
+        engine = self._engine()
+        if engine.prefixes.lent is None:
+            engine.prefixes.lent = MemoryPrefixes(self.config.side(self.side).kv_max_bytes)
+        lent, loop = engine.prefixes.lent, asyncio.get_running_loop()
+        await loop.run_in_executor(self._thread, lambda: unpack(engine, texts, data, lent))
 
     # ---- data plane ------------------------------------------------------------------------------------------
 
@@ -194,13 +247,16 @@ class DecoderActor(SideActor):
 
         started_s = time.perf_counter()
         engine = self._engine()
-        opened = engine.open(str(job.session), job.query, job.documents, job.max_new_tokens)
+        is_stored = not session.spec.context_aggregation
+        opened = engine.open(
+            str(job.session), job.query, job.documents, job.max_new_tokens, is_stored=is_stored
+        )
         try:
             engine.next_logits(str(job.session), [], is_stale=lambda: job.session not in self.host.sessions)
         except Preempted:
             return list
         prefill_us = _elapsed_us(started_s)
-        return lambda: session.prefilled(prefill_us, _notes(opened), opened.documents)
+        return lambda: session.prefilled(prefill_us, self._notes(opened), opened.documents)
 
     def _forward(self, session: DraftingSession, job: Forward) -> Callable[[], list[Send]]:
         from tandem.generation.engine import Preempted
@@ -225,7 +281,7 @@ class DecoderActor(SideActor):
         self.decode_s += decode_us / 1e6
         if not spec.keeps_laws:
             return lambda: session.drafted(job, law, token, decode_us)
-        step = Step(token, law, dense.astype("<f2").tobytes())
+        step = Step(token, law, dense.astype("<f2").tobytes(), log_weight(job.weights))
         return lambda: [*self._keep(job, step), *session.drafted(job, law, token, decode_us)]
 
     def _keep(self, job: Forward, step: Step) -> list[Send]:
@@ -236,13 +292,15 @@ class DecoderActor(SideActor):
         return []
 
     def _load(self) -> Engine:
-        from tandem.generation.engine import Engine
-        from tandem.reader import model_path
+        from tandem.corpora.indexes import kv_folder
+        from tandem.generation.opening import open_engine
 
-        side = self.config.side(self.side)
-        return Engine.load(
-            model_path(side.model), device=side.torch_device, dtype=side.dtype, num_threads=side.num_threads
-        )
+        return open_engine(self.config.side(self.side), kv_folder(self.side, self.config), self._on_kv)
+
+    def _on_kv(self, sentence: str) -> None:
+        """The store of caches left something unused: said once in the log and once beside an answer."""
+        _log.warning("%s: %s", self.name, sentence)
+        self._kv_notes.append(sentence)
 
     def _engine(self) -> Engine:
         if self._loaded is None:
@@ -253,22 +311,26 @@ class DecoderActor(SideActor):
         while self._ended:
             self._engine().close(str(self._ended.pop()))
 
+    def _notes(self, opened: Opened) -> tuple[str, ...]:
+        notes, self._kv_notes = self._kv_notes, []
+        if opened.truncated:
+            notes.append(
+                f"{len(opened.truncated)} documents were cut at their end to fit the model's context."
+            )
+        if opened.dropped:
+            notes.append(
+                f"{len(opened.dropped)} documents were left out: they do not fit the model's context."
+            )
+        return tuple(notes)
+
     def _extra_statistics(self) -> dict[str, float]:
         return {
             "num_forwards": self.num_forwards,
             "num_abandoned": self.num_abandoned,
             "decode_s": self.decode_s,
+            **(self._loaded.prefixes.statistics() if self._loaded else {}),
         }
 
 
 def _elapsed_us(started_s: float) -> int:
     return int((time.perf_counter() - started_s) * 1e6)
-
-
-def _notes(opened: Opened) -> tuple[str, ...]:
-    notes = []
-    if opened.truncated:
-        notes.append(f"{len(opened.truncated)} documents were cut at their end to fit the model's context.")
-    if opened.dropped:
-        notes.append(f"{len(opened.dropped)} documents were left out: they do not fit the model's context.")
-    return tuple(notes)

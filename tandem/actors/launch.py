@@ -26,7 +26,7 @@ from tandem.actors.draft_queue import DraftQueueActor
 from tandem.actors.retriever import RetrieverActor
 from tandem.actors.small import AggregatorActor, ProfilerActor, SchedulerActor
 from tandem.cluster import nodes
-from tandem.cluster.nodes import NodeInfo
+from tandem.cluster.nodes import Host, NodeInfo
 from tandem.config import Config
 from tandem.errors import ClusterError, TandemError
 from tandem.protocol.sends import ROLES, Role
@@ -61,7 +61,7 @@ def start_node(role: Side, *, join: str | None, config: Config) -> NodeInfo:
     environment = nodes.node_environment()
     os.environ.update({name: value for name, value in environment.items() if name.startswith("RAY_")})
     limit_s = config.cluster.start_timeout_s
-    host = config.link.host or None
+    host = Host(config.link.host or None)
     if join is None:
         node = nodes.start_head(role, environment=environment, host=host)
     else:

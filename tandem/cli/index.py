@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tandem.cli.folders import index_folder
+from tandem.cli.stored import show_caches, store_caches
 from tandem.cli.terminal import Progress, plural, print_json, settings
 from tandem.side import Side
 
@@ -26,12 +27,16 @@ def run(args: Namespace) -> int:
     out = Path(args.out).expanduser().absolute() if args.out else index_folder(side)
     progress = Progress(is_quiet=args.json)
     report = _built(args, out, progress)
+    stored = store_caches(args, side, out, is_changed=not report.is_unchanged, progress=progress)
     if args.json:
-        print_json({"side": side, "directory": str(out), **asdict(report)})
+        values = {"kv": asdict(stored)} if stored else {}
+        print_json({"side": side, "directory": str(out), **asdict(report), **values})
         return 0
     for problem in report.problems:
         print(f"tandem: {problem}", file=sys.stderr)
     _print_report(report, side, out)
+    if stored:
+        show_caches(stored)
     return 0
 
 

@@ -22,7 +22,21 @@ def parser() -> ArgumentParser:
     )
     root.add_argument("--version", action="version", version=f"tandem {__version__}")
     commands = root.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for add in (_ask, _index, _profile, _up, _down, _status, _doctor, _config, _eval, _fuzz, _netlab):
+    for add in (
+        _ask,
+        _index,
+        _profile,
+        _up,
+        _down,
+        _status,
+        _doctor,
+        _config,
+        _eval,
+        _fuzz,
+        _netlab,
+        _replay,
+        _bench,
+    ):
         add(commands)
     return root
 
@@ -68,6 +82,9 @@ def _index(commands: Any) -> None:
     command.add_argument("--out", metavar="DIR", help="where the index goes (default: one folder per side)")
     command.add_argument(
         "--factory", metavar="F", help="FAISS factory string, such as Flat, IVF64,Flat or HNSW32"
+    )
+    command.add_argument(
+        "--kv", action="store_true", help="compute the caches of all chunks now, not at their first use"
     )
     _add_json(command)
     _add_settings(command)
@@ -227,6 +244,62 @@ def _netlab(commands: Any) -> None:
         command.add_argument("--loss", metavar="P", help="of the packets, for each way, such as 1%%")
     up.add_argument("--subnet", metavar="RANGE", help="addresses (default: an unused range of 198.18.0.0/18)")
     _add_json(_command(actions, "status", "netlab:status", "show the networks of this machine (as root)"))
+
+
+def _replay(commands: Any) -> None:
+    summary = "ask questions over a link that changes as a trace says; record and draw every token (as root)"
+    command = _command(commands, "replay", "replay:run", summary)
+    command.add_argument("trace", metavar="TRACE", help="a bundled one, such as sinusoid-100, or a CSV file")
+    command.add_argument(
+        "--questions",
+        metavar="FILE",
+        help="one a line, or JSON lines with the field question (default: the bundled ones)",
+    )
+    command.add_argument(
+        "--out", default="replay", metavar="DIR", help="where the files go (default: the folder replay)"
+    )
+    command.add_argument("--max-new-tokens", metavar="N", help="longest answer, in tokens")
+    command.add_argument("--temperature", metavar="T", help="0 (the default) takes the most probable token")
+    command.add_argument("--within", metavar="NAME", help=argparse.SUPPRESS)  # the network, up already
+    _add_json(command)
+    _add_settings(command)
+
+
+def _bench(commands: Any) -> None:
+    summary = "measure every system of DRAGON's figures over the test network (as root)"
+    bench: ArgumentParser = commands.add_parser("bench", help=summary, description=_sentence(summary))
+    actions = bench.add_subparsers(title="actions", metavar="ACTION", required=True)
+    for name, what in (("latency", "time per token, with whole answers"), ("ttft", "time to first token")):
+        command = _command(actions, name, f"bench:{name}", f"{what}; without options the full grid")
+        command.add_argument(
+            "--rtt", nargs="+", metavar="T", help="injected round trips, such as 0 100ms 300ms"
+        )
+        command.add_argument("--temperature", nargs="+", metavar="T", help="such as 0 1")
+        command.add_argument(
+            "--systems", nargs="+", metavar="NAME", help="such as CRCG/device DRDG/TW Tandem/mirror"
+        )
+        command.add_argument("--data-plane", nargs="+", choices=("socket", "ray"), help="(default: socket)")
+        command.add_argument(
+            "--floors",
+            nargs="+",
+            metavar="D,C",
+            help="least decode times of device and cloud in seconds, or none (default: 0.06,0.025)",
+        )
+        command.add_argument(
+            "--runs", type=_count, metavar="N", help="medians are taken over N runs (default: 5)"
+        )
+        command.add_argument(
+            "--questions", type=_count, metavar="N", help="bundled ones in a run (default: 3)"
+        )
+        command.add_argument(
+            "--out",
+            default="bench",
+            metavar="DIR",
+            help="where the files go (default: the folder bench); what was measured there already stays",
+        )
+        command.add_argument("--smoke", action="store_true", help="one run of one question at 100 ms")
+        command.add_argument("--within", metavar="NAME", help=argparse.SUPPRESS)  # the network, up already
+        _add_settings(command)
 
 
 def _command(commands: Any, name: str, target: str, summary: str) -> ArgumentParser:

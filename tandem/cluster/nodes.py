@@ -48,6 +48,16 @@ def node_environment() -> dict[str, str]:
     return environment
 
 
+@dataclass(frozen=True, slots=True)
+class Host:
+    """Where a node runs: on this machine as it is, or in a network namespace or on one core of it."""
+
+    address: str | None = None  # of the node, as the other one reaches it; None: Ray's choice
+    prefix: tuple[
+        str, ...
+    ] = ()  # stands before the node's command, such as `ip netns exec NAME taskset -c 1`
+
+
 @dataclass(slots=True)
 class NodeInfo:
     """A Ray node that this process, or `tandem up`, started."""
@@ -96,17 +106,18 @@ class NodeInfo:
         return {}
 
 
-def start_head(
-    role: Side, *, environment: dict[str, str], host: str | None = None, port: int = 0
-) -> NodeInfo:
+ANYWHERE = Host()
+
+
+def start_head(role: Side, *, environment: dict[str, str], host: Host = ANYWHERE, port: int = 0) -> NodeInfo:
     """Start the first node of a cluster. Returns at once; `wait_for_port` says when it can be joined."""
     directory = tempfile.mkdtemp(prefix="tandem-ray-")
     port = port or free_port()
     arguments = ["--head", f"--port={port}", "--include-dashboard=false", f"--temp-dir={directory}"]
-    return _start(role, f"{host or '127.0.0.1'}:{port}", arguments, environment, host, directory)
+    return _start(role, f"{host.address or '127.0.0.1'}:{port}", arguments, environment, host, directory)
 
 
-def join(role: Side, address: str, *, environment: dict[str, str], host: str | None = None) -> NodeInfo:
+def join(role: Side, address: str, *, environment: dict[str, str], host: Host = ANYWHERE) -> NodeInfo:
     """Start a node that joins the cluster at `address`."""
     return _start(role, address, [f"--address={address}"], environment, host, "")
 
@@ -163,16 +174,17 @@ def _start(
     address: str,
     arguments: list[str],
     environment: dict[str, str],
-    host: str | None,
+    host: Host,
     directory: str,
 ) -> NodeInfo:
     descriptor, log = tempfile.mkstemp(prefix=f"tandem-{role}-", suffix=".log", dir=directory or None)
     command = [
+        *host.prefix,
         *_ray_program(),
         "start",
         "--block",
         *arguments,
-        *([f"--node-ip-address={host}"] if host else []),
+        *([f"--node-ip-address={host.address}"] if host.address else []),
         f"--num-cpus={ACTORS_PER_NODE}",  # also the number of workers that Ray starts ahead
         "--num-gpus=0",
         f"--object-store-memory={OBJECT_STORE_BYTES}",

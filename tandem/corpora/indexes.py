@@ -1,6 +1,7 @@
-"""Opens a side's index; the bundled corpora's is built at first use and kept in the user's cache folder.
+"""Opens a side's index, and names the folder of its documents' caches.
 
-Knows nothing of queries or models.
+The bundled corpora's index is built at first use and kept in the user's cache folder. Knows nothing of
+queries or models.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from tandem.retrieval.index import Index
 
 BUNDLED = Path(__file__).parent / "bundled"
+KV = "kv"
+"""Name of the folder of caches in that of an index."""
 
 
 def open_index(side: Side, config: Config, embedder: TextEmbedder) -> Index:
@@ -36,6 +39,12 @@ def bundled_index(side: Side, embedder: TextEmbedder) -> Path:
     folder = cache_folder() / f"bundled-{side}-{embedder.fingerprint[:16]}"
     build_index(BUNDLED / side, folder, embedder)
     return folder
+
+
+def kv_folder(side: Side, config: Config) -> Path:
+    """Where the caches of a side's documents are kept: in the folder of its index."""
+    where = config.side(side).index
+    return cache_folder() / f"bundled-{side}-kv" if where == "bundled" else Path(where) / KV
 
 
 def cache_folder() -> Path:

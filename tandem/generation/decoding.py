@@ -3,10 +3,10 @@
 One batch row per document, padded on the left so that all rows end together; the positions of each row start
 at 0 at its first real token. It knows token ids and nothing of text, laws, weights or the other side.
 
-Bit for bit: after the query, tokens are fed singly in one batch shape. A row's keys and values are then a
-function of the tokens before them alone, so what is decoded again after a rollback, or after a forward pass
-that was abandoned between two layers, equals what was never interrupted. A block of tokens in one pass
-does not.
+Bit for bit: documents are computed one by one (`prefill`), so that it shows nowhere which of them were stored.
+After the query, tokens are fed singly in one batch shape. A row's keys and values are then a function of the
+tokens before them alone, so what is decoded again after a rollback, or after a forward pass that was abandoned
+between two layers, equals what was never interrupted. A block of tokens in one pass does not.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from typing import Any
 import torch
 from transformers import DynamicCache
 
+from tandem.generation.prefill import Prefixes, side_by_side
+from tandem.generation.prefixes import PrefixCache
 from tandem.generation.prompt import Prompt
 
 IsStale = Callable[[], bool]
@@ -72,15 +74,14 @@ class PreemptibleModel:
 class Session:
     """The rows of one prompt. Nothing is computed before the first call of `logits_after`."""
 
-    def __init__(self, prompt: Prompt, model: PreemptibleModel, vocab_size: int) -> None:
+    def __init__(self, prompt: Prompt, model: PreemptibleModel, prefixes: Prefixes, vocab_size: int) -> None:
         self._model = model
         self._vocab_size = vocab_size
-        self._width = max(len(prefix) for prefix in prompt.prefixes)  # of the documents part
-        self._pads = [self._width - len(prefix) for prefix in prompt.prefixes]
-        self._prefixes = prompt.prefixes
-        self._query = prompt.query
-        # Without the model's configuration every layer keeps all positions, sliding windows become masks, and
-        # any position can be rolled back.
+        self._caches_of = prefixes
+        self._prefixes, self._tails = _split(prompt)
+        self._width = max(len(prefix) for prefix in self._prefixes)  # of the documents part
+        self._pads = [self._width - len(prefix) for prefix in self._prefixes]
+        self._ready: list[PrefixCache | None] = []  # of the first rows until all are there; None: no tokens
         self._cache = DynamicCache()
         self._mask = self._first_mask()  # [rows, capacity], grown as needed
         self._num_cached = 0  # columns that every layer holds
@@ -104,17 +105,19 @@ class Session:
 
     def _prefill(self, is_stale: IsStale | None) -> torch.Tensor:
         """The cache of the prompt in two parts: the documents (a function of each alone), then the query."""
-        if self._prompt_logits is not None:
-            return self._prompt_logits
-        logits = None
-        if self._width and self._num_cached < self._width:
-            rows = [[0] * pad + list(prefix) for pad, prefix in zip(self._pads, self._prefixes, strict=True)]
-            logits = self._forward(rows, is_stale)
-        if self._query:
-            logits = self._forward([list(self._query)] * len(self._pads), is_stale)
-        assert logits is not None  # a prompt has at least one token
-        self._prompt_logits = logits
-        return logits
+        if self._prompt_logits is None:
+            if self._num_cached < self._width:
+                self._prefill_documents(is_stale)
+            self._prompt_logits = self._forward(self._tails, is_stale)
+        return self._prompt_logits
+
+    def _prefill_documents(self, is_stale: IsStale | None) -> None:
+        """What a preempted call had of whole documents is kept for the next."""
+        for prefix in self._prefixes[len(self._ready) :]:
+            self._ready.append(self._caches_of.get(prefix, is_stale) if prefix else None)
+        self._cache = side_by_side(self._ready, self._width, self._model.device)
+        self._num_cached = self._width
+        self._ready = []
 
     def _feed(self, token: int, is_stale: IsStale | None) -> None:
         self._last_logits = self._forward([[token]] * len(self._pads), is_stale)
@@ -151,7 +154,7 @@ class Session:
                 layer.crop(-excess)
 
     def _first_mask(self) -> torch.Tensor:
-        mask = torch.ones(len(self._pads), self._width + len(self._query) + 64, dtype=torch.long)
+        mask = torch.ones(len(self._pads), self._width + len(self._tails[0]) + 64, dtype=torch.long)
         for row, pad in enumerate(self._pads):
             mask[row, :pad] = 0
         return mask.to(self._model.device)
@@ -160,6 +163,14 @@ class Session:
         if end > self._mask.shape[1]:
             self._mask = torch.cat([self._mask, torch.ones_like(self._mask)], dim=1)
         return self._mask[:, :end]
+
+
+def _split(prompt: Prompt) -> tuple[list[tuple[int, ...]], list[list[int]]]:
+    """The prefixes [rows], and what follows each in one common pass [rows, new], which has at least one token."""
+    prefixes = list(prompt.prefixes)
+    if prompt.query:
+        return prefixes, [list(prompt.query)] * len(prefixes)
+    return [prefix[:-1] for prefix in prefixes], [[prefix[-1]] for prefix in prefixes]
 
 
 def _common_length(left: Sequence[int], right: Sequence[int]) -> int:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,10 @@ from tandem.errors import GenerationError
 from tandem.generation import loading, vocabulary
 from tandem.generation.decoding import Preempted, PreemptibleModel, Session
 from tandem.generation.detokenizer import Detokenizer
+from tandem.generation.fingerprint import computing_fingerprint, weights_fingerprint
 from tandem.generation.forced import forced_log_probabilities
+from tandem.generation.prefill import Prefixes
+from tandem.generation.prefixes import PrefixCache
 from tandem.generation.prompt import Prompt, PromptBuilder
 from tandem.generation.template import Template
 
@@ -56,6 +60,7 @@ class Engine:
         self._prompts = PromptBuilder(tokenizer, template, bos, self.context_length)
         self._detokenizer = Detokenizer(self.tokenizer_json)
         self._model = PreemptibleModel(model, loading.decoder_layers(model))
+        self.prefixes = Prefixes(self._model)  # of documents; set its `store` to keep them
         self._sessions: dict[str, Session] = {}
         self._lock = threading.Lock()
 
@@ -82,11 +87,21 @@ class Engine:
         loaded = loading.load_model(path, device=device, dtype=dtype)
         return cls(model, loaded, tokenizer, wrapper, template)
 
-    def open(self, session: str, query: str, documents: Sequence[str], max_new_tokens: int) -> Opened:
+    def open(
+        self,
+        session: str,
+        query: str,
+        documents: Sequence[str],
+        max_new_tokens: int,
+        *,
+        is_stored: bool = True,
+    ) -> Opened:
         """Start `session`. It only tokenises; the first `next_logits` computes the prompt, preemptibly.
 
         Documents that do not fit the context beside the query and `max_new_tokens` are cut at their end, or
-        dropped; see Opened. GenerationError if the query does not fit or the session is open already.
+        dropped; see Opened. is_stored: whether their caches come from the store and go there; not so where several
+        documents are joined in one, which hardly ever comes again. GenerationError if the query does not fit or
+        the session is open already.
         """
         with self._lock:
             if session in self._sessions:
@@ -94,7 +109,8 @@ class Engine:
                     f"A session is opened once, {session!r} is open already; close it first."
                 )
             prompt = self._prompts.build(query, documents, max_new_tokens)
-            self._sessions[session] = Session(prompt, self._model, self.vocab_size)
+            prefixes = self.prefixes if is_stored else Prefixes(self._model)
+            self._sessions[session] = Session(prompt, self._model, prefixes, self.vocab_size)
         return Opened(
             num_rows=len(prompt.prefixes),
             num_prompt_tokens=tuple(len(prefix) + len(prompt.query) for prefix in prompt.prefixes),
@@ -131,6 +147,29 @@ class Engine:
     def close(self, session: str) -> None:
         """Free the session's cache; nothing happens if there is none."""
         self._sessions.pop(session, None)
+
+    def prefix_tokens(self, document: str) -> tuple[int, ...]:
+        """The tokens with which the row of a whole document begins.
+
+        GenerationError if they fill the context, or there are none at all.
+        """
+        return self._prompts.prefix(document)
+
+    def prefix(self, document: str) -> PrefixCache:
+        """The cache of those tokens: fetched, or computed and stored. GenerationError as above."""
+        tokens = self.prefix_tokens(document)
+        with self._lock:
+            return self.prefixes.get(tokens)
+
+    @cached_property
+    def weights_fingerprint(self) -> str:
+        """Equal for engines of the same weights and precision; reads them all, once."""
+        return weights_fingerprint(self._model.model)
+
+    @property
+    def computing_fingerprint(self) -> str:
+        """Equal for engines that compute the same bits: weights, libraries, kind of processor, threads."""
+        return computing_fingerprint(self._model.model, self.weights_fingerprint)
 
     def text(self, tokens: Sequence[int]) -> str:
         """The text of an answer's `tokens`, special tokens left out."""

@@ -66,6 +66,16 @@ class PromptBuilder:
             dropped=tuple(index for index in range(len(documents)) if index not in has_row),
         )
 
+    def prefix(self, document: str) -> tuple[int, ...]:
+        """The tokens with which a row of the whole `document` begins; GenerationError beyond the context."""
+        tokens = self._bos + tuple(self._encode(self._template.document_text(document)))
+        if not 0 < len(tokens) < (self._context_length or len(tokens) + 1):
+            raise GenerationError(
+                f"A document's prefix has at least 1 token and leaves room in the context of "
+                f"{self._context_length} tokens, this one has {len(tokens)}; cut documents into other chunks."
+            )
+        return tokens
+
     def _room_for_document(self, num_query_tokens: int, max_new_tokens: int) -> int | None:
         if not self._bos and not num_query_tokens:
             raise GenerationError("A question has at least one token, this one has none; write a question.")

@@ -45,6 +45,15 @@ class Counters:
     sent_packets: int
     received_packets: int
 
+    def since(self, earlier: Counters) -> Counters:
+        """What came on top of an earlier reading."""
+        return Counters(
+            sent_bytes=self.sent_bytes - earlier.sent_bytes,
+            received_bytes=self.received_bytes - earlier.received_bytes,
+            sent_packets=self.sent_packets - earlier.sent_packets,
+            received_packets=self.received_packets - earlier.received_packets,
+        )
+
 
 class NetLab:
     """One test network of this machine, by name. Made by `up`, it outlives the process until `down`.

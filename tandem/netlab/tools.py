@@ -22,6 +22,9 @@ PACKAGES = {
     "unshare": "util-linux",
     "linux.uml": "user-mode-linux",
     "insmod": "kmod",
+    "ping": "iputils-ping",
+    "ss": "iproute2",
+    "taskset": "util-linux",
 }
 """Program -> Debian package that brings it."""
 

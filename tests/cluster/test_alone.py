@@ -86,6 +86,15 @@ def test_dense_laws_and_that_they_are_fetched_once(rag: Tandem) -> None:
         rag.sequence(answer, "device")
 
 
+def test_a_whole_answer_in_one_call_is_the_same(rag: Tandem) -> None:
+    for side in SIDES:
+        answer = rag.query(QUESTION, alone=side.value, keeps_laws=True, seed=7)
+        kept = rag.sequence(answer, side.value)
+        assert rag.written(QUESTION, side.value, seed=7) == kept
+        assert len(kept["tokens"]) > 8
+        assert np.isfinite(kept["log_weight"])
+
+
 def test_leaving_a_lone_stream_early_frees_its_side(rag: Tandem) -> None:
     for side in SIDES:
         for event in rag.stream(QUESTION, alone=side.value, max_new_tokens=200, temperature=1.0, seed=1):

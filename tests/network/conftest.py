@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
+import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -73,9 +76,35 @@ def traces_of(name: str) -> dict[str, Any]:
             if f"{PREFIX}{name}-" in line
         ],
         "files": sorted(str(file) for file in FOLDER.glob(f"{name}*")),
-        "folders": (FOLDER.parent.exists(), FOLDER.exists()),
+        "empty folders": [str(each) for each in (FOLDER.parent, FOLDER) if _is_empty(each)],
         "processes": [pid for pid, command in commands() if f"{PREFIX}{name}-" in command],
     }
+
+
+def temporary_folders() -> set[Path]:
+    """Folders for temporary files of commands in a network, of which none is running: another run may go on beside."""
+    used = set()
+    for file in Path("/proc").glob("[0-9]*/environ"):
+        with contextlib.suppress(OSError):
+            used |= {
+                word[7:].decode() for word in file.read_bytes().split(b"\0") if word.startswith(b"TMPDIR=")
+            }
+    return {path for path in Path(tempfile.gettempdir()).glob("td-*") if str(path) not in used}
+
+
+def folders_left(before: set[Path], limit_s: float = 10.0) -> set[Path]:
+    """New ones that stay: another run's has no process while its network is being built."""
+    left = temporary_folders() - before
+    until_s = time.monotonic() + limit_s
+    while left and time.monotonic() < until_s:
+        time.sleep(0.2)
+        left &= temporary_folders()
+    return left
+
+
+def _is_empty(folder: Path) -> bool:
+    """Whether a folder is there and nothing in it: another network's note keeps it."""
+    return folder.is_dir() and not any(folder.iterdir())
 
 
 def commands() -> Iterator[tuple[int, str]]:

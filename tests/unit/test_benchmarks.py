@@ -12,7 +12,13 @@ import pytest
 pytest.importorskip("matplotlib", reason="plots need the extra [plot]")
 
 ROOT = Path(__file__).parent.parent.parent
-NAMES = ("scheduling_delta_z", "scheduling_speedup", "scheduling_strategies", "scheduling_case_study")
+NAMES = (
+    "scheduling_delta_z",
+    "scheduling_speedup",
+    "scheduling_strategies",
+    "scheduling_case_study",
+    "stored_prefixes",
+)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -16,7 +16,7 @@ import tandem
 
 ROOT = Path(tandem.__file__).parent
 
-WITH_RAY = {"actors", "api", "cli", "__main__"}
+WITH_RAY = {"actors", "api", "cli", "testbed", "__main__"}
 """Everything else under tandem/ is pure."""
 
 HOT_PATH = ["aggregation", "protocol", "profiler", "scheduler", "messages", "wire", "generation.detokenizer"]

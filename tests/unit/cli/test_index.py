@@ -129,3 +129,58 @@ def test_an_embedder_that_is_not_there(
     monkeypatch.setattr(Embedder, "load", load)
     assert main(["index", "device", str(notes)]) == 1
     assert capsys.readouterr().err.endswith("tandem: No embedder.\n")
+
+
+def kv_files(side: Side = Side.DEVICE) -> list[Path]:
+    return sorted(index_folder(side).glob("kv/*/*/*"))
+
+
+def test_caches_are_computed_once_and_follow_the_index(
+    notes: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["index", "device", str(notes), "--kv"]) == 0
+    shown = capsys.readouterr()
+    size = sum(path.stat().st_size for path in kv_files())
+    assert f"Caches: 2 chunks computed, 0 there before; {size / 1e6:.1f} MB" in shown.out
+    assert "caches: 100 %" in shown.err
+    assert len(kv_files()) == 2
+    (notes / "two.md").write_text("# Two\n\nTom prefers go.")
+    assert main(["index", "device", str(notes), "--kv", "--json"]) == 0
+    shown = capsys.readouterr()
+    report = json.loads(shown.out)["kv"]
+    assert (report["num_computed"], report["num_present"], report["num_bytes"]) == (
+        1,
+        1,
+        sum(path.stat().st_size for path in kv_files()),
+    )
+    assert shown.err == ""
+    assert len(kv_files()) == 2  # that of the text before is gone
+
+
+def test_caches_of_an_index_that_changed_go_without_kv(notes: Path) -> None:
+    assert main(["index", "device", str(notes), "--kv"]) == 0
+    assert main(["index", "device", str(notes)]) == 0
+    assert len(kv_files()) == 2
+    (notes / "one.txt").unlink()
+    assert main(["index", "device", str(notes)]) == 0
+    assert kv_files() == []
+
+
+def test_caches_that_cannot_all_be_kept(notes: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (notes / "long.txt").write_text("Vantelu Cor has 40 levels. " * 200)
+    longer = ["--set", "retrieval.chunk_chars=9000"]
+    assert main(["index", "device", str(notes), "--kv", *longer]) == 0
+    text = "1 chunk will be computed when used, being longer than the model's context; change retrieval.chunk_chars."
+    assert f"tandem: {text}" in capsys.readouterr().err
+    largest = max(path.stat().st_size for path in kv_files())
+    for path in kv_files():
+        path.unlink()
+    less = ["--set", f"device.kv_max_bytes={int(1.2 * largest)}"]
+    assert main(["index", "device", str(notes), "--kv", *longer, *less]) == 0
+    assert "1 chunk will be computed when used, being beyond the size of the store" in capsys.readouterr().err
+    assert len(kv_files()) == 1
+    assert main(["index", "device", str(notes), "--kv", "--set", "device.kv_store=memory"]) == 1
+    assert capsys.readouterr().err.endswith(
+        'tandem: Caches are computed ahead for a store on disk, but device.kv_store is "memory"; '
+        'set it to "disk", or leave --kv out.\n'
+    )

@@ -16,7 +16,21 @@ import tandem
 from tandem.cli import main
 
 ROOT = Path(tandem.__file__).parents[1]
-COMMANDS = ("ask", "index", "profile", "up", "down", "status", "doctor", "config", "eval", "fuzz", "netlab")
+COMMANDS = (
+    "ask",
+    "index",
+    "profile",
+    "up",
+    "down",
+    "status",
+    "doctor",
+    "config",
+    "eval",
+    "fuzz",
+    "netlab",
+    "replay",
+    "bench",
+)
 
 
 def python(*arguments: str) -> subprocess.CompletedProcess[str]:

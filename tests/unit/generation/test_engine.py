@@ -125,7 +125,7 @@ def test_rolled_back_and_redone_equals_never_drafted_bit_for_bit(engine: Engine)
 def test_every_layer_boundary_can_preempt_and_leaves_the_cache_consistent(engine: Engine) -> None:
     tokens = some_tokens(3)
     expected = fresh(engine, tokens)
-    num_passes = 2 + len(tokens)  # documents, query, tokens
+    num_passes = len(DOCUMENTS) + 1 + len(tokens)  # each document, the query, each token
     for call in range(num_passes * 3):  # three layers each
         engine.open("s", QUERY, DOCUMENTS, 40)
         with pytest.raises(Preempted):
@@ -175,7 +175,7 @@ def test_answer_longer_than_announced_still_decodes(save_model: Save) -> None:
     tokens = some_tokens(80)
     engine.open("s", "?", ["Cor"], 1)
     expected = uncached_logits(
-        engine, [*engine._sessions["s"]._prefixes[0], *engine._sessions["s"]._query], tokens
+        engine, [*engine._sessions["s"]._prefixes[0], *engine._sessions["s"]._tails[0]], tokens
     )
     torch.testing.assert_close(engine.next_logits("s", tokens)[0], expected, atol=1e-4, rtol=1e-4)
 

