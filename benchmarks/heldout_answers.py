@@ -12,7 +12,6 @@ the same tokens. Expected run time: 6 minutes for 200 questions on one core; `--
 from __future__ import annotations
 
 import argparse
-import math
 import sys
 from collections import defaultdict
 from dataclasses import replace
@@ -25,6 +24,7 @@ from benchmarks._common import finish
 from tandem.aggregation.codec import make_codec
 from tandem.config import Config
 from tandem.evaluation.heldout import ALONE, Asked, ask_heldout, heldout_spec
+from tandem.evaluation.statistics import wilson
 from tandem.generation.engine import Engine
 from tandem.reader import WEIGHTS
 from tandem.retrieval.embedding import Embedder
@@ -32,18 +32,10 @@ from tandem.retrieval.embedding import Embedder
 TARGETS = {"both": ">= 80 %", "device": "<= 10 %", "cloud": "<= 25 %"}
 
 
-def interval(share: float, count: int) -> tuple[float, float]:
-    """Wilson's 95 % interval of a share."""
-    z = 1.96
-    middle = (share + z * z / (2 * count)) / (1 + z * z / count)
-    half = z * math.sqrt(share * (1 - share) / count + z * z / (4 * count * count)) / (1 + z * z / count)
-    return middle - half, middle + half
-
-
 def summarise(asked: list[Asked]) -> dict[str, Any]:
     """Share of exact answers with its interval, and mean acceptance."""
     share = sum(one.is_exact for one in asked) / len(asked)
-    low, high = interval(share, len(asked))
+    low, high = wilson(sum(one.is_exact for one in asked), len(asked))
     return {
         "exact": share,
         "interval_95": [round(low, 4), round(high, 4)],

@@ -53,6 +53,7 @@ COMPARED = {
     "codec": ("codec", "use the same [codec] settings on both sides"),
     "protocol_version": ("protocol version", "install the same version of tandem-rag on both sides"),
     "embedder_fingerprint": ("embedder", "use the same retrieval.embedder on both sides"),
+    "scorer_fingerprint": ("scoring model", "use the same weights.scorer on both sides"),
 }
 """What both sides must have in common before the first query, and the remedy."""
 

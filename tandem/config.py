@@ -80,9 +80,14 @@ class GenerationConfig:
 class WeightsConfig:
     """How documents are weighed while the answer grows (DRAGON 4.1)."""
 
-    scale: float = setting(10.0, "R(d, x): relevance is this times the cosine similarity", above=0)
+    scorer: str = setting(
+        "embedder", 'scoring model: "embedder" (cosine), or a cross-encoder by hub name or path'
+    )
+    scale: float = setting(
+        10.0, "R(d, x) is this times the score: 10 suits a cosine, 1 a cross-encoder's logit", above=0
+    )
     interval: int = setting(
-        3, "tokens between two estimates of relevance; 0: one for the whole answer", at_least=0
+        3, "tokens between two estimates of relevance; 0: static, one for the whole answer", at_least=0
     )
     lag: int = setting(1, "tokens between an estimate and its first use", at_least=0)
     momentum: float = setting(0.0, "share of the previous estimate that is kept", at_least=0, below=1)
@@ -232,6 +237,7 @@ def _with_paths(config: Config, folder: Path) -> Config:
         device=_side_with_paths(config.device, folder),
         cloud=_side_with_paths(config.cloud, folder),
         retrieval=replace(config.retrieval, embedder=_path(config.retrieval.embedder, folder)),
+        weights=replace(config.weights, scorer=_path(config.weights.scorer, folder)),
     )
 
 

@@ -1,4 +1,4 @@
-"""The retriever: one side's index and embedder.
+"""The retriever: one side's index, embedder and scoring model.
 
     Decoder --Search--> Retriever --Found--> Decoder          (once a query)
     Decoder --Score---> Retriever --Relevance--> Decoder      (every few tokens, off the critical path)
@@ -31,7 +31,7 @@ class RetrieverActor(SideActor):
         self._requests: asyncio.Queue[Search | Score] = asyncio.Queue(maxsize=1024)
 
     async def prepare(self) -> dict[str, Any]:
-        """Load embedder and index."""
+        """Load embedder, scoring model and index."""
         self._retriever, self.description = await self.in_thread(self._load)
         self.spawn(self._serve(), "serve")
         return self.description
@@ -84,13 +84,17 @@ class RetrieverActor(SideActor):
     def _load(self) -> tuple[Any, dict[str, Any]]:
         from tandem.corpora.indexes import open_retriever
         from tandem.retrieval.embedding import load_embedder
+        from tandem.retrieval.scoring import EMBEDDER, load_scorer
 
         embedder = load_embedder(self.config.retrieval.embedder, num_threads=1)
-        retriever = open_retriever(self.side, self.config, embedder)
+        scorer = load_scorer(self.config.weights.scorer, num_threads=1)
+        retriever = open_retriever(self.side, self.config, embedder, scorer)
         retriever.search("warm up", 1)
         return retriever, {
             "embedder": embedder.name,
             "embedder_fingerprint": embedder.fingerprint,
+            "scorer": EMBEDDER if scorer is None else scorer.name,
+            "scorer_fingerprint": EMBEDDER if scorer is None else scorer.fingerprint,
             "num_documents": retriever.num_documents,
             "factory": retriever.kind,
         }

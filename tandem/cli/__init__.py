@@ -1,5 +1,5 @@
-"""The command line: `tandem ask`, `up`, `down`, `index`, `profile`, `status`, `doctor`, `config`, `fuzz`,
-`netlab`, `replay`, `bench`.
+"""The command line: `tandem ask`, `up`, `down`, `index`, `profile`, `status`, `doctor`, `config`, `eval`,
+`fuzz`, `netlab`, `replay`, `bench`.
 
 Importing it, and `tandem --help`, load nothing heavy; each command imports what it needs when it runs. What a
 person can cause ends in one sentence on stderr: exit code 1, or 2 if the command line itself is wrong.

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from tandem.cli.findings import Check, missing, ok, weak
 from tandem.cli.folders import data_folder, state_folder
-from tandem.cli.model_checks import embedder, index, language_model
+from tandem.cli.model_checks import embedder, index, language_model, scorer
 from tandem.config import Config
 from tandem.side import SIDES
 
@@ -45,6 +45,7 @@ def all_checks(config: Config) -> list[Check]:
     checks += [writable("data folder", data_folder()), writable("state folder", state_folder())]
     if installed.status != "missing":
         checks.append(embedder(config))
+        checks += [scorer(config)] if config.weights.scorer != "embedder" else []
         checks += [check(side, config.side(side)) for check in (language_model, index) for side in SIDES]
     return checks
 

@@ -104,6 +104,18 @@ def embedder(config: Config) -> Check:
     return weak("embedder", f"{place} is not on this machine", remedy)
 
 
+def scorer(config: Config) -> Check:
+    """The scoring model of document weights where it is not the embedder: in a folder, or in the hub's cache."""
+    name = config.weights.scorer
+    if Path(name).is_dir() and (Path(name) / "config.json").is_file():
+        return ok("scorer", name)
+    if Path(name).is_absolute():
+        return missing("scorer", f"{name} is no folder with a config.json", "set weights.scorer to one")
+    if _is_cached(name, "config.json"):
+        return ok("scorer", f"{name}, from the hub's cache")
+    return weak("scorer", f"{name} is not on this machine", "run it once with access to the hub")
+
+
 def _is_cached(repository: str, file: str) -> bool:
     """Whether the hub's cache holds a file of a repository; asks no server."""
     from huggingface_hub import try_to_load_from_cache

@@ -31,6 +31,7 @@ def parser() -> ArgumentParser:
         _status,
         _doctor,
         _config,
+        _eval,
         _fuzz,
         _netlab,
         _replay,
@@ -153,6 +154,54 @@ def _doctor(commands: Any) -> None:
 def _config(commands: Any) -> None:
     command = _command(commands, "config", "show:run", "print the settings as TOML, each with its meaning")
     _add_settings(command)
+
+
+def _eval(commands: Any) -> None:
+    summary = "measure how good the answers are, by method and number of documents"
+    evaluate: ArgumentParser = commands.add_parser("eval", help=summary, description=_sentence(summary))
+    kinds = evaluate.add_subparsers(title="kinds", metavar="KIND", required=True)
+    lm = _command(kinds, "lm", "evaluate:lm", "perplexity of a text with the help of documents")
+    lm.add_argument("text", metavar="TEXT", help="a file or a folder: the text to score")
+    lm.add_argument(
+        "--documents",
+        metavar="PATH",
+        help="one corpus for both sides: of the documents found the cloud has the better half, the device the other "
+        "(default: each side's own index)",
+    )
+    lm.add_argument(
+        "--window", type=_count, metavar="TOKENS", help="(default: 1024, or half of the model's context)"
+    )
+    lm.add_argument("--windows", type=_count, metavar="N", help="score N windows of the text (default: all)")
+    lm.add_argument("--document-tokens", type=_count, metavar="N", help="cut documents to N tokens")
+    lm.add_argument(
+        "--context-tokens", type=_count, metavar="N", help="cut joined documents (crcg, drcg) to N tokens"
+    )
+    qa = _command(kinds, "qa", "evaluate:qa", "exact match and F1 of the answers to questions")
+    qa.add_argument(
+        "questions",
+        metavar="QUESTIONS",
+        nargs="?",
+        help='jsonl: {"question": ..., "answers": [...]} a line (default: the bundled ones)',
+    )
+    qa.add_argument("--limit", type=_count, metavar="N", help="ask the first N (default: all)")
+    for command, default in ((lm, "0,1,2,4,8,16"), (qa, None)):
+        command.add_argument(
+            "--counts",
+            metavar="LIST",
+            default=default,
+            help=f"documents a side, or device+cloud (default: {default or 'those of the settings'})",
+        )
+        command.add_argument(
+            "--methods",
+            metavar="LIST",
+            default="none,crcg-device,crcg-cloud,drcg,device,cloud,static,dynamic",
+            help="(default: %(default)s)",
+        )
+        command.add_argument(
+            "--out", metavar="DIR", help="write result.json, table.txt, predictions and a plot"
+        )
+        _add_json(command)
+        _add_settings(command)
 
 
 def _fuzz(commands: Any) -> None:

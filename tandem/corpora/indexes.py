@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from tandem.retrieval.index import Index
     from tandem.retrieval.langchain import StoreRetriever
     from tandem.retrieval.retriever import Retriever
+    from tandem.retrieval.scoring import Scorer
 
 BUNDLED = Path(__file__).parent / "bundled"
 KV = "kv"
@@ -35,7 +36,9 @@ def open_index(side: Side, config: Config, embedder: TextEmbedder) -> Index:
     return Index.open(folder, embedder.fingerprint)
 
 
-def open_retriever(side: Side, config: Config, embedder: TextEmbedder) -> Retriever | StoreRetriever:
+def open_retriever(
+    side: Side, config: Config, embedder: TextEmbedder, scorer: Scorer | None = None
+) -> Retriever | StoreRetriever:
     """What finds documents for `side`: its index, or the LangChain vector store that `config` names.
 
     Raises RetrievalError where that is missing or damaged.
@@ -44,10 +47,10 @@ def open_retriever(side: Side, config: Config, embedder: TextEmbedder) -> Retrie
 
     where = config.side(side).index
     if not where.startswith("langchain:"):
-        return Retriever(open_index(side, config, embedder), embedder)
+        return Retriever(open_index(side, config, embedder), embedder, scorer)
     from tandem.retrieval.langchain import StoreRetriever, open_store
 
-    return StoreRetriever(open_store(where), embedder, secrets.token_bytes(32))
+    return StoreRetriever(open_store(where), embedder, secrets.token_bytes(32), scorer)
 
 
 def bundled_index(side: Side, embedder: TextEmbedder) -> Path:

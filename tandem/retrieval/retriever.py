@@ -1,7 +1,7 @@
 """Finds the documents for a query, and says how relevant each is to any later text.
 
-Joins an index and an embedder. Knows nothing of sides, sessions or weights: it returns scores, and what they
-become is decided elsewhere.
+Joins an index, an embedder and, where there is one, a scoring model. Knows nothing of sides, sessions or weights: it
+returns scores, and what they become is decided elsewhere.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from tandem.retrieval.documents import Document
 from tandem.retrieval.embedding import TextEmbedder
 from tandem.retrieval.filters import Filter
 from tandem.retrieval.index import Index
+from tandem.retrieval.scoring import Scorer
 from tandem.retrieval.vectors import cosines
 
 
@@ -27,14 +28,14 @@ class Hit:
 
     id: str  # opaque and stable: fit to be shown to the other side
     document: Document  # stays on this side
-    score: float  # cosine of document and query, -1 to 1
+    score: float  # of the scoring model: for the embedder the cosine of document and query, -1 to 1
 
 
 class Retriever:
     """Search and relevance over one index."""
 
-    def __init__(self, index: Index, embedder: TextEmbedder) -> None:
-        """RetrievalError if the embedder's vectors do not fit the index."""
+    def __init__(self, index: Index, embedder: TextEmbedder, scorer: Scorer | None = None) -> None:
+        """RetrievalError if the embedder's vectors do not fit the index. scorer: None is the embedder's cosine."""
         if embedder.dimension != index.dimension:
             raise RetrievalError(
                 f"The index holds vectors of dimension {index.dimension}, but the embedder {embedder.name} "
@@ -44,6 +45,7 @@ class Retriever:
             )
         self.index = index
         self._embedder = embedder
+        self._scorer = scorer
 
     @classmethod
     def open(cls, directory: Path, embedder: TextEmbedder, *, num_threads: int = 1) -> Retriever:
@@ -67,31 +69,35 @@ class Retriever:
 
         given_texts: documents of no index; they follow in their order, scored alike, as given-1, given-2, ...
         filter: metadata that each found one must have, as {"source": "a.txt", "page": [1, 2]}; then k are found if
-        so many have it. Scores are those that `relevance` gives for the query. RetrievalError for a query without
-        text, k < 1 without given_texts, or a metadata key that no document has.
+        so many have it. Scores are those that `relevance` gives for the query: with a scoring model of its own the k
+        nearest are ranked again by it. RetrievalError for a query without text, k < 1 without given_texts, or a
+        metadata key that no document has.
         """
         if not query.strip():
             raise RetrievalError(f"A query must hold text, but it is {query!r}; ask something.")
         vector = self._embedded(query)
-        found = [] if k == 0 and given_texts else self._nearest(vector, k, filter)
-        return found + scored_texts(given_texts, self._embedder, vector)
+        found = [] if k == 0 and given_texts else self._nearest(query, vector, k, filter)
+        return found + scored_texts(given_texts, query, vector, self._embedder, self._scorer)
 
-    def _nearest(self, vector: NDArray[np.float32], k: int, filter: Filter | None) -> list[Hit]:
+    def _nearest(self, query: str, vector: NDArray[np.float32], k: int, filter: Filter | None) -> list[Hit]:
         rows, scores = self.index.search(vector, k, filter)
-        found = [
-            (self.index.document(int(row)), float(score)) for row, score in zip(rows, scores, strict=True)
-        ]
-        return [Hit(str(document.id), document, score) for document, score in found]
+        documents = [self.index.document(int(row)) for row in rows]
+        if self._scorer is not None:
+            scores = np.asarray(self._scorer.scores(query, [each.page_content for each in documents]))
+        order = np.lexsort((rows, -scores))
+        return [Hit(str(documents[i].id), documents[i], float(scores[i])) for i in order]
 
     def relevance(self, ids: Sequence[str], text: str) -> list[float]:
-        """R(d, text): the cosine of each document to a text, say question plus answer so far (DRAGON 4.1).
+        """R(d, text): the score of each document for a text, say question plus answer so far (DRAGON 4.1).
 
-        A function of the documents, the text and the embedder alone: no other id changes a score's bits. Of a
-        text beyond the embedder's length the end counts. RetrievalError if an id is not of this index.
+        A function of the documents, the text and the scoring model alone: no other id changes a score's bits. Of
+        a text beyond the model's length the end counts. RetrievalError if an id is not of this index.
         """
         if not ids:
             return []
         rows = self.index.rows(ids)
+        if self._scorer is not None:
+            return self._scorer.scores(text, [self.index.document(int(row)).page_content for row in rows])
         return [float(score) for score in cosines(self.index.vectors(rows), self._embedded(text))]
 
     def _embedded(self, text: str) -> NDArray[np.float32]:
@@ -100,10 +106,19 @@ class Retriever:
         return vector
 
 
-def scored_texts(texts: Sequence[str], embedder: TextEmbedder, vector: NDArray[np.float32]) -> list[Hit]:
-    """Texts of no index as documents, by their cosine to a vector [d], in their own order."""
+def scored_texts(
+    texts: Sequence[str],
+    query: str,
+    vector: NDArray[np.float32],
+    embedder: TextEmbedder,
+    scorer: Scorer | None,
+) -> list[Hit]:
+    """Texts of no index as documents, in their order, scored as those of an index are; vector [d]: the query's."""
     if not texts:
         return []
-    scores = cosines(embedder.embed(list(texts)), vector)
+    if scorer is not None:
+        scores = np.asarray(scorer.scores(query, texts), np.float64)
+    else:
+        scores = cosines(embedder.embed(list(texts)), vector)
     documents = [Document(page_content=text, id=f"given-{n}") for n, text in enumerate(texts, 1)]
     return [Hit(str(each.id), each, float(score)) for each, score in zip(documents, scores, strict=True)]

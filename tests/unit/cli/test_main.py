@@ -25,6 +25,7 @@ COMMANDS = (
     "status",
     "doctor",
     "config",
+    "eval",
     "fuzz",
     "netlab",
     "replay",

