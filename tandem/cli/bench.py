@@ -19,7 +19,7 @@ from tandem.cli import outputs
 from tandem.cli.terminal import Progress, plain, settings
 from tandem.config import Config
 from tandem.errors import TandemError
-from tandem.evaluation.plan import (
+from tandem.evaluation.latency.plan import (
     FLOORS_S,
     LATENCY_TOKENS,
     RTTS_S,
@@ -30,13 +30,13 @@ from tandem.evaluation.plan import (
     chosen_cells,
     full_cells,
 )
-from tandem.evaluation.records import DataPlane
-from tandem.evaluation.systems import SYSTEMS, chosen
+from tandem.evaluation.latency.records import DataPlane
+from tandem.evaluation.latency.systems import SYSTEMS, chosen
 from tandem.netlab import NetLab, tools
 from tandem.netlab.shape import Shape, parse_duration
 
 if TYPE_CHECKING:
-    from tandem.evaluation.records import Cell
+    from tandem.evaluation.latency.records import Cell
 
 NAMES = ("results.json", "table.txt", "latency.png", "ttft.png", "cells.jsonl")
 RUNS, QUESTIONS = 5, 3
@@ -183,8 +183,8 @@ def _again(args: Namespace, action: str) -> list[str]:
 
 def _measure(lab: NetLab, config: Config, plan: Plan, folder: Path, progress: Progress) -> int:
     """Predicts, measures what is missing, writes."""
-    from tandem.evaluation.predictions import Predictor
-    from tandem.evaluation.remembered import local_pair
+    from tandem.evaluation.latency.predictions import Predictor
+    from tandem.evaluation.latency.remembered import local_pair
     from tandem.testbed.bench import Bench
 
     predictor = Predictor(lambda: local_pair(config), config, plan.questions)
@@ -193,7 +193,7 @@ def _measure(lab: NetLab, config: Config, plan: Plan, folder: Path, progress: Pr
 
 
 def _report(cells: Sequence[Cell], folder: Path, progress: Progress) -> int:
-    from tandem.evaluation.tables import text_of, values_of
+    from tandem.evaluation.latency.tables import text_of, values_of
     from tandem.plotting.latency import FIRST, TOKEN, plot_latency
 
     text = text_of(cells)

@@ -19,8 +19,8 @@ from tandem.errors import EvaluationError
 from tandem.generation.engine import Engine
 from tandem.reader import model_path
 from tandem.retrieval.build import build_index
-from tandem.retrieval.embedding import TextEmbedder, load_embedder
 from tandem.retrieval.embedded import Progress
+from tandem.retrieval.embedding import TextEmbedder, load_embedder
 from tandem.retrieval.index import Index
 from tandem.retrieval.retriever import Retriever
 from tandem.retrieval.scoring import Scorer, load_scorer

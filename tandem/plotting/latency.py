@@ -11,9 +11,9 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
-from tandem.evaluation.checks import rows_of
-from tandem.evaluation.records import Cell, Setting, floors_text
-from tandem.evaluation.rows import Row
+from tandem.evaluation.latency.checks import rows_of
+from tandem.evaluation.latency.records import Cell, Setting, floors_text
+from tandem.evaluation.latency.rows import Row
 from tandem.plotting import save
 
 # Okabe and Ito's colours, told apart by the colour-blind; marker and dash say the same once more.

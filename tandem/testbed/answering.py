@@ -1,4 +1,4 @@
-"""The systems of `tandem.evaluation.systems` on running actors: one question each, and a record of what was seen.
+"""The systems of DRAGON 7.2 and Tandem's own on running actors: one question each, and a record of what was seen.
 
 Every kind is a few lines on the same parts: a stream, texts and caches of the cloud, whole sequences. Knows a running
 cluster and the clock; nothing of links or grids.
@@ -17,9 +17,9 @@ from typing import Any, assert_never
 from tandem.aggregation.codec import make_codec
 from tandem.api import Tandem
 from tandem.errors import QueryError
-from tandem.evaluation.records import Record, Setting
-from tandem.evaluation.sequences import Written, likelier
-from tandem.evaluation.systems import System
+from tandem.evaluation.latency.records import Record, Setting
+from tandem.evaluation.latency.sequences import Written, likelier
+from tandem.evaluation.latency.systems import System
 from tandem.events import DoneEvent, Event, SessionStatistics, TokenEvent
 from tandem.side import SIDES, Side
 

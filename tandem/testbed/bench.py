@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from tandem.config import Config
-from tandem.evaluation.plan import CellPlan, Plan, estimated_s
-from tandem.evaluation.predictions import Prediction, Predictor, eq9
-from tandem.evaluation.records import Cell, Record, Setting, append_cell, latest, read_cells
-from tandem.evaluation.systems import MIRROR, System
+from tandem.evaluation.latency.plan import CellPlan, Plan, estimated_s
+from tandem.evaluation.latency.predictions import Prediction, Predictor, eq9
+from tandem.evaluation.latency.records import Cell, Record, Setting, append_cell, latest, read_cells
+from tandem.evaluation.latency.systems import MIRROR, System
 from tandem.netlab import NetLab, Shape
 from tandem.side import SIDES, Side
 from tandem.testbed.answering import Asker

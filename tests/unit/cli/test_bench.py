@@ -12,7 +12,7 @@ from tandem.cli import bench, main
 from tandem.cli.parser import parser
 from tandem.config import Config
 from tandem.errors import NetLabError
-from tandem.evaluation.plan import Plan, full_cells
+from tandem.evaluation.latency.plan import Plan, full_cells
 from tandem.netlab import tools
 
 pytest.importorskip("matplotlib", reason="plots need the extra [plot]")

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from tandem.errors import TandemError
-from tandem.evaluation.records import Cell
-from tandem.evaluation.systems import SYSTEMS
-from tests.unit.evaluation.cells import SETTING, cell
+from tandem.evaluation.latency.records import Cell
+from tandem.evaluation.latency.systems import SYSTEMS
+from tests.unit.evaluation.latency.cells import SETTING, cell
 
 pytest.importorskip("matplotlib", reason="plots need the extra [plot]")
 

@@ -12,8 +12,8 @@ import pytest
 from tandem.aggregation.codec import make_codec
 from tandem.config import Config
 from tandem.errors import QueryError
-from tandem.evaluation.records import Setting
-from tandem.evaluation.systems import BY_NAME, SYSTEMS
+from tandem.evaluation.latency.records import Setting
+from tandem.evaluation.latency.systems import BY_NAME, SYSTEMS
 from tandem.events import Answer, DoneEvent, SessionStatistics, TokenEvent
 from tandem.side import Side
 from tandem.testbed import answering

@@ -11,17 +11,17 @@ from typing import Any
 import pytest
 
 from tandem.config import Config
-from tandem.evaluation.plan import FLOORS_S, CellPlan, Plan
-from tandem.evaluation.predictions import Prediction
-from tandem.evaluation.records import Cell, Record, Setting, read_cells
-from tandem.evaluation.systems import System, chosen
+from tandem.evaluation.latency.plan import FLOORS_S, CellPlan, Plan
+from tandem.evaluation.latency.predictions import Prediction
+from tandem.evaluation.latency.records import Cell, Record, Setting, read_cells
+from tandem.evaluation.latency.systems import System, chosen
 from tandem.netlab import Shape
 from tandem.netlab.lab import Counters
 from tandem.side import Side
 from tandem.testbed import bench
 from tandem.testbed.bench import Bench, config_of
 from tandem.testbed.wire import Packet
-from tests.unit.evaluation.cells import TOKENS, record
+from tests.unit.evaluation.latency.cells import TOKENS, record
 
 SETTING = Setting(data_plane="socket", floors_s=FLOORS_S, rtt_s=0.0, temperature=0.0, max_new_tokens=48)
 SYSTEMS = chosen(["CRCG/device", "Tandem/mirror"])

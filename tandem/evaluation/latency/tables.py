@@ -8,10 +8,10 @@ from math import isfinite
 from statistics import median
 from typing import Any
 
-from tandem.evaluation.checks import checks_of, rows_of
-from tandem.evaluation.records import Cell
-from tandem.evaluation.rows import Row
-from tandem.evaluation.systems import DEVICE_ONLY, TOKEN_WISE
+from tandem.evaluation.latency.checks import checks_of, rows_of
+from tandem.evaluation.latency.records import Cell
+from tandem.evaluation.latency.rows import Row
+from tandem.evaluation.latency.systems import DEVICE_ONLY, TOKEN_WISE
 from tandem.side import SIDES
 
 HEAD = (

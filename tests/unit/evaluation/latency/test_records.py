@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from tandem.errors import TandemError
-from tandem.evaluation.records import Cell, append_cell, latest, read_cells
+from tandem.evaluation.latency.records import Cell, append_cell, latest, read_cells
 from tandem.side import Side
-from tests.unit.evaluation.cells import SETTING, cell, record
+from tests.unit.evaluation.latency.cells import SETTING, cell, record
 
 
 def test_times_of_a_record() -> None:

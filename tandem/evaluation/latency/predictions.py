@@ -13,8 +13,8 @@ from math import nan
 from typing import TYPE_CHECKING
 
 from tandem.config import Config
-from tandem.evaluation.records import Setting
-from tandem.evaluation.systems import TOKEN_WISE, System
+from tandem.evaluation.latency.records import Setting
+from tandem.evaluation.latency.systems import TOKEN_WISE, System
 from tandem.events import TokenEvent
 from tandem.protocol.spec import SessionSpec
 from tandem.query import spec_of

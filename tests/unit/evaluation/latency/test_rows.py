@@ -7,9 +7,9 @@ from math import isnan
 
 import pytest
 
-from tandem.evaluation.rows import num_wrong, pace_s, row_of
+from tandem.evaluation.latency.rows import num_wrong, pace_s, row_of
 from tandem.side import Side
-from tests.unit.evaluation.cells import TOKENS, cell, record
+from tests.unit.evaluation.latency.cells import TOKENS, cell, record
 
 
 def test_the_pace_of_a_run_is_over_all_its_gaps() -> None:

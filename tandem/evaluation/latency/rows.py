@@ -1,6 +1,6 @@
 """One system in one cell as a line of a table: medians over runs, and sums a token.
 
-Knows records and no thresholds; what must hold is in `tandem.evaluation.checks`.
+Knows records and no thresholds; what must hold is in `tandem.evaluation.latency.checks`.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from math import isfinite, nan
 from statistics import fmean, median, quantiles
 
-from tandem.evaluation.records import Cell, Record
-from tandem.evaluation.systems import BY_NAME
+from tandem.evaluation.latency.records import Cell, Record
+from tandem.evaluation.latency.systems import BY_NAME
 from tandem.side import SIDES, Side
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tandem.aggregation.codec import make_codec
-from tandem.evaluation.sequences import Written, likelier, log_probability
+from tandem.evaluation.latency.sequences import Written, likelier, log_probability
 from tandem.side import Side
 
 CODEC = make_codec("top_p", p=1.0)

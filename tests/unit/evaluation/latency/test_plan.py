@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from tandem.errors import TandemError
-from tandem.evaluation.plan import FLOORS_S, Plan, chosen_cells, estimated_s, full_cells
-from tandem.evaluation.records import Setting
-from tandem.evaluation.systems import BY_NAME, SYSTEMS, TOKEN_WISE, System, chosen
+from tandem.evaluation.latency.plan import FLOORS_S, Plan, chosen_cells, estimated_s, full_cells
+from tandem.evaluation.latency.records import Setting
+from tandem.evaluation.latency.systems import BY_NAME, SYSTEMS, TOKEN_WISE, System, chosen
 
 PLAN = Plan(cells=full_cells(48), runs=5, questions=("a", "b", "c"))
 

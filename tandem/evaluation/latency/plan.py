@@ -9,8 +9,16 @@ from math import isfinite
 from typing import Any
 
 from tandem.errors import TandemError
-from tandem.evaluation.records import DataPlane, Setting
-from tandem.evaluation.systems import BY_NAME, CLOUD_ONLY, DEVICE_ONLY, MIRROR, SYSTEMS, TOKEN_WISE, System
+from tandem.evaluation.latency.records import DataPlane, Setting
+from tandem.evaluation.latency.systems import (
+    BY_NAME,
+    CLOUD_ONLY,
+    DEVICE_ONLY,
+    MIRROR,
+    SYSTEMS,
+    TOKEN_WISE,
+    System,
+)
 
 FLOORS_S = (0.060, 0.025)
 """Least decode times, device and cloud: what stands for slower hardware where both share one machine."""

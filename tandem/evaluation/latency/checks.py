@@ -10,9 +10,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite
 
-from tandem.evaluation.records import Cell
-from tandem.evaluation.rows import Row, row_of
-from tandem.evaluation.systems import BY_NAME, CLOUD_ONLY, DEVICE_ONLY, MIRROR, TOKEN_WISE
+from tandem.evaluation.latency.records import Cell
+from tandem.evaluation.latency.rows import Row, row_of
+from tandem.evaluation.latency.systems import BY_NAME, CLOUD_ONLY, DEVICE_ONLY, MIRROR, TOKEN_WISE
 from tandem.side import SIDES, Side
 
 OVERHEAD_AT_0, OVERHEAD_AT_100_MS = 1.10, 1.25
