@@ -138,4 +138,5 @@ def test_given_texts_follow_scored_as_those_of_an_index(retriever: Retriever) ->
     assert [hit.document.page_content for hit in both[3:]] == texts
     assert [hit.score for hit in both[3:]] == pytest.approx([hit.score for hit in reversed(found)])
     assert [hit.id for hit in retriever.search(query, 0, texts)] == ["given-1", "given-2", "given-3"]
-    assert retriever.search(query, 0) == []
+    with pytest.raises(RetrievalError, match="k is 0"):
+        retriever.search(query, 0)
