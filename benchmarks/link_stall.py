@@ -6,6 +6,9 @@ committed token, bytes and frames that were sent again, resyncs, and whether the
 without a stall. And of undisturbed answers: bytes and CPU of the draft queues for each message, and the round trip that
 the sides measure beside that of ping (half the difference is what a hop takes beyond the link).
 
+Bytes for each message: on the `socket` plane all that its connection carries; on the `ray` plane what Ray's connections
+carry beyond what they do on the `socket` plane for the same questions. Exit code 1 if a token is another.
+
 Prediction: the socket plane opens a new connection every 0.5 s while the peer is silent, so the next token comes within
 0.5 s and three round trips of the return. TCP's own timer doubles from 0.2 s (RFC 6298), so the ray plane, which keeps
 Ray's connections, waits for up to as long again as the stall lasted.
@@ -21,6 +24,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -82,8 +86,13 @@ def stalled(tandem: Tandem, lab: NetLab, question: str, stall_s: float, wanted: 
     }
 
 
-def hops(tandem: Tandem, lab: NetLab, questions: list[str], folder: str) -> tuple[dict[str, Any], list[int]]:
-    """What messages cost while nothing is wrong, and the tokens of the first answer."""
+def hops(
+    tandem: Tandem, lab: NetLab, questions: list[str], folder: str, rays_own_bytes: float
+) -> tuple[dict[str, Any], list[int]]:
+    """What messages cost while nothing is wrong, and the tokens of the first answer.
+
+    rays_own_bytes: of Ray's connections while the same was asked over the socket plane.
+    """
     path, ping = Path(folder) / "link.pcap", Ping(lab)
     before = _queues(tandem)
     with capturing(lab, path, Side.DEVICE, packet_bytes=HEADER_BYTES):
@@ -94,19 +103,30 @@ def hops(tandem: Tandem, lab: NetLab, questions: list[str], folder: str) -> tupl
         replies = ping.stop()
     after = _queues(tandem)
     used = {name: after[name] - value for name, value in before.items()}
-    port = "data" if tandem.config.link.data_plane == "socket" else "ray"
     wire = Wire(read_packets(path, lab.address(Side.DEVICE), DATA_PORT)).of(begun_s, ended_s, ended_s)
     rtts_s = [event.rtt_s for answer in answers for event in answer.tokens if event.rtt_s == event.rtt_s]
     num_messages = used["device writes"] + used["cloud writes"]
     found = {
         "num_messages": num_messages,
-        "bytes_per_message": sum(wire[side][port] for side in SIDES) / num_messages,
+        "ray_bytes": sum(wire[side]["ray"] for side in SIDES),
+        "bytes_per_message": plane_bytes(wire, tandem.config.link.data_plane, rays_own_bytes) / num_messages,
         "cpu_ms_per_message": 1e3 * (used["device cpu_s"] + used["cloud cpu_s"]) / num_messages,
         "rtt_ms": summary([1e3 * rtt_s for rtt_s in rtts_s]),
         "ping_ms": 1e3 * median(reply.rtt_s for reply in replies),
     }
     found["hop_ms_beyond_link"] = (found["rtt_ms"]["p50"] - found["ping_ms"]) / 2
     return found, list(answers[0].token_ids)
+
+
+def plane_bytes(wire: Mapping[str, Mapping[str, int]], plane: str, rays_own_bytes: float) -> float:
+    """What a data plane's messages put on the link, both ways together. wire: bytes by sender and port.
+
+    Opening queries, events and Ray's background cross Ray's connections on either plane, so what they carried with the
+    socket plane is not the messages'.
+    """
+    if plane == "socket":
+        return sum(wire[side]["data"] for side in SIDES)
+    return sum(wire[side]["ray"] for side in SIDES) - rays_own_bytes
 
 
 def _queues(tandem: Tandem) -> dict[str, float]:
@@ -120,18 +140,21 @@ def _queues(tandem: Tandem) -> dict[str, float]:
     return found
 
 
-def measure(lab: NetLab, stalls_s: tuple[float, ...], runs: int, num_questions: int) -> None:
-    """In the device's host: both planes, one after the other."""
+def measure(lab: NetLab, stalls_s: tuple[float, ...], runs: int, num_questions: int) -> bool:
+    """In the device's host: both planes, one after the other. Whether no stall changed a token."""
     questions = [each.question for each in read_questions()][:num_questions]
     result: dict[str, Any] = {"rtt_s": RTT_S, "floors_s": [0.06, 0.025], "planes": {}}
     cores = os.sched_getaffinity(0)
+    rays_own_bytes = 0.0
     for plane in PLANES:
         os.sched_setaffinity(0, cores)
         config = Config.load(None, [f"link.data_plane={plane}", "link.on_peer_loss=wait", *FLOORS])
         lab.shape(Shape(rtt_s=RTT_S))
         with launch(lab, config) as tandem, tempfile.TemporaryDirectory() as folder:
             tandem.query(questions[0], seed=0)
-            undisturbed, wanted = hops(tandem, lab, questions, folder)
+            undisturbed, wanted = hops(tandem, lab, questions, folder, rays_own_bytes)
+            if plane == "socket":
+                rays_own_bytes = undisturbed["ray_bytes"]
             print(f"{plane:6}  {undisturbed['bytes_per_message']:.0f} bytes and "
                   f"{undisturbed['cpu_ms_per_message']:.2f} ms CPU a message; a hop takes "
                   f"{undisturbed['hop_ms_beyond_link']:.2f} ms beyond the link", flush=True)  # fmt: skip
@@ -142,6 +165,7 @@ def measure(lab: NetLab, stalls_s: tuple[float, ...], runs: int, num_questions: 
                     print(f"{plane:6}  {_told(rows[-1])}", flush=True)
             result["planes"][plane] = {"undisturbed": undisturbed, "stalls": rows}
     finish(result)
+    return all(row["same_tokens"] for plane in result["planes"].values() for row in plane["stalls"])
 
 
 def _told(row: dict[str, Any]) -> str:
@@ -166,8 +190,7 @@ def main() -> None:
     if arguments.smoke:
         stalls_s, runs, num_questions = STALLS_S[:1], 1, 1
     if arguments.within:
-        measure(NetLab(arguments.within), stalls_s, runs, num_questions)
-        return
+        sys.exit(0 if measure(NetLab(arguments.within), stalls_s, runs, num_questions) else 1)
     print(
         f"prediction: socket within {0.5 + 3 * RTT_S:g} s of the return; ray up to as long as the stall lasted"
     )

@@ -11,6 +11,8 @@ import math
 import os
 from argparse import Namespace
 from collections.abc import Sequence
+from dataclasses import asdict
+from hashlib import sha256
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -62,12 +64,14 @@ def _run(args: Namespace, action: str, max_new_tokens: int) -> int:
     """Raises TandemError; of network and cluster nothing is left in any case, of what was measured every cell."""
     progress = Progress()
     config = settings(args, (), progress)
-    plan, folder = _plan(args, config, max_new_tokens), _folder(args.out)
+    plan, folder = _plan(args, config, max_new_tokens), outputs.check_folder("--out", args.out, NAMES)
     if args.within is not None:
         return _measure(NetLab(args.within), config, plan, folder, progress)
     from tandem.testbed.inside import inside
+    from tandem.testbed.pcap import check_dpkt
 
     tools.require()
+    check_dpkt()
     for program in ("ping", "taskset", "tcpdump"):
         tools.located(program)
     lab = NetLab(f"bench-{os.getpid()}")
@@ -94,6 +98,7 @@ def _plan(args: Namespace, config: Config, max_new_tokens: int) -> Plan:
         runs=runs,
         questions=tuple(questions[:num_questions]),
         kv_store=(config.device.kv_store, config.cloud.kv_store),
+        settings=sha256(repr(config).encode()).hexdigest()[:16],
     )
 
 
@@ -141,20 +146,6 @@ def _floors(text: str) -> tuple[float, float] | None:
     return device_s, cloud_s
 
 
-def _folder(given: str) -> Path:
-    folder = Path(given)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise TandemError(
-            f"--out needs a folder to write into, but {given!r} cannot be made ({error.strerror}); choose another."
-        ) from None
-    for name in NAMES:
-        outputs.check_file("--out", str(folder / name))
-    outputs.check_plot("--out", str(folder / "latency.png"))
-    return folder
-
-
 def _again(args: Namespace, action: str) -> list[str]:
     """The command line of the inner process."""
     lists = {
@@ -189,17 +180,17 @@ def _measure(lab: NetLab, config: Config, plan: Plan, folder: Path, progress: Pr
 
     predictor = Predictor(lambda: local_pair(config), config, plan.questions)
     cells = Bench(lab, config, plan, folder, predictor, progress).run()
-    return _report(cells, folder, progress)
+    return _report(cells, config, folder, progress)
 
 
-def _report(cells: Sequence[Cell], folder: Path, progress: Progress) -> int:
+def _report(cells: Sequence[Cell], config: Config, folder: Path, progress: Progress) -> int:
     from tandem.evaluation.latency.tables import text_of, values_of
     from tandem.plotting.latency import FIRST, TOKEN, plot_latency
 
     text = text_of(cells)
     print(text)
     outputs.write_text("--out", folder / "table.txt", text + "\n")
-    results = {"cells": values_of(cells), "environment": environment()}
+    results = {"cells": values_of(cells), "settings": asdict(config), "environment": environment()}
     outputs.write_text("--out", folder / "results.json", json.dumps(plain(results), indent=1) + "\n")
     plot_latency(cells, folder / "latency.png", TOKEN)
     plot_latency(cells, folder / "ttft.png", FIRST)

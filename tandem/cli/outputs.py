@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 from tandem.errors import TandemError
@@ -24,6 +25,24 @@ def check_file(option: str, given: str) -> Path:
             f"{option} needs a file that may be written, but {given!r} may not; choose another."
         )
     return path
+
+
+def check_folder(option: str, given: str, names: Sequence[str]) -> Path:
+    """The folder to write files and plots of these names into, made if it is not there.
+
+    Raises TandemError if nothing can be written there.
+    """
+    folder = Path(given)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise TandemError(
+            f"{option} needs a folder to write into, but {given!r} cannot be made ({error.strerror}); choose another."
+        ) from None
+    for name in names:
+        is_plot = Path(name).suffix in KINDS
+        (check_plot if is_plot else check_file)(option, str(folder / name))
+    return folder
 
 
 def check_plot(option: str, given: str) -> Path:

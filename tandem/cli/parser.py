@@ -293,9 +293,9 @@ def _bench(commands: Any) -> None:
         )
         command.add_argument(
             "--out",
-            default="bench",
+            default=f"bench/{name}",
             metavar="DIR",
-            help="where the files go (default: the folder bench); what was measured there already stays",
+            help=f"where the files go (default: the folder bench/{name}); what was measured there already stays",
         )
         command.add_argument("--smoke", action="store_true", help="one run of one question at 100 ms")
         command.add_argument("--within", metavar="NAME", help=argparse.SUPPRESS)  # the network, up already

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 from tandem.cli import outputs
 from tandem.cli.terminal import Progress, plain, print_json, settings
 from tandem.config import Config
-from tandem.errors import TandemError
 from tandem.netlab import NetLab, Trace, bundled, bundled_names, read_trace, tools
 
 if TYPE_CHECKING:
@@ -32,7 +31,7 @@ def run(args: Namespace) -> int:
     tools.require()
     for program in ("ping", "taskset"):
         tools.located(program)
-    folder = _folder(args.out)
+    folder = outputs.check_folder("--out", args.out, NAMES)
     if args.within is not None:
         return _play(args, NetLab(args.within), config, trace, questions, folder, progress)
     from tandem.testbed.inside import inside
@@ -59,21 +58,6 @@ def _questions(given: str | None) -> list[str]:
     return questions_of(None if given is None else Path(given))
 
 
-def _folder(given: str) -> Path:
-    """The folder to write into, made if it is not there. Raises TandemError if nothing can be written there."""
-    folder = Path(given)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise TandemError(
-            f"--out needs a folder to write into, but {given!r} cannot be made ({error.strerror}); choose another."
-        ) from None
-    for name in NAMES:
-        outputs.check_file("--out", str(folder / name))
-    outputs.check_plot("--out", str(folder / NAMES[-1]))
-    return folder
-
-
 def _again(args: Namespace) -> list[str]:
     """The command line of the inner process."""
     options = {
@@ -97,20 +81,22 @@ def _play(
     folder: Path,
     progress: Progress,
 ) -> int:
-    """In the device's host. What was seen is written also if it ends early."""
+    """In the device's host. What was seen is written also if it ends early, and before the cluster stops: that may
+    take longer than the outer process waits for an end.
+    """
     from tandem.testbed.cluster import launch
     from tandem.testbed.records import Replay
     from tandem.testbed.replay import Replayer
     from tandem.testbed.report import as_dict, table
 
     replay = Replay(trace=trace)
-    try:
-        with launch(lab, config, progress) as tandem:
+    with launch(lab, config, progress) as tandem:
+        try:
             Replayer(tandem, lab, replay, progress).run(questions)
-    finally:
-        if replay.asked:
-            _write(replay, config, folder)
-            progress(f"files: {', '.join(str(folder / name) for name in NAMES)}")
+        finally:
+            if replay.asked:
+                _write(replay, config, folder)
+                progress(f"files: {', '.join(str(folder / name) for name in NAMES)}")
     if args.json:
         print_json(as_dict(replay, config))
     else:

@@ -8,10 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from tandem.protocol.drafting import JOINT
 from tandem.retrieval.retriever import Hit, Retriever
 from tandem.side import SIDES, Side
+
+if TYPE_CHECKING:
+    from tandem.retrieval.langchain import StoreRetriever
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -56,7 +60,7 @@ class Found:
 
 
 def search(
-    retrievers: Mapping[Side, Retriever],
+    retrievers: Mapping[Side, Retriever | StoreRetriever],
     query: str,
     most: Counts,
     *,
@@ -89,5 +93,5 @@ def search(
     return Found(texts, ranked, is_halved, estimate)
 
 
-def _hits(retriever: Retriever, query: str, count: int) -> list[Hit]:
+def _hits(retriever: Retriever | StoreRetriever, query: str, count: int) -> list[Hit]:
     return retriever.search(query, count) if count else []

@@ -7,9 +7,10 @@ documents, models and codec alone. Knows nothing of Ray.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from random import Random
+from typing import TYPE_CHECKING
 
 from tandem.aggregation.codec import Codec
 from tandem.generation.detokenizer import Detokenizer, StopRule
@@ -24,12 +25,20 @@ from tandem.side import SIDES, Side
 from tandem.simulation.link import Link
 from tandem.simulation.virtual import Outcome, VirtualRun
 
+if TYPE_CHECKING:
+    from tandem.retrieval.langchain import StoreRetriever
+
 
 class LocalSide:
     """One side's retriever and model, called directly. Implements `tandem.simulation.virtual.Reader`."""
 
     def __init__(
-        self, engine: Engine, retriever: Retriever, codec: Codec, temperature: float, key: str
+        self,
+        engine: Engine,
+        retriever: Retriever | StoreRetriever,
+        codec: Codec,
+        temperature: float,
+        key: str,
     ) -> None:
         """`key` names this side's session in the engine, which both sides may share."""
         self._engine, self._retriever, self._codec = engine, retriever, codec
@@ -70,7 +79,12 @@ class LocalPair:
     As in the running system, the profilers live on from answer to answer.
     """
 
-    def __init__(self, engines: dict[Side, Engine], retrievers: dict[Side, Retriever], codec: Codec) -> None:
+    def __init__(
+        self,
+        engines: Mapping[Side, Engine],
+        retrievers: Mapping[Side, Retriever | StoreRetriever],
+        codec: Codec,
+    ) -> None:
         self.engines, self.retrievers, self.codec = engines, retrievers, codec
         self._detokenizer = Detokenizer(engines[Side.DEVICE].tokenizer_json)
         self._profilers = {side: ProfilerHost(side) for side in SIDES}

@@ -148,7 +148,7 @@ def _answer(sides: Sides, method: Method, counts: Counts, found: Found, spec: Se
         cloud_documents=used[Side.CLOUD],
         weight_interval=spec.weight_interval if method.is_dynamic else 0,
     )
-    pair = LocalPair(dict(sides.engines), dict(sides.retrievers), sides.codec)
+    pair = LocalPair(sides.engines, sides.retrievers, sides.codec)
     return pair.answer(spec)[0]
 
 

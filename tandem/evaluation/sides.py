@@ -9,12 +9,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tokenizers import Tokenizer
 
 from tandem.aggregation.codec import Codec, make_codec
 from tandem.config import Config, SideConfig
-from tandem.corpora.indexes import cache_folder, open_index
+from tandem.corpora.indexes import cache_folder, open_retriever
 from tandem.errors import EvaluationError
 from tandem.generation.engine import Engine
 from tandem.reader import model_path
@@ -26,6 +27,9 @@ from tandem.retrieval.retriever import Retriever
 from tandem.retrieval.scoring import Scorer, load_scorer
 from tandem.side import SIDES, Side
 
+if TYPE_CHECKING:
+    from tandem.retrieval.langchain import StoreRetriever
+
 Say = Callable[[str], object]
 
 
@@ -34,7 +38,7 @@ class Sides:
     """Both sides, ready to be asked."""
 
     engines: Mapping[Side, Engine]  # one object for both where the settings are equal
-    retrievers: Mapping[Side, Retriever]
+    retrievers: Mapping[Side, Retriever | StoreRetriever]
     codec: Codec
     is_halved: bool  # both have halves of what one corpus gives
 
@@ -53,10 +57,9 @@ def load(
     embedder = load_embedder(config.retrieval.embedder, num_threads=config.device.num_threads)
     scorer = load_scorer(config.weights.scorer)
     if documents is None:
-        retrievers = {side: Retriever(open_index(side, config, embedder), embedder, scorer) for side in SIDES}
+        retrievers = {side: open_retriever(side, config, embedder, scorer) for side in SIDES}
     else:
-        shared = _shared(documents, config, embedder, scorer, say, progress)
-        retrievers = dict.fromkeys(SIDES, shared)
+        retrievers = dict.fromkeys(SIDES, _shared(documents, config, embedder, scorer, say, progress))
     engines = load_engines(config, say)
     return Sides(engines, retrievers, make_codec(config.codec.name, p=config.codec.p), documents is not None)
 

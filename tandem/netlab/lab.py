@@ -148,9 +148,10 @@ class NetLab:
 
     @contextlib.contextmanager
     def while_up(self, shape: Shape = Shape()) -> Iterator[State]:  # noqa: B008 - it is frozen
-        """`up`, and `down` however the block ends."""
+        """`up`, and `down` however the block ends; a network that `up` refuses to build is not ours to remove."""
+        state = self.up(shape)
         try:
-            yield self.up(shape)
+            yield state
         finally:
             if self.is_known():
                 self.down()
@@ -161,7 +162,7 @@ class NetLab:
         """Changes the link at once; packets that are on the way keep the time that they were given."""
         state = self._state()
         self._apply(state, shape)
-        self._store.write(replace(state, shape=shape))
+        self._store.rewrite(replace(state, shape=shape))
 
     def _apply(self, state: State, shape: Shape) -> None:
         if state.kind == "host":

@@ -77,6 +77,21 @@ class Store:
         draft.write_text(json.dumps({"version": _VERSION, **asdict(state)}, indent=2) + "\n", "utf-8")
         draft.replace(file)
 
+    def rewrite(self, state: State) -> None:
+        """As `write`, for a network that another process may remove meanwhile: a note that is gone does not come back.
+
+        NetLabError then, and where it cannot be written.
+        """
+        try:
+            if not self._file(state.name).exists():
+                raise FileNotFoundError("it is there no more")
+            self.write(state)
+        except OSError as error:
+            raise NetLabError(
+                f"The note of {state.name!r} must stay while its network is changed, but it could not be written "
+                f"({error.strerror or error}); see `tandem netlab status`."
+            ) from error
+
     def forget(self, name: str) -> None:
         """Removes everything that was noted of a network."""
         self._file(name).unlink(missing_ok=True)

@@ -67,6 +67,7 @@ class Asker:
             num_accepted=_accepted(system, statistics),
             expected_acceptance=_expected(system, statistics),
             num_forwards=used.num_forwards,
+            num_abandoned=used.num_abandoned,
             decode_s=used.decode_s,
             waited_s=waited_s(answered.committed_s, used) if system.kind == "together" else nan,
             cpu_s=used.cpu_s,
@@ -201,6 +202,7 @@ class _Counters:
     """What the actors have done so far."""
 
     num_forwards: dict[str, int]
+    num_abandoned: dict[str, int]
     decode_s: dict[str, float]
     cpu_s: dict[str, float]  # by actor
     num_messages: dict[str, int]  # between the draft queues, by sender
@@ -213,6 +215,7 @@ class _Counters:
         links = {str(side): actors[f"{side}/draft_queue"]["links"] for side in SIDES}
         return cls(
             num_forwards={side: round(extra["num_forwards"]) for side, extra in decoders.items()},
+            num_abandoned={side: round(extra["num_abandoned"]) for side, extra in decoders.items()},
             decode_s={side: extra["decode_s"] for side, extra in decoders.items()},
             cpu_s={name: actor["cpu_s"] for name, actor in actors.items()},
             num_messages={
@@ -225,6 +228,7 @@ class _Counters:
         """What came on top."""
         return _Counters(
             num_forwards=_minus(self.num_forwards, before.num_forwards),
+            num_abandoned=_minus(self.num_abandoned, before.num_abandoned),
             decode_s=_minus(self.decode_s, before.decode_s),
             cpu_s=_minus(self.cpu_s, before.cpu_s),
             num_messages=_minus(self.num_messages, before.num_messages),

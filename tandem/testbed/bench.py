@@ -126,14 +126,16 @@ class Bench:
         for system in cell.systems:  # not measured: connections, caches of the processor, moving averages
             asker.ask(system, setting, self._plan.questions[0], 0, -1)
         ping = Ping(self._lab)
-        with capturing(self._lab, self._capture, Side.DEVICE, packet_bytes=HEADER_BYTES):
-            ping.start()
-            try:
-                records = list(self._asked(asker, cell))
-            finally:
-                replies = ping.stop()
-        wire = Wire(read_packets(self._capture, self._lab.address(Side.DEVICE), DATA_PORT))
-        self._capture.unlink()
+        try:
+            with capturing(self._lab, self._capture, Side.DEVICE, packet_bytes=HEADER_BYTES):
+                ping.start()
+                try:
+                    records = list(self._asked(asker, cell))
+                finally:
+                    replies = ping.stop()
+            wire = Wire(read_packets(self._capture, self._lab.address(Side.DEVICE), DATA_PORT))
+        finally:
+            self._capture.unlink(missing_ok=True)
         return Cell(
             setting=setting,
             plan=self._plan.of(cell),

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from importlib.util import find_spec
 from pathlib import Path
 from socket import inet_ntoa
 from typing import Any, NamedTuple
@@ -16,6 +15,7 @@ from typing import Any, NamedTuple
 from tandem.aggregation.codec import TopP
 from tandem.errors import NetLabError
 from tandem.messages import Draft, LinkFrame, Resync, Verdict, decode
+from tandem.testbed.pcap import reading
 from tandem.transport.framing import FrameSplitter
 from tandem.transport.handshake import MAGIC
 from tandem.wire import write_varint
@@ -80,10 +80,6 @@ class Capture:
         to = sum(stream.wire_bytes for stream in self.streams if stream.flow.target_port == port)
         return to, sum(stream.wire_bytes for stream in self.streams if stream.flow.source_port == port)
 
-    def flows_to(self, port: int) -> list[Flow]:
-        """The connections that go to a TCP port."""
-        return list(dict.fromkeys(stream.flow for stream in self.streams if stream.flow.target_port == port))
-
     def holding(self, needle: bytes) -> list[Flow]:
         """The directions whose stream holds some bytes."""
         return [stream.flow for stream in self.streams if any(needle in piece for piece in stream.pieces())]
@@ -98,23 +94,16 @@ class Capture:
 
 
 def read_capture(path: Path) -> Capture:
-    """Reads a pcap file of Ethernet packets. Raises NetLabError without dpkt, or if it is no such file."""
-    if find_spec("dpkt") is None:
-        raise NetLabError("Reading packets needs dpkt, which is not installed; install tandem-rag[netlab].")
-    import dpkt  # type: ignore[import-untyped, unused-ignore]
-
+    """Reads a pcap file of Ethernet packets. Raises NetLabError as `reading` does."""
     capture = Capture()
     open_streams: dict[Flow, Stream] = {}
-    try:
-        with path.open("rb") as file:
-            for _, packet in dpkt.pcap.Reader(file):
-                capture.num_packets += 1
-                capture.wire_bytes += len(packet)
-                _add(capture, open_streams, packet, dpkt)
-    except (OSError, ValueError, dpkt.Error) as error:
-        raise NetLabError(
-            f"Captured packets stand in a pcap file, but {path} cannot be read: {error}"
-        ) from error
+    with reading(path) as packets:
+        import dpkt  # type: ignore[import-untyped, unused-ignore]
+
+        for _, packet in packets:
+            capture.num_packets += 1
+            capture.wire_bytes += len(packet)
+            _add(capture, open_streams, packet, dpkt)
     return capture
 
 

@@ -7,14 +7,14 @@ files and TCP ports; nothing of frames.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from socket import inet_aton
 from typing import Literal
 
-from tandem.errors import NetLabError
 from tandem.side import SIDES, Side
+from tandem.testbed.pcap import reading
 
 Port = Literal["data", "ray", "other"]
 """The data plane's connection, every other TCP connection, and what is not TCP."""
@@ -34,20 +34,13 @@ class Packet:
 
 
 def read_packets(path: Path, device: str, data_port: int) -> list[Packet]:
-    """All IPv4 packets of a pcap file, by time. device: its address. Raises NetLabError if it is no such file."""
-    import dpkt  # type: ignore[import-untyped, unused-ignore]
-
-    try:
-        with path.open("rb") as file:
-            found = list(_packets(dpkt.pcap.Reader(file), inet_aton(device), data_port))
-    except (OSError, ValueError, dpkt.Error) as error:
-        raise NetLabError(
-            f"Captured packets stand in a pcap file, but {path} cannot be read: {error}"
-        ) from error
+    """All IPv4 packets of a pcap file, by time. device: its address. Raises NetLabError as `reading` does."""
+    with reading(path) as packets:
+        found = list(_packets(packets, inet_aton(device), data_port))
     return sorted(found, key=lambda packet: packet.at_s)
 
 
-def _packets(reader: Iterator[tuple[float, bytes]], device: bytes, data_port: int) -> Iterator[Packet]:
+def _packets(reader: Iterable[tuple[float, bytes]], device: bytes, data_port: int) -> Iterator[Packet]:
     for at_s, packet in reader:
         if packet[12:14] != b"\x08\x00":
             continue

@@ -1,23 +1,12 @@
-"""What ping saw, reply by reply."""
+"""Pings of a given number and pace; `tandem.testbed.ping` reads what they say."""
 
 from __future__ import annotations
 
-import re
 import subprocess
-from dataclasses import dataclass
 
 from tandem.netlab.lab import NetLab
-
-_REPLY = re.compile(r"^\[(\d+\.\d+)\].*icmp_seq=(\d+) .*time=([\d.]+) ms", re.MULTILINE)
-
-
-@dataclass(frozen=True, slots=True)
-class Reply:
-    """One echo."""
-
-    sent_s: float  # by the clock of time.time()
-    number: int
-    rtt_s: float
+from tandem.testbed.ping import replies_in
+from tandem.testbed.records import Reply
 
 
 def start(lab: NetLab, count: int, interval_s: float, patience_s: float = 1.0) -> subprocess.Popen[str]:
@@ -27,11 +16,7 @@ def start(lab: NetLab, count: int, interval_s: float, patience_s: float = 1.0) -
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
 
 
-def finish(process: subprocess.Popen[str]) -> list[Reply]:
+def finish(process: subprocess.Popen[str]) -> tuple[Reply, ...]:
     """Waits for it and gives the replies in the order in which they were asked for."""
     output, _ = process.communicate(timeout=60)
-    found = []
-    for at, number, rtt_ms in _REPLY.findall(output):
-        rtt_s = float(rtt_ms) / 1e3
-        found.append(Reply(float(at) - rtt_s, int(number), rtt_s))
-    return sorted(found, key=lambda reply: reply.number)
+    return replies_in(output)

@@ -78,3 +78,19 @@ def test_an_interruption_leaves_nothing(tmp_path: Path, how: signal.Signals) -> 
         assert process.wait(timeout=60) == 128 + how
     assert traces_of("replay") == before
     assert not folders_left(folders)
+
+
+def test_an_interruption_loses_nothing_that_was_seen(tmp_path: Path) -> None:
+    """Also if stopping the cluster takes longer than the inner process has."""
+    with start(tmp_path) as process:
+        assert process.stderr is not None
+        for line in process.stderr:
+            if "Which game should Mira try?" in line:  # the first question was answered
+                break
+        os.kill(process.pid, signal.SIGINT)
+        assert process.wait(timeout=60) == 128 + signal.SIGINT
+    found = json.loads((tmp_path / "out" / "replay.json").read_text("utf-8"))
+    assert found["questions"][0]["question"] == "Which game should Mira try?"
+    assert found["questions"][0]["tokens"]
+    assert json.loads((tmp_path / "out" / "timeline.json").read_text("utf-8"))["tandem"]
+    assert (tmp_path / "out" / "replay.png").read_bytes().startswith(b"\x89PNG")

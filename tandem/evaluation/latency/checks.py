@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite
 
+from tandem.evaluation.latency.plan import TTFT_TOKENS
 from tandem.evaluation.latency.records import Cell
 from tandem.evaluation.latency.rows import Row, row_of
 from tandem.evaluation.latency.systems import BY_NAME, CLOUD_ONLY, DEVICE_ONLY, MIRROR, TOKEN_WISE
@@ -48,8 +49,13 @@ def rows_of(cell: Cell) -> dict[str, Row]:
 
 
 def checks_of(cell: Cell, cells: Sequence[Cell]) -> list[Check]:
-    """All promises for one setting. cells: all that were measured, for what compares two of them."""
+    """All promises for one setting. cells: all that were measured, for what compares two of them.
+
+    Where answers are as short as a benchmark of the first token asks for, nothing is said a token.
+    """
     rows = rows_of(cell)
+    if cell.setting.max_new_tokens <= TTFT_TOKENS:
+        return [*_same_tokens(rows), *_time_to_first(cell, rows)]
     has_floors = cell.setting.floors_s is not None
     found = [*_same_tokens(rows), *_time_to_first(cell, rows), *_forwards(cell, rows)]
     found += _bytes(cell, rows, cells)

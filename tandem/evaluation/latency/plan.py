@@ -48,6 +48,7 @@ class Plan:
     runs: int
     questions: tuple[str, ...]
     kv_store: tuple[str, str] = ("disk", "disk")  # where each side keeps caches of documents
+    settings: str = ""  # tells one configuration from another
 
     def of(self, cell: CellPlan) -> dict[str, Any]:
         """What tells whether a cell of an earlier benchmark is the same."""
@@ -56,6 +57,7 @@ class Plan:
             "runs": self.runs,
             "questions": len(self.questions),
             "kv_store": list(self.kv_store),
+            "settings": self.settings,
         }
 
     def clusters(self) -> list[list[CellPlan]]:

@@ -47,8 +47,9 @@ def floors_text(floors_s: tuple[float, float] | None) -> str:
 class Record:
     """One answered question.
 
-    Times are seconds since the person asked, by the clock of the device; of `CRCG/cloud` since the query was opened on
-    the cloud, by its clock. What is by side has the keys "device" and "cloud"; nan and None: not known.
+    Times are seconds since the query was opened on the device, by its clock, which is one call after the person asked;
+    of `CRCG/cloud` since it was opened on the cloud, by its clock; of DRCG and DRDG/SW, which do something before or
+    after, since the person asked. What is by side has the keys "device" and "cloud"; nan and None: not known.
     """
 
     system: str
@@ -62,7 +63,8 @@ class Record:
     num_forwards: dict[str, int] = field(
         default_factory=dict
     )  # of each side's decoder; abandoned ones are not in it
-    decode_s: dict[str, float] = field(default_factory=dict)  # what those took
+    num_abandoned: dict[str, int] = field(default_factory=dict)  # of unwanted drafts
+    decode_s: dict[str, float] = field(default_factory=dict)  # of the forwards
     waited_s: float = nan  # for the link: pairs that came later than the slower decoder takes
     cpu_s: dict[str, float] = field(default_factory=dict)  # by actor, "side/role"
     frame_bytes: dict[str, int] = field(
@@ -98,7 +100,8 @@ class Record:
 
     def lost_s(self, side: Side) -> float:
         """Decode time of drafts that were thrown away, which is what rollback costs: every committed token takes one
-        draft of this side, and the others take their share of `decode_s`.
+        draft of this side, and the others take their share of `decode_s`. At most: the wait for a decode floor ends
+        when the draft is no longer wanted, and counts whole here.
         """
         count = self.num_forwards.get(side, 0)
         if not count:
@@ -111,7 +114,7 @@ class Cell:
     """All that was measured in one setting."""
 
     setting: Setting
-    plan: dict[str, Any]  # systems, runs, questions: what must be the same to go on with an old file
+    plan: dict[str, Any]  # what must be the same to go on with an old file
     records: tuple[Record, ...]
     predicted_s: dict[str, float]  # a token, by system
     predicted_forwards: dict[str, dict[str, float]]  # a token, by system and side
@@ -126,7 +129,8 @@ class Cell:
 
     def to_json(self) -> str:
         """One line."""
-        return json.dumps(_plain({"format": FORMAT, **asdict(self)}))
+        exact = {"setting": asdict(self.setting)}  # compared when the benchmark goes on: not rounded
+        return json.dumps(_plain({"format": FORMAT, **asdict(self)}) | exact)
 
     @classmethod
     def from_json(cls, line: str) -> Cell:
@@ -170,8 +174,9 @@ def append_cell(path: Path, cell: Cell) -> None:
 
 
 def latest(cells: Iterable[Cell], setting: Setting, plan: Mapping[str, Any]) -> Cell | None:
-    """The last cell of a setting that was measured as planned."""
-    same = [cell for cell in cells if cell.setting == setting and cell.plan == dict(plan)]
+    """The last cell of a setting that was measured as planned; one that does not tell its settings counts as such."""
+    untold = {"settings": plan["settings"]}
+    same = [cell for cell in cells if cell.setting == setting and untold | cell.plan == dict(plan)]
     return same[-1] if same else None
 
 

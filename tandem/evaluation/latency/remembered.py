@@ -17,6 +17,7 @@ from tandem.side import SIDES
 if TYPE_CHECKING:
     from tandem.evaluation.local import LocalPair
     from tandem.generation.engine import Engine, Opened
+    from tandem.retrieval.langchain import StoreRetriever
     from tandem.retrieval.retriever import Retriever
 
 _Prompt = tuple[str, tuple[str, ...], int]
@@ -59,7 +60,7 @@ class RememberedEngine:
 class RememberedRetriever:
     """A `Retriever` as `LocalPair` uses it."""
 
-    def __init__(self, retriever: Retriever) -> None:
+    def __init__(self, retriever: Retriever | StoreRetriever) -> None:
         self.search = cache(retriever.search)
         self._relevance = cache(retriever.relevance)
 
@@ -70,23 +71,24 @@ class RememberedRetriever:
 
 def local_pair(config: Config) -> LocalPair:
     """Both sides of `config` in this process, each question computed once. Raises TandemError."""
-    from tandem.corpora.indexes import open_index
+    from tandem.corpora.indexes import open_retriever
     from tandem.evaluation.local import LocalPair
     from tandem.generation.engine import Engine
     from tandem.reader import model_path
-    from tandem.retrieval.embedding import Embedder
-    from tandem.retrieval.retriever import Retriever
+    from tandem.retrieval.embedding import load_embedder
+    from tandem.retrieval.scoring import load_scorer
 
     load = cache(
         lambda model, device, dtype: RememberedEngine(
             Engine.load(model, device=device, dtype=dtype, num_threads=1)
         )
     )
-    embedder = Embedder.load(config.retrieval.embedder, num_threads=1)
+    embedder = load_embedder(config.retrieval.embedder, num_threads=1)
+    scorer = load_scorer(config.weights.scorer, num_threads=1)
     engines, retrievers = {}, {}
     for side in SIDES:
         own = config.side(side)
         engines[side] = load(model_path(own.model), own.torch_device, own.dtype)
-        retrievers[side] = RememberedRetriever(Retriever(open_index(side, config, embedder), embedder))
+        retrievers[side] = RememberedRetriever(open_retriever(side, config, embedder, scorer))
     codec = make_codec(config.codec.name, p=config.codec.p)
     return LocalPair(cast(Any, engines), cast(Any, retrievers), codec)

@@ -30,6 +30,7 @@ class Row:
     acceptance: dict[str, float]
     expected_acceptance: dict[str, float]
     forwards_per_token: dict[str, float]
+    abandoned_per_token: dict[str, float]
     lost_s: dict[str, float]  # a token
     waited_s: float  # a token
     cpu_s: dict[str, float]  # a token, by side
@@ -41,11 +42,6 @@ class Row:
     frame_share: float  # of all bytes on TCP connections while somebody was asking
     num_resyncs: int
     num_wrong: int | None  # tokens that are not those of the synchronous run; None: they need not be
-
-    @property
-    def spread_s(self) -> float:
-        """Interquartile range of `token_s`."""
-        return self.token_s_p75 - self.token_s_p25
 
 
 def row_of(cell: Cell, system: str) -> Row:
@@ -71,6 +67,7 @@ def row_of(cell: Cell, system: str) -> Row:
         acceptance={side: _sum(records, "num_accepted", side) / num_tokens for side in SIDES},
         expected_acceptance={side: _mean(records, "expected_acceptance", side) for side in SIDES},
         forwards_per_token={side: _sum(records, "num_forwards", side) / num_tokens for side in SIDES},
+        abandoned_per_token={side: _sum(records, "num_abandoned", side) / num_tokens for side in SIDES},
         lost_s={side: sum(each.lost_s(side) for each in records) / num_tokens for side in SIDES},
         waited_s=sum(each.waited_s for each in records) / num_tokens,
         cpu_s={side: sum(s for actor, s in cpu_s.items() if actor.startswith(f"{side}/")) for side in SIDES},

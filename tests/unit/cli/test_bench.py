@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from argparse import Namespace
 from pathlib import Path
 from typing import Any
@@ -10,10 +11,12 @@ import pytest
 
 from tandem.cli import bench, main
 from tandem.cli.parser import parser
+from tandem.cli.terminal import Progress
 from tandem.config import Config
 from tandem.errors import NetLabError
 from tandem.evaluation.latency.plan import Plan, full_cells
 from tandem.netlab import tools
+from tests.unit.evaluation.latency.cells import cell
 
 pytest.importorskip("matplotlib", reason="plots need the extra [plot]")
 
@@ -28,6 +31,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
         return 0
 
     monkeypatch.setattr("tandem.testbed.inside.inside", inside)
+    monkeypatch.setattr("tandem.testbed.pcap.find_spec", lambda name: name)
     monkeypatch.setattr(tools, "require", lambda: None)
     monkeypatch.setattr(tools, "located", lambda name: name)
     return found
@@ -58,6 +62,27 @@ def test_options_name_a_part() -> None:
     assert {cell.setting.data_plane for cell in plan.cells} == {"ray"}
     assert [system.name for system in plan.cells[0].systems] == ["DRDG/TW", "Tandem/mirror"]
     assert (plan.runs, len(plan.questions)) == (2, 1)
+
+
+def test_what_was_measured_with_other_settings_is_not_taken() -> None:
+    def settings_of(*changes: str) -> str:
+        args = parser().parse_args(["bench", "latency"])
+        return bench._plan(args, Config.load(None, changes), 48).settings
+
+    assert settings_of() == settings_of() != settings_of("codec.p=0.9")
+
+
+def test_each_benchmark_has_its_own_folder() -> None:
+    assert {name: parser().parse_args(["bench", name]).out for name in ("latency", "ttft")} == {
+        "latency": "bench/latency",
+        "ttft": "bench/ttft",
+    }
+
+
+def test_the_results_hold_the_settings(tmp_path: Path) -> None:
+    config = Config.load(None, ["codec.p=0.9"])
+    assert bench._report([cell()], config, tmp_path, Progress(is_quiet=True)) == 0
+    assert json.loads((tmp_path / "results.json").read_text("utf-8"))["settings"]["codec"]["p"] == 0.9
 
 
 def test_smoke_is_one_question_at_one_round_trip() -> None:
@@ -112,6 +137,18 @@ def test_a_folder_that_cannot_be_made(tmp_path: Path, capsys: pytest.CaptureFixt
     (tmp_path / "file").write_text("")
     assert main(["bench", "latency", "--out", str(tmp_path / "file" / "out")]) == 1
     assert "--out needs a folder to write into" in capsys.readouterr().err
+
+
+def test_without_dpkt_nothing_is_measured(
+    monkeypatch: pytest.MonkeyPatch,
+    started: list[list[str]],
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+) -> None:
+    monkeypatch.setattr("tandem.testbed.pcap.find_spec", lambda name: None)
+    assert main(["bench", "latency", "--out", str(tmp_path)]) == 1
+    assert "needs dpkt, which is not installed; install tandem-rag[netlab]" in capsys.readouterr().err
+    assert started == []
 
 
 def test_without_root_it_says_so(

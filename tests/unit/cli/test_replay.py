@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
+from argparse import Namespace
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +13,12 @@ import pytest
 
 from tandem.cli import main
 from tandem.cli import replay as command
+from tandem.cli.terminal import Progress
+from tandem.config import Config
 from tandem.errors import NetLabError
-from tandem.netlab import Shape
+from tandem.netlab import NetLab, Shape
 from tandem.testbed import inside
+from tandem.testbed.records import Asked, Replay
 
 pytest.importorskip("matplotlib")
 
@@ -84,3 +90,36 @@ def test_without_root(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFix
     assert main(["replay", "5g"]) == 1
     assert "made by root alone" in capsys.readouterr().err
     assert not Path("replay").exists()
+
+
+def test_what_was_seen_is_written_before_the_cluster_stops(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Stopping may take longer than the inner process has."""
+    there_at_the_stop: list[bool] = []
+
+    @contextlib.contextmanager
+    def launch(*_: Any) -> Iterator[None]:
+        try:
+            yield
+        finally:
+            there_at_the_stop.extend((tmp_path / name).is_file() for name in command.NAMES)
+
+    class Interrupted:
+        def __init__(self, tandem: Any, lab: Any, into: Replay, progress: Any) -> None:
+            self._into = into
+
+        def run(self, questions: list[str]) -> None:
+            self._into.asked.append(Asked(questions[0], 1, 0.5))
+            self._into.took_s = 1.0
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("tandem.testbed.cluster.launch", launch)
+    monkeypatch.setattr("tandem.testbed.replay.Replayer", Interrupted)
+    args, progress = Namespace(json=False), Progress(is_quiet=True)
+    with pytest.raises(KeyboardInterrupt):
+        command._play(
+            args, NetLab("lab"), Config(), command.bundled("constant-100"), ["Why?"], tmp_path, progress
+        )
+    assert there_at_the_stop == [True] * 3
+    assert '"question": "Why?"' in (tmp_path / "replay.json").read_text("utf-8")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -157,3 +158,33 @@ def test_while_up_removes_it_however_the_block_ends(tmp_path: Path) -> None:
     with pytest.raises(ZeroDivisionError), lab(machine, tmp_path).while_up(SHAPE):
         _ = 1 // (len(machine.marks) - 2)
     assert machine.marks == {}
+
+
+def test_while_up_leaves_a_network_that_was_up_before(tmp_path: Path) -> None:
+    machine = Machine()
+    lab(machine, tmp_path).up(SHAPE)
+    with (
+        pytest.raises(NetLabError, match="'lab' is up already"),
+        lab(machine, tmp_path).while_up(),
+    ):
+        pass
+    assert lab(machine, tmp_path).is_up()
+    assert lab(machine, tmp_path).current_shape() == SHAPE
+
+
+def test_a_network_that_is_removed_while_it_is_shaped_stays_removed(tmp_path: Path) -> None:
+    machine = Machine()
+
+    def remove_meanwhile(command: Sequence[str]) -> str:
+        if "delay 100000us" in " ".join(command) and "tandem-lab-device" in machine.marks:
+            lab(machine, tmp_path).down()
+        return machine(command)
+
+    for others in (["lab"], ["lab", "two"]):  # with another network the folder of notes stays
+        for name in others:
+            lab(machine, tmp_path, name).up()
+        one = NetLab("lab", folder=tmp_path / "tandem" / "netlab", run=remove_meanwhile, require=lambda: None)
+        with pytest.raises(NetLabError, match="The note of 'lab' must stay while its network is changed"):
+            one.shape(Shape(rtt_s=0.2))
+        assert lab(machine, tmp_path).status()["state"] == "absent"
+        assert lab_names(tmp_path / "tandem" / "netlab", machine) == others[1:]

@@ -98,7 +98,11 @@ class FakeTandem:
         number, self._num_statuses = self._num_statuses, self._num_statuses + 1
         actors = []
         for side, forwards, decode_s in (("device", 5, 0.3), ("cloud", 4, 0.1)):
-            extra = {"num_forwards": forwards * number, "decode_s": decode_s * number}
+            extra = {
+                "num_forwards": forwards * number,
+                "num_abandoned": (forwards - 4) * number,
+                "decode_s": decode_s * number,
+            }
             links = {f"{Side(side).other}/draft_queue": {"writes": 3 * number}}
             actors += [
                 {"name": f"{side}/decoder", "cpu_s": 0.2 * number, "extra": extra, "links": {}},
@@ -144,6 +148,7 @@ def test_both_sides_together() -> None:
     assert record.committed_s == (0.2, 0.3, 0.5)
     assert record.num_accepted == {"device": 3, "cloud": 1}
     assert record.num_forwards == {"device": 5, "cloud": 4}
+    assert record.num_abandoned == {"device": 1, "cloud": 0}
     assert record.frame_bytes == {"device": 600, "cloud": 700}
     assert record.num_messages == {"device": 3, "cloud": 3}
     assert record.cpu_s["cloud/decoder"] == pytest.approx(0.2)

@@ -163,6 +163,7 @@ def test_an_interrupted_benchmark_goes_on(stage: Stage, tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         run(stage, plan(0.0, 0.1), tmp_path)
     assert [cell.setting.rtt_s for cell in read_cells(tmp_path / "cells.jsonl")] == [0.0]
+    assert not (tmp_path / "link.pcap").exists()
     stage.fails_at, stage.done = None, []
     found = run(stage, plan(0.0, 0.1), tmp_path)
     assert [cell.setting.rtt_s for cell in found] == [0.0, 0.1]

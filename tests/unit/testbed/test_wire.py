@@ -10,6 +10,7 @@ import pytest
 
 from tandem.errors import NetLabError
 from tandem.side import Side
+from tandem.testbed.packets import read_capture
 from tandem.testbed.wire import HEADER_BYTES, Packet, Wire, read_packets
 
 dpkt: Any = pytest.importorskip("dpkt")
@@ -73,3 +74,12 @@ def test_another_file_is_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "p").write_bytes(b"x" * 100)
     with pytest.raises(NetLabError, match="stand in a pcap file"):
         read_packets(tmp_path / "p", DEVICE, PORT)
+
+
+def test_without_dpkt_it_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tandem.testbed.pcap.find_spec", lambda name: None)
+    for read in (lambda path: read_packets(path, DEVICE, PORT), read_capture):
+        with pytest.raises(
+            NetLabError, match=r"needs dpkt, which is not installed; install tandem-rag\[netlab"
+        ):
+            read(tmp_path / "p")

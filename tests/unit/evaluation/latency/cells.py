@@ -23,6 +23,7 @@ def record(system: str, token_s: float, **changes: Any) -> Record:
         "num_accepted": {"device": 3, "cloud": 4},
         "expected_acceptance": {"device": 0.6, "cloud": 0.8},
         "num_forwards": {"device": 10, "cloud": 5},
+        "num_abandoned": {"device": 2, "cloud": 0},
         "decode_s": {"device": 0.6, "cloud": 0.125},
         "waited_s": 0.1,
         "cpu_s": {"device/decoder": 0.2, "device/draft_queue": 0.05, "cloud/decoder": 0.1},
@@ -49,7 +50,13 @@ def cell(
         for question in range(NUM_QUESTIONS)
     )
     values: dict[str, Any] = {
-        "plan": {"systems": list(paces), "runs": 3, "questions": NUM_QUESTIONS, "kv_store": ["disk", "off"]},
+        "plan": {
+            "systems": list(paces),
+            "runs": 3,
+            "questions": NUM_QUESTIONS,
+            "kv_store": ["disk", "off"],
+            "settings": "0123456789abcdef",
+        },
         "records": records,
         "predicted_s": {"Tandem/mirror": 0.075},
         "predicted_forwards": {"Tandem/mirror": {"device": 1.5, "cloud": 1.1}},

@@ -60,6 +60,22 @@ def test_against_token_wise(system: str, accepted: int, token_s: float, holds: b
     assert named(one, f"{system} is at least").holds is holds
 
 
+def test_two_tokens_are_judged_by_the_first_alone() -> None:
+    paces = {
+        "CRCG/device": [0.06],
+        "CRCG/cloud": [0.03],
+        "DRDG/TW": [0.3],
+        "DRCG/KV": [0.06],
+        "Tandem/mirror": [0.4],
+    }
+    short, long = (cell(paces, setting=replace(SETTING, max_new_tokens=count)) for count in (2, 3))
+    assert len(checks_of(long, [long])) > len(checks_of(short, [short])) == 4
+    promises = " ".join(check.promise for check in checks_of(short, [short]))
+    assert "first token within" in promises
+    assert "first token before DRCG/KV" in promises
+    assert "Tandem/mirror commits" in promises
+
+
 def test_sequence_wise_synchronisation_stands_beside_it() -> None:
     one = cell({"DRDG/TW": [0.3], "DRDG/SW-dense": [0.2], "Tandem/mirror": [0.1]})
     assert "50.0% below DRDG/SW-dense" in named(one, "Tandem/mirror is at least").numbers

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from math import isnan, nan
 from pathlib import Path
 
@@ -9,6 +11,7 @@ import pytest
 
 from tandem.errors import TandemError
 from tandem.evaluation.latency.records import Cell, append_cell, latest, read_cells
+from tandem.netlab.shape import parse_duration
 from tandem.side import Side
 from tests.unit.evaluation.latency.cells import SETTING, cell, record
 
@@ -71,6 +74,32 @@ def test_only_what_was_measured_as_planned_counts() -> None:
     other = cell(setting=type(SETTING)(**{**_fields(one), "rtt_s": 0.0}))
     assert latest([one, other], SETTING, one.plan) is one
     assert latest([one, again := cell()], SETTING, one.plan) is again, "the last one"
+
+
+@pytest.mark.parametrize("milliseconds", [9, 13, 18, 26, 36, 43, 72, 104, 300])
+def test_a_cell_is_found_whatever_its_round_trip(milliseconds: int, tmp_path: Path) -> None:
+    """Many are no short decimals in seconds."""
+    setting = replace(SETTING, rtt_s=parse_duration(f"{milliseconds}ms"))
+    append_cell(tmp_path / "cells.jsonl", one := cell(setting=setting))
+    (found,) = read_cells(tmp_path / "cells.jsonl")
+    assert found.setting == setting
+    assert latest([found], setting, one.plan) is found
+
+
+def test_other_settings_are_another_plan() -> None:
+    one = cell()
+    assert latest([one], SETTING, one.plan | {"settings": "fedcba9876543210"}) is None
+    untold = cell(plan={name: value for name, value in one.plan.items() if name != "settings"})
+    assert latest([untold], SETTING, one.plan) is untold, "as files of before have it"
+
+
+def test_a_record_of_before_does_not_know_abandoned_passes() -> None:
+    values = json.loads(cell().to_json())
+    for each in values["records"]:
+        del each["num_abandoned"]
+    found = Cell.from_json(json.dumps(values))
+    assert found.records[0].num_abandoned == {}
+    assert found.records[0].num_forwards == cell().records[0].num_forwards
 
 
 def test_without_floors_is_another_setting() -> None:

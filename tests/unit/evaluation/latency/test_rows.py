@@ -32,6 +32,7 @@ def test_a_row_holds_sums_a_token() -> None:
     row = row_of(cell(), "Tandem/mirror")
     assert row.acceptance == {Side.DEVICE: 0.6, Side.CLOUD: 0.8}
     assert row.forwards_per_token == {Side.DEVICE: 2.0, Side.CLOUD: 1.0}
+    assert row.abandoned_per_token == {Side.DEVICE: 0.4, Side.CLOUD: 0.0}
     assert row.lost_s == pytest.approx({Side.DEVICE: 0.06, Side.CLOUD: 0.0})
     assert row.waited_s == pytest.approx(0.02)
     assert row.cpu_s == pytest.approx({Side.DEVICE: 0.05, Side.CLOUD: 0.02})
@@ -46,6 +47,8 @@ def test_what_one_record_does_not_know_the_row_does_not() -> None:
     one = cell()
     lone = replace(one, records=tuple(replace(each, num_accepted={}) for each in one.records))
     assert isnan(row_of(lone, "CRCG/device").acceptance[Side.DEVICE])
+    before = replace(one, records=tuple(replace(each, num_abandoned={}) for each in one.records))
+    assert isnan(row_of(before, "Tandem/mirror").abandoned_per_token[Side.DEVICE])
 
 
 @pytest.mark.parametrize(
