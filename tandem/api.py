@@ -44,6 +44,8 @@ from tandem.side import SIDES, Side
 T = TypeVar("T")
 EVENTS_WAIT_S = 5.0
 """How long one call waits for events before the time limit is looked at again."""
+LATE_S = 1.0
+"""How much longer than its time limit a call may take, so that an actor's own word comes first where it answers."""
 SOURCES_WAIT_S = 1.0
 """How long a finished answer waits for each side's sources: long for a link that works, short for a person."""
 MAX_GIVEN_CHARS = 300_000
@@ -197,7 +199,7 @@ class Tandem:
         limit_s = options.pop("timeout_s", None)
         spec = self._spec(question, **options)
         events = [event async for event in self._ask(spec, limit_s, at_once=True)]
-        return replace(collect(events, spec.seed), session=spec.session)
+        return collect(events, spec.seed)
 
     async def astream(
         self,
@@ -247,15 +249,17 @@ class Tandem:
             async for event in events:
                 yield event
 
-    def sequence(self, answer: Answer, side: str, *, dense: bool = False) -> dict[str, Any]:
+    def sequence(self, answer: Answer | DoneEvent, side: str, *, dense: bool = False) -> dict[str, Any]:
         """Tokens and laws of all steps of an answer that `side` gave alone, asked with `keeps_laws=True`; once.
 
-        {"tokens": [int], "laws": [bytes]}; dense: laws before the codec, [vocab] little-endian float16 each. They are
-        what one side sends the other to be synchronised sequence by sequence. TandemError if they are not kept.
+        answer: or the DoneEvent of its stream. {"tokens": [int], "laws": [bytes], "log_weight": float}; dense: laws
+        before the codec, [vocab] little-endian float16 each. They are what one side sends the other to be synchronised
+        sequence by sequence. TandemError if they are not kept.
         """
         decoder = self._sides[_side(side)]["decoder"]
+        num_tokens = answer.statistics.num_tokens
         found: dict[str, Any] = self._run(
-            _result(decoder.sequence.remote(answer.session, len(answer.tokens), dense))
+            self._result(decoder.sequence.remote(answer.session, num_tokens, dense))
         )
         return found
 
@@ -270,30 +274,46 @@ class Tandem:
         return found
 
     async def _written(self, spec: SessionSpec, dense: bool) -> dict[str, Any]:
+        """The decoder is asked at once, so that its answer takes no round trip of its own. The queue knows how the
+        answer ended and where: the decoder drafts past a stop text."""
         await self._open(spec)
-        found: dict[str, Any] = await _result(
-            self._sides[spec.telling_side]["decoder"].sequence.remote(spec.session, None, dense)
+        side, limit_s = self._sides[spec.telling_side], self.config.cluster.query_timeout_s
+        waiting = asyncio.ensure_future(
+            self._result(side["decoder"].sequence.remote(spec.session, None, dense))
         )
-        return found
+        is_done = False
+        try:
+            last = await self._result(side["draft_queue"].events.remote(spec.session, -1, limit_s, True))
+            if not last:
+                raise QueryError(_late(limit_s))
+            is_done, num_tokens = True, collect(last, spec.seed).statistics.num_tokens
+            found = await waiting
+        finally:
+            waiting.cancel()
+            await asyncio.gather(waiting, return_exceptions=True)
+            if not is_done:
+                await self._give_up(spec)
+        return {**found, **{name: found[name][:num_tokens] for name in ("tokens", "laws")}}
 
     def cloud_texts(self, question: str, num_documents: int) -> list[str]:
         """Texts of the cloud's best documents, which are public. For baselines of the evaluation alone: in a query no
         document leaves its side. Raises TandemError."""
         retriever = self._sides[Side.CLOUD]["retriever"]
-        texts: list[str] = self._run(_result(retriever.texts.remote(question, num_documents)))
+        texts: list[str] = self._run(self._result(retriever.texts.remote(question, num_documents)))
         return texts
 
     def cloud_caches(self, texts: Sequence[str]) -> bytes:
         """Caches of keys and values of documents' texts, from the cloud's memory or computed there. For baselines of
         the evaluation alone. Raises TandemError."""
         caches: bytes = self._run(
-            _result(self._sides[Side.CLOUD]["decoder"].prefix_caches.remote(list(texts)))
+            self._result(self._sides[Side.CLOUD]["decoder"].prefix_caches.remote(list(texts)))
         )
         return caches
 
     def lend_caches(self, texts: Sequence[str], caches: bytes) -> None:
         """Gives the device's model the caches of these texts for the next queries. Raises TandemError."""
-        self._run(_result(self._sides[Side.DEVICE]["decoder"].lend_prefixes.remote(list(texts), caches)))
+        decoder = self._sides[Side.DEVICE]["decoder"]
+        self._run(self._result(decoder.lend_prefixes.remote(list(texts), caches)))
 
     def status(self) -> dict[str, Any]:
         """Nodes, actors, models and indexes of both sides, as plain values."""
@@ -307,7 +327,6 @@ class Tandem:
     ) -> AsyncGenerator[Event, None]:
         """Events of one query, as they happen or all at its end; leaving early cancels it on both sides."""
         limit_s = self.config.cluster.query_timeout_s if timeout_s is None else timeout_s
-        queue = self._sides[spec.telling_side]["draft_queue"]
         is_done = False
         try:
             await self._open(spec)
@@ -321,8 +340,23 @@ class Tandem:
             ) from None
         finally:
             if not is_done:
-                with contextlib.suppress(RayError):
-                    await queue.cancel.remote(spec.session)
+                await self._give_up(spec)
+
+    async def _give_up(self, spec: SessionSpec) -> None:
+        """Cancel a query, without waiting long for a side that is lost."""
+        queue = self._sides[spec.telling_side]["draft_queue"]
+        with contextlib.suppress(RayError, TimeoutError):
+            await asyncio.wait_for(queue.cancel.remote(spec.session), LATE_S)
+
+    async def _result(self, call: Any) -> Any:
+        """What an actor's method returns; a TandemError that it raised as itself. QueryError where the time is up."""
+        limit_s = self.config.cluster.query_timeout_s
+        try:
+            return await asyncio.wait_for(call, limit_s + LATE_S)
+        except RayError as error:
+            raise launch.unwrapped(error) from None
+        except TimeoutError:
+            raise QueryError(_late(limit_s)) from None
 
     async def _open(self, spec: SessionSpec) -> None:
         text = spec.to_json()
@@ -337,9 +371,9 @@ class Tandem:
         position = 0
         try:
             while True:
-                events = await queue.events.remote(
-                    spec.session, position, min(EVENTS_WAIT_S, limit_s), at_once
-                )
+                left_s = deadline_s - time.monotonic()
+                call = queue.events.remote(spec.session, position, min(EVENTS_WAIT_S, left_s), at_once)
+                events = await asyncio.wait_for(call, left_s + LATE_S)
                 position += len(events)
                 is_done = any(isinstance(event, DoneEvent) for event in events)
                 if (
@@ -356,10 +390,14 @@ class Tandem:
                 if is_done:
                     return
                 if time.monotonic() > deadline_s:
-                    raise QueryError(
-                        f"An answer must be complete within {limit_s:g} s, this one is not after {position} events; "
-                        "raise timeout_s, or see `tandem status`."
-                    )
+                    raise TimeoutError
+        except RayError:  # also one that stands for a TimeoutError in an actor
+            raise
+        except TimeoutError:
+            raise QueryError(
+                f"An answer must be complete within {limit_s:g} s, this one is not after {position} events; "
+                "raise timeout_s, or see `tandem status`."
+            ) from None
         finally:
             for task in sources:
                 task.cancel()
@@ -449,6 +487,7 @@ def collect(events: Sequence[Event], seed: int) -> Answer:
         statistics=done.statistics,
         estimates=tuple(event for event in events if isinstance(event, EstimateEvent)),
         placements=tuple(event for event in events if isinstance(event, PlacementEvent)),
+        session=done.session,
     )
 
 
@@ -456,12 +495,11 @@ async def _awaited(work: Any) -> Any:
     return await work
 
 
-async def _result(call: Any) -> Any:
-    """What an actor's method returns; a TandemError that it raised as itself."""
-    try:
-        return await call
-    except RayError as error:
-        raise launch.unwrapped(error) from None
+def _late(limit_s: float) -> str:
+    return (
+        f"An actor must answer within {limit_s:g} s, this one did not; raise cluster.query_timeout_s, or see "
+        "`tandem status`."
+    )
 
 
 def _launch(

@@ -142,6 +142,7 @@ class DoneEvent:
     reason: StopReason
     statistics: SessionStatistics
     error: str | None = None  # one sentence where the reason is "failed"
+    session: int = 0  # names the query, for `Tandem.sequence`
 
 
 Event: TypeAlias = (

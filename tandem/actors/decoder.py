@@ -23,7 +23,7 @@ from tandem.aggregation.codec import make_codec
 from tandem.aggregation.rules import DraftRule, draft_rule
 from tandem.errors import TandemError
 from tandem.generation.weights import log_weight
-from tandem.messages import PROTOCOL_VERSION, DecoderFailed, End
+from tandem.messages import PROTOCOL_VERSION, Begin, DecoderFailed, End
 from tandem.protocol.drafting import DraftingSession, Forward, Job, Prefill
 from tandem.protocol.hosts import DecoderHost
 from tandem.protocol.sends import Role, Send
@@ -68,10 +68,8 @@ class DecoderActor(SideActor):
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="model")
         self._wake = asyncio.Event()
         self._ended: list[int] = []  # sessions to free in the engine
-        self._sequences: OrderedDict[int, dict[int, Step]] = (
-            OrderedDict()
-        )  # where asked for: by session, step
-
+        # By session, step: from the beginning of a session that asked for them until they are fetched.
+        self._sequences: OrderedDict[int, dict[int, Step]] = OrderedDict()
         self._kv_notes: list[str] = []  # sentences on the store of caches, for the next answer
 
     # ---- control plane ---------------------------------------------------------------------------------------
@@ -136,7 +134,11 @@ class DecoderActor(SideActor):
         """Of a session that may not have begun here yet. TandemError if it takes as long as no query may."""
         limit_s = self.config.cluster.query_timeout_s
         deadline_s = time.monotonic() + limit_s
-        while session in self.host.sessions or session not in self._sequences:
+        has_begun = False
+        while True:
+            has_begun = has_begun or session in self.host.sessions or session in self._sequences
+            if has_begun and session not in self.host.sessions:
+                return
             if time.monotonic() > deadline_s:
                 raise TandemError(
                     f"A session must end within {limit_s:g} s, this one did not; raise cluster.query_timeout_s."
@@ -176,10 +178,19 @@ class DecoderActor(SideActor):
     def handle(self, message: Any, source: str) -> list[Send]:
         """Change the plan and wake the worker."""
         sends = self.host.receive(message)
+        if isinstance(message, Begin):
+            self._begin_sequence(message.session, self.host.sessions.get(message.session))
         if isinstance(message, End):
             self._ended.append(message.session)
         self._wake.set()
         return sends
+
+    def _begin_sequence(self, key: int, session: DraftingSession | None) -> None:
+        """Make room for the laws of a session that asked for them."""
+        if session is not None and session.spec.keeps_laws:
+            self._sequences.setdefault(key, {})
+        while len(self._sequences) > MAX_SEQUENCES:
+            self._sequences.popitem(last=False)
 
     def on_error(self, message: Any, error: TandemError) -> None:
         """A message that cannot be handled ends its session, not the actor."""
@@ -231,6 +242,7 @@ class DecoderActor(SideActor):
                 f"The decoder of the {self.side} failed on this query: {error!r}; see its log."
             )
         self.host.sessions.pop(session, None)
+        self._sequences.get(session, {}).clear()
         self._ended.append(session)
         self.dispatch([Send("draft_queue", DecoderFailed(session=session, reason=str(error)))])
 
@@ -285,10 +297,12 @@ class DecoderActor(SideActor):
         return lambda: [*self._keep(job, step), *session.drafted(job, law, token, decode_us)]
 
     def _keep(self, job: Forward, step: Step) -> list[Send]:
-        """Hold the laws of a step for `sequence`. Alone every draft is accepted, so the first of a step is the last."""
-        self._sequences.setdefault(job.session, {}).setdefault(job.step, step)
-        while len(self._sequences) > MAX_SEQUENCES:
-            self._sequences.popitem(last=False)
+        """Hold the laws of a step for `sequence`. Alone every draft is accepted, so the first of a step is the last.
+
+        What ended or was fetched while this step was computed is not kept anew.
+        """
+        if job.session in self.host.sessions and job.session in self._sequences:
+            self._sequences[job.session].setdefault(job.step, step)
         return []
 
     def _load(self) -> Engine:

@@ -137,7 +137,7 @@ class DraftQueueActor(SideActor):
     async def events(self, session: int, after: int, wait_s: float, at_once: bool) -> list[Event]:
         """The events of a session from position `after` on, waited for up to `wait_s`.
 
-        at_once: wait for the last of them, so that nobody is woken for each token.
+        at_once: wait for the last of them, so that nobody is woken for each token; after -1 gives the last alone.
         """
         log = self._logs.get(session)
         if log is None:
@@ -187,7 +187,8 @@ class DraftQueueActor(SideActor):
         event = log.with_text(told.event)
         if isinstance(event, DoneEvent):
             log.ended_s = time.monotonic()
-            event = replace(event, statistics=self._with_link_counters(log, event.statistics))
+            counted = self._with_link_counters(log, event.statistics)
+            event = replace(event, statistics=counted, session=told.session)
         log.add(event)
 
     def on_connected(self, name: str) -> None:

@@ -9,7 +9,9 @@ Texts go to the decoder of the same side and nowhere else.
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
+import traceback
 from typing import Any, ClassVar
 
 from tandem.actors.base import Runtime, SideActor
@@ -17,6 +19,8 @@ from tandem.errors import TandemError
 from tandem.messages import Found, NotFound, Relevance, Score, Search
 from tandem.protocol.sends import Role, Send
 from tandem.side import Side
+
+_log = logging.getLogger("tandem")
 
 
 class RetrieverActor(SideActor):
@@ -64,7 +68,16 @@ class RetrieverActor(SideActor):
                 answer: Any = await self.in_thread(lambda request=request: self._answer(request))  # type: ignore[misc]
             except TandemError as error:
                 answer = NotFound(session=request.session, reason=str(error))
+            except Exception as error:
+                answer = NotFound(session=request.session, reason=self._failed(request, error))
             self.dispatch([Send("decoder", answer)])
+
+    def _failed(self, request: Search | Score, error: Exception) -> str:
+        """A query fails, the actor goes on. What the error says is left out: it may quote a document."""
+        what = type(error).__name__
+        where = "".join(traceback.format_tb(error.__traceback__))
+        _log.error("%s failed on a %s with %s\n%s", self.name, type(request).__name__, what, where)
+        return f"The retriever of the {self.side} failed on this query with {what}; see its log."
 
     def _answer(self, request: Search | Score) -> Found | Relevance:
         if isinstance(request, Score):

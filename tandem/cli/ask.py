@@ -95,10 +95,11 @@ def _stream(
         for event in events:
             transcript.add(event)
             _print(event, printer)
-            if isinstance(event, PeerEvent) and not args.quiet:
+            if isinstance(event, SourcesEvent) and printer.has_begun:
+                continue  # sources that come late are listed at the end, not amid the text
+            if isinstance(event, PeerEvent | SourcesEvent) and not args.quiet:
                 printer.interrupt()
-            if not printer.has_begun or not isinstance(event, SourcesEvent):
-                _tell(event, progress)  # sources that come late are listed at the end, not amid the text
+            _tell(event, progress)
     finally:
         printer.end()
 

@@ -1,6 +1,6 @@
 """An answer on a terminal while it grows, with provisional text behind it, dimmed, that may be taken back.
 
-Knows the width of the terminal and where its own text ends; nothing of queries. It breaks lines itself, so that it
+Knows the size of the terminal and where its own text ends; nothing of queries. It breaks lines itself, so that it
 always knows the row and column of what it wrote.
 """
 
@@ -24,7 +24,8 @@ class Screen:
         """out: a terminal; None: stdout."""
         self.has_begun = False
         self._out = out or sys.stdout
-        self._width = max(2 * TAB, shutil.get_terminal_size().columns)
+        size = shutil.get_terminal_size()
+        self._width, self._height = max(2 * TAB, size.columns), size.lines
         self._column = 0  # where the committed text ends
         self._pieces: dict[int, str] = {}  # provisional, by step
         self._rows = 0  # that the provisional text takes below the committed one
@@ -62,9 +63,12 @@ class Screen:
     def _draw(self, committed: str) -> None:
         """Erase what is provisional, write what is newly committed, then what is provisional now."""
         erased = self._erased()
-        body, self._column, _ = self._broken(committed, self._column)
+        body, self._column = self._broken(committed, self._column)
         tail = "".join(self._pieces[step] for step in sorted(self._pieces))
-        shown, _, self._rows = self._broken(tail if self.has_begun else tail.lstrip(), self._column)
+        shown, _ = self._broken(tail if self.has_begun else tail.lstrip(), self._column)
+        # No row that scrolls away can be erased, so the one where the committed text ends must stay.
+        shown = "\n".join(shown.split("\n")[: self._height])
+        self._rows = shown.count("\n")
         self._write(erased + body + (f"{DIM}{shown}{NORMAL}" if shown else ""))
 
     def _erased(self) -> str:
@@ -72,19 +76,19 @@ class Screen:
         back = f"\x1b[{self._rows}A" if self._rows else ""
         return f"{back}\r" + (f"\x1b[{self._column}C" if self._column else "") + CLEAR_BELOW
 
-    def _broken(self, text: str, column: int) -> tuple[str, int, int]:
-        """`text` from `column` on with line breaks where the terminal ends; the column after it, and rows begun."""
-        parts, rows = [], 0
+    def _broken(self, text: str, column: int) -> tuple[str, int]:
+        """`text` from `column` on with line breaks where the terminal ends, and the column after it."""
+        parts = []
         for character in filter(_is_shown, text):
             cells = _cells(character)
             # The last column stays free: where the cursor is behind it differs between terminals.
             if character == "\n" or column + cells >= self._width:
                 parts.append("\n")
-                rows, column = rows + 1, 0
+                column = 0
             if character != "\n":
                 parts.append(" " * cells if character == "\t" else character)
                 column += cells
-        return "".join(parts), column, rows
+        return "".join(parts), column
 
     def _write(self, text: str) -> None:
         print(text, end="", file=self._out, flush=True)
@@ -99,6 +103,7 @@ def _cells(character: str) -> int:
     """Columns that a character takes."""
     if character == "\t":
         return TAB
-    if character == "\n" or unicodedata.combining(character) or unicodedata.category(character) == "Cf":
-        return 0
+    category = unicodedata.category(character)
+    if character == "\n" or category in ("Mn", "Me", "Cf") or "\u1160" <= character <= "\u11ff":
+        return 0  # what stands over, under or within another character; the range is of vowels within a Hangul syllable
     return 2 if unicodedata.east_asian_width(character) in "WF" else 1

@@ -3,6 +3,7 @@ provisional tokens."""
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import numpy as np
@@ -95,6 +96,25 @@ def test_a_whole_answer_in_one_call_is_the_same(rag: Tandem) -> None:
         assert np.isfinite(kept["log_weight"])
 
 
+def test_a_stream_s_last_event_names_its_sequence(rag: Tandem) -> None:
+    *_, done = rag.stream(QUESTION, alone="cloud", keeps_laws=True, seed=7)
+    assert isinstance(done, DoneEvent)
+    assert rag.sequence(done, "cloud") == rag.written(QUESTION, "cloud", seed=7)
+
+
+def test_a_whole_answer_in_one_call_ends_at_a_stop_text_or_says_why_it_failed(rag: Tandem) -> None:
+    for side in SIDES:
+        whole = rag.query(QUESTION, alone=side.value, seed=7)
+        stop = next(event.text for event in whole.tokens[1:] if event.text.strip())
+        answer = rag.query(QUESTION, alone=side.value, seed=7, stop=(stop,))
+        assert (answer.reason, len(answer.tokens) < len(whole.tokens)) == ("stop", True)
+        assert tuple(rag.written(QUESTION, side.value, seed=7, stop=(stop,))["tokens"]) == answer.token_ids
+        began_s = time.monotonic()
+        with pytest.raises(QueryError, match=r"(?i)tokens.*context"):
+            rag.written("why " * 3000, side.value)
+        assert time.monotonic() - began_s < 20, "not at the time limit"
+
+
 def test_leaving_a_lone_stream_early_frees_its_side(rag: Tandem) -> None:
     for side in SIDES:
         for event in rag.stream(QUESTION, alone=side.value, max_new_tokens=200, temperature=1.0, seed=1):
@@ -154,10 +174,8 @@ def test_one_row_on_both_sides(rag: Tandem) -> None:
 
 def test_the_device_hands_no_texts_out(rag: Tandem) -> None:
     retriever = rag._sides[Side.DEVICE]["retriever"]
-    from tandem.api import _result
-
     with pytest.raises(TandemError, match=r"^Only the cloud's documents, which are public, may be fetched"):
-        rag._run(_result(retriever.texts.remote(QUESTION, 1)))
+        rag._run(rag._result(retriever.texts.remote(QUESTION, 1)))
 
 
 def shown(events: list[Event]) -> Display:

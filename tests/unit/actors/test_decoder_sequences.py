@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from tandem.actors.base import Runtime
-from tandem.actors.decoder import DecoderActor, Step
+from tandem.actors.decoder import MAX_SEQUENCES, DecoderActor, Step
 from tandem.config import Config
 from tandem.errors import TandemError
+from tandem.messages import Begin, End
+from tandem.protocol.drafting import Forward
+from tandem.query import spec_of
 from tandem.side import Side
 
 STEPS = {0: Step(5, b"q0", b"d0", -1.5), 1: Step(6, b"q1", b"d1", -9.0)}
@@ -51,3 +55,72 @@ def test_a_session_that_never_comes_is_one_sentence() -> None:
     actor = decoder("cluster.query_timeout_s=0.05")
     with pytest.raises(TandemError, match=r"A session must end within 0\.05 s"):
         asyncio.run(actor.sequence(1))
+
+
+def begun(actor: DecoderActor, *sessions: int) -> None:
+    for session in sessions:
+        spec = replace(
+            spec_of(Config()),
+            session=session,
+            query="?",
+            eos_token_ids=(0,),
+            alone=Side.CLOUD,
+            keeps_laws=True,
+        )
+        actor.handle(Begin(session=session, spec=spec.to_json()), "cloud/draft_queue")
+
+
+def job(session: int, step: int) -> Forward:
+    return Forward(session, step, b"", (), (0.0,))
+
+
+@pytest.mark.parametrize("num_steps", [0, 2])
+def test_a_session_that_failed_leaves_no_laws_and_nobody_waiting(
+    num_steps: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    actor = decoder()
+    told: list[Any] = []
+    monkeypatch.setattr(actor, "dispatch", told.extend)
+
+    async def run() -> None:
+        begun(actor, 1)
+        for step in range(num_steps):
+            actor._keep(job(1, step), STEPS[step])
+        waiting = asyncio.ensure_future(actor.sequence(1))
+        await asyncio.sleep(0.01)
+        actor._fail(1, TandemError("no room"))
+        with pytest.raises(TandemError, match="1 steps were asked for and 0 are there"):
+            await asyncio.wait_for(waiting, 1)
+
+    asyncio.run(run())
+    assert [send.message.reason for send in told] == ["no room"]
+
+
+def test_a_session_that_ended_before_it_was_asked_for_is_given_at_once() -> None:
+    actor = decoder()
+    begun(actor, 1)
+    actor._keep(job(1, 0), STEPS[0])
+    actor.handle(End(session=1), "cloud/draft_queue")
+    assert asyncio.run(asyncio.wait_for(actor.sequence(1), 1))["tokens"] == [5]
+
+
+def test_a_step_that_comes_after_the_end_or_the_fetch_is_not_kept() -> None:
+    actor = decoder()
+    begun(actor, 1, 2)
+    for session in (1, 2):
+        actor._keep(job(session, 0), STEPS[0])
+    asyncio.run(actor.sequence(1, 1))
+    actor.handle(End(session=2), "cloud/draft_queue")
+    for session in (1, 2, 3):
+        actor._keep(job(session, 1), STEPS[1])
+    assert actor._sequences == {2: {0: STEPS[0]}}
+
+
+def test_the_oldest_sequence_makes_room() -> None:
+    actor = decoder()
+    begun(actor, *range(MAX_SEQUENCES + 1))
+    assert list(actor._sequences) == [1, 2, 3, 4]
+    actor.handle(End(session=0), "cloud/draft_queue")
+    actor.handle(End(session=7), "cloud/draft_queue")
+    begun(actor, 7)  # its end overtook its beginning
+    assert 7 not in actor._sequences

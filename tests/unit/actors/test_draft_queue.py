@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
+from dataclasses import replace
 
 import pytest
 
 from tandem.actors.base import Runtime
 from tandem.actors.draft_queue import EVENTS_KEPT_S, DraftQueueActor, _Log
 from tandem.config import Config
-from tandem.events import Event, ProvisionalEvent, RetractEvent, TokenEvent
+from tandem.events import (
+    DoneEvent,
+    Event,
+    PlacementEvent,
+    ProvisionalEvent,
+    RetractEvent,
+    SessionStatistics,
+    TokenEvent,
+    Told,
+)
 from tandem.generation.detokenizer import Detokenizer, StopRule
 from tandem.reader import WEIGHTS
 from tandem.side import Side
 from tandem.simulation.display import Display
+from tandem.transport.port import LinkCounters
 
 TEXT = " Mira — 漢字 🙂 naïve, 🙃🙃 then STOP and more"
 
@@ -74,3 +86,15 @@ def test_a_queue_whose_user_sits_at_the_peer_forgets_as_well() -> None:
     assert set(queue._logs) == {7}
     queue._forget_old_logs(2.0 + EVENTS_KEPT_S)
     assert not queue._logs
+
+
+def test_the_last_event_alone_names_its_session(monkeypatch: pytest.MonkeyPatch) -> None:
+    actor = DraftQueueActor(Side.DEVICE, Runtime(secret=b"s", directory="unused", config=Config()))
+    tokenizer_json = (WEIGHTS / "tokenizer.json").read_text("utf-8")
+    actor._logs[7] = _Log(StopRule((), (), 9, Detokenizer(tokenizer_json)), LinkCounters(), 0.0)
+    monkeypatch.setattr(actor, "_peer_counters", LinkCounters)
+    done = DoneEvent(reason="eos", statistics=SessionStatistics(num_tokens=1))
+    for event in (PlacementEvent(step=0, aggregator=Side.DEVICE), done):
+        assert asyncio.run(actor.events(7, -1, 0.01, at_once=True)) == []
+        actor.on_event(Told(7, event))
+    assert asyncio.run(actor.events(7, -1, 0.01, at_once=True)) == [replace(done, session=7)]

@@ -1,0 +1,159 @@
+"""The Python API against scripted actors: time limits over a link that is dead, and whole answers in one call."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from tandem import api
+from tandem.api import Tandem
+from tandem.config import Config
+from tandem.errors import QueryError, TandemError
+from tandem.events import DoneEvent, Event, SessionStatistics, TokenEvent
+from tandem.loop_thread import LoopThread
+from tandem.side import SIDES, Side
+
+QUESTION = "Which game should Mira try?"
+LIMIT_S = 0.3
+
+
+async def never(*_: object) -> Any:
+    await asyncio.sleep(60)
+
+
+class Actor:
+    """Methods by name; one that is not given never answers. Records the names of what was called."""
+
+    def __init__(self, **methods: Callable[..., Any]) -> None:
+        self.methods = methods
+        self.called: list[str] = []
+
+    def __getattr__(self, name: str) -> Any:
+        def remote(*values: Any) -> Any:
+            self.called.append(name)
+            call = self.methods.get(name, never)(*values)
+            return asyncio.ensure_future(call) if asyncio._get_running_loop() else call
+
+        return type("Method", (), {"remote": staticmethod(remote)})
+
+
+Make = Callable[..., tuple[Tandem, dict[Side, dict[str, Actor]]]]
+
+
+@pytest.fixture
+def make(monkeypatch: pytest.MonkeyPatch) -> Iterator[Make]:
+    monkeypatch.setattr(api, "LATE_S", 0.1)
+    opened: list[Tandem] = []
+
+    def tandem(**cloud: Actor) -> tuple[Tandem, dict[Side, dict[str, Actor]]]:
+        roles = ("draft_queue", "decoder", "retriever")
+        sides = {side: {role: Actor() for role in roles} for side in SIDES}
+        sides[Side.CLOUD].update(cloud)
+        described: dict[Side, dict[str, Any]] = {
+            side: {"decode_line": [], "eos_token_ids": [0]} for side in SIDES
+        }
+        config = Config.load(None, [f"cluster.query_timeout_s={LIMIT_S}"])
+        opened.append(Tandem(config, sides, described, LoopThread()))  # type: ignore[arg-type]
+        return opened[-1], sides
+
+    yield tandem
+    for each in opened:
+        each._loop.close()
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda rag: rag.query(QUESTION, alone="cloud"),
+        lambda rag: list(rag.stream(QUESTION, alone="cloud", timeout_s=LIMIT_S)),
+        lambda rag: rag.query(QUESTION),
+        lambda rag: rag.written(QUESTION, "cloud"),
+        lambda rag: rag.cloud_texts(QUESTION, 3),
+        lambda rag: rag.cloud_caches(["a text"]),
+    ],
+)
+def test_a_time_limit_holds_where_no_call_comes_back(make: Make, ask: Callable[[Tandem], Any]) -> None:
+    rag, _ = make()
+    began_s = time.monotonic()
+    with pytest.raises(QueryError, match=r"within 0\.3 s, this one (is|did) not"):
+        ask(rag)
+    assert time.monotonic() - began_s < 3.0
+
+
+def test_what_takes_too_long_is_cancelled(make: Make) -> None:
+    rag, sides = make()
+    for ask in (lambda: rag.query(QUESTION, alone="cloud"), lambda: rag.written(QUESTION, "cloud")):
+        with pytest.raises(QueryError):
+            ask()
+    assert sides[Side.CLOUD]["draft_queue"].called.count("cancel") == 2
+
+
+def done(reason: Any = "eos", num_tokens: int = 2, error: str | None = None) -> DoneEvent:
+    statistics = SessionStatistics(num_tokens=num_tokens)
+    return DoneEvent(reason=reason, statistics=statistics, error=error, session=9)
+
+
+def queue(*events: Event) -> Actor:
+    async def fetch(session: int, after: int, wait_s: float, at_once: bool) -> list[Event]:
+        return list(events[after:])
+
+    async def nothing(*_: object) -> None:
+        return None
+
+    return Actor(events=fetch, open=nothing, sources=nothing, cancel=nothing)
+
+
+async def four_steps(*_: object) -> dict[str, Any]:
+    return {"tokens": [5, 6, 7, 8], "laws": [b"5", b"6", b"7", b"8"], "log_weight": -1.5}
+
+
+def test_what_was_drafted_past_the_end_is_no_part_of_a_written_answer(make: Make) -> None:
+    cloud = queue(done("stop"))
+    rag, _ = make(draft_queue=cloud, decoder=Actor(sequence=four_steps))
+    found = rag.written(QUESTION, "cloud")
+    assert found == {"tokens": [5, 6], "laws": [b"5", b"6"], "log_weight": -1.5}
+    assert cloud.called == ["open", "events"]
+
+
+def test_a_written_answer_that_failed_says_why_at_once(make: Make) -> None:
+    async def refused(*_: object) -> None:
+        raise TandemError("Laws are kept for the last 4 queries.")
+
+    for sequence in (four_steps, never, refused):
+        rag, _ = make(
+            draft_queue=queue(done("failed", 2, "The documents are gone.")), decoder=Actor(sequence=sequence)
+        )
+        began_s = time.monotonic()
+        with pytest.raises(QueryError, match=r"^The documents are gone\.$"):
+            rag.written(QUESTION, "cloud")
+        assert time.monotonic() - began_s < LIMIT_S
+
+
+def test_the_end_of_a_stream_names_its_sequence(make: Make) -> None:
+    token = TokenEvent(
+        step=0,
+        token=5,
+        text="a",
+        device_accepted=True,
+        cloud_accepted=True,
+        aggregator=Side.CLOUD,
+        committed_s=0.1,
+        device_decode_s=0.1,
+        cloud_decode_s=0.1,
+    )
+    asked: list[tuple[object, ...]] = []
+
+    async def sequence(*values: object) -> dict[str, Any]:
+        asked.append(values)
+        return {}
+
+    rag, _ = make(draft_queue=queue(token, done(num_tokens=1)), decoder=Actor(sequence=sequence))
+    *_, last = rag.stream(QUESTION, alone="cloud", keeps_laws=True)
+    assert isinstance(last, DoneEvent)
+    rag.sequence(last, "cloud")
+    rag.sequence(rag.query(QUESTION, alone="cloud", keeps_laws=True), "cloud", dense=True)
+    assert asked == [(9, 1, False), (9, 1, True)]
