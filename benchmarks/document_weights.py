@@ -43,6 +43,7 @@ from tandem.evaluation.methods import METHODS
 from tandem.evaluation.qa import Prediction, predictions
 from tandem.evaluation.questions import Question, read_questions
 from tandem.evaluation.sides import Sides, load_engines
+from tandem.evaluation.teacher import Teacher
 from tandem.retrieval.embedding import Embedder, resolve
 from tandem.retrieval.retriever import Retriever
 from tandem.retrieval.scoring import CrossEncoderScorer, Scorer
@@ -159,7 +160,8 @@ def compare(asked: Asked, chosen: Sequence[Setting], counts: Counts, name: str) 
     for both, question in asked:
         for setting in chosen:
             how = replace(config, weights=setting.weights)
-            one = predictions(both, question, {"dynamic": METHODS["dynamic"]}, [counts], how)
+            teacher = Teacher(both.engines, setting.weights)
+            one = predictions(both, question, {"dynamic": METHODS["dynamic"]}, [counts], how, teacher)
             given[setting.name] += one
     return {
         setting.name: judged(given[setting.name], given["static"], name, setting.name) for setting in chosen

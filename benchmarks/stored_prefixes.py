@@ -90,6 +90,9 @@ class Case:
         if state == "cold":
             self._open_store = self._files()  # closes its files: mapped pages are not dropped
             self._drop_pages()
+        if state == "warm":  # "cold", which comes before it in turn, closed them
+            for tokens in self._prompt.prefixes:
+                self._open_store.get(tokens)
         if state != "prefill":
             prefixes.store = self._open_store if state == "warm" else self._files()
         session = Session(self._prompt, self._model, prefixes, VOCAB)

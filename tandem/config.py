@@ -18,6 +18,9 @@ from tandem.errors import ConfigError
 from tandem.settings import setting
 from tandem.side import Side
 
+LANGCHAIN = "langchain:"
+"""What an index or embedder of LangChain's begins with: langchain:MODULE:FUNCTION."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SideConfig:
@@ -242,7 +245,7 @@ def _with_paths(config: Config, folder: Path) -> Config:
 
 
 def _side_with_paths(side: SideConfig, folder: Path) -> SideConfig:
-    is_name = side.index == "bundled" or side.index.startswith("langchain:")
+    is_name = side.index == "bundled" or side.index.startswith(LANGCHAIN)
     index = side.index if is_name else str(folder / Path(side.index).expanduser())
     return replace(side, model=_path(side.model, folder), index=index)
 

@@ -259,7 +259,8 @@ class DecoderActor(SideActor):
 
         started_s = time.perf_counter()
         engine = self._engine()
-        is_stored = not session.spec.context_aggregation
+        # Joined documents hardly come again, and given ones are the caller's, who may not want them on the disk.
+        is_stored = not (session.spec.context_aggregation or session.spec.given_texts)
         opened = engine.open(
             str(job.session), job.query, job.documents, job.max_new_tokens, is_stored=is_stored
         )

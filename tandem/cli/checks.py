@@ -18,7 +18,8 @@ from tandem.cli.findings import Check, missing, ok, weak
 from tandem.cli.folders import data_folder, state_folder
 from tandem.cli.model_checks import embedder, index, language_model, scorer
 from tandem.config import Config
-from tandem.side import SIDES
+from tandem.corpora.indexes import kv_folder
+from tandem.side import SIDES, Side
 
 GIB = 1 << 30
 MIN_PYTHON = (3, 11)
@@ -47,6 +48,7 @@ def all_checks(config: Config) -> list[Check]:
         checks.append(embedder(config))
         checks += [scorer(config)] if config.weights.scorer != "embedder" else []
         checks += [check(side, config.side(side)) for check in (language_model, index) for side in SIDES]
+    checks += [stored_caches(side, config) for side in SIDES]
     return checks
 
 
@@ -173,6 +175,31 @@ def temporary_folder(folder: Path) -> Check:
     if check.status == "ok" and free < MIN_DISK_BYTES:
         return weak("temporary", f"{folder} has {free / GIB:.1f} GiB free", "free 1 GiB there, or set TMPDIR")
     return check
+
+
+def stored_caches(side: Side, config: Config) -> Check:
+    """Where a side's caches of documents go."""
+    name, own, folder = f"{side} caches", config.side(side), kv_folder(side, config)
+    if own.kv_store != "disk":
+        return ok(name, {"memory": "in memory", "off": "off"}[own.kv_store])
+    check = writable(name, folder)
+    if check.status != "ok":  # they are computed for each question instead
+        return weak(name, check.found, f'{check.remedy}, or set {side}.kv_store = "memory"')
+    used = sum(_size(path) for path in folder.glob("*/*/*"))
+    nearest = next(path for path in (folder, *folder.parents) if path.exists())
+    free = shutil.disk_usage(nearest).free
+    if used + free < own.kv_max_bytes:
+        found = f"{folder} has {free / GIB:.1f} GiB free, they may take {own.kv_max_bytes / GIB:.1f} GiB"
+        return weak(name, found, f"free space there, or lower {side}.kv_max_bytes")
+    return ok(name, str(folder))
+
+
+def _size(path: Path) -> int:
+    """Bytes of a file; 0 if another process has just removed it."""
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
 
 
 def writable(name: str, folder: Path) -> Check:

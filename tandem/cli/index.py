@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tandem.cli.folders import index_folder
-from tandem.cli.stored import show_caches, store_caches
+from tandem.cli.stored import check_store, show_caches, store_caches
 from tandem.cli.terminal import Progress, plural, print_json, settings
 from tandem.side import Side
 
@@ -26,8 +26,9 @@ def run(args: Namespace) -> int:
     side = Side(args.side)
     out = Path(args.out).expanduser().absolute() if args.out else index_folder(side)
     progress = Progress(is_quiet=args.json)
+    check_store(args, side)
     report = _built(args, out, progress)
-    stored = store_caches(args, side, out, is_changed=not report.is_unchanged, progress=progress)
+    stored = store_caches(args, side, out, progress)
     if args.json:
         values = {"kv": asdict(stored)} if stored else {}
         print_json({"side": side, "directory": str(out), **asdict(report), **values})

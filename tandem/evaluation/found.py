@@ -29,6 +29,10 @@ class Counts:
         """Those of one side."""
         return self.device if side is Side.DEVICE else self.cloud
 
+    def found(self, side: Side, *, is_halved: bool) -> int:
+        """How many are searched for; of halves, both sides' at once."""
+        return self.device + self.cloud if is_halved else self.of(side)
+
 
 @dataclass(slots=True)
 class Found:
@@ -38,11 +42,14 @@ class Found:
     ranked: dict[Side, tuple[int, ...]]  # best first; with halves, both sides' are all documents
     is_halved: bool
     estimate: Callable[[str], list[float]]  # scores of all documents for a text
+    ranked_again: Mapping[tuple[Side, int], tuple[int, ...]] = field(default_factory=dict)
+    # by side and number searched for, where a scoring model ranks the nearest anew: fewer are not the first of more
     _scores: dict[str, list[float]] = field(default_factory=dict)
 
     def documents(self, side: Side, counts: Counts) -> tuple[int, ...]:
         """The documents of one side, best first."""
-        own, ranked = counts.of(side), self.ranked[side]
+        own, number = counts.of(side), counts.found(side, is_halved=self.is_halved)
+        ranked = self.ranked_again.get((side, number), self.ranked[side])
         first = counts.cloud if self.is_halved and side is Side.DEVICE else 0
         return ranked[first : first + own]
 
@@ -62,35 +69,40 @@ class Found:
 def search(
     retrievers: Mapping[Side, Retriever | StoreRetriever],
     query: str,
-    most: Counts,
+    counts: Sequence[Counts],
     *,
     is_halved: bool,
     clip: Callable[[str], str] = lambda text: text,
 ) -> Found:
-    """Documents of both sides for `query`. most: the largest numbers that will be asked for.
+    """Documents of both sides for `query`. counts: all numbers that will be asked for.
 
     is_halved: both sides share the device's retriever. clip: cuts a document to its longest permitted length.
     """
+    texts: list[str] = []
+    ids: dict[Side, dict[str, int]] = {}  # the places of what was found
+    ranked: dict[Side, tuple[int, ...]] = {}
+    ranked_again: dict[tuple[Side, int], tuple[int, ...]] = {}
+    for side in (Side.DEVICE,) if is_halved else SIDES:
+        retriever, places = retrievers[side], ids.setdefault(side, {})
+        numbers = sorted({each.found(side, is_halved=is_halved) for each in counts})
+        for number in numbers if retriever.ranks_again else numbers[-1:]:
+            hits = _hits(retriever, query, number)
+            for hit in hits:
+                if hit.id not in places:
+                    places[hit.id] = len(texts)
+                    texts.append(clip(hit.document.page_content))
+            ranked[side] = ranked_again[side, number] = tuple(places[hit.id] for hit in hits)
     if is_halved:
-        retriever = retrievers[Side.DEVICE]
-        hits = {Side.DEVICE: _hits(retriever, query, most.device + most.cloud)}
-        ranked = dict.fromkeys(SIDES, tuple(range(len(hits[Side.DEVICE]))))
-    else:
-        hits = {side: _hits(retrievers[side], query, most.of(side)) for side in SIDES}
-        num_device = len(hits[Side.DEVICE])
-        ranked = {
-            Side.DEVICE: tuple(range(num_device)),
-            Side.CLOUD: tuple(range(num_device, num_device + len(hits[Side.CLOUD]))),
-        }
+        ranked[Side.CLOUD] = ranked[Side.DEVICE]
+        ranked_again |= {(Side.CLOUD, number): each for (_, number), each in ranked_again.items()}
 
     def estimate(text: str) -> list[float]:
         scores: list[float] = []
-        for side, found in hits.items():
-            scores += retrievers[side].relevance([hit.id for hit in found], text)
+        for side, places in ids.items():
+            scores += retrievers[side].relevance(list(places), text)
         return scores
 
-    texts = tuple(clip(hit.document.page_content) for found in hits.values() for hit in found)
-    return Found(texts, ranked, is_halved, estimate)
+    return Found(tuple(texts), ranked, is_halved, estimate, ranked_again)
 
 
 def _hits(retriever: Retriever | StoreRetriever, query: str, count: int) -> list[Hit]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 
 import numpy as np
 from tokenizers import Tokenizer
@@ -57,11 +58,10 @@ def evaluate_text(
         )
     teacher = Teacher(sides.engines, weights, clipper(engine, context_tokens))
     clip = clipper(engine, document_tokens)
-    most = Counts(max(each.device for each in counts), max(each.cloud for each in counts))
     losses: Losses = defaultdict(list)
     for number, case in enumerate(cases):
         progress(number, len(cases))
-        found = search(sides.retrievers, case.query, most, is_halved=sides.is_halved, clip=clip)
+        found = search(sides.retrievers, case.query, counts, is_halved=sides.is_halved, clip=clip)
         for key, each in teacher.losses(case, found, methods, counts).items():
             losses[key].append(each)
     progress(len(cases), len(cases))
@@ -128,11 +128,5 @@ def _what(
         "document_tokens": document_tokens,
         "context_tokens": context_tokens,
         "documents": "halves of one corpus" if sides.is_halved else "each side's own index",
-        "weights": {
-            "scorer": weights.scorer,
-            "scale": weights.scale,
-            "interval": weights.interval,
-            "lag": weights.lag,
-            "momentum": weights.momentum,
-        },
+        "weights": asdict(weights),
     }

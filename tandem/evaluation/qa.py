@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 
 from tokenizers import Tokenizer
 
@@ -76,9 +76,10 @@ def evaluate_questions(
 ) -> Result:
     """Ask every question by every method with every number of documents. Raises TandemError."""
     asked: dict[tuple[str, Counts], list[Prediction]] = defaultdict(list)
+    teacher = Teacher(sides.engines, config.weights)
     for number, question in enumerate(questions):
         progress(number, len(questions))
-        for one in predictions(sides, question, methods, counts, config, seed=number):
+        for one in predictions(sides, question, methods, counts, config, teacher, seed=number):
             asked[one.method, one.counts].append(one)
     progress(len(questions), len(questions))
     return Result(
@@ -94,6 +95,7 @@ def evaluate_questions(
             for name in methods
         ),
         comparisons=tuple(_comparisons(asked, methods, counts)),
+        notes=tuple(teacher.notes.sentences()),
         predictions=tuple(one.as_dict() for ones in asked.values() for one in ones),
     )
 
@@ -104,16 +106,18 @@ def predictions(
     methods: Mapping[str, Method],
     counts: Sequence[Counts],
     config: Config,
+    teacher: Teacher,
     *,
     seed: int = 0,
 ) -> list[Prediction]:
-    """The answers to one question. seed: of what is drawn at temperatures above 0."""
-    most = Counts(max(each.device for each in counts), max(each.cloud for each in counts))
-    found = search(sides.retrievers, question.text, most, is_halved=False)
+    """The answers to one question. teacher: scores the right ones, and notes what did not fit. seed: of what is drawn
+    at temperatures above 0.
+    """
+    found = search(sides.retrievers, question.text, counts, is_halved=False)
     tokenizer = Tokenizer.from_str(sides.engines[Side.DEVICE].tokenizer_json)
     wanted = tuple(tokenizer.encode(f" {question.answers[0]}", add_special_tokens=False).ids)
     case = Case(question.text, question.text, wanted)
-    losses = Teacher(sides.engines, config.weights).losses(case, found, methods, counts)
+    losses = teacher.losses(case, found, methods, counts)
     spec = replace(
         spec_of(config),
         query=question.text,
@@ -159,7 +163,7 @@ def answer_alone(engine: Engine, codec: Codec, spec: SessionSpec, document: str)
     )
     drafts = draft_rule(spec.draft_rule, spec.temperature)
     key, tokens = "alone", list[int]()
-    engine.open(key, spec.query, [document] if document else [], spec.max_new_tokens)
+    engine.open(key, spec.query, [document] if document else [], spec.max_new_tokens, is_stored=False)
     try:
         while rule.finished(tokens) is None:
             law = codec.decode(
@@ -200,17 +204,10 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def _what(sides: Sides, questions: Sequence[Question], config: Config) -> dict[str, object]:
-    weights = config.weights
     return {
         "models": {side.value: sides.engines[side].name for side in SIDES},
         "questions": len(questions),
         "temperature": config.generation.temperature,
         "codec": sides.codec.fingerprint(),
-        "weights": {
-            "scorer": weights.scorer,
-            "scale": weights.scale,
-            "interval": weights.interval,
-            "lag": weights.lag,
-            "momentum": weights.momentum,
-        },
+        "weights": asdict(config.weights),
     }

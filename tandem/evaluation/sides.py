@@ -18,7 +18,8 @@ from tandem.config import Config, SideConfig
 from tandem.corpora.indexes import cache_folder, open_retriever
 from tandem.errors import EvaluationError
 from tandem.generation.engine import Engine
-from tandem.reader import model_path
+from tandem.generation.opening import load_engine
+from tandem.generation.prefixes import MemoryPrefixes
 from tandem.retrieval.build import build_index
 from tandem.retrieval.embedded import Progress
 from tandem.retrieval.embedding import TextEmbedder, load_embedder
@@ -65,17 +66,16 @@ def load(
 
 
 def load_engines(config: Config, say: Say = lambda line: None) -> dict[Side, Engine]:
-    """The language models of both sides; EvaluationError where their vocabularies differ."""
+    """The language models of both sides, with caches of documents in memory, since every method uses the same ones.
+
+    EvaluationError where their vocabularies differ.
+    """
     loaded: dict[tuple[str, str, str], Engine] = {}
     for chosen in (config.device, config.cloud):
         if (key := _key(chosen)) not in loaded:
             say(f"model: loading {chosen.model}")
-            loaded[key] = Engine.load(
-                model_path(chosen.model),
-                device=chosen.torch_device,
-                dtype=chosen.dtype,
-                num_threads=chosen.num_threads,
-            )
+            loaded[key] = load_engine(chosen)
+            loaded[key].prefixes.store = MemoryPrefixes(chosen.kv_max_bytes)
     engines = {side: loaded[_key(config.side(side))] for side in SIDES}
     if len({engine.vocabulary_fingerprint for engine in engines.values()}) > 1:
         raise EvaluationError(

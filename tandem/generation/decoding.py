@@ -74,12 +74,23 @@ class PreemptibleModel:
 class Session:
     """The rows of one prompt. Nothing is computed before the first call of `logits_after`."""
 
-    def __init__(self, prompt: Prompt, model: PreemptibleModel, prefixes: Prefixes, vocab_size: int) -> None:
+    def __init__(
+        self,
+        prompt: Prompt,
+        model: PreemptibleModel,
+        prefixes: Prefixes,
+        vocab_size: int,
+        *,
+        is_stored: bool = True,
+    ) -> None:
+        """is_stored: whether the caches of documents go to the store, if they are whole."""
         self._model = model
         self._vocab_size = vocab_size
         self._caches_of = prefixes
         self._prefixes, self._tails = _split(prompt)
         self._width = max(len(prefix) for prefix in self._prefixes)  # of the documents part
+        whole = [document not in prompt.truncated for document in prompt.documents] or [True]
+        self._is_stored = [is_stored and each for each in whole]  # [rows]
         self._pads = [self._width - len(prefix) for prefix in self._prefixes]
         self._ready: list[PrefixCache | None] = []  # of the first rows until all are there; None: no tokens
         self._cache = DynamicCache()
@@ -113,8 +124,10 @@ class Session:
 
     def _prefill_documents(self, is_stale: IsStale | None) -> None:
         """What a preempted call had of whole documents is kept for the next."""
-        for prefix in self._prefixes[len(self._ready) :]:
-            self._ready.append(self._caches_of.get(prefix, is_stale) if prefix else None)
+        for row in range(len(self._ready), len(self._prefixes)):
+            prefix, is_stored = self._prefixes[row], self._is_stored[row]
+            cache = self._caches_of.get(prefix, is_stale, is_stored=is_stored) if prefix else None
+            self._ready.append(cache)
         self._cache = side_by_side(self._ready, self._width, self._model.device)
         self._num_cached = self._width
         self._ready = []

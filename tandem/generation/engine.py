@@ -99,9 +99,10 @@ class Engine:
         """Start `session`. It only tokenises; the first `next_logits` computes the prompt, preemptibly.
 
         Documents that do not fit the context beside the query and `max_new_tokens` are cut at their end, or
-        dropped; see Opened. is_stored: whether their caches come from the store and go there; not so where several
-        documents are joined in one, which hardly ever comes again. GenerationError if the query does not fit or
-        the session is open already.
+        dropped; see Opened. is_stored: whether caches that are computed go to the store; not so where several
+        documents are joined in one, which hardly ever comes again, or where the store is not to know them. Those of
+        documents that were cut never go there: the query decides where. GenerationError if the query does not fit
+        or the session is open already.
         """
         with self._lock:
             if session in self._sessions:
@@ -109,8 +110,9 @@ class Engine:
                     f"A session is opened once, {session!r} is open already; close it first."
                 )
             prompt = self._prompts.build(query, documents, max_new_tokens)
-            prefixes = self.prefixes if is_stored else Prefixes(self._model)
-            self._sessions[session] = Session(prompt, self._model, prefixes, self.vocab_size)
+            self._sessions[session] = Session(
+                prompt, self._model, self.prefixes, self.vocab_size, is_stored=is_stored
+            )
         return Opened(
             num_rows=len(prompt.prefixes),
             num_prompt_tokens=tuple(len(prefix) + len(prompt.query) for prefix in prompt.prefixes),

@@ -20,7 +20,7 @@ class PrecomputeReport:
     num_computed: int = 0
     num_present: int = 0  # stored before, and sound
     num_too_long: int = 0  # longer than the context: cut, and computed, for each question
-    num_left_out: int = 0  # beyond the store's budget: computed at their first use
+    num_left_out: int = 0  # beyond the store's budget, or refused by the disk: computed when used
     num_bytes: int = 0  # of the store
 
 
@@ -48,11 +48,16 @@ def precompute(
             report.num_too_long += 1
         elif files.get(tokens) is not None:
             report.num_present += 1
-        elif files.num_bytes + bytes_per_token * len(tokens) > files.max_bytes:
-            report.num_left_out += 1  # storing it would remove what was stored just before
+        elif (
+            not files.can_write or files.num_bytes + bytes_per_token * len(tokens) > files.max_bytes
+        ):  # storing it would remove what was stored just before
+            report.num_left_out += 1
         else:
             bytes_per_token = engine.prefix(document(number)).num_bytes / len(tokens)
-            report.num_computed += 1
+            if files.get(tokens) is not None:
+                report.num_computed += 1
+            else:
+                report.num_left_out += 1
     if progress:
         progress(num_documents, num_documents)
     report.num_bytes = files.num_bytes

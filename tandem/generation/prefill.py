@@ -29,9 +29,12 @@ class Prefixes:
         self.num_hits = 0
         self.num_misses = 0
 
-    def get(self, tokens: Sequence[int], is_stale: Callable[[], bool] | None = None) -> PrefixCache:
+    def get(
+        self, tokens: Sequence[int], is_stale: Callable[[], bool] | None = None, *, is_stored: bool = True
+    ) -> PrefixCache:
         """The cache of a prefix of at least one token; Preempted if it must be computed and is_stale() turns True.
 
+        is_stored: whether it goes to the store where it is computed.
         Bit for bit the same wherever it comes from, as long as it was computed by this model with these
         libraries on this kind of processor with as many threads (`fingerprint`).
         """
@@ -42,7 +45,7 @@ class Prefixes:
                 return cache
         cache = _computed(self._model, tokens, is_stale)
         self.num_misses += 1
-        if self.store is not None:
+        if is_stored and self.store is not None:
             self.store.put(tokens, cache)
         return cache
 

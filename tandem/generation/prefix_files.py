@@ -57,7 +57,7 @@ class PrefixFiles:
         self._distrusted: set[str] = set()
         self._total: int | None = None  # bytes in the folder, where they were counted
         self._uncounted = 0  # bytes written since then
-        self._can_write = True
+        self.can_write = True  # until the disk refuses
         self._lock = threading.Lock()
 
     @property
@@ -109,7 +109,7 @@ class PrefixFiles:
 
         The first write that the disk refuses is the last one that is tried.
         """
-        if not self._can_write or cache.num_bytes > self.max_bytes:
+        if not self.can_write or cache.num_bytes > self.max_bytes:
             return
         path = self._path(tokens)
         try:
@@ -120,7 +120,7 @@ class PrefixFiles:
         except FileNotFoundError:
             pass  # the folder was removed meanwhile, for the index was built anew
         except OSError as error:
-            self._can_write = False
+            self.can_write = False
             self._warn(
                 f"The key-value store {self._folder} cannot be written ({error.strerror or error}), documents are "
                 "computed for each question; free space, or lower kv_max_bytes."
@@ -131,6 +131,8 @@ class PrefixFiles:
         for path, _, _ in self._files():
             if path.parent.parent.name != self._model or path.stem not in keep:
                 path.unlink(missing_ok=True)
+        with suppress(FileNotFoundError):  # an index that is newer has texts that this was not told of
+            os.utime(self._folder)
         self._total, self._uncounted = None, 0
 
     def _path(self, tokens: Sequence[int]) -> Path:
@@ -156,12 +158,17 @@ class PrefixFiles:
         """Count the files, and remove the least recently used ones beyond the budget."""
         files = sorted(self._files(), key=lambda file: file[2])
         total = sum(size for _, size, _ in files)
+        there = {path for path, _, _ in files}
         for path, size, _ in files:
             if total <= self.max_bytes:
                 break
             path.unlink(missing_ok=True)
+            there.remove(path)
             total -= size
         self._total, self._uncounted = total, 0
+        own = {path.name for path in there if path.parent.parent.name == self._model}
+        for name in self._opened.keys() - own:  # mapped, a removed file would still take the disk's room
+            del self._opened[name]
 
     def _files(self) -> list[tuple[Path, int, int]]:
         """Path, bytes and time of last use of every file, also of what a killed writer left."""

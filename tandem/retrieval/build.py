@@ -100,7 +100,9 @@ def update_index(
     progress: Progress | None = None,
 ) -> BuildReport:
     """Adds a file, a folder or documents to the index in `directory`, in place of what it holds of the same
-    sources, and deletes other sources (or folders of them); the rest stays without being read again.
+    sources, and deletes other sources (or folders of them); the rest stays without being read again. Documents
+    without source or id take the place of none. A source is called by its path within `add`, so a file in a folder
+    that was indexed as a whole is replaced by giving that folder again.
 
     Raises RetrievalError, also if another process changed the index meanwhile; the previous index is then kept.
     """
@@ -108,13 +110,17 @@ def update_index(
     held = [previous.document(row) for row in range(len(previous))]
     loaded = _loaded(add) if add else Loaded([], [])
     gone, problems = _named(delete, {_source(chunk) for chunk in held})
-    replaced = gone | {_source(document) for document in loaded.documents}
+    replaced = gone | ({_source(document) for document in loaded.documents} - {""})
     key = bytes.fromhex(previous.manifest.id_key)
     chunks = [chunk for chunk in held if _source(chunk) not in replaced]
-    chunks += split(loaded.documents, chunk_chars, overlap, key)
+    known = {chunk.id for chunk in chunks}
+    added = split(loaded.documents, chunk_chars, overlap, key)
+    chunks += [chunk for chunk in added if chunk.id not in known]
     num_embedded = 0
     is_current = _is_of(previous, chunks, embedder, factory)
-    if not is_current:
+    if is_current:
+        tidy(directory)
+    else:
         num_embedded = write_index(
             directory,
             chunks,

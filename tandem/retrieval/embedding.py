@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from tandem.config import LANGCHAIN
 from tandem.errors import RetrievalError
 
 if TYPE_CHECKING:
@@ -103,7 +104,7 @@ def load_embedder(name: str, *, num_threads: int | None = None) -> TextEmbedder:
 
     Raises RetrievalError.
     """
-    if name.startswith("langchain:"):
+    if name.startswith(LANGCHAIN):
         from tandem.retrieval.langchain import open_embedder
 
         return open_embedder(name)

@@ -5,6 +5,7 @@ Knows rows, ids, vectors and chunks; asks an embedder only while building. Knows
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -104,6 +105,8 @@ class Index:
         except FileNotFoundError:
             raise
         except (RuntimeError, OSError, ValueError) as error:
+            if not (folder / VECTORS).exists():  # FAISS has no error of its own for this
+                raise FileNotFoundError(errno.ENOENT, "removed", str(folder / VECTORS)) from None
             raise damaged(directory, f"a file cannot be read ({str(error).splitlines()[0][:100]})") from None
         if vectors.dimension != manifest.dimension:
             raise damaged(

@@ -45,6 +45,7 @@ class Journal:
             [("key", f"V{KEY_BYTES}"), ("vector", "<f4", (dimension,)), ("crc", f"V{_CRC_BYTES}")]
         )
         self._places: dict[bytes, int] = {}
+        path.touch(mode=0o600)
         self._recover()
         self._file = path.open("ab", buffering=0)
 

@@ -10,10 +10,10 @@ Knows nothing of sides or actors.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from hashlib import blake2b
 from importlib import import_module
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from langchain_core.callbacks import CallbackManagerForRetrieverRun
@@ -22,6 +22,7 @@ from langchain_core.retrievers import BaseRetriever
 from langchain_core.vectorstores import VectorStore
 from numpy.typing import NDArray
 
+from tandem.config import LANGCHAIN
 from tandem.errors import RetrievalError
 from tandem.retrieval.documents import Document, chunk_id
 from tandem.retrieval.embedding import TextEmbedder
@@ -30,8 +31,7 @@ from tandem.retrieval.retriever import Hit, Retriever, scored_texts
 from tandem.retrieval.scoring import Scorer
 from tandem.retrieval.vectors import cosines
 
-PREFIX = "langchain:"
-"""What an index or embedder of LangChain's begins with in the settings: langchain:MODULE:FUNCTION."""
+Given = TypeVar("Given")
 
 MAX_REMEMBERED = 4096
 """Documents of a store whose vectors are kept, at most: the found ones of hundreds of queries."""
@@ -47,19 +47,26 @@ class LangChainEmbedder:
     def __init__(self, embeddings: Embeddings, name: str) -> None:
         """name: which model it is; indexes are refused under another name, so a new model needs a new one."""
         self.name = name
-        self.dimension = len(embeddings.embed_query("dimension"))
+        self.dimension = len(_asked(name, lambda: embeddings.embed_query("dimension")))
         self.fingerprint = blake2b(f"langchain {name} {self.dimension}".encode(), digest_size=16).hexdigest()
         self._embeddings = embeddings
 
     def embed(self, texts: Sequence[str], *, keep_end: bool = False) -> NDArray[np.float32]:
-        """Unit vectors [len(texts), dimension]; keep_end marks queries. RetrievalError for other shapes."""
+        """Unit vectors [len(texts), dimension]; keep_end marks queries. RetrievalError for other shapes,
+        or when it fails.
+        """
         if not texts:
             return np.zeros((0, self.dimension), np.float32)
-        if keep_end:
-            given = [self._embeddings.embed_query(text) for text in texts]
-        else:
-            given = self._embeddings.embed_documents(list(texts))
-        vectors = np.array(given, np.float64)
+        given = self._embeddings
+        vectors = _asked(
+            self.name,
+            lambda: np.array(
+                [given.embed_query(text) for text in texts]
+                if keep_end
+                else given.embed_documents(list(texts)),
+                np.float64,
+            ),
+        )
         if vectors.shape != (len(texts), self.dimension):
             raise RetrievalError(
                 f"The embedder {self.name} must give {len(texts)} vectors of length {self.dimension}, but it "
@@ -116,6 +123,7 @@ class StoreRetriever:
         self._scorer = scorer
         self._seen: OrderedDict[str, tuple[str, NDArray[np.float32]]] = OrderedDict()  # text and vector by id
         self.num_documents = None  # a store need not know
+        self.ranks_again = True  # it finds by its own measure
         self.kind = f"LangChain {type(store).__name__}"
 
     def search(
@@ -130,20 +138,26 @@ class StoreRetriever:
         if not query.strip():
             raise RetrievalError(f"A query must hold text, but it is {query!r}; ask something.")
         vector = self._embedder.embed([query], keep_end=True)[0]
-        found = [] if k == 0 and given_texts else self._nearest(query, k, filter)
+        found = [] if k == 0 and given_texts else self._nearest(query, vector, k, filter)
         return found + scored_texts(given_texts, query, vector, self._embedder, self._scorer)
 
-    def _nearest(self, query: str, k: int, filter: Filter | None) -> list[Hit]:
+    def _nearest(self, query: str, vector: NDArray[np.float32], k: int, filter: Filter | None) -> list[Hit]:
         if k < 1:
             raise RetrievalError(f"A search must ask for at least 1 document, but k is {k}; raise it.")
         found = {self._id(document): document for document in self._found(query, k, filter)}
         self._remember(found)
-        scores = self.relevance(list(found), query)
+        scores = self._scores(list(found), query, lambda: vector)
         hits = [Hit(name, found[name], score) for name, score in zip(found, scores, strict=True)]
         return sorted(hits, key=lambda hit: -hit.score)
 
     def relevance(self, ids: Sequence[str], text: str) -> list[float]:
         """R(d, text) of documents that a search found. RetrievalError if an id is unknown."""
+        return self._scores(ids, text, lambda: self._embedder.embed([text], keep_end=True)[0])
+
+    def _scores(
+        self, ids: Sequence[str], text: str, vector: Callable[[], NDArray[np.float32]]
+    ) -> list[float]:
+        """vector() is that of the text, [d], where it is needed."""
         if not ids:
             return []
         for name in ids:
@@ -155,8 +169,7 @@ class StoreRetriever:
         texts, vectors = zip(*(self._seen[name] for name in ids), strict=True)
         if self._scorer is not None:
             return self._scorer.scores(text, texts)
-        vector = self._embedder.embed([text], keep_end=True)[0]
-        return [float(score) for score in cosines(np.stack(vectors), vector)]
+        return [float(score) for score in cosines(np.stack(vectors), vector())]
 
     def _found(self, query: str, k: int, filter: Filter | None) -> list[Document]:
         """What the store finds and holds text."""
@@ -171,11 +184,11 @@ class StoreRetriever:
         return [document for document in documents if document.page_content.strip()]
 
     def _remember(self, found: dict[str, Document]) -> None:
-        """Embeds what is new and forgets what was not used for longest."""
+        """Embeds what is new, unless another model scores, and forgets what was not used for longest."""
         new = [name for name in found if name not in self._seen]
-        if new:
-            texts = [found[name].page_content for name in new]
-            self._seen.update(zip(new, zip(texts, self._embedder.embed(texts), strict=True), strict=True))
+        texts = [found[name].page_content for name in new]
+        vectors = self._embedder.embed(texts) if new and self._scorer is None else np.zeros((len(new), 0))
+        self._seen.update(zip(new, zip(texts, vectors, strict=True), strict=True))
         while len(self._seen) > max(MAX_REMEMBERED, len(found)):
             self._seen.popitem(last=False)
 
@@ -203,13 +216,23 @@ def open_embedder(where: str) -> LangChainEmbedder:
 
 
 def _made(where: str) -> object:
-    module, _, function = where.removeprefix(PREFIX).partition(":")
+    module, _, function = where.removeprefix(LANGCHAIN).partition(":")
     try:
         return getattr(import_module(module), function)()
     except Exception as error:  # whatever the user's code raises
         raise RetrievalError(
-            f"{where} cannot be opened ({_brief(error)}); write {PREFIX}MODULE:FUNCTION, whose module can be "
+            f"{where} cannot be opened ({_brief(error)}); write {LANGCHAIN}MODULE:FUNCTION, whose module can be "
             "imported on that side's node."
+        ) from error
+
+
+def _asked(name: str, ask: Callable[[], Given]) -> Given:
+    """What the user's embeddings give."""
+    try:
+        return ask()
+    except Exception as error:  # embeddings have no common error
+        raise RetrievalError(
+            f"The embedder {name} failed ({_brief(error)}); see to it, then try again."
         ) from error
 
 

@@ -53,6 +53,11 @@ class Retriever:
         return cls(Index.open(directory, embedder.fingerprint, num_threads=num_threads), embedder)
 
     @property
+    def ranks_again(self) -> bool:
+        """Whether another score ranks the nearest anew, so that the k best are not the first of more."""
+        return self._scorer is not None
+
+    @property
     def num_documents(self) -> int:
         """Chunks that can be found."""
         return len(self.index)

@@ -7,7 +7,8 @@
       .building-.../     a build in progress, or what a killed one left; removed by the next
 
 A build writes into a folder of its own, flushes it to disk, renames it, then replaces the manifest: before
-that instant the old index is whole, after it the new one is. Knows nothing of what the files contain.
+that instant the old index is whole, after it the new one is. Only their owner may read the files. Knows nothing of
+what they contain.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from tandem.retrieval.manifest import Manifest
 
 _STAGING = ".building-"
 _DATA = "data-"
+_PRIVATE = 0o700
 
 
 @contextmanager
@@ -35,11 +37,11 @@ def staging(directory: Path) -> Iterator[Path]:
     or when the disk refuses; what was indexed before is then untouched.
     """
     try:
-        directory.mkdir(parents=True, exist_ok=True)
+        directory.mkdir(mode=_PRIVATE, parents=True, exist_ok=True)
         with _lock(directory):
             _remove(directory, _STAGING)
             folder = directory / f"{_STAGING}{os.getpid()}"
-            folder.mkdir()
+            folder.mkdir(mode=_PRIVATE)
             try:
                 yield folder
             finally:
@@ -65,6 +67,7 @@ def publish(directory: Path, folder: Path, manifest: Manifest) -> Manifest:
     _flush(folder)
     folder.rename(directory / final)
     draft = directory / f"{_STAGING}{manifests.NAME}"
+    draft.touch(mode=0o600)  # it holds the key of the ids
     manifests.write(draft, manifest)
     _flush(draft)
     _flush(directory)
@@ -72,6 +75,24 @@ def publish(directory: Path, folder: Path, manifest: Manifest) -> Manifest:
     _flush(directory)
     _remove(directory, _DATA, keep=final)
     return manifest
+
+
+def has_leftovers(directory: Path) -> bool:
+    """Whether there are files of other indexes than the current one. RetrievalError if there is none."""
+    current = manifests.read(directory).folder
+    return any(path.name != current for path in directory.glob(f"{_DATA}*"))
+
+
+def remove_leftovers(directory: Path) -> None:
+    """Drops the files of other indexes, within `staging`: a build that was killed left them."""
+    _remove(directory, _DATA, keep=manifests.read(directory).folder)
+
+
+def make_private(directory: Path) -> None:
+    """Lets only their owner read the files of an index that was written with wider rights."""
+    with suppress(OSError):  # another user's, who alone may change them
+        (directory / manifests.NAME).chmod(0o600)
+        (directory / manifests.read(directory).folder).chmod(_PRIVATE)
 
 
 @contextmanager

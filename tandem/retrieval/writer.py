@@ -24,7 +24,7 @@ from tandem.retrieval.embedding import TextEmbedder
 from tandem.retrieval.index import VECTORS, Index
 from tandem.retrieval.journal import Journal
 from tandem.retrieval.manifest import Manifest, checksum
-from tandem.retrieval.storage import publish, staging
+from tandem.retrieval.storage import has_leftovers, make_private, publish, remove_leftovers, staging
 from tandem.retrieval.vectors import VectorIndex
 
 
@@ -42,7 +42,8 @@ def write_index(
 ) -> int:
     """Makes `directory` the index of these chunks (from `split`), and says how many texts were embedded.
 
-    The same chunks, embedder and kind give the same files, whatever was there before. previous: the index that
+    The same chunks, embedder and kind give the same files, whatever was there before, but for the last bits of
+    vectors where these depend on which texts are embedded together. previous: the index that
     is there, if it is open already. replaces: the only index that may be replaced, if it matters.
     progress(done, total) counts the texts to embed. Raises RetrievalError; whatever fails, the previous index
     is kept, and what was embedded is not embedded again.
@@ -71,10 +72,12 @@ def write_index(
 
 
 def tidy(directory: Path) -> None:
-    """Removes the journal of a build that was killed after its last step, unless another build is under way."""
+    """Removes what a build left that was killed after its last step, unless another build is under way."""
     path = directory / journal.NAME
-    if path.exists():
+    make_private(directory)
+    if path.exists() or has_leftovers(directory):
         with suppress(RetrievalError), staging(directory):
+            remove_leftovers(directory)
             path.unlink(missing_ok=True)
 
 

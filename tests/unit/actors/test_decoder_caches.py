@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import threading
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -14,6 +16,7 @@ from tandem.config import Config
 from tandem.corpora.indexes import kv_folder
 from tandem.errors import TandemError
 from tandem.generation.engine import Opened
+from tandem.protocol.drafting import Prefill
 from tandem.side import Side
 
 TEXTS = ["Mira likes puzzle games.", "The best rated puzzle game is Vantelu Cor."]
@@ -113,6 +116,22 @@ def test_the_cloud_lends_and_the_device_does_not(tmp_path: Path) -> None:
         assert not kv_folder(Side.DEVICE, device.config).exists()
         for actor in (cloud, device):
             await actor.close()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(("given", "files"), [((), 2), (("Another.",), 0)])
+def test_texts_that_a_query_brings_do_not_go_to_the_disk(
+    tmp_path: Path, given: tuple[str, ...], files: int
+) -> None:
+    async def run() -> None:
+        actor = await decoder(Side.DEVICE, tmp_path)
+        session: Any = SimpleNamespace(spec=SimpleNamespace(context_aggregation=False, given_texts=given))
+        actor.host.sessions[1] = session
+        actor._prefill(session, Prefill(1, "Which game should Mira try?", tuple(TEXTS), 8))
+        actor.host.sessions.clear()
+        assert len(list(kv_folder(Side.DEVICE, actor.config).glob("*/*/*"))) == files
+        await actor.close()
 
     asyncio.run(run())
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import sys
 from hashlib import sha256
 from importlib import metadata
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -122,7 +124,32 @@ def test_embedders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert status(model_checks.embedder(Config.load(None, [f"retrieval.embedder={tmp_path}"]))) == "ok"
 
 
-def test_what_langchain_brings_is_left_to_the_nodes() -> None:
+@pytest.mark.parametrize(
+    ("where", "wanted"),
+    [("json:loads", "ok"), ("json.decoder:Shelf", "ok"), ("nowhere.shelf:store", "weak")]
+    + [(where, "missing") for where in ("", "json", "json:", ":loads", "json:loads:x")],
+)
+def test_what_langchain_brings(where: str, wanted: str) -> None:
+    config = Config.load(None, [f"device.index=langchain:{where}", f"retrieval.embedder=langchain:{where}"])
+    for check in (model_checks.index(Side.DEVICE, config.device), model_checks.embedder(config)):
+        assert status(check) == wanted
+
+
+def test_caches(tmp_path: Path) -> None:
+    def check(*named: str) -> str:
+        named = (f"cloud.index={tmp_path}", *(f"cloud.{each}" for each in named))
+        return status(checks.stored_caches(Side.CLOUD, Config.load(None, named)))
+
+    assert check("kv_max_bytes=1") == "ok"
+    assert check(f"kv_max_bytes={1 << 60}") == "weak"
+    assert check(f"kv_max_bytes={1 << 60}", "kv_store=memory") == "ok"
+    assert not (tmp_path / "kv").exists()
+    (tmp_path / "kv").touch()
+    assert check("kv_max_bytes=1") == "weak"
+
+
+def test_what_langchain_brings_is_left_to_the_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "shelf", ModuleType("shelf"))
     config = Config.load(
         None, ["device.index=langchain:shelf:store", "retrieval.embedder=langchain:shelf:words"]
     )

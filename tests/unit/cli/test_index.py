@@ -11,7 +11,7 @@ import pytest
 
 from tandem.cli import main
 from tandem.cli.folders import index_folder
-from tandem.errors import RetrievalError
+from tandem.errors import GenerationError, RetrievalError
 from tandem.retrieval import Embedder, Index
 from tandem.side import Side
 
@@ -167,6 +167,36 @@ def test_caches_of_an_index_that_changed_go_without_kv(notes: Path) -> None:
     assert kv_files() == []
 
 
+def test_caches_go_though_an_earlier_run_changed_the_index(
+    notes: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The run that changed it failed before it came to the caches."""
+    assert main(["index", "device", str(notes), "--kv"]) == 0
+    (notes / "one.txt").unlink()
+
+    def failing(*_: object) -> None:
+        raise GenerationError("No model.")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("tandem.generation.opening.load_engine", failing)
+        assert main(["index", "device", str(notes), "--kv"]) == 1
+    assert len(kv_files()) == 2
+    capsys.readouterr()
+    assert main(["index", "device", str(notes)]) == 0
+    assert capsys.readouterr().out.startswith("Unchanged")
+    assert kv_files() == []
+    assert main(["index", "device", str(notes), "--kv"]) == 0
+    (notes / "three.txt").write_text("More.")
+    assert main(["index", "device", str(notes), "--kv"]) == 0
+    assert main(["index", "device", str(notes)]) == 0
+    assert len(kv_files()) == 2
+
+
+def test_a_store_that_keeps_nothing_is_found_before_the_index_is_built(notes: Path) -> None:
+    assert main(["index", "device", str(notes), "--kv", "--set", "device.kv_store=off"]) == 1
+    assert not index_folder(Side.DEVICE).exists()
+
+
 def test_caches_that_cannot_all_be_kept(notes: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (notes / "long.txt").write_text("Vantelu Cor has 40 levels. " * 200)
     longer = ["--set", "retrieval.chunk_chars=9000"]
@@ -178,7 +208,10 @@ def test_caches_that_cannot_all_be_kept(notes: Path, capsys: pytest.CaptureFixtu
         path.unlink()
     less = ["--set", f"device.kv_max_bytes={int(1.2 * largest)}"]
     assert main(["index", "device", str(notes), "--kv", *longer, *less]) == 0
-    assert "1 chunk will be computed when used, being beyond the size of the store" in capsys.readouterr().err
+    assert (
+        "1 chunk will be computed when used, being beyond what the store or its disk takes; "
+        in capsys.readouterr().err
+    )
     assert len(kv_files()) == 1
     assert main(["index", "device", str(notes), "--kv", "--set", "device.kv_store=memory"]) == 1
     assert capsys.readouterr().err.endswith(

@@ -54,7 +54,7 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Measured]:
             case = Case(question.text, question.text, tuple(tokens))
             for kind, place in (("own", number), ("other", number - 1)):
                 counts = COUNTS if kind == "own" else COUNTS[-2:-1]
-                documents = search(made[place][1], question.text, counts[-1], is_halved=False)
+                documents = search(made[place][1], question.text, counts, is_halved=False)
                 for key, losses in teacher.losses(case, documents, USED, counts).items():
                     found[kind][key].append(losses)
     return found

@@ -17,6 +17,7 @@ from safetensors.torch import load_file, save_file
 
 from tandem.generation import prefix_files
 from tandem.generation.engine import Engine
+from tandem.generation.precompute import precompute
 from tandem.generation.prefix_files import PrefixFiles, remove
 from tandem.generation.prefixes import PrefixCache
 
@@ -224,6 +225,21 @@ def test_a_budget_holds_with_two_writers_and_counts_what_a_killed_one_left(store
     assert len(store.files()) >= 8
 
 
+def test_what_went_beyond_the_budget_frees_the_disk(store: Store) -> None:
+    """A file that is still mapped takes its room even when it has no name any more."""
+    files = store.open()
+    files.put(TOKENS, entry())
+    files = store.open(max_bytes=4 * files.num_bytes)
+    for number in range(12):
+        tokens = (number, 1, 1, 1)
+        files.put(tokens, entry())
+        assert files.get(tokens) is not None
+    lines = Path("/proc/self/maps").read_text().splitlines()
+    mapped = {line.split()[5] for line in lines if str(store.folder) in line}
+    assert mapped <= {str(path) for path in store.files()}
+    assert not any("(deleted)" in line and str(store.folder) in line for line in lines)
+
+
 def test_a_cache_larger_than_the_budget_is_not_written(store: Store) -> None:
     store.open(max_bytes=100).put(TOKENS, entry())
     assert store.files() == []
@@ -245,6 +261,24 @@ def test_a_full_disk_is_said_once_and_the_rest_goes_on(store: Store, monkeypatch
     ]
     assert [path.suffix for path in store.files()] == [".safetensors"]  # nothing half-written stays
     assert equal(files.get(TOKENS), entry())
+
+
+def test_computing_ahead_stops_where_the_disk_refuses(
+    store: Store, save_model: Save, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = Engine.load(str(save_model("llama-grouped")), num_threads=1)
+    files, replace, left = store.open(), os.replace, iter(range(2))
+
+    def full_after_two(*paths: Path) -> None:
+        if next(left, None) is None:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        replace(*paths)
+
+    monkeypatch.setattr(prefix_files.os, "replace", full_after_two)
+    report = precompute(engine, files, 5, lambda number: f"Level {number}.")
+    assert (report.num_computed, report.num_left_out) == (2, 3)
+    assert engine.prefixes.num_misses == 3  # the rest is not even computed
+    assert len(store.files()) == 2
 
 
 def test_a_really_full_disk(store: Store) -> None:

@@ -265,8 +265,8 @@ def test_memory_replaces_and_refuses_what_is_too_large() -> None:
     assert (len(nothing), nothing.num_bytes) == (0, 0)
 
 
-def test_a_session_may_leave_the_store_alone(llama: Engine) -> None:
-    """Joined documents neither come from it nor go there."""
+def test_a_session_may_write_nothing_to_the_store(llama: Engine) -> None:
+    """What is there, or lent, is used all the same."""
     llama.prefixes.store = store = MemoryPrefixes(1 << 30)
     wanted = logits(llama)
     num_bytes, hits = store.num_bytes, llama.prefixes.num_hits
@@ -276,4 +276,24 @@ def test_a_session_may_leave_the_store_alone(llama: Engine) -> None:
     llama.open("s", QUERY, ["Another document."], 40, is_stored=False)
     llama.next_logits("s", [])
     llama.close("s")
-    assert (store.num_bytes, llama.prefixes.num_hits) == (num_bytes, hits)
+    assert (store.num_bytes, llama.prefixes.num_hits) == (num_bytes, hits + 3)
+    llama.prefixes.lent = lent = MemoryPrefixes(1 << 30)
+    lent.put(llama.prefix_tokens("Another document."), llama.prefix("Another document."))
+    llama.prefixes.store = None
+    misses = llama.prefixes.num_misses
+    llama.open("s", QUERY, ["Another document."], 40, is_stored=False)
+    llama.next_logits("s", [])
+    llama.close("s")
+    llama.prefixes.lent = None
+    assert llama.prefixes.num_misses == misses
+
+
+def test_a_document_that_was_cut_is_not_stored(llama: Engine) -> None:
+    """Where it is cut depends on the query, so its cache would push out others and hardly be used again."""
+    llama.prefixes.store = store = MemoryPrefixes(1 << 30)
+    opened = llama.open("s", QUERY, ["Vantelu Cor " * 200, "Another document."], 40)
+    assert opened.truncated == (0,)
+    llama.next_logits("s", [])
+    llama.close("s")
+    assert len(store) == 1
+    assert store.get(llama.prefix_tokens("Another document.")) is not None

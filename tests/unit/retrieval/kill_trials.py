@@ -113,8 +113,8 @@ class Trials:
         most = 0 if is_new else self.num_missing - done
         assert most - AT_ONCE <= report.num_embedded <= most, (report.num_embedded, most, done)
         assert files(directory) == self.new
-        names = {path.name.rstrip("0123456789") for path in directory.iterdir()}
-        assert names == {".lock", "data-", "manifest.json"}, names
+        names = {path.name for path in directory.iterdir()}
+        assert names == {".lock", report.manifest.folder, "manifest.json"}, names
         return struck
 
     def _check_killed(self, directory: Path) -> bool:

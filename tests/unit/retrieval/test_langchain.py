@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -88,6 +89,23 @@ def test_embeddings_of_another_length(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
+@pytest.mark.parametrize("method", ["embed_query", "embed_documents"])
+def test_embeddings_that_fail(monkeypatch: pytest.MonkeyPatch, method: str) -> None:
+    def refused(*_: object) -> None:
+        raise ConnectionError("no answer from the model\nsome more.")
+
+    embedder = LangChainEmbedder(Letters(), "letters")
+    monkeypatch.setattr(Letters, method, refused)
+    with pytest.raises(RetrievalError) as caught:
+        embedder.embed(["a"], keep_end=method == "embed_query")
+    assert str(caught.value) == (
+        "The embedder letters failed (no answer from the model); see to it, then try again."
+    )
+    if method == "embed_query":
+        with pytest.raises(RetrievalError, match="The embedder letters failed"):
+            LangChainEmbedder(Letters(), "letters")
+
+
 def test_tandems_embedder_and_index_in_langchain(directory: Path, embedder) -> None:
     store = InMemoryVectorStore(TandemEmbeddings(embedder))
     store.add_documents(DOCUMENTS)
@@ -120,6 +138,24 @@ def test_what_crosses_to_the_other_side_says_nothing(found: StoreRetriever, stor
     assert {hit.id for hit in hits}.isdisjoint(
         hit.id for hit in StoreRetriever(store, embedder, b"other").search("a bad cab", 3)
     )
+
+
+def test_nothing_is_embedded_in_vain(store, embedder) -> None:
+    class Lengths:
+        name = "lengths"
+
+        def scores(self, text: str, documents: Sequence[str]) -> list[float]:
+            return [float(len(document)) for document in documents]
+
+    retriever = StoreRetriever(store, embedder, b"key")
+    retriever.search("a big egg", 3)
+    retriever.search("a big egg", 3)
+    texts = [text for call in embedder.calls for text in call]
+    assert sorted(texts) == sorted(["a big egg", "a big egg", *(each.page_content for each in DOCUMENTS)])
+    embedder.calls.clear()
+    hits = StoreRetriever(store, embedder, b"key", Lengths()).search("a big egg", 3)
+    assert [hit.score for hit in hits] == [13.0, 9.0, 9.0]
+    assert not {each.page_content for each in DOCUMENTS} & {text for call in embedder.calls for text in call}
 
 
 def test_a_filter_is_the_stores_own(found: StoreRetriever) -> None:

@@ -37,6 +37,20 @@ def test_a_reader_that_comes_while_the_index_is_replaced(
     assert len(Index.open(directory)) == 2
 
 
+def test_a_reader_that_comes_while_the_index_is_replaced_after_its_checksums(
+    directory: Path, chunks: list[Document], embedder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    verify, is_first = manifests.verify, iter([True])
+
+    def early(where: Path, manifest: manifests.Manifest) -> None:
+        verify(where, manifest)
+        if next(is_first, False):
+            Index.build(directory, chunks[:2], embedder)
+
+    monkeypatch.setattr(manifests, "verify", early)
+    assert len(Index.open(directory)) == 2
+
+
 class Stop(BaseException):
     """Ends a build as Ctrl-C or the death of the process would."""
 

@@ -95,6 +95,16 @@ def test_adding_and_deleting_some_of_many(corpus: Path, tmp_path: Path, embedder
     assert update_index(directory, embedder, add=[note]).is_unchanged
 
 
+def test_documents_without_source_replace_none(tmp_path: Path, embedder) -> None:
+    directory = tmp_path / "index"
+    given = [Document(page_content=f"Text {number}.") for number in range(5)]
+    build_index(given, directory, embedder)
+    report = update_index(directory, embedder, add=[Document(page_content="Another."), given[2]])
+    assert counts(report) == (1, 0, 0, 5, 1)
+    assert len(set(Index.open(directory).ids())) == 6
+    assert update_index(directory, embedder, add=given).is_unchanged
+
+
 def test_deleting_a_folder_or_everything(corpus: Path, tmp_path: Path, embedder) -> None:
     (corpus / "sub").mkdir()
     (corpus / "sub" / "a.txt").write_text("deep")
@@ -158,6 +168,55 @@ def test_a_journal_that_outlived_its_build_goes(corpus: Path, tmp_path: Path, em
         assert (directory / ".embedded").exists(), "another process may be using it"
     assert build_index(corpus, directory, embedder).is_unchanged
     assert not (directory / ".embedded").exists()
+
+
+class Killed(BaseException):
+    """Ends a build at once."""
+
+
+def test_texts_that_were_deleted_go_though_the_build_was_killed(
+    corpus: Path, tmp_path: Path, embedder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed between the manifest's rename and the removal of the index before."""
+    directory = tmp_path / "index"
+    build_index(corpus, directory, embedder)
+    (corpus / "soup.txt").unlink()
+    remove = storage._remove
+
+    def killed(where: Path, prefix: str, keep: str = "") -> None:
+        if keep:
+            raise Killed
+        remove(where, prefix, keep)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(storage, "_remove", killed)
+        with pytest.raises(Killed):
+            build_index(corpus, directory, embedder)
+    (directory / ".embedded").unlink()
+    assert {path.name for path in directory.glob("data-*")} == {"data-1", "data-2"}
+    assert update_index(directory, embedder, delete=["soup.txt"]).is_unchanged
+    assert [path.name for path in directory.glob("data-*")] == ["data-2"]
+    assert len(Index.open(directory)) == 2
+
+
+def test_nobody_else_may_read_an_index(corpus: Path, tmp_path: Path, embedder) -> None:
+    directory = tmp_path / "index"
+    old = os.umask(0)
+    try:
+        report = build_index(corpus, directory, embedder)
+    finally:
+        os.umask(old)
+
+    def modes() -> list[int]:
+        paths = (directory / report.manifest.folder, directory / "manifest.json")
+        return [path.stat().st_mode & 0o777 for path in paths]
+
+    assert modes() == [0o700, 0o600]
+    assert directory.stat().st_mode & 0o777 == 0o700
+    (directory / report.manifest.folder).chmod(0o755)  # as indexes were once written
+    (directory / "manifest.json").chmod(0o644)
+    assert build_index(corpus, directory, embedder).is_unchanged
+    assert modes() == [0o700, 0o600]
 
 
 SCRIPT = """
