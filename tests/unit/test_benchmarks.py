@@ -53,7 +53,7 @@ def article(number: int) -> str:
     """An article as WikiText has them, of made-up words."""
     draw = Random(number)
     words = ["".join(draw.choices("abcdefgh", k=draw.randint(2, 7))) for _ in range(100)]
-    body = " . \n ".join(" ".join(draw.choices(words, k=12)) for _ in range(120))
+    body = " . \n ".join(" ".join(draw.choices(words, k=12)) for _ in range(16))
     return f" = Article {number} = \n\n {body} . \n\n"
 
 
