@@ -220,7 +220,9 @@ def main() -> None:
     parser.add_argument("--windows", type=int, default=120)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--again", action="store_true", help="train even if there is a model in --out")
-    parser.add_argument("--smoke", action="store_true", help="3 steps, 2 windows, few estimates, a piece of the data")
+    parser.add_argument(
+        "--smoke", action="store_true", help="3 steps, 2 windows, few estimates, a piece of the data"
+    )
     arguments = parser.parse_args()
     print(
         "prediction: flat with the training text; falls by some per cent with the first halves of the articles"
