@@ -37,7 +37,14 @@ def start(folder: Path, *more: str) -> subprocess.Popen[str]:
         str(folder / "out"),
     ]
     more = (*more, "--questions", str(folder / "questions"), "--set", "cluster.start_timeout_s=300")
-    return subprocess.Popen([*command, *more], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    return subprocess.Popen(
+        [*command, *more],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        # A shell starts background jobs with SIGINT ignored, and children inherit that.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
 
 
 def test_a_short_trace(tmp_path: Path) -> None:
