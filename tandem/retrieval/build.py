@@ -7,8 +7,9 @@ terminals: progress goes to a callable.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 
@@ -69,22 +70,8 @@ def build_index(
     previous = _opened(directory)
     key = _kept_key(directory, id_key)
     chunks = split(loaded.documents, chunk_chars, overlap, key)
-    num_embedded = 0
-    is_current = previous is not None and _is_of(previous, chunks, embedder, factory)
-    if is_current:
-        tidy(directory)
-    else:
-        num_embedded = write_index(
-            directory,
-            chunks,
-            embedder,
-            factory,
-            id_key=key,
-            num_threads=num_threads,
-            progress=progress,
-            previous=previous,
-        )
-    return _report(directory, previous, chunks, loaded.problems, num_embedded, is_current)
+    write = partial(write_index, id_key=key, num_threads=num_threads, progress=progress)
+    return _synced(directory, previous, chunks, embedder, factory, loaded.problems, write)
 
 
 def update_index(
@@ -116,23 +103,29 @@ def update_index(
     known = {chunk.id for chunk in chunks}
     added = split(loaded.documents, chunk_chars, overlap, key)
     chunks += [chunk for chunk in added if chunk.id not in known]
+    write = partial(
+        write_index, id_key=key, num_threads=num_threads, progress=progress, replaces=previous.manifest
+    )
+    return _synced(directory, previous, chunks, embedder, factory, loaded.problems + problems, write)
+
+
+def _synced(
+    directory: Path,
+    previous: Index | None,
+    chunks: Sequence[Document],
+    embedder: TextEmbedder,
+    factory: str,
+    problems: list[str],
+    write: Callable[..., int],
+) -> BuildReport:
+    """Has the index of `chunks` written, by `write_index` with its settings, unless it is there already."""
     num_embedded = 0
-    is_current = _is_of(previous, chunks, embedder, factory)
+    is_current = previous is not None and _is_of(previous, chunks, embedder, factory)
     if is_current:
         tidy(directory)
     else:
-        num_embedded = write_index(
-            directory,
-            chunks,
-            embedder,
-            factory,
-            id_key=key,
-            num_threads=num_threads,
-            progress=progress,
-            previous=previous,
-            replaces=previous.manifest,
-        )
-    return _report(directory, previous, chunks, loaded.problems + problems, num_embedded, is_current)
+        num_embedded = write(directory, chunks, embedder, factory, previous=previous)
+    return _report(directory, previous, chunks, problems, num_embedded, is_current)
 
 
 def _check_key(id_key: bytes) -> None:
