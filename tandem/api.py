@@ -46,8 +46,10 @@ EVENTS_WAIT_S = 5.0
 """How long one call waits for events before the time limit is looked at again."""
 LATE_S = 1.0
 """How much longer than its time limit a call may take, so that an actor's own word comes first where it answers."""
-SOURCES_WAIT_S = 1.0
-"""How long a finished answer waits for each side's sources: long for a link that works, short for a person."""
+SOURCES_WAIT_S = 10.0
+"""How long a finished answer waits for each side's sources: long for a link that works."""
+LOST_SOURCES_WAIT_S = 1.0
+"""The same where the answer went on without the peer: short for a person."""
 MAX_GIVEN_CHARS = 300_000
 """Of `given_texts`, so that they fit a message within a side however they are escaped."""
 COMPARED = {
@@ -376,10 +378,8 @@ class Tandem:
                 events = await asyncio.wait_for(call, left_s + LATE_S)
                 position += len(events)
                 is_done = any(isinstance(event, DoneEvent) for event in events)
-                if (
-                    is_done and sources
-                ):  # an answer does not wait for what a side that is lost could tell of it
-                    await asyncio.wait(sources, timeout=SOURCES_WAIT_S)
+                if is_done and sources:
+                    await asyncio.wait(sources, timeout=_patience_s(events[-1]))
                 for waiting in [task for task in sources if task.done()]:
                     sources.remove(waiting)
                     found = await waiting
@@ -465,6 +465,13 @@ class Tandem:
         if self._is_closed:
             raise QueryError("A closed Tandem answers no more; launch or connect again.")
         return self._loop.run(_awaited(work))
+
+
+def _patience_s(done: Event) -> float:
+    """How long an answer waits for its sources: not for what a side that is lost could tell of it."""
+    assert isinstance(done, DoneEvent)
+    is_whole = done.reason != "failed" and done.statistics.degraded_from is None
+    return SOURCES_WAIT_S if is_whole else LOST_SOURCES_WAIT_S
 
 
 def collect(events: Sequence[Event], seed: int) -> Answer:

@@ -44,6 +44,8 @@ NEEDED = ("decoder", "aggregator")
 """Actors of the own side without which no query can be answered."""
 EVENTS_KEPT_S = 60.0
 """How long the events of an ended session can still be fetched."""
+OPENING_S = 1.0
+"""How long `cancel` waits for its session to be opened: Ray may run one client's calls in another order."""
 
 
 class _Log:
@@ -95,6 +97,7 @@ class DraftQueueActor(SideActor):
         self.host = QueueHost(side, lambda spec: self._stop_rule(spec).finished)
         self._detokenizer: Detokenizer | None = None
         self._logs: dict[int, _Log] = {}
+        self._opened = asyncio.Event()  # set, and replaced, whenever a session is opened
         self._ticking = False
         self._renew_again_s = 0.0
         self._endpoint: Endpoint | None = None
@@ -125,7 +128,7 @@ class DraftQueueActor(SideActor):
         now_s = time.monotonic()
         self._forget_old_logs(now_s)
         link = self._peer_counters() if spec.alone is None else None
-        self._logs[spec.session] = _Log(self._stop_rule(spec), link, now_s)
+        self._keep_log(spec.session, _Log(self._stop_rule(spec), link, now_s))
         self.dispatch(self.host.open(spec, now_s))
         for role in NEEDED:
             if not self._plane().is_connected(f"{self.side}/{role}"):
@@ -139,10 +142,10 @@ class DraftQueueActor(SideActor):
 
         at_once: wait for the last of them, so that nobody is woken for each token; after -1 gives the last alone.
         """
-        log = self._logs.get(session)
+        deadline_s = time.monotonic() + wait_s
+        log = await self._log(session, wait_s)
         if log is None:
             return []
-        deadline_s = time.monotonic() + wait_s
         while len(log.events) <= after or (at_once and log.ended_s is None):
             try:
                 await asyncio.wait_for(log.changed.wait(), deadline_s - time.monotonic())
@@ -152,8 +155,8 @@ class DraftQueueActor(SideActor):
 
     async def sources(self, session: int, wait_s: float = 30.0) -> SourcesEvent | None:
         """This side's documents, once they are prefilled: opaque ids only."""
-        log = self._logs.get(session)
         deadline_s = time.monotonic() + wait_s
+        log = await self._log(session, wait_s)
         while log is not None and log.sources is None and session in self.host.sessions:
             if time.monotonic() > deadline_s:
                 break
@@ -163,6 +166,7 @@ class DraftQueueActor(SideActor):
 
     async def cancel(self, session: int) -> None:
         """The user gave a query up."""
+        await self._log(session, OPENING_S)
         self.dispatch(self.host.cancel(session, time.monotonic()))
 
     # ---- data plane ------------------------------------------------------------------------------------------
@@ -206,6 +210,20 @@ class DraftQueueActor(SideActor):
         return f"The {role} of the {self.side} must be running but stopped; start the {self.side} side again."
 
     # ---- private ---------------------------------------------------------------------------------------------
+
+    async def _log(self, session: int, wait_s: float) -> _Log | None:
+        """What is kept of a session, once it is opened; None: it is forgotten, or it never was."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(wait_s):
+                while session not in self._logs:
+                    await self._opened.wait()
+        return self._logs.get(session)
+
+    def _keep_log(self, session: int, log: _Log) -> None:
+        """From now on calls for this session find it."""
+        self._logs[session] = log
+        self._opened.set()
+        self._opened = asyncio.Event()
 
     async def _tick(self) -> None:
         """Timers, and a new connection where the peer has fallen silent; ends with the last session."""

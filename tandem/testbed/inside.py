@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import os
+import secrets
+import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 from tandem.netlab import NetLab, Shape
 from tandem.side import Side
@@ -31,12 +34,8 @@ def run_inside(lab: NetLab, command: Sequence[str], shape: Shape = Shape()) -> i
     The network is up meanwhile, and gone afterwards with everything that ran in it; so is the command's folder for
     temporary files. Raises NetLabError.
     """
-    # A short name: sockets of Ray lie deep below it, and their paths have at most 107 characters.
-    with (
-        tempfile.TemporaryDirectory(prefix="td-", ignore_cleanup_errors=True) as folder,
-        lab.while_up(shape),
-    ):
-        environment = {**os.environ, "TMPDIR": folder}
+    with _temporary_folder() as folder, lab.while_up(shape):
+        environment = {**os.environ, "TMPDIR": str(folder)}
         # In a session of its own: Ctrl-C comes to us alone, and the command is told once, in a way that Ray leaves.
         process = subprocess.Popen(
             [*lab.enter(Side.DEVICE), *command],
@@ -49,6 +48,20 @@ def run_inside(lab: NetLab, command: Sequence[str], shape: Shape = Shape()) -> i
         finally:
             _end(process)
         return code if code >= 0 else 128 - code
+
+
+@contextlib.contextmanager
+def _temporary_folder() -> Iterator[Path]:
+    """A new folder, removed however the block ends. Its name is known before it is made, other than that of a
+    `TemporaryDirectory`, so that an interruption in between leaves nothing either.
+    """
+    # A short name: sockets of Ray lie deep below it, and their paths have at most 107 characters.
+    folder = Path(tempfile.gettempdir(), f"td-{secrets.token_hex(4)}")
+    try:
+        folder.mkdir(mode=0o700)
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

@@ -18,10 +18,12 @@ from tandem.events import (
     ProvisionalEvent,
     RetractEvent,
     SessionStatistics,
+    SourcesEvent,
     TokenEvent,
     Told,
 )
 from tandem.generation.detokenizer import Detokenizer, StopRule
+from tandem.messages import DecoderReady
 from tandem.reader import WEIGHTS
 from tandem.side import Side
 from tandem.simulation.display import Display
@@ -98,3 +100,37 @@ def test_the_last_event_alone_names_its_session(monkeypatch: pytest.MonkeyPatch)
         assert asyncio.run(actor.events(7, -1, 0.01, at_once=True)) == []
         actor.on_event(Told(7, event))
     assert asyncio.run(actor.events(7, -1, 0.01, at_once=True)) == [replace(done, session=7)]
+
+
+def test_calls_that_overtake_the_one_that_opens_their_session(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ray may run them in any order: without waiting an answer lacks its sources, or counts as late."""
+    actor = DraftQueueActor(Side.DEVICE, Runtime(secret=b"s", directory="unused", config=Config()))
+    tokenizer_json = (WEIGHTS / "tokenizer.json").read_text("utf-8")
+    monkeypatch.setattr(actor, "_peer_counters", LinkCounters)
+    cancelled: list[int] = []
+    monkeypatch.setattr(actor.host, "cancel", lambda session, now_s: cancelled.append(session) or [])
+    monkeypatch.setattr(actor, "dispatch", lambda sends: None)
+    ready = DecoderReady(
+        session=7, sources=("a", "b"), scores=(0.5, 0.25), retrieve_us=1, prefill_us=1, notes=()
+    )
+    done = DoneEvent(reason="eos", statistics=SessionStatistics(num_tokens=1))
+
+    async def overtaken() -> tuple[SourcesEvent | None, list[Event]]:
+        early = [
+            asyncio.create_task(call)
+            for call in (actor.sources(7, 30.0), actor.events(7, -1, 30.0, at_once=True), actor.cancel(7))
+        ]
+        await asyncio.sleep(0.02)
+        assert not any(task.done() for task in early)
+        actor._keep_log(7, _Log(StopRule((), (), 9, Detokenizer(tokenizer_json)), LinkCounters(), 0.0))
+        monkeypatch.setitem(actor.host.sessions, 7, None)  # open on this side
+        actor._note_sources(ready)
+        actor.on_event(Told(7, done))
+        found, events, _ = await asyncio.wait_for(asyncio.gather(*early), 5)
+        return found, events
+
+    found, events = asyncio.run(overtaken())
+    assert found is not None
+    assert [source.id for source in found.sources] == ["a", "b"]
+    assert events == [replace(done, session=7)]
+    assert cancelled == [7]
