@@ -14,7 +14,7 @@ import shutil
 import time
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import ray
 from ray.exceptions import RayError
@@ -24,8 +24,8 @@ from tandem.actors.base import Runtime
 from tandem.actors.launch import Handles, Progress
 from tandem.cluster import nodes
 from tandem.cluster.nodes import Host, NodeInfo
-from tandem.config import Config, GenerationConfig
-from tandem.errors import ClusterError, ConfigError, QueryError, TandemError
+from tandem.config import Config
+from tandem.errors import ClusterError, QueryError, TandemError
 from tandem.events import (
     Answer,
     DoneEvent,
@@ -38,8 +38,11 @@ from tandem.events import (
 )
 from tandem.loop_thread import LoopThread
 from tandem.protocol.spec import SessionSpec
-from tandem.query import spec_of
+from tandem.query import asked, side_of
 from tandem.side import SIDES, Side
+
+if TYPE_CHECKING:
+    from tandem.retrieval.filters import Filter
 
 T = TypeVar("T")
 EVENTS_WAIT_S = 5.0
@@ -50,8 +53,6 @@ SOURCES_WAIT_S = 10.0
 """How long a finished answer waits for each side's sources: long for a link that works."""
 LOST_SOURCES_WAIT_S = 1.0
 """The same where the answer went on without the peer: short for a person."""
-MAX_GIVEN_CHARS = 300_000
-"""Of `given_texts`, so that they fit a message within a side however they are escaped."""
 COMPARED = {
     "vocabulary_fingerprint": ("vocabulary", "use models that share a tokenizer"),
     "codec": ("codec", "use the same [codec] settings on both sides"),
@@ -199,7 +200,7 @@ class Tandem:
     async def aquery(self, question: str, **options: Any) -> Answer:
         """Async twin of `query`."""
         limit_s = options.pop("timeout_s", None)
-        spec = self._spec(question, **options)
+        spec = asked(self.config, self.described, question, **options)
         events = [event async for event in self._ask(spec, limit_s, at_once=True)]
         return collect(events, spec.seed)
 
@@ -218,6 +219,8 @@ class Tandem:
         alone: str | None = None,
         context_aggregation: bool = False,
         given_texts: Sequence[str] = (),
+        device_filter: Filter | None = None,
+        cloud_filter: Filter | None = None,
         keeps_laws: bool = False,
         provisional: bool = False,
     ) -> AsyncGenerator[Event, None]:
@@ -227,12 +230,16 @@ class Tandem:
         seed: 64 bits; fresh if None. timeout_s: for the whole answer, `config.cluster.query_timeout_s` if None. alone:
         "device" or "cloud", the side that answers by itself; nothing crosses the link. context_aggregation: each side's
         documents in one row, best first, instead of one row each; they are not weighed anew. given_texts: documents to
-        add after those that are found, sent to the side that answers alone; not weighed anew either. keeps_laws: alone
-        only; see `sequence`. provisional: yields a ProvisionalEvent for each draft of the device as soon as it is
-        there, and a RetractEvent where the answer takes another turn. The other options default to the settings in
+        add after those that are found, sent to the side that answers alone; not weighed anew either.
+        device_filter, cloud_filter: metadata that a side's documents must have, as {"source": "a.txt", "page": [1, 2]};
+        the cloud does not see the device's. keeps_laws: alone only; see `sequence`. provisional: yields a
+        ProvisionalEvent for each draft of the device as soon as it is there, and a RetractEvent where the answer takes
+        another turn. The other options default to the settings in
         `config.generation`. Raises QueryError or ConfigError.
         """
-        spec = self._spec(
+        spec = asked(
+            self.config,
+            self.described,
             question,
             max_new_tokens=max_new_tokens,
             seed=seed,
@@ -244,6 +251,8 @@ class Tandem:
             alone=alone,
             context_aggregation=context_aggregation,
             given_texts=given_texts,
+            device_filter=device_filter,
+            cloud_filter=cloud_filter,
             keeps_laws=keeps_laws,
             provisional=provisional,
         )
@@ -258,7 +267,7 @@ class Tandem:
         before the codec, [vocab] little-endian float16 each. They are what one side sends the other to be synchronised
         sequence by sequence. TandemError if they are not kept.
         """
-        decoder = self._sides[_side(side)]["decoder"]
+        decoder = self._sides[side_of(side)]["decoder"]
         num_tokens = answer.statistics.num_tokens
         found: dict[str, Any] = self._run(
             self._result(decoder.sequence.remote(answer.session, num_tokens, dense))
@@ -271,7 +280,7 @@ class Tandem:
         {"tokens": [int], "laws": [bytes], "log_weight": float}; dense: as in `sequence`; options: as in `astream`.
         Raises TandemError.
         """
-        spec = self._spec(question, alone=side, keeps_laws=True, **options)
+        spec = asked(self.config, self.described, question, alone=side, keeps_laws=True, **options)
         found: dict[str, Any] = self._run(self._written(spec, dense))
         return found
 
@@ -361,9 +370,8 @@ class Tandem:
             raise QueryError(_late(limit_s)) from None
 
     async def _open(self, spec: SessionSpec) -> None:
-        text = spec.to_json()
         for side in spec.sides:  # not awaited: a call's acknowledgement would cost a round trip
-            self._sides[side]["draft_queue"].open.remote(text)
+            self._sides[side]["draft_queue"].open.remote(spec.as_for(side).to_json())
 
     async def _events(self, spec: SessionSpec, limit_s: float, at_once: bool) -> AsyncGenerator[Event, None]:
         """The telling side's events in order; each side's sources are slipped in when they are known."""
@@ -426,39 +434,6 @@ class Tandem:
             "sides": {side.value: self.described[side] for side in SIDES},
             "actors": [asdict(actor) for actor in actors],
         }
-
-    def _spec(
-        self,
-        question: str,
-        *,
-        seed: int | None = None,
-        alone: str | None = None,
-        context_aggregation: bool = False,
-        given_texts: Sequence[str] = (),
-        keeps_laws: bool = False,
-        provisional: bool = False,
-        **asked: Any,
-    ) -> SessionSpec:
-        if not question.strip():
-            raise QueryError(f"A question must have text, this one is {question!r}; ask something.")
-        if asked.get("stop") is not None:
-            asked["stop"] = tuple(asked["stop"])
-        config = replace(self.config, generation=_checked(self.config.generation, asked))
-        spec = replace(
-            spec_of(config),
-            session=secrets.randbits(32),
-            query=question,
-            seed=_seed(seed),
-            device_decode_line=tuple(self.described[Side.DEVICE]["decode_line"]),
-            cloud_decode_line=tuple(self.described[Side.CLOUD]["decode_line"]),
-            alone=None if alone is None else _side(alone),
-            context_aggregation=context_aggregation,
-            given_texts=_texts(given_texts),
-            keeps_laws=keeps_laws,
-            provisional=provisional,
-        )
-        _check_alone(spec)
-        return replace(spec, eos_token_ids=tuple(self.described[spec.telling_side]["eos_token_ids"]))
 
     def _run(self, work: Any) -> Any:
         """Run an awaitable on this object's own event loop."""
@@ -575,54 +550,6 @@ def compare(described: dict[Side, dict[str, Any]]) -> None:
             raise ClusterError(
                 f"Both sides must have the same {what}, the device has {device!r} and the cloud {cloud!r}; {remedy}."
             )
-
-
-def _checked(generation: GenerationConfig, asked: dict[str, Any]) -> GenerationConfig:
-    """The settings with those of one query; Config checks them."""
-    try:
-        changed = replace(generation, **{name: value for name, value in asked.items() if value is not None})
-        Config(generation=changed)
-    except TypeError as error:
-        raise ConfigError(f"A query takes known options only: {error}; see Tandem.astream.") from None
-    return changed
-
-
-def _side(name: str) -> Side:
-    try:
-        return Side(name)
-    except ValueError:
-        raise ConfigError(f"A side is device or cloud, this one is {name!r}; name one of the two.") from None
-
-
-def _texts(given: Sequence[str]) -> tuple[str, ...]:
-    if isinstance(given, str) or not all(isinstance(text, str) and text.strip() for text in given):
-        raise QueryError("given_texts is a list of texts that are not empty, one of it is not; leave it out.")
-    num_chars = sum(map(len, given))
-    if num_chars > MAX_GIVEN_CHARS:
-        raise QueryError(
-            f"given_texts holds at most {MAX_GIVEN_CHARS} characters, these are {num_chars}; give fewer texts."
-        )
-    return tuple(given)
-
-
-def _check_alone(spec: SessionSpec) -> None:
-    """What only a side that answers alone can do."""
-    for name in ("given_texts", "keeps_laws"):
-        if spec.alone is None and getattr(spec, name):
-            raise QueryError(
-                f"{name} belongs to a side that answers alone, this query asks both; pass alone='device' or 'cloud' "
-                f"too, or leave {name} out."
-            )
-
-
-def _seed(seed: int | None) -> int:
-    if seed is None:
-        return secrets.randbits(64)
-    if not 0 <= seed < 1 << 64:
-        raise ConfigError(
-            f"A seed is an integer from 0 to 2^64 - 1, this one is {seed}; choose one in that range."
-        )
-    return seed
 
 
 def _stop(started: list[NodeInfo], environment: dict[str, str | None], socket_folder: str) -> None:

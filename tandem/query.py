@@ -1,13 +1,26 @@
-"""What the settings say of every query: the part of a session's spec that is the same for all questions.
+"""What is asked for becomes the spec of a session: settings, a question and its options, checked.
 
-Knows settings and the fields of a spec; nothing of a question, its seed, a model's end-of-sequence ids, or who is
-asked.
+Knows settings, options and the fields of a spec; nothing of actors or of how a query goes on.
 """
 
 from __future__ import annotations
 
-from tandem.config import Config
+import json
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from tandem.config import Config, GenerationConfig
+from tandem.errors import ConfigError, QueryError
 from tandem.protocol.spec import SessionSpec
+from tandem.side import Side
+
+if TYPE_CHECKING:
+    from tandem.retrieval.filters import Filter
+
+MAX_GIVEN_CHARS = 300_000
+"""Of `given_texts`, so that they fit a message within a side however they are escaped."""
 
 
 def spec_of(config: Config) -> SessionSpec:
@@ -36,3 +49,115 @@ def spec_of(config: Config) -> SessionSpec:
         on_peer_loss=link.on_peer_loss,
         peer_loss_margin_s=link.peer_loss_margin_s,
     )
+
+
+def asked(
+    config: Config,
+    described: Mapping[Side, Mapping[str, Any]],
+    question: str,
+    *,
+    seed: int | None = None,
+    alone: str | None = None,
+    context_aggregation: bool = False,
+    given_texts: Sequence[str] = (),
+    device_filter: Filter | None = None,
+    cloud_filter: Filter | None = None,
+    keeps_laws: bool = False,
+    provisional: bool = False,
+    **changed: Any,
+) -> SessionSpec:
+    """The spec of a new session. Raises QueryError or ConfigError.
+
+    described: what each side's actors said of its model. The options are those of `Tandem.astream`; `changed` are those
+    that replace settings of `config.generation`, where they are not None.
+    """
+    if not question.strip():
+        raise QueryError(f"A question must have text, this one is {question!r}; ask something.")
+    if changed.get("stop") is not None:
+        changed["stop"] = tuple(changed["stop"])
+    config = replace(config, generation=_checked(config.generation, changed))
+    spec = replace(
+        spec_of(config),
+        session=secrets.randbits(32),
+        query=question,
+        seed=_seed(seed),
+        device_decode_line=tuple(described[Side.DEVICE]["decode_line"]),
+        cloud_decode_line=tuple(described[Side.CLOUD]["decode_line"]),
+        alone=None if alone is None else side_of(alone),
+        context_aggregation=context_aggregation,
+        given_texts=_texts(given_texts),
+        device_filter=_filter("device_filter", device_filter),
+        cloud_filter=_filter("cloud_filter", cloud_filter),
+        keeps_laws=keeps_laws,
+        provisional=provisional,
+    )
+    _check_alone(spec)
+    return replace(spec, eos_token_ids=tuple(described[spec.telling_side]["eos_token_ids"]))
+
+
+def _checked(generation: GenerationConfig, asked: dict[str, Any]) -> GenerationConfig:
+    """The settings with those of one query; Config checks them."""
+    try:
+        changed = replace(generation, **{name: value for name, value in asked.items() if value is not None})
+        Config(generation=changed)
+    except TypeError as error:
+        raise ConfigError(f"A query takes known options only: {error}; see Tandem.astream.") from None
+    return changed
+
+
+def side_of(name: str) -> Side:
+    """By its name. Raises ConfigError."""
+    try:
+        return Side(name)
+    except ValueError:
+        raise ConfigError(f"A side is device or cloud, this one is {name!r}; name one of the two.") from None
+
+
+def _texts(given: Sequence[str]) -> tuple[str, ...]:
+    if isinstance(given, str) or not all(isinstance(text, str) and text.strip() for text in given):
+        raise QueryError("given_texts is a list of texts that are not empty, one of it is not; leave it out.")
+    num_chars = sum(map(len, given))
+    if num_chars > MAX_GIVEN_CHARS:
+        raise QueryError(
+            f"given_texts holds at most {MAX_GIVEN_CHARS} characters, these are {num_chars}; give fewer texts."
+        )
+    return tuple(given)
+
+
+def _filter(name: str, given: Filter | None) -> str:
+    """As it travels. QueryError if it is none."""
+    if given is None:
+        return ""
+    from tandem.retrieval.filters import values_of
+
+    scalar = (str, int, float, bool)
+    is_filter = isinstance(given, Mapping) and all(
+        isinstance(key, str) and all(isinstance(each, scalar) for each in values_of(wanted))
+        for key, wanted in given.items()
+    )
+    if not is_filter:
+        raise QueryError(
+            f'{name} is metadata as {{"source": "a.txt", "page": [1, 2]}}, this is {given!r:.100}; give texts, numbers '
+            "or lists of them."
+        )
+    return json.dumps({key: values_of(wanted) for key, wanted in given.items()}) if given else ""
+
+
+def _check_alone(spec: SessionSpec) -> None:
+    """What only a side that answers alone can do."""
+    for name in ("given_texts", "keeps_laws"):
+        if spec.alone is None and getattr(spec, name):
+            raise QueryError(
+                f"{name} belongs to a side that answers alone, this query asks both; pass alone='device' or 'cloud' "
+                f"too, or leave {name} out."
+            )
+
+
+def _seed(seed: int | None) -> int:
+    if seed is None:
+        return secrets.randbits(64)
+    if not 0 <= seed < 1 << 64:
+        raise ConfigError(
+            f"A seed is an integer from 0 to 2^64 - 1, this one is {seed}; choose one in that range."
+        )
+    return seed

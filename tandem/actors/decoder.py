@@ -295,16 +295,20 @@ class DecoderActor(SideActor):
         if not spec.keeps_laws:
             return lambda: session.drafted(job, law, token, decode_us)
         step = Step(token, law, dense.astype("<f2").tobytes(), log_weight(job.weights))
-        return lambda: [*self._keep(job, step), *session.drafted(job, law, token, decode_us)]
 
-    def _keep(self, job: Forward, step: Step) -> list[Send]:
+        def tell() -> list[Send]:
+            self._keep(job, step)
+            return session.drafted(job, law, token, decode_us)
+
+        return tell
+
+    def _keep(self, job: Forward, step: Step) -> None:
         """Hold the laws of a step for `sequence`. Alone every draft is accepted, so the first of a step is the last.
 
         What ended or was fetched while this step was computed is not kept anew.
         """
         if job.session in self.host.sessions and job.session in self._sequences:
             self._sequences[job.session].setdefault(job.step, step)
-        return []
 
     def _load(self) -> Engine:
         from tandem.corpora.indexes import kv_folder

@@ -9,6 +9,7 @@ Texts go to the decoder of the same side and nowhere else.
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import time
 import traceback
@@ -84,7 +85,12 @@ class RetrieverActor(SideActor):
             scores = self._retriever.relevance(request.ids, request.text)
             return Relevance(session=request.session, digest=request.digest, scores=tuple(scores))
         started_s = time.perf_counter()
-        hits = self._retriever.search(request.query, request.num_documents, request.given_texts)
+        hits = self._retriever.search(
+            request.query,
+            request.num_documents,
+            request.given_texts,
+            filter=json.loads(request.filter) if request.filter else None,
+        )
         self._titles.update({hit.id: str(hit.document.metadata.get("source", "")) for hit in hits})
         return Found(
             session=request.session,

@@ -5,12 +5,15 @@ The answer goes to stdout; stages, notes and errors go to stderr.
 
 from __future__ import annotations
 
+import contextlib
+import json
 import math
 import secrets
 import sys
 from argparse import Namespace
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tandem.cli import access, outputs
 from tandem.cli.screen import Screen
@@ -60,6 +63,18 @@ def _overrides(args: Namespace) -> list[str]:
     return [f"generation.{name}={value}" for name, value in options.items() if value is not None]
 
 
+def _filters(given: Sequence[tuple[str, str, str]]) -> dict[str, dict[str, list[Any]]]:
+    """`device_filter` and `cloud_filter`. What is typed may be a text or a number, so both are let through."""
+    filters: dict[str, dict[str, list[Any]]] = {}
+    for side, key, value in given:
+        values = filters.setdefault(f"{side}_filter", {}).setdefault(key, [])
+        values.append(value)
+        with contextlib.suppress(ValueError):
+            number = json.loads(value)
+            values += [number] if isinstance(number, int | float) else []
+    return filters
+
+
 def _opened(address: str, config: Config, progress: Progress) -> Tandem:
     """The running cluster at `address`, or one of our own."""
     if address:
@@ -87,6 +102,7 @@ def _stream(
         stop=generation.stop,
         timeout_s=config.cluster.query_timeout_s,
         alone=transcript.alone,
+        **_filters(args.filter),
         provisional=args.provisional,
     )
     is_rewritten = args.provisional and not args.json and sys.stdout.isatty()

@@ -61,6 +61,15 @@ def _ask(commands: Any) -> None:
         help="show drafts at once, dimmed, until they are committed or replaced (on a terminal, and in --json; "
         "anywhere else committed text alone is printed)",
     )
+    command.add_argument(
+        "--filter",
+        action="append",
+        type=_filter,
+        default=[],
+        metavar="SIDE:KEY=VALUE",
+        help="let a side use the documents with this metadata alone, as device:source=notes.md; once more for the same "
+        "key lets another value through, for another key narrows further",
+    )
     _add_address(command, "ask this running cluster (default: start one and stop it afterwards)")
     command.add_argument("--quiet", action="store_true", help="print the answer alone")
     command.add_argument(
@@ -345,6 +354,17 @@ def _seed(text: str) -> int:
     if not 0 <= seed < _SEED_LIMIT:
         raise argparse.ArgumentTypeError(f"a seed is a whole number from 0 to 2^64 - 1, but it is {text!r}")
     return seed
+
+
+def _filter(text: str) -> tuple[str, str, str]:
+    """Side, key and value."""
+    side, _, rest = text.partition(":")
+    key, equals, value = rest.partition("=")
+    if side not in _SIDES or not key or not equals:
+        raise argparse.ArgumentTypeError(
+            f"a filter is SIDE:KEY=VALUE, as device:source=notes.md, but it is {text!r}"
+        )
+    return side, key, value
 
 
 def _count(text: str) -> int:

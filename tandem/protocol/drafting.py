@@ -100,6 +100,7 @@ class DraftingSession:
             query=spec.query,
             num_documents=num_documents,
             given_texts=spec.given_texts,
+            filter=spec.filter(self.side),
         )
         return [Send("retriever", search)]
 
@@ -144,10 +145,15 @@ class DraftingSession:
             scores=found.scores,
             retrieve_us=found.retrieve_us,
             prefill_us=prefill_us,
-            notes=notes,
+            notes=(*self._notes_on(found), *notes),
         )
         # A decoder that was started anew, or a cloud that joins late, begins amid an answer.
         return [Send("draft_queue", self._ready), *self.missing_weights()]
+
+    def _notes_on(self, found: Found) -> tuple[str, ...]:
+        if found.ids or not self.spec.filter(self.side):
+            return ()
+        return (f"The {self.side} has no document that its filter lets through; it answers without any.",)
 
     def drafted(self, job: Forward, law: bytes, token: int, decode_us: int) -> list[Send]:
         """The law of `job` is there, encoded, with the token drawn from its decoded form."""

@@ -6,7 +6,7 @@ Knows nothing of how a value was chosen: defaults live in `tandem.config`.
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Literal
 
 from tandem.side import SIDES, Side
@@ -18,7 +18,7 @@ _TUPLES = ("eos_token_ids", "stop_strings", "device_decode_line", "cloud_decode_
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionSpec:
-    """One query. Both sides hold the same spec."""
+    """One query. Both sides hold the same spec, but the cloud not the device's filter (`as_for`)."""
 
     session: int  # 32 bits, names the query on the link
     query: str
@@ -47,6 +47,8 @@ class SessionSpec:
     context_aggregation: bool = False  # a side's documents in one row, joined, not one row each
     given_texts: tuple[str, ...] = ()  # documents that the caller brings; only where one side answers alone
     keeps_laws: bool = False  # the decoder keeps every step's law, encoded and dense; only alone
+    device_filter: str = ""  # metadata that the documents of a side must have: a JSON object; empty: any
+    cloud_filter: str = ""
     provisional: bool = False  # the user is told the telling side's drafts before they are committed
 
     @property
@@ -76,6 +78,14 @@ class SessionSpec:
     def num_documents(self, side: Side) -> int:
         """Documents to retrieve on `side`."""
         return self.device_documents if side is Side.DEVICE else self.cloud_documents
+
+    def filter(self, side: Side) -> str:
+        """Metadata that `side`'s documents must have: a JSON object, or nothing."""
+        return self.device_filter if side is Side.DEVICE else self.cloud_filter
+
+    def as_for(self, side: Side) -> SessionSpec:
+        """What `side` may see of it: metadata of private documents stay on the device."""
+        return self if side is Side.DEVICE else replace(self, device_filter="")
 
     def decode_line(self, side: Side) -> tuple[float, ...]:
         """The offline profile of `side`'s decode time."""

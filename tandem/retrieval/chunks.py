@@ -53,8 +53,8 @@ class ChunkStore:
             raise ValueError(f"{ROWS} has the type {self._rows.dtype}")
         with (folder / TEXTS).open("rb") as file:
             self._texts = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)  # stays valid after removal
-        starts = self._rows["start"]
-        if starts[0] != 0 or (np.diff(starts) <= 0).any() or starts[-1] >= len(self._texts):
+        self._edges = np.append(self._rows["start"], len(self._texts))  # row n lies from edge n to edge n + 1
+        if self._edges[0] != 0 or (np.diff(self._edges) <= 0).any():
             raise ValueError(f"{ROWS} does not fit {TEXTS}")
         self._by_id = np.argsort(self._rows["id"], kind="stable")
 
@@ -62,15 +62,16 @@ class ChunkStore:
         """Number of chunks."""
         return len(self._rows)
 
-    def document(self, row: int) -> Document:
-        """The chunk of one row."""
-        body = self._body(row)
-        return Document(page_content=body["text"], metadata=body["metadata"], id=body["id"])
+    def documents(self, rows: NDArray[np.int64]) -> list[Document]:
+        """The chunk of each row."""
+        return [
+            Document(page_content=body["text"], metadata=body["metadata"], id=body["id"])
+            for body in self._bodies(rows)
+        ]
 
-    def metadata(self, row: int) -> dict[str, Any]:
-        """The metadata of the chunk of one row."""
-        found: dict[str, Any] = self._body(row)["metadata"]
-        return found
+    def metadata(self, rows: NDArray[np.int64]) -> list[dict[str, Any]]:
+        """The metadata of the chunk of each row."""
+        return [body["metadata"] for body in self._bodies(rows)]
 
     def ids(self) -> list[str]:
         """The id of each row."""
@@ -93,11 +94,12 @@ class ChunkStore:
         """Frees the file; the store cannot be read afterwards."""
         self._texts.close()
 
-    def _body(self, row: int) -> dict[str, Any]:
-        start = int(self._rows["start"][row])
-        end = int(self._rows["start"][row + 1]) if row + 1 < len(self) else len(self._texts)
-        body: dict[str, Any] = json.loads(self._texts[start:end])
-        return body
+    def _bodies(self, rows: NDArray[np.int64]) -> list[dict[str, Any]]:
+        """The lines of the rows, parsed in one go."""
+        edges = zip(self._edges[rows].tolist(), self._edges[rows + 1].tolist(), strict=True)
+        lines = b",".join([self._texts[start:end] for start, end in edges])
+        bodies: list[dict[str, Any]] = json.loads(b"[" + lines + b"]")
+        return bodies
 
 
 def _checked_id(chunk: Document, seen: set[str]) -> bytes:

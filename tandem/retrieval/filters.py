@@ -7,7 +7,7 @@ compare numbers. Knows nothing of vectors or queries.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Protocol
 
 import numpy as np
@@ -19,6 +19,7 @@ Filter = Mapping[str, Any]
 """{key: value or list of values}: a chunk fits if for every key its value is one of those."""
 
 _ABSENT = -1
+_AT_ONCE = 1024
 
 
 class Chunks(Protocol):
@@ -27,8 +28,8 @@ class Chunks(Protocol):
     def __len__(self) -> int:
         """Number of chunks."""
 
-    def metadata(self, row: int) -> dict[str, Any]:
-        """A chunk's metadata."""
+    def metadata(self, rows: NDArray[np.int64]) -> list[dict[str, Any]]:
+        """The metadata of the chunk of each row."""
 
 
 class Metadata:
@@ -45,8 +46,8 @@ class Metadata:
         fits = np.ones(len(self._chunks), bool)
         for key, wanted in filter.items():
             numbers, column = self._columns[key]
-            values = wanted if isinstance(wanted, (list, tuple, set, frozenset)) else [wanted]
-            fits &= np.isin(column, [numbers[name] for value in values if (name := _name(value)) in numbers])
+            names = [_name(value) for value in values_of(wanted)]
+            fits &= np.isin(column, [numbers[name] for name in names if name in numbers])
         return np.flatnonzero(fits).astype(np.int64)
 
     def _read(self, keys: list[str]) -> None:
@@ -55,8 +56,7 @@ class Metadata:
             return
         numbers: dict[str, dict[str, int]] = {key: {} for key in keys}
         columns = {key: np.full(len(self._chunks), _ABSENT, np.int32) for key in keys}
-        for row in range(len(self._chunks)):
-            metadata = self._chunks.metadata(row)
+        for row, metadata in enumerate(self._all()):
             self._known.update(metadata)
             for key in keys:
                 if key in metadata:
@@ -68,6 +68,15 @@ class Metadata:
                     f"{', '.join(sorted(self._known))}; use one of these."
                 )
             self._columns[key] = (numbers[key], columns[key])
+
+    def _all(self) -> Iterator[dict[str, Any]]:
+        for start in range(0, len(self._chunks), _AT_ONCE):
+            yield from self._chunks.metadata(np.arange(start, min(start + _AT_ONCE, len(self._chunks))))
+
+
+def values_of(wanted: Any) -> list[Any]:
+    """The values that a filter lets through for one key."""
+    return list(wanted) if isinstance(wanted, (list, tuple, set, frozenset)) else [wanted]
 
 
 def _name(value: Any) -> str:

@@ -162,7 +162,11 @@ class Index:
 
     def document(self, row: int) -> Document:
         """The chunk of a row, with its id and metadata."""
-        return self._chunks.document(row)
+        return self.documents(np.array([row]))[0]
+
+    def documents(self, rows: NDArray[np.int64]) -> list[Document]:
+        """The chunk of each row [n]."""
+        return self._chunks.documents(rows)
 
     def rows(self, ids: Sequence[str]) -> NDArray[np.int64]:
         """The row of each id; RetrievalError if one is unknown."""

@@ -86,7 +86,7 @@ class Retriever:
 
     def _nearest(self, query: str, vector: NDArray[np.float32], k: int, filter: Filter | None) -> list[Hit]:
         rows, scores = self.index.search(vector, k, filter)
-        documents = [self.index.document(int(row)) for row in rows]
+        documents = self.index.documents(rows)
         if self._scorer is not None:
             scores = np.asarray(self._scorer.scores(query, [each.page_content for each in documents]))
         order = np.lexsort((rows, -scores))
@@ -102,7 +102,7 @@ class Retriever:
             return []
         rows = self.index.rows(ids)
         if self._scorer is not None:
-            return self._scorer.scores(text, [self.index.document(int(row)).page_content for row in rows])
+            return self._scorer.scores(text, [each.page_content for each in self.index.documents(rows)])
         return [float(score) for score in cosines(self.index.vectors(rows), self._embedded(text))]
 
     def _embedded(self, text: str) -> NDArray[np.float32]:

@@ -140,6 +140,8 @@ class VectorIndex:
         """IVF only, once: the table from row to place, 8 bytes a vector, which FAISS does not store."""
         import faiss
 
+        if self._is_mapped:
+            return
         with self._lock:
             inverted = faiss.try_extract_index_ivf(self._index)
             if inverted is not None and not self._is_mapped:
@@ -156,11 +158,11 @@ class VectorIndex:
 def cosines(vectors: NDArray[np.float32], vector: NDArray[np.float32]) -> NDArray[np.float64]:
     """Cosine of each row of [n, d] to a vector [d], in double precision; 0 where one has no length.
 
-    Summed row by row rather than by a matrix product, whose last bits depend on the number of rows.
+    Row by row rather than by a matrix product, whose last bits depend on the number of rows.
     """
     rows, other = vectors.astype(np.float64), vector.astype(np.float64)
-    lengths = np.sqrt((rows * rows).sum(axis=1) * (other * other).sum())
-    products = (rows * other).sum(axis=1)
+    lengths = np.sqrt(np.vecdot(rows, rows) * np.vecdot(other, other))
+    products = np.vecdot(rows, other)
     result: NDArray[np.float64] = np.zeros_like(products)
     np.divide(products, lengths, out=result, where=lengths > 0)
     return result

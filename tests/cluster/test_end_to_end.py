@@ -41,6 +41,20 @@ def test_only_models_and_embedders_import_torch(rag: Tandem) -> None:
     assert {role for role, does in imports.items() if does} == {"decoder", "retriever"}
 
 
+def test_filters_of_both_sides(rag: Tandem) -> None:
+    """They hold for each side apart; without documents a side still answers, and says why it has none."""
+    only = "note-01-mira-games.md"
+    events = list(rag.stream(QUESTION, device_filter={"source": only}, cloud_filter={"source": "moon.md"}))
+    found = {event.side: event for event in events if isinstance(event, SourcesEvent)}
+    assert {source.title for source in found[Side.DEVICE].sources} == {only}
+    assert found[Side.CLOUD].sources == ()
+    assert "no document that its filter lets through" in found[Side.CLOUD].notes[0]
+    assert isinstance(events[-1], DoneEvent)
+    assert events[-1].reason in ("eos", "length")
+    with pytest.raises(QueryError, match=r"^A filter must name metadata .* 'colour' is none of .*source"):
+        rag.query(QUESTION, device_filter={"colour": "red"})
+
+
 def test_the_answer_needs_both_corpora_and_names_sources_of_both(rag: Tandem) -> None:
     answer = rag.query(QUESTION, seed=7)
     assert answer.text == ANSWER

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import fields, replace
+from typing import Any
+
+import pytest
 
 from tandem.config import Config, GenerationConfig, LinkConfig, SideConfig, WeightsConfig
+from tandem.errors import QueryError
 from tandem.evaluation.heldout import heldout_spec
 from tandem.protocol.spec import SessionSpec
-from tandem.query import spec_of
+from tandem.query import asked, spec_of
+from tandem.side import SIDES, Side
 
 UNUSUAL = Config(
     device=SideConfig(num_documents=2),
@@ -62,3 +68,35 @@ def test_what_no_setting_says_stays_empty() -> None:
 def test_held_out_questions_are_asked_token_by_token() -> None:
     wanted = replace(WANTED, placement="device", stop_strings=(), on_peer_loss="continue")
     assert heldout_spec(replace(UNUSUAL, generation=replace(UNUSUAL.generation, synchronous=False))) == wanted
+
+
+DESCRIBED: dict[Side, dict[str, Any]] = {
+    side: {"decode_line": [], "eos_token_ids": [number]} for number, side in enumerate(SIDES)
+}
+
+
+def test_filters_travel_as_json_and_the_device_s_stays_on_the_device() -> None:
+    spec = asked(
+        Config(),
+        DESCRIBED,
+        "Why?",
+        device_filter={"source": "diary.md", "page": (1, 2)},
+        cloud_filter={"year": 2024},
+    )
+    assert json.loads(spec.filter(Side.DEVICE)) == {"source": ["diary.md"], "page": [1, 2]}
+    assert json.loads(spec.filter(Side.CLOUD)) == {"year": [2024]}
+    assert spec.as_for(Side.DEVICE) == spec
+    assert "diary" not in spec.as_for(Side.CLOUD).to_json()
+    assert spec.as_for(Side.CLOUD).filter(Side.CLOUD) == spec.filter(Side.CLOUD)
+    for nothing in (None, {}):
+        assert asked(Config(), DESCRIBED, "Why?", device_filter=nothing).device_filter == ""
+
+
+@pytest.mark.parametrize(
+    "given", ["source", ["source"], {1: "a"}, {"page": None}, {"page": [[1]]}, {"page": {"a": 1}}]
+)
+def test_what_is_no_filter(given: Any) -> None:
+    with pytest.raises(
+        QueryError, match=r"^device_filter is metadata as .* give texts, numbers or lists of them"
+    ):
+        asked(Config(), DESCRIBED, "Why?", device_filter=given)

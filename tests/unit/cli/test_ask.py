@@ -131,6 +131,26 @@ def test_the_settings_of_this_folder_are_used_and_named(
     assert "settings   tandem.toml" in capsys.readouterr().err
 
 
+def test_filters(tandem: FakeTandem) -> None:
+    """What is typed may be a text or a number; a key that comes again widens."""
+    given = ["device:source=a=b.md", "cloud:year=2024", "cloud:year=2025", "cloud:kind=true"]
+    assert main(["ask", QUESTION, *(word for each in given for word in ("--filter", each))]) == 0
+    ((_, options),) = tandem.asked
+    assert options["device_filter"] == {"source": ["a=b.md"]}
+    assert options["cloud_filter"] == {"year": ["2024", 2024, "2025", 2025], "kind": ["true", True]}
+
+
+@pytest.mark.parametrize("given", ["source=a.md", "moon:source=a.md", "device:source", "device:=a.md"])
+def test_what_is_no_filter(given: str, tandem: FakeTandem, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(["ask", QUESTION, "--filter", given])
+    assert (
+        f"a filter is SIDE:KEY=VALUE, as device:source=notes.md, but it is {given!r}"
+        in capsys.readouterr().err
+    )
+    assert tandem.started == []
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [

@@ -116,6 +116,21 @@ def test_a_side_without_documents_drafts_and_waits_for_no_weight(weight_interval
         made.receive(commit(step, 7))
 
 
+def test_a_filter_goes_to_the_search_and_what_lets_nothing_through_is_told() -> None:
+    made = DraftingSession(spec(device_filter='{"source": ["a"]}', device_documents=2), Side.DEVICE, str)
+    (search,) = made.begin()
+    assert isinstance(search.message, Search)
+    assert search.message.filter == '{"source": ["a"]}'
+    made.receive(Found(session=1, ids=(), texts=(), scores=(), retrieve_us=7))
+    ready = made.prefilled(11, ("A note.",))[0].message
+    assert isinstance(ready, DecoderReady)
+    assert ready.notes == (
+        "The device has no document that its filter lets through; it answers without any.",
+        "A note.",
+    )
+    assert compute(made, 9), "it drafts all the same"
+
+
 def test_a_failed_retrieval_ends_the_session() -> None:
     made = DraftingSession(spec(), Side.DEVICE, str)
     assert made.receive(NotFound(session=1, reason="No index.")) == [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tandem.errors import RetrievalError
@@ -25,7 +26,7 @@ def test_round_trip(tmp_path: Path) -> None:
     chunk_files.write(tmp_path, documents)
     store = ChunkStore(tmp_path)
     assert len(store) == 3
-    assert [store.document(row) for row in range(3)] == documents
+    assert store.documents(np.arange(3)) == documents
     assert store.rows(["cc", "a", "b", "a"]).tolist() == [2, 1, 0, 1]
     assert store.rows([]).tolist() == []
     store.close()

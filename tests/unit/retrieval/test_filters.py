@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from tandem.errors import RetrievalError
 from tandem.retrieval.documents import Document
@@ -19,8 +20,8 @@ KINDS = ["Flat", "IVF8,Flat", "HNSW16", "PQ8", "IVF8,PQ8", "SQ8", "PQ8x4fs", "PC
 
 
 class Rows(list[dict[str, Any]]):
-    def metadata(self, row: int) -> dict[str, Any]:
-        return self[row]
+    def metadata(self, rows: NDArray[np.int64]) -> list[dict[str, Any]]:
+        return [self[row] for row in rows]
 
 
 def documents(count: int) -> list[Document]:
@@ -100,9 +101,16 @@ def test_what_equals_what(filter: Filter, rows: list[int]) -> None:
     assert Metadata(metadata).rows(filter).tolist() == rows
 
 
+def test_no_row_fits_and_many_rows_do(tmp_path: Path, embedder) -> None:
+    """More than are read at once; where nothing fits nothing is found."""
+    index = Index.build(tmp_path / "i", documents(2500), embedder)
+    assert Retriever(index, embedder).search("cat", 3, filter={"source": "moon.txt"}) == []
+    assert Metadata(index._chunks).rows({"page": 7}).tolist() == list(range(7, 2500, 50))
+
+
 def test_metadata_is_read_once_a_key(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = Rows({"a": n, "b": 0} for n in range(5))
     metadata = Metadata(rows)
     metadata.rows({"a": 1})
-    monkeypatch.setattr(rows, "metadata", lambda row: pytest.fail("read again"), raising=False)
+    monkeypatch.setattr(rows, "metadata", lambda rows: pytest.fail("read again"), raising=False)
     assert metadata.rows({"a": [2, 3]}).tolist() == [2, 3]
