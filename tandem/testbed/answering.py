@@ -21,7 +21,8 @@ from tandem.evaluation.latency.records import Record, Setting
 from tandem.evaluation.latency.sequences import Written, likelier
 from tandem.evaluation.latency.systems import System
 from tandem.events import DoneEvent, Event, SessionStatistics, TokenEvent
-from tandem.side import SIDES, Side
+from tandem.side import Side
+from tandem.testbed.work import Work
 
 
 @dataclass(slots=True)
@@ -42,7 +43,7 @@ class Asker:
         config = tandem.config
         self._tandem = tandem
         self._codec = make_codec(config.codec.name, p=config.codec.p)
-        self._counters = _Counters.of(tandem)
+        self._work = Work.of(tandem)
 
     def prepare(self, questions: Sequence[str]) -> None:
         """Has the cloud compute and keep the caches of the documents of all questions, for DRCG/KV."""
@@ -54,8 +55,8 @@ class Asker:
         asked_at_s = time.time()
         answered = self._answered(system, setting, question, number)
         done_at_s = time.time()
-        before, self._counters = self._counters, _Counters.of(self._tandem)
-        used = self._counters.since(before)
+        before, self._work = self._work, Work.of(self._tandem)
+        used = self._work.since(before)
         statistics = answered.statistics or SessionStatistics()
         return Record(
             system=system.name,
@@ -197,49 +198,7 @@ def _by_side(statistics: SessionStatistics, what: str) -> dict[str, int]:
     }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Counters:
-    """What the actors have done so far."""
-
-    num_forwards: dict[str, int]
-    num_abandoned: dict[str, int]
-    decode_s: dict[str, float]
-    cpu_s: dict[str, float]  # by actor
-    num_messages: dict[str, int]  # between the draft queues, by sender
-
-    @classmethod
-    def of(cls, tandem: Tandem) -> _Counters:
-        """Takes a round trip."""
-        actors = {actor["name"]: actor for actor in tandem.status()["actors"]}
-        decoders = {str(side): actors[f"{side}/decoder"]["extra"] for side in SIDES}
-        links = {str(side): actors[f"{side}/draft_queue"]["links"] for side in SIDES}
-        return cls(
-            num_forwards={side: round(extra["num_forwards"]) for side, extra in decoders.items()},
-            num_abandoned={side: round(extra["num_abandoned"]) for side, extra in decoders.items()},
-            decode_s={side: extra["decode_s"] for side, extra in decoders.items()},
-            cpu_s={name: actor["cpu_s"] for name, actor in actors.items()},
-            num_messages={
-                side: link.get(f"{Side(side).other}/draft_queue", {}).get("writes", 0)
-                for side, link in links.items()
-            },
-        )
-
-    def since(self, before: _Counters) -> _Counters:
-        """What came on top."""
-        return _Counters(
-            num_forwards=_minus(self.num_forwards, before.num_forwards),
-            num_abandoned=_minus(self.num_abandoned, before.num_abandoned),
-            decode_s=_minus(self.decode_s, before.decode_s),
-            cpu_s=_minus(self.cpu_s, before.cpu_s),
-            num_messages=_minus(self.num_messages, before.num_messages),
-        )
-
-
-def _minus(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
-    return {key: value - other.get(key, 0) for key, value in one.items()}
-
-
-def waited_s(committed_s: Sequence[float], used: _Counters) -> float:
+def waited_s(committed_s: Sequence[float], used: Work) -> float:
     """How much longer than the slower decoder takes the tokens were in coming, summed over those that came late."""
     paces_s = [used.decode_s[side] / count for side, count in used.num_forwards.items() if count]
     slower_s = max(paces_s, default=nan)

@@ -90,6 +90,9 @@ class Replay:
     replies: tuple[Reply, ...] = ()
     num_pings: int = 0
     counters: dict[Side, Counters] = field(default_factory=dict)  # of each host's interface, meanwhile
+    lost_s: dict[Side, float] = field(
+        default_factory=dict
+    )  # decode time of drafts that were thrown away, at most
     took_s: float = nan
 
     @property

@@ -11,10 +11,12 @@ from collections.abc import Callable, Sequence
 
 from tandem.api import Tandem
 from tandem.errors import TandemError
+from tandem.evaluation.latency.records import lost_s
 from tandem.netlab import NetLab, play
 from tandem.side import SIDES
 from tandem.testbed.ping import Ping
 from tandem.testbed.records import Asked, Replay, Reply
+from tandem.testbed.work import Work
 
 FIRST_SEED = 1
 """Of the first question; each further one has the next. The same questions get the same answers, if none is alone."""
@@ -36,11 +38,17 @@ class Replayer:
         ping = Ping(self._lab)
         player = threading.Thread(target=self._play, name="trace", daemon=True)
         before = {side: self._lab.counters(side) for side in SIDES}
+        work = Work.of(self._tandem)
         self._start_s = time.monotonic()
         player.start()
         ping.start()
         try:
             self._ask_all(questions)
+            work = Work.of(self._tandem).since(work)
+            num_tokens = sum(len(asked.tokens) for asked in self._into.asked)
+            self._into.lost_s = {
+                side: lost_s(work.num_forwards[side], num_tokens, work.decode_s[side]) for side in SIDES
+            }
         finally:
             self._into.took_s = self._now_s()
             self._is_stopped.set()

@@ -70,6 +70,7 @@ def summary(replay: Replay) -> dict[str, Any]:
         "num_pings_lost": replay.num_pings - len(replay.replies),
         "frames_sent_bytes": sum(one.sent_bytes for one in each),
         "frames_received_bytes": sum(one.received_bytes for one in each),
+        "lost_s": {side.value: lost_s for side, lost_s in replay.lost_s.items()},
         "num_resyncs": sum(one.num_resyncs for one in each),
         "num_degraded": sum(one.degraded_from is not None for one in each),
     }
@@ -91,6 +92,7 @@ def table(replay: Replay) -> list[str]:
         ("frames", f"{_each(found['frames_sent_bytes'], tokens)} bytes out and "
                    f"{_each(found['frames_received_bytes'], tokens)} in per token"),
         ("link", _link(replay, tokens)),
+        ("lost", _lost(replay, tokens)),
         ("resyncs", f"{found['num_resyncs']}; {found['num_degraded']} answers degraded"),
     ]  # fmt: skip
     notes = [f"  {replay.note}"] if replay.note else []
@@ -143,6 +145,14 @@ def _link(replay: Replay, num_tokens: int) -> str:
     device = next(iter(replay.counters.values()))
     sent, received = _each(device.sent_bytes, num_tokens), _each(device.received_bytes, num_tokens)
     return f"{sent} bytes out and {received} in per token with all of Ray's and ping's own"
+
+
+def _lost(replay: Replay, num_tokens: int) -> str:
+    """What rollback cost each side."""
+    if not replay.lost_s or not num_tokens:
+        return "not measured"
+    paces = " and ".join(f"{side} {_ms(lost_s / num_tokens)}" for side, lost_s in replay.lost_s.items())
+    return f"{paces} per token for drafts that were thrown away"
 
 
 def _median(values: Sequence[float]) -> float:

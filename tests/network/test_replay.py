@@ -55,6 +55,7 @@ def test_a_short_trace(tmp_path: Path) -> None:
     assert traces_of("replay") == before
     assert not folders_left(folders)
     assert "latency    median" in said
+    assert "for drafts that were thrown away" in said
     found = json.loads((tmp_path / "out" / "replay.json").read_text("utf-8"))
     assert [row["rtt_s"] for row in found["trace"]["applied"]] == [0.02, 0.12, 0.02]
     assert {asked["question"] for asked in found["questions"]} == {

@@ -99,14 +99,16 @@ class Record:
         return self.committed_s[-1] - (self.drafted_s if isfinite(self.drafted_s) else self.committed_s[0])
 
     def lost_s(self, side: Side) -> float:
-        """Decode time of drafts that were thrown away, which is what rollback costs: every committed token takes one
-        draft of this side, and the others take their share of `decode_s`. At most: the wait for a decode floor ends
-        when the draft is no longer wanted, and counts whole here.
-        """
-        count = self.num_forwards.get(side, 0)
-        if not count:
-            return nan
-        return max(0, count - self.num_tokens) / count * self.decode_s[side]
+        """Decode time of its drafts that were thrown away."""
+        return lost_s(self.num_forwards.get(side, 0), self.num_tokens, self.decode_s.get(side, nan))
+
+
+def lost_s(num_forwards: int, num_tokens: int, decode_s: float) -> float:
+    """Decode time of one side's drafts that were thrown away, which is what rollback costs: each committed token takes
+    one draft, and the others take their share of `decode_s`. At most: the wait for a decode floor ends when the draft
+    is no longer wanted, and counts whole here. nan: it drafted nothing.
+    """
+    return max(0, num_forwards - num_tokens) / num_forwards * decode_s if num_forwards else nan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

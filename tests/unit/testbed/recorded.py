@@ -46,5 +46,6 @@ def replay() -> Replay:
         replies=(Reply(0.1, 1, 0.1), Reply(0.88, 2, 0.12), Reply(3.1, 4, 0.1)),
         num_pings=4,
         counters={Side.DEVICE: counters, Side.CLOUD: counters},
+        lost_s={Side.DEVICE: 0.05, Side.CLOUD: 0.0},
         took_s=3.6,
     )

@@ -46,11 +46,14 @@ def test_table() -> None:
     assert lines[0] == "  questions  2 asked, 2 answered in 3.6 s"
     assert "  latency    median 200.0 ms, p95 1500.0 ms per token" in lines
     assert "  link       200 bytes out and 100 in per token with all of Ray's and ping's own" in lines
+    assert "  lost       device 10.0 ms and cloud 0.0 ms per token for drafts that were thrown away" in lines
     assert lines[-1].startswith("  The trace by-hand ended at 3 s; its last value holds")
 
 
 def test_of_nothing() -> None:
-    assert "  ping       median unknown; 0 of 0 lost" in table(Replay(trace=replay().trace))
+    lines = table(Replay(trace=replay().trace))
+    assert "  ping       median unknown; 0 of 0 lost" in lines
+    assert "  lost       not measured" in lines
 
 
 def test_json_holds_what_was_applied_and_every_token() -> None:
