@@ -106,6 +106,7 @@ class Tandem:
                 "Tandem.launch starts its own Ray cluster, but this process is connected to one; "
                 "call ray.shutdown() first, or use Tandem.connect."
             )
+        launch.check_files(config)
         environment = nodes.node_environment()
         saved = {name: os.environ.get(name) for name in environment}
         os.environ.update(environment)

@@ -16,6 +16,7 @@ import secrets
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import ray
@@ -28,9 +29,11 @@ from tandem.actors.retriever import RetrieverActor
 from tandem.actors.small import AggregatorActor, ProfilerActor, SchedulerActor
 from tandem.cluster import nodes
 from tandem.cluster.nodes import Host, NodeInfo
-from tandem.config import Config
+from tandem.config import LANGCHAIN, Config
 from tandem.errors import ClusterError, TandemError
+from tandem.generation.directory import check_directory, expanded
 from tandem.protocol.sends import ROLES, Role
+from tandem.reader import model_path
 from tandem.side import SIDES, Side
 from tandem.transport.port import Endpoint
 
@@ -136,6 +139,20 @@ def wait_for_roles(roles: tuple[Side, ...], limit_s: float, still_running: Calla
 
 
 # ---- actors --------------------------------------------------------------------------------------------------
+
+
+def check_files(config: Config) -> None:
+    """What of models and indexes on this machine can be seen to be wrong without loading them: some seconds sooner, and
+    before anything is started. Raises TandemError.
+    """
+    for side in SIDES:
+        settings = config.side(side)
+        check_directory(model_path(expanded(settings.model)))
+        is_folder = settings.index != "bundled" and not settings.index.startswith(LANGCHAIN)
+        if is_folder and settings.num_documents:
+            from tandem.retrieval import manifest
+
+            manifest.read(Path(settings.index))
 
 
 def runtime_for(config: Config, secret: bytes, host: str | None) -> Runtime:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from tandem.errors import GenerationError
-from tandem.generation import loading, vocabulary
+from tandem.generation import directory, loading, vocabulary
 from tandem.generation.decoding import Preempted, PreemptibleModel, Session
 from tandem.generation.detokenizer import Detokenizer
 from tandem.generation.fingerprint import computing_fingerprint, weights_fingerprint
@@ -81,7 +81,7 @@ class Engine:
         """
         if num_threads is not None:
             _set_num_threads(num_threads)
-        path = loading.expanded(model)
+        path = directory.expanded(model)
         template = template or Template.load(path)
         tokenizer, wrapper = loading.load_tokenizer(path)
         loaded = loading.load_model(path, device=device, dtype=dtype)

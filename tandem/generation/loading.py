@@ -15,6 +15,7 @@ import torch
 from tokenizers import Tokenizer
 
 from tandem.errors import GenerationError
+from tandem.generation.directory import check_directory
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -22,7 +23,7 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch
 def load_model(model: str, *, device: str, dtype: str) -> Any:
     """The model in evaluation mode on `device`, weights cast to `dtype`; GenerationError if that fails."""
     place, precision = _device(device), _dtype(dtype)
-    _check_directory(model)
+    check_directory(model)
     with _quiet():
         from transformers import AutoModelForCausalLM
 
@@ -44,7 +45,7 @@ def load_model(model: str, *, device: str, dtype: str) -> Any:
 
 def load_tokenizer(model: str) -> tuple[Tokenizer, Any]:
     """The fast tokenizer (of the `tokenizers` package) of `model`, and its wrapper that knows bos and eos."""
-    _check_directory(model)
+    check_directory(model)
     with _quiet():
         from transformers import AutoTokenizer
 
@@ -98,32 +99,11 @@ def num_logits(model: Any) -> int:
     return int(model.config.get_text_config(decoder=True).vocab_size)
 
 
-def expanded(model: str) -> str:
-    """`model` with a leading ~ replaced by the home directory."""
-    return str(Path(model).expanduser()) if model.startswith("~") else model
-
-
 def context_length(model: Any) -> int | None:
     """Positions that the model was made for; None if its configuration names no limit."""
     config = model.config.get_text_config(decoder=True)
     length = getattr(config, "max_position_embeddings", None)
     return int(length) if length else None
-
-
-def _check_directory(model: str) -> None:
-    path = Path(model)
-    looks_local = path.is_absolute() or model.startswith(".") or model.count("/") > 1 or path.exists()
-    if not looks_local:
-        return
-    if not path.is_dir():
-        found = "it is a file" if path.exists() else "there is no such directory"
-        raise GenerationError(
-            f"A model is a directory or a hub id, {model!r} is neither: {found}; correct the path."
-        )
-    if not (path / "config.json").is_file():
-        raise GenerationError(
-            f"A model directory holds a config.json, {model!r} has none; point to what save_pretrained wrote."
-        )
 
 
 def _no_tokenizer(model: str, found: str) -> GenerationError:

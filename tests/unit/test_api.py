@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tandem import api
 from tandem.api import Tandem
+from tandem.cluster import nodes
 from tandem.config import Config
 from tandem.errors import QueryError, TandemError
 from tandem.events import DoneEvent, Event, SessionStatistics, TokenEvent
@@ -157,3 +160,23 @@ def test_the_end_of_a_stream_names_its_sequence(make: Make) -> None:
     rag.sequence(last, "cloud")
     rag.sequence(rag.query(QUESTION, alone="cloud", keeps_laws=True), "cloud", dense=True)
     assert asked == [(9, 1, False), (9, 1, True)]
+
+
+@pytest.mark.parametrize(
+    ("setting", "sentence"),
+    [
+        ("device.model=/nowhere/model", r"^A model is a directory or a hub id, '/nowhere/model' is neither"),
+        ("cloud.model={folder}", r"^A model directory holds a config\.json"),
+        ("cloud.index={folder}", r"^The index .* is damaged.*`tandem index`"),
+        ("device.index=/nowhere", r"^An index must hold a manifest\.json, but /nowhere has none"),
+    ],
+)
+def test_wrong_files_are_found_before_anything_is_started(
+    setting: str, sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "manifest.json").write_text("{", "utf-8")
+    monkeypatch.setattr(nodes, "start_head", lambda *_, **__: pytest.fail("a node was started"))
+    environment = dict(os.environ)
+    with pytest.raises(TandemError, match=sentence):
+        Tandem.launch(Config.load(None, [setting.format(folder=tmp_path)]))
+    assert dict(os.environ) == environment
