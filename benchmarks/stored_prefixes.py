@@ -205,9 +205,9 @@ def _plot(table: dict[tuple[int, int], Any], documents: Sequence[int], out: Path
     figure, (plot,) = axes(1, 4.2)
     lengths = sorted({length for _, length in table})
     for length, colour in zip(lengths, COLOURS, strict=False):
-        for state, style in (("prefill", "--"), ("warm", "-")):
+        for state, name, style in (("prefill", "prefill", "--"), ("warm", "stored", "-")):
             values = [1e3 * table[count, length][state]["p50"] for count in documents]
-            plot.plot(documents, values, style, marker="o", color=colour, label=f"{length} tokens, {state}")
+            plot.plot(documents, values, style, marker="o", color=colour, label=f"{length} tokens, {name}")
     plot.set(xlabel="documents", ylabel="time to first token (ms)", yscale="log", xscale="log")
     plot.set_xticks(documents, [str(count) for count in documents])
     plot.minorticks_off()
