@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import shutil
 import signal
@@ -14,10 +13,8 @@ from pathlib import Path
 import pytest
 
 from tandem import Config, Tandem
-from tandem.actors import launch
 from tandem.errors import TandemError
 from tandem.reader import WEIGHTS
-from tandem.side import Side
 
 from .conftest import alive, descendants
 
@@ -69,14 +66,6 @@ def test_different_tokenizers(tmp_path: Path) -> None:
     assert sentence.endswith("use models that share a tokenizer.")
 
 
-def test_async_with_a_cluster_of_its_own() -> None:
-    async def ask() -> str:
-        async with Tandem.launch() as own:
-            return (await own.aquery("Which game should Mira try?", max_new_tokens=4)).text
-
-    assert asyncio.run(ask())
-
-
 def test_an_unreachable_cluster() -> None:
     started_s = time.monotonic()
     with pytest.raises(TandemError, match=r"127\.0\.0\.1:9") as caught:
@@ -110,13 +99,3 @@ def test_ctrl_c_cleans_up(after: str) -> None:
     assert process.returncode == 130
     assert "Traceback" not in errors
     assert not alive(family)
-
-
-def test_launch_refuses_a_process_that_is_connected(rag: Tandem) -> None:
-    with pytest.raises(TandemError, match=r"ray\.shutdown"):
-        Tandem.launch()
-
-
-def test_a_second_side_in_the_same_role(rag: Tandem) -> None:
-    with pytest.raises(TandemError, match=r"^A cluster has one device side"):
-        launch.start_side(Side.DEVICE, rag.config)

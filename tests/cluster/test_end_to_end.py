@@ -10,8 +10,9 @@ import pytest
 import ray
 
 from tandem import Tandem
+from tandem.actors import launch
 from tandem.corpora.bundle import read_questions
-from tandem.errors import ConfigError, QueryError
+from tandem.errors import ConfigError, QueryError, TandemError
 from tandem.events import DoneEvent, SourcesEvent, TokenEvent
 from tandem.side import Side
 
@@ -170,3 +171,13 @@ def test_cancelling_from_another_thread_frees_the_session(rag: Tandem) -> None:
     worker.join(30)
     assert not worker.is_alive()
     time.sleep(0.2)
+
+
+def test_launch_refuses_a_process_that_is_connected(rag: Tandem) -> None:
+    with pytest.raises(TandemError, match=r"ray\.shutdown"):
+        Tandem.launch()
+
+
+def test_a_second_side_in_the_same_role(rag: Tandem) -> None:
+    with pytest.raises(TandemError, match=r"^A cluster has one device side"):
+        launch.start_side(Side.DEVICE, rag.config)

