@@ -135,7 +135,7 @@ def search(folder: Path) -> dict[str, Any]:
     import faiss
 
     faiss.omp_set_num_threads(1)
-    queries, truth = np.load(folder / "queries.npy"), np.load(folder / "truth.npy")
+    queries, truth = aligned(np.load(folder / "queries.npy")), np.load(folder / "truth.npy")
     before, started_s = _anonymous_bytes(), time.perf_counter()
     embedder = Replay(queries)
     retriever = Retriever.open(folder / "index", embedder)
@@ -181,6 +181,15 @@ def search(folder: Path) -> dict[str, Any]:
         "rows_overhead_ms": overheads["rows"],  # rows and exact cosines, without reading the documents
         "allowed_ms": max(ALLOWED_MS, ALLOWED_SHARE * statistics.median(times["plain"])),
     }
+
+
+def aligned(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
+    """A copy of [n, DIMENSION] of which every row begins with a cache line: FAISS at its best."""
+    room = np.empty(vectors.size + 16, np.float32)
+    start = -room.__array_interface__["data"][0] % 64 // 4
+    copy = room[start : start + vectors.size].reshape(vectors.shape)
+    copy[:] = vectors
+    return copy
 
 
 def predicted_bytes(kind: str, size: int) -> float:

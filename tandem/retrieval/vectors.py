@@ -160,7 +160,7 @@ class VectorIndex:
 def _aligned(vector: NDArray[np.float32]) -> NDArray[np.float32]:
     """A copy [1, d] of [d] that begins with a cache line; from another place FAISS takes up to a sixth longer."""
     room = np.empty(len(vector) + CACHE_LINE // 4 - 1, np.float32)
-    start = -room.ctypes.data % CACHE_LINE // 4
+    start = -room.__array_interface__["data"][0] % CACHE_LINE // 4
     query = room[start : start + len(vector)]
     query[:] = vector
     return query[None]
@@ -173,9 +173,8 @@ def cosines(vectors: NDArray[np.float32], vector: NDArray[np.float32]) -> NDArra
     """
     rows, other = vectors.astype(np.float64), vector.astype(np.float64)
     lengths = np.sqrt(np.vecdot(rows, rows) * np.vecdot(other, other))
-    products = np.vecdot(rows, other)
-    result: NDArray[np.float64] = np.zeros_like(products)
-    np.divide(products, lengths, out=result, where=lengths > 0)
+    lengths[lengths == 0] = np.inf
+    result: NDArray[np.float64] = np.vecdot(rows, other) / lengths
     return result
 
 
