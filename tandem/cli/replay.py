@@ -53,9 +53,9 @@ def _trace(given: str) -> Trace:
 
 
 def _questions(given: str | None) -> list[str]:
-    from tandem.testbed.questions import questions_of
+    from tandem.evaluation.questions import question_texts
 
-    return questions_of(None if given is None else Path(given))
+    return question_texts(None if given is None else Path(given))
 
 
 def _again(args: Namespace) -> list[str]:

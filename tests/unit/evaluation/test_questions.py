@@ -8,7 +8,7 @@ import pytest
 
 from tandem.corpora.bundle import QUESTIONS
 from tandem.errors import EvaluationError
-from tandem.evaluation.questions import Question, read_questions
+from tandem.evaluation.questions import Question, question_texts, read_questions
 
 GOOD = '{"question": "Who?", "answers": ["A", "B"]}'
 
@@ -21,6 +21,16 @@ def test_answers_may_be_several_or_one(tmp_path: Path) -> None:
 
 def test_the_bundled_questions_are_read() -> None:
     assert len(read_questions(QUESTIONS)) == 20
+    assert question_texts(None) == [each.text for each in read_questions(QUESTIONS)]
+
+
+def test_texts_alone_may_be_bare_lines(tmp_path: Path) -> None:
+    path = tmp_path / "q"
+    path.write_text('One?\n\n {"question": " Two? "}\n', "utf-8")
+    assert question_texts(path) == ["One?", "Two?"]
+    path.write_text('One?\n{"question": }\n', "utf-8")
+    with pytest.raises(EvaluationError, match="q, line 2: each line must be a JSON object"):
+        question_texts(path)
 
 
 @pytest.mark.parametrize(
@@ -48,7 +58,7 @@ def test_a_malformed_line_is_named(tmp_path: Path, line: str, sentence: str) -> 
 @pytest.mark.parametrize(
     ("content", "sentence"),
     [
-        (None, "Questions are read from a jsonl file, but .* cannot be read"),
+        (None, "Questions are read from a text file, but .* cannot be read"),
         (b"", "A file of questions must hold at least one line, but .* holds none"),
         (b"\xff\xfe", "Questions must be UTF-8 text, but .* is not"),
     ],
