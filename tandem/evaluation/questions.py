@@ -1,8 +1,8 @@
 """Reads questions: with their answers for an evaluation, or their texts alone for a run.
 
 A file is UTF-8, a question a line: {"question": text, "answers": [text, ...]}, where `answer` with one text may stand
-for `answers`, as in the bundled questions. Where texts alone are wanted, a line may also be the bare question, and needs
-no answers. Knows files, not models.
+for `answers`, as in the bundled questions. Where texts alone are wanted, a line may also be the bare question, and
+needs no answers. Knows files, not models.
 """
 
 from __future__ import annotations
