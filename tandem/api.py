@@ -32,7 +32,6 @@ from tandem.events import (
     EstimateEvent,
     Event,
     PlacementEvent,
-    Source,
     SourcesEvent,
     TokenEvent,
 )
@@ -328,8 +327,8 @@ class Tandem:
         self._run(self._result(decoder.lend_prefixes.remote(list(texts), caches)))
 
     def status(self) -> dict[str, Any]:
-        """Nodes, actors, models and indexes of both sides, as plain values."""
-        status: dict[str, Any] = self._run(self._status())
+        """Nodes, actors, models and indexes of both sides, as plain values. TandemError where an actor is silent."""
+        status: dict[str, Any] = self._run(self._result(self._status()))
         return status
 
     # ---- private ---------------------------------------------------------------------------------------------
@@ -388,7 +387,9 @@ class Tandem:
                 position += len(events)
                 is_done = any(isinstance(event, DoneEvent) for event in events)
                 if is_done and sources:
-                    await asyncio.wait(sources, timeout=_patience_s(events[-1]))
+                    await asyncio.wait(
+                        sources, timeout=min(_patience_s(events[-1]), max(0.0, deadline_s - time.monotonic()))
+                    )
                 for waiting in [task for task in sources if task.done()]:
                     sources.remove(waiting)
                     found = await waiting
@@ -457,14 +458,12 @@ def collect(events: Sequence[Event], seed: int) -> Answer:
     if done.reason == "failed":
         raise QueryError(done.error or "The query failed.")
     tokens = tuple(event for event in events if isinstance(event, TokenEvent))
-    sources: list[Source] = []
-    for event in events:
-        if isinstance(event, SourcesEvent):
-            sources += event.sources
+    found = [event for event in events if isinstance(event, SourcesEvent)]
     return Answer(
         text="".join(token.text for token in tokens).strip(),
         tokens=tokens,
-        sources=tuple(sources),
+        sources=tuple(source for event in found for source in event.sources),
+        notes=tuple(f"{event.side}: {note}" for event in found for note in event.notes),
         reason=done.reason,
         seed=seed,
         statistics=done.statistics,

@@ -27,6 +27,10 @@ class ClusterError(TandemError):
     """Nodes or actors cannot be started, found or reached."""
 
 
+class FilterError(RetrievalError):
+    """A filter names metadata that no document has."""
+
+
 class QueryError(TandemError):
     """A query cannot be answered as asked (bad argument, peer lost, cancelled)."""
 

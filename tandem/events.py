@@ -175,6 +175,9 @@ class Answer:
     reason: StopReason
     seed: int
     statistics: SessionStatistics
+    notes: tuple[
+        str, ...
+    ] = ()  # "SIDE: sentence": documents that were cut, a filter that lets none through, ...
     estimates: tuple[EstimateEvent, ...] = ()  # for every few steps
     placements: tuple[PlacementEvent, ...] = ()  # the handovers
     session: int = 0  # names the query, for `Tandem.sequence`

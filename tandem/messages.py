@@ -27,7 +27,7 @@ from tandem.wire import (
     sequence,
 )
 
-PROTOCOL_VERSION = 2
+PROTOCOL_VERSION = 3
 _registry = Registry()
 
 
@@ -96,6 +96,9 @@ class Cancel:
     """The sender has given the session up; drop it."""
 
     reason: Text  # one sentence about the session, never document text
+    is_refused: Flag = (
+        False  # what was asked for is at fault, not the sender: the peer cannot answer it either
+    )
 
 
 @_registry.message(8)
@@ -183,6 +186,7 @@ class DecoderFailed:
 
     session: UInt32
     reason: Text  # one sentence
+    is_refused: Flag = False  # what was asked for is at fault
 
 
 # ---- to a Decoder ------------------------------------------------------------------------------------------
@@ -268,6 +272,7 @@ class NotFound:
 
     session: UInt32
     reason: Text  # one sentence
+    is_refused: Flag = False  # what was asked for is at fault
 
 
 # ---- to a Retriever ----------------------------------------------------------------------------------------

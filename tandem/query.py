@@ -14,11 +14,13 @@ from typing import TYPE_CHECKING, Any
 from tandem.config import Config, GenerationConfig
 from tandem.errors import ConfigError, QueryError
 from tandem.protocol.spec import SessionSpec
-from tandem.side import Side
+from tandem.side import SIDES, Side
 
 if TYPE_CHECKING:
     from tandem.retrieval.filters import Filter
 
+MAX_SPEC_BYTES = 4_000_000
+"""Of a query as JSON; a message within a side holds 4 MiB."""
 MAX_GIVEN_CHARS = 300_000
 """Of `given_texts`, so that they fit a message within a side however they are escaped."""
 
@@ -92,17 +94,18 @@ def asked(
         provisional=provisional,
     )
     _check_alone(spec)
+    _check_size(spec)
     return replace(spec, eos_token_ids=tuple(described[spec.telling_side]["eos_token_ids"]))
 
 
-def _checked(generation: GenerationConfig, asked: dict[str, Any]) -> GenerationConfig:
+def _checked(generation: GenerationConfig, changed: dict[str, Any]) -> GenerationConfig:
     """The settings with those of one query; Config checks them."""
     try:
-        changed = replace(generation, **{name: value for name, value in asked.items() if value is not None})
-        Config(generation=changed)
+        found = replace(generation, **{name: value for name, value in changed.items() if value is not None})
+        Config(generation=found)
     except TypeError as error:
         raise ConfigError(f"A query takes known options only: {error}; see Tandem.astream.") from None
-    return changed
+    return found
 
 
 def side_of(name: str) -> Side:
@@ -140,11 +143,32 @@ def _filter(name: str, given: Filter | None) -> str:
             f'{name} is metadata as {{"source": "a.txt", "page": [1, 2]}}, this is {given!r:.100}; give texts, numbers '
             "or lists of them."
         )
-    return json.dumps({key: values_of(wanted) for key, wanted in given.items()}) if given else ""
+    kept = {key: wanted if isinstance(wanted, scalar) else values_of(wanted) for key, wanted in given.items()}
+    try:
+        return json.dumps(kept) if kept else ""
+    except ValueError as error:  # of a whole number with thousands of digits
+        raise QueryError(
+            f"{name} holds a number that cannot be written: {error}; give a smaller one."
+        ) from None
+
+
+def _check_size(spec: SessionSpec) -> None:
+    """Texts and filters must fit a message, however they are escaped."""
+    num_bytes = len(spec.to_json())
+    if num_bytes > MAX_SPEC_BYTES:
+        raise QueryError(
+            f"A query with its texts and filters travels as at most {MAX_SPEC_BYTES} bytes, this one has {num_bytes}; "
+            "shorten the question, or give fewer texts or values."
+        )
 
 
 def _check_alone(spec: SessionSpec) -> None:
-    """What only a side that answers alone can do."""
+    """What only a side that answers alone can do, and what it cannot."""
+    for side in SIDES:
+        if spec.filter(side) and side not in spec.sides:
+            raise QueryError(
+                f"{side}_filter is for documents of the {side}, but the {spec.alone} was asked alone; leave it out."
+            )
     for name in ("given_texts", "keeps_laws"):
         if spec.alone is None and getattr(spec, name):
             raise QueryError(

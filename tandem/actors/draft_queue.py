@@ -143,7 +143,7 @@ class DraftQueueActor(SideActor):
         at_once: wait for the last of them, so that nobody is woken for each token; after -1 gives the last alone.
         """
         deadline_s = time.monotonic() + wait_s
-        log = await self._log(session, wait_s)
+        log = await self._opened_log(session, wait_s)
         if log is None:
             return []
         while len(log.events) <= after or (at_once and log.ended_s is None):
@@ -156,7 +156,7 @@ class DraftQueueActor(SideActor):
     async def sources(self, session: int, wait_s: float = 30.0) -> SourcesEvent | None:
         """This side's documents, once they are prefilled: opaque ids only."""
         deadline_s = time.monotonic() + wait_s
-        log = await self._log(session, wait_s)
+        log = await self._opened_log(session, wait_s)
         while log is not None and log.sources is None and session in self.host.sessions:
             if time.monotonic() > deadline_s:
                 break
@@ -166,7 +166,7 @@ class DraftQueueActor(SideActor):
 
     async def cancel(self, session: int) -> None:
         """The user gave a query up."""
-        await self._log(session, OPENING_S)
+        await self._opened_log(session, OPENING_S)
         self.dispatch(self.host.cancel(session, time.monotonic()))
 
     # ---- data plane ------------------------------------------------------------------------------------------
@@ -211,7 +211,7 @@ class DraftQueueActor(SideActor):
 
     # ---- private ---------------------------------------------------------------------------------------------
 
-    async def _log(self, session: int, wait_s: float) -> _Log | None:
+    async def _opened_log(self, session: int, wait_s: float) -> _Log | None:
         """What is kept of a session, once it is opened; None: it is forgotten, or it never was."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(wait_s):

@@ -9,9 +9,7 @@ Texts go to the decoder of the same side and nowhere else.
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
-import time
 import traceback
 from typing import Any, ClassVar
 
@@ -63,12 +61,14 @@ class RetrieverActor(SideActor):
         return []
 
     async def _serve(self) -> None:
+        from tandem.retrieval.answering import refused
+
         while True:
             request = await self._requests.get()
             try:
                 answer: Any = await self.in_thread(lambda request=request: self._answer(request))  # type: ignore[misc]
             except TandemError as error:
-                answer = NotFound(session=request.session, reason=str(error))
+                answer = refused(request, error)
             except Exception as error:
                 answer = NotFound(session=request.session, reason=self._failed(request, error))
             self.dispatch([Send("decoder", answer)])
@@ -81,24 +81,13 @@ class RetrieverActor(SideActor):
         return f"The retriever of the {self.side} failed on this query with {what}; see its log."
 
     def _answer(self, request: Search | Score) -> Found | Relevance:
+        from tandem.retrieval.answering import scored, searched
+
         if isinstance(request, Score):
-            scores = self._retriever.relevance(request.ids, request.text)
-            return Relevance(session=request.session, digest=request.digest, scores=tuple(scores))
-        started_s = time.perf_counter()
-        hits = self._retriever.search(
-            request.query,
-            request.num_documents,
-            request.given_texts,
-            filter=json.loads(request.filter) if request.filter else None,
-        )
+            return scored(self._retriever, request)
+        found, hits = searched(self._retriever, request)
         self._titles.update({hit.id: str(hit.document.metadata.get("source", "")) for hit in hits})
-        return Found(
-            session=request.session,
-            ids=tuple(hit.id for hit in hits),
-            texts=tuple(hit.document.page_content for hit in hits),
-            scores=tuple(hit.score for hit in hits),
-            retrieve_us=int((time.perf_counter() - started_s) * 1e6),
-        )
+        return found
 
     def _load(self) -> tuple[Any, dict[str, Any]]:
         from tandem.corpora.indexes import open_retriever

@@ -11,7 +11,7 @@ import math
 import secrets
 import sys
 from argparse import Namespace
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -47,8 +47,9 @@ def run(args: Namespace) -> int:
     seed = secrets.randbits(63) if args.seed is None else args.seed
     alone = None if args.alone is None else Side(args.alone)
     transcript = Transcript(args.question, seed, config.generation.placement, alone)
+    filters = _filters(args.filter)
     with _opened(args.address or config.cluster.address, config, progress) as tandem:
-        _stream(tandem, config, transcript, progress, args)
+        _stream(tandem, config, transcript, progress, args, filters)
     if args.json:
         print_json(transcript.as_dict())
     elif not args.quiet:
@@ -70,7 +71,7 @@ def _filters(given: Sequence[tuple[str, str, str]]) -> dict[str, dict[str, list[
         values = filters.setdefault(f"{side}_filter", {}).setdefault(key, [])
         values.append(value)
         with contextlib.suppress(ValueError):
-            number = json.loads(value)
+            number = json.loads(value) if len(value) < 100 else value
             values += [number] if isinstance(number, int | float) else []
     return filters
 
@@ -87,7 +88,12 @@ def _opened(address: str, config: Config, progress: Progress) -> Tandem:
 
 
 def _stream(
-    tandem: Tandem, config: Config, transcript: Transcript, progress: Progress, args: Namespace
+    tandem: Tandem,
+    config: Config,
+    transcript: Transcript,
+    progress: Progress,
+    args: Namespace,
+    filters: Mapping[str, Any],
 ) -> None:
     """Follows the answer to its end; prints its text as it comes if asked to."""
     generation = config.generation
@@ -102,22 +108,26 @@ def _stream(
         stop=generation.stop,
         timeout_s=config.cluster.query_timeout_s,
         alone=transcript.alone,
-        **_filters(args.filter),
+        **filters,
         provisional=args.provisional,
     )
     is_rewritten = args.provisional and not args.json and sys.stdout.isatty()
     printer = Screen() if is_rewritten else _Printer(is_silent=args.json)
+    late: list[str] = []  # notes that come amid the text are told after it; its sources are listed at the end
     try:
         for event in events:
             transcript.add(event)
             _print(event, printer)
             if isinstance(event, SourcesEvent) and printer.has_begun:
-                continue  # sources that come late are listed at the end, not amid the text
+                late += [f"{event.side}: {note}" for note in event.notes]
+                continue
             if isinstance(event, PeerEvent | SourcesEvent) and not args.quiet:
                 printer.interrupt()
             _tell(event, progress)
     finally:
         printer.end()
+        for note in late:
+            progress(note)
 
 
 def _print(event: Event, printer: Screen | _Printer) -> None:

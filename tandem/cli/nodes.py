@@ -38,6 +38,7 @@ def _started(role: Side, join: str | None, config: Config, token: str | None, pr
     """A running node with its side's actors; noted before they start, so that nothing can be lost track of."""
     from tandem.actors import launch
 
+    launch.check_files(config, (role,))
     info = launch.start_node(role, join=join, config=config)
     try:
         note = Note(role=role, node=asdict(info), token=token)

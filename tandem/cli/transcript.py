@@ -39,6 +39,7 @@ class Transcript:
         self.placement = placement
         self.alone = alone
         self.sources: list[Source] = []
+        self.notes: list[str] = []
         self.tokens: list[TokenEvent] = []
         self.switches: list[PlacementEvent] = []
         self.estimates: list[EstimateEvent] = []
@@ -52,6 +53,7 @@ class Transcript:
         match event:
             case SourcesEvent():
                 self.sources.extend(event.sources)
+                self.notes.extend(f"{event.side}: {note}" for note in event.notes)
             case TokenEvent():
                 self.tokens.append(event)
             case PlacementEvent():
@@ -81,6 +83,7 @@ class Transcript:
             "placement": self.placement,
             "alone": self.alone,
             "sources": [asdict(source) for source in self.sources],
+            "notes": self.notes,
             "statistics": asdict(done.statistics) if done else None,
             "tokens": [asdict(event) for event in self.tokens],
             "placements": [asdict(event) for event in self.switches],

@@ -16,10 +16,11 @@ from tandem.aggregation.codec import Codec
 from tandem.generation.detokenizer import Detokenizer, StopRule
 from tandem.generation.engine import Engine
 from tandem.generation.mixing import side_law
-from tandem.messages import Found, Message, Relevance, Score, Search
+from tandem.messages import Message, Score, Search
 from tandem.protocol.drafting import Forward, Prefill
 from tandem.protocol.hosts import ProfilerHost
 from tandem.protocol.spec import SessionSpec
+from tandem.retrieval.answering import scored, searched
 from tandem.retrieval.retriever import Retriever
 from tandem.side import SIDES, Side
 from tandem.simulation.link import Link
@@ -48,16 +49,8 @@ class LocalSide:
     def retrieve(self, message: Search | Score) -> Message:
         """Search the index, or score the documents again."""
         if isinstance(message, Score):
-            scores = self._retriever.relevance(message.ids, message.text)
-            return Relevance(session=message.session, digest=message.digest, scores=tuple(scores))
-        hits = self._retriever.search(message.query, message.num_documents, message.given_texts)
-        return Found(
-            session=message.session,
-            ids=tuple(hit.id for hit in hits),
-            texts=tuple(hit.document.page_content for hit in hits),
-            scores=tuple(hit.score for hit in hits),
-            retrieve_us=0,
-        )
+            return scored(self._retriever, message)
+        return replace(searched(self._retriever, message)[0], retrieve_us=0)  # the run's clock is virtual
 
     def prefill(self, job: Prefill) -> tuple[int, ...] | None:
         """Open the session in the engine; indices of the documents that have a row."""

@@ -76,6 +76,7 @@ class DraftingSession:
         self.num_forwards = 0
         self._text = text
         self._found: Found | None = None
+        self._is_filtered_out = False
         self._is_prefilled = False
         self._ready: DecoderReady | None = None  # what was told of the documents
         self._has_ended = False  # the answer is complete
@@ -113,10 +114,14 @@ class DraftingSession:
         match message:
             case Found():
                 self._found = message
+                self._is_filtered_out = self._lets_nothing_through(message)
                 self._weights[self.prefix.digests[0]] = self._first_weights(message)
                 return []
             case NotFound():
-                return [Send("draft_queue", DecoderFailed(session=self.spec.session, reason=message.reason))]
+                failed = DecoderFailed(
+                    session=self.spec.session, reason=message.reason, is_refused=message.is_refused
+                )
+                return [Send("draft_queue", failed)]
             case Relevance():
                 return self._on_relevance(message)
             case Commit():
@@ -145,15 +150,20 @@ class DraftingSession:
             scores=found.scores,
             retrieve_us=found.retrieve_us,
             prefill_us=prefill_us,
-            notes=(*self._notes_on(found), *notes),
+            notes=(*self._notes_on_filter(), *notes),
         )
         # A decoder that was started anew, or a cloud that joins late, begins amid an answer.
         return [Send("draft_queue", self._ready), *self.missing_weights()]
 
-    def _notes_on(self, found: Found) -> tuple[str, ...]:
-        if found.ids or not self.spec.filter(self.side):
+    def _lets_nothing_through(self, found: Found) -> bool:
+        """Whether documents were searched for, and the filter left none; texts of the caller pass all filters."""
+        is_searched = self.spec.num_documents(self.side) > 0 and bool(self.spec.filter(self.side))
+        return is_searched and len(found.ids) == len(self.spec.given_texts)
+
+    def _notes_on_filter(self) -> tuple[str, ...]:
+        if not self._is_filtered_out:
             return ()
-        return (f"The {self.side} has no document that its filter lets through; it answers without any.",)
+        return (f"The {self.side} has no document that its filter lets through; it answers without.",)
 
     def drafted(self, job: Forward, law: bytes, token: int, decode_us: int) -> list[Send]:
         """The law of `job` is there, encoded, with the token drawn from its decoded form."""

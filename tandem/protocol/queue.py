@@ -86,6 +86,7 @@ class QueueSession:
         self.is_alone = self.is_lone  # this side decides without the peer, be it lost or never asked
         self.reason: StopReason | None = None
         self.error: str | None = None
+        self._is_refused = False  # what was asked for is at fault
         self.is_over = False  # nothing is owed to anybody: free it
         self._finished = finished
         self._opened_s = now_s
@@ -150,7 +151,7 @@ class QueueSession:
             case DecoderReady():
                 return []  # the driver turns it into a SourcesEvent: titles are its business
             case DecoderFailed():
-                return self.fail(message.reason, now_s)
+                return self.fail(message.reason, now_s, is_refused=message.is_refused)
             case Estimate():  # one of a step that was committed last comes too late to tell
                 return [] if self.reason is not None else self._tell(estimate_event(message))
             case _:
@@ -184,11 +185,12 @@ class QueueSession:
         sends = self._to_peer(Cancel(reason=_CANCELLED), now_s)
         return sends + self._end("cancelled", None, now_s) + self._free()
 
-    def fail(self, reason: str, now_s: float) -> list[Send]:
-        """This side cannot go on: say so to the user and to the peer."""
+    def fail(self, reason: str, now_s: float, *, is_refused: bool = False) -> list[Send]:
+        """This side cannot go on: say so to the user and to the peer. is_refused: what was asked for is at fault."""
         if self.is_over or self.reason is not None:
             return []
-        sends = self._to_peer(Cancel(reason=self._for_peer(reason)), now_s)
+        self._is_refused = is_refused
+        sends = self._to_peer(self._failure(reason), now_s)
         return sends + self._end("failed", reason, now_s) + self._free()
 
     def is_silent(self, now_s: float) -> bool:
@@ -208,7 +210,7 @@ class QueueSession:
         """What a driver answers for this session once it is freed."""
         body: LinkBody = Done(is_reply=True)
         if self.reason in ("cancelled", "failed"):
-            body = Cancel(reason=_CANCELLED if self.error is None else self._for_peer(self.error))
+            body = Cancel(reason=_CANCELLED) if self.error is None else self._failure(self.error)
         elif self.is_alone:
             body = Cancel(reason=_FINISHED_ALONE)
         frame: LinkFrame = self.link.send(body, self.prefix, now_s).message
@@ -548,7 +550,7 @@ class QueueSession:
             return self._end("cancelled", None, now_s) + self._free()
         if self.reason is not None:
             return self._free()
-        if self.spec.on_peer_loss == "continue":
+        if self.spec.on_peer_loss == "continue" and not cancel.is_refused:
             return [] if self.is_alone else self._go_alone(cancel.reason)
         return self._end("failed", f"The cloud gave the query up: {cancel.reason}", now_s) + self._free()
 
@@ -573,9 +575,10 @@ class QueueSession:
             return self._on_divergence(frame, now_s)
         return [self.link.send(Done(is_reply=True), self.prefix, now_s), *self._free()]
 
-    def _for_peer(self, reason: str) -> str:
+    def _failure(self, reason: str) -> Cancel:
         """A failure as the peer may know it: the device's own paths are private."""
-        return reason if self.side is Side.CLOUD else _DEVICE_FAILED
+        told = reason if self.side is Side.CLOUD else _DEVICE_FAILED
+        return Cancel(reason=told, is_refused=self._is_refused)
 
     def _peer_agrees(self) -> bool:
         """Whether the peer's whole answer is this one."""

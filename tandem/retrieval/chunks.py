@@ -1,7 +1,7 @@
-"""The chunks beside the vectors: texts and metadata on disk, one JSON line a chunk, read one at a time.
+"""The chunks beside the vectors: texts and metadata on disk, one JSON line a chunk, read when they are asked for.
 
 `chunks.jsonl` holds {"id", "text", "metadata"} a line; `rows.npy` holds for each row its id and where its
-line starts. Memory grows by 28 bytes a chunk, not by its text. Knows nothing of vectors.
+line starts. Memory grows by 36 bytes a chunk, not by its text. Knows nothing of vectors.
 """
 
 from __future__ import annotations
@@ -48,20 +48,21 @@ class ChunkStore:
 
     def __init__(self, folder: Path) -> None:
         """Opens both files; OSError or ValueError if they are not what `write` wrote."""
-        self._rows: NDArray[np.void] = np.load(folder / ROWS, allow_pickle=False)
-        if self._rows.dtype != _ROW or self._rows.ndim != 1 or not len(self._rows):
-            raise ValueError(f"{ROWS} has the type {self._rows.dtype}")
-        # Stays valid after removal. Read rather than mapped: a first look at a page of a map costs ten reads.
-        self._texts = (folder / TEXTS).open("rb", buffering=0)
-        num_bytes = os.fstat(self._texts.fileno()).st_size
-        self._edges = np.append(self._rows["start"], num_bytes)  # row n lies from edge n to edge n + 1
+        rows: NDArray[np.void] = np.load(folder / ROWS, allow_pickle=False)
+        if rows.dtype != _ROW or rows.ndim != 1 or not len(rows):
+            raise ValueError(f"{ROWS} has the type {rows.dtype}")
+        self._ids = np.ascontiguousarray(rows["id"])
+        self._by_id = np.argsort(self._ids, kind="stable")
+        # Row n lies from edge n to edge n + 1.
+        self._edges = np.append(rows["start"], (folder / TEXTS).stat().st_size)
         if self._edges[0] != 0 or (np.diff(self._edges) <= 0).any():
             raise ValueError(f"{ROWS} does not fit {TEXTS}")
-        self._by_id = np.argsort(self._rows["id"], kind="stable")
+        # Stays valid after removal. Read rather than mapped: a first look at a page of a map costs ten reads.
+        self._texts = (folder / TEXTS).open("rb", buffering=0)
 
     def __len__(self) -> int:
         """Number of chunks."""
-        return len(self._rows)
+        return len(self._ids)
 
     def documents(self, rows: NDArray[np.int64]) -> list[Document]:
         """The chunk of each row."""
@@ -76,14 +77,14 @@ class ChunkStore:
 
     def ids(self) -> list[str]:
         """The id of each row."""
-        return [name.decode() for name in self._rows["id"].tolist()]
+        return [name.decode() for name in self._ids.tolist()]
 
     def rows(self, ids: Sequence[str]) -> NDArray[np.int64]:
         """The row of each id, [len(ids)]; RetrievalError if one is not of this index."""
         wanted = np.array([name.encode("ascii", "replace") for name in ids], "S")
-        places = np.searchsorted(self._rows["id"], wanted, sorter=self._by_id)
+        places = np.searchsorted(self._ids, wanted, sorter=self._by_id)
         found = self._by_id[np.minimum(places, len(self) - 1)].astype(np.int64)
-        for name, is_same in zip(ids, self._rows["id"][found] == wanted, strict=True):
+        for name, is_same in zip(ids, self._ids[found] == wanted, strict=True):
             if not is_same:
                 raise RetrievalError(
                     f"The index holds no document with the id {name!r}; it may have been rebuilt: search "

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from tandem.errors import RetrievalError
+from tandem.errors import FilterError
 
 Filter = Mapping[str, Any]
 """{key: value or list of values}: a chunk fits if for every key its value is one of those."""
@@ -41,7 +41,7 @@ class Metadata:
         self._known: set[str] = set()
 
     def rows(self, filter: Filter) -> NDArray[np.int64]:
-        """The rows that fit, ascending. RetrievalError for a key that no chunk has."""
+        """The rows that fit, ascending. FilterError for a key that no chunk has."""
         self._read([key for key in filter if key not in self._columns])
         fits = np.ones(len(self._chunks), bool)
         for key, wanted in filter.items():
@@ -63,9 +63,13 @@ class Metadata:
                     columns[key][row] = numbers[key].setdefault(_name(metadata[key]), len(numbers[key]))
         for key in keys:
             if key not in self._known:
-                raise RetrievalError(
-                    f"A filter must name metadata that the documents have, but {key!r} is none of "
-                    f"{', '.join(sorted(self._known))}; use one of these."
+                known = (
+                    f"{', '.join(sorted(self._known))}; use one of these"
+                    if self._known
+                    else "none; leave it out"
+                )
+                raise FilterError(
+                    f"A filter must name metadata that the documents have, but {key!r:.100} is none of {known}."
                 )
             self._columns[key] = (numbers[key], columns[key])
 

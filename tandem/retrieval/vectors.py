@@ -171,7 +171,7 @@ def cosines(vectors: NDArray[np.float32], vector: NDArray[np.float32]) -> NDArra
 
     Row by row rather than by a matrix product, whose last bits depend on the number of rows.
     """
-    rows, other = vectors.astype(np.float64), vector.astype(np.float64)
+    rows, other = vectors.astype(np.float64, order="C"), vector.astype(np.float64, order="C")
     lengths = np.sqrt(np.vecdot(rows, rows) * np.vecdot(other, other))
     lengths[lengths == 0] = np.inf
     result: NDArray[np.float64] = np.vecdot(rows, other) / lengths

@@ -52,11 +52,12 @@ def run_inside(lab: NetLab, command: Sequence[str], shape: Shape = Shape()) -> i
 
 @contextlib.contextmanager
 def _temporary_folder() -> Iterator[Path]:
-    """A new folder, removed however the block ends. Its name is known before it is made, other than that of a
+    """A new folder, removed however the block ends. Its name is known before it is made, unlike that of a
     `TemporaryDirectory`, so that an interruption in between leaves nothing either.
     """
     # A short name: sockets of Ray lie deep below it, and their paths have at most 107 characters.
-    folder = Path(tempfile.gettempdir(), f"td-{secrets.token_hex(4)}")
+    while (folder := Path(tempfile.gettempdir(), f"td-{secrets.token_hex(4)}")).exists():
+        pass
     try:
         folder.mkdir(mode=0o700)
         yield folder

@@ -8,12 +8,13 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 from tandem.api import Tandem
 from tandem.errors import TandemError
 from tandem.evaluation.latency.records import lost_s
 from tandem.netlab import NetLab, play
-from tandem.side import SIDES
+from tandem.side import SIDES, Side
 from tandem.testbed.ping import Ping
 from tandem.testbed.records import Asked, Replay, Reply
 from tandem.testbed.work import Work
@@ -37,18 +38,13 @@ class Replayer:
         """Asks until the trace has ended, each question at least once. Raises TandemError where no answer comes."""
         ping = Ping(self._lab)
         player = threading.Thread(target=self._play, name="trace", daemon=True)
-        before = {side: self._lab.counters(side) for side in SIDES}
         work = Work.of(self._tandem)
+        before = {side: self._lab.counters(side) for side in SIDES}
         self._start_s = time.monotonic()
         player.start()
         ping.start()
         try:
             self._ask_all(questions)
-            work = Work.of(self._tandem).since(work)
-            num_tokens = sum(len(asked.tokens) for asked in self._into.asked)
-            self._into.lost_s = {
-                side: lost_s(work.num_forwards[side], num_tokens, work.decode_s[side]) for side in SIDES
-            }
         finally:
             self._into.took_s = self._now_s()
             self._is_stopped.set()
@@ -57,6 +53,16 @@ class Replayer:
             self._into.num_pings = ping.num_sent
             self._into.counters = {side: self._lab.counters(side).since(before[side]) for side in SIDES}
         self._raise_failure()
+        with suppress(
+            TandemError
+        ):  # the trace may have left a cloud that cannot be asked: then it is not measured
+            self._into.lost_s = self._lost_s(Work.of(self._tandem).since(work))
+
+    def _lost_s(self, work: Work) -> dict[Side, float]:
+        """Decode time that rollback cost each side, at most. The cloud has no part in tokens of the device alone."""
+        tokens = [token for asked in self._into.asked for token in asked.tokens]
+        committed = {Side.DEVICE: len(tokens), Side.CLOUD: sum(not token.is_alone for token in tokens)}
+        return {side: lost_s(work.num_forwards[side], committed[side], work.decode_s[side]) for side in SIDES}
 
     def _ask_all(self, questions: Sequence[str]) -> None:
         number, is_told = 0, False

@@ -54,6 +54,17 @@ def test_filters_of_both_sides(rag: Tandem) -> None:
     assert events[-1].reason in ("eos", "length")
     with pytest.raises(QueryError, match=r"^A filter must name metadata .* 'colour' is none of .*source"):
         rag.query(QUESTION, device_filter={"colour": "red"})
+    with pytest.raises(QueryError, match=r"^The cloud gave the query up: A filter must name metadata"):
+        rag.query(QUESTION, cloud_filter={"colour": "red"})
+
+
+def test_no_node_is_told_the_command_line_of_a_client(rag: Tandem) -> None:
+    """It may hold a filter or a path of the device; Ray tells it to all nodes if it is let."""
+    from ray._private import state
+
+    entrypoints = [job.get("Entrypoint", job.get("entrypoint")) for job in state.jobs()]
+    assert entrypoints
+    assert set(entrypoints) == {"tandem"}
 
 
 def test_the_answer_needs_both_corpora_and_names_sources_of_both(rag: Tandem) -> None:

@@ -16,7 +16,7 @@ from tandem.api import Tandem
 from tandem.cluster import nodes
 from tandem.config import Config
 from tandem.errors import QueryError, TandemError
-from tandem.events import DoneEvent, Event, SessionStatistics, TokenEvent
+from tandem.events import DoneEvent, Event, SessionStatistics, SourcesEvent, TokenEvent
 from tandem.loop_thread import LoopThread
 from tandem.side import SIDES, Side
 
@@ -162,12 +162,37 @@ def test_the_end_of_a_stream_names_its_sequence(make: Make) -> None:
     assert asked == [(9, 1, False), (9, 1, True)]
 
 
+def test_the_cloud_is_not_told_the_device_s_filter(make: Make) -> None:
+    rag, sides = make()
+    told: dict[Side, str] = {}
+    for side in SIDES:
+
+        async def opened(text: str, side: Side = side) -> None:
+            told[side] = text
+
+        sides[side]["draft_queue"].methods["open"] = opened
+    with pytest.raises(QueryError):
+        rag.query(QUESTION, device_filter={"source": "diary.md"}, cloud_filter={"year": 2024})
+    assert "diary" in told[Side.DEVICE]
+    assert "diary" not in told[Side.CLOUD]
+    assert "2024" in told[Side.CLOUD]
+
+
+def test_an_answer_has_the_notes_on_its_documents() -> None:
+    late, early = (
+        SourcesEvent(side=side, sources=(), retrieve_s=0.0, prefill_s=0.0, notes=(f"{number} cut.",))
+        for number, side in enumerate(SIDES)
+    )
+    assert api.collect([early, late, done()], 7).notes == ("cloud: 1 cut.", "device: 0 cut.")
+
+
 @pytest.mark.parametrize(
     ("setting", "sentence"),
     [
         ("device.model=/nowhere/model", r"^A model is a directory or a hub id, '/nowhere/model' is neither"),
         ("cloud.model={folder}", r"^A model directory holds a config\.json"),
         ("cloud.index={folder}", r"^The index .* is damaged.*`tandem index`"),
+        (f"device.model=/{'x' * 5000}", r"^A model is a directory or a hub id, '/xxx"),
         ("device.index=/nowhere", r"^An index must hold a manifest\.json, but /nowhere has none"),
     ],
 )

@@ -83,8 +83,8 @@ def test_filters_travel_as_json_and_the_device_s_stays_on_the_device() -> None:
         device_filter={"source": "diary.md", "page": (1, 2)},
         cloud_filter={"year": 2024},
     )
-    assert json.loads(spec.filter(Side.DEVICE)) == {"source": ["diary.md"], "page": [1, 2]}
-    assert json.loads(spec.filter(Side.CLOUD)) == {"year": [2024]}
+    assert json.loads(spec.filter(Side.DEVICE)) == {"source": "diary.md", "page": [1, 2]}
+    assert json.loads(spec.filter(Side.CLOUD)) == {"year": 2024}
     assert spec.as_for(Side.DEVICE) == spec
     assert "diary" not in spec.as_for(Side.CLOUD).to_json()
     assert spec.as_for(Side.CLOUD).filter(Side.CLOUD) == spec.filter(Side.CLOUD)
@@ -100,3 +100,28 @@ def test_what_is_no_filter(given: Any) -> None:
         QueryError, match=r"^device_filter is metadata as .* give texts, numbers or lists of them"
     ):
         asked(Config(), DESCRIBED, "Why?", device_filter=given)
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (
+            {"device_filter": {"page": list(range(600_000))}},
+            r"travels as at most 4000000 bytes, this one has \d{7}",
+        ),
+        ({"device_filter": {"source": "\N{GRINNING FACE}" * 320_000}}, r"travels as at most 4000000 bytes"),
+        ({"device_filter": {"page": 10**5000}}, r"^device_filter holds a number that cannot be written: "),
+        (
+            {"alone": "cloud", "device_filter": {"page": 1}},
+            r"^device_filter is for documents of the device, but the cloud was asked alone; leave it out",
+        ),
+    ],
+)
+def test_filters_that_no_query_can_have(options: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(QueryError, match=sentence):
+        asked(Config(), DESCRIBED, "Why?", **options)
+
+
+def test_a_question_that_no_message_holds() -> None:
+    with pytest.raises(QueryError, match=r"^A query with its texts and filters travels as at most"):
+        asked(Config(), DESCRIBED, "\N{GRINNING FACE}" * 400_000)

@@ -11,9 +11,12 @@ import pytest
 from tandem.actors.base import Runtime
 from tandem.actors.retriever import RetrieverActor
 from tandem.config import Config
-from tandem.errors import TandemError
-from tandem.messages import NotFound, Relevance, Score
+from tandem.errors import FilterError, TandemError
+from tandem.messages import Found, NotFound, Relevance, Score, Search
 from tandem.protocol.sends import Send
+from tandem.retrieval.answering import refused, searched
+from tandem.retrieval.documents import Document
+from tandem.retrieval.retriever import Hit
 from tandem.side import Side
 
 SECRET = "Mira's diary"
@@ -63,3 +66,32 @@ def test_a_failure_ends_its_query_alone(
     ]
     assert SECRET not in caplog.text
     assert ("in relevance" in caplog.text) == (text == "bug"), "the log says where"
+
+
+class Searched:
+    """Remembers what it was searched for."""
+
+    def search(self, query: str, k: int, given_texts: Any = (), *, filter: Any = None) -> list[Hit]:
+        self.filter = filter
+        if filter == {"colour": "red"}:
+            raise FilterError("no such key")
+        return [Hit("a", Document(page_content="text", metadata={"source": "a.md"}), 0.5)]
+
+
+@pytest.mark.parametrize(("filter", "found"), [("", None), ('{"page": [1, 2]}', {"page": [1, 2]})])
+def test_a_search_keeps_to_its_filter(filter: str, found: Any) -> None:
+    actor = RetrieverActor(Side.DEVICE, Runtime(secret=b"", directory="unused", config=Config()))
+    actor._retriever = Searched()
+    answer = actor._answer(Search(session=1, query="q", num_documents=3, filter=filter))
+    assert isinstance(answer, Found)
+    assert (answer.ids, answer.texts, answer.scores) == (("a",), ("text",), (0.5,))
+    assert actor._retriever.filter == found
+    assert asyncio.run(actor.titles(["a"])) == ["a.md"]
+
+
+def test_a_filter_that_cannot_be_kept_to_is_the_asker_s_fault() -> None:
+    search = Search(session=1, query="q", num_documents=3, filter='{"colour": "red"}')
+    with pytest.raises(FilterError) as caught:
+        searched(Searched(), search)  # type: ignore[arg-type]
+    assert refused(search, caught.value) == NotFound(session=1, reason="no such key", is_refused=True)
+    assert not refused(search, TandemError("the disk is gone")).is_refused

@@ -151,6 +151,9 @@ class FakeLauncher:
     processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
     failure: BaseException | None = None
 
+    def check_files(self, config: Config, sides: tuple[Side, ...]) -> None:
+        assert len(sides) == 1
+
     def start_node(self, role: Side, *, join: str | None, config: Config) -> FakeNode:
         process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
         self.processes.append(process)

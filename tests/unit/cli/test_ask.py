@@ -133,11 +133,22 @@ def test_the_settings_of_this_folder_are_used_and_named(
 
 def test_filters(tandem: FakeTandem) -> None:
     """What is typed may be a text or a number; a key that comes again widens."""
-    given = ["device:source=a=b.md", "cloud:year=2024", "cloud:year=2025", "cloud:kind=true"]
+    deep = "[" * 60_000
+    given = [
+        "device:source=a=b.md",
+        "cloud:year=2024",
+        "cloud:year=2025",
+        "cloud:kind=true",
+        f"cloud:a={deep}",
+    ]
     assert main(["ask", QUESTION, *(word for each in given for word in ("--filter", each))]) == 0
     ((_, options),) = tandem.asked
     assert options["device_filter"] == {"source": ["a=b.md"]}
-    assert options["cloud_filter"] == {"year": ["2024", 2024, "2025", 2025], "kind": ["true", True]}
+    assert options["cloud_filter"] == {
+        "year": ["2024", 2024, "2025", 2025],
+        "kind": ["true", True],
+        "a": [deep],
+    }
 
 
 @pytest.mark.parametrize("given", ["source=a.md", "moon:source=a.md", "device:source", "device:=a.md"])
@@ -241,6 +252,21 @@ def test_sources_without_scores_and_many_ids(tandem: FakeTandem, capsys: pytest.
         "  cloud   5 documents that stay there: c0, c1, c2, and 2 more",
     ]
     assert "nan" not in shown.out + shown.err
+
+
+def test_notes_that_come_amid_the_text_are_told_after_it(
+    tandem: FakeTandem, capsys: pytest.CaptureFixture[str]
+) -> None:
+    nan, note = float("nan"), "The cloud has no document."
+    tandem.script = [
+        token(0, "Yes"),
+        SourcesEvent(side=Side.CLOUD, sources=(), retrieve_s=nan, prefill_s=nan, notes=(note,)),
+        DoneEvent(reason="eos", statistics=statistics()),
+    ]
+    assert main(["ask", QUESTION]) == 0
+    assert note in capsys.readouterr().err
+    assert main(["ask", QUESTION, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["notes"] == [f"cloud: {note}"]
 
 
 def test_a_lost_peer_and_a_switch_are_told(tandem: FakeTandem, capsys: pytest.CaptureFixture[str]) -> None:

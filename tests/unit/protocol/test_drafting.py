@@ -125,10 +125,40 @@ def test_a_filter_goes_to_the_search_and_what_lets_nothing_through_is_told() -> 
     ready = made.prefilled(11, ("A note.",))[0].message
     assert isinstance(ready, DecoderReady)
     assert ready.notes == (
-        "The device has no document that its filter lets through; it answers without any.",
+        "The device has no document that its filter lets through; it answers without.",
         "A note.",
     )
     assert compute(made, 9), "it drafts all the same"
+
+
+@pytest.mark.parametrize(
+    ("changes", "ids", "rows"),
+    [
+        ({"device_documents": 0}, (), ()),  # nothing was searched
+        ({"device_filter": ""}, (), ()),
+        ({}, ("a",), ()),  # found, but it did not fit the context
+    ],
+)
+def test_a_filter_is_not_blamed_for_what_it_did_not_do(
+    changes: dict[str, Any], ids: tuple[str, ...], rows: tuple[int, ...]
+) -> None:
+    made = DraftingSession(spec(**{"device_filter": '{"a": 1}', **changes}), Side.DEVICE, str)
+    made.begin()
+    if changes.get("device_documents") != 0:
+        made.receive(Found(session=1, ids=ids, texts=ids, scores=(0.5,) * len(ids), retrieve_us=7))
+    ready = made.prefilled(11, (), rows)[0].message
+    assert isinstance(ready, DecoderReady)
+    assert ready.notes == ()
+
+
+def test_texts_of_the_caller_pass_all_filters() -> None:
+    given = spec(device_filter='{"a": 1}', alone=Side.DEVICE, given_texts=("x",))
+    made = DraftingSession(given, Side.DEVICE, str)
+    made.begin()
+    made.receive(Found(session=1, ids=("given-1",), texts=("x",), scores=(0.5,), retrieve_us=7))
+    ready = made.prefilled(11, ())[0].message
+    assert isinstance(ready, DecoderReady)
+    assert "no document that its filter lets through" in ready.notes[0]
 
 
 def test_a_failed_retrieval_ends_the_session() -> None:

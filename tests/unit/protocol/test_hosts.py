@@ -17,6 +17,7 @@ from tandem.messages import (
     Cancel,
     Commit,
     Decision,
+    DecoderFailed,
     Done,
     Draft,
     Drafted,
@@ -225,6 +226,24 @@ def test_an_actor_that_died_ends_its_sessions(side: Side) -> None:
     assert not queue.sessions
     (answer,) = queue.receive(frame(Heartbeat()), 2.0)
     assert answer.message.body == Cancel(reason=told)
+
+
+@pytest.mark.parametrize("on_peer_loss", ["continue", "wait", "fail"])
+def test_a_query_that_the_cloud_refuses_fails_whatever_the_policy(on_peer_loss: str) -> None:
+    """Else a device would answer alone what was asked wrongly. A cloud that merely fails is another matter."""
+    cloud, device = host(Side.CLOUD), host()
+    for queue in (cloud, device):
+        queue.open(spec(on_peer_loss=on_peer_loss), 0.0)
+    failed = DecoderFailed(session=1, reason="No such key.", is_refused=True)
+    (cancel,) = [send.message for send in cloud.receive(failed, 0.1) if send.to == "peer"]
+    (told,) = to("client", device.receive(cancel, 0.2))
+    assert (told.event.reason, told.event.error) == ("failed", "The cloud gave the query up: No such key.")
+    (again,) = cloud.receive(frame(Heartbeat()), 0.3)
+    assert again.message.body == Cancel(reason="No such key.", is_refused=True)
+    other = host()
+    other.open(spec(on_peer_loss=on_peer_loss), 0.0)
+    events = [told.event for told in to("client", other.receive(frame(Cancel(reason="Broken.")), 0.2))]
+    assert any(isinstance(event, DoneEvent) for event in events) == (on_peer_loss != "continue")
 
 
 def test_messages_for_nobody_are_dropped() -> None:

@@ -123,6 +123,18 @@ def test_an_embedder_that_does_not_fit(retriever: Retriever, tmp_path: Path, sma
         Retriever.open(tmp_path / "index", small_embedder)
 
 
+def test_a_cosine_does_not_depend_on_the_other_rows() -> None:
+    """To the last bit, however many rows there are and however they lie in memory."""
+    rng = np.random.default_rng(1)
+    for dimension in (7, 384):
+        vectors = rng.normal(size=(40, dimension)).astype(np.float32)
+        vector = rng.normal(size=dimension).astype(np.float32)
+        together = cosines(vectors, vector)
+        assert [cosines(vectors[n : n + 1], vector)[0] for n in range(40)] == together.tolist()
+        assert cosines(vectors[::3], vector).tolist() == together[::3].tolist()
+        assert cosines(np.asfortranarray(vectors), vector).tolist() == together.tolist()
+
+
 def test_cosines_divide_by_the_lengths_and_bear_zero() -> None:
     vectors = np.array([[2, 0], [0, 0], [1, 1]], np.float32)
     np.testing.assert_allclose(cosines(vectors, np.array([3, 0], np.float32)), [1, 0, 0.5**0.5])

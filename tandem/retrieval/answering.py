@@ -1,0 +1,54 @@
+"""Answers a decoder's requests from a retriever: the one step from messages to an index and back.
+
+Knows messages and retrievers; nothing of actors, or of who sends what where.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from typing import Protocol
+
+from tandem.errors import FilterError, TandemError
+from tandem.messages import Found, NotFound, Relevance, Score, Search
+from tandem.retrieval.filters import Filter
+from tandem.retrieval.retriever import Hit
+
+
+class Source(Protocol):
+    """What is searched: a `Retriever`, or what stands in for one."""
+
+    def search(
+        self, query: str, k: int, given_texts: Sequence[str] = (), *, filter: Filter | None = None
+    ) -> list[Hit]:
+        """As `Retriever.search`."""
+
+    def relevance(self, ids: Sequence[str], text: str) -> list[float]:
+        """As `Retriever.relevance`."""
+
+
+def searched(source: Source, request: Search) -> tuple[Found, list[Hit]]:
+    """The documents of a query, as a message and as they are. Raises TandemError."""
+    started_s = time.perf_counter()
+    filter = json.loads(request.filter) if request.filter else None
+    hits = source.search(request.query, request.num_documents, request.given_texts, filter=filter)
+    found = Found(
+        session=request.session,
+        ids=tuple(hit.id for hit in hits),
+        texts=tuple(hit.document.page_content for hit in hits),
+        scores=tuple(hit.score for hit in hits),
+        retrieve_us=int((time.perf_counter() - started_s) * 1e6),
+    )
+    return found, hits
+
+
+def scored(source: Source, request: Score) -> Relevance:
+    """The relevance of a query's documents by now. Raises TandemError."""
+    scores = source.relevance(request.ids, request.text)
+    return Relevance(session=request.session, digest=request.digest, scores=tuple(scores))
+
+
+def refused(request: Search | Score, error: TandemError) -> NotFound:
+    """Why there is no answer, and whether what was asked for is at fault."""
+    return NotFound(session=request.session, reason=str(error), is_refused=isinstance(error, FilterError))
