@@ -22,7 +22,7 @@ class SessionSpec:
 
     session: int  # 32 bits, names the query on the link
     query: str
-    seed: int  # 64 bits; with documents, models and codec it determines the answer
+    seed: int  # 64 bits; with the documents found, models and codec it determines the answer
     draft_rule: str = "coupled"  # or "algorithm1"
     temperature: float = 0.0
     placement: PlacementName = "device"

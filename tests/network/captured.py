@@ -1,7 +1,7 @@
 """Runs in the device's host: asks about a private document, then something that is meant to be seen, and captures both.
 
-Usage: captured.py NETWORK FOLDER; FOLDER/asked.json holds the document's sentence and the question, since Ray tells
-every node the command line of a client. The packets and what came of it go there too. For each data plane one cluster.
+Usage: captured.py NETWORK FOLDER; FOLDER/asked.json holds the document's sentence, the question, and the name of a file
+that the device's filter lets through besides. The packets and what came of it go there too. For each data plane one cluster.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tandem.testbed.cluster import launch
 
 def main(name: str, folder: str) -> None:
     out, lab = Path(folder), NetLab(name)
-    marker, question = json.loads((out / "asked.json").read_text("utf-8"))
+    marker, question, file = json.loads((out / "asked.json").read_text("utf-8"))
     corpus = shutil.copytree(DEVICE_CORPUS, out / "corpus")
     (corpus / "secret.md").write_text(f"# Umbrellas\n\n{marker}\n", "utf-8")
     assert tandem_command(["index", "device", str(corpus), "--out", str(out / "index")]) == 0
@@ -35,17 +35,17 @@ def main(name: str, folder: str) -> None:
         config = Config.load(None, ("cluster.start_timeout_s=300", f"device.index={out / 'index'}"))
         (out / plane).mkdir()
         one_cluster(
-            lab, replace(config, link=replace(config.link, data_plane=plane)), out / plane, marker, question
+            lab, replace(config, link=replace(config.link, data_plane=plane)), out / plane, marker, question, file
         )
 
 
-def one_cluster(lab: NetLab, config: Config, out: Path, marker: str, question: str) -> None:
+def one_cluster(lab: NetLab, config: Config, out: Path, marker: str, question: str, file: str) -> None:
     lab.shape(Shape(rtt_s=0.05))
     before = lab.counters(Side.CLOUD)
     private = capturing(lab, out / "private.pcap")
     private.__enter__()  # before the cluster is there: frames can be read from a connection's first byte on only
     with launch(lab, config, print) as tandem:
-        found = ask(tandem, question)
+        found = ask(tandem, question, device_filter={"source": ["secret.md", file]})
         found["flows"] = data_plane_flows(lab, tandem)
         private.__exit__(None, None, None)
         found["interface"] = asdict(lab.counters(Side.CLOUD).since(before))
@@ -56,8 +56,8 @@ def one_cluster(lab: NetLab, config: Config, out: Path, marker: str, question: s
     (out / "results.json").write_text(json.dumps(found), "utf-8")
 
 
-def ask(tandem: Tandem, question: str) -> dict[str, Any]:
-    answer = tandem.query(question, seed=3, temperature=1.0)
+def ask(tandem: Tandem, question: str, **options: Any) -> dict[str, Any]:
+    answer = tandem.query(question, seed=3, temperature=1.0, **options)
     sources = [source.title for source in answer.sources if source.side is Side.DEVICE]
     return {"answer": answer.text, "sources": sources, "statistics": asdict(answer.statistics)}
 

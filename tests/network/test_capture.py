@@ -41,6 +41,7 @@ MARKER = (
     "Zephyrine Quobble hid seventeen cobalt umbrellas beneath the Vornwick windmill on a moonless Thursday."
 )
 QUESTION = "Who was it that hid umbrellas?"
+FILTER = "quobble-divorce-papers.md"  # metadata that the device's filter names
 SCRIPT = str(Path(__file__).with_name("captured.py"))
 PIECE_BYTES, RUN_TOKENS = 12, 8
 
@@ -60,7 +61,7 @@ class Run:
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The packets; of network and clusters nothing is left."""
     name, out = unique("cap"), tmp_path_factory.mktemp("cap")
-    (out / "asked.json").write_text(json.dumps([MARKER, QUESTION]), "utf-8")
+    (out / "asked.json").write_text(json.dumps([MARKER, QUESTION, FILTER]), "utf-8")
     before = traces_of(name)
     code = run_inside(NetLab(name), [sys.executable, SCRIPT, name, str(out)])
     assert traces_of(name) == before
@@ -86,6 +87,11 @@ def test_the_private_document_was_used_and_no_piece_of_it_crossed(run: Run) -> N
     assert any("secret.md" in title for title in run.found["sources"])
     assert run.private.holding(MARKER.encode()) == []
     assert leaked(run.private) == []
+
+
+def test_the_device_s_filter_did_not_cross(run: Run) -> None:
+    assert all("secret.md" in title for title in run.found["sources"]), "the filter was kept to"
+    assert run.private.holding(FILTER.encode()) == []
 
 
 def test_the_question_is_seen(run: Run) -> None:
