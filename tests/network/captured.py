@@ -1,7 +1,8 @@
 """Runs in the device's host: asks about a private document, then something that is meant to be seen, and captures both.
 
 Usage: captured.py NETWORK FOLDER; FOLDER/asked.json holds the document's sentence, the question, and the name of a file
-that the device's filter lets through besides. The packets and what came of it go there too. For each data plane one cluster.
+that the device's filter lets through besides. The packets and what came of it go there too. For each data plane one
+cluster.
 """
 
 from __future__ import annotations
@@ -35,7 +36,12 @@ def main(name: str, folder: str) -> None:
         config = Config.load(None, ("cluster.start_timeout_s=300", f"device.index={out / 'index'}"))
         (out / plane).mkdir()
         one_cluster(
-            lab, replace(config, link=replace(config.link, data_plane=plane)), out / plane, marker, question, file
+            lab,
+            replace(config, link=replace(config.link, data_plane=plane)),
+            out / plane,
+            marker,
+            question,
+            file,
         )
 
 
