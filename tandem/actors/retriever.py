@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 import traceback
+from dataclasses import replace
 from typing import Any, ClassVar
 
 from tandem.actors.base import Runtime, SideActor
@@ -85,9 +87,10 @@ class RetrieverActor(SideActor):
 
         if isinstance(request, Score):
             return scored(self._retriever, request)
+        started_s = time.perf_counter()
         found, hits = searched(self._retriever, request)
         self._titles.update({hit.id: str(hit.document.metadata.get("source", "")) for hit in hits})
-        return found
+        return replace(found, retrieve_us=int((time.perf_counter() - started_s) * 1e6))
 
     def _load(self) -> tuple[Any, dict[str, Any]]:
         from tandem.corpora.indexes import open_retriever
