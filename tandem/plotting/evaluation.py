@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from tandem.evaluation.found import Counts
 from tandem.evaluation.result import Result, Row
 from tandem.plotting import save
 
@@ -34,7 +35,7 @@ def plot_evaluation(result: Result, path: str | Path) -> None:
     panels = figure.subplots(1, 2 if has_answers else 1, squeeze=False)[0]
     _panel(panels[0], result, lambda row: (row.perplexity, *row.perplexity_interval))
     panels[0].set_ylabel("perplexity" if result.kind == "lm" else "perplexity of the wanted answer")
-    panels[0].set_yscale("log")
+    _plain_log_scale(panels[0])
     if has_answers:
         _panel(panels[1], result, _exact)
         panels[1].set_ylabel("exact answers")
@@ -54,16 +55,34 @@ def _panel(axes: Any, result: Result, value: Any) -> None:
         rows: Sequence[Row] = [row for row in result.rows if row.method == name]
         colour, marker, line = STYLES[name]
         points = [value(row) for row in rows]
-        x = [_documents(row) for row in rows]
+        x = [_counts(result).index(row.counts) for row in rows]
         middle, low, high = zip(*points, strict=True)
         axes.plot(x, middle, line, marker=marker or None, color=colour, ms=4, lw=1.4, label=rows[0].label)
         axes.fill_between(x, low, high, color=colour, alpha=0.12, lw=0)
         if len(rows) == 1:
             axes.errorbar(x, middle, [[middle[0] - low[0]], [high[0] - middle[0]]], color=colour, capsize=3)
-    axes.set_xlabel("documents a side")
+    counts = _counts(result)
+    axes.set_xticks(range(len(counts)), [f"{each.device} + {each.cloud}" for each in counts])
+    axes.set_xlabel("documents, device + cloud")
     axes.grid(alpha=0.25)
     axes.spines[["top", "right"]].set_visible(False)
 
 
-def _documents(row: Row) -> float:
-    return max(row.counts.device, row.counts.cloud)
+def _counts(result: Result) -> list[Counts]:
+    """The numbers of documents in their order, each with a place of its own on the axis."""
+    return sorted(
+        {row.counts for row in result.rows}, key=lambda counts: (counts.device + counts.cloud, counts.device)
+    )
+
+
+def _plain_log_scale(axes: Any) -> None:
+    """A logarithmic scale whose numbers are written out."""
+    from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
+
+    low, high = axes.get_ylim()
+    axes.set_yscale("log")
+    axes.yaxis.set_major_locator(
+        MaxNLocator(7) if high < 10 * max(low, high / 1e6) else LogLocator(subs=(1, 2, 5))
+    )
+    axes.yaxis.set_major_formatter("{x:,g}")
+    axes.yaxis.set_minor_formatter(NullFormatter())
