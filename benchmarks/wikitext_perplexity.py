@@ -13,8 +13,8 @@ with the documents, output aggregation of both sides below each side alone, by s
 parameters and some minutes learn to copy names, not to reason. Whether output aggregation is below concatenation is
 open; published results go both ways. Reported whichever way it goes.
 
-Needs train.txt or valid.txt, and test.txt; `--smoke` without them says so and ends. Expected run time: 25 minutes on
-two idle cores, half of it training; `--smoke` 20 seconds.
+Needs train.txt or valid.txt, and test.txt; `--smoke` without them says so and ends. Expected run time: 40 minutes on
+two idle cores, a third of it training; `--smoke` 20 seconds.
 """
 
 from __future__ import annotations
