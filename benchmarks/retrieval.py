@@ -35,7 +35,7 @@ from benchmarks._common import finish, summary
 from tandem.retrieval import Document, Retriever, TextEmbedder, kinds
 from tandem.retrieval.embedded import blocks
 from tandem.retrieval.parts import calm, parts, vectors_to_train
-from tandem.retrieval.vectors import ADD_AT_ONCE, training_sample
+from tandem.retrieval.vectors import ADD_AT_ONCE, aligned, training_sample
 from tandem.retrieval.writer import write_index
 
 DIMENSION, LATENT, NEIGHBOURS, WARM_UP = 384, 48, 10, 10
@@ -135,6 +135,7 @@ def search(folder: Path) -> dict[str, Any]:
     import faiss
 
     faiss.omp_set_num_threads(1)
+    # Rows of whole cache lines, so that each query begins with one: FAISS at its best.
     queries, truth = aligned(np.load(folder / "queries.npy")), np.load(folder / "truth.npy")
     before, started_s = _anonymous_bytes(), time.perf_counter()
     embedder = Replay(queries)
@@ -181,15 +182,6 @@ def search(folder: Path) -> dict[str, Any]:
         "rows_overhead_ms": overheads["rows"],  # rows and exact cosines, without reading the documents
         "allowed_ms": max(ALLOWED_MS, ALLOWED_SHARE * statistics.median(times["plain"])),
     }
-
-
-def aligned(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
-    """A copy of [n, DIMENSION] of which every row begins with a cache line: FAISS at its best."""
-    room = np.empty(vectors.size + 16, np.float32)
-    start = -room.__array_interface__["data"][0] % 64 // 4
-    copy = room[start : start + vectors.size].reshape(vectors.shape)
-    copy[:] = vectors
-    return copy
 
 
 def predicted_bytes(kind: str, size: int) -> float:

@@ -234,8 +234,7 @@ class Tandem:
         device_filter, cloud_filter: metadata that a side's documents must have, as {"source": "a.txt", "page": [1, 2]};
         the cloud does not see the device's. keeps_laws: alone only; see `sequence`. provisional: yields a
         ProvisionalEvent for each draft of the device as soon as it is there, and a RetractEvent where the answer takes
-        another turn. The other options default to the settings in
-        `config.generation`. Raises QueryError or ConfigError.
+        another turn. The other options default to `config.generation`. Raises QueryError or ConfigError.
         """
         spec = asked(
             self.config,

@@ -46,6 +46,12 @@ class SideConfig:
         0.0, "for experiments: a draft takes at least this long, in seconds, waiting without CPU", at_least=0
     )
 
+    @property
+    def index_folder(self) -> Path | None:
+        """The folder of the index; None: the bundled one, or a LangChain store."""
+        is_name = self.index == "bundled" or self.index.startswith(LANGCHAIN)
+        return None if is_name else Path(self.index)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetrievalConfig:
@@ -245,8 +251,8 @@ def _with_paths(config: Config, folder: Path) -> Config:
 
 
 def _side_with_paths(side: SideConfig, folder: Path) -> SideConfig:
-    is_name = side.index == "bundled" or side.index.startswith(LANGCHAIN)
-    index = side.index if is_name else str(folder / Path(side.index).expanduser())
+    own = side.index_folder
+    index = side.index if own is None else str(folder / own.expanduser())
     return replace(side, model=_path(side.model, folder), index=index)
 
 

@@ -16,7 +16,6 @@ import secrets
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import ray
@@ -29,7 +28,7 @@ from tandem.actors.retriever import RetrieverActor
 from tandem.actors.small import AggregatorActor, ProfilerActor, SchedulerActor
 from tandem.cluster import nodes
 from tandem.cluster.nodes import Host, NodeInfo
-from tandem.config import LANGCHAIN, Config
+from tandem.config import Config
 from tandem.errors import ClusterError, TandemError
 from tandem.generation.directory import check_directory, expanded
 from tandem.protocol.sends import ROLES, Role
@@ -164,11 +163,10 @@ def check_files(config: Config, sides: tuple[Side, ...] = SIDES) -> None:
     for side in sides:
         settings = config.side(side)
         check_directory(model_path(expanded(settings.model)))
-        is_folder = settings.index != "bundled" and not settings.index.startswith(LANGCHAIN)
-        if is_folder and settings.num_documents:
+        if settings.index_folder is not None and settings.num_documents:
             from tandem.retrieval import manifest
 
-            manifest.read(Path(settings.index))
+            manifest.read(settings.index_folder)
 
 
 def runtime_for(config: Config, secret: bytes, host: str | None) -> Runtime:

@@ -64,10 +64,10 @@ def bundled_index(side: Side, embedder: TextEmbedder) -> Path:
 
 def kv_folder(side: Side, config: Config) -> Path:
     """Where the caches of a side's documents are kept: in the folder of its index, if it has one."""
-    where = config.side(side).index
-    if where == "bundled" or where.startswith(LANGCHAIN):
-        return cache_folder() / f"{where.partition(':')[0]}-{side}-kv"
-    return Path(where) / KV
+    settings = config.side(side)
+    if settings.index_folder is None:
+        return cache_folder() / f"{settings.index.partition(':')[0]}-{side}-kv"
+    return settings.index_folder / KV
 
 
 def cache_folder() -> Path:

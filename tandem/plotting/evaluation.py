@@ -51,17 +51,17 @@ def _exact(row: Row) -> tuple[float, float, float]:
 
 def _panel(axes: Any, result: Result, value: Any) -> None:
     """One line per method with its interval as a band; points without a line where there is one number only."""
+    counts = _counts(result)
     for name in dict.fromkeys(row.method for row in result.rows):
         rows: Sequence[Row] = [row for row in result.rows if row.method == name]
         colour, marker, line = STYLES[name]
         points = [value(row) for row in rows]
-        x = [_counts(result).index(row.counts) for row in rows]
+        x = [counts.index(row.counts) for row in rows]
         middle, low, high = zip(*points, strict=True)
         axes.plot(x, middle, line, marker=marker or None, color=colour, ms=4, lw=1.4, label=rows[0].label)
         axes.fill_between(x, low, high, color=colour, alpha=0.12, lw=0)
         if len(rows) == 1:
             axes.errorbar(x, middle, [[middle[0] - low[0]], [high[0] - middle[0]]], color=colour, capsize=3)
-    counts = _counts(result)
     axes.set_xticks(range(len(counts)), [f"{each.device} + {each.cloud}" for each in counts])
     axes.set_xlabel("documents, device + cloud")
     axes.grid(alpha=0.25)

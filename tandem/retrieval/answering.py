@@ -6,28 +6,17 @@ Knows messages and retrievers; nothing of actors, or of who sends what where.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from tandem.errors import FilterError, TandemError
 from tandem.messages import Found, NotFound, Relevance, Score, Search
-from tandem.retrieval.filters import Filter
-from tandem.retrieval.retriever import Hit
+
+if TYPE_CHECKING:
+    from tandem.retrieval.langchain import StoreRetriever
+    from tandem.retrieval.retriever import Hit, Retriever
 
 
-class Source(Protocol):
-    """What is searched: a `Retriever`, or what stands in for one."""
-
-    def search(
-        self, query: str, k: int, given_texts: Sequence[str] = (), *, filter: Filter | None = None
-    ) -> list[Hit]:
-        """As `Retriever.search`."""
-
-    def relevance(self, ids: Sequence[str], text: str) -> list[float]:
-        """As `Retriever.relevance`."""
-
-
-def searched(source: Source, request: Search) -> tuple[Found, list[Hit]]:
+def searched(source: Retriever | StoreRetriever, request: Search) -> tuple[Found, list[Hit]]:
     """The documents of a query, as a message that lacks the time it took, and as they are. Raises TandemError."""
     filter = json.loads(request.filter) if request.filter else None
     hits = source.search(request.query, request.num_documents, request.given_texts, filter=filter)
@@ -41,7 +30,7 @@ def searched(source: Source, request: Search) -> tuple[Found, list[Hit]]:
     return found, hits
 
 
-def scored(source: Source, request: Score) -> Relevance:
+def scored(source: Retriever | StoreRetriever, request: Score) -> Relevance:
     """The relevance of a query's documents by now. Raises TandemError."""
     scores = source.relevance(request.ids, request.text)
     return Relevance(session=request.session, digest=request.digest, scores=tuple(scores))

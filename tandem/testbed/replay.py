@@ -53,9 +53,7 @@ class Replayer:
             self._into.num_pings = ping.num_sent
             self._into.counters = {side: self._lab.counters(side).since(before[side]) for side in SIDES}
         self._raise_failure()
-        with suppress(
-            TandemError
-        ):  # the trace may have left a cloud that cannot be asked: then it is not measured
+        with suppress(TandemError):  # a cloud that the trace has cut off tells nothing: not measured
             self._into.lost_s = self._lost_s(Work.of(self._tandem).since(work))
 
     def _lost_s(self, work: Work) -> dict[Side, float]:
