@@ -47,7 +47,7 @@ $(VENV)/.demo: pyproject.toml constraints.txt | $(BIN)/python
 
 $(VENV)/.test: pyproject.toml constraints.txt | $(BIN)/python
 	@echo "Installing Tandem and its test tools into $(VENV); the first time this takes some minutes."
-	@$(PIP) -e '.[offline,plot,test]'
+	@$(PIP) -e '.[offline,test]'
 	@touch $@ $(VENV)/.demo
 
 # Some systems ship venv without the pip that goes into it; then the system's pip brings one.

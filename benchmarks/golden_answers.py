@@ -1,0 +1,147 @@
+"""Does every answer keep its tokens and acceptance flags when the code is changed?
+
+Answers 200 (question, seed) pairs, half of them on held-out worlds, at temperatures 0 and 1, under every placement and
+draft rule that has a fixed outcome, with the bundled model in one process, over a virtual link of 100 ms round trip
+with jitter, so that drafts run ahead and are rolled back. `--record` writes tests/golden/answers.jsonl; without it each
+answer is compared with that file, and any difference ends the run with exit code 1.
+
+Expected: 0 differences. Expected run time: 12 minutes on one core for all 2,000 answers; `--smoke` 15 s.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+from benchmarks._common import finish
+from tandem.aggregation.codec import make_codec
+from tandem.config import Config
+from tandem.corpora.bundle import read_questions
+from tandem.corpora.indexes import open_retriever
+from tandem.evaluation.heldout import retrievers_of, worlds
+from tandem.evaluation.local import LocalPair
+from tandem.events import TokenEvent
+from tandem.generation.engine import Engine
+from tandem.query import spec_of
+from tandem.reader import WEIGHTS
+from tandem.retrieval.embedding import Embedder
+from tandem.side import SIDES
+from tandem.simulation.link import Link
+
+PATH = Path(__file__).parent.parent / "tests" / "golden" / "answers.jsonl"
+NUM_PAIRS = 200
+WORLD_SEED = 71
+TEMPERATURES = (0.0, 1.0)
+CASES = (
+    ("coupled", "mirror"),
+    ("coupled", "device"),
+    ("coupled", "greedy"),
+    ("algorithm1", "device"),
+    ("algorithm1", "greedy"),
+)
+LINK = Link(delay_s=0.05, jitter_s=0.01)
+DECODE_S = {"device": (0.03, 0.05), "cloud": (0.01, 0.03)}
+
+
+def pairs(folder: Path, embedder: Embedder) -> Iterator[tuple[str, int, Any]]:
+    """(question, seed, retrievers by side), bundled and held-out questions in turn."""
+    bundled = {side: open_retriever(side, Config(), embedder) for side in SIDES}
+    texts = [one.question for one in read_questions()]
+    heldout = (
+        (question.text, retrievers)
+        for number, (world, questions) in enumerate(worlds(NUM_PAIRS // 2, WORLD_SEED))
+        for retrievers in [retrievers_of(world, _new_folder(folder, number), embedder)]
+        for question in questions
+    )
+    for number in range(0, NUM_PAIRS, 2):
+        yield texts[number // 2 % len(texts)], 1000 + number, bundled
+        text, retrievers = next(heldout)
+        yield text, 1001 + number, retrievers
+
+
+def _new_folder(folder: Path, number: int) -> Path:
+    (path := folder / str(number)).mkdir()
+    return path
+
+
+def answers(engine: Engine, question: str, seed: int, retrievers: Any) -> Iterator[tuple[str, list[Any]]]:
+    """(case, [tokens, flags]) of one pair; a flag is 2 x (the device's draft was accepted) + (the cloud's was)."""
+    config = Config()
+    codec = make_codec(config.codec.name, p=config.codec.p)
+    for temperature in TEMPERATURES:
+        for rule, placement in CASES:
+            spec = replace(
+                spec_of(config),
+                query=question,
+                seed=seed,
+                temperature=temperature,
+                draft_rule=rule,
+                placement=placement,  # type: ignore[arg-type]
+            )
+            pair = LocalPair(dict.fromkeys(SIDES, engine), retrievers, codec)
+            _, outcome = pair.answer(
+                spec, link=LINK, decode_s=lambda side, rng: rng.uniform(*DECODE_S[str(side)]), seed=seed
+            )
+            events = [event for event in outcome.events if isinstance(event, TokenEvent)]
+            flags = [2 * bool(event.device_accepted) + bool(event.cloud_accepted) for event in events]
+            yield f"{rule}/{placement}/{temperature:g}", [[event.token for event in events], flags]
+
+
+def main() -> None:
+    """Record, or compare with what was recorded."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--record", action="store_true", help=f"write {PATH.name}")
+    parser.add_argument("--smoke", action="store_true", help="2 of each 40 pairs")
+    parser.add_argument("--part", default="0/1", metavar="I/N", help="pairs I, I + N, ... alone")
+    parser.add_argument("--out", type=Path, default=PATH, help="where --record writes")
+    arguments = parser.parse_args()
+    print("prediction: 0 differences")
+    part, parts = map(int, arguments.part.split("/"))
+    step = 40 if arguments.smoke else parts
+    recorded = {} if arguments.record else _read(PATH)
+    rows, num_answers, num_different = [], 0, 0
+    engine, embedder = Engine.load(str(WEIGHTS), num_threads=1), Embedder.load("offline", num_threads=1)
+    with tempfile.TemporaryDirectory() as folder:
+        for number, (question, seed, retrievers) in enumerate(pairs(Path(folder), embedder)):
+            if number % step not in ((0, 1) if arguments.smoke else (part,)):
+                continue
+            got = dict(answers(engine, question, seed, retrievers))
+            rows.append({"pair": number, "question": question, "seed": seed, "answers": got})
+            num_answers += len(got)
+            if not arguments.record:
+                wanted = recorded[number]
+                assert (wanted["question"], wanted["seed"]) == (question, seed), (
+                    f"pair {number} is another question"
+                )
+                for case, answer in got.items():
+                    if answer != wanted["answers"][case]:
+                        num_different += 1
+                        print(
+                            f"differs: pair {number} {case}\n  was {wanted['answers'][case]}\n  is  {answer}"
+                        )
+    if arguments.record:
+        arguments.out.parent.mkdir(parents=True, exist_ok=True)
+        arguments.out.write_text(
+            "".join(json.dumps(row, separators=(",", ":")) + "\n" for row in rows), "utf-8"
+        )
+    finish({"answers": num_answers, "different": num_different})
+    sys.exit(1 if num_different else 0)
+
+
+def _read(path: Path) -> dict[int, Any]:
+    return {row["pair"]: row for row in map(json.loads, path.read_text("utf-8").splitlines())}
+
+
+if __name__ == "__main__":
+    main()
