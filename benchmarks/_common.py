@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tandem.config import Config
-    from tandem.evaluation.local import LocalPair
+    from tandem.lab.quality.local import LocalPair
 
 PACKAGES = ("tandem-rag", "ray", "torch", "transformers", "sentence-transformers", "faiss-cpu", "numpy")
 
@@ -48,19 +48,19 @@ def summary(values: Sequence[float]) -> dict[str, float]:
 
 def bundled_pair(config: Config) -> LocalPair:
     """Both sides in one process, with the bundled model and documents."""
-    from tandem.aggregation.codec import make_codec
+    from tandem.codecs.top_p import make_codec
+    from tandem.corpora import WEIGHTS
     from tandem.corpora.indexes import bundled_index
-    from tandem.evaluation.local import LocalPair
-    from tandem.generation.engine import Engine
-    from tandem.reader import WEIGHTS
+    from tandem.engine.engine import Engine
+    from tandem.lab.quality.local import LocalPair
     from tandem.retrieval.embedding import Embedder
     from tandem.retrieval.retriever import Retriever
-    from tandem.side import SIDES
+    from tandem.topology import PARTIES
 
     engine, embedder = Engine.load(str(WEIGHTS), num_threads=1), Embedder.load("offline", num_threads=1)
-    retrievers = {side: Retriever.open(bundled_index(side, embedder), embedder) for side in SIDES}
+    retrievers = {party: Retriever.open(bundled_index(party, embedder), embedder) for party in PARTIES}
     codec = make_codec(config.codec.name, p=config.codec.p)
-    return LocalPair(dict.fromkeys(SIDES, engine), retrievers, codec)
+    return LocalPair(dict.fromkeys(PARTIES, engine), retrievers, codec)
 
 
 def finish(result: dict[str, Any]) -> None:

@@ -9,8 +9,8 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from tandem.side import Side
-from tandem.simulation.study import Strategy
+from tandem.lab.simulation.study import Strategy
+from tandem.topology import Party
 
 RECORDED = Path(__file__).parent / "data" / "acceptance.json"
 OUT = Path(__file__).parent / "out"
@@ -34,9 +34,9 @@ def parser(doc: str | None) -> argparse.ArgumentParser:
     return made
 
 
-def seconds(device_ms: float, cloud_ms: float) -> dict[Side, float]:
+def seconds(device_ms: float, cloud_ms: float) -> dict[Party, float]:
     """Decode times."""
-    return {Side.DEVICE: device_ms / 1e3, Side.CLOUD: cloud_ms / 1e3}
+    return {Party.DEVICE: device_ms / 1e3, Party.CLOUD: cloud_ms / 1e3}
 
 
 def axes(num_columns: int, height: float = 3.6) -> tuple[Any, list[Any]]:

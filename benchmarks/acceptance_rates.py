@@ -24,12 +24,12 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from benchmarks._common import bundled_pair, finish
 from tandem import Config
-from tandem.corpora.bundle import read_questions
-from tandem.evaluation.local import LocalPair
 from tandem.events import TokenEvent
+from tandem.lab.quality.local import LocalPair
+from tandem.lab.training.bundle import read_questions
 from tandem.protocol.spec import SessionSpec
-from tandem.query import spec_of
-from tandem.side import SIDES
+from tandem.request import spec_of
+from tandem.topology import PARTIES
 
 RULES = ("coupled", "algorithm1")
 
@@ -42,13 +42,13 @@ def row(pair: LocalPair, spec: SessionSpec, num_seeds: int) -> dict[str, float]:
             _, outcome = pair.answer(replace(spec, query=question.question, seed=1000 * seed + number))
             tokens += [event for event in outcome.events if isinstance(event, TokenEvent)]
     found: dict[str, float] = {"num_tokens": len(tokens)}
-    for side in SIDES:
-        expected = [getattr(token, f"{side}_acceptance") for token in tokens]
-        accepted = sum(getattr(token, f"{side}_accepted") for token in tokens)
+    for party in PARTIES:
+        expected = [getattr(token, f"{party}_acceptance") for token in tokens]
+        accepted = sum(getattr(token, f"{party}_accepted") for token in tokens)
         deviation = math.sqrt(sum(share * (1 - share) for share in expected))
-        found[f"{side}_measured"] = accepted / len(tokens)
-        found[f"{side}_expected"] = sum(expected) / len(tokens)
-        found[f"{side}_standard_errors"] = (accepted - sum(expected)) / deviation if deviation else 0.0
+        found[f"{party}_measured"] = accepted / len(tokens)
+        found[f"{party}_expected"] = sum(expected) / len(tokens)
+        found[f"{party}_standard_errors"] = (accepted - sum(expected)) / deviation if deviation else 0.0
     return found
 
 
@@ -74,9 +74,9 @@ def main() -> None:
             print(
                 f"T {temperature:3.1f}  {rule:10}  "
                 + "  ".join(
-                    f"{side}: measured {found[f'{side}_measured']:.3f} expected {found[f'{side}_expected']:.3f}"
-                    f" ({found[f'{side}_standard_errors']:+.1f} SE)"
-                    for side in SIDES
+                    f"{party}: measured {found[f'{party}_measured']:.3f} expected {found[f'{party}_expected']:.3f}"
+                    f" ({found[f'{party}_standard_errors']:+.1f} SE)"
+                    for party in PARTIES
                 )
                 + f"  {found['num_tokens']:.0f} tokens",
                 flush=True,

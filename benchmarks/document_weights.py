@@ -32,26 +32,26 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from benchmarks._common import finish, summary
-from tandem.aggregation.codec import make_codec
+from tandem.codecs.top_p import make_codec
 from tandem.config import Config, WeightsConfig
-from tandem.corpora.bundle import QUESTIONS
 from tandem.corpora.indexes import open_index
-from tandem.evaluation import statistics
-from tandem.evaluation.found import Counts
-from tandem.evaluation.heldout import dealt, indexes_of, retrievers_of, worlds
-from tandem.evaluation.methods import METHODS
-from tandem.evaluation.qa import Prediction, predictions
-from tandem.evaluation.questions import Question, read_questions
-from tandem.evaluation.sides import Sides, load_engines
-from tandem.evaluation.teacher import Teacher
+from tandem.lab.quality import statistics
+from tandem.lab.quality.found import Counts
+from tandem.lab.quality.heldout import dealt, indexes_of, retrievers_of, worlds
+from tandem.lab.quality.methods import METHODS
+from tandem.lab.quality.parties import Parties, load_engines
+from tandem.lab.quality.qa import Prediction, predictions
+from tandem.lab.quality.questions import Question, read_questions
+from tandem.lab.quality.teacher import Teacher
+from tandem.lab.training.bundle import QUESTIONS
 from tandem.retrieval.embedding import Embedder, resolve
 from tandem.retrieval.retriever import Retriever
 from tandem.retrieval.scoring import CrossEncoderScorer, Scorer
-from tandem.side import SIDES
+from tandem.topology import PARTIES
 
 SEED = 11
 TEXT = "the jury for puzzle games chose another title this time and the votes were counted in spring"
-Asked = Iterator[tuple[Sides, Question]]
+Asked = Iterator[tuple[Parties, Question]]
 
 
 @dataclass(frozen=True)
@@ -130,16 +130,16 @@ def text_of(num_words: int) -> str:
 # ---- quality -------------------------------------------------------------------------------------------------
 
 
-def bundled(sides: Callable[[Mapping[Any, Retriever]], Sides], embedder: Embedder, count: int) -> Asked:
+def bundled(parties: Callable[[Mapping[Any, Retriever]], Parties], embedder: Embedder, count: int) -> Asked:
     """The bundled questions."""
     config = Config()
-    both = sides({side: Retriever(open_index(side, config, embedder), embedder) for side in SIDES})
+    both = parties({party: Retriever(open_index(party, config, embedder), embedder) for party in PARTIES})
     for question in read_questions(QUESTIONS)[:count]:
         yield both, question
 
 
 def heldout(
-    sides: Callable[[Mapping[Any, Retriever]], Sides], embedder: Embedder, count: int, *, is_dealt: bool
+    parties: Callable[[Mapping[Any, Retriever]], Parties], embedder: Embedder, count: int, *, is_dealt: bool
 ) -> Asked:
     """Held-out worlds; dealt: either side may hold either fact."""
     for number, (world, questions) in enumerate(worlds(count, SEED)):
@@ -148,7 +148,7 @@ def heldout(
                 retrievers = indexes_of(dealt(world, Random(number)), Path(folder), embedder)
             else:
                 retrievers = retrievers_of(world, Path(folder), embedder)
-            both = sides(retrievers)
+            both = parties(retrievers)
             for question in questions:
                 yield both, Question(question.text, (question.answer,))
 
@@ -223,26 +223,26 @@ def main() -> None:
     device, _, cloud = arguments.counts.partition("+")
     counts = Counts(int(device), int(cloud or device))
 
-    def sides(retrievers: Mapping[Any, Retriever]) -> Sides:
-        return Sides(engines, retrievers, make_codec(config.codec.name, p=config.codec.p), False)
+    def parties(retrievers: Mapping[Any, Retriever]) -> Parties:
+        return Parties(engines, retrievers, make_codec(config.codec.name, p=config.codec.p), False)
 
     count = 3 if arguments.smoke else arguments.questions
     for scale in map(float, arguments.scales.split(",")):
         chosen = settings(replace(config.weights, scale=scale), is_smoke=arguments.smoke)
-        kinds: dict[str, Asked] = {"bundled": bundled(sides, embedder, 3 if arguments.smoke else 20)}
+        kinds: dict[str, Asked] = {"bundled": bundled(parties, embedder, 3 if arguments.smoke else 20)}
         if not arguments.smoke:
-            kinds["held out"] = heldout(sides, embedder, count, is_dealt=False)
-            kinds["held out, dealt"] = heldout(sides, embedder, count, is_dealt=True)
+            kinds["held out"] = heldout(parties, embedder, count, is_dealt=False)
+            kinds["held out, dealt"] = heldout(parties, embedder, count, is_dealt=True)
         print(f"scale {scale:g}, {counts.device} + {counts.cloud} documents")
         for name, asked in kinds.items():
             result[f"{name}, scale {scale:g}"] = compare(asked, chosen, counts, name)
     if arguments.scorer is not None:
-        result["cross-encoder"] = ranked(sides, embedder, scorer, counts, count)
+        result["cross-encoder"] = ranked(parties, embedder, scorer, counts, count)
     finish(result)
 
 
 def ranked(
-    sides: Callable[[Mapping[Any, Retriever]], Sides],
+    parties: Callable[[Mapping[Any, Retriever]], Parties],
     embedder: Embedder,
     scorer: Scorer,
     counts: Counts,
@@ -250,8 +250,8 @@ def ranked(
 ) -> dict[str, Any]:
     """The cross-encoder that was named, on held-out worlds: its logits are weights at scale 1."""
 
-    def with_scorer(retrievers: Mapping[Any, Retriever]) -> Sides:
-        return sides({side: Retriever(each.index, embedder, scorer) for side, each in retrievers.items()})
+    def with_scorer(retrievers: Mapping[Any, Retriever]) -> Parties:
+        return parties({party: Retriever(each.index, embedder, scorer) for party, each in retrievers.items()})
 
     chosen = settings(replace(Config().weights, scale=1.0), is_smoke=True)
     return compare(heldout(with_scorer, embedder, count, is_dealt=False), chosen, counts, scorer.name[-16:])

@@ -24,7 +24,7 @@ import itertools
 
 from benchmarks._common import finish, summary
 from tandem import Answer, Config, Tandem
-from tandem.corpora.bundle import read_questions
+from tandem.lab.training.bundle import read_questions
 
 PREDICTED_MS = 0.9
 TARGET_MS = 3.0
@@ -64,8 +64,8 @@ def measure(rag: Tandem, num_rounds: int, *, synchronous: bool) -> dict[str, Any
         "overhead_ms": summary([value for answer in answers for value in overheads_ms(answer)]),
         "commit_to_commit_ms": summary([value for answer in answers for value in paces_ms(answer)]),
         "decode_ms": {
-            side: summary([1e3 * getattr(token, f"{side}_decode_s") for a in answers for token in a.tokens])
-            for side in ("device", "cloud")
+            party: summary([1e3 * getattr(token, f"{party}_decode_s") for a in answers for token in a.tokens])
+            for party in ("device", "cloud")
         },
         "acceptance": {
             "device": sum(c.num_device_accepted for c in counts) / num_tokens,

@@ -22,19 +22,19 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from benchmarks._common import finish
-from tandem.aggregation.codec import make_codec
+from tandem.codecs.top_p import make_codec
 from tandem.config import Config
-from tandem.corpora.bundle import read_questions
+from tandem.corpora import WEIGHTS
 from tandem.corpora.indexes import open_retriever
-from tandem.evaluation.heldout import retrievers_of, worlds
-from tandem.evaluation.local import LocalPair
+from tandem.engine.engine import Engine
 from tandem.events import TokenEvent
-from tandem.generation.engine import Engine
-from tandem.query import spec_of
-from tandem.reader import WEIGHTS
+from tandem.lab.quality.heldout import retrievers_of, worlds
+from tandem.lab.quality.local import LocalPair
+from tandem.lab.simulation.link import Link
+from tandem.lab.training.bundle import read_questions
+from tandem.request import spec_of
 from tandem.retrieval.embedding import Embedder
-from tandem.side import SIDES
-from tandem.simulation.link import Link
+from tandem.topology import PARTIES
 
 PATH = Path(__file__).parent.parent / "tests" / "golden" / "answers.jsonl"
 NUM_PAIRS = 200
@@ -53,7 +53,7 @@ DECODE_S = {"device": (0.03, 0.05), "cloud": (0.01, 0.03)}
 
 def pairs(folder: Path, embedder: Embedder) -> Iterator[tuple[str, int, Any]]:
     """(question, seed, retrievers by side), bundled and held-out questions in turn."""
-    bundled = {side: open_retriever(side, Config(), embedder) for side in SIDES}
+    bundled = {party: open_retriever(party, Config(), embedder) for party in PARTIES}
     texts = [one.question for one in read_questions()]
     heldout = (
         (question.text, retrievers)
@@ -86,9 +86,9 @@ def answers(engine: Engine, question: str, seed: int, retrievers: Any) -> Iterat
                 draft_rule=rule,
                 placement=placement,  # type: ignore[arg-type]
             )
-            pair = LocalPair(dict.fromkeys(SIDES, engine), retrievers, codec)
+            pair = LocalPair(dict.fromkeys(PARTIES, engine), retrievers, codec)
             _, outcome = pair.answer(
-                spec, link=LINK, decode_s=lambda side, rng: rng.uniform(*DECODE_S[str(side)]), seed=seed
+                spec, link=LINK, decode_s=lambda party, rng: rng.uniform(*DECODE_S[str(party)]), seed=seed
             )
             events = [event for event in outcome.events if isinstance(event, TokenEvent)]
             flags = [2 * bool(event.device_accepted) + bool(event.cloud_accepted) for event in events]

@@ -21,12 +21,12 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from benchmarks._common import finish
-from tandem.aggregation.codec import make_codec
+from tandem.codecs.top_p import make_codec
 from tandem.config import Config
-from tandem.evaluation.heldout import ALONE, Asked, ask_heldout, heldout_spec
-from tandem.evaluation.statistics import wilson
-from tandem.generation.engine import Engine
-from tandem.reader import WEIGHTS
+from tandem.corpora import WEIGHTS
+from tandem.engine.engine import Engine
+from tandem.lab.quality.heldout import ALONE, Asked, ask_heldout, heldout_spec
+from tandem.lab.quality.statistics import wilson
 from tandem.retrieval.embedding import Embedder
 
 TARGETS = {"both": ">= 80 %", "device": "<= 10 %", "cloud": "<= 25 %"}

@@ -33,15 +33,15 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from benchmarks._common import finish, summary
 from tandem import Config, Tandem
-from tandem.corpora.bundle import read_questions
 from tandem.events import DoneEvent, TokenEvent
-from tandem.netlab import NetLab, Shape
-from tandem.side import SIDES, Side
-from tandem.testbed.capture import capturing
-from tandem.testbed.cluster import DATA_PORT, launch
-from tandem.testbed.inside import run_inside
-from tandem.testbed.ping import Ping
-from tandem.testbed.wire import HEADER_BYTES, Wire, read_packets
+from tandem.lab.netlab import NetLab, Shape
+from tandem.lab.testbed.capture import capturing
+from tandem.lab.testbed.cluster import DATA_PORT, launch
+from tandem.lab.testbed.inside import run_inside
+from tandem.lab.testbed.ping import Ping
+from tandem.lab.testbed.wire import HEADER_BYTES, Wire, read_packets
+from tandem.lab.training.bundle import read_questions
+from tandem.topology import PARTIES, Party
 
 RTT_S = 0.1
 STALLS_S = (2.0, 5.0, 10.0)
@@ -95,20 +95,20 @@ def hops(
     """
     path, ping = Path(folder) / "link.pcap", Ping(lab)
     before = _queues(tandem)
-    with capturing(lab, path, Side.DEVICE, packet_bytes=HEADER_BYTES):
+    with capturing(lab, path, Party.DEVICE, packet_bytes=HEADER_BYTES):
         ping.start()
         begun_s = time.time()
-        answers = [tandem.query(question, seed=number) for number, question in enumerate(questions)]
+        answers = [tandem.request(question, seed=number) for number, question in enumerate(questions)]
         ended_s = time.time()
         replies = ping.stop()
     after = _queues(tandem)
     used = {name: after[name] - value for name, value in before.items()}
-    wire = Wire(read_packets(path, lab.address(Side.DEVICE), DATA_PORT)).of(begun_s, ended_s, ended_s)
+    wire = Wire(read_packets(path, lab.address(Party.DEVICE), DATA_PORT)).of(begun_s, ended_s, ended_s)
     rtts_s = [event.rtt_s for answer in answers for event in answer.tokens if event.rtt_s == event.rtt_s]
     num_messages = used["device writes"] + used["cloud writes"]
     found = {
         "num_messages": num_messages,
-        "ray_bytes": sum(wire[side]["ray"] for side in SIDES),
+        "ray_bytes": sum(wire[party]["ray"] for party in PARTIES),
         "bytes_per_message": plane_bytes(wire, tandem.config.link.data_plane, rays_own_bytes) / num_messages,
         "cpu_ms_per_message": 1e3 * (used["device cpu_s"] + used["cloud cpu_s"]) / num_messages,
         "rtt_ms": summary([1e3 * rtt_s for rtt_s in rtts_s]),
@@ -125,18 +125,18 @@ def plane_bytes(wire: Mapping[str, Mapping[str, int]], plane: str, rays_own_byte
     socket plane is not the messages'.
     """
     if plane == "socket":
-        return sum(wire[side]["data"] for side in SIDES)
-    return sum(wire[side]["ray"] for side in SIDES) - rays_own_bytes
+        return sum(wire[party]["data"] for party in PARTIES)
+    return sum(wire[party]["ray"] for party in PARTIES) - rays_own_bytes
 
 
 def _queues(tandem: Tandem) -> dict[str, float]:
     """CPU time and messages of both draft queues so far."""
     actors = {actor["name"]: actor for actor in tandem.status()["actors"]}
     found: dict[str, float] = {}
-    for side in SIDES:
-        queue = actors[f"{side}/draft_queue"]
-        found[f"{side} cpu_s"] = queue["cpu_s"]
-        found[f"{side} writes"] = queue["links"].get(f"{side.other}/draft_queue", {}).get("writes", 0)
+    for party in PARTIES:
+        queue = actors[f"{party}/draft_queue"]
+        found[f"{party} cpu_s"] = queue["cpu_s"]
+        found[f"{party} writes"] = queue["links"].get(f"{party.other}/draft_queue", {}).get("writes", 0)
     return found
 
 
@@ -151,7 +151,7 @@ def measure(lab: NetLab, stalls_s: tuple[float, ...], runs: int, num_questions: 
         config = Config.load(None, [f"link.data_plane={plane}", "link.on_peer_loss=wait", *FLOORS])
         lab.shape(Shape(rtt_s=RTT_S))
         with launch(lab, config) as tandem, tempfile.TemporaryDirectory() as folder:
-            tandem.query(questions[0], seed=0)
+            tandem.request(questions[0], seed=0)
             undisturbed, wanted = hops(tandem, lab, questions, folder, rays_own_bytes)
             if plane == "socket":
                 rays_own_bytes = undisturbed["ray_bytes"]

@@ -1,8 +1,8 @@
 """Which placement writes an answer fastest over a slow link, live, and does the simulator say so beforehand?
 
 DRAGON Figure 8's question, asked of the running system: two Ray nodes on one machine, every frame between the sides
-delayed in the process (`link.extra_delay_s`), decode times given a floor (`decode_floor_s`: 60 ms on the device, 25 ms
-on the cloud) so that both sides, which share the cores, have the pace of other hardware. Time per token is
+delayed in the process (`link.extra_delay_s`), decode times given a floor (`min_decode_time_s`: 60 ms on the device,
+25 ms on the cloud) so that both sides, which share the cores, have the pace of other hardware. Time per token is
 (t_last - t_first) / (n - 1), summed over the questions of a run. Runs go through all placements in turn.
 
 Prediction: the same questions through the virtual-clock driver, with the same model, floors and delays; printed before
@@ -29,14 +29,14 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from benchmarks._common import bundled_pair, finish, summary
 from tandem import Config, Tandem
-from tandem.corpora.bundle import read_questions
 from tandem.events import EstimateEvent, Event, TokenEvent
-from tandem.query import spec_of
-from tandem.side import Side
-from tandem.simulation.link import Link
+from tandem.lab.simulation.link import Link
+from tandem.lab.training.bundle import read_questions
+from tandem.request import spec_of
+from tandem.topology import Party
 
 PLACEMENTS = ("mirror", "greedy", "device", "cloud", "random")
-FLOORS_S = {Side.DEVICE: 0.060, Side.CLOUD: 0.025}
+FLOORS_S = {Party.DEVICE: 0.060, Party.CLOUD: 0.025}
 ORDER = "mirror <= greedy <= better of device and cloud"
 
 
@@ -78,7 +78,7 @@ def predicted(config: Config, questions: Sequence[str], rtt_s: float, temperatur
             pair.answer(
                 replace(base, query=question, seed=seed, **setting.options),
                 link=Link(delay_s=rtt_s / 2, is_in_order=True),
-                decode_s=lambda side, rng: FLOORS_S[side],
+                decode_s=lambda party, rng: FLOORS_S[party],
             )[1].events
             for seed, question in enumerate(questions)
         ]
@@ -144,7 +144,7 @@ def in_order(rows: dict[str, dict[str, float]]) -> dict[str, bool]:
 
 def at_rtt(rtt_s: float, questions: Sequence[str], num_runs: int, temperature: float) -> dict[str, Any]:
     """Predict, measure and compare at one round trip."""
-    overrides = [f"{side}.decode_floor_s={floor_s}" for side, floor_s in FLOORS_S.items()]
+    overrides = [f"{party}.decode_floor_s={floor_s}" for party, floor_s in FLOORS_S.items()]
     config = Config.load(None, [f"link.extra_delay_s={rtt_s / 2}", "link.on_peer_loss=wait", *overrides])
     wanted = predicted(config, questions, rtt_s, temperature)
     print(f"\nRTT {rtt_s * 1e3:.0f} ms, temperature {temperature:g}; predicted ms/token: ", end="")
@@ -220,7 +220,7 @@ def main() -> None:
         arguments.runs, arguments.questions, arguments.rtt = 1, 1, (0.1,)
     questions = [question.question for question in read_questions()][: arguments.questions]
     print(f"targets: {ORDER}; live within 10 % of the prediction")
-    result: dict[str, Any] = {"floors_s": {side.value: floor_s for side, floor_s in FLOORS_S.items()}}
+    result: dict[str, Any] = {"floors_s": {party.value: floor_s for party, floor_s in FLOORS_S.items()}}
     for rtt_s in arguments.rtt:
         for temperature in arguments.temperature:
             result[f"rtt {rtt_s:g} s, T {temperature:g}"] = at_rtt(

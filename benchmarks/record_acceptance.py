@@ -29,15 +29,15 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from benchmarks._common import environment, finish
-from tandem.aggregation.codec import make_codec
+from tandem.codecs.top_p import make_codec
 from tandem.config import Config
-from tandem.evaluation.heldout import heldout_spec, retrievers_of, worlds
-from tandem.evaluation.local import LocalPair
+from tandem.corpora import WEIGHTS
+from tandem.engine.engine import Engine
 from tandem.events import TokenEvent
-from tandem.generation.engine import Engine
-from tandem.reader import WEIGHTS
+from tandem.lab.quality.heldout import heldout_spec, retrievers_of, worlds
+from tandem.lab.quality.local import LocalPair
 from tandem.retrieval.embedding import Embedder
-from tandem.side import SIDES
+from tandem.topology import PARTIES
 
 PATH = Path(__file__).parent / "data" / "acceptance.json"
 NUM_SEQUENCES, NUM_TOKENS, NUM_TIMES = 50, 100, 400
@@ -51,7 +51,7 @@ class TimedEngine:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self.decode_s: dict[str, list[float]] = {str(side): [] for side in SIDES}
+        self.decode_s: dict[str, list[float]] = {str(party): [] for party in PARTIES}
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._engine, name)
@@ -76,7 +76,7 @@ def record(engine: TimedEngine, temperature: float, limit_s: float, num_question
     for world, questions in worlds(num_questions, SEED):
         with tempfile.TemporaryDirectory() as folder:
             retrievers = retrievers_of(world, Path(folder), embedder)
-            pair = LocalPair(dict.fromkeys(SIDES, engine), retrievers, codec)  # type: ignore[arg-type]
+            pair = LocalPair(dict.fromkeys(PARTIES, engine), retrievers, codec)  # type: ignore[arg-type]
             for question in questions:
                 _, outcome = pair.answer(replace(spec, query=question.text, seed=len(answers)))
                 tokens = (event for event in outcome.events if isinstance(event, TokenEvent))
@@ -125,10 +125,10 @@ def main() -> None:
         )
         sequences[f"{temperature:g}"] = list(joined(answers, NUM_SEQUENCES, rng))
     times = {
-        side: [round(1e3 * s, 2) for s in seen[5 : 5 + NUM_TIMES]] for side, seen in engine.decode_s.items()
+        party: [round(1e3 * s, 2) for s in seen[5 : 5 + NUM_TIMES]] for party, seen in engine.decode_s.items()
     }
-    for side, seen in times.items():
-        print(f"decode time of the {side}: median {sorted(seen)[len(seen) // 2]:.2f} ms")
+    for party, seen in times.items():
+        print(f"decode time of the {party}: median {sorted(seen)[len(seen) // 2]:.2f} ms")
     if arguments.record and not arguments.smoke:
         made = {
             "by": "benchmarks/record_acceptance.py --record",

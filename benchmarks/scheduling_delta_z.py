@@ -22,10 +22,10 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from benchmarks._common import finish
 from benchmarks._study import COLOURS, axes, parser, save, seconds
+from tandem.lab.simulation.acceptance import drawn, rates
+from tandem.lab.simulation.study import link_of, replay
 from tandem.scheduler.greedy import delta_z
-from tandem.side import Side
-from tandem.simulation.acceptance import drawn, rates
-from tandem.simulation.study import link_of, replay
+from tandem.topology import Party
 
 CLOUD_MS, RTT_MS, NUM_TOKENS = 50.0, 100.0, 300
 ALPHAS = ((0.9, 0.5), (0.9, 0.9), (0.7, 0.7), (0.5, 0.5), (0.5, 0.9))  # device, cloud
@@ -41,7 +41,7 @@ def point(device_ms: float, alphas: tuple[float, float], num_sequences: int) -> 
         alpha = rates(accepted[:-1])
         device, cloud = (replay(accepted, decode_s, link, place).token_s for place in ("device", "cloud"))
         measured.append(1e3 * (device - cloud))
-        predicted.append(delta_z(device_ms, CLOUD_MS, alpha[Side.DEVICE], alpha[Side.CLOUD], RTT_MS))
+        predicted.append(delta_z(device_ms, CLOUD_MS, alpha[Party.DEVICE], alpha[Party.CLOUD], RTT_MS))
     return fmean(predicted), fmean(measured)
 
 

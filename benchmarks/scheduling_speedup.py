@@ -21,10 +21,10 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from benchmarks._common import finish
 from benchmarks._study import COLOURS, axes, parser, save, seconds
+from tandem.lab.simulation.acceptance import drawn, rates
+from tandem.lab.simulation.study import link_of, replay
 from tandem.scheduler.greedy import speedup
-from tandem.side import Side
-from tandem.simulation.acceptance import drawn, rates
-from tandem.simulation.study import link_of, replay
+from tandem.topology import Party
 
 CLOUD_MS, ALPHA_DEVICE, NUM_TOKENS = 50.0, 0.8, 300
 ALPHAS = (0.3, 0.6, 0.9)
@@ -38,7 +38,7 @@ def point(device_ms: float, alpha_r: float, rtt_ms: float, num_sequences: int) -
     decode_s, link = seconds(device_ms, CLOUD_MS), link_of(rtt_ms / 1e3)
     for number in range(num_sequences):
         accepted = drawn(NUM_TOKENS, ALPHA_DEVICE, alpha_r, Random(number))
-        alpha = rates(accepted[:-1])[Side.CLOUD]
+        alpha = rates(accepted[:-1])[Party.CLOUD]
         predicted.append(speedup(device_ms, CLOUD_MS, alpha, rtt_ms))
         loops.append([replay(accepted, decode_s, link, loop).token_s for loop in ("token-wise", "device")])
     token_wise, speculative = zip(*loops, strict=True)

@@ -28,11 +28,11 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from benchmarks._common import finish
 from benchmarks._study import LOOK, RECORDED, axes, parser, save, seconds
+from tandem.lab.simulation.acceptance import drawn, phases, rates, recorded, recorded_decode_s
+from tandem.lab.simulation.scripted import Accepted
+from tandem.lab.simulation.study import STRATEGIES, Summary, compare, link_of
 from tandem.scheduler.greedy import Situation
-from tandem.side import SIDES
-from tandem.simulation.acceptance import drawn, phases, rates, recorded, recorded_decode_s
-from tandem.simulation.scripted import Accepted
-from tandem.simulation.study import STRATEGIES, Summary, compare, link_of
+from tandem.topology import PARTIES
 
 NUM_TOKENS, BASE_RTT_MS, WAVE = 100, 1.0, 0.2
 EXTRA_MS = (0, 250, 500, 750, 1000)
@@ -59,7 +59,7 @@ def row(name: str, sequences: Sequences, pair: tuple[int, int], rtt_ms: float) -
     found = compare(sequences, decode_s, link_of(rtt_ms / 1e3))
     totals = {strategy: [1e3 * one.total_s / NUM_TOKENS for one in runs] for strategy, runs in found.items()}
     means = {strategy: fmean(values) for strategy, values in totals.items()}
-    alpha = {side: fmean(rates(one)[side] for one in sequences) for side in SIDES}
+    alpha = {party: fmean(rates(one)[party] for one in sequences) for party in PARTIES}
     situation = Situation(decode_s=decode_s, acceptance=alpha, rtt_s=rtt_ms / 1e3)
     best = min(means["device"], means["cloud"])
     return {
@@ -71,8 +71,8 @@ def row(name: str, sequences: Sequences, pair: tuple[int, int], rtt_ms: float) -
         "mirror_to_greedy": means["mirror"] / means["greedy"] - 1,
         "switches": fmean(one.num_switches for one in found["greedy"]),
         "eq7_error": {
-            side.value: situation.token_s(side) / fmean(one.token_s for one in found[side.value]) - 1
-            for side in SIDES
+            party.value: situation.token_s(party) / fmean(one.token_s for one in found[party.value]) - 1
+            for party in PARTIES
         },
     }
 
@@ -100,7 +100,7 @@ def _show_exceptions(rows: list[dict[str, Any]]) -> None:
           f"median {sorted(gains)[len(gains) // 2]:+.1%}, {min(gains):+.1%} to {max(gains):+.1%}")  # fmt: skip
     print(f"mirror behind greedy: {len(behind)} of {len(rows)} settings")
     for one in [*late, *behind]:
-        errors = ", ".join(f"{side} {error:+.1%}" for side, error in one["eq7_error"].items())
+        errors = ", ".join(f"{party} {error:+.1%}" for party, error in one["eq7_error"].items())
         print(f"  {one['acceptance']} {one['decode_ms']} ms, rtt {one['rtt_ms']} ms: "
               f"greedy {one['greedy_to_best']:+.1%}, mirror to greedy {one['mirror_to_greedy']:+.1%}; "
               f"Eq. (7): {errors}")  # fmt: skip

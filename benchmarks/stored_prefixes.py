@@ -34,11 +34,11 @@ import torch
 
 from benchmarks._common import finish, summary
 from benchmarks._study import COLOURS, axes, parser, save
-from tandem.generation import loading
-from tandem.generation.decoding import PreemptibleModel, Session
-from tandem.generation.prefill import Prefixes
-from tandem.generation.prefix_files import PrefixFiles
-from tandem.generation.prompt import Prompt
+from tandem.engine import loading
+from tandem.engine.decoding import PreemptibleModel, Session
+from tandem.engine.prefill import Prefixes
+from tandem.engine.prefix_files import PrefixFiles
+from tandem.engine.prompt import Prompt
 
 VOCAB, CONTEXT, QUERY_TOKENS, BUDGET = 4096, 1024, 16, 1 << 34
 SHAPE = {"hidden_size": 512, "intermediate_size": 1408, "num_attention_heads": 8, "num_key_value_heads": 2}

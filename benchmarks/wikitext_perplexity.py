@@ -35,13 +35,13 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from benchmarks._common import finish
-from tandem.config import Config, RetrievalConfig, SideConfig, WeightsConfig
-from tandem.evaluation.found import Counts
-from tandem.evaluation.lm import evaluate_text
-from tandem.evaluation.methods import METHODS
-from tandem.evaluation.result import Result, table, write
-from tandem.evaluation.sides import load
-from tandem.plotting.evaluation import plot_evaluation
+from tandem.config import Config, PartyConfig, RetrievalConfig, WeightsConfig
+from tandem.lab.plotting.evaluation import plot_evaluation
+from tandem.lab.quality.found import Counts
+from tandem.lab.quality.lm import evaluate_text
+from tandem.lab.quality.methods import METHODS
+from tandem.lab.quality.parties import load
+from tandem.lab.quality.result import Result, table, write
 from tandem.protocol.drafting import JOINT
 
 ROOT = Path(__file__).parent.parent
@@ -186,11 +186,11 @@ def score(
     model: Path, text: str, corpus: Path, arguments: argparse.Namespace, counts: Sequence[Counts]
 ) -> Result:
     """`tandem eval lm` with this model and these documents."""
-    side = SideConfig(model=str(model), num_threads=arguments.threads)
+    party = PartyConfig(model=str(model), num_threads=arguments.threads)
     config = replace(
         Config(),
-        device=side,
-        cloud=side,
+        device=party,
+        cloud=party,
         retrieval=RetrievalConfig(embedder="offline", chunk_chars=300, chunk_overlap=0),
         weights=WeightsConfig(interval=64) if arguments.smoke else WeightsConfig(),
     )

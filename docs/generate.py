@@ -1,6 +1,6 @@
 """Writes the generated parts of the documentation: `python docs/generate.py`, or `--check` to compare only.
 
-Tables of messages come from `tandem.messages`, of settings from `tandem.config`, command-line pages from the
+Tables of messages come from `tandem.protocol.messages`, of settings from `tandem.config`, command-line pages from the
 command line itself. A generated part stands between two comment lines that name it; what is around it is written
 by hand. Imports neither ray nor torch. Knows nothing of what the words mean.
 """
@@ -20,12 +20,12 @@ from typing import Any, Literal, get_args, get_origin
 
 import numpy as np
 
-from tandem import messages
-from tandem.aggregation.codec import TopP
+from tandem.codecs.top_p import TopP
 from tandem.config import Config
+from tandem.protocol import messages
 from tandem.protocol.prefix import Prefix
 from tandem.settings import Rule, Setting, settings_of
-from tandem.side import Side
+from tandem.topology import Party
 
 DOCS = Path(__file__).parent
 COMMANDS = (
@@ -61,7 +61,7 @@ WIRE_BYTES = {
     "Float64": "8",
     "UInt32": "4",
     "Digest": "8",
-    "SideField": "1",
+    "PartyField": "1",
     "Flag": "1",
     "Blob": "length (Varint) + bytes",
     "Text": "length (Varint) + UTF-8",
@@ -70,7 +70,7 @@ WIRE_BYTES = {
     "Texts": "count (Varint) + Text each",
     "message": "tag + its fields",
 }
-"""Size of each wire type in bytes, by the names that `tandem.messages` uses."""
+"""Size of each wire type in bytes, by the names that `tandem.protocol.messages` uses."""
 
 
 # ---- messages ------------------------------------------------------------------------------------------------
@@ -139,11 +139,11 @@ def frame_example() -> str:
         cloud_epoch=3,
         device_acceptance=messages.in_127ths(0.9),
         cloud_acceptance=messages.in_127ths(0.6),
-        next_aggregator=Side.DEVICE,
+        next_aggregator=Party.DEVICE,
     )
     frame = messages.LinkFrame(
         session=7,
-        generation=0,
+        view=0,
         committed=len(prefix),
         committed_digest=prefix.digest,
         sent_us=1_000_000,
@@ -175,12 +175,13 @@ def codec_example() -> str:
     """The law [0.5, 0.31, 0.1, 0.09] through `top_p` with p = 0.8."""
     codec = TopP(0.8)
     raw = codec.encode(np.array([0.5, 0.31, 0.1, 0.09]))
-    law = codec.decode(raw)
-    weights = [int.from_bytes(raw[4 + 2 * i : 6 + 2 * i], "little") for i in range(len(law))]
-    parts = [("plain", 1), (f"n = {len(law)}", 1), ("id 0", 1), ("gap 0: id 1", 1)]
+    distribution = codec.decode(raw)
+    weights = [int.from_bytes(raw[4 + 2 * i : 6 + 2 * i], "little") for i in range(len(distribution))]
+    parts = [("plain", 1), (f"n = {len(distribution)}", 1), ("id 0", 1), ("gap 0: id 1", 1)]
     parts += [(f"weight {weight}", 2) for weight in weights]
     decoded = ", ".join(
-        f"{token}: {value:.6f}" for token, value in zip(law.ids, law.probabilities, strict=True)
+        f"{token}: {value:.6f}"
+        for token, value in zip(distribution.ids, distribution.probabilities, strict=True)
     )
     return _dump(raw, parts) + f"\n\nDecoded: {{{decoded}}}."
 

@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tandem.api import Tandem
+    from tandem.client import Tandem
     from tandem.config import Config
     from tandem.errors import TandemError
     from tandem.events import (
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
         SourcesEvent,
         TokenEvent,
     )
-    from tandem.side import Side
+    from tandem.topology import Party
 
 __version__ = "0.1.0"
 
@@ -34,12 +34,12 @@ __all__ = [
     "Config",
     "DoneEvent",
     "Event",
+    "Party",
     "PeerEvent",
     "PlacementEvent",
     "ProvisionalEvent",
     "RetractEvent",
     "SessionStatistics",
-    "Side",
     "Source",
     "SourcesEvent",
     "Tandem",
@@ -48,10 +48,10 @@ __all__ = [
 ]
 
 _ELSEWHERE = {
-    "Tandem": "tandem.api",
+    "Tandem": "tandem.client",
     "Config": "tandem.config",
     "TandemError": "tandem.errors",
-    "Side": "tandem.side",
+    "Party": "tandem.topology",
 }
 
 

@@ -16,14 +16,14 @@ from typing import Any, Literal
 from tandem import settings
 from tandem.errors import ConfigError
 from tandem.settings import setting
-from tandem.side import Side
+from tandem.topology import Party
 
 LANGCHAIN = "langchain:"
 """What an index or embedder of LangChain's begins with: langchain:MODULE:FUNCTION."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SideConfig:
+class PartyConfig:
     """One side: its language model and its documents."""
 
     model: str = setting(
@@ -42,7 +42,7 @@ class SideConfig:
     kv_max_bytes: int = setting(
         1 << 30, "size of that store, in bytes; what was used least recently goes first", at_least=0
     )
-    decode_floor_s: float = setting(
+    min_decode_time_s: float = setting(
         0.0, "for experiments: a draft takes at least this long, in seconds, waiting without CPU", at_least=0
     )
 
@@ -147,8 +147,8 @@ class ClusterConfig:
 class Config:
     """Everything that can be set. Raises ConfigError if a value is wrong."""
 
-    device: SideConfig = SideConfig()
-    cloud: SideConfig = SideConfig(num_documents=16)
+    device: PartyConfig = PartyConfig()
+    cloud: PartyConfig = PartyConfig(num_documents=16)
     retrieval: RetrievalConfig = RetrievalConfig()
     generation: GenerationConfig = GenerationConfig()
     weights: WeightsConfig = WeightsConfig()
@@ -160,14 +160,14 @@ class Config:
         settings.check(self)
         _check_pairs(self)
 
-    def side(self, side: Side) -> SideConfig:
+    def party(self, party: Party) -> PartyConfig:
         """The settings of one side."""
-        return self.device if side is Side.DEVICE else self.cloud
+        return self.device if party is Party.DEVICE else self.cloud
 
-    def seen_by(self, side: Side) -> Config:
+    def seen_by(self, party: Party) -> Config:
         """What the actors of one side are told: nothing of the other's model, index and paths."""
-        hidden = SideConfig()
-        return replace(self, cloud=hidden) if side is Side.DEVICE else replace(self, device=hidden)
+        hidden = PartyConfig()
+        return replace(self, cloud=hidden) if party is Party.DEVICE else replace(self, device=hidden)
 
     @classmethod
     def load(cls, path: Path | str | None = None, overrides: Sequence[str] = ()) -> Config:
@@ -243,17 +243,17 @@ def _with_paths(config: Config, folder: Path) -> Config:
     """The same settings with every path absolute; relative ones count from `folder`."""
     return replace(
         config,
-        device=_side_with_paths(config.device, folder),
-        cloud=_side_with_paths(config.cloud, folder),
+        device=_party_with_paths(config.device, folder),
+        cloud=_party_with_paths(config.cloud, folder),
         retrieval=replace(config.retrieval, embedder=_path(config.retrieval.embedder, folder)),
         weights=replace(config.weights, scorer=_path(config.weights.scorer, folder)),
     )
 
 
-def _side_with_paths(side: SideConfig, folder: Path) -> SideConfig:
-    own = side.index_folder
-    index = side.index if own is None else str(folder / own.expanduser())
-    return replace(side, model=_path(side.model, folder), index=index)
+def _party_with_paths(party: PartyConfig, folder: Path) -> PartyConfig:
+    own = party.index_folder
+    index = party.index if own is None else str(folder / own.expanduser())
+    return replace(party, model=_path(party.model, folder), index=index)
 
 
 def _path(name: str, folder: Path) -> str:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from math import nan
 from typing import Literal, TypeAlias
 
-from tandem.side import Side
+from tandem.topology import Party
 
 StopReason = Literal["eos", "stop", "length", "cancelled", "failed"]
 
@@ -15,7 +15,7 @@ StopReason = Literal["eos", "stop", "length", "cancelled", "failed"]
 class Source:
     """One retrieved document. The cloud's are opaque ids; the device's own carry what the device knows of them."""
 
-    side: Side
+    party: Party
     id: str  # opaque
     title: str | None = None  # where it came from; None for the other side's
     score: float | None = None  # cosine similarity to the question
@@ -25,7 +25,7 @@ class Source:
 class SourcesEvent:
     """One side has retrieved and prefilled its documents."""
 
-    side: Side
+    party: Party
     sources: tuple[Source, ...]
     retrieve_s: float  # nan: the side is too far to tell
     prefill_s: float
@@ -41,7 +41,7 @@ class TokenEvent:
     text: str  # what it adds to the answer; may be empty within a multi-byte character
     device_accepted: bool
     cloud_accepted: bool
-    aggregator: Side  # who decided it
+    aggregator: Party  # who decided it
     committed_s: float  # since the query was opened on the side that tells: the device, or who answers alone
     device_decode_s: float  # nan: that draft was not seen on this side
     cloud_decode_s: float
@@ -67,7 +67,7 @@ class ProvisionalEvent:
     step: int
     token: int
     text: str  # what it adds to the text so far; the TokenEvent that confirms it adds the same
-    told_s: float  # since the query was opened
+    shown_at_s: float  # since the query was opened
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +82,7 @@ class PlacementEvent:
     """Another side aggregates from `step` on."""
 
     step: int
-    aggregator: Side
+    aggregator: Party
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,8 +90,8 @@ class EstimateEvent:
     """What the device's profiler and scheduler think after a step: the inputs of DRAGON Eq. 8 and its result."""
 
     step: int
-    aggregator: Side  # who decides the next step
-    chosen: Side  # who should, by the scheduler; differs only under `greedy`
+    aggregator: Party  # who decides the next step
+    chosen: Party  # who should, by the scheduler; differs only under `greedy`
     delta_z_s: float  # Z of the device minus Z of the cloud: above 0 the cloud should aggregate
     device_decode_s: float  # predicted for the next step; these six: nan where nothing was measured
     cloud_decode_s: float
@@ -158,7 +158,7 @@ Event: TypeAlias = (
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class ClientEvent:
     """An event and the session that it belongs to, on its way from a draft queue's state machine."""
 
     session: int

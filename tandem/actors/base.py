@@ -22,9 +22,9 @@ from typing import Any, ClassVar
 
 from tandem.config import Config
 from tandem.errors import ProtocolError, TandemError
-from tandem.messages import decode, encode
-from tandem.protocol.sends import Role, Send
-from tandem.side import Side
+from tandem.protocol.messages import decode, encode
+from tandem.protocol.outbox import ActorKind, Send
+from tandem.topology import Party
 from tandem.transport.port import DataPlane, Endpoint
 
 _log = logging.getLogger("tandem")
@@ -55,17 +55,19 @@ class ActorStatistics:
     extra: dict[str, float]
 
 
-class SideActor:
+class SiteActor:
     """Base of the six actors of a side."""
 
-    role: ClassVar[Role]
-    dials: ClassVar[tuple[Role, ...]] = ()  # actors of the own side to which this one opens the connection
+    role: ClassVar[ActorKind]
+    dials: ClassVar[
+        tuple[ActorKind, ...]
+    ] = ()  # actors of the own side to which this one opens the connection
 
-    def __init__(self, side: Side, runtime: Runtime) -> None:
-        self.side = side
+    def __init__(self, party: Party, runtime: Runtime) -> None:
+        self.party = party
         self.runtime = runtime
         self.config = runtime.config
-        self.name = f"{side}/{self.role}"
+        self.name = f"{party}/{self.role}"
         self.num_malformed = 0
         self.description: dict[str, Any] = {}
         self.plane: DataPlane | None = None
@@ -84,7 +86,7 @@ class SideActor:
     async def wire(self, endpoints: list[Endpoint]) -> None:
         """Connect to the actors that this one talks to."""
         plane = self._plane()
-        wanted = {f"{self.side}/{role}" for role in self.dials} | self._peers()
+        wanted = {f"{self.party}/{role}" for role in self.dials} | self._peers()
         await asyncio.gather(*(plane.connect(endpoint) for endpoint in endpoints if endpoint.name in wanted))
 
     async def prepare(self) -> dict[str, Any]:
@@ -168,7 +170,7 @@ class SideActor:
             elif send.to == "peer":
                 self._send_to_peer(encode(send.message))
             else:
-                plane.send(f"{self.side}/{send.to}", encode(send.message))
+                plane.send(f"{self.party}/{send.to}", encode(send.message))
 
     def on_event(self, event: Any) -> None:
         """An event for whoever asked; only a draft queue has any."""
@@ -202,7 +204,7 @@ class SideActor:
 
     def _send_to_peer(self, frame: bytes) -> None:
         """Across the link; later, where the settings add a delay for experiments."""
-        plane, name, link = self._plane(), f"{self.side.other}/draft_queue", self.config.link
+        plane, name, link = self._plane(), f"{self.party.other}/draft_queue", self.config.link
         if link.extra_delay_s or link.extra_jitter_s:
             delay_s = link.extra_delay_s + random.uniform(0.0, link.extra_jitter_s)
             asyncio.get_running_loop().call_later(delay_s, plane.send, name, frame)

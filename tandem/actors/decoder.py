@@ -18,21 +18,21 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
-from tandem.actors.base import Runtime, SideActor
-from tandem.aggregation.codec import make_codec
+from tandem.actors.base import Runtime, SiteActor
+from tandem.aggregation.document_weights import log_weight
 from tandem.aggregation.rules import DraftRule, draft_rule
+from tandem.codecs.top_p import make_codec
 from tandem.errors import TandemError
-from tandem.generation.weights import log_weight
-from tandem.messages import PROTOCOL_VERSION, Begin, DecoderFailed, End
 from tandem.protocol.drafting import DraftingSession, Forward, Job, Prefill
-from tandem.protocol.hosts import DecoderHost
-from tandem.protocol.sends import Role, Send
-from tandem.side import Side
+from tandem.protocol.messages import PROTOCOL_VERSION, Begin, DecoderFailed, End
+from tandem.protocol.outbox import ActorKind, Send
+from tandem.protocol.session_tables import DraftingTable
+from tandem.topology import Party
 
 _log = logging.getLogger("tandem")
 
 if TYPE_CHECKING:
-    from tandem.generation.engine import Engine, Opened
+    from tandem.engine.engine import Engine, OpenResult
 
 
 POLL_S = 0.002
@@ -45,22 +45,22 @@ class Step(NamedTuple):
     """What one step of a lone session came from."""
 
     token: int
-    law: bytes  # Codec.encode(q)
+    payload: bytes  # Codec.encode(q)
     dense: bytes  # q before the codec, [vocab] little-endian float16
     log_weight: float  # of the side's documents
 
 
-class DecoderActor(SideActor):
+class DecoderActor(SiteActor):
     """Runs the jobs that its host plans."""
 
-    role: ClassVar[Role] = "decoder"
-    dials: ClassVar[tuple[Role, ...]] = ("retriever",)
+    role: ClassVar[ActorKind] = "decoder"
+    dials: ClassVar[tuple[ActorKind, ...]] = ("retriever",)
 
-    def __init__(self, side: Side, runtime: Runtime) -> None:
-        super().__init__(side, runtime)
+    def __init__(self, party: Party, runtime: Runtime) -> None:
+        super().__init__(party, runtime)
         codec = runtime.config.codec
         self.codec = make_codec(codec.name, p=codec.p)
-        self.host = DecoderHost(side, lambda tokens: self._engine().text(tokens))
+        self.host = DraftingTable(party, lambda tokens: self._engine().text(tokens))
         self.num_forwards = 0
         self.num_abandoned = 0
         self.decode_s = 0.0
@@ -82,13 +82,13 @@ class DecoderActor(SideActor):
         loop = asyncio.get_running_loop()
         engine: Engine = await loop.run_in_executor(self._thread, self._load)
         self._loaded = engine
-        side = self.config.side(self.side)
+        party = self.config.party(self.party)
         line = await loop.run_in_executor(
-            self._thread, lambda: cached_line(side, cache_folder(), _log.warning)
+            self._thread, lambda: cached_line(party, cache_folder(), _log.warning)
         )
         self.spawn(self._work(), "work")
         self.description = {
-            "model": side.model,
+            "model": party.model,
             "vocabulary_fingerprint": engine.vocabulary_fingerprint,
             "vocab_size": engine.vocab_size,
             "context_length": engine.context_length,
@@ -110,8 +110,8 @@ class DecoderActor(SideActor):
 
         {"tokens": [int], "laws": [bytes], "log_weight": float}: the encoded laws as drafted or, with `dense`, before
         the codec as [vocab] little-endian float16; the documents' weight at the first step. num_tokens: None waits for
-        the session's end, and takes all. TandemError unless the session asked for them with `keeps_laws` and drafted
-        so many.
+        the session's end, and takes all. TandemError unless the session asked for them with `keeps_distributions`
+        and drafted so many.
         """
         if num_tokens is None:
             await self._wait_for_end(session)
@@ -119,14 +119,14 @@ class DecoderActor(SideActor):
         steps = self._sequences.get(session, {})
         if not set(range(num_tokens)) <= set(steps):
             raise TandemError(
-                f"Laws are kept for the last {MAX_SEQUENCES} queries asked with keeps_laws, until they are fetched, "
+                f"Laws are kept for the last {MAX_SEQUENCES} queries asked with keeps_distributions, until they are fetched, "
                 f"{num_tokens} steps were asked for and {len(steps)} are there; ask the query again."
             )
         del self._sequences[session]
         found = [steps[step] for step in range(num_tokens)]
         return {
             "tokens": [step.token for step in found],
-            "laws": [step.dense if dense else step.law for step in found],
+            "laws": [step.dense if dense else step.payload for step in found],
             "log_weight": found[0].log_weight,
         }
 
@@ -150,11 +150,11 @@ class DecoderActor(SideActor):
 
         TandemError on the device: a cache shows its document, and the device's stay there.
         """
-        if self.side is Side.DEVICE:
+        if self.party is Party.DEVICE:
             raise TandemError(
                 f"Caches of documents are lent by the cloud alone, this is {self.name}; ask cloud/decoder."
             )
-        from tandem.generation.lending import packed
+        from tandem.lab.latency.lending import packed
 
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._thread, lambda: packed(self._engine(), texts))
@@ -164,12 +164,12 @@ class DecoderActor(SideActor):
 
         TandemError if they are of another model, precision or template.
         """
-        from tandem.generation.lending import unpack
-        from tandem.generation.prefixes import MemoryPrefixes
+        from tandem.engine.prefixes import MemoryPrefixes
+        from tandem.lab.latency.lending import unpack
 
         engine = self._engine()
         if engine.prefixes.lent is None:
-            engine.prefixes.lent = MemoryPrefixes(self.config.side(self.side).kv_max_bytes)
+            engine.prefixes.lent = MemoryPrefixes(self.config.party(self.party).kv_max_bytes)
         lent, loop = engine.prefixes.lent, asyncio.get_running_loop()
         await loop.run_in_executor(self._thread, lambda: unpack(engine, texts, data, lent))
 
@@ -187,7 +187,7 @@ class DecoderActor(SideActor):
 
     def _begin_sequence(self, key: int, session: DraftingSession | None) -> None:
         """Make room for the laws of a session that asked for them."""
-        if session is not None and session.spec.keeps_laws:
+        if session is not None and session.spec.keeps_distributions:
             self._sequences.setdefault(key, {})
         while len(self._sequences) > MAX_SEQUENCES:
             self._sequences.popitem(last=False)
@@ -198,8 +198,8 @@ class DecoderActor(SideActor):
 
     def on_lost(self, name: str) -> None:
         """Without its retriever no session of this side can go on."""
-        if name == f"{self.side}/retriever":
-            reason = f"The retriever of the {self.side} must be running but stopped; start the side again."
+        if name == f"{self.party}/retriever":
+            reason = f"The retriever of the {self.party} must be running but stopped; start the side again."
             self.dispatch(
                 [Send("draft_queue", DecoderFailed(session=key, reason=reason)) for key in self.host.sessions]
             )
@@ -228,7 +228,7 @@ class DecoderActor(SideActor):
         """Make a draft take as long as the settings' floor says, to stand for slower hardware: a wait without CPU
         that ends, as a forward pass does, when the draft is no longer wanted.
         """
-        until_s = started_s + self.config.side(self.side).decode_floor_s
+        until_s = started_s + self.config.party(self.party).min_decode_time_s
         while session.is_current(job) and (left_s := until_s - time.perf_counter()) > 0:
             self._wake.clear()
             with contextlib.suppress(TimeoutError):
@@ -239,7 +239,7 @@ class DecoderActor(SideActor):
         if not isinstance(error, TandemError):
             _log.exception("%s failed", self.name, exc_info=error)
             error = TandemError(
-                f"The decoder of the {self.side} failed on this query: {error!r}; see its log."
+                f"The decoder of the {self.party} failed on this query: {error!r}; see its log."
             )
         self.host.sessions.pop(session, None)
         self._sequences.get(session, {}).clear()
@@ -255,7 +255,7 @@ class DecoderActor(SideActor):
         return lambda: self._forward(session, job)
 
     def _prefill(self, session: DraftingSession, job: Prefill) -> Callable[[], list[Send]]:
-        from tandem.generation.engine import Preempted
+        from tandem.engine.engine import Preempted
 
         started_s = time.perf_counter()
         engine = self._engine()
@@ -272,8 +272,8 @@ class DecoderActor(SideActor):
         return lambda: session.prefilled(prefill_us, self._notes(opened), opened.documents)
 
     def _forward(self, session: DraftingSession, job: Forward) -> Callable[[], list[Send]]:
-        from tandem.generation.engine import Preempted
-        from tandem.generation.mixing import side_law
+        from tandem.engine.engine import Preempted
+        from tandem.engine.row_mixture import mix_rows
 
         started_s = time.perf_counter()
         spec = session.spec
@@ -285,20 +285,20 @@ class DecoderActor(SideActor):
         except Preempted:
             self.num_abandoned += 1
             return list
-        dense = side_law(logits, job.weights or (0.0,), spec.temperature)
-        law = self.codec.encode(dense)
-        token = rule.draft(self.codec.decode(law), seed=spec.seed, step=job.step, side=self.side)
-        floor_us = int(1e6 * self.config.side(self.side).decode_floor_s)
+        dense = mix_rows(logits, job.weights or (0.0,), spec.temperature)
+        payload = self.codec.encode(dense)
+        token = rule.draft(self.codec.decode(payload), seed=spec.seed, step=job.step, party=self.party)
+        floor_us = int(1e6 * self.config.party(self.party).min_decode_time_s)
         decode_us = max(_elapsed_us(started_s), floor_us)
         self.num_forwards += 1
         self.decode_s += decode_us / 1e6
-        if not spec.keeps_laws:
-            return lambda: session.drafted(job, law, token, decode_us)
-        step = Step(token, law, dense.astype("<f2").tobytes(), log_weight(job.weights))
+        if not spec.keeps_distributions:
+            return lambda: session.drafted(job, payload, token, decode_us)
+        step = Step(token, payload, dense.astype("<f2").tobytes(), log_weight(job.weights))
 
         def tell() -> list[Send]:
             self._keep(job, step)
-            return session.drafted(job, law, token, decode_us)
+            return session.drafted(job, payload, token, decode_us)
 
         return tell
 
@@ -312,9 +312,9 @@ class DecoderActor(SideActor):
 
     def _load(self) -> Engine:
         from tandem.corpora.indexes import kv_folder
-        from tandem.generation.opening import open_engine
+        from tandem.engine.opening import open_engine
 
-        return open_engine(self.config.side(self.side), kv_folder(self.side, self.config), self._on_kv)
+        return open_engine(self.config.party(self.party), kv_folder(self.party, self.config), self._on_kv)
 
     def _on_kv(self, sentence: str) -> None:
         """The store of caches left something unused: said once in the log and once beside an answer."""
@@ -330,7 +330,7 @@ class DecoderActor(SideActor):
         while self._ended:
             self._engine().close(str(self._ended.pop()))
 
-    def _notes(self, opened: Opened) -> tuple[str, ...]:
+    def _notes(self, opened: OpenResult) -> tuple[str, ...]:
         notes, self._kv_notes = self._kv_notes, []
         if opened.truncated:
             notes.append(

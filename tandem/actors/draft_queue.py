@@ -15,9 +15,11 @@ import time
 from dataclasses import replace
 from typing import Any, ClassVar
 
-from tandem.actors.base import Runtime, SideActor
+from tandem.actors.base import Runtime, SiteActor
+from tandem.engine.detokenizer import Detokenizer, StopRule, TextStream
 from tandem.errors import TandemError
 from tandem.events import (
+    ClientEvent,
     DoneEvent,
     Event,
     ProvisionalEvent,
@@ -26,21 +28,19 @@ from tandem.events import (
     Source,
     SourcesEvent,
     TokenEvent,
-    Told,
 )
-from tandem.generation.detokenizer import Detokenizer, StopRule, TextStream
-from tandem.messages import DecoderFailed, DecoderReady
-from tandem.protocol.hosts import QueueHost
-from tandem.protocol.sends import Role, Send
+from tandem.protocol.messages import DecoderFailed, DecoderReady
+from tandem.protocol.outbox import ActorKind, Send
+from tandem.protocol.session_tables import CoordinatorTable
 from tandem.protocol.spec import SessionSpec
-from tandem.side import Side
+from tandem.topology import Party
 from tandem.transport.port import Endpoint, LinkCounters
 
 TICK_S = 0.05
 """Between looks at the timers while a session is open."""
 RENEW_S = 0.5
 """Between new connections to a silent peer."""
-NEEDED = ("decoder", "aggregator")
+REQUIRED_ACTORS = ("decoder", "aggregator")
 """Actors of the own side without which no query can be answered."""
 EVENTS_KEPT_S = 60.0
 """How long the events of an ended session can still be fetched."""
@@ -86,15 +86,15 @@ class _Log:
         self.changed = asyncio.Event()
 
 
-class DraftQueueActor(SideActor):
+class DraftQueueActor(SiteActor):
     """Pairs drafts, commits tokens, keeps the peer in step."""
 
-    role: ClassVar[Role] = "draft_queue"
-    dials: ClassVar[tuple[Role, ...]] = ("decoder", "aggregator", "profiler", "scheduler")
+    role: ClassVar[ActorKind] = "draft_queue"
+    dials: ClassVar[tuple[ActorKind, ...]] = ("decoder", "aggregator", "profiler", "scheduler")
 
-    def __init__(self, side: Side, runtime: Runtime) -> None:
-        super().__init__(side, runtime)
-        self.host = QueueHost(side, lambda spec: self._stop_rule(spec).finished)
+    def __init__(self, party: Party, runtime: Runtime) -> None:
+        super().__init__(party, runtime)
+        self.host = CoordinatorTable(party, lambda spec: self._stop_rule(spec).finished)
         self._detokenizer: Detokenizer | None = None
         self._logs: dict[int, _Log] = {}
         self._opened = asyncio.Event()  # set, and replaced, whenever a session is opened
@@ -130,8 +130,8 @@ class DraftQueueActor(SideActor):
         link = self._peer_counters() if spec.alone is None else None
         self._keep_log(spec.session, _Log(self._stop_rule(spec), link, now_s))
         self.dispatch(self.host.open(spec, now_s))
-        for role in NEEDED:
-            if not self._plane().is_connected(f"{self.side}/{role}"):
+        for role in REQUIRED_ACTORS:
+            if not self._plane().is_connected(f"{self.party}/{role}"):
                 self.dispatch(self.host.fail(spec.session, self._stopped(role), now_s))
         if not self._ticking:
             self._ticking = True
@@ -183,7 +183,7 @@ class DraftQueueActor(SideActor):
         failed = DecoderFailed(session=message.session, reason=str(error))
         self.dispatch(self.host.receive(failed, time.monotonic()))
 
-    def on_event(self, told: Told) -> None:
+    def on_event(self, told: ClientEvent) -> None:
         """Keep an event for this side's user, tokens with the text they add."""
         log = self._logs.get(told.session)
         if log is None:
@@ -197,17 +197,19 @@ class DraftQueueActor(SideActor):
 
     def on_connected(self, name: str) -> None:
         """A new connection to the peer: what it has not acknowledged goes out at once."""
-        if name == f"{self.side.other}/draft_queue" and self.host.sessions:
+        if name == f"{self.party.other}/draft_queue" and self.host.sessions:
             self.dispatch(self.host.reconnected(time.monotonic()))
 
     def on_lost(self, name: str) -> None:
         """An actor of this side died: its sessions cannot go on."""
-        side, _, role = name.partition("/")
-        if side == self.side and role in NEEDED and self.host.sessions:
+        party, _, role = name.partition("/")
+        if party == self.party and role in REQUIRED_ACTORS and self.host.sessions:
             self.dispatch(self.host.fail_all(self._stopped(role), time.monotonic()))
 
     def _stopped(self, role: str) -> str:
-        return f"The {role} of the {self.side} must be running but stopped; start the {self.side} side again."
+        return (
+            f"The {role} of the {self.party} must be running but stopped; start the {self.party} side again."
+        )
 
     # ---- private ---------------------------------------------------------------------------------------------
 
@@ -236,9 +238,9 @@ class DraftQueueActor(SideActor):
         self._ticking = False
 
     def _renew_peer(self, now_s: float) -> None:
-        if self.side is Side.DEVICE and now_s >= self._renew_again_s:
+        if self.party is Party.DEVICE and now_s >= self._renew_again_s:
             self._renew_again_s = now_s + RENEW_S
-            self._plane().renew(f"{self.side.other}/draft_queue")
+            self._plane().renew(f"{self.party.other}/draft_queue")
 
     def _stop_rule(self, spec: SessionSpec) -> StopRule:
         return StopRule(spec.eos_token_ids, spec.stop_strings, spec.max_new_tokens, self._detokenizer)
@@ -247,9 +249,9 @@ class DraftQueueActor(SideActor):
         log = self._logs.get(ready.session)
         if log is not None:
             log.sources = SourcesEvent(
-                side=self.side,
+                party=self.party,
                 sources=tuple(
-                    Source(side=self.side, id=key, score=score if self.side is Side.DEVICE else None)
+                    Source(party=self.party, id=key, score=score if self.party is Party.DEVICE else None)
                     for key, score in zip(ready.sources, ready.scores, strict=True)
                 ),
                 retrieve_s=ready.retrieve_us / 1e6,
@@ -259,7 +261,7 @@ class DraftQueueActor(SideActor):
             log.wake()
 
     def _peer_counters(self) -> LinkCounters:
-        return replace(self._plane().counters[f"{self.side.other}/draft_queue"])
+        return replace(self._plane().counters[f"{self.party.other}/draft_queue"])
 
     def _with_link_counters(self, log: _Log, statistics: SessionStatistics) -> SessionStatistics:
         now, start = self._peer_counters(), log.link
@@ -282,9 +284,9 @@ class DraftQueueActor(SideActor):
 
     def _peers(self) -> set[str]:
         """The device dials: it may sit behind a router that lets nothing in."""
-        return {"cloud/draft_queue"} if self.side is Side.DEVICE else set()
+        return {"cloud/draft_queue"} if self.party is Party.DEVICE else set()
 
     def _listening_host(self) -> str | None:
-        if self.side is Side.DEVICE:
+        if self.party is Party.DEVICE:
             return None
         return self.runtime.host or self.config.link.host or "127.0.0.1"

@@ -21,26 +21,26 @@ from typing import Any
 import ray
 from ray.exceptions import RayError
 
-from tandem.actors.base import ActorStatistics, Runtime, SideActor
+from tandem.actors.base import ActorStatistics, Runtime, SiteActor
 from tandem.actors.decoder import DecoderActor
 from tandem.actors.draft_queue import DraftQueueActor
 from tandem.actors.retriever import RetrieverActor
-from tandem.actors.small import AggregatorActor, ProfilerActor, SchedulerActor
+from tandem.actors.stateless import AggregatorActor, ProfilerActor, SchedulerActor
 from tandem.cluster import nodes
 from tandem.cluster.nodes import Host, NodeInfo
 from tandem.config import Config
+from tandem.corpora import model_path
+from tandem.engine.directory import check_directory, expanded
 from tandem.errors import ClusterError, TandemError
-from tandem.generation.directory import check_directory, expanded
-from tandem.protocol.sends import ROLES, Role
-from tandem.reader import model_path
-from tandem.side import SIDES, Side
+from tandem.protocol.outbox import ROLES, ActorKind
+from tandem.topology import PARTIES, Party
 from tandem.transport.port import Endpoint
 
 Progress = Callable[[str], None]
-Handles = dict[Role, Any]
+Handles = dict[ActorKind, Any]
 """Ray handles of one side's actors."""
 
-ACTORS: dict[Role, type[SideActor]] = {
+ACTORS: dict[ActorKind, type[SiteActor]] = {
     actor.role: actor
     for actor in (
         RetrieverActor,
@@ -59,7 +59,7 @@ MAX_CONCURRENCY = 1000  # handlers are short; long ones wait without blocking th
 # ---- nodes ---------------------------------------------------------------------------------------------------
 
 
-def start_node(role: Side, *, join: str | None, config: Config) -> NodeInfo:
+def start_node(role: Party, *, join: str | None, config: Config) -> NodeInfo:
     """Start this machine's node: the first of a cluster, or one that joins at `join` (host:port)."""
     environment = nodes.node_environment()
     os.environ.update({name: value for name, value in environment.items() if name.startswith("RAY_")})
@@ -136,13 +136,13 @@ def _read_authentication_again() -> None:
         raylet.AuthenticationTokenLoader.instance().reset_cache()
 
 
-def wait_for_roles(roles: tuple[Side, ...], limit_s: float, still_running: Callable[[], None]) -> None:
+def wait_for_roles(roles: tuple[Party, ...], limit_s: float, still_running: Callable[[], None]) -> None:
     """Wait until a node of each role has joined."""
     deadline_s = time.monotonic() + limit_s
     missing = list(roles)
     while missing:
         resources = ray.cluster_resources()
-        missing = [role for role in roles if nodes.ROLE_RESOURCE.format(role=role) not in resources]
+        missing = [role for role in roles if nodes.PARTY_RESOURCE.format(role=role) not in resources]
         still_running()
         if missing and time.monotonic() > deadline_s:
             raise ClusterError(
@@ -156,12 +156,12 @@ def wait_for_roles(roles: tuple[Side, ...], limit_s: float, still_running: Calla
 # ---- actors --------------------------------------------------------------------------------------------------
 
 
-def check_files(config: Config, sides: tuple[Side, ...] = SIDES) -> None:
+def check_files(config: Config, parties: tuple[Party, ...] = PARTIES) -> None:
     """What of models and indexes on this machine can be seen to be wrong without loading them: some seconds sooner, and
     before anything is started. Raises TandemError.
     """
-    for side in sides:
-        settings = config.side(side)
+    for party in parties:
+        settings = config.party(party)
         check_directory(model_path(expanded(settings.model)))
         if settings.index_folder is not None and settings.num_documents:
             from tandem.retrieval import manifest
@@ -175,23 +175,23 @@ def runtime_for(config: Config, secret: bytes, host: str | None) -> Runtime:
     return Runtime(secret=secret, directory=folder, config=config, host=host)
 
 
-def create_side(side: Side, runtime: Runtime, *, detached: bool) -> Handles:
+def create_party(party: Party, runtime: Runtime, *, detached: bool) -> Handles:
     """Ask Ray for the six actors of a side; they start at once and in parallel."""
-    return {role: _create(side, role, runtime, detached) for role in ROLES}
+    return {role: _create(party, role, runtime, detached) for role in ROLES}
 
 
-def find_side(side: Side, config: Config) -> Handles:
+def find_party(party: Party, config: Config) -> Handles:
     """The running actors of a side. Raises ClusterError where there are none."""
     try:
-        return {role: ray.get_actor(f"{side}/{role}", namespace=config.cluster.namespace) for role in ROLES}
+        return {role: ray.get_actor(f"{party}/{role}", namespace=config.cluster.namespace) for role in ROLES}
     except ValueError:
         raise ClusterError(
-            f"The {side} side must be up, no actor {side}/{ROLES[0]} is in namespace "
-            f"{config.cluster.namespace!r}; run `tandem up {side}` on its machine."
+            f"The {party} side must be up, no actor {party}/{ROLES[0]} is in namespace "
+            f"{config.cluster.namespace!r}; run `tandem up {party}` on its machine."
         ) from None
 
 
-def start_side(role: Side, config: Config, progress: Progress = lambda line: None) -> None:
+def start_party(role: Party, config: Config, progress: Progress = lambda line: None) -> None:
     """Start a side on a cluster that this process is or can be attached to; its actors outlive this process."""
     if not ray.is_initialized():
         raise ClusterError("A side is started on a cluster; call attach() first.")
@@ -204,7 +204,7 @@ def start_side(role: Side, config: Config, progress: Progress = lambda line: Non
     wait_for_roles((role,), limit_s, lambda: None)
     host = config.link.host or _node_ip(role)
     runtime = runtime_for(config, _shared_secret(role.other, config), host)
-    handles = create_side(role, runtime, detached=True)
+    handles = create_party(role, runtime, detached=True)
     try:
         asyncio.run(asyncio.wait_for(start_actors({role: handles}, progress), limit_s))
     except BaseException:
@@ -213,53 +213,53 @@ def start_side(role: Side, config: Config, progress: Progress = lambda line: Non
         raise
 
 
-def _is_up(side: Side, config: Config) -> bool:
+def _is_up(party: Party, config: Config) -> bool:
     with contextlib.suppress(ClusterError):
-        find_side(side, config)
+        find_party(party, config)
         return True
     return False
 
 
-async def start_actors(sides: dict[Side, Handles], progress: Progress) -> dict[Side, dict[str, Any]]:
+async def start_actors(parties: dict[Party, Handles], progress: Progress) -> dict[Party, dict[str, Any]]:
     """Let the actors of one or both sides listen, load and connect; says what each side loaded."""
-    loaded = {side: _prepare(handles) for side, handles in sides.items()}
-    endpoints = await _each(sides, "listen")
+    loaded = {party: _prepare(handles) for party, handles in parties.items()}
+    endpoints = await _each(parties, "listen")
     progress(f"actors: {len(endpoints)} listen")
-    for side, handles in sides.items():
-        own = [endpoint for endpoint in endpoints if endpoint.name.startswith(f"{side}/")]
+    for party, handles in parties.items():
+        own = [endpoint for endpoint in endpoints if endpoint.name.startswith(f"{party}/")]
         await asyncio.gather(*(handles[role].wire.remote(own) for role in ROLES if role != "draft_queue"))
         await handles["draft_queue"].wire.remote(own)
-    described: dict[Side, dict[str, Any]] = {side: {} for side in sides}
+    described: dict[Party, dict[str, Any]] = {party: {} for party in parties}
     for part, plural in (("retriever", "indexes"), ("decoder", "models")):
-        for side in sides:
-            described[side] |= await loaded[side][part]
+        for party in parties:
+            described[party] |= await loaded[party][part]
         what = "num_documents" if part == "retriever" else "model"
         named = {
-            side: described[side][what] or described[side]["factory"] for side in sides
+            party: described[party][what] or described[party]["factory"] for party in parties
         }  # stores: no count
-        progress(f"{plural}: " + ", ".join(f"{side} {named[side]}" for side in sides))
-    for handles in sides.values():
+        progress(f"{plural}: " + ", ".join(f"{party} {named[party]}" for party in parties))
+    for handles in parties.values():
         await handles["draft_queue"].set_tokenizer.remote(await handles["decoder"].tokenizer_json.remote())
     return described
 
 
-async def connect_sides(sides: dict[Side, Handles]) -> None:
+async def connect_parties(parties: dict[Party, Handles]) -> None:
     """Open the link between the two draft queues, unless it stands."""
-    endpoint: Endpoint = await sides[Side.CLOUD]["draft_queue"].endpoint.remote()
-    await sides[Side.DEVICE]["draft_queue"].wire.remote([endpoint])
+    endpoint: Endpoint = await parties[Party.CLOUD]["draft_queue"].endpoint.remote()
+    await parties[Party.DEVICE]["draft_queue"].wire.remote([endpoint])
 
 
-async def describe(sides: dict[Side, Handles]) -> dict[Side, dict[str, Any]]:
+async def describe(parties: dict[Party, Handles]) -> dict[Party, dict[str, Any]]:
     """What each side has loaded."""
-    found: dict[Side, dict[str, Any]] = {}
-    for side, handles in sides.items():
-        found[side] = (
+    found: dict[Party, dict[str, Any]] = {}
+    for party, handles in parties.items():
+        found[party] = (
             await handles["retriever"].describe.remote() | await handles["decoder"].describe.remote()
         )
     return found
 
 
-def unwrapped(error: RayError) -> TandemError:
+def unwrap(error: RayError) -> TandemError:
     """The TandemError that an actor raised, or a sentence about what Ray reports."""
     cause = getattr(error, "cause", None)
     if isinstance(cause, TandemError):
@@ -268,36 +268,36 @@ def unwrapped(error: RayError) -> TandemError:
     return ClusterError(f"An actor must answer, it failed with {lines[-1][:200]!r}; see Ray's logs.")
 
 
-async def statistics(sides: dict[Side, Handles]) -> list[ActorStatistics]:
+async def statistics(parties: dict[Party, Handles]) -> list[ActorStatistics]:
     """Counters of all actors."""
-    found: list[ActorStatistics] = await _each(sides, "statistics")
+    found: list[ActorStatistics] = await _each(parties, "statistics")
     return found
 
 
-async def close_actors(sides: dict[Side, Handles]) -> None:
+async def close_actors(parties: dict[Party, Handles]) -> None:
     """Stop their tasks and connections, then the actors."""
     with contextlib.suppress(RayError, TimeoutError):
-        await asyncio.wait_for(_each(sides, "close"), 5.0)
-    for handles in sides.values():
+        await asyncio.wait_for(_each(parties, "close"), 5.0)
+    for handles in parties.values():
         for handle in handles.values():
             with contextlib.suppress(RayError):
                 ray.kill(handle)
 
 
-def _create(side: Side, role: Role, runtime: Runtime, detached: bool) -> Any:
+def _create(party: Party, role: ActorKind, runtime: Runtime, detached: bool) -> Any:
     options: dict[str, Any] = {
-        "name": f"{side}/{role}",
+        "name": f"{party}/{role}",
         "namespace": runtime.config.cluster.namespace,
         "num_cpus": 0,
-        "resources": {nodes.ROLE_RESOURCE.format(role=side): 0.001},
+        "resources": {nodes.PARTY_RESOURCE.format(role=party): 0.001},
         "max_concurrency": MAX_CONCURRENCY,
         "max_task_retries": 0,
         "enable_task_events": False,
     }
     if detached:
         options["lifetime"] = "detached"
-    runtime = replace(runtime, config=runtime.config.seen_by(side))
-    return ray.remote(ACTORS[role]).options(**options).remote(side, runtime)
+    runtime = replace(runtime, config=runtime.config.seen_by(party))
+    return ray.remote(ACTORS[role]).options(**options).remote(party, runtime)
 
 
 def _prepare(handles: Handles) -> dict[str, asyncio.Future[Any]]:
@@ -311,12 +311,12 @@ async def _result(reference: Any) -> Any:
     return await reference
 
 
-async def _each(sides: dict[Side, Handles], method: str) -> list[Any]:
-    handles = [sides[side][role] for side in SIDES if side in sides for role in ROLES]
+async def _each(parties: dict[Party, Handles], method: str) -> list[Any]:
+    handles = [parties[party][role] for party in PARTIES if party in parties for role in ROLES]
     return list(await asyncio.gather(*(_result(getattr(handle, method).remote()) for handle in handles)))
 
 
-def _shared_secret(peer: Side, config: Config) -> bytes:
+def _shared_secret(peer: Party, config: Config) -> bytes:
     """The data plane's secret: the other side's if it is up, else a new one."""
     try:
         queue = ray.get_actor(f"{peer}/draft_queue", namespace=config.cluster.namespace)
@@ -326,16 +326,16 @@ def _shared_secret(peer: Side, config: Config) -> bytes:
     return bytes(secret)
 
 
-def _node_ip(role: Side) -> str:
-    resource = nodes.ROLE_RESOURCE.format(role=role)
+def _node_ip(role: Party) -> str:
+    resource = nodes.PARTY_RESOURCE.format(role=role)
     for node in ray.nodes():
         if node["Alive"] and resource in node["Resources"]:
             return str(node["NodeManagerAddress"])
     raise ClusterError(f"The role {role} needs a node but has none; start it with `tandem up {role}`.")
 
 
-def handles_of(sides: dict[Side, Handles]) -> Iterator[tuple[str, Any]]:
+def handles_of(parties: dict[Party, Handles]) -> Iterator[tuple[str, Any]]:
     """Name and handle of every actor."""
-    for side, handles in sides.items():
+    for party, handles in parties.items():
         for role, handle in handles.items():
-            yield f"{side}/{role}", handle
+            yield f"{party}/{role}", handle

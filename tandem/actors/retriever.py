@@ -15,25 +15,31 @@ import traceback
 from dataclasses import replace
 from typing import Any, ClassVar
 
-from tandem.actors.base import Runtime, SideActor
+from tandem.actors.base import Runtime, SiteActor
 from tandem.errors import TandemError
-from tandem.messages import Found, NotFound, Relevance, Score, Search
-from tandem.protocol.sends import Role, Send
-from tandem.side import Side
+from tandem.protocol.messages import (
+    RescoreRequest,
+    RescoreResult,
+    RetrieveFailed,
+    RetrieveRequest,
+    RetrieveResult,
+)
+from tandem.protocol.outbox import ActorKind, Send
+from tandem.topology import Party
 
 _log = logging.getLogger("tandem")
 
 
-class RetrieverActor(SideActor):
+class RetrieverActor(SiteActor):
     """Searches and scores in a thread, one request after the other."""
 
-    role: ClassVar[Role] = "retriever"
+    role: ClassVar[ActorKind] = "retriever"
 
-    def __init__(self, side: Side, runtime: Runtime) -> None:
-        super().__init__(side, runtime)
+    def __init__(self, party: Party, runtime: Runtime) -> None:
+        super().__init__(party, runtime)
         self._retriever: Any = None
         self._titles: dict[str, str] = {}
-        self._requests: asyncio.Queue[Search | Score] = asyncio.Queue(maxsize=1024)
+        self._requests: asyncio.Queue[RetrieveRequest | RescoreRequest] = asyncio.Queue(maxsize=1024)
 
     async def prepare(self) -> dict[str, Any]:
         """Load embedder, scoring model and index."""
@@ -49,7 +55,7 @@ class RetrieverActor(SideActor):
         """The texts of this side's k best documents, best first. For baselines of the evaluation alone: documents leave
         their side here. So only the cloud, whose documents are public, hands them out; TandemError on the device.
         """
-        if self.side is Side.DEVICE:
+        if self.party is Party.DEVICE:
             raise TandemError(
                 "Only the cloud's documents, which are public, may be fetched, those of the device were asked for; "
                 "ask the cloud's retriever."
@@ -72,20 +78,20 @@ class RetrieverActor(SideActor):
             except TandemError as error:
                 answer = refused(request, error)
             except Exception as error:
-                answer = NotFound(session=request.session, reason=self._failed(request, error))
+                answer = RetrieveFailed(session=request.session, reason=self._failed(request, error))
             self.dispatch([Send("decoder", answer)])
 
-    def _failed(self, request: Search | Score, error: Exception) -> str:
+    def _failed(self, request: RetrieveRequest | RescoreRequest, error: Exception) -> str:
         """A query fails, the actor goes on. What the error says is left out: it may quote a document."""
         what = type(error).__name__
         where = "".join(traceback.format_tb(error.__traceback__))
         _log.error("%s failed on a %s with %s\n%s", self.name, type(request).__name__, what, where)
-        return f"The retriever of the {self.side} failed on this query with {what}; see its log."
+        return f"The retriever of the {self.party} failed on this query with {what}; see its log."
 
-    def _answer(self, request: Search | Score) -> Found | Relevance:
+    def _answer(self, request: RetrieveRequest | RescoreRequest) -> RetrieveResult | RescoreResult:
         from tandem.retrieval.answering import scored, searched
 
-        if isinstance(request, Score):
+        if isinstance(request, RescoreRequest):
             return scored(self._retriever, request)
         started_s = time.perf_counter()
         found, hits = searched(self._retriever, request)
@@ -99,7 +105,7 @@ class RetrieverActor(SideActor):
 
         embedder = load_embedder(self.config.retrieval.embedder, num_threads=1)
         scorer = load_scorer(self.config.weights.scorer, num_threads=1)
-        retriever = open_retriever(self.side, self.config, embedder, scorer)
+        retriever = open_retriever(self.party, self.config, embedder, scorer)
         retriever.search("warm up", 1)
         return retriever, {
             "embedder": embedder.name,

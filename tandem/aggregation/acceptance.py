@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from tandem.aggregation.law import Law, union
-from tandem.aggregation.mixture import target_law
+from tandem.aggregation.distributions import Distribution, union
+from tandem.aggregation.mixture import target_distribution
 
 
-def speculative_acceptance(own: Law, other: Law, own_share: float) -> float:
+def speculative_acceptance(own: Distribution, other: Distribution, own_share: float) -> float:
     """Acceptance rate of `own` under Algorithm 1 (Eq. 5 with gamma = 1/2).
 
     alpha = 1/2 (1 - eta^o delta) + 1/2 sum_x q^s(x) p(x), delta = 1 - sum_x min(q^s, q^o). own_share: eta^s.
@@ -23,7 +23,7 @@ def speculative_acceptance(own: Law, other: Law, own_share: float) -> float:
     return 0.5 * (1.0 - (1.0 - own_share) * delta) + 0.5 * float((q * p).sum())
 
 
-def coupled_acceptance(draft: Law, target: Law) -> float:
+def coupled_acceptance(draft: Distribution, target: Distribution) -> float:
     """Probability that two laws raced with shared clocks have the same winner.
 
     alpha = sum_i 1 / sum_j max(q_j / q_i, p_j / p_i) over i with q_i, p_i > 0. NOT in the paper:
@@ -45,7 +45,9 @@ def coupled_acceptance(draft: Law, target: Law) -> float:
     return min(1.0, float((1.0 / (tail_q / q + head_p / p)).sum()))
 
 
-def both_coupled_acceptances(device: Law, cloud: Law, eta_device: float) -> tuple[float, float]:
+def both_coupled_acceptances(
+    device: Distribution, cloud: Distribution, eta_device: float
+) -> tuple[float, float]:
     """(acceptance rate of the device, of the cloud) with coupled drafts."""
-    target = target_law(device, cloud, eta_device)
+    target = target_distribution(device, cloud, eta_device)
     return coupled_acceptance(device, target), coupled_acceptance(cloud, target)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 
-from tandem.aggregation.law import Law, union
+from tandem.aggregation.distributions import Distribution, union
 from tandem.aggregation.portable import exp_scalar
 from tandem.errors import ProtocolError
 
@@ -31,10 +31,10 @@ def shares(log_weight_device: float, log_weight_cloud: float) -> tuple[float, fl
     return (larger, smaller) if log_weight_device > log_weight_cloud else (smaller, larger)
 
 
-def target_law(device: Law, cloud: Law, eta_device: float) -> Law:
+def target_distribution(device: Distribution, cloud: Distribution, eta_device: float) -> Distribution:
     """p = eta^device q^device + eta^cloud q^cloud (Eq. 4), on the union of both supports.
 
     eta_device: share of the device in [0, 1]; the cloud has the rest. The device's term is added first.
     """
     ids = union(device, cloud)
-    return Law(ids, eta_device * device.on(ids) + (1.0 - eta_device) * cloud.on(ids))
+    return Distribution(ids, eta_device * device.on(ids) + (1.0 - eta_device) * cloud.on(ids))

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tandem.aggregation.portable import log_normal
-from tandem.side import Side
+from tandem.topology import Party
 
 _MASK = (1 << 64) - 1
 _GOLDEN = 0x9E3779B97F4A7C15
@@ -32,9 +32,9 @@ class Purpose(IntEnum):
     PLACEMENT = 5  # who aggregates, where that is drawn at random
 
     @classmethod
-    def draft(cls, side: Side) -> Purpose:
+    def draft(cls, party: Party) -> Purpose:
         """The stream from which one side draws its drafts."""
-        return cls.DRAFT_DEVICE if side is Side.DEVICE else cls.DRAFT_CLOUD
+        return cls.DRAFT_DEVICE if party is Party.DEVICE else cls.DRAFT_CLOUD
 
 
 def uniforms(

@@ -12,17 +12,17 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from tandem.aggregation.acceptance import coupled_acceptance, speculative_acceptance
-from tandem.aggregation.coupled import coupled_draw, noise, race
-from tandem.aggregation.law import Law
-from tandem.aggregation.mixture import target_law
+from tandem.aggregation.coupling import coupled_draw, noise, race
+from tandem.aggregation.distributions import Distribution
+from tandem.aggregation.mixture import target_distribution
 from tandem.aggregation.randomness import Purpose, uniform
-from tandem.aggregation.speculative import draw, target_given_drafts
+from tandem.aggregation.rejection import draw, target_given_drafts
 from tandem.errors import ConfigError
-from tandem.side import Side
+from tandem.topology import Party
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Decision:
+class Verification:
     """What one step's pair of laws comes to."""
 
     target: int  # the token to commit
@@ -44,40 +44,40 @@ class Decision:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SingleDecision:
-    """What one step comes to when only one side is there: its own draft, read like a `Decision`."""
+    """What one step comes to when only one side is there: its own draft, read like a `Verification`."""
 
     target: int  # the token to commit
-    side: Side  # whose draft it is
+    party: Party  # whose draft it is
 
     @property
     def device_accepted(self) -> bool:
         """Whether the device's draft is the target."""
-        return self.side is Side.DEVICE
+        return self.party is Party.DEVICE
 
     @property
     def cloud_accepted(self) -> bool:
         """Whether the cloud's draft is the target."""
-        return self.side is Side.CLOUD
+        return self.party is Party.CLOUD
 
     @property
     def device_token(self) -> int | None:
         """The device's draft; None without a device."""
-        return self.target if self.side is Side.DEVICE else None
+        return self.target if self.party is Party.DEVICE else None
 
     @property
     def cloud_token(self) -> int | None:
         """The cloud's draft; None without a cloud."""
-        return self.target if self.side is Side.CLOUD else None
+        return self.target if self.party is Party.CLOUD else None
 
     @property
     def acceptance_device(self) -> float | None:
         """1: a lone draft is always accepted; None without a device."""
-        return 1.0 if self.side is Side.DEVICE else None
+        return 1.0 if self.party is Party.DEVICE else None
 
     @property
     def acceptance_cloud(self) -> float | None:
         """1: a lone draft is always accepted; None without a cloud."""
-        return 1.0 if self.side is Side.CLOUD else None
+        return 1.0 if self.party is Party.CLOUD else None
 
 
 class DraftRule(Protocol):
@@ -87,24 +87,26 @@ class DraftRule(Protocol):
     def name(self) -> str:
         """The rule's name in configuration and handshake."""
 
-    def draft(self, law: Law, *, seed: int, step: int, side: Side) -> int:
+    def draft(self, distribution: Distribution, *, seed: int, step: int, party: Party) -> int:
         """One side's draft: a token drawn from its own law."""
 
-    def verify(self, device: Law, cloud: Law, *, eta_device: float, seed: int, step: int) -> Decision:
+    def verify(
+        self, device: Distribution, cloud: Distribution, *, eta_device: float, seed: int, step: int
+    ) -> Verification:
         """The target and what became of both drafts. eta_device: share of the device in [0, 1]."""
 
-    def single(self, law: Law, *, seed: int, step: int, side: Side) -> SingleDecision:
+    def single(self, distribution: Distribution, *, seed: int, step: int, party: Party) -> SingleDecision:
         """The decision when `side` is alone: its own draft is the target."""
 
 
 class _Rule:
     """What the rules have in common: a lone side's draft is the target."""
 
-    def draft(self, law: Law, *, seed: int, step: int, side: Side) -> int:
+    def draft(self, distribution: Distribution, *, seed: int, step: int, party: Party) -> int:
         raise NotImplementedError
 
-    def single(self, law: Law, *, seed: int, step: int, side: Side) -> SingleDecision:
-        return SingleDecision(target=self.draft(law, seed=seed, step=step, side=side), side=side)
+    def single(self, distribution: Distribution, *, seed: int, step: int, party: Party) -> SingleDecision:
+        return SingleDecision(target=self.draft(distribution, seed=seed, step=step, party=party), party=party)
 
 
 class Coupled(_Rule):
@@ -112,15 +114,17 @@ class Coupled(_Rule):
 
     name = "coupled"
 
-    def draft(self, law: Law, *, seed: int, step: int, side: Side) -> int:
+    def draft(self, distribution: Distribution, *, seed: int, step: int, party: Party) -> int:
         """The winner of the side's race; the noise is the same for both sides."""
-        return coupled_draw(law, seed=seed, step=step)
+        return coupled_draw(distribution, seed=seed, step=step)
 
-    def verify(self, device: Law, cloud: Law, *, eta_device: float, seed: int, step: int) -> Decision:
+    def verify(
+        self, device: Distribution, cloud: Distribution, *, eta_device: float, seed: int, step: int
+    ) -> Verification:
         """The target wins the race of the mixture (Eq. 4) with the noise of the drafts."""
-        target = target_law(device, cloud, eta_device)
+        target = target_distribution(device, cloud, eta_device)
         clocks = noise(seed, step, target.ids)
-        return Decision(
+        return Verification(
             target=race(target, clocks),
             device_token=race(device, clocks[target.ids.searchsorted(device.ids)]),
             cloud_token=race(cloud, clocks[target.ids.searchsorted(cloud.ids)]),
@@ -139,17 +143,19 @@ class Algorithm1(_Rule):
 
     name = "algorithm1"
 
-    def draft(self, law: Law, *, seed: int, step: int, side: Side) -> int:
+    def draft(self, distribution: Distribution, *, seed: int, step: int, party: Party) -> int:
         """The quantile of the law at the side's own uniform number."""
-        return draw(law, uniform(seed, Purpose.draft(side), step))
+        return draw(distribution, uniform(seed, Purpose.draft(party), step))
 
-    def verify(self, device: Law, cloud: Law, *, eta_device: float, seed: int, step: int) -> Decision:
+    def verify(
+        self, device: Distribution, cloud: Distribution, *, eta_device: float, seed: int, step: int
+    ) -> Verification:
         """The target by Algorithm 1: one draw from its law given both drafts."""
-        device_token = self.draft(device, seed=seed, step=step, side=Side.DEVICE)
-        cloud_token = self.draft(cloud, seed=seed, step=step, side=Side.CLOUD)
-        law = target_given_drafts(device_token, cloud_token, device, cloud, eta_device)
-        return Decision(
-            target=draw(law, uniform(seed, Purpose.DECISION, step)),
+        device_token = self.draft(device, seed=seed, step=step, party=Party.DEVICE)
+        cloud_token = self.draft(cloud, seed=seed, step=step, party=Party.CLOUD)
+        distribution = target_given_drafts(device_token, cloud_token, device, cloud, eta_device)
+        return Verification(
+            target=draw(distribution, uniform(seed, Purpose.DECISION, step)),
             device_token=device_token,
             cloud_token=cloud_token,
             acceptance_device=speculative_acceptance(device, cloud, eta_device),
@@ -164,15 +170,17 @@ class Greedy(_Rule):
         """name: the rule that was asked for."""
         self.name = name
 
-    def draft(self, law: Law, *, seed: int, step: int, side: Side) -> int:
+    def draft(self, distribution: Distribution, *, seed: int, step: int, party: Party) -> int:
         """The likeliest token of the law; ties go to the lowest id."""
-        return law.argmax()
+        return distribution.argmax()
 
-    def verify(self, device: Law, cloud: Law, *, eta_device: float, seed: int, step: int) -> Decision:
+    def verify(
+        self, device: Distribution, cloud: Distribution, *, eta_device: float, seed: int, step: int
+    ) -> Verification:
         """The likeliest token of the mixture (Eq. 4)."""
-        target = target_law(device, cloud, eta_device).argmax()
+        target = target_distribution(device, cloud, eta_device).argmax()
         device_token, cloud_token = device.argmax(), cloud.argmax()
-        return Decision(
+        return Verification(
             target=target,
             device_token=device_token,
             cloud_token=cloud_token,

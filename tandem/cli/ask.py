@@ -30,10 +30,10 @@ from tandem.events import (
     SourcesEvent,
     TokenEvent,
 )
-from tandem.side import Side
+from tandem.topology import Party
 
 if TYPE_CHECKING:
-    from tandem.api import Tandem
+    from tandem.client import Tandem
 
 
 def run(args: Namespace) -> int:
@@ -45,7 +45,7 @@ def run(args: Namespace) -> int:
     progress = Progress(is_quiet=args.quiet)
     config = settings(args, _overrides(args), progress)
     seed = secrets.randbits(63) if args.seed is None else args.seed
-    alone = None if args.alone is None else Side(args.alone)
+    alone = None if args.alone is None else Party(args.alone)
     transcript = Transcript(args.question, seed, config.generation.placement, alone)
     filters = _filters(args.filter)
     with _opened(args.address or config.cluster.address, config, progress) as tandem:
@@ -67,8 +67,8 @@ def _overrides(args: Namespace) -> list[str]:
 def _filters(given: Sequence[tuple[str, str, str]]) -> dict[str, dict[str, list[Any]]]:
     """`device_filter` and `cloud_filter`. What is typed may be a text or a number, so both are let through."""
     filters: dict[str, dict[str, list[Any]]] = {}
-    for side, key, value in given:
-        values = filters.setdefault(f"{side}_filter", {}).setdefault(key, [])
+    for party, key, value in given:
+        values = filters.setdefault(f"{party}_filter", {}).setdefault(key, [])
         values.append(value)
         with contextlib.suppress(ValueError):
             number = json.loads(value) if len(value) < 100 else value
@@ -80,7 +80,7 @@ def _opened(address: str, config: Config, progress: Progress) -> Tandem:
     """The running cluster at `address`, or one of our own."""
     if address:
         access.for_cluster(address)
-    from tandem.api import Tandem
+    from tandem.client import Tandem
 
     if address:
         return Tandem.connect(address, config, progress=progress)
@@ -119,7 +119,7 @@ def _stream(
             transcript.add(event)
             _print(event, printer)
             if isinstance(event, SourcesEvent) and printer.has_begun:
-                late += [f"{event.side}: {note}" for note in event.notes]
+                late += [f"{event.party}: {note}" for note in event.notes]
                 continue
             if isinstance(event, PeerEvent | SourcesEvent) and not args.quiet:
                 printer.interrupt()
@@ -177,9 +177,9 @@ def _tell(event: Event, progress: Progress) -> None:
     match event:
         case SourcesEvent():
             took = "" if math.isnan(event.retrieve_s) else f" in {event.retrieve_s:.2f} s"
-            progress(f"{event.side}: {plural(len(event.sources), 'document')}{took}")
+            progress(f"{event.party}: {plural(len(event.sources), 'document')}{took}")
             for note in event.notes:
-                progress(f"{event.side}: {note}")
+                progress(f"{event.party}: {note}")
         case PeerEvent(is_alone=True):
             why = f" ({event.reason})" if event.reason else ""
             progress(f"cloud: lost at token {event.step}, the device goes on alone{why}")
@@ -199,9 +199,9 @@ def _write(transcript: Transcript, record: Path | None, plot: Path | None, progr
     """The files that were asked for; of an answer that was cut short, as far as it went."""
     if record is None and plot is None:
         return
-    from tandem import trace
-    from tandem.plotting.pipeline import plot_pipeline
-    from tandem.timeline import timeline
+    from tandem.lab.timeline import perfetto as trace
+    from tandem.lab.timeline.intervals import timeline
+    from tandem.lab.timeline.pipeline import plot_pipeline
 
     found = timeline(transcript.events, transcript.placement)
     if record is not None:

@@ -19,7 +19,7 @@ from tandem.cli.folders import data_folder, state_folder
 from tandem.cli.model_checks import embedder, index, language_model, scorer
 from tandem.config import Config
 from tandem.corpora.indexes import kv_folder
-from tandem.side import SIDES, Side
+from tandem.topology import PARTIES, Party
 
 GIB = 1 << 30
 MIN_PYTHON = (3, 11)
@@ -47,8 +47,10 @@ def all_checks(config: Config) -> list[Check]:
     if installed.status != "missing":
         checks.append(embedder(config))
         checks += [scorer(config)] if config.weights.scorer != "embedder" else []
-        checks += [check(side, config.side(side)) for check in (language_model, index) for side in SIDES]
-    checks += [stored_caches(side, config) for side in SIDES]
+        checks += [
+            check(party, config.party(party)) for check in (language_model, index) for party in PARTIES
+        ]
+    checks += [stored_caches(party, config) for party in PARTIES]
     return checks
 
 
@@ -177,20 +179,20 @@ def temporary_folder(folder: Path) -> Check:
     return check
 
 
-def stored_caches(side: Side, config: Config) -> Check:
+def stored_caches(party: Party, config: Config) -> Check:
     """Where a side's caches of documents go."""
-    name, own, folder = f"{side} caches", config.side(side), kv_folder(side, config)
+    name, own, folder = f"{party} caches", config.party(party), kv_folder(party, config)
     if own.kv_store != "disk":
         return ok(name, {"memory": "in memory", "off": "off"}[own.kv_store])
     check = writable(name, folder)
     if check.status != "ok":  # they are computed for each question instead
-        return weak(name, check.found, f'{check.remedy}, or set {side}.kv_store = "memory"')
+        return weak(name, check.found, f'{check.remedy}, or set {party}.kv_store = "memory"')
     used = sum(_size(path) for path in folder.glob("*/*/*"))
     nearest = next(path for path in (folder, *folder.parents) if path.exists())
     free = shutil.disk_usage(nearest).free
     if used + free < own.kv_max_bytes:
         found = f"{folder} has {free / GIB:.1f} GiB free, they may take {own.kv_max_bytes / GIB:.1f} GiB"
-        return weak(name, found, f"free space there, or lower {side}.kv_max_bytes")
+        return weak(name, found, f"free space there, or lower {party}.kv_max_bytes")
     return ok(name, str(folder))
 
 

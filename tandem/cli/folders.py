@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from tandem.side import Side
+from tandem.topology import Party
 
 
 def data_folder() -> Path:
@@ -18,9 +18,9 @@ def state_folder() -> Path:
     return _folder("XDG_STATE_HOME", ".local/state")
 
 
-def index_folder(side: Side) -> Path:
+def index_folder(party: Party) -> Path:
     """Where `tandem index` puts a side's index unless told otherwise."""
-    return data_folder() / side
+    return data_folder() / party
 
 
 def _folder(variable: str, default: str) -> Path:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from tandem.cli.folders import index_folder
 from tandem.cli.stored import check_store, show_caches, store_caches
 from tandem.cli.terminal import Progress, plural, print_json, settings
-from tandem.side import Side
+from tandem.topology import Party
 
 if TYPE_CHECKING:
     from tandem.retrieval import BuildReport
@@ -23,19 +23,19 @@ ID_KEY_BYTES = 32
 
 def run(args: Namespace) -> int:
     """Builds an index and says how to use it. Raises TandemError; the index that was there is then kept."""
-    side = Side(args.side)
-    out = Path(args.out).expanduser().absolute() if args.out else index_folder(side)
+    party = Party(args.party)
+    out = Path(args.out).expanduser().absolute() if args.out else index_folder(party)
     progress = Progress(is_quiet=args.json)
-    check_store(args, side)
+    check_store(args, party)
     report = _built(args, out, progress)
-    stored = store_caches(args, side, out, progress)
+    stored = store_caches(args, party, out, progress)
     if args.json:
         values = {"kv": asdict(stored)} if stored else {}
-        print_json({"side": side, "directory": str(out), **asdict(report), **values})
+        print_json({"party": party, "directory": str(out), **asdict(report), **values})
         return 0
     for problem in report.problems:
         print(f"tandem: {problem}", file=sys.stderr)
-    _print_report(report, side, out)
+    _print_report(report, party, out)
     if stored:
         show_caches(stored)
     return 0
@@ -66,7 +66,7 @@ def _built(args: Namespace, out: Path, progress: Progress) -> BuildReport:
     )
 
 
-def _print_report(report: BuildReport, side: Side, out: Path) -> None:
+def _print_report(report: BuildReport, party: Party, out: Path) -> None:
     what = f"{plural(report.num_files, 'file')}, {plural(report.num_chunks, 'chunk')}"
     if report.problems:
         what += f", {plural(len(report.problems), 'problem')}"
@@ -75,5 +75,5 @@ def _print_report(report: BuildReport, side: Side, out: Path) -> None:
     changes = f"{report.num_added} added, {report.num_replaced} replaced, {report.num_deleted} deleted"
     embedded = plural(report.num_embedded, "text")
     print(f"Chunks: {changes}, {report.num_unchanged} unchanged; {embedded} embedded")
-    print(f"Use it: tandem ask --set {side}.index={out} QUESTION")
-    print(f'or for good, in tandem.toml: {side}.index = "{out}"')
+    print(f"Use it: tandem ask --set {party}.index={out} QUESTION")
+    print(f'or for good, in tandem.toml: {party}.index = "{out}"')

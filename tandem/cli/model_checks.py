@@ -11,25 +11,25 @@ from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 
-from tandem import reader
+from tandem import corpora as reader
 from tandem.cli.findings import Check, missing, ok, weak
-from tandem.config import LANGCHAIN, Config, SideConfig
+from tandem.config import LANGCHAIN, Config, PartyConfig
 from tandem.corpora.indexes import BUNDLED
 from tandem.errors import TandemError
-from tandem.side import Side
+from tandem.topology import Party
 
 HUB_CACHE_REMEDY = "run it once with access to the hub, or give a local path"
 
 
-def language_model(side: Side, config: SideConfig) -> Check:
+def language_model(party: Party, config: PartyConfig) -> Check:
     """The language model of a side: bundled, a folder, or in the hub's cache."""
-    name = f"{side} model"
+    name = f"{party} model"
     if config.model == "bundled":
         return _bundled_model(name, reader.WEIGHTS)
     if Path(config.model).is_dir():
         return _model_folder(name, Path(config.model))
     if config.model.startswith("/"):
-        return missing(name, f"{config.model} is no folder", f"correct {side}.model")
+        return missing(name, f"{config.model} is no folder", f"correct {party}.model")
     if _is_cached(config.model, "config.json"):
         return ok(name, f"{config.model}, from the hub's cache")
     return weak(name, f"{config.model} is not in the hub's cache", HUB_CACHE_REMEDY)
@@ -59,13 +59,13 @@ def _model_folder(name: str, folder: Path) -> Check:
     return ok(name, str(folder))
 
 
-def index(side: Side, config: SideConfig) -> Check:
+def index(party: Party, config: PartyConfig) -> Check:
     """The index of a side: there, and whole."""
-    name = f"{side} index"
+    name = f"{party} index"
     if config.num_documents == 0:
         return ok(name, "not used: the side retrieves no documents")
     if config.index == "bundled":
-        return _bundled_corpus(name, BUNDLED / side)
+        return _bundled_corpus(name, BUNDLED / party)
     if config.index.startswith(LANGCHAIN):
         return _langchain(name, config.index)
     from tandem.retrieval import manifest
@@ -74,9 +74,9 @@ def index(side: Side, config: SideConfig) -> Check:
         found = manifest.read(Path(config.index))
         manifest.verify(Path(config.index), found)
     except TandemError as error:
-        return missing(name, str(error).rstrip("."), f"tandem index {side} PATH --out {config.index}")
+        return missing(name, str(error).rstrip("."), f"tandem index {party} PATH --out {config.index}")
     except OSError as error:
-        return missing(name, f"{config.index} cannot be read ({error})", f"tandem index {side} PATH")
+        return missing(name, f"{config.index} cannot be read ({error})", f"tandem index {party} PATH")
     return ok(name, f"{config.index}, {found.count} chunks, {found.factory}")
 
 

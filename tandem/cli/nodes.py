@@ -16,12 +16,12 @@ from tandem.cli.notes import Note
 from tandem.cli.terminal import Progress, print_json, settings
 from tandem.config import Config
 from tandem.errors import ClusterError
-from tandem.side import Side
+from tandem.topology import Party
 
 
 def up(args: Namespace) -> int:
     """Starts a node and its side, in the background. Raises TandemError; a half-started node is stopped."""
-    role, join = Side(args.role), args.join
+    role, join = Party(args.role), args.join
     progress = Progress()
     config = settings(args, progress=progress)
     with notes.locked():
@@ -34,7 +34,7 @@ def up(args: Namespace) -> int:
     return 0
 
 
-def _started(role: Side, join: str | None, config: Config, token: str | None, progress: Progress) -> Note:
+def _started(role: Party, join: str | None, config: Config, token: str | None, progress: Progress) -> Note:
     """A running node with its side's actors; noted before they start, so that nothing can be lost track of."""
     from tandem.actors import launch
 
@@ -45,7 +45,7 @@ def _started(role: Side, join: str | None, config: Config, token: str | None, pr
         notes.write(note)
         progress(f"node: {role} at {info.address}")
         launch.attach(info.address, config)
-        launch.start_side(role, config, progress)
+        launch.start_party(role, config, progress)
     except BaseException:
         launch.stop_node(info)
         notes.forget(role)
@@ -94,7 +94,7 @@ def status(args: Namespace) -> int:
     config = settings(args)
     address = args.address or config.cluster.address or _noted_address()
     access.for_cluster(address)
-    from tandem.api import Tandem
+    from tandem.client import Tandem
 
     with Tandem.connect(address, config) as tandem:
         state = tandem.status()
@@ -136,7 +136,7 @@ def _leaf(value: Any) -> str:
     return "-" if value in (None, "") else str(value)
 
 
-def _refuse_second(role: Side) -> None:
+def _refuse_second(role: Party) -> None:
     """A machine has at most one node of each role that `tandem up` started."""
     for note in notes.running():
         if note.role is role:

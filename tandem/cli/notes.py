@@ -18,14 +18,14 @@ from typing import Any
 
 from tandem.cli.folders import state_folder
 from tandem.errors import ClusterError
-from tandem.side import SIDES, Side
+from tandem.topology import PARTIES, Party
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Note:
     """One running node of this machine."""
 
-    role: Side
+    role: Party
     node: dict[str, Any]  # fields of the node as its starter gave them; holds at least address and pid
     token: str | None  # of its cluster; None where the cluster was not given one by us
 
@@ -42,7 +42,7 @@ class Note:
 
 def running() -> list[Note]:
     """The nodes started here that still run, device first."""
-    return [note for role in SIDES if (note := _read(role)) is not None]
+    return [note for role in PARTIES if (note := _read(role)) is not None]
 
 
 def write(note: Note) -> None:
@@ -56,7 +56,7 @@ def write(note: Note) -> None:
         out.write(text + "\n")
 
 
-def forget(role: Side) -> None:
+def forget(role: Party) -> None:
     """Drops the note of a role, if there is one."""
     _file(role).unlink(missing_ok=True)
 
@@ -82,7 +82,7 @@ def locked() -> Iterator[None]:
         yield
 
 
-def _read(role: Side) -> Note | None:
+def _read(role: Party) -> Note | None:
     """The note of a role; None if there is none, it is unreadable, or its process has gone."""
     try:
         content = json.loads(_file(role).read_text("utf-8"))
@@ -93,7 +93,7 @@ def _read(role: Side) -> Note | None:
         return None
 
 
-def _file(role: Side) -> Path:
+def _file(role: Party) -> Path:
     return state_folder() / f"{role}.json"
 
 

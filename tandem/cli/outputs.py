@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tandem.errors import TandemError
-from tandem.plotting import KINDS
+from tandem.lab.plotting import KINDS
 
 
 def check_file(option: str, given: str) -> Path:
@@ -47,7 +47,7 @@ def check_folder(option: str, given: str, names: Sequence[str]) -> Path:
 
 def check_plot(option: str, given: str) -> Path:
     """The path of a plot to write; as `check_file`, and matplotlib must be there."""
-    from tandem.plotting.pipeline import check_matplotlib
+    from tandem.lab.timeline.pipeline import check_matplotlib
 
     check_matplotlib()
     path = check_file(option, given)

@@ -86,7 +86,7 @@ def _index(commands: Any) -> None:
     command = _command(
         commands, "index", "index:run", "index one side's documents (txt, md, html, pdf, jsonl)"
     )
-    command.add_argument("side", choices=_SIDES)
+    command.add_argument("party", choices=_SIDES)
     command.add_argument("path", metavar="PATH", help="a file or a folder")
     command.add_argument("--out", metavar="DIR", help="where the index goes (default: one folder per side)")
     command.add_argument(
@@ -107,7 +107,7 @@ def _profile(commands: Any) -> None:
         "measure how long a side's model takes for a token on this machine",
     )
     command.add_argument(
-        "side",
+        "party",
         nargs="?",
         choices=(*_SIDES, "both"),
         default="both",
@@ -169,7 +169,7 @@ def _eval(commands: Any) -> None:
     summary = "measure how good the answers are, by method and number of documents"
     evaluate: ArgumentParser = commands.add_parser("eval", help=summary, description=_sentence(summary))
     kinds = evaluate.add_subparsers(title="kinds", metavar="KIND", required=True)
-    lm = _command(kinds, "lm", "evaluate:lm", "perplexity of a text with the help of documents")
+    lm = _command(kinds, "lm", "lab.cli.evaluate:lm", "perplexity of a text with the help of documents")
     lm.add_argument("text", metavar="TEXT", help="a file or a folder: the text to score")
     lm.add_argument(
         "--documents",
@@ -185,7 +185,7 @@ def _eval(commands: Any) -> None:
     lm.add_argument(
         "--context-tokens", type=_count, metavar="N", help="cut joined documents (crcg, drcg) to N tokens"
     )
-    qa = _command(kinds, "qa", "evaluate:qa", "exact match and F1 of the answers to questions")
+    qa = _command(kinds, "qa", "lab.cli.evaluate:qa", "exact match and F1 of the answers to questions")
     qa.add_argument(
         "questions",
         metavar="QUESTIONS",
@@ -217,7 +217,7 @@ def _fuzz(commands: Any) -> None:
     command = _command(
         commands,
         "fuzz",
-        "fuzz:run",
+        "lab.cli.fuzz:run",
         "test the protocol: seeded runs over links that lose, hosts that stall or crash",
     )
     command.add_argument("--runs", type=_count, default=1000, metavar="N", help="how many (default: 1000)")
@@ -235,12 +235,12 @@ def _netlab(commands: Any) -> None:
     )
     netlab: ArgumentParser = commands.add_parser("netlab", help=summary, description=_sentence(summary))
     actions = netlab.add_subparsers(title="actions", metavar="ACTION", required=True)
-    up = _command(actions, "up", "netlab:up", "build the two hosts and the link (as root)")
+    up = _command(actions, "up", "lab.cli.netlab:up", "build the two hosts and the link (as root)")
     shape = _command(
-        actions, "shape", "netlab:shape", "change the link at once; what is not named stays (as root)"
+        actions, "shape", "lab.cli.netlab:shape", "change the link at once; what is not named stays (as root)"
     )
     down = _command(
-        actions, "down", "netlab:down", "end what runs in the hosts and remove everything (as root)"
+        actions, "down", "lab.cli.netlab:down", "end what runs in the hosts and remove everything (as root)"
     )
     for command in (up, shape, down):
         command.add_argument("--name", default="lab", metavar="N", help="of the network (default: lab)")
@@ -252,12 +252,14 @@ def _netlab(commands: Any) -> None:
         command.add_argument("--rate", metavar="R", help="for each way, such as 50mbit, or unlimited")
         command.add_argument("--loss", metavar="P", help="of the packets, for each way, such as 1%%")
     up.add_argument("--subnet", metavar="RANGE", help="addresses (default: an unused range of 198.18.0.0/18)")
-    _add_json(_command(actions, "status", "netlab:status", "show the networks of this machine (as root)"))
+    _add_json(
+        _command(actions, "status", "lab.cli.netlab:status", "show the networks of this machine (as root)")
+    )
 
 
 def _replay(commands: Any) -> None:
     summary = "ask questions over a link that changes as a trace says; record and draw every token (as root)"
-    command = _command(commands, "replay", "replay:run", summary)
+    command = _command(commands, "replay", "lab.cli.replay:run", summary)
     command.add_argument("trace", metavar="TRACE", help="a bundled one, such as sinusoid-100, or a CSV file")
     command.add_argument(
         "--questions",
@@ -279,7 +281,7 @@ def _bench(commands: Any) -> None:
     bench: ArgumentParser = commands.add_parser("bench", help=summary, description=_sentence(summary))
     actions = bench.add_subparsers(title="actions", metavar="ACTION", required=True)
     for name, what in (("latency", "time per token, with whole answers"), ("ttft", "time to first token")):
-        command = _command(actions, name, f"bench:{name}", f"{what}; without options the full grid")
+        command = _command(actions, name, f"lab.cli.bench:{name}", f"{what}; without options the full grid")
         command.add_argument(
             "--rtt", nargs="+", metavar="T", help="injected round trips, such as 0 100ms 300ms"
         )
@@ -320,7 +322,12 @@ def _command(commands: Any, name: str, target: str, summary: str) -> ArgumentPar
 
 def _lazily(module: str, function: str) -> Callable[[Namespace], int]:
     def run(args: Namespace) -> int:
-        return int(getattr(import_module(f"tandem.cli.{module}"), function)(args))
+        return int(
+            getattr(
+                import_module(f"tandem.{module}" if module.startswith("lab.") else f"tandem.cli.{module}"),
+                function,
+            )(args)
+        )
 
     return run
 
@@ -358,13 +365,13 @@ def _seed(text: str) -> int:
 
 def _filter(text: str) -> tuple[str, str, str]:
     """Side, key and value."""
-    side, _, rest = text.partition(":")
+    party, _, rest = text.partition(":")
     key, equals, value = rest.partition("=")
-    if side not in _SIDES or not key or not equals:
+    if party not in _SIDES or not key or not equals:
         raise argparse.ArgumentTypeError(
             f"a filter is SIDE:KEY=VALUE, as device:source=notes.md, but it is {text!r}"
         )
-    return side, key, value
+    return party, key, value
 
 
 def _count(text: str) -> int:

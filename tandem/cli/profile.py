@@ -14,10 +14,10 @@ from tandem.cli.bar import Bar
 from tandem.cli.terminal import Progress, plural, print_json, settings
 from tandem.config import LANGCHAIN, Config
 from tandem.errors import TandemError
-from tandem.side import SIDES, Side
+from tandem.topology import PARTIES, Party
 
 if TYPE_CHECKING:
-    from tandem.generation.engine import Engine
+    from tandem.engine.engine import Engine
     from tandem.profiler.cache import StoredProfile
 
 DEFAULT_RUNS = 3
@@ -39,37 +39,37 @@ def run(args: Namespace) -> int:
     progress = Progress(is_quiet=args.json)
     config = settings(args, (), progress)
     plot = _plot_target(args.plot)
-    sides = SIDES if args.side == "both" else (Side(args.side),)
-    results = {side: _profile(side, config, args, progress) for side in sides}
+    parties = PARTIES if args.party == "both" else (Party(args.party),)
+    results = {party: _profile(party, config, args, progress) for party in parties}
     if plot is not None:
         from tandem.cli.profile_plot import draw
 
-        draw({side: each.stored for side, each in results.items()}, plot)
+        draw({party: each.stored for party, each in results.items()}, plot)
     if args.json:
-        print_json({str(side): _plain(each) for side, each in results.items()})
+        print_json({str(party): _plain(each) for party, each in results.items()})
         return 0
-    for side, each in results.items():
-        _print(side, each)
+    for party, each in results.items():
+        _print(party, each)
     if plot is not None:
         print(f"Plot: {plot}")
     return 0
 
 
-def _profile(side: Side, config: Config, args: Namespace, progress: Progress) -> Result:
+def _profile(party: Party, config: Config, args: Namespace, progress: Progress) -> Result:
     """From the cache, or measured now and put there."""
     from tandem.corpora.indexes import cache_folder
     from tandem.profiler import cache
 
-    settings_of_side, folder = config.side(side), cache_folder()
-    key = cache.profile_key(settings_of_side)
+    settings_of_party, folder = config.party(party), cache_folder()
+    key = cache.profile_key(settings_of_party)
     warn = partial(_warn, progress)
     found = None if args.again else cache.load(key, folder, warn)
     if found is not None and _reaches(found, args):
         return Result(stored=found, path=cache.profile_path(key, folder), is_cached=True)
-    engine = _engine(side, config, progress)
-    profile = _measured(engine, side, config, args, progress)
+    engine = _engine(party, config, progress)
+    profile = _measured(engine, party, config, args, progress)
     # A hub model that was downloaded just now has another fingerprint than before.
-    stored = cache.stored(cache.profile_key(settings_of_side), settings_of_side.model, profile)
+    stored = cache.stored(cache.profile_key(settings_of_party), settings_of_party.model, profile)
     return Result(stored=stored, path=cache.save(stored, folder), is_cached=False)
 
 
@@ -80,12 +80,12 @@ def _reaches(found: StoredProfile, args: Namespace) -> bool:
     return is_long and (args.runs is None or profile.runs >= args.runs)
 
 
-def _engine(side: Side, config: Config, progress: Progress) -> Engine:
-    from tandem.generation.engine import Engine
-    from tandem.reader import model_path
+def _engine(party: Party, config: Config, progress: Progress) -> Engine:
+    from tandem.corpora import model_path
+    from tandem.engine.engine import Engine
 
-    chosen = config.side(side)
-    progress(f"{side}: loading {chosen.model} on {chosen.torch_device}, {chosen.dtype}")
+    chosen = config.party(party)
+    progress(f"{party}: loading {chosen.model} on {chosen.torch_device}, {chosen.dtype}")
     return Engine.load(
         model_path(chosen.model),
         device=chosen.torch_device,
@@ -94,15 +94,15 @@ def _engine(side: Side, config: Config, progress: Progress) -> Engine:
     )
 
 
-def _measured(engine: Engine, side: Side, config: Config, args: Namespace, progress: Progress) -> Any:
-    from tandem.aggregation.codec import make_codec
+def _measured(engine: Engine, party: Party, config: Config, args: Namespace, progress: Progress) -> Any:
     from tandem.aggregation.rules import draft_rule
+    from tandem.codecs.top_p import make_codec
     from tandem.profiler import offline
 
     generation = config.generation
-    num_documents = config.side(side).num_documents
-    chunk_tokens = offline.row_tokens(engine, _texts(side, config), num_documents)
-    progress(f"{side}: {plural(num_documents, 'dummy document')} of {chunk_tokens} tokens")
+    num_documents = config.party(party).num_documents
+    chunk_tokens = offline.row_tokens(engine, _texts(party, config), num_documents)
+    progress(f"{party}: {plural(num_documents, 'dummy document')} of {chunk_tokens} tokens")
     codec = make_codec(config.codec.name, p=config.codec.p)
     rule = draft_rule(generation.draft_rule, generation.temperature)
     return offline.measure(
@@ -110,27 +110,27 @@ def _measured(engine: Engine, side: Side, config: Config, args: Namespace, progr
         num_documents=num_documents,
         chunk_tokens=chunk_tokens,
         max_new=generation.max_new_tokens,
-        draft=offline.drafting(codec, rule, side, generation.temperature),
+        draft=offline.measure_drafting(codec, rule, party, generation.temperature),
         clock=time.perf_counter,
         limit=args.limit,
         runs=args.runs or DEFAULT_RUNS,
-        progress=Bar(side, is_quiet=args.json),
+        progress=Bar(party, is_quiet=args.json),
     )
 
 
-def _texts(side: Side, config: Config) -> Sequence[str]:
+def _texts(party: Party, config: Config) -> Sequence[str]:
     """Chunks of a side's index, for their length."""
     from tandem.corpora.indexes import BUNDLED
     from tandem.retrieval import Index, load_path, split
 
-    where = config.side(side).index
+    where = config.party(party).index
     if where == "bundled":  # its files are its chunks, and need no embedder
-        chunks = split(load_path(BUNDLED / side).documents)
+        chunks = split(load_path(BUNDLED / party).documents)
         return [each.page_content for each in chunks[:MAX_TEXTS]]
     if where.startswith(LANGCHAIN):
         raise TandemError(
             f"A profile takes the length of documents from an index, but {where} is a vector store; profile with "
-            f"--set {side}.index=bundled."
+            f"--set {party}.index=bundled."
         )
     index = Index.open(Path(where))
     stride = max(1, len(index) // MAX_TEXTS)
@@ -148,11 +148,11 @@ def _plot_target(text: str | None) -> Path | None:
     return path
 
 
-def _print(side: Side, result: Result) -> None:
+def _print(party: Party, result: Result) -> None:
     stored, profile = result.stored, result.stored.profile
     line, key = profile.line, result.stored.key
     print(
-        f"{side:<8} {line.predict(line.start) * 1e3:.2f} ms a token after a prompt of {line.start:.0f} tokens, "
+        f"{party:<8} {line.predict(line.start) * 1e3:.2f} ms a token after a prompt of {line.start:.0f} tokens, "
         f"{line.slope * 1e6:+.2f} ms for each 1000 more"
     )
     fit = f"residual {profile.residual_s * 1e3:.2f} ms, R\u00b2 {profile.r_squared:.2f}"

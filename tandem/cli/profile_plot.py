@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 from tandem.cli.terminal import plural
 from tandem.errors import TandemError
-from tandem.plotting import KINDS, save
-from tandem.side import Side
+from tandem.lab.plotting import KINDS, save
+from tandem.topology import Party
 
 if TYPE_CHECKING:
     from tandem.profiler.cache import StoredProfile
 
-COLOURS = {Side.DEVICE: ("#0072b2", "o"), Side.CLOUD: ("#d55e00", "^")}  # told apart without colours too
+COLOURS = {Party.DEVICE: ("#0072b2", "o"), Party.CLOUD: ("#d55e00", "^")}  # told apart without colours too
 SHOWN = 0.995
 """Share of the points that the vertical axis must hold; what lies above is counted in the legend."""
 
@@ -37,15 +37,15 @@ def check_target(path: Path) -> None:
         )
 
 
-def draw(profiles: Mapping[Side, StoredProfile], path: Path) -> None:
+def draw(profiles: Mapping[Party, StoredProfile], path: Path) -> None:
     """Writes the picture. Raises TandemError if the file cannot be written."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(7.2, 4.2), dpi=150, layout="constrained")
     axes = figure.add_subplot()
     top_ms = max(_high_ms(each) for each in profiles.values())
-    for side, stored in profiles.items():
-        _draw_side(axes, side, stored, top_ms)
+    for party, stored in profiles.items():
+        _draw_party(axes, party, stored, top_ms)
     axes.set_xlabel("context length (tokens)")
     axes.set_ylabel("time for one token (ms)")
     axes.set_ylim(0, top_ms)
@@ -57,19 +57,19 @@ def draw(profiles: Mapping[Side, StoredProfile], path: Path) -> None:
     save(figure, path)
 
 
-def _draw_side(axes: Any, side: Side, stored: StoredProfile, top_ms: float) -> None:
+def _draw_party(axes: Any, party: Party, stored: StoredProfile, top_ms: float) -> None:
     profile, line = stored.profile, stored.profile.line
-    colour, marker = COLOURS[side]
+    colour, marker = COLOURS[party]
     times_ms = [each * 1e3 for each in profile.seconds]
-    label = f"{side}, {plural(profile.rows, 'row')}: median of {plural(profile.runs, 'run')}"
+    label = f"{party}, {plural(profile.rows, 'row')}: median of {plural(profile.runs, 'run')}"
     num_above = sum(each > top_ms for each in times_ms)
     if num_above:
         label += f" ({plural(num_above, 'point')} above)"
     axes.plot(profile.lengths, times_ms, marker, color=colour, alpha=0.5, ms=3.5, mew=0, label=label)
     ends = [line.start, profile.lengths[-1]]
     start_ms, more_ms = line.predict(line.start) * 1e3, line.slope * 1e6
-    law = f"line: {start_ms:.2f} ms at {line.start:.0f} tokens, {more_ms:+.2f} ms for each 1000 more"
-    axes.plot(ends, [line.predict(t) * 1e3 for t in ends], color=colour, lw=1.8, label=law)
+    distribution = f"line: {start_ms:.2f} ms at {line.start:.0f} tokens, {more_ms:+.2f} ms for each 1000 more"
+    axes.plot(ends, [line.predict(t) * 1e3 for t in ends], color=colour, lw=1.8, label=distribution)
 
 
 def _high_ms(stored: StoredProfile) -> float:
@@ -78,7 +78,7 @@ def _high_ms(stored: StoredProfile) -> float:
     return 1.25e3 * ordered[min(len(ordered) - 1, int(SHOWN * len(ordered)))]
 
 
-def _title(profiles: Mapping[Side, StoredProfile]) -> str:
+def _title(profiles: Mapping[Party, StoredProfile]) -> str:
     models = " and ".join(dict.fromkeys(Path(each.model).name for each in profiles.values()))
     machines = " and ".join(dict.fromkeys(each.key.machine for each in profiles.values()))
     return f"Decode time of {models} on {machines}"

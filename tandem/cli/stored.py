@@ -12,34 +12,34 @@ from tandem.cli.terminal import Progress, plural, settings
 from tandem.config import Config
 from tandem.corpora.indexes import kv_folder
 from tandem.errors import ConfigError
-from tandem.side import Side
+from tandem.topology import Party
 
 if TYPE_CHECKING:
-    from tandem.generation.precompute import PrecomputeReport
+    from tandem.engine.precompute import PrecomputeReport
 
 
-def check_store(args: Namespace, side: Side) -> None:
+def check_store(args: Namespace, party: Party) -> None:
     """Raises ConfigError if --kv has no store to fill."""
-    kind = settings(args).side(side).kv_store
+    kind = settings(args).party(party).kv_store
     if args.kv and kind != "disk":
         raise ConfigError(
-            f'Caches are computed ahead for a store on disk, but {side}.kv_store is "{kind}"; '
+            f'Caches are computed ahead for a store on disk, but {party}.kv_store is "{kind}"; '
             'set it to "disk", or leave --kv out.'
         )
 
 
-def store_caches(args: Namespace, side: Side, out: Path, progress: Progress) -> PrecomputeReport | None:
+def store_caches(args: Namespace, party: Party, out: Path, progress: Progress) -> PrecomputeReport | None:
     """With --kv the caches of all chunks of the index in `out`; else those of an index that changed since are
     dropped, for some show documents that it no longer holds. Raises TandemError.
     """
-    config = settings(args, [f"{side}.index={out}"])
+    config = settings(args, [f"{party}.index={out}"])
     if args.kv:
-        return _computed(config, side, progress, is_quiet=args.json)
+        return _computed(config, party, progress, is_quiet=args.json)
     from tandem.retrieval import manifest
 
-    kv = kv_folder(side, config)
+    kv = kv_folder(party, config)
     if kv.exists() and kv.stat().st_mtime_ns < (out / manifest.NAME).stat().st_mtime_ns:
-        from tandem.generation.prefix_files import remove
+        from tandem.engine.prefix_files import remove
 
         remove(kv)
     return None
@@ -57,15 +57,15 @@ def show_caches(report: PrecomputeReport) -> None:
         )
 
 
-def _computed(config: Config, side: Side, progress: Progress, *, is_quiet: bool) -> PrecomputeReport:
-    own = config.side(side)
-    from tandem.generation.opening import load_engine, open_files
-    from tandem.generation.precompute import precompute
+def _computed(config: Config, party: Party, progress: Progress, *, is_quiet: bool) -> PrecomputeReport:
+    own = config.party(party)
+    from tandem.engine.opening import load_engine, open_files
+    from tandem.engine.precompute import precompute
     from tandem.retrieval import Index
 
     progress(f"model: loading {own.model}")
     engine = load_engine(own)
-    files = open_files(own, engine, kv_folder(side, config), _warn)
+    files = open_files(own, engine, kv_folder(party, config), _warn)
     index = Index.open(Path(own.index))
     bar = Bar("caches", is_quiet=is_quiet)
     return precompute(engine, files, len(index), lambda row: index.document(row).page_content, bar)

@@ -22,7 +22,7 @@ from tandem.events import (
     SourcesEvent,
     TokenEvent,
 )
-from tandem.side import SIDES, Side
+from tandem.topology import PARTIES, Party
 
 SHOWN_IDS = 3
 """Opaque ids shown to a person; --json holds all."""
@@ -33,7 +33,7 @@ SHOWN_SWITCHES = 3
 class Transcript:
     """The events of one answer so far."""
 
-    def __init__(self, question: str, seed: int, placement: str, alone: Side | None = None) -> None:
+    def __init__(self, question: str, seed: int, placement: str, alone: Party | None = None) -> None:
         self.question = question
         self.seed = seed
         self.placement = placement
@@ -53,7 +53,7 @@ class Transcript:
         match event:
             case SourcesEvent():
                 self.sources.extend(event.sources)
-                self.notes.extend(f"{event.side}: {note}" for note in event.notes)
+                self.notes.extend(f"{event.party}: {note}" for note in event.notes)
             case TokenEvent():
                 self.tokens.append(event)
             case PlacementEvent():
@@ -95,18 +95,18 @@ class Transcript:
         """One line for each document with a title, best first; one for those that stay on their side unseen."""
         if not self.sources:
             return ["  none: the models answered from the question alone"]
-        return [line for side in SIDES for line in self._lines_of(side)]
+        return [line for party in PARTIES for line in self._lines_of(party)]
 
-    def _lines_of(self, side: Side) -> Iterator[str]:
-        own = sorted((source for source in self.sources if source.side is side), key=_badness)
+    def _lines_of(self, party: Party) -> Iterator[str]:
+        own = sorted((source for source in self.sources if source.party is party), key=_badness)
         for source in own:
             if source.title is not None:
                 score = f"  {source.score:4.2f}" if _is_known(source.score) else ""
-                yield f"  {side:<6}{score}  {source.title}"
+                yield f"  {party:<6}{score}  {source.title}"
         ids = [source.id for source in own if source.title is None]
         if ids:
             more = f", and {len(ids) - SHOWN_IDS} more" if len(ids) > SHOWN_IDS else ""
-            yield f"  {side:<6}  {plural(len(ids), 'document')} that stay there: {', '.join(ids[:SHOWN_IDS])}{more}"
+            yield f"  {party:<6}  {plural(len(ids), 'document')} that stay there: {', '.join(ids[:SHOWN_IDS])}{more}"
 
     def statistics_lines(self) -> list[str]:
         """The compact table below an answer."""
@@ -157,7 +157,7 @@ class Transcript:
             num_alone = sum(event.is_alone for event in self.tokens)
             alone = f", but {num_alone} by the device alone" if num_alone else ""
             return f"each side reached all {len(self.tokens)} by itself{alone}"
-        counts = [f"{side} {sum(event.aggregator is side for event in self.tokens)}" for side in SIDES]
+        counts = [f"{party} {sum(event.aggregator is party for event in self.tokens)}" for party in PARTIES]
         return f"{', '.join(counts)}; {plural(len(self._handovers()), 'handover')}"
 
 

@@ -22,9 +22,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tandem.errors import ClusterError
-from tandem.side import Side
+from tandem.topology import Party
 
-ROLE_RESOURCE = "tandem_{role}"
+PARTY_RESOURCE = "tandem_{role}"
 """Custom resource that a node of a role offers; an actor of that side takes a sliver of it."""
 ACTORS_PER_NODE = 6
 OBJECT_STORE_BYTES = 100_000_000  # nothing large is put there
@@ -62,7 +62,7 @@ class Host:
 class NodeInfo:
     """A Ray node that this process, or `tandem up`, started."""
 
-    role: Side
+    role: Party
     address: str  # of the cluster's head, host:port
     pid: int  # of the `ray start` process, head of its own process group
     directory: str  # temporary files of the head; empty for a node that joined
@@ -109,7 +109,7 @@ class NodeInfo:
 ANYWHERE = Host()
 
 
-def start_head(role: Side, *, environment: dict[str, str], host: Host = ANYWHERE, port: int = 0) -> NodeInfo:
+def start_head(role: Party, *, environment: dict[str, str], host: Host = ANYWHERE, port: int = 0) -> NodeInfo:
     """Start the first node of a cluster. Returns at once; `wait_for_port` says when it can be joined."""
     directory = tempfile.mkdtemp(prefix="tandem-ray-")
     port = port or free_port()
@@ -117,7 +117,7 @@ def start_head(role: Side, *, environment: dict[str, str], host: Host = ANYWHERE
     return _start(role, f"{host.address or '127.0.0.1'}:{port}", arguments, environment, host, directory)
 
 
-def join(role: Side, address: str, *, environment: dict[str, str], host: Host = ANYWHERE) -> NodeInfo:
+def join(role: Party, address: str, *, environment: dict[str, str], host: Host = ANYWHERE) -> NodeInfo:
     """Start a node that joins the cluster at `address`."""
     return _start(role, address, [f"--address={address}"], environment, host, "")
 
@@ -170,7 +170,7 @@ def free_port() -> int:
 
 
 def _start(
-    role: Side,
+    role: Party,
     address: str,
     arguments: list[str],
     environment: dict[str, str],
@@ -188,7 +188,7 @@ def _start(
         f"--num-cpus={ACTORS_PER_NODE}",  # also the number of workers that Ray starts ahead
         "--num-gpus=0",
         f"--object-store-memory={OBJECT_STORE_BYTES}",
-        f"--resources={json.dumps({ROLE_RESOURCE.format(role=role): 1000})}",
+        f"--resources={json.dumps({PARTY_RESOURCE.format(role=role): 1000})}",
         "--disable-usage-stats",
     ]
     with os.fdopen(descriptor, "wb") as output:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tandem.config import LANGCHAIN, Config
-from tandem.side import Side
+from tandem.topology import Party
 
 if TYPE_CHECKING:
     from tandem.retrieval.embedding import TextEmbedder
@@ -27,17 +27,17 @@ KV = "kv"
 """Name of the folder of caches in that of an index."""
 
 
-def open_index(side: Side, config: Config, embedder: TextEmbedder) -> Index:
+def open_index(party: Party, config: Config, embedder: TextEmbedder) -> Index:
     """The index that `config` names for `side`. Raises RetrievalError where it is missing or damaged."""
     from tandem.retrieval.index import Index
 
-    where = config.side(side).index
-    folder = bundled_index(side, embedder) if where == "bundled" else Path(where)
+    where = config.party(party).index
+    folder = bundled_index(party, embedder) if where == "bundled" else Path(where)
     return Index.open(folder, embedder.fingerprint)
 
 
 def open_retriever(
-    side: Side, config: Config, embedder: TextEmbedder, scorer: Scorer | None = None
+    party: Party, config: Config, embedder: TextEmbedder, scorer: Scorer | None = None
 ) -> Retriever | StoreRetriever:
     """What finds documents for `side`: its index, or the LangChain vector store that `config` names.
 
@@ -45,28 +45,28 @@ def open_retriever(
     """
     from tandem.retrieval.retriever import Retriever
 
-    where = config.side(side).index
+    where = config.party(party).index
     if not where.startswith(LANGCHAIN):
-        return Retriever(open_index(side, config, embedder), embedder, scorer)
+        return Retriever(open_index(party, config, embedder), embedder, scorer)
     from tandem.retrieval.langchain import StoreRetriever, open_store
 
     return StoreRetriever(open_store(where), embedder, secrets.token_bytes(32), scorer)
 
 
-def bundled_index(side: Side, embedder: TextEmbedder) -> Path:
+def bundled_index(party: Party, embedder: TextEmbedder) -> Path:
     """Folder of the index of a bundled corpus, built there unless it is up to date."""
     from tandem.retrieval.build import build_index
 
-    folder = cache_folder() / f"bundled-{side}-{embedder.fingerprint[:16]}"
-    build_index(BUNDLED / side, folder, embedder)
+    folder = cache_folder() / f"bundled-{party}-{embedder.fingerprint[:16]}"
+    build_index(BUNDLED / party, folder, embedder)
     return folder
 
 
-def kv_folder(side: Side, config: Config) -> Path:
+def kv_folder(party: Party, config: Config) -> Path:
     """Where the caches of a side's documents are kept: in the folder of its index, if it has one."""
-    settings = config.side(side)
+    settings = config.party(party)
     if settings.index_folder is None:
-        return cache_folder() / f"{settings.index.partition(':')[0]}-{side}-kv"
+        return cache_folder() / f"{settings.index.partition(':')[0]}-{party}-kv"
     return settings.index_folder / KV
 
 

@@ -17,10 +17,10 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from tandem.config import SideConfig
+from tandem.config import PartyConfig
+from tandem.corpora import model_path
 from tandem.errors import TandemError
 from tandem.profiler.offline import OfflineProfile
-from tandem.reader import model_path
 
 FORMAT = 1
 PACKAGES = ("tandem-rag", "torch", "transformers")
@@ -49,15 +49,15 @@ class StoredProfile:
     profile: OfflineProfile
 
 
-def profile_key(side: SideConfig) -> ProfileKey:
+def profile_key(party: PartyConfig) -> ProfileKey:
     """The key of one side's settings on this machine."""
     return ProfileKey(
-        model=model_fingerprint(model_path(side.model)),
-        machine=machine(side.torch_device),
-        torch_device=side.torch_device,
-        dtype=side.dtype,
-        num_threads=side.num_threads,
-        num_documents=side.num_documents,
+        model=model_fingerprint(model_path(party.model)),
+        machine=machine(party.torch_device),
+        torch_device=party.torch_device,
+        dtype=party.dtype,
+        num_threads=party.num_threads,
+        num_documents=party.num_documents,
     )
 
 
@@ -133,9 +133,9 @@ def load(key: ProfileKey, folder: Path, warn: Callable[[str], object]) -> Stored
         return None
 
 
-def cached_line(side: SideConfig, folder: Path, warn: Callable[[str], object]) -> list[float]:
+def cached_line(party: PartyConfig, folder: Path, warn: Callable[[str], object]) -> list[float]:
     """[k_a, k_b, k_c, start] of the profile of one side's settings on this machine; [] if there is none."""
-    found = load(profile_key(side), folder, warn)
+    found = load(profile_key(party), folder, warn)
     return [] if found is None else list(found.profile.line.to_tuple())
 
 

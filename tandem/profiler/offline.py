@@ -16,16 +16,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tandem.aggregation.codec import Codec
 from tandem.aggregation.rules import DraftRule
+from tandem.codecs.top_p import Codec
 from tandem.errors import TandemError
 from tandem.profiler.line import DecodeLine
-from tandem.side import Side
+from tandem.topology import Party
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
-    from tandem.generation.engine import Engine
+    from tandem.engine.engine import Engine
 
 QUERY = "What is it?"
 """Every row ends with a question, but the paper's dummy rows have none; so it is short."""
@@ -113,14 +113,14 @@ def measure(
     )
 
 
-def drafting(codec: Codec, rule: DraftRule, side: Side, temperature: float) -> DraftToken:
+def measure_drafting(codec: Codec, rule: DraftRule, party: Party, temperature: float) -> DraftToken:
     """What the decoder does after each pass of its model, so that a profile times all of a draft."""
 
     def draft(logits: Any, step: int) -> int:
-        from tandem.generation.mixing import side_law
+        from tandem.engine.row_mixture import mix_rows
 
-        law = codec.encode(side_law(logits, [0.0] * logits.shape[0], temperature))
-        return rule.draft(codec.decode(law), seed=0, step=step, side=side)
+        distribution = codec.encode(mix_rows(logits, [0.0] * logits.shape[0], temperature))
+        return rule.draft(codec.decode(distribution), seed=0, step=step, party=party)
 
     return draft
 

@@ -11,13 +11,13 @@ from copy import deepcopy
 from dataclasses import dataclass, field
 from math import ceil, isfinite, nan
 
-from tandem.messages import Observation, Profile, Window
 from tandem.profiler.decoding import DecodeTime
 from tandem.profiler.line import DecodeLine
 from tandem.profiler.moving import MovingAverage
-from tandem.protocol.sends import Send
+from tandem.protocol.messages import Observation, Profile, Window
+from tandem.protocol.outbox import Send
 from tandem.protocol.spec import SessionSpec
-from tandem.side import SIDES, Side
+from tandem.topology import PARTIES, Party
 
 ACCEPTANCE_SHARE = 0.1
 """Weight of a new step in the moving average of acceptance: about 20 steps count."""
@@ -44,8 +44,8 @@ def draft_window(rtt_s: float, own_decode_s: float, peer_decode_s: float) -> int
 class Estimators:
     """What is known of both sides and the link."""
 
-    decode_s: dict[Side, DecodeTime]
-    acceptance: dict[Side, MovingAverage]
+    decode_s: dict[Party, DecodeTime]
+    acceptance: dict[Party, MovingAverage]
     rtt_s: MovingAverage = field(default_factory=lambda: MovingAverage(RTT_SHARE))
     rtt_average_s: MovingAverage = field(default_factory=lambda: MovingAverage(RTT_AVERAGE_SHARE))
     bytes_per_s: float = nan  # the last measured
@@ -54,18 +54,18 @@ class Estimators:
     def fresh(cls, spec: SessionSpec) -> Estimators:
         """Nothing seen yet; the offline lines, where both sides' were measured before, come with the query."""
         return cls(
-            decode_s={side: DecodeTime(_line(spec.decode_line(side))) for side in SIDES},
-            acceptance={side: MovingAverage(ACCEPTANCE_SHARE) for side in SIDES},
+            decode_s={party: DecodeTime(_line(spec.decode_line(party))) for party in PARTIES},
+            acceptance={party: MovingAverage(ACCEPTANCE_SHARE) for party in PARTIES},
         )
 
 
 class ProfilerSession:
     """Estimates of one query on one side."""
 
-    def __init__(self, spec: SessionSpec, side: Side, before: ProfilerSession | None = None) -> None:
+    def __init__(self, spec: SessionSpec, party: Party, before: ProfilerSession | None = None) -> None:
         """before: an earlier query, whose estimates are the first of this one as far as they fit it."""
         self.spec = spec
-        self.side = side
+        self.party = party
         self.window = 0
         self._seen = Estimators.fresh(spec) if before is None else before.carried_to(spec)
         self._step = 0
@@ -74,9 +74,9 @@ class ProfilerSession:
     def carried_to(self, spec: SessionSpec) -> Estimators:
         """This query's estimates for another query: the link's in any case, others where nothing was changed."""
         known, fresh, old = deepcopy(self._seen), Estimators.fresh(spec), self.spec
-        for side in SIDES:
-            if _decoding(old, side) != _decoding(spec, side):
-                known.decode_s[side] = fresh.decode_s[side]
+        for party in PARTIES:
+            if _decoding(old, party) != _decoding(spec, party):
+                known.decode_s[party] = fresh.decode_s[party]
         if (old.draft_rule, old.temperature) != (spec.draft_rule, spec.temperature):
             known.acceptance = fresh.acceptance
         return known
@@ -97,10 +97,10 @@ class ProfilerSession:
             session=self.spec.session,
             step=self._step,
             aggregator=self._aggregator,
-            device_decode_s=seen.decode_s[Side.DEVICE].predict(following),
-            cloud_decode_s=seen.decode_s[Side.CLOUD].predict(following),
-            device_acceptance=seen.acceptance[Side.DEVICE].value,
-            cloud_acceptance=seen.acceptance[Side.CLOUD].value,
+            device_decode_s=seen.decode_s[Party.DEVICE].predict(following),
+            cloud_decode_s=seen.decode_s[Party.CLOUD].predict(following),
+            device_acceptance=seen.acceptance[Party.DEVICE].value,
+            cloud_acceptance=seen.acceptance[Party.CLOUD].value,
             rtt_s=seen.rtt_s.value,
             rtt_average_s=seen.rtt_average_s.value,
             bytes_per_s=seen.bytes_per_s,
@@ -111,29 +111,29 @@ class ProfilerSession:
         known = self._seen
         self._step, self._aggregator = seen.step, seen.aggregator
         found = [
-            known.decode_s[Side.DEVICE].add(seen.step, seen.device_decode_s),
-            known.decode_s[Side.CLOUD].add(seen.step, seen.cloud_decode_s),
+            known.decode_s[Party.DEVICE].add(seen.step, seen.device_decode_s),
+            known.decode_s[Party.CLOUD].add(seen.step, seen.cloud_decode_s),
         ]
-        known.acceptance[Side.DEVICE].add(seen.device_acceptance)
-        known.acceptance[Side.CLOUD].add(seen.cloud_acceptance)
+        known.acceptance[Party.DEVICE].add(seen.device_acceptance)
+        known.acceptance[Party.CLOUD].add(seen.cloud_acceptance)
         known.rtt_s.add(seen.rtt_s)
         known.rtt_average_s.add(seen.rtt_s)
         if seen.bytes_per_s == seen.bytes_per_s:
             known.bytes_per_s = seen.bytes_per_s
-        return [f"{side}: {note}" for side, note in zip(SIDES, found, strict=True) if note is not None]
+        return [f"{party}: {note}" for party, note in zip(PARTIES, found, strict=True) if note is not None]
 
     def _window(self) -> list[Send]:
-        decode_s = {side: self._seen.decode_s[side].predict(self._step + 1) for side in SIDES}
-        window = draft_window(self._seen.rtt_s.value, decode_s[self.side], decode_s[self.side.other])
+        decode_s = {party: self._seen.decode_s[party].predict(self._step + 1) for party in PARTIES}
+        window = draft_window(self._seen.rtt_s.value, decode_s[self.party], decode_s[self.party.other])
         if window == self.window:
             return []
         self.window = window
         return [Send("decoder", Window(session=self.spec.session, size=window))]
 
 
-def _decoding(spec: SessionSpec, side: Side) -> tuple[object, ...]:
+def _decoding(spec: SessionSpec, party: Party) -> tuple[object, ...]:
     """What a side's decode time depends on."""
-    return spec.num_documents(side), spec.context_aggregation, spec.decode_line(side)
+    return spec.num_documents(party), spec.context_aggregation, spec.decode_line(party)
 
 
 def _line(values: Sequence[float]) -> DecodeLine | None:

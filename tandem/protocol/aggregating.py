@@ -8,39 +8,39 @@ from __future__ import annotations
 
 from math import nan
 
-from tandem.aggregation.codec import Codec
 from tandem.aggregation.mixture import shares
 from tandem.aggregation.rules import draft_rule
-from tandem.messages import Decision, Draft, Lone, Pair
+from tandem.codecs.top_p import Codec
+from tandem.protocol.messages import Ballot, Proposal, SoloBallot, VerifyResult
 from tandem.protocol.spec import SessionSpec
-from tandem.scheduler.baseline import random_side
-from tandem.side import Side
+from tandem.scheduler.baseline import random_party
+from tandem.topology import Party
 
 
 class AggregatorSession:
     """Decides the steps of one query."""
 
-    def __init__(self, spec: SessionSpec, side: Side, codec: Codec) -> None:
+    def __init__(self, spec: SessionSpec, party: Party, codec: Codec) -> None:
         self.spec = spec
-        self._side = side
-        self._advice: Side | None = None  # of the scheduler: who shall aggregate after a remote rejection
+        self._party = party
+        self._advice: Party | None = None  # of the scheduler: who shall aggregate after a remote rejection
         self._codec = codec
         self._rule = draft_rule(spec.draft_rule, spec.temperature)
 
-    def decide(self, pair: Pair) -> Decision:
+    def decide(self, pair: Ballot) -> VerifyResult:
         """Algorithm 1 or the coupled race on the two decoded laws (Eq. 4)."""
         eta_device, _ = shares(pair.device.log_weight, pair.cloud.log_weight)
         found = self._rule.verify(
-            self._codec.decode(pair.device.law),
-            self._codec.decode(pair.cloud.law),
+            self._codec.decode(pair.device.payload),
+            self._codec.decode(pair.cloud.payload),
             eta_device=eta_device,
             seed=self.spec.seed,
             step=pair.device.step,
         )
-        remote_accepted = found.cloud_accepted if self._side is Side.DEVICE else found.device_accepted
-        return Decision(
+        remote_accepted = found.cloud_accepted if self._party is Party.DEVICE else found.device_accepted
+        return VerifyResult(
             session=pair.session,
-            generation=pair.generation,
+            view=pair.view,
             digest=pair.device.digest,
             step=pair.device.step,
             target=found.target,
@@ -51,36 +51,36 @@ class AggregatorSession:
             next_aggregator=self._next_aggregator(pair.device.step + 1, remote_accepted),
         )
 
-    def decide_alone(self, lone: Lone) -> Decision:
+    def decide_alone(self, lone: SoloBallot) -> VerifyResult:
         """The peer is lost: the own draft is the target."""
-        draft: Draft = lone.draft
-        law = self._codec.decode(draft.law)
-        target = self._rule.draft(law, seed=self.spec.seed, step=draft.step, side=draft.side)
-        return Decision(
+        draft: Proposal = lone.draft
+        distribution = self._codec.decode(draft.payload)
+        target = self._rule.draft(distribution, seed=self.spec.seed, step=draft.step, party=draft.party)
+        return VerifyResult(
             session=lone.session,
-            generation=lone.generation,
+            view=lone.view,
             digest=draft.digest,
             step=draft.step,
             target=target,
-            device_accepted=draft.side is Side.DEVICE,
-            cloud_accepted=draft.side is Side.CLOUD,
+            device_accepted=draft.party is Party.DEVICE,
+            cloud_accepted=draft.party is Party.CLOUD,
             device_acceptance=nan,
             cloud_acceptance=nan,
-            next_aggregator=self._side,
+            next_aggregator=self._party,
         )
 
-    def advise(self, aggregator: Side) -> None:
+    def advise(self, aggregator: Party) -> None:
         """Who shall aggregate after a rejection of the remote draft, from the scheduler; until told otherwise."""
         self._advice = aggregator
 
-    def _next_aggregator(self, step: int, remote_accepted: bool) -> Side:
+    def _next_aggregator(self, step: int, remote_accepted: bool) -> Party:
         """Who decides `step`. Greedy hands over only where the other side's draft was rejected: the verdict must go
         there anyway, and until then nothing is lost by staying.
         """
         match self.spec.placement:
             case "random":
-                return random_side(self.spec.seed, step)
+                return random_party(self.spec.seed, step)
             case "greedy":
-                return self._side if remote_accepted or self._advice is None else self._advice
+                return self._party if remote_accepted or self._advice is None else self._advice
             case _:
                 return self.spec.first_aggregator

@@ -11,29 +11,29 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import assert_never
 
-from tandem.generation.weights import blend, kappa, log_weight, scored_text
-from tandem.messages import (
+from tandem.aggregation.document_weights import blend, kappa, log_weight, text_to_score
+from tandem.protocol.messages import (
     Adopt,
     Commit,
     DecoderFailed,
     DecoderReady,
-    Draft,
-    Drafted,
-    Found,
-    NotFound,
-    Relevance,
-    Score,
-    Search,
+    Proposal,
+    ProposalReady,
+    RescoreRequest,
+    RescoreResult,
+    RetrieveFailed,
+    RetrieveRequest,
+    RetrieveResult,
     Window,
 )
+from tandem.protocol.outbox import Send
 from tandem.protocol.prefix import Prefix
-from tandem.protocol.sends import Send
 from tandem.protocol.spec import SessionSpec
-from tandem.side import Side
-from tandem.wire import to_float32
+from tandem.protocol.wire import to_float32
+from tandem.topology import Party
 
 Weights = tuple[float, ...]
-"""R(d, x) = scale * score of each row of this side: of each document, in the order of `Found.ids`."""
+"""R(d, x) = scale * score of each row of this side: of each document, in the order of `RetrieveResult.ids`."""
 JOINT = "\n\n"
 """Between the documents of one row (context aggregation)."""
 
@@ -65,25 +65,25 @@ Job = Prefill | Forward
 class DraftingSession:
     """The state of one query in a decoder."""
 
-    def __init__(self, spec: SessionSpec, side: Side, text: Callable[[Sequence[int]], str]) -> None:
+    def __init__(self, spec: SessionSpec, party: Party, text: Callable[[Sequence[int]], str]) -> None:
         """`text` turns answer tokens into text, for the re-estimation of relevance."""
         self.spec = spec
-        self.side = side
+        self.party = party
         self.prefix = Prefix(spec.session)  # committed tokens, then own drafts
         self.num_committed = 0
         self.epoch = 0
         self.window = 1 if spec.synchronous else min(4, spec.max_window)
         self.num_forwards = 0
         self._text = text
-        self._found: Found | None = None
+        self._found: RetrieveResult | None = None
         self._is_filtered_out = False
         self._is_prefilled = False
         self._ready: DecoderReady | None = None  # what was told of the documents
         self._has_ended = False  # the answer is complete
-        self._drafts: dict[bytes, tuple[Draft, int]] = {}  # by prefix digest: one draft per prefix, ever
+        self._drafts: dict[bytes, tuple[Proposal, int]] = {}  # by prefix digest: one draft per prefix, ever
         self._weights: dict[bytes, Weights] = {}  # by digest of x_<kappa
         self._scoring: bytes | None = None  # digest under way at the retriever
-        self._generation = 0
+        self._view = 0
         # Commits that overtook an earlier one, or an Adopt: the data plane may be Ray calls. By generation and step.
         self._early: dict[tuple[int, int], Commit] = {}
 
@@ -92,37 +92,39 @@ class DraftingSession:
     def begin(self) -> list[Send]:
         """Ask for documents."""
         spec = self.spec
-        num_documents = spec.num_documents(self.side)
+        num_documents = spec.num_documents(self.party)
         if num_documents == 0 and not spec.given_texts:
-            nothing = Found(session=spec.session, ids=(), texts=(), scores=(), retrieve_us=0)
+            nothing = RetrieveResult(session=spec.session, ids=(), texts=(), scores=(), retrieve_us=0)
             return self.receive(nothing)
-        search = Search(
+        search = RetrieveRequest(
             session=spec.session,
             query=spec.query,
             num_documents=num_documents,
             given_texts=spec.given_texts,
-            filter=spec.filter(self.side),
+            filter=spec.filter(self.party),
         )
         return [Send("retriever", search)]
 
-    def begun_again(self) -> list[Send]:
+    def restart_peer(self) -> list[Send]:
         """The draft queue was started anew and will Adopt; what was found, prefilled and drafted here stays."""
         return [] if self._ready is None else [Send("draft_queue", self._ready)]
 
-    def receive(self, message: Found | NotFound | Relevance | Commit | Adopt | Window) -> list[Send]:
+    def receive(
+        self, message: RetrieveResult | RetrieveFailed | RescoreResult | Commit | Adopt | Window
+    ) -> list[Send]:
         """Any message of this session."""
         match message:
-            case Found():
+            case RetrieveResult():
                 self._found = message
                 self._is_filtered_out = self._lets_nothing_through(message)
                 self._weights[self.prefix.digests[0]] = self._first_weights(message)
                 return []
-            case NotFound():
+            case RetrieveFailed():
                 failed = DecoderFailed(
                     session=self.spec.session, reason=message.reason, is_refused=message.is_refused
                 )
                 return [Send("draft_queue", failed)]
-            case Relevance():
+            case RescoreResult():
                 return self._on_relevance(message)
             case Commit():
                 return self._on_commit(message)
@@ -155,29 +157,29 @@ class DraftingSession:
         # A decoder that was started anew, or a cloud that joins late, begins amid an answer.
         return [Send("draft_queue", self._ready), *self.missing_weights()]
 
-    def _lets_nothing_through(self, found: Found) -> bool:
+    def _lets_nothing_through(self, found: RetrieveResult) -> bool:
         """Whether documents were searched for, and the filter left none; texts of the caller pass all filters."""
-        is_searched = self.spec.num_documents(self.side) > 0 and bool(self.spec.filter(self.side))
+        is_searched = self.spec.num_documents(self.party) > 0 and bool(self.spec.filter(self.party))
         return is_searched and len(found.ids) == len(self.spec.given_texts)
 
     def _notes_on_filter(self) -> tuple[str, ...]:
         if not self._is_filtered_out:
             return ()
-        return (f"The {self.side} has no document that its filter lets through; it answers without.",)
+        return (f"The {self.party} has no document that its filter lets through; it answers without.",)
 
-    def drafted(self, job: Forward, law: bytes, token: int, decode_us: int) -> list[Send]:
+    def drafted(self, job: Forward, payload: bytes, token: int, decode_us: int) -> list[Send]:
         """The law of `job` is there, encoded, with the token drawn from its decoded form."""
         self.num_forwards += 1
         if not self.is_current(job):
             return []
-        draft = Draft(
-            side=self.side,
+        draft = Proposal(
+            party=self.party,
             step=job.step,
             epoch=self.epoch,
             digest=job.digest,
             log_weight=to_float32(log_weight(job.weights)),
             decode_us=decode_us,
-            law=law,
+            payload=payload,
         )
         self._drafts[job.digest] = (draft, token)
         return self._emit(draft, token)
@@ -226,8 +228,10 @@ class DraftingSession:
             digest = self.prefix.digests[position]
             if digest not in self._weights:
                 self._scoring = digest
-                text = scored_text(self.spec.query, self._text(self.prefix.tokens[:position]))
-                message = Score(session=self.spec.session, digest=digest, ids=self._found.ids, text=text)
+                text = text_to_score(self.spec.query, self._text(self.prefix.tokens[:position]))
+                message = RescoreRequest(
+                    session=self.spec.session, digest=digest, ids=self._found.ids, text=text
+                )
                 return [Send("retriever", message)]
         return []
 
@@ -243,12 +247,12 @@ class DraftingSession:
 
     # ---- changes ---------------------------------------------------------------------------------------------
 
-    def _emit(self, draft: Draft, token: int) -> list[Send]:
+    def _emit(self, draft: Proposal, token: int) -> list[Send]:
         self.prefix.append(token)
-        drafted = Drafted(session=self.spec.session, draft=draft, token=token)
+        drafted = ProposalReady(session=self.spec.session, draft=draft, token=token)
         return [Send("draft_queue", drafted), *self.missing_weights()]
 
-    def _on_relevance(self, message: Relevance) -> list[Send]:
+    def _on_relevance(self, message: RescoreResult) -> list[Send]:
         """Momentum mixes with the weights of the previous estimation of the same prefix, so it rolls back with it."""
         if message.digest == self._scoring:
             self._scoring = None
@@ -268,9 +272,9 @@ class DraftingSession:
         return None
 
     def _on_commit(self, commit: Commit) -> list[Send]:
-        key = commit.generation, commit.step
-        if key != (self._generation, self.num_committed):
-            if key > (self._generation, self.num_committed):
+        key = commit.view, commit.step
+        if key != (self._view, self.num_committed):
+            if key > (self._view, self.num_committed):
                 self._early[key] = commit
             return []
         self.num_committed += 1
@@ -285,20 +289,20 @@ class DraftingSession:
 
     def _on_adopt(self, adopt: Adopt) -> list[Send]:
         length = len(adopt.tokens)
-        if (adopt.generation, length) < (self._generation, self.num_committed):
+        if (adopt.view, length) < (self._view, self.num_committed):
             return []  # overtaken by what came after it
-        self._generation = adopt.generation
+        self._view = adopt.view
         self.epoch = adopt.epoch
         self._has_ended = adopt.is_last
         self.prefix.truncate(self.prefix.common_length(adopt.tokens))
         self.prefix.extend(adopt.tokens[len(self.prefix) :])
         self.num_committed = len(self.prefix)
-        self._early = {key: kept for key, kept in self._early.items() if key >= (adopt.generation, length)}
+        self._early = {key: kept for key, kept in self._early.items() if key >= (adopt.view, length)}
         return self._go_on()
 
     def _go_on(self) -> list[Send]:
         """After a change of what is committed."""
-        if (following := self._early.pop((self._generation, self.num_committed), None)) is not None:
+        if (following := self._early.pop((self._view, self.num_committed), None)) is not None:
             return self._on_commit(following)
         return [*self.missing_weights(), *self.replay()]
 
@@ -316,7 +320,7 @@ class DraftingSession:
         texts = self._found.texts
         return (JOINT.join(texts),) if self.spec.context_aggregation and texts else texts
 
-    def _first_weights(self, found: Found) -> Weights:
+    def _first_weights(self, found: RetrieveResult) -> Weights:
         """By the question alone. A row of several documents weighs what they weigh together (DRAGON A.1)."""
         scaled = self._scaled(found.scores)
         return (log_weight(scaled),) if self.spec.context_aggregation and scaled else scaled
@@ -325,7 +329,7 @@ class DraftingSession:
         return tuple(self.spec.relevance_scale * score for score in scores)
 
 
-def _only(found: Found, rows: Sequence[int] | None) -> Found:
+def _only(found: RetrieveResult, rows: Sequence[int] | None) -> RetrieveResult:
     if rows is None:
         return found
     return replace(

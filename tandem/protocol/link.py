@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from math import inf, nan
 
-from tandem.messages import Draft, Heartbeat, LinkBody, LinkFrame, Probe, Verdict
+from tandem.protocol.messages import Heartbeat, LinkBody, LinkFrame, Probe, Proposal, Verdict
+from tandem.protocol.outbox import Send
 from tandem.protocol.prefix import Prefix
-from tandem.protocol.sends import Send
 
 HEARTBEAT_S = 0.25
 """A side that has sent nothing for this long sends a heartbeat."""
@@ -31,14 +31,14 @@ class Link:
 
     def __init__(self, session: int, now_s: float) -> None:
         self.session = session
-        self.generation = 0
+        self.view = 0
         self.peer_generation = 0
         self.peer_committed = 0  # steps that the peer is known to have committed
         self.rtt_s = float("nan")  # last sample
         self.heard_s = now_s
         self.num_resent_frames = 0
         # By digest: a draft of another branch that arrives late must not take the place of one of the same step.
-        self.kept_drafts: dict[bytes, Draft] = {}  # the peer may still need them
+        self.kept_drafts: dict[bytes, Proposal] = {}  # the peer may still need them
         self.kept_verdicts: dict[int, Verdict] = {}  # by step
         self._peer_sent_us: int | None = None
         self._probes: dict[int, int] = {}  # by `sent_us`: bytes of padding
@@ -53,9 +53,9 @@ class Link:
         self._sent_s = now_s
         return Send("peer", self._frame(body, prefix, now_s))
 
-    def keep(self, body: Draft | Verdict) -> None:
+    def keep(self, body: Proposal | Verdict) -> None:
         """Hold `body` until the peer has committed its step."""
-        if isinstance(body, Draft):
+        if isinstance(body, Proposal):
             self.kept_drafts[body.digest] = body
         else:
             self.kept_verdicts[body.step] = body
@@ -79,7 +79,7 @@ class Link:
         """Take the header of a received frame in; returns a round-trip time in seconds, or nan."""
         self.heard_s = now_s
         self._peer_sent_us, self._received_s = frame.sent_us, now_s
-        self.peer_generation = max(self.peer_generation, frame.generation)
+        self.peer_generation = max(self.peer_generation, frame.view)
         if frame.held_us == _NEVER:
             return float("nan")
         elapsed_us = (_clock_us(now_s) - frame.echo_us) & _CLOCK_MASK
@@ -117,9 +117,9 @@ class Link:
         longer_s = self._probed_s.pop(PROBE_BYTES) - self._probed_s[0]
         return PROBE_BYTES / longer_s if longer_s > 0 else inf
 
-    def start_generation(self, generation: int, peer_committed: int, now_s: float) -> None:
+    def start_view(self, view: int, peer_committed: int, now_s: float) -> None:
         """A Resync was sent or adopted: earlier acknowledgements count no more."""
-        self.generation = generation
+        self.view = view
         self.peer_committed = peer_committed
         self.kept_verdicts.clear()
         self._postpone_resend(now_s, MIN_RESEND_S)
@@ -170,7 +170,7 @@ class Link:
         )
         return LinkFrame(
             session=self.session,
-            generation=self.generation,
+            view=self.view,
             committed=len(prefix),
             committed_digest=prefix.digest,
             sent_us=_clock_us(now_s),

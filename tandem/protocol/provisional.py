@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from tandem.events import Event, ProvisionalEvent, RetractEvent
-from tandem.messages import Draft
+from tandem.protocol.messages import Proposal
 from tandem.protocol.prefix import Prefix
 
 
@@ -20,16 +20,16 @@ class Provisional:
         self.shown = Prefix(session)
         self._tokens: dict[bytes, int] = {}  # of own drafts, by the digest of their prefix
 
-    def drafted(self, draft: Draft, token: int) -> None:
+    def drafted(self, draft: Proposal, token: int) -> None:
         """A new own draft; of two for one prefix the first counts, as in the queue."""
         self._tokens.setdefault(draft.digest, token)
 
-    def extend(self, held: Mapping[bytes, Draft], now_s: float) -> list[Event]:
+    def extend(self, held: Mapping[bytes, Proposal], now_s: float) -> list[Event]:
         """Tell the drafts that have become the next ones. held: the queue's own drafts, by digest."""
         events: list[Event] = []
         self._tokens = {key: token for key, token in self._tokens.items() if key in held}
         while (token := self._tokens.get(self.shown.digest)) is not None:
-            events.append(ProvisionalEvent(step=len(self.shown), token=token, text="", told_s=now_s))
+            events.append(ProvisionalEvent(step=len(self.shown), token=token, text="", shown_at_s=now_s))
             self.shown.append(token)
         return events
 

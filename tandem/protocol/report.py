@@ -9,23 +9,25 @@ from dataclasses import dataclass, replace
 from math import nan
 
 from tandem.events import EstimateEvent, SessionStatistics, TokenEvent
-from tandem.messages import Draft, Estimate, Observation, Observations, Verdict
-from tandem.protocol.sends import Send
-from tandem.side import SIDES, Side
+from tandem.protocol.messages import Estimate, Observation, Observations, Proposal, Verdict
+from tandem.protocol.outbox import Send
+from tandem.topology import PARTIES, Party
 
 REPORT_STEPS = 4
 """Steps that the profiler hears of at a time: one message a step would wake two actors more for each token."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Committed:
+class CommitRecord:
     """One commit, as the queue saw it."""
 
     verdict: Verdict
-    decided_by: Side
-    acceptance: dict[Side, float]  # expected, by the formula of the draft rule; nan: decided without the peer
-    drafts: dict[Side, Draft | None]  # the pair; None: not seen here
-    arrived_s: dict[Side, float]  # when each came to this queue, since the query was opened; nan: not seen
+    decided_by: Party
+    acceptance: dict[
+        Party, float
+    ]  # expected, by the formula of the draft rule; nan: decided without the peer
+    drafts: dict[Party, Proposal | None]  # the pair; None: not seen here
+    arrived_s: dict[Party, float]  # when each came to this queue, since the query was opened; nan: not seen
     is_alone: bool
     is_degraded: bool  # alone because the peer, which had been asked, is lost
     is_last: bool
@@ -42,15 +44,15 @@ class SessionReport:
         self.bytes_per_s = nan
         self._last_rtt_s = nan
         self._unreported: list[Observation] = []
-        self._expected: dict[Side, list[float]] = {side: [] for side in SIDES}
+        self._expected: dict[Party, list[float]] = {party: [] for party in PARTIES}
 
     @property
     def statistics(self) -> SessionStatistics:
         """Counters so far."""
         return replace(
             self.counts,
-            expected_device_acceptance=_mean(self._expected[Side.DEVICE]),
-            expected_cloud_acceptance=_mean(self._expected[Side.CLOUD]),
+            expected_device_acceptance=_mean(self._expected[Party.DEVICE]),
+            expected_cloud_acceptance=_mean(self._expected[Party.CLOUD]),
             rtt_s=self._last_rtt_s,
         )
 
@@ -66,38 +68,38 @@ class SessionReport:
             self.bytes_per_s = bytes_per_s
             self.counts = replace(self.counts, bytes_per_s=bytes_per_s)
 
-    def commit(self, seen: Committed) -> tuple[TokenEvent, list[Send]]:
+    def commit(self, seen: CommitRecord) -> tuple[TokenEvent, list[Send]]:
         """One token is committed: the event for the user, and what the profiler is told."""
         verdict = seen.verdict
-        accepted = {Side.DEVICE: verdict.device_accepted, Side.CLOUD: verdict.cloud_accepted}
-        decode_s = {side: _decode_s(draft) for side, draft in seen.drafts.items()}
+        accepted = {Party.DEVICE: verdict.device_accepted, Party.CLOUD: verdict.cloud_accepted}
+        decode_s = {party: _decode_s(draft) for party, draft in seen.drafts.items()}
         self._count(seen, accepted)
         event = TokenEvent(
             step=verdict.step,
             token=verdict.target,
             text="",
-            device_accepted=accepted[Side.DEVICE],
-            cloud_accepted=accepted[Side.CLOUD],
+            device_accepted=accepted[Party.DEVICE],
+            cloud_accepted=accepted[Party.CLOUD],
             aggregator=seen.decided_by,
             committed_s=seen.committed_s,
-            device_decode_s=decode_s[Side.DEVICE],
-            cloud_decode_s=decode_s[Side.CLOUD],
-            device_arrived_s=seen.arrived_s[Side.DEVICE],
-            cloud_arrived_s=seen.arrived_s[Side.CLOUD],
-            device_acceptance=seen.acceptance[Side.DEVICE],
-            cloud_acceptance=seen.acceptance[Side.CLOUD],
-            device_epoch=verdict.device_epoch - (not accepted[Side.DEVICE]),
-            cloud_epoch=verdict.cloud_epoch - (not accepted[Side.CLOUD]),
+            device_decode_s=decode_s[Party.DEVICE],
+            cloud_decode_s=decode_s[Party.CLOUD],
+            device_arrived_s=seen.arrived_s[Party.DEVICE],
+            cloud_arrived_s=seen.arrived_s[Party.CLOUD],
+            device_acceptance=seen.acceptance[Party.DEVICE],
+            cloud_acceptance=seen.acceptance[Party.CLOUD],
+            device_epoch=verdict.device_epoch - (not accepted[Party.DEVICE]),
+            cloud_epoch=verdict.cloud_epoch - (not accepted[Party.CLOUD]),
             rtt_s=self._last_rtt_s,
             is_alone=seen.is_alone,
         )
         observation = Observation(
             step=verdict.step,
             aggregator=verdict.next_aggregator,
-            device_decode_s=decode_s[Side.DEVICE],
-            cloud_decode_s=decode_s[Side.CLOUD],
-            device_acceptance=seen.acceptance[Side.DEVICE],
-            cloud_acceptance=seen.acceptance[Side.CLOUD],
+            device_decode_s=decode_s[Party.DEVICE],
+            cloud_decode_s=decode_s[Party.CLOUD],
+            device_acceptance=seen.acceptance[Party.DEVICE],
+            cloud_acceptance=seen.acceptance[Party.CLOUD],
             rtt_s=self.rtt_s,
             bytes_per_s=self.bytes_per_s,
         )
@@ -112,16 +114,16 @@ class SessionReport:
         steps, self._unreported = tuple(self._unreported), []
         return [Send("profiler", Observations(session=self.session, steps=steps))]
 
-    def _count(self, seen: Committed, accepted: dict[Side, bool]) -> None:
+    def _count(self, seen: CommitRecord, accepted: dict[Party, bool]) -> None:
         step, counts = seen.verdict.step, self.counts
-        for side in SIDES:
-            if seen.acceptance[side] == seen.acceptance[side]:
-                self._expected[side].append(seen.acceptance[side])
+        for party in PARTIES:
+            if seen.acceptance[party] == seen.acceptance[party]:
+                self._expected[party].append(seen.acceptance[party])
         self.counts = replace(
             counts,
             num_tokens=step + 1,
-            num_device_accepted=counts.num_device_accepted + accepted[Side.DEVICE],
-            num_cloud_accepted=counts.num_cloud_accepted + accepted[Side.CLOUD],
+            num_device_accepted=counts.num_device_accepted + accepted[Party.DEVICE],
+            num_cloud_accepted=counts.num_cloud_accepted + accepted[Party.CLOUD],
             degraded_from=step if seen.is_degraded and counts.degraded_from is None else counts.degraded_from,
             first_token_s=seen.committed_s if step == 0 else counts.first_token_s,
             total_s=seen.committed_s,
@@ -147,7 +149,7 @@ def estimate_event(estimate: Estimate) -> EstimateEvent:
     )
 
 
-def _decode_s(draft: Draft | None) -> float:
+def _decode_s(draft: Proposal | None) -> float:
     return nan if draft is None else draft.decode_us / 1e6
 
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import Any, Generic, TypeVar
 
-from tandem.messages import Begin, End
-from tandem.protocol.early import Early
-from tandem.protocol.sends import Send
+from tandem.protocol.messages import Begin, End
+from tandem.protocol.outbox import Send
+from tandem.protocol.reorder_buffer import Early
 from tandem.protocol.spec import SessionSpec
-from tandem.side import Side
+from tandem.topology import Party
 
 S = TypeVar("S")
 
@@ -23,8 +23,8 @@ class SessionHost(ABC, Generic[S]):
     A `Begin` of a session that is known comes from a draft queue that was started anew: the session goes on.
     """
 
-    def __init__(self, side: Side) -> None:
-        self.side = side
+    def __init__(self, party: Party) -> None:
+        self.party = party
         self.sessions: dict[int, S] = {}
         self._early = Early()
 

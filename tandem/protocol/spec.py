@@ -9,7 +9,7 @@ import json
 from dataclasses import asdict, dataclass, replace
 from typing import Literal
 
-from tandem.side import SIDES, Side
+from tandem.topology import PARTIES, Party
 
 PlacementName = Literal["device", "cloud", "greedy", "mirror", "random"]
 PeerLoss = Literal["continue", "wait", "fail"]
@@ -43,31 +43,33 @@ class SessionSpec:
         float, ...
     ] = ()  # of the offline profile (`profiler.line`); empty: there is none
     cloud_decode_line: tuple[float, ...] = ()
-    alone: Side | None = None  # this side answers by itself and nothing crosses the link; None: both together
+    alone: Party | None = (
+        None  # this side answers by itself and nothing crosses the link; None: both together
+    )
     context_aggregation: bool = False  # a side's documents in one row, joined, not one row each
     given_texts: tuple[str, ...] = ()  # documents that the caller brings; only where one side answers alone
-    keeps_laws: bool = False  # the decoder keeps every step's law, encoded and dense; only alone
+    keeps_distributions: bool = False  # the decoder keeps every step's law, encoded and dense; only alone
     device_filter: str = ""  # metadata that the documents of a side must have: a JSON object; empty: any
     cloud_filter: str = ""
     provisional: bool = False  # the user is told the telling side's drafts before they are committed
 
     @property
-    def first_aggregator(self) -> Side:
+    def first_aggregator(self) -> Party:
         """Who decides step 0. Under `mirror` both do; the device's word counts after a loss. `greedy` and `random`
         begin on the device."""
         if self.alone is not None:
             return self.alone
-        return Side.CLOUD if self.placement == "cloud" else Side.DEVICE
+        return Party.CLOUD if self.placement == "cloud" else Party.DEVICE
 
     @property
-    def sides(self) -> tuple[Side, ...]:
+    def parties(self) -> tuple[Party, ...]:
         """Who takes part."""
-        return SIDES if self.alone is None else (self.alone,)
+        return PARTIES if self.alone is None else (self.alone,)
 
     @property
-    def telling_side(self) -> Side:
+    def home(self) -> Party:
         """Whose draft queue keeps the events for the user: the device's, unless the cloud answers alone."""
-        return self.alone or Side.DEVICE
+        return self.alone or Party.DEVICE
 
     @property
     def estimation_interval(self) -> int:
@@ -75,25 +77,25 @@ class SessionSpec:
         texts that the caller brings are in no index to be scored again."""
         return 0 if self.context_aggregation or self.given_texts else self.weight_interval
 
-    def num_documents(self, side: Side) -> int:
+    def num_documents(self, party: Party) -> int:
         """Documents to retrieve on `side`."""
-        return self.device_documents if side is Side.DEVICE else self.cloud_documents
+        return self.device_documents if party is Party.DEVICE else self.cloud_documents
 
-    def filter(self, side: Side) -> str:
+    def filter(self, party: Party) -> str:
         """Metadata that `side`'s documents must have: a JSON object, or nothing."""
-        return self.device_filter if side is Side.DEVICE else self.cloud_filter
+        return self.device_filter if party is Party.DEVICE else self.cloud_filter
 
-    def as_for(self, side: Side) -> SessionSpec:
+    def as_for(self, party: Party) -> SessionSpec:
         """What `side` may see of it: metadata of private documents stay on the device."""
-        return self if side is Side.DEVICE else replace(self, device_filter="")
+        return self if party is Party.DEVICE else replace(self, device_filter="")
 
-    def decode_line(self, side: Side) -> tuple[float, ...]:
+    def decode_line(self, party: Party) -> tuple[float, ...]:
         """The offline profile of `side`'s decode time."""
-        return self.device_decode_line if side is Side.DEVICE else self.cloud_decode_line
+        return self.device_decode_line if party is Party.DEVICE else self.cloud_decode_line
 
-    def drafts_travel_from(self, side: Side) -> bool:
+    def drafts_travel_from(self, party: Party) -> bool:
         """Whether the peer needs this side's drafts: not where this side alone aggregates for good."""
-        return self.alone is None and self.placement != side.value
+        return self.alone is None and self.placement != party.value
 
     def to_json(self) -> str:
         """For the control plane and for `Begin`."""
@@ -105,5 +107,5 @@ class SessionSpec:
         values = json.loads(text)
         for name in _TUPLES:
             values[name] = tuple(values[name])
-        values["alone"] = None if values["alone"] is None else Side(values["alone"])
+        values["alone"] = None if values["alone"] is None else Party(values["alone"])
         return cls(**values)

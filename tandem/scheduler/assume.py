@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from math import isfinite
 
-from tandem.messages import Profile
+from tandem.protocol.messages import Profile
 from tandem.scheduler.greedy import Situation
-from tandem.side import SIDES, Side
+from tandem.topology import PARTIES, Party
 
 MAX_S = 60.0
 """Longest decode time or round trip that is believed: a longer one is a lost peer, and handled as such."""
@@ -22,34 +22,36 @@ def situation(profile: Profile) -> tuple[Situation, tuple[str, ...]]:
     notes = list(profile.notes)
     decode_s = _decode_s(profile, notes)
     acceptance = {
-        Side.DEVICE: _acceptance(Side.DEVICE, profile.device_acceptance, notes),
-        Side.CLOUD: _acceptance(Side.CLOUD, profile.cloud_acceptance, notes),
+        Party.DEVICE: _acceptance(Party.DEVICE, profile.device_acceptance, notes),
+        Party.CLOUD: _acceptance(Party.CLOUD, profile.cloud_acceptance, notes),
     }
     rtt_s = _rtt_s(profile.rtt_s, notes)
     return Situation(decode_s=decode_s, acceptance=acceptance, rtt_s=rtt_s), tuple(notes)
 
 
-def _decode_s(profile: Profile, notes: list[str]) -> dict[Side, float]:
+def _decode_s(profile: Profile, notes: list[str]) -> dict[Party, float]:
     """A side without a measurement is taken to be as fast as the other."""
-    measured = {Side.DEVICE: profile.device_decode_s, Side.CLOUD: profile.cloud_decode_s}
-    found: dict[Side, float] = {}
-    for side in SIDES:
-        value, other = measured[side], measured[side.other]
+    measured = {Party.DEVICE: profile.device_decode_s, Party.CLOUD: profile.cloud_decode_s}
+    found: dict[Party, float] = {}
+    for party in PARTIES:
+        value, other = measured[party], measured[party.other]
         if isfinite(value) and 0 < value <= MAX_S:
-            found[side] = value
+            found[party] = value
         elif isfinite(other) and 0 < other <= MAX_S:
-            found[side] = other
-            notes.append(f"The decode time of the {side} is {value:g} s; the other side's was assumed.")
+            found[party] = other
+            notes.append(f"The decode time of the {party} is {value:g} s; the other side's was assumed.")
         else:
-            found[side] = UNKNOWN_DECODE_S
-            notes.append(f"The decode time of the {side} is {value:g} s; {UNKNOWN_DECODE_S:g} s was assumed.")
+            found[party] = UNKNOWN_DECODE_S
+            notes.append(
+                f"The decode time of the {party} is {value:g} s; {UNKNOWN_DECODE_S:g} s was assumed."
+            )
     return found
 
 
-def _acceptance(side: Side, value: float, notes: list[str]) -> float:
+def _acceptance(party: Party, value: float, notes: list[str]) -> float:
     if isfinite(value):
         return min(1.0, max(0.0, value))
-    notes.append(f"The acceptance rate of the {side} is {value:g}; {UNKNOWN_ACCEPTANCE:g} was assumed.")
+    notes.append(f"The acceptance rate of the {party} is {value:g}; {UNKNOWN_ACCEPTANCE:g} was assumed.")
     return UNKNOWN_ACCEPTANCE
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tandem.side import Side
+from tandem.topology import Party
 
 HORIZON = 3
 """Tokens of Eq. (8)'s gain that a switch is weighed with: few, since a switch is taken back at the next rejection."""
@@ -54,14 +54,14 @@ def speedup(c_l: float, c_r: float, alpha_r: float, rtt_s: float) -> float:
 class Situation:
     """What Eq. (6) to (8) take in; every value finite. Times in seconds, acceptance rates in [0, 1]."""
 
-    decode_s: dict[Side, float]
-    acceptance: dict[Side, float]
+    decode_s: dict[Party, float]
+    acceptance: dict[Party, float]
     rtt_s: float
 
     @property
     def delta_z_s(self) -> float:
         """Z with the aggregator on the device minus Z with it on the cloud; Eq. (8). Above 0: the cloud is better."""
-        device, cloud = Side.DEVICE, Side.CLOUD
+        device, cloud = Party.DEVICE, Party.CLOUD
         return delta_z(
             self.decode_s[device],
             self.decode_s[cloud],
@@ -70,13 +70,13 @@ class Situation:
             self.rtt_s,
         )
 
-    def token_s(self, aggregator: Side) -> float:
+    def token_s(self, aggregator: Party) -> float:
         """Expected time per token with `aggregator` aggregating, in seconds; Eq. (7)."""
         other = aggregator.other
         return token_s(self.decode_s[aggregator], self.decode_s[other], self.acceptance[other], self.rtt_s)
 
 
-def switch_s(situation: Situation, aggregator: Side) -> float:
+def switch_s(situation: Situation, aggregator: Party) -> float:
     """What it costs, in seconds, to move the aggregator where a remote draft was just rejected; below 0: it saves.
 
     NOT in the paper. The verdict goes to the remote side in any case, and that side needs it to draft on. If it
@@ -91,11 +91,11 @@ def switch_s(situation: Situation, aggregator: Side) -> float:
     return situation.rtt_s / 2 - max(0.0, stall_s - ahead_s)
 
 
-def choose(situation: Situation, aggregator: Side, *, horizon: int = HORIZON) -> Side:
+def choose(situation: Situation, aggregator: Party, *, horizon: int = HORIZON) -> Party:
     """Who shall aggregate once a remote draft is rejected; Eq. (6), with the switch itself weighed in.
 
     NOT in the paper: it switches as soon as the sign of Eq. (8) changes, after any step. While remote drafts are
     accepted nothing is gained by a switch; where one is rejected the switch saves half a round trip (`switch_s`).
     """
-    gain_s = situation.delta_z_s if aggregator is Side.DEVICE else -situation.delta_z_s
+    gain_s = situation.delta_z_s if aggregator is Party.DEVICE else -situation.delta_z_s
     return aggregator.other if gain_s * horizon > switch_s(situation, aggregator) else aggregator

@@ -7,20 +7,20 @@ nothing of drafts or frames.
 
 from __future__ import annotations
 
-from tandem.messages import Estimate, Placement, Profile
-from tandem.protocol.sends import Send
+from tandem.protocol.messages import Estimate, Placement, Profile
+from tandem.protocol.outbox import Send
 from tandem.protocol.spec import SessionSpec
 from tandem.scheduler.assume import situation
 from tandem.scheduler.greedy import choose
-from tandem.side import Side
+from tandem.topology import Party
 
 
 class SchedulerSession:
     """Decides the placement of one query."""
 
-    def __init__(self, spec: SessionSpec, side: Side) -> None:
+    def __init__(self, spec: SessionSpec, party: Party) -> None:
         self.spec = spec
-        self.side = side
+        self.party = party
 
     def observe(self, profile: Profile) -> list[Send]:
         """Take new estimates in: an Estimate for whoever watches and, under greedy, a Placement for the aggregator.
@@ -39,6 +39,6 @@ class SchedulerSession:
         )
         sends = [Send("draft_queue", estimate)]
         if is_greedy:
-            advised = choose(now, self.side)
+            advised = choose(now, self.party)
             sends.append(Send("aggregator", Placement(session=self.spec.session, aggregator=advised)))
         return sends

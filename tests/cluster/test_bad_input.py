@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from tandem import Config, Tandem
+from tandem.corpora import WEIGHTS
 from tandem.errors import TandemError
-from tandem.reader import WEIGHTS
 
 from .conftest import alive, descendants
 

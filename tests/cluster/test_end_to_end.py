@@ -11,10 +11,10 @@ import ray
 
 from tandem import Tandem
 from tandem.actors import launch
-from tandem.corpora.bundle import read_questions
 from tandem.errors import ConfigError, QueryError, TandemError
 from tandem.events import DoneEvent, SourcesEvent, TokenEvent
-from tandem.side import Side
+from tandem.lab.training.bundle import read_questions
+from tandem.topology import Party
 
 QUESTION = "Which game should Mira try?"
 ANSWER = read_questions()[0].answer
@@ -26,11 +26,11 @@ def test_two_ray_nodes_one_for_each_role(rag: Tandem) -> None:
     assert (len(nodes), roles) == (2, ["tandem_cloud", "tandem_device"])
 
 
-def test_every_actor_runs_on_the_node_of_its_side(rag: Tandem) -> None:
+def test_every_actor_runs_on_the_node_of_its_party(rag: Tandem) -> None:
     status = rag.status()
     assert sorted(actor["name"] for actor in status["actors"]) == sorted(
-        f"{side}/{role}"
-        for side in ("cloud", "device")
+        f"{party}/{role}"
+        for party in ("cloud", "device")
         for role in ("retriever", "decoder", "draft_queue", "aggregator", "profiler", "scheduler")
     )
     assert len({actor["pid"] for actor in status["actors"]}) == 12
@@ -42,14 +42,14 @@ def test_only_models_and_embedders_import_torch(rag: Tandem) -> None:
     assert {role for role, does in imports.items() if does} == {"decoder", "retriever"}
 
 
-def test_filters_of_both_sides(rag: Tandem) -> None:
+def test_filters_of_both_parties(rag: Tandem) -> None:
     """They hold for each side apart; without documents a side still answers, and says why it has none."""
     only = "note-01-mira-games.md"
     events = list(rag.stream(QUESTION, device_filter={"source": only}, cloud_filter={"source": "moon.md"}))
-    found = {event.side: event for event in events if isinstance(event, SourcesEvent)}
-    assert {source.title for source in found[Side.DEVICE].sources} == {only}
-    assert found[Side.CLOUD].sources == ()
-    assert "no document that its filter lets through" in found[Side.CLOUD].notes[0]
+    found = {event.party: event for event in events if isinstance(event, SourcesEvent)}
+    assert {source.title for source in found[Party.DEVICE].sources} == {only}
+    assert found[Party.CLOUD].sources == ()
+    assert "no document that its filter lets through" in found[Party.CLOUD].notes[0]
     assert isinstance(events[-1], DoneEvent)
     assert events[-1].reason in ("eos", "length")
     with pytest.raises(QueryError, match=r"^A filter must name metadata .* 'colour' is none of .*source"):
@@ -71,8 +71,8 @@ def test_the_answer_needs_both_corpora_and_names_sources_of_both(rag: Tandem) ->
     answer = rag.query(QUESTION, seed=7)
     assert answer.text == ANSWER
     assert answer.reason == "eos"
-    device = [source for source in answer.sources if source.side is Side.DEVICE]
-    cloud = [source for source in answer.sources if source.side is Side.CLOUD]
+    device = [source for source in answer.sources if source.party is Party.DEVICE]
+    cloud = [source for source in answer.sources if source.party is Party.CLOUD]
     assert len(device) == 4
     assert len(cloud) == 16
     assert "note-01-mira-games.md" in {source.title for source in device}
@@ -83,7 +83,7 @@ def test_stream_yields_typed_events_in_order(rag: Tandem) -> None:
     events = list(rag.stream(QUESTION, seed=7))
     tokens = [event for event in events if isinstance(event, TokenEvent)]
     assert [event.step for event in tokens] == list(range(len(tokens)))
-    assert {event.side for event in events if isinstance(event, SourcesEvent)} == {Side.DEVICE, Side.CLOUD}
+    assert {event.party for event in events if isinstance(event, SourcesEvent)} == {Party.DEVICE, Party.CLOUD}
     assert isinstance(events[-1], DoneEvent)
     assert "".join(event.text for event in tokens).strip() == ANSWER
     times = [event.committed_s for event in tokens]
@@ -113,7 +113,7 @@ def test_several_queries_at_once(rag: Tandem) -> None:
 
 
 @pytest.mark.parametrize("options", [{"stop": (" likes",)}, {"max_new_tokens": 3}, {"max_new_tokens": 1}])
-def test_stop_strings_and_length_end_both_sides(rag: Tandem, options: dict[str, object]) -> None:
+def test_stop_strings_and_length_end_both_parties(rag: Tandem, options: dict[str, object]) -> None:
     answer = rag.query(QUESTION, seed=7, **options)
     if "stop" in options:
         assert (answer.text, answer.reason) == ("Mira", "stop")
@@ -121,7 +121,7 @@ def test_stop_strings_and_length_end_both_sides(rag: Tandem, options: dict[str, 
         assert (len(answer.tokens), answer.reason) == (options["max_new_tokens"], "length")
 
 
-def test_leaving_a_stream_early_cancels_both_sides(rag: Tandem) -> None:
+def test_leaving_a_stream_early_cancels_both_parties(rag: Tandem) -> None:
     for event in rag.stream(QUESTION, max_new_tokens=200, temperature=1.0, seed=1):
         if isinstance(event, TokenEvent) and event.step == 2:
             break  # the autouse fixture sees that nothing is left
@@ -158,7 +158,7 @@ def test_an_empty_question(rag: Tandem) -> None:
 
 
 def test_a_malformed_frame_does_not_kill_the_actor(rag: Tandem) -> None:
-    queue = rag._sides[Side.DEVICE]["draft_queue"]
+    queue = rag._parties[Party.DEVICE]["draft_queue"]
     ray.get(queue.deliver.remote("nobody", [b"\xff\x00garbage", b""]))
     assert rag.query(QUESTION, seed=7).text == ANSWER
     malformed = {actor["name"]: actor["num_malformed"] for actor in rag.status()["actors"]}
@@ -189,6 +189,6 @@ def test_launch_refuses_a_process_that_is_connected(rag: Tandem) -> None:
         Tandem.launch()
 
 
-def test_a_second_side_in_the_same_role(rag: Tandem) -> None:
+def test_a_second_party_in_the_same_role(rag: Tandem) -> None:
     with pytest.raises(TandemError, match=r"^A cluster has one device side"):
-        launch.start_side(Side.DEVICE, rag.config)
+        launch.start_party(Party.DEVICE, rag.config)

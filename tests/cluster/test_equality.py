@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 
 from tandem import Tandem
-from tandem.corpora.bundle import read_questions
+from tandem.lab.training.bundle import read_questions
 
 NUM_PAIRS = 50
 PLACEMENTS = ("device", "cloud", "mirror", "greedy", "random")

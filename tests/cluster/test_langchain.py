@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tandem.events import Answer
-from tandem.side import Side
+from tandem.topology import Party
 
 from .conftest import launch
 
@@ -36,7 +36,7 @@ def store():
 """
 
 
-def test_a_vector_store_answers_for_its_side(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_vector_store_answers_for_its_party(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "shelf.py").write_text(MODULE)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=":")
 
@@ -46,6 +46,6 @@ def test_a_vector_store_answers_for_its_side(tmp_path: Path, monkeypatch: pytest
 
     answer = asyncio.run(ask())
     assert answer.text
-    device = {source.title: source for source in answer.sources if source.side is Side.DEVICE}
+    device = {source.title: source for source in answer.sources if source.party is Party.DEVICE}
     assert set(device) == {"shelf/mira.txt", "shelf/tom.txt"}
     assert all(len(source.id) == 20 for source in device.values())

@@ -14,21 +14,21 @@ import pytest
 from scipy.stats import chi2
 
 from tandem import Tandem
-from tandem.aggregation.codec import make_codec
-from tandem.aggregation.law import Law
-from tandem.aggregation.mixture import shares, target_law
+from tandem.aggregation.distributions import Distribution
+from tandem.aggregation.document_weights import log_weight
+from tandem.aggregation.mixture import shares, target_distribution
+from tandem.codecs.top_p import make_codec
 from tandem.config import Config
+from tandem.corpora import WEIGHTS
 from tandem.corpora.indexes import open_index
-from tandem.evaluation.local import LocalSide
-from tandem.generation.engine import Engine
-from tandem.generation.weights import log_weight
-from tandem.messages import Search
+from tandem.engine.engine import Engine
+from tandem.lab.quality.local import LocalParty
 from tandem.protocol.drafting import Forward, Prefill
-from tandem.reader import WEIGHTS
+from tandem.protocol.messages import RetrieveRequest
+from tandem.protocol.wire import to_float32
 from tandem.retrieval.embedding import Embedder
 from tandem.retrieval.retriever import Retriever
-from tandem.side import SIDES, Side
-from tandem.wire import to_float32
+from tandem.topology import PARTIES, Party
 
 QUESTION = "Which game should Mira try?"
 TEMPERATURE = 2.5  # flat enough for many different first tokens
@@ -36,34 +36,36 @@ NUM_DRAWS = 240
 FALSE_ALARM = 1e-9
 
 
-def first_laws(config: Config) -> tuple[Law, Law]:
+def first_laws(config: Config) -> tuple[Distribution, Distribution]:
     """The target law of the first token, and the device's own."""
     engine = Engine.load(str(WEIGHTS), num_threads=1)
     embedder = Embedder.load("offline", num_threads=1)
     codec = make_codec(config.codec.name, p=config.codec.p)
-    laws, log_weights = {}, {}
-    for side in SIDES:
-        retriever = Retriever(open_index(side, config, embedder), embedder)
-        reader = LocalSide(engine, retriever, codec, TEMPERATURE, f"law/{side}")
+    distributions, log_weights = {}, {}
+    for party in PARTIES:
+        retriever = Retriever(open_index(party, config, embedder), embedder)
+        reader = LocalParty(engine, retriever, codec, TEMPERATURE, f"law/{party}")
         found = reader.retrieve(
-            Search(session=1, query=QUESTION, num_documents=config.side(side).num_documents)
+            RetrieveRequest(session=1, query=QUESTION, num_documents=config.party(party).num_documents)
         )
         reader.prefill(Prefill(1, QUESTION, found.texts, 8))  # type: ignore[union-attr]
         weights = tuple(config.weights.scale * score for score in found.scores)  # type: ignore[union-attr]
-        laws[side] = codec.decode(reader.law(Forward(1, 0, b"", (), weights)))
-        log_weights[side] = to_float32(log_weight(weights))
+        distributions[party] = codec.decode(reader.distribution(Forward(1, 0, b"", (), weights)))
+        log_weights[party] = to_float32(log_weight(weights))
         reader.close()
-    eta_device, _ = shares(log_weights[Side.DEVICE], log_weights[Side.CLOUD])
-    return target_law(laws[Side.DEVICE], laws[Side.CLOUD], eta_device), laws[Side.DEVICE]
+    eta_device, _ = shares(log_weights[Party.DEVICE], log_weights[Party.CLOUD])
+    return target_distribution(
+        distributions[Party.DEVICE], distributions[Party.CLOUD], eta_device
+    ), distributions[Party.DEVICE]
 
 
-def p_value(counts: Counter[int], law: Law, num_bins: int = 8) -> float:
-    """Chi-square of `counts` against `law`, whose tokens are put into bins of like probability."""
-    order = np.argsort(-law.probabilities, kind="stable")
-    mass = np.cumsum(law.probabilities[order])
+def p_value(counts: Counter[int], distribution: Distribution, num_bins: int = 8) -> float:
+    """Chi-square of `counts` against `distribution`, whose tokens are put into bins of like probability."""
+    order = np.argsort(-distribution.probabilities, kind="stable")
+    mass = np.cumsum(distribution.probabilities[order])
     bins = np.minimum((mass * num_bins).astype(int), num_bins - 1)
-    bin_of = dict(zip(law.ids[order].tolist(), bins.tolist(), strict=True))
-    expected = np.bincount(bins, law.probabilities[order], num_bins)
+    bin_of = dict(zip(distribution.ids[order].tolist(), bins.tolist(), strict=True))
+    expected = np.bincount(bins, distribution.probabilities[order], num_bins)
     observed = np.zeros(num_bins)
     for token, count in counts.items():
         if token not in bin_of:
@@ -75,14 +77,16 @@ def p_value(counts: Counter[int], law: Law, num_bins: int = 8) -> float:
 
 
 @pytest.fixture(scope="module")
-def laws() -> tuple[Law, Law]:
+def distributions() -> tuple[Distribution, Distribution]:
     """Computed once."""
     return first_laws(Config())
 
 
 @pytest.mark.parametrize("draft_rule", ["coupled", "algorithm1"])
-def test_first_token_follows_the_target_law(rag: Tandem, laws: tuple[Law, Law], draft_rule: str) -> None:
-    target, device = laws
+def test_first_token_follows_the_target_law(
+    rag: Tandem, distributions: tuple[Distribution, Distribution], draft_rule: str
+) -> None:
+    target, device = distributions
     assert len(target.ids) > 20, "the test needs a law with many tokens"
     draws = [
         rag.query(

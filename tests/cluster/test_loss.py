@@ -8,7 +8,7 @@ import ray
 from tandem import Tandem
 from tandem.errors import QueryError
 from tandem.events import DoneEvent, PeerEvent, SourcesEvent, TokenEvent
-from tandem.side import Side
+from tandem.topology import Party
 
 QUESTION = "Which game should Mira try?"
 OPTIONS = {"seed": 4, "temperature": 1.0, "max_new_tokens": 24}
@@ -34,7 +34,7 @@ def events(rag: Tandem, undisturbed: tuple[int, ...]) -> list[object]:
     for event in rag.stream(QUESTION, **OPTIONS):
         seen.append(event)
         if isinstance(event, TokenEvent) and event.step == KILLED_AT:
-            ray.kill(rag._sides[Side.CLOUD]["draft_queue"])
+            ray.kill(rag._parties[Party.CLOUD]["draft_queue"])
     return seen
 
 
@@ -60,14 +60,14 @@ def test_committed_tokens_are_neither_lost_nor_repeated(
 
 def test_the_next_query_is_answered_by_the_device_alone(rag: Tandem, events: list[object]) -> None:
     later = list(rag.stream(QUESTION, seed=1))
-    assert {event.side for event in later if isinstance(event, SourcesEvent)} == {Side.DEVICE}
+    assert {event.party for event in later if isinstance(event, SourcesEvent)} == {Party.DEVICE}
     assert isinstance(later[-1], DoneEvent)
     assert later[-1].statistics.degraded_from == 0
     assert all(event.is_alone for event in later if isinstance(event, TokenEvent))
 
 
 def test_a_dead_decoder_of_the_device_is_one_sentence(rag: Tandem, events: list[object]) -> None:
-    ray.kill(rag._sides[Side.DEVICE]["decoder"])
+    ray.kill(rag._parties[Party.DEVICE]["decoder"])
     with pytest.raises(QueryError, match=r"^The decoder of the device must be running but stopped"):
         rag.query(QUESTION, timeout_s=20.0)
     with pytest.raises(QueryError, match=r"^The decoder of the device must be running but stopped"):

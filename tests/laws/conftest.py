@@ -20,9 +20,9 @@ settings.load_profile("tandem")
 FALSE_ALARM = 1e-9
 
 
-def _chi_square(counts: np.ndarray, law: np.ndarray) -> None:
+def _chi_square(counts: np.ndarray, distribution: np.ndarray) -> None:
     """Fails if counts are too far from n * law: chi-square at 1e-9, cells expected below 10 pooled."""
-    expected = law.ravel() * counts.sum()
+    expected = distribution.ravel() * counts.sum()
     observed = counts.ravel()
     assert observed[expected == 0].sum() == 0, "a token outside the law's support"
     small = expected < 10

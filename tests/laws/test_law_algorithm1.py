@@ -12,17 +12,18 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import pytest
 
-from tandem.aggregation import rules, speculative
+from tandem.aggregation import rejection as speculative
+from tandem.aggregation import rules
 from tandem.aggregation.acceptance import speculative_acceptance
-from tandem.aggregation.codec import TopP
-from tandem.aggregation.law import Law
-from tandem.aggregation.mixture import target_law
+from tandem.aggregation.distributions import Distribution
+from tandem.aggregation.mixture import target_distribution
 from tandem.aggregation.randomness import Purpose
-from tandem.side import Side
+from tandem.codecs.top_p import TopP
+from tandem.topology import Party
 
 VOCAB = 7
 ETAS = (0.0, 0.2, 0.5, 0.9, 1.0)
-DraftLaw = Callable[[np.ndarray, Law], Law]
+DraftLaw = Callable[[np.ndarray, Distribution], Distribution]
 
 
 def pairs() -> Iterator[tuple[np.ndarray, np.ndarray]]:
@@ -36,11 +37,17 @@ def pairs() -> Iterator[tuple[np.ndarray, np.ndarray]]:
     yield np.array([0.4, 0.4, 0.1, 0.1, 0, 0, 0]), np.array([0.1, 0.1, 0.4, 0.4, 0, 0, 0])
 
 
-def drafted_from_the_sent_law(dense: np.ndarray, decoded: Law) -> Law:
+def drafted_from_the_sent_law(dense: np.ndarray, decoded: Distribution) -> Distribution:
     return decoded
 
 
-def committed(device: Law, cloud: Law, draft_device: Law, draft_cloud: Law, eta: float) -> np.ndarray:
+def committed(
+    device: Distribution,
+    cloud: Distribution,
+    draft_device: Distribution,
+    draft_cloud: Distribution,
+    eta: float,
+) -> np.ndarray:
     """Exact law of the committed token, [VOCAB]."""
     total = np.zeros(VOCAB)
     for (a, q_a), (b, q_b) in itertools.product(
@@ -55,10 +62,14 @@ def check_committed_is_the_mixture(draft_law: DraftLaw = drafted_from_the_sent_l
     for (dense_device, dense_cloud), eta, p in itertools.product(pairs(), ETAS, (0.8, 1.0)):
         codec = TopP(p)
         device, cloud = (codec.decode(codec.encode(dense)) for dense in (dense_device, dense_cloud))
-        law = committed(device, cloud, draft_law(dense_device, device), draft_law(dense_cloud, cloud), eta)
+        distribution = committed(
+            device, cloud, draft_law(dense_device, device), draft_law(dense_cloud, cloud), eta
+        )
         mixture = eta * device.dense(VOCAB) + (1 - eta) * cloud.dense(VOCAB)
-        np.testing.assert_allclose(law, mixture, rtol=0, atol=1e-12)
-        np.testing.assert_allclose(target_law(device, cloud, eta).dense(VOCAB), mixture, rtol=0, atol=1e-15)
+        np.testing.assert_allclose(distribution, mixture, rtol=0, atol=1e-12)
+        np.testing.assert_allclose(
+            target_distribution(device, cloud, eta).dense(VOCAB), mixture, rtol=0, atol=1e-15
+        )
 
 
 def test_a2_committed_law_is_the_mixture() -> None:
@@ -68,26 +79,26 @@ def test_a2_committed_law_is_the_mixture() -> None:
 def test_a2_mutant_truncated_after_sampling() -> None:
     """Section 12: a draft outside the sent support has q = 0 and is always accepted."""
     with pytest.raises(AssertionError):
-        check_committed_is_the_mixture(draft_law=lambda dense, decoded: Law.from_dense(dense))
+        check_committed_is_the_mixture(draft_law=lambda dense, decoded: Distribution.from_dense(dense))
 
 
-def keep_without_share(token: int, own: Law, other: Law, other_share: float) -> float:
+def keep_without_share(token: int, own: Distribution, other: Distribution, other_share: float) -> float:
     return speculative_keep(token, own, other, 1.0)
 
 
-def keep_with_own_share(token: int, own: Law, other: Law, other_share: float) -> float:
+def keep_with_own_share(token: int, own: Distribution, other: Distribution, other_share: float) -> float:
     return speculative_keep(token, own, other, 1.0 - other_share)
 
 
-def keep_upside_down(token: int, own: Law, other: Law, other_share: float) -> float:
+def keep_upside_down(token: int, own: Distribution, other: Distribution, other_share: float) -> float:
     return speculative_keep(token, other, own, other_share)
 
 
-def residual_swapped(own: Law, other: Law) -> Law | None:
+def residual_swapped(own: Distribution, other: Distribution) -> Distribution | None:
     return speculative_residual(other, own)
 
 
-def residual_is_the_other_law(own: Law, other: Law) -> Law | None:
+def residual_is_the_other_law(own: Distribution, other: Distribution) -> Distribution | None:
     return other
 
 
@@ -108,13 +119,13 @@ def test_a2_mutants(name: str, mutant: object, monkeypatch: pytest.MonkeyPatch) 
         check_committed_is_the_mixture()
 
 
-def check_eq5_is_the_exact_acceptance(formula: Callable[[Law, Law, float], float]) -> None:
+def check_eq5_is_the_exact_acceptance(formula: Callable[[Distribution, Distribution, float], float]) -> None:
     for (dense_device, dense_cloud), eta in itertools.product(pairs(), ETAS):
-        device, cloud = Law.from_dense(dense_device), Law.from_dense(dense_cloud)
+        device, cloud = Distribution.from_dense(dense_device), Distribution.from_dense(dense_cloud)
         exact = 0.0
         for a, b in itertools.product(device.ids.tolist(), cloud.ids.tolist()):
-            law = speculative.target_given_drafts(a, b, device, cloud, eta)
-            exact += device.probability(a) * cloud.probability(b) * law.probability(a)
+            distribution = speculative.target_given_drafts(a, b, device, cloud, eta)
+            exact += device.probability(a) * cloud.probability(b) * distribution.probability(a)
         assert formula(device, cloud, eta) == pytest.approx(exact, abs=1e-12)
 
 
@@ -122,7 +133,7 @@ def test_eq5_is_the_exact_acceptance() -> None:
     check_eq5_is_the_exact_acceptance(speculative_acceptance)
 
 
-def test_eq5_mutant_share_of_the_wrong_side() -> None:
+def test_eq5_mutant_share_of_the_wrong_party() -> None:
     with pytest.raises(AssertionError):
         check_eq5_is_the_exact_acceptance(
             lambda own, other, share: speculative_acceptance(own, other, 1 - share)
@@ -134,17 +145,21 @@ def test_eq5_mutant_one_result_always_chosen(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(
         speculative,
         "target_given_drafts",
-        lambda a, b, device, cloud, eta: speculative.result_law(a, device, cloud, 1 - eta),
+        lambda a, b, device, cloud, eta: speculative.result_distribution(a, device, cloud, 1 - eta),
     )
     check_committed_is_the_mixture()
     with pytest.raises(AssertionError):
         check_eq5_is_the_exact_acceptance(speculative_acceptance)
 
 
-def quantiles(law: Law) -> list[tuple[float, float]]:
+def quantiles(distribution: Distribution) -> list[tuple[float, float]]:
     """One uniform number inside each token's stretch of the unit interval, with its length."""
-    ends = np.cumsum(law.probabilities)
-    return [(float(end - q / 2), float(q)) for end, q in zip(ends, law.probabilities, strict=True) if q > 0]
+    ends = np.cumsum(distribution.probabilities)
+    return [
+        (float(end - q / 2), float(q))
+        for end, q in zip(ends, distribution.probabilities, strict=True)
+        if q > 0
+    ]
 
 
 def test_a2_verify_commits_the_mixture(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -153,12 +168,12 @@ def test_a2_verify_commits_the_mixture(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rules, "uniform", lambda seed, purpose, step: script[purpose])
     rule, eta = rules.Algorithm1(), 0.3
     for dense_device, dense_cloud in pairs():
-        device, cloud = Law.from_dense(dense_device), Law.from_dense(dense_cloud)
+        device, cloud = Distribution.from_dense(dense_device), Distribution.from_dense(dense_cloud)
         total = np.zeros(VOCAB)
         for (u, q_a), (v, q_b) in itertools.product(quantiles(device), quantiles(cloud)):
             script[Purpose.DRAFT_DEVICE], script[Purpose.DRAFT_CLOUD] = u, v
-            a = rule.draft(device, seed=0, step=0, side=Side.DEVICE)
-            b = rule.draft(cloud, seed=0, step=0, side=Side.CLOUD)
+            a = rule.draft(device, seed=0, step=0, party=Party.DEVICE)
+            b = rule.draft(cloud, seed=0, step=0, party=Party.CLOUD)
             decision_law = speculative.target_given_drafts(a, b, device, cloud, eta)
             for w, mass in quantiles(decision_law):
                 script[Purpose.DECISION] = w

@@ -11,19 +11,19 @@ import lz4.block
 import numpy as np
 import pytest
 
-from tandem.aggregation import codec as module
-from tandem.aggregation import varints
-from tandem.aggregation.codec import Codec, TopP
-from tandem.aggregation.nucleus import nucleus
+from tandem.codecs import top_p as module
+from tandem.codecs import varints
+from tandem.codecs.nucleus import nucleus
+from tandem.codecs.top_p import Codec, TopP
 
 
 def check_the_crossing_token_stays(codec: Codec) -> None:
     dense = np.array([0.5, 0.31, 0.1, 0.09])
-    law = codec.decode(codec.encode(dense)).dense(4)
-    np.testing.assert_allclose(law, [0.5 / 0.81, 0.31 / 0.81, 0.0, 0.0], atol=2**-16)
+    distribution = codec.decode(codec.encode(dense)).dense(4)
+    np.testing.assert_allclose(distribution, [0.5 / 0.81, 0.31 / 0.81, 0.0, 0.0], atol=2**-16)
     crossing = np.array([0.5, 0.2, 0.2, 0.1])  # 0.7 is not yet 0.8
-    law = codec.decode(codec.encode(crossing)).dense(4)
-    np.testing.assert_allclose(law, [5 / 9, 2 / 9, 2 / 9, 0.0], atol=2**-16)
+    distribution = codec.decode(codec.encode(crossing)).dense(4)
+    np.testing.assert_allclose(distribution, [5 / 9, 2 / 9, 2 / 9, 0.0], atol=2**-16)
 
 
 def check_ids_arrive(codec: Codec) -> None:
@@ -40,8 +40,12 @@ def check_lz4_never_lengthens(codec: Codec) -> None:
         dense = np.zeros(50_272)
         dense[rng.choice(dense.size, num_tokens, replace=False)] = rng.dirichlet(np.ones(num_tokens))
         payload = codec.encode(dense)
-        law = codec.decode(payload)
-        plain_bytes = 1 + len(varints.encode_number(len(law)) + varints.encode_ids(law.ids)) + 2 * len(law)
+        distribution = codec.decode(payload)
+        plain_bytes = (
+            1
+            + len(varints.encode_number(len(distribution)) + varints.encode_ids(distribution.ids))
+            + 2 * len(distribution)
+        )
         assert len(payload) <= plain_bytes
 
 
@@ -49,9 +53,9 @@ def check_bytes_are_the_law(codec: Codec) -> None:
     """Quantise, then sample: whatever decoding yields is the law, so encoding it again loses nothing more."""
     rng = np.random.default_rng(8)
     for _ in range(20):
-        law = codec.decode(codec.encode(rng.dirichlet(np.full(300, 0.1))))
+        distribution = codec.decode(codec.encode(rng.dirichlet(np.full(300, 0.1))))
         again = TopP(1.0)
-        assert again.decode(again.encode(law.dense(300))) == law
+        assert again.decode(again.encode(distribution.dense(300))) == distribution
 
 
 CHECKS = [

@@ -11,11 +11,12 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from tandem.aggregation import coupled, rules
+from tandem.aggregation import coupling as coupled
+from tandem.aggregation import rules
 from tandem.aggregation.acceptance import coupled_acceptance
-from tandem.aggregation.codec import TopP
-from tandem.aggregation.law import Law
-from tandem.aggregation.mixture import target_law
+from tandem.aggregation.distributions import Distribution
+from tandem.aggregation.mixture import target_distribution
+from tandem.codecs.top_p import TopP
 
 NODES, NODE_WEIGHTS = np.polynomial.laguerre.laggauss(40)
 LOW, HIGH = np.array([0.25, 0.0, 0.75]), np.array([0.6, 0.0, 0.4])  # two tokens, 0 and 2
@@ -43,7 +44,7 @@ def check_marginals() -> None:
         for module in (rules, coupled):  # whatever is imported there reads the scripted clocks
             patch.setattr(module, "noise", lambda seed, step, ids: clocks)
 
-        def wins(read: Callable[[rules.Decision], int]) -> Wins:
+        def wins(read: Callable[[rules.Verification], int]) -> Wins:
             def answer(first: float, second: float) -> bool:
                 clocks[:] = first, second
                 return read(rule.verify(device, cloud, eta_device=eta, seed=0, step=0)) == 0
@@ -60,20 +61,22 @@ def test_coupled_marginals_are_the_laws() -> None:
     check_marginals()
 
 
-RACE_MUTANTS: dict[str, Callable[[Law, np.ndarray], int]] = {
-    "adds the noise to q instead of log q": lambda law, clocks: int(
-        law.ids[np.argmax(law.probabilities - np.log(clocks))]
+RACE_MUTANTS: dict[str, Callable[[Distribution, np.ndarray], int]] = {
+    "adds the noise to q instead of log q": lambda distribution, clocks: int(
+        distribution.ids[np.argmax(distribution.probabilities - np.log(clocks))]
     ),
-    "races uniform numbers": lambda law, clocks: int(
-        law.ids[np.argmax(law.probabilities / -np.expm1(-clocks))]
+    "races uniform numbers": lambda distribution, clocks: int(
+        distribution.ids[np.argmax(distribution.probabilities / -np.expm1(-clocks))]
     ),
-    "multiplies": lambda law, clocks: int(law.ids[np.argmax(law.probabilities * clocks)]),
+    "multiplies": lambda distribution, clocks: int(
+        distribution.ids[np.argmax(distribution.probabilities * clocks)]
+    ),
 }
 
 
 @pytest.mark.parametrize("mutant", RACE_MUTANTS.values(), ids=RACE_MUTANTS.keys())
 def test_coupled_marginals_mutants(
-    mutant: Callable[[Law, np.ndarray], int], monkeypatch: pytest.MonkeyPatch
+    mutant: Callable[[Distribution, np.ndarray], int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(rules, "race", mutant)
     with pytest.raises(AssertionError):
@@ -82,11 +85,11 @@ def test_coupled_marginals_mutants(
 
 def test_coupled_acceptance_is_exact_for_two_tokens() -> None:
     """Draft and target agree where both or neither pick token 0; the smaller of two thresholds decides."""
-    device, cloud = Law.from_dense(LOW), Law.from_dense(HIGH)
-    target = target_law(device, cloud, 0.3)
+    device, cloud = Distribution.from_dense(LOW), Distribution.from_dense(HIGH)
+    target = target_distribution(device, cloud, 0.3)
 
-    def picks(law: Law, first: float, second: float) -> bool:
-        return coupled.race(law, np.array([first, second])) == 0
+    def picks(distribution: Distribution, first: float, second: float) -> bool:
+        return coupled.race(distribution, np.array([first, second])) == 0
 
     both = probability(lambda a, b: picks(device, a, b) and picks(target, a, b))
     either = probability(lambda a, b: picks(device, a, b) or picks(target, a, b))

@@ -14,17 +14,17 @@ import numpy as np
 import pytest
 
 from tandem.aggregation import rules
-from tandem.aggregation.codec import TopP
-from tandem.aggregation.law import Law
-from tandem.aggregation.mixture import target_law
+from tandem.aggregation.distributions import Distribution
+from tandem.aggregation.mixture import target_distribution
 from tandem.aggregation.randomness import Purpose, uniform
-from tandem.side import SIDES, Side
+from tandem.codecs.top_p import TopP
+from tandem.topology import PARTIES, Party
 
 VOCAB, ETA, NUM_STEPS = 12, 0.35, 6000
 Check = Callable[..., None]
 
 
-def sent(seed: int, concentration: float) -> Law:
+def sent(seed: int, concentration: float) -> Distribution:
     codec = TopP(0.9)
     return codec.decode(codec.encode(np.random.default_rng(seed).dirichlet(np.full(VOCAB, concentration))))
 
@@ -36,8 +36,8 @@ by_pair = pytest.mark.parametrize(("device", "cloud"), PAIRS, ids=["random", "pe
 
 
 def decisions(
-    rule: rules.DraftRule, device: Law, cloud: Law, *, num: int = NUM_STEPS
-) -> list[rules.Decision]:
+    rule: rules.DraftRule, device: Distribution, cloud: Distribution, *, num: int = NUM_STEPS
+) -> list[rules.Verification]:
     """Decisions of `num` steps of one seed: what a session really draws."""
     return [rule.verify(device, cloud, eta_device=ETA, seed=2024, step=step) for step in range(num)]
 
@@ -46,14 +46,18 @@ def counts(tokens: list[int]) -> np.ndarray:
     return np.bincount(tokens, minlength=VOCAB)
 
 
-def check_marginals(rule: rules.DraftRule, device: Law, cloud: Law, chi_square: Check) -> None:
+def check_marginals(
+    rule: rules.DraftRule, device: Distribution, cloud: Distribution, chi_square: Check
+) -> None:
     made = decisions(rule, device, cloud)
     chi_square(counts([d.device_token for d in made]), device.dense(VOCAB))
     chi_square(counts([d.cloud_token for d in made]), cloud.dense(VOCAB))
-    chi_square(counts([d.target for d in made]), target_law(device, cloud, ETA).dense(VOCAB))
+    chi_square(counts([d.target for d in made]), target_distribution(device, cloud, ETA).dense(VOCAB))
 
 
-def check_acceptance(rule: rules.DraftRule, device: Law, cloud: Law, binomial: Check) -> None:
+def check_acceptance(
+    rule: rules.DraftRule, device: Distribution, cloud: Distribution, binomial: Check
+) -> None:
     made = decisions(rule, device, cloud)
     binomial(sum(d.device_accepted for d in made), len(made), made[0].acceptance_device)
     binomial(sum(d.cloud_accepted for d in made), len(made), made[0].acceptance_cloud)
@@ -65,24 +69,26 @@ def check_sequence(rule: rules.DraftRule, chi_square: Check) -> None:
     joint = np.zeros((VOCAB, VOCAB))
     for session in range(NUM_STEPS // 2):
         first = rule.verify(device, cloud, eta_device=ETA, seed=5, step=2 * session).target
-        laws = after if first % 2 else after[::-1]
-        second = rule.verify(*laws, eta_device=ETA, seed=5, step=2 * session + 1).target
+        distributions = after if first % 2 else after[::-1]
+        second = rule.verify(*distributions, eta_device=ETA, seed=5, step=2 * session + 1).target
         joint[first, second] += 1
-    p = target_law(device, cloud, ETA).dense(VOCAB)
-    then = [target_law(*laws, ETA).dense(VOCAB) for laws in (after[::-1], after)]
+    p = target_distribution(device, cloud, ETA).dense(VOCAB)
+    then = [target_distribution(*distributions, ETA).dense(VOCAB) for distributions in (after[::-1], after)]
     chi_square(joint, np.stack([p[token] * then[token % 2] for token in range(VOCAB)]))
 
 
 @by_rule
 @by_pair
-def test_marginals(rule: rules.DraftRule, device: Law, cloud: Law, chi_square: Check) -> None:
+def test_marginals(
+    rule: rules.DraftRule, device: Distribution, cloud: Distribution, chi_square: Check
+) -> None:
     check_marginals(rule, device, cloud, chi_square)
 
 
 @by_rule
 @by_pair
 def test_measured_acceptance_matches_the_formula(
-    rule: rules.DraftRule, device: Law, cloud: Law, binomial: Check
+    rule: rules.DraftRule, device: Distribution, cloud: Distribution, binomial: Check
 ) -> None:
     """Eq. 5 and the coupled formula, exactly 1 for coupled equal laws."""
     check_acceptance(rule, device, cloud, binomial)
@@ -99,7 +105,9 @@ class Mutant(rules._Rule):
     def __init__(self, rule: rules.DraftRule, bend: Callable[[int], int]) -> None:
         self.name, self._rule, self._bend = rule.name, rule, bend
 
-    def verify(self, device: Law, cloud: Law, *, eta_device: float, seed: int, step: int) -> rules.Decision:
+    def verify(
+        self, device: Distribution, cloud: Distribution, *, eta_device: float, seed: int, step: int
+    ) -> rules.Verification:
         return self._rule.verify(device, cloud, eta_device=eta_device, seed=seed, step=self._bend(step))
 
 
@@ -132,19 +140,23 @@ def test_mutant_decision_reuses_the_numbers_of_a_draft(
 class Uncoupled(rules.Coupled):
     """Drafts with noise of their own: exact marginals, but they agree far too seldom."""
 
-    def verify(self, device: Law, cloud: Law, *, eta_device: float, seed: int, step: int) -> rules.Decision:
+    def verify(
+        self, device: Distribution, cloud: Distribution, *, eta_device: float, seed: int, step: int
+    ) -> rules.Verification:
         true = super().verify(device, cloud, eta_device=eta_device, seed=seed, step=step)
-        return rules.Decision(
+        return rules.Verification(
             target=true.target,
-            device_token=self.draft(device, seed=seed + 1, step=step, side=Side.DEVICE),
-            cloud_token=self.draft(cloud, seed=seed + 2, step=step, side=Side.CLOUD),
+            device_token=self.draft(device, seed=seed + 1, step=step, party=Party.DEVICE),
+            cloud_token=self.draft(cloud, seed=seed + 2, step=step, party=Party.CLOUD),
             acceptance_device=true.acceptance_device,
             acceptance_cloud=true.acceptance_cloud,
         )
 
 
 @by_pair
-def test_mutant_uncoupled_drafts(device: Law, cloud: Law, chi_square: Check, binomial: Check) -> None:
+def test_mutant_uncoupled_drafts(
+    device: Distribution, cloud: Distribution, chi_square: Check, binomial: Check
+) -> None:
     check_marginals(Uncoupled(), device, cloud, chi_square)
     with pytest.raises(AssertionError):
         check_acceptance(Uncoupled(), device, cloud, binomial)
@@ -164,11 +176,13 @@ def test_coupling_raises_acceptance_on_noisy_copies_of_a_law() -> None:
     rates: dict[str, list[float]] = {"coupled": [], "algorithm1": []}
     for _ in range(20):
         base = rng.normal(size=200) * 2.0
-        laws = []
-        for _side in SIDES:
+        distributions = []
+        for _party in PARTIES:
             dense = np.exp(base + rng.normal(size=200) * 0.5)
-            laws.append(codec.decode(codec.encode(dense)))
+            distributions.append(codec.decode(codec.encode(dense)))
         for rule in RULES:
-            rates[rule.name].append(rule.verify(*laws, eta_device=0.5, seed=0, step=0).acceptance_device)
+            rates[rule.name].append(
+                rule.verify(*distributions, eta_device=0.5, seed=0, step=0).acceptance_device
+            )
     assert all(c > a for c, a in zip(rates["coupled"], rates["algorithm1"], strict=True))
     assert np.mean(rates["coupled"]) > np.mean(rates["algorithm1"]) + 0.15

@@ -11,32 +11,32 @@ import numpy as np
 import pytest
 
 from tandem.aggregation import rules
-from tandem.aggregation.codec import TopP
-from tandem.aggregation.law import Law
-from tandem.side import SIDES, Side
+from tandem.aggregation.distributions import Distribution
+from tandem.codecs.top_p import TopP
+from tandem.topology import PARTIES, Party
 
 by_rule = pytest.mark.parametrize("name", rules.DRAFT_RULES)
 
 
 def check_drafts_are_the_argmax(rule: rules.DraftRule) -> None:
-    law = Law(np.array([2, 5, 6]), np.array([0.2, 0.45, 0.35]))
-    for side in SIDES:
+    distribution = Distribution(np.array([2, 5, 6]), np.array([0.2, 0.45, 0.35]))
+    for party in PARTIES:
         for seed in range(20):
-            assert rule.draft(law, seed=seed, step=seed, side=side) == 5
+            assert rule.draft(distribution, seed=seed, step=seed, party=party) == 5
 
 
 def check_ties_go_to_the_lowest_id(rule: rules.DraftRule) -> None:
     """Equal after quantisation counts as equal, since both sides see only what was sent."""
     codec = TopP(1.0)
-    law = codec.decode(codec.encode(np.array([0.1, 0.3, 0.3 + 1e-9, 0.3])))
-    decision = rule.verify(law, law, eta_device=0.5, seed=1, step=1)
+    distribution = codec.decode(codec.encode(np.array([0.1, 0.3, 0.3 + 1e-9, 0.3])))
+    decision = rule.verify(distribution, distribution, eta_device=0.5, seed=1, step=1)
     assert (decision.target, decision.device_token, decision.cloud_token) == (1, 1, 1)
 
 
 def check_target_is_the_argmax_of_the_mixture(rule: rules.DraftRule) -> None:
     """It may differ from both drafts (DRAGON 4.2), so picking one of them would be wrong."""
-    device = Law(np.array([0, 1, 2]), np.array([0.6, 0.4, 0.0]))
-    cloud = Law(np.array([0, 1, 2]), np.array([0.0, 0.4, 0.6]))
+    device = Distribution(np.array([0, 1, 2]), np.array([0.6, 0.4, 0.0]))
+    cloud = Distribution(np.array([0, 1, 2]), np.array([0.0, 0.4, 0.6]))
     decision = rule.verify(device, cloud, eta_device=0.5, seed=1, step=1)
     assert (decision.target, decision.device_token, decision.cloud_token) == (1, 0, 2)
     assert (decision.acceptance_device, decision.acceptance_cloud) == (0.0, 0.0)
@@ -58,14 +58,14 @@ def test_temperature_zero(name: str, check: Callable[[rules.DraftRule], None]) -
 
 
 @by_rule
-def test_mutant_drafts_drawn_at_random_on_one_side(name: str) -> None:
+def test_mutant_drafts_drawn_at_random_on_one_party(name: str) -> None:
     """Section 12: drafts are drawn at random on one side even when decoding greedily."""
 
     class Mutant(rules.Greedy):
-        def draft(self, law: Law, *, seed: int, step: int, side: Side) -> int:
-            if side is Side.DEVICE:
-                return super().draft(law, seed=seed, step=step, side=side)
-            return rules.draft_rule(name, 1.0).draft(law, seed=seed, step=step, side=side)
+        def draft(self, distribution: Distribution, *, seed: int, step: int, party: Party) -> int:
+            if party is Party.DEVICE:
+                return super().draft(distribution, seed=seed, step=step, party=party)
+            return rules.draft_rule(name, 1.0).draft(distribution, seed=seed, step=step, party=party)
 
     with pytest.raises(AssertionError):
         check_drafts_are_the_argmax(Mutant(name))
@@ -73,7 +73,7 @@ def test_mutant_drafts_drawn_at_random_on_one_side(name: str) -> None:
 
 def test_mutant_ties_go_to_the_highest_id(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        Law,
+        Distribution,
         "argmax",
         lambda self: int(self.ids[len(self) - 1 - np.argmax(self.probabilities[::-1])]),
     )
@@ -84,11 +84,11 @@ def test_mutant_ties_go_to_the_highest_id(monkeypatch: pytest.MonkeyPatch) -> No
 def test_mutant_target_is_one_of_the_drafts() -> None:
     class Mutant(rules.Greedy):
         def verify(
-            self, device: Law, cloud: Law, *, eta_device: float, seed: int, step: int
-        ) -> rules.Decision:
+            self, device: Distribution, cloud: Distribution, *, eta_device: float, seed: int, step: int
+        ) -> rules.Verification:
             true = super().verify(device, cloud, eta_device=eta_device, seed=seed, step=step)
             chosen = true.device_token if eta_device >= 0.5 else true.cloud_token
-            return rules.Decision(
+            return rules.Verification(
                 target=chosen,
                 device_token=true.device_token,
                 cloud_token=true.cloud_token,

@@ -10,22 +10,23 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tandem.aggregation import rules, speculative
-from tandem.aggregation.law import Law
-from tandem.aggregation.mixture import shares, target_law
+from tandem.aggregation import rejection as speculative
+from tandem.aggregation import rules
+from tandem.aggregation.distributions import Distribution
+from tandem.aggregation.mixture import shares, target_distribution
 from tandem.aggregation.randomness import Purpose
 
 VOCAB = 9
-laws = (
+distributions = (
     st.lists(st.integers(0, 65_535), min_size=VOCAB, max_size=VOCAB)
     .filter(any)
-    .map(lambda w: Law.from_dense(np.array(w, dtype=float)))
+    .map(lambda w: Distribution.from_dense(np.array(w, dtype=float)))
 )
 log_weights = st.floats(-20, 20)
 
 
-def names_swapped(decision: rules.Decision) -> rules.Decision:
-    return rules.Decision(
+def names_swapped(decision: rules.Verification) -> rules.Verification:
+    return rules.Verification(
         target=decision.target,
         device_token=decision.cloud_token,
         cloud_token=decision.device_token,
@@ -34,7 +35,9 @@ def names_swapped(decision: rules.Decision) -> rules.Decision:
     )
 
 
-def check_swap(rule: rules.DraftRule, a: Law, b: Law, log_a: float, log_b: float, step: int) -> None:
+def check_swap(
+    rule: rules.DraftRule, a: Distribution, b: Distribution, log_a: float, log_b: float, step: int
+) -> None:
     eta_a, eta_b = shares(log_a, log_b)
     one = rule.verify(a, b, eta_device=eta_a, seed=3, step=step)
     other = rule.verify(b, a, eta_device=eta_b, seed=3, step=step)
@@ -63,15 +66,19 @@ class Flipping(rules.Algorithm1):
     def __init__(self, flip: Callable[[], None]) -> None:
         self._flip = flip
 
-    def verify(self, device: Law, cloud: Law, *, eta_device: float, seed: int, step: int) -> rules.Decision:
+    def verify(
+        self, device: Distribution, cloud: Distribution, *, eta_device: float, seed: int, step: int
+    ) -> rules.Verification:
         decision = super().verify(device, cloud, eta_device=eta_device, seed=seed, step=step)
         self._flip()
         return decision
 
 
 @settings(max_examples=60)
-@given(laws, laws, log_weights, log_weights, st.integers(0, 1000))
-def test_swapping_sides_swaps_names(a: Law, b: Law, log_a: float, log_b: float, step: int) -> None:
+@given(distributions, distributions, log_weights, log_weights, st.integers(0, 1000))
+def test_swapping_parties_swaps_names(
+    a: Distribution, b: Distribution, log_a: float, log_b: float, step: int
+) -> None:
     check_swap(rules.Coupled(), a, b, log_a, log_b, step)
     check_swap(rules.Greedy("coupled"), a, b, log_a, log_b, step)
     with pytest.MonkeyPatch.context() as patch:
@@ -79,25 +86,29 @@ def test_swapping_sides_swaps_names(a: Law, b: Law, log_a: float, log_b: float, 
 
 
 @settings(max_examples=60)
-@given(laws, laws, log_weights, log_weights)
-def test_swapping_sides_leaves_every_law_bit_for_bit(a: Law, b: Law, log_a: float, log_b: float) -> None:
+@given(distributions, distributions, log_weights, log_weights)
+def test_swapping_parties_leaves_every_law_bit_for_bit(
+    a: Distribution, b: Distribution, log_a: float, log_b: float
+) -> None:
     eta_a, eta_b = shares(log_a, log_b)
-    assert target_law(a, b, eta_a) == target_law(b, a, eta_b)
+    assert target_distribution(a, b, eta_a) == target_distribution(b, a, eta_b)
     x, y = int(a.ids[0]), int(b.ids[-1])
     given_drafts = speculative.target_given_drafts
     assert given_drafts(x, y, a, b, eta_a) == given_drafts(y, x, b, a, eta_b)
 
 
-A, B = (Law.from_dense(np.random.default_rng(seed).dirichlet(np.ones(VOCAB))) for seed in (1, 2))
+A, B = (Distribution.from_dense(np.random.default_rng(seed).dirichlet(np.ones(VOCAB))) for seed in (1, 2))
 
 
 def check_shares_swap(function: Callable[[float, float], tuple[float, float]]) -> None:
     for log_a in np.linspace(-3.0, 3.0, 101).tolist():
         eta_a, eta_b = function(log_a, 0.1)[0], function(0.1, log_a)[0]
-        assert target_law(A, B, eta_a) == target_law(B, A, eta_b)
+        assert target_distribution(A, B, eta_a) == target_distribution(B, A, eta_b)
 
 
-def check_decision_law_swaps(function: Callable[[int, int, Law, Law, float], Law]) -> None:
+def check_decision_law_swaps(
+    function: Callable[[int, int, Distribution, Distribution, float], Distribution],
+) -> None:
     x, y = int(A.ids[0]), int(B.ids[1])
     assert function(x, y, A, B, 0.25) == function(y, x, B, A, 0.75)
 
@@ -116,9 +127,9 @@ def test_mutant_both_shares_rounded_on_their_own() -> None:
 def test_mutant_device_is_preferred() -> None:
     """Choosing the device's result with probability 0.6 commits the right law, but not symmetrically."""
 
-    def lopsided(x: int, y: int, device: Law, cloud: Law, eta: float) -> Law:
-        first = speculative.result_law(x, device, cloud, 1 - eta)
-        return speculative._mix(first, speculative.result_law(y, cloud, device, eta), 0.6)
+    def lopsided(x: int, y: int, device: Distribution, cloud: Distribution, eta: float) -> Distribution:
+        first = speculative.result_distribution(x, device, cloud, 1 - eta)
+        return speculative._mix(first, speculative.result_distribution(y, cloud, device, eta), 0.6)
 
     with pytest.raises(AssertionError):
         check_decision_law_swaps(lopsided)

@@ -16,14 +16,14 @@ from typing import Any
 
 import ray
 
-from tandem.api import Tandem
 from tandem.cli import main as tandem_command
+from tandem.client import Tandem
 from tandem.config import Config
-from tandem.corpora.bundle import DEVICE_CORPUS
-from tandem.netlab import NetLab, Shape
-from tandem.side import Side
-from tandem.testbed.capture import capturing, data_plane_flows
-from tandem.testbed.cluster import launch
+from tandem.lab.netlab import NetLab, Shape
+from tandem.lab.testbed.capture import capturing, data_plane_flows
+from tandem.lab.testbed.cluster import launch
+from tandem.lab.training.bundle import DEVICE_CORPUS
+from tandem.topology import Party
 
 
 def main(name: str, folder: str) -> None:
@@ -47,24 +47,24 @@ def main(name: str, folder: str) -> None:
 
 def one_cluster(lab: NetLab, config: Config, out: Path, marker: str, question: str, file: str) -> None:
     lab.shape(Shape(rtt_s=0.05))
-    before = lab.counters(Side.CLOUD)
+    before = lab.counters(Party.CLOUD)
     private = capturing(lab, out / "private.pcap")
     private.__enter__()  # before the cluster is there: frames can be read from a connection's first byte on only
     with launch(lab, config, print) as tandem:
         found = ask(tandem, question, device_filter={"source": ["secret.md", file]})
         found["flows"] = data_plane_flows(lab, tandem)
         private.__exit__(None, None, None)
-        found["interface"] = asdict(lab.counters(Side.CLOUD).since(before))
+        found["interface"] = asdict(lab.counters(Party.CLOUD).since(before))
         with capturing(lab, out / "control.pcap"):
             ask(tandem, marker)
-        handles = tandem._sides[Side.DEVICE]
+        handles = tandem._parties[Party.DEVICE]
         found["tokenizer"] = ray.get(handles["decoder"].tokenizer_json.remote())
     (out / "results.json").write_text(json.dumps(found), "utf-8")
 
 
 def ask(tandem: Tandem, question: str, **options: Any) -> dict[str, Any]:
-    answer = tandem.query(question, seed=3, temperature=1.0, **options)
-    sources = [source.title for source in answer.sources if source.side is Side.DEVICE]
+    answer = tandem.request(question, seed=3, temperature=1.0, **options)
+    sources = [source.title for source in answer.sources if source.party is Party.DEVICE]
     return {"answer": answer.text, "sources": sources, "statistics": asdict(answer.statistics)}
 
 

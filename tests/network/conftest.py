@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 
 from tandem.errors import NetLabError
-from tandem.netlab import router, tools
-from tandem.netlab.lab import NetLab
-from tandem.netlab.layout import PREFIX
-from tandem.netlab.state import FOLDER
+from tandem.lab.netlab import router, tools
+from tandem.lab.netlab.lab import NetLab
+from tandem.lab.netlab.layout import PREFIX
+from tandem.lab.netlab.state import FOLDER
 
 HERE = Path(__file__).parent
 

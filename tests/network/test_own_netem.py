@@ -7,14 +7,14 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tandem.netlab import router, tools
+from tandem.lab.netlab import router, tools
 from tests.network.conftest import has_netem
 
 ROOT = Path(__file__).parents[2]
 
 SCRIPT = """
 import re, statistics, subprocess
-from tandem.netlab import NetLab, Shape
+from tandem.lab.netlab import NetLab, Shape
 lab = NetLab("own")
 with lab.while_up() as state:
     for rtt_ms in (0, 100, 300):

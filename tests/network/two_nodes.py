@@ -12,12 +12,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from tandem.api import Tandem, collect
+from tandem.client import Tandem, collect
 from tandem.config import Config
-from tandem.corpora.bundle import read_questions
 from tandem.events import Answer, Event, TokenEvent
-from tandem.netlab import NetLab, Shape
-from tandem.testbed.cluster import launch
+from tandem.lab.netlab import NetLab, Shape
+from tandem.lab.testbed.cluster import launch
+from tandem.lab.training.bundle import read_questions
 
 FAR = Shape(rtt_s=0.3)
 AWAY_S = 10.0
@@ -38,10 +38,10 @@ def main(name: str, out: str) -> None:
             for number, question in enumerate(questions):
                 options = {"seed": 7 + number, "temperature": temperature}
                 lab.shape(Shape())
-                found = {"near": as_dict(tandem.query(question, synchronous=True, **options))}
+                found = {"near": as_dict(tandem.request(question, synchronous=True, **options))}
                 lab.shape(FAR)
                 for placement in ("mirror", "device"):
-                    found[placement] = as_dict(tandem.query(question, placement=placement, **options))
+                    found[placement] = as_dict(tandem.request(question, placement=placement, **options))
                 results[f"{temperature:g}/{number}"] = found
         # In this order: after an outage Ray's own connections, which open a query, wait for TCP's next repetition.
         for rule in ("continue", "wait"):

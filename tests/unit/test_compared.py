@@ -9,20 +9,20 @@ import pytest
 
 from tandem.actors.base import Runtime
 from tandem.actors.retriever import RetrieverActor
-from tandem.api import COMPARED, compare
+from tandem.client import HANDSHAKE_FIELDS, compare
 from tandem.config import Config
 from tandem.errors import ClusterError
-from tandem.side import SIDES, Side
+from tandem.topology import PARTIES, Party
 from tests.unit.retrieval.test_scoring import save_cross_encoder
 
-SAME = dict.fromkeys(COMPARED, "same")
+SAME = dict.fromkeys(HANDSHAKE_FIELDS, "same")
 
 
-@pytest.mark.parametrize("key", COMPARED)
+@pytest.mark.parametrize("key", HANDSHAKE_FIELDS)
 def test_a_difference_is_an_error_that_names_both_values_and_the_remedy(key: str) -> None:
-    compare({side: dict(SAME) for side in SIDES})
-    described = {Side.DEVICE: {**SAME, key: "one"}, Side.CLOUD: {**SAME, key: "other"}}
-    what, remedy = COMPARED[key]
+    compare({party: dict(SAME) for party in PARTIES})
+    described = {Party.DEVICE: {**SAME, key: "one"}, Party.CLOUD: {**SAME, key: "other"}}
+    what, remedy = HANDSHAKE_FIELDS[key]
     sentence = f"the same {what}, the device has 'one' and the cloud 'other'; {remedy}."
     with pytest.raises(ClusterError, match=re.escape(sentence)):
         compare(described)
@@ -37,7 +37,7 @@ def test_a_retriever_says_which_scoring_model_it_uses(
 
     def described(*overrides: str) -> dict[str, object]:
         config = Config.load(None, ["retrieval.embedder=offline", *overrides])
-        actor = RetrieverActor(Side.DEVICE, Runtime(secret=b"", directory=str(tmp_path), config=config))
+        actor = RetrieverActor(Party.DEVICE, Runtime(secret=b"", directory=str(tmp_path), config=config))
         return actor._load()[1]
 
     plain, ranked = described(), described(f"weights.scorer={folder}")

@@ -14,9 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tandem import settings
-from tandem.config import Config, GenerationConfig, SideConfig
+from tandem.config import Config, GenerationConfig, PartyConfig
 from tandem.errors import ConfigError
-from tandem.side import Side
+from tandem.topology import Party
 
 EXAMPLE = Path(__file__).parents[2] / "tandem.example.toml"
 
@@ -31,7 +31,7 @@ def test_defaults() -> None:
     config = Config.load()
     assert config == Config()
     assert (config.device.num_documents, config.cloud.num_documents) == (4, 16)
-    assert config.side(Side.CLOUD) is config.cloud
+    assert config.party(Party.CLOUD) is config.cloud
     with pytest.raises(FrozenInstanceError):
         config.cloud.index = "elsewhere"  # type: ignore[misc]
 
@@ -53,7 +53,7 @@ def test_a_file_changes_only_what_it_names(tmp_path: Path) -> None:
     config = Config.load(
         write(tmp_path, "[cloud]\nnum_threads = 2\n[generation]\ntemperature = 1\nstop = ['.']\n")
     )
-    assert config.cloud == SideConfig(num_documents=16, num_threads=2)
+    assert config.cloud == PartyConfig(num_documents=16, num_threads=2)
     assert config.generation == GenerationConfig(temperature=1.0, stop=(".",))
     assert isinstance(config.generation.temperature, float)
 
@@ -117,7 +117,7 @@ def test_json_there_and_back() -> None:
 def test_toml_there_and_back(model: str, stop: list[str], temperature: float) -> None:
     config = replace(
         Config(),
-        cloud=SideConfig(model=model, num_documents=8),
+        cloud=PartyConfig(model=model, num_documents=8),
         generation=GenerationConfig(stop=tuple(stop), temperature=temperature),
     )
     assert settings.updated(Config(), tomllib.loads(config.to_toml())) == config
@@ -234,9 +234,9 @@ def test_settings_from_code_are_checked_too() -> None:
         Config(generation=GenerationConfig(temperature=math.inf))
 
 
-def test_each_side_is_told_its_own_paths_alone() -> None:
+def test_each_party_is_told_its_own_paths_alone() -> None:
     config = Config.load(None, ["device.index=/home/ada/index", "cloud.model=./public"])
-    assert "ada" not in config.seen_by(Side.CLOUD).to_json()
-    assert config.seen_by(Side.CLOUD).cloud == config.cloud
-    assert "public" not in config.seen_by(Side.DEVICE).to_json()
-    assert config.seen_by(Side.DEVICE).device == config.device
+    assert "ada" not in config.seen_by(Party.CLOUD).to_json()
+    assert config.seen_by(Party.CLOUD).cloud == config.cloud
+    assert "public" not in config.seen_by(Party.DEVICE).to_json()
+    assert config.seen_by(Party.DEVICE).device == config.device

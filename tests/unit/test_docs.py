@@ -14,8 +14,8 @@ from xml.etree import ElementTree
 import pytest
 
 import tandem
-from tandem import messages
 from tandem.config import Config
+from tandem.protocol import messages
 from tandem.settings import settings_of
 
 ROOT = Path(tandem.__file__).parent.parent
@@ -153,7 +153,7 @@ def test_every_cited_equation_is_in_the_table() -> None:
 
 
 def test_the_table_names_things_that_exist() -> None:
-    for module, name in (("mixture", "target_law"), ("speculative", "residual"), ("coupled", "race")):
+    for module, name in (("mixture", "target_distribution"), ("rejection", "residual"), ("coupling", "race")):
         assert f"`{module}.{name}`" in page("notation.md")
     sources = "\n".join(file.read_text("utf-8") for file in (ROOT / "tandem").rglob("*.py"))
     cells = [row.split("|")[2] for row in page("notation.md").splitlines() if row.count("|") == 6]

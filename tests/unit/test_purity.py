@@ -16,10 +16,10 @@ import tandem
 
 ROOT = Path(tandem.__file__).parent
 
-WITH_RAY = {"actors", "api", "cli", "testbed", "__main__"}
+WITH_RAY = {"actors", "client", "cli", "lab", "__main__"}
 """Everything else under tandem/ is pure."""
 
-HOT_PATH = ["aggregation", "protocol", "profiler", "scheduler", "messages", "wire", "generation.detokenizer"]
+HOT_PATH = ["aggregation", "codecs", "protocol", "profiler", "scheduler", "engine.detokenizer"]
 """What draft queues and aggregators import."""
 
 SCRIPT = """
@@ -56,7 +56,7 @@ def pure_parts() -> list[str]:
 
 def test_every_pure_part_works_without_ray() -> None:
     names = [name for part in pure_parts() for name in modules_of(part)]
-    assert {"tandem.aggregation", "tandem.retrieval", "tandem.generation.engine"} <= set(names)
+    assert {"tandem.aggregation", "tandem.retrieval", "tandem.engine.engine"} <= set(names)
     imported(names, blocked=["ray"])
 
 
@@ -68,9 +68,8 @@ def test_pure_parts_name_no_asyncio_clock_or_global_randomness() -> None:
         "scheduler",
         "profiler",
         "retrieval",
-        "generation",
-        "messages",
-        "wire",
+        "engine",
+        "codecs",
     ):
         for name in modules_of(part):
             path = ROOT.parent.joinpath(*name.split("."))
@@ -86,7 +85,7 @@ def test_the_hot_path_loads_no_torch() -> None:
 
 def test_draft_queue_and_aggregator_modules_load_no_torch() -> None:
     pytest.importorskip("tandem.actors")
-    names = [f"tandem.actors.{name}" for name in ("base", "draft_queue", "aggregator", "small")]
+    names = [f"tandem.actors.{name}" for name in ("base", "draft_queue", "aggregator", "stateless")]
     there = [name for name in names if name in modules_of("actors")]
     assert there
     assert imported(there, blocked=[]) <= {"ray"}
@@ -94,7 +93,7 @@ def test_draft_queue_and_aggregator_modules_load_no_torch() -> None:
 
 @pytest.mark.parametrize(
     "part",
-    ["tandem", "tandem.cli", "tandem.cli.parser", "tandem.config", "tandem.retrieval", "tandem.reader"],
+    ["tandem", "tandem.cli", "tandem.cli.parser", "tandem.config", "tandem.retrieval", "tandem.corpora"],
 )
 def test_light_imports_stay_light(part: str) -> None:
     assert imported([part], blocked=[]) == set()

@@ -14,10 +14,10 @@ from tandem.actors.base import Runtime
 from tandem.actors.decoder import DecoderActor
 from tandem.config import Config
 from tandem.corpora.indexes import kv_folder
+from tandem.engine.engine import OpenResult
 from tandem.errors import TandemError
-from tandem.generation.engine import Opened
 from tandem.protocol.drafting import Prefill
-from tandem.side import Side
+from tandem.topology import Party
 
 TEXTS = ["Mira likes puzzle games.", "The best rated puzzle game is Vantelu Cor."]
 
@@ -27,15 +27,15 @@ def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 
-async def decoder(side: Side, tmp_path: Path, *settings: str) -> DecoderActor:
+async def decoder(party: Party, tmp_path: Path, *settings: str) -> DecoderActor:
     config = Config.load(None, settings)
-    actor = DecoderActor(side, Runtime(secret=b"s", directory=str(tmp_path / "sockets"), config=config))
+    actor = DecoderActor(party, Runtime(secret=b"s", directory=str(tmp_path / "sockets"), config=config))
     await actor.prepare()
     await asyncio.sleep(0)  # its task begins
     return actor
 
 
-def answer(actor: DecoderActor) -> Opened:
+def answer(actor: DecoderActor) -> OpenResult:
     """As a prefill does."""
     engine = actor._engine()
     opened = engine.open("s", "Which game should Mira try?", TEXTS, 8)
@@ -50,15 +50,15 @@ def counters(extra: dict[str, float]) -> tuple[float, float]:
 
 def test_a_restarted_decoder_finds_what_the_first_one_computed(tmp_path: Path) -> None:
     async def run() -> None:
-        first = await decoder(Side.DEVICE, tmp_path)
+        first = await decoder(Party.DEVICE, tmp_path)
         assert (await first.statistics()).extra["kv_bytes"] == 0
         answer(first)
         assert counters((await first.statistics()).extra) == (0, 2)
-        again = await decoder(Side.DEVICE, tmp_path)
+        again = await decoder(Party.DEVICE, tmp_path)
         answer(again)
         extra = (await again.statistics()).extra
         assert counters(extra) == (2, 0)
-        files = list(kv_folder(Side.DEVICE, again.config).glob("*/*/*"))
+        files = list(kv_folder(Party.DEVICE, again.config).glob("*/*/*"))
         assert extra["kv_bytes"] == sum(path.stat().st_size for path in files) > 0
         for actor in (first, again):
             await actor.close()
@@ -69,11 +69,11 @@ def test_a_restarted_decoder_finds_what_the_first_one_computed(tmp_path: Path) -
 @pytest.mark.parametrize(("store", "hits"), [("memory", 2), ("off", 0)])
 def test_in_memory_and_off_leave_no_file(tmp_path: Path, store: str, hits: int) -> None:
     async def run() -> None:
-        actor = await decoder(Side.CLOUD, tmp_path, f"cloud.kv_store={store}")
+        actor = await decoder(Party.CLOUD, tmp_path, f"cloud.kv_store={store}")
         answer(actor)
         answer(actor)
         assert counters((await actor.statistics()).extra) == (hits, 4 - hits)
-        assert not kv_folder(Side.CLOUD, actor.config).exists()
+        assert not kv_folder(Party.CLOUD, actor.config).exists()
         await actor.close()
 
     asyncio.run(run())
@@ -81,16 +81,16 @@ def test_in_memory_and_off_leave_no_file(tmp_path: Path, store: str, hits: int) 
 
 def test_what_the_store_left_unused_is_noted_once(tmp_path: Path) -> None:
     async def run() -> None:
-        first = await decoder(Side.DEVICE, tmp_path)
+        first = await decoder(Party.DEVICE, tmp_path)
         answer(first)
-        for path in kv_folder(Side.DEVICE, first.config).glob("*/*/*"):
+        for path in kv_folder(Party.DEVICE, first.config).glob("*/*/*"):
             path.write_bytes(path.read_bytes()[:-1])
-        again = await decoder(Side.DEVICE, tmp_path)
+        again = await decoder(Party.DEVICE, tmp_path)
         notes = again._notes(answer(again))
         assert len(notes) == 2
         assert all("is damaged or of another kind" in note for note in notes)
         assert again._notes(answer(again)) == ()
-        other = await decoder(Side.DEVICE, tmp_path, "device.dtype=bfloat16")
+        other = await decoder(Party.DEVICE, tmp_path, "device.dtype=bfloat16")
         assert "was made by another model, precision" in other._notes(answer(other))[0]
         for actor in (first, again, other):
             await actor.close()
@@ -100,8 +100,8 @@ def test_what_the_store_left_unused_is_noted_once(tmp_path: Path) -> None:
 
 def test_the_cloud_lends_and_the_device_does_not(tmp_path: Path) -> None:
     async def run() -> None:
-        cloud = await decoder(Side.CLOUD, tmp_path)
-        device = await decoder(Side.DEVICE, tmp_path, "device.kv_store=off")
+        cloud = await decoder(Party.CLOUD, tmp_path)
+        device = await decoder(Party.DEVICE, tmp_path, "device.kv_store=off")
         with pytest.raises(TandemError) as raised:
             await device.prefix_caches(TEXTS)
         assert str(raised.value) == (
@@ -113,7 +113,7 @@ def test_the_cloud_lends_and_the_device_does_not(tmp_path: Path) -> None:
         assert counters((await device.statistics()).extra) == (2, 0)
         with pytest.raises(TandemError, match="not all are; use the same documents, tokenizer and template"):
             await device.lend_prefixes([TEXTS[0], "Another."], data)
-        assert not kv_folder(Side.DEVICE, device.config).exists()
+        assert not kv_folder(Party.DEVICE, device.config).exists()
         for actor in (cloud, device):
             await actor.close()
 
@@ -125,12 +125,12 @@ def test_texts_that_a_query_brings_do_not_go_to_the_disk(
     tmp_path: Path, given: tuple[str, ...], files: int
 ) -> None:
     async def run() -> None:
-        actor = await decoder(Side.DEVICE, tmp_path)
+        actor = await decoder(Party.DEVICE, tmp_path)
         session: Any = SimpleNamespace(spec=SimpleNamespace(context_aggregation=False, given_texts=given))
         actor.host.sessions[1] = session
         actor._prefill(session, Prefill(1, "Which game should Mira try?", tuple(TEXTS), 8))
         actor.host.sessions.clear()
-        assert len(list(kv_folder(Side.DEVICE, actor.config).glob("*/*/*"))) == files
+        assert len(list(kv_folder(Party.DEVICE, actor.config).glob("*/*/*"))) == files
         await actor.close()
 
     asyncio.run(run())
@@ -140,7 +140,7 @@ def test_no_thread_is_left_behind(tmp_path: Path) -> None:
     """The store itself starts none."""
 
     async def run() -> None:
-        actor = await decoder(Side.DEVICE, tmp_path)
+        actor = await decoder(Party.DEVICE, tmp_path)
         before = threading.active_count()
         answer(actor)
         assert threading.active_count() == before

@@ -12,17 +12,17 @@ from tandem.actors.base import Runtime
 from tandem.actors.decoder import MAX_SEQUENCES, DecoderActor, Step
 from tandem.config import Config
 from tandem.errors import TandemError
-from tandem.messages import Begin, End
 from tandem.protocol.drafting import Forward
-from tandem.query import spec_of
-from tandem.side import Side
+from tandem.protocol.messages import Begin, End
+from tandem.request import spec_of
+from tandem.topology import Party
 
 STEPS = {0: Step(5, b"q0", b"d0", -1.5), 1: Step(6, b"q1", b"d1", -9.0)}
 
 
 def decoder(*settings: str) -> DecoderActor:
     config = Config.load(None, settings)
-    return DecoderActor(Side.CLOUD, Runtime(secret=b"s", directory="unused", config=config))
+    return DecoderActor(Party.CLOUD, Runtime(secret=b"s", directory="unused", config=config))
 
 
 def test_a_sequence_is_given_once() -> None:
@@ -64,8 +64,8 @@ def begun(actor: DecoderActor, *sessions: int) -> None:
             session=session,
             query="?",
             eos_token_ids=(0,),
-            alone=Side.CLOUD,
-            keeps_laws=True,
+            alone=Party.CLOUD,
+            keeps_distributions=True,
         )
         actor.handle(Begin(session=session, spec=spec.to_json()), "cloud/draft_queue")
 

@@ -11,7 +11,10 @@ import pytest
 from tandem.actors.base import Runtime
 from tandem.actors.draft_queue import EVENTS_KEPT_S, DraftQueueActor, _Log
 from tandem.config import Config
+from tandem.corpora import WEIGHTS
+from tandem.engine.detokenizer import Detokenizer, StopRule
 from tandem.events import (
+    ClientEvent,
     DoneEvent,
     Event,
     PlacementEvent,
@@ -20,13 +23,10 @@ from tandem.events import (
     SessionStatistics,
     SourcesEvent,
     TokenEvent,
-    Told,
 )
-from tandem.generation.detokenizer import Detokenizer, StopRule
-from tandem.messages import DecoderReady
-from tandem.reader import WEIGHTS
-from tandem.side import Side
-from tandem.simulation.display import Display
+from tandem.lab.simulation.display import Display
+from tandem.protocol.messages import DecoderReady
+from tandem.topology import Party
 from tandem.transport.port import LinkCounters
 
 TEXT = " Mira — 漢字 🙂 naïve, 🙃🙃 then STOP and more"
@@ -39,7 +39,7 @@ def committed(step: int, token: int) -> TokenEvent:
         text="",
         device_accepted=True,
         cloud_accepted=True,
-        aggregator=Side.DEVICE,
+        aggregator=Party.DEVICE,
         committed_s=0.0,
         device_decode_s=0.0,
         cloud_decode_s=0.0,
@@ -67,7 +67,7 @@ def test_provisional_text_is_what_the_committed_token_will_add(stop: tuple[str, 
             for ahead in range(len(shown), min(len(ids), step + rng.randrange(5))):
                 is_right = rng.random() < 0.7
                 shown.append(ids[ahead] if is_right else rng.randrange(3, tokenizer.get_vocab_size()))
-                tell(ProvisionalEvent(step=ahead, token=shown[-1], text="", told_s=0.0))
+                tell(ProvisionalEvent(step=ahead, token=shown[-1], text="", shown_at_s=0.0))
             if len(shown) > step and shown[step] != token:
                 del shown[step:]
                 tell(RetractEvent(step=step))
@@ -81,7 +81,7 @@ def test_provisional_text_is_what_the_committed_token_will_add(stop: tuple[str, 
 
 def test_a_queue_whose_user_sits_at_the_peer_forgets_as_well() -> None:
     """It sees no DoneEvent: its logs would stay for good."""
-    queue = DraftQueueActor(Side.CLOUD, Runtime(secret=b"", directory="", config=Config()))
+    queue = DraftQueueActor(Party.CLOUD, Runtime(secret=b"", directory="", config=Config()))
     detokenizer = Detokenizer((WEIGHTS / "tokenizer.json").read_text("utf-8"))
     queue._logs[7] = _Log(StopRule((), (), 8, detokenizer), None, 0.0)
     queue._forget_old_logs(1.0)
@@ -91,20 +91,20 @@ def test_a_queue_whose_user_sits_at_the_peer_forgets_as_well() -> None:
 
 
 def test_the_last_event_alone_names_its_session(monkeypatch: pytest.MonkeyPatch) -> None:
-    actor = DraftQueueActor(Side.DEVICE, Runtime(secret=b"s", directory="unused", config=Config()))
+    actor = DraftQueueActor(Party.DEVICE, Runtime(secret=b"s", directory="unused", config=Config()))
     tokenizer_json = (WEIGHTS / "tokenizer.json").read_text("utf-8")
     actor._logs[7] = _Log(StopRule((), (), 9, Detokenizer(tokenizer_json)), LinkCounters(), 0.0)
     monkeypatch.setattr(actor, "_peer_counters", LinkCounters)
     done = DoneEvent(reason="eos", statistics=SessionStatistics(num_tokens=1))
-    for event in (PlacementEvent(step=0, aggregator=Side.DEVICE), done):
+    for event in (PlacementEvent(step=0, aggregator=Party.DEVICE), done):
         assert asyncio.run(actor.events(7, -1, 0.01, at_once=True)) == []
-        actor.on_event(Told(7, event))
+        actor.on_event(ClientEvent(7, event))
     assert asyncio.run(actor.events(7, -1, 0.01, at_once=True)) == [replace(done, session=7)]
 
 
 def test_calls_that_overtake_the_one_that_opens_their_session(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ray may run them in any order: without waiting an answer lacks its sources, or counts as late."""
-    actor = DraftQueueActor(Side.DEVICE, Runtime(secret=b"s", directory="unused", config=Config()))
+    actor = DraftQueueActor(Party.DEVICE, Runtime(secret=b"s", directory="unused", config=Config()))
     tokenizer_json = (WEIGHTS / "tokenizer.json").read_text("utf-8")
     monkeypatch.setattr(actor, "_peer_counters", LinkCounters)
     cancelled: list[int] = []
@@ -125,7 +125,7 @@ def test_calls_that_overtake_the_one_that_opens_their_session(monkeypatch: pytes
         actor._keep_log(7, _Log(StopRule((), (), 9, Detokenizer(tokenizer_json)), LinkCounters(), 0.0))
         monkeypatch.setitem(actor.host.sessions, 7, None)  # open on this side
         actor._note_sources(ready)
-        actor.on_event(Told(7, done))
+        actor.on_event(ClientEvent(7, done))
         found, events, _ = await asyncio.wait_for(asyncio.gather(*early), 5)
         return found, events
 

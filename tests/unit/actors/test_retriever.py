@@ -12,12 +12,18 @@ from tandem.actors.base import Runtime
 from tandem.actors.retriever import RetrieverActor
 from tandem.config import Config
 from tandem.errors import FilterError, TandemError
-from tandem.messages import Found, NotFound, Relevance, Score, Search
-from tandem.protocol.sends import Send
+from tandem.protocol.messages import (
+    RescoreRequest,
+    RescoreResult,
+    RetrieveFailed,
+    RetrieveRequest,
+    RetrieveResult,
+)
+from tandem.protocol.outbox import Send
 from tandem.retrieval.answering import refused, searched
 from tandem.retrieval.documents import Document
 from tandem.retrieval.retriever import Hit
-from tandem.side import Side
+from tandem.topology import Party
 
 SECRET = "Mira's diary"
 
@@ -43,7 +49,7 @@ class Scorer:
 def test_a_failure_ends_its_query_alone(
     text: str, reason: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    actor = RetrieverActor(Side.DEVICE, Runtime(secret=b"", directory="unused", config=Config()))
+    actor = RetrieverActor(Party.DEVICE, Runtime(secret=b"", directory="unused", config=Config()))
     actor._retriever = Scorer()
     dispatched: asyncio.Queue[list[Send]] = asyncio.Queue()
     monkeypatch.setattr(actor, "dispatch", dispatched.put_nowait)
@@ -51,7 +57,7 @@ def test_a_failure_ends_its_query_alone(
     async def run() -> list[Any]:
         actor.spawn(actor._serve(), "serve")
         for session, asked in enumerate((text, "fine")):
-            message = Score(session=session, digest=b"digest 8", ids=("d1",), text=asked)
+            message = RescoreRequest(session=session, digest=b"digest 8", ids=("d1",), text=asked)
             actor.handle(message, "device/decoder")
         sends = [await asyncio.wait_for(dispatched.get(), 5) for _ in range(2)]
         for task in actor._tasks:
@@ -61,8 +67,8 @@ def test_a_failure_ends_its_query_alone(
     with caplog.at_level(logging.ERROR, "tandem"):
         answers = asyncio.run(run())
     assert answers == [
-        NotFound(session=0, reason=reason),
-        Relevance(session=1, digest=b"digest 8", scores=(0.5,)),
+        RetrieveFailed(session=0, reason=reason),
+        RescoreResult(session=1, digest=b"digest 8", scores=(0.5,)),
     ]
     assert SECRET not in caplog.text
     assert ("in relevance" in caplog.text) == (text == "bug"), "the log says where"
@@ -80,18 +86,18 @@ class Searched:
 
 @pytest.mark.parametrize(("filter", "found"), [("", None), ('{"page": [1, 2]}', {"page": [1, 2]})])
 def test_a_search_keeps_to_its_filter(filter: str, found: Any) -> None:
-    actor = RetrieverActor(Side.DEVICE, Runtime(secret=b"", directory="unused", config=Config()))
+    actor = RetrieverActor(Party.DEVICE, Runtime(secret=b"", directory="unused", config=Config()))
     actor._retriever = Searched()
-    answer = actor._answer(Search(session=1, query="q", num_documents=3, filter=filter))
-    assert isinstance(answer, Found)
+    answer = actor._answer(RetrieveRequest(session=1, query="q", num_documents=3, filter=filter))
+    assert isinstance(answer, RetrieveResult)
     assert (answer.ids, answer.texts, answer.scores) == (("a",), ("text",), (0.5,))
     assert actor._retriever.filter == found
     assert asyncio.run(actor.titles(["a"])) == ["a.md"]
 
 
 def test_a_filter_that_cannot_be_kept_to_is_the_asker_s_fault() -> None:
-    search = Search(session=1, query="q", num_documents=3, filter='{"colour": "red"}')
+    search = RetrieveRequest(session=1, query="q", num_documents=3, filter='{"colour": "red"}')
     with pytest.raises(FilterError) as caught:
         searched(Searched(), search)  # type: ignore[arg-type]
-    assert refused(search, caught.value) == NotFound(session=1, reason="no such key", is_refused=True)
+    assert refused(search, caught.value) == RetrieveFailed(session=1, reason="no such key", is_refused=True)
     assert not refused(search, TandemError("the disk is gone")).is_refused

@@ -13,8 +13,8 @@ from tandem.aggregation.acceptance import (
     coupled_acceptance,
     speculative_acceptance,
 )
-from tandem.aggregation.law import Law
-from tandem.aggregation.mixture import target_law
+from tandem.aggregation.distributions import Distribution
+from tandem.aggregation.mixture import target_distribution
 
 VOCAB = 8
 weights = st.lists(st.integers(0, 9), min_size=VOCAB, max_size=VOCAB).filter(any)
@@ -28,9 +28,9 @@ def slow_coupled(q: np.ndarray, p: np.ndarray) -> float:
 
 @given(dense_laws, dense_laws, st.floats(0, 1))
 def test_coupled_formula_equals_the_double_sum(a: np.ndarray, b: np.ndarray, eta_device: float) -> None:
-    device, cloud = Law.from_dense(a), Law.from_dense(b)
+    device, cloud = Distribution.from_dense(a), Distribution.from_dense(b)
     assert coupled_acceptance(device, cloud) == pytest.approx(slow_coupled(a, b), abs=1e-12)
-    p = target_law(device, cloud, eta_device)
+    p = target_distribution(device, cloud, eta_device)
     expected = slow_coupled(a, p.dense(VOCAB)), slow_coupled(b, p.dense(VOCAB))
     assert both_coupled_acceptances(device, cloud, eta_device) == pytest.approx(expected, abs=1e-12)
 
@@ -49,7 +49,9 @@ def test_coupled_formula_equals_the_integral_over_the_clocks(seed: int) -> None:
         )
 
     expected = sum(wins_both(i) for i in range(5))
-    assert coupled_acceptance(Law.from_dense(q), Law.from_dense(p)) == pytest.approx(expected, abs=1e-8)
+    assert coupled_acceptance(Distribution.from_dense(q), Distribution.from_dense(p)) == pytest.approx(
+        expected, abs=1e-8
+    )
 
 
 @given(dense_laws, dense_laws, st.floats(0, 1))
@@ -57,19 +59,19 @@ def test_eq5_equals_the_sum_over_the_vocabulary(a: np.ndarray, b: np.ndarray, et
     delta = 1 - np.minimum(a, b).sum()
     p = eta * a + (1 - eta) * b
     expected = 0.5 * (1 - (1 - eta) * delta) + 0.5 * (a * p).sum()
-    assert speculative_acceptance(Law.from_dense(a), Law.from_dense(b), eta) == pytest.approx(
-        expected, abs=1e-12
-    )
+    assert speculative_acceptance(
+        Distribution.from_dense(a), Distribution.from_dense(b), eta
+    ) == pytest.approx(expected, abs=1e-12)
 
 
 def test_equal_laws_always_agree_when_coupled_and_half_the_time_when_not() -> None:
-    flat = Law(np.arange(100), np.full(100, 0.01))
+    flat = Distribution(np.arange(100), np.full(100, 0.01))
     assert both_coupled_acceptances(flat, flat, 0.3) == pytest.approx((1.0, 1.0), abs=1e-12)
     assert speculative_acceptance(flat, flat, 0.3) == pytest.approx(0.5 + 0.5 * 0.01, abs=1e-12)
 
 
 def test_disjoint_laws() -> None:
-    device, cloud = Law(np.array([0]), np.ones(1)), Law(np.array([1]), np.ones(1))
+    device, cloud = Distribution(np.array([0]), np.ones(1)), Distribution(np.array([1]), np.ones(1))
     assert both_coupled_acceptances(device, cloud, 0.25) == pytest.approx((0.25, 0.75), abs=1e-12)
     assert both_coupled_acceptances(device, cloud, 1.0) == (1.0, 0.0)
     assert coupled_acceptance(device, cloud) == 0.0

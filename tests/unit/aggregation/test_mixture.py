@@ -9,15 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tandem.aggregation.law import Law
-from tandem.aggregation.mixture import shares, target_law
+from tandem.aggregation.distributions import Distribution
+from tandem.aggregation.mixture import shares, target_distribution
 from tandem.errors import ProtocolError
 
 log_weights = st.floats(allow_nan=False, allow_infinity=False, width=64) | st.just(-math.inf)
 
 
 @given(log_weights, log_weights)
-def test_a1_shares_sum_to_one_and_swap_with_the_sides(device: float, cloud: float) -> None:
+def test_a1_shares_sum_to_one_and_swap_with_the_parties(device: float, cloud: float) -> None:
     eta_device, eta_cloud = shares(device, cloud)
     assert eta_device + eta_cloud == 1.0
     assert eta_device == 1.0 - eta_cloud
@@ -46,14 +46,14 @@ def test_a1_extremes(device: float, cloud: float, expected: tuple[float, float])
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
-def test_a_log_weight_that_no_side_may_send_is_refused(bad: float) -> None:
+def test_a_log_weight_that_no_party_may_send_is_refused(bad: float) -> None:
     with pytest.raises(ProtocolError, match=r"^A log weight must be finite or -inf, got (nan|inf); restart"):
         shares(0.0, bad)
 
 
 def test_eq4_target_law() -> None:
-    device = Law(np.array([1, 4]), np.array([0.5, 0.5]))
-    cloud = Law(np.array([4, 9]), np.array([0.25, 0.75]))
-    target = target_law(device, cloud, 0.25)
-    assert target == Law(np.array([1, 4, 9]), np.array([0.125, 0.3125, 0.5625]))
-    assert target_law(cloud, device, 0.75) == target
+    device = Distribution(np.array([1, 4]), np.array([0.5, 0.5]))
+    cloud = Distribution(np.array([4, 9]), np.array([0.25, 0.75]))
+    target = target_distribution(device, cloud, 0.25)
+    assert target == Distribution(np.array([1, 4, 9]), np.array([0.125, 0.3125, 0.5625]))
+    assert target_distribution(cloud, device, 0.75) == target

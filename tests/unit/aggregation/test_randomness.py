@@ -7,7 +7,7 @@ import pytest
 
 from tandem.aggregation import randomness
 from tandem.aggregation.randomness import Purpose, exponentials, uniform, uniforms
-from tandem.side import Side
+from tandem.topology import Party
 
 IDS = np.array([0, 1, 2, 151_935, 262_143])
 
@@ -38,8 +38,8 @@ def test_seeds_are_taken_modulo_two_to_the_64() -> None:
     assert uniform(-1, Purpose.DECISION, 0) == uniform((1 << 64) - 1, Purpose.DECISION, 0)
 
 
-def test_each_side_has_its_own_draft_stream() -> None:
-    assert Purpose.draft(Side.DEVICE) != Purpose.draft(Side.CLOUD)
+def test_each_party_has_its_own_draft_stream() -> None:
+    assert Purpose.draft(Party.DEVICE) != Purpose.draft(Party.CLOUD)
 
 
 def test_known_answers() -> None:

@@ -7,13 +7,13 @@ import math
 import numpy as np
 import pytest
 
-from tandem.aggregation.law import Law
+from tandem.aggregation.distributions import Distribution
 from tandem.aggregation.rules import DRAFT_RULES, draft_rule
 from tandem.errors import ConfigError
-from tandem.side import SIDES, Side
+from tandem.topology import PARTIES, Party
 
-DEVICE = Law(np.array([1, 4, 70_000]), np.array([0.5, 0.25, 0.25]))
-CLOUD = Law(np.array([1, 9]), np.array([0.25, 0.75]))
+DEVICE = Distribution(np.array([1, 4, 70_000]), np.array([0.5, 0.25, 0.25]))
+CLOUD = Distribution(np.array([1, 9]), np.array([0.25, 0.75]))
 
 
 @pytest.mark.parametrize("name", DRAFT_RULES)
@@ -23,20 +23,20 @@ def test_the_verifier_sees_the_very_drafts_of_the_drafters(name: str, temperatur
     assert rule.name == name
     for step in range(50):
         decision = rule.verify(DEVICE, CLOUD, eta_device=0.5, seed=3, step=step)
-        assert decision.device_token == rule.draft(DEVICE, seed=3, step=step, side=Side.DEVICE)
-        assert decision.cloud_token == rule.draft(CLOUD, seed=3, step=step, side=Side.CLOUD)
+        assert decision.device_token == rule.draft(DEVICE, seed=3, step=step, party=Party.DEVICE)
+        assert decision.cloud_token == rule.draft(CLOUD, seed=3, step=step, party=Party.CLOUD)
         assert decision.device_accepted == (decision.device_token == decision.target)
         assert decision.cloud_accepted == (decision.cloud_token == decision.target)
         assert decision == rule.verify(DEVICE, CLOUD, eta_device=0.5, seed=3, step=step)
 
 
 @pytest.mark.parametrize("name", DRAFT_RULES)
-@pytest.mark.parametrize("side", SIDES)
-def test_a_lone_side_commits_its_own_draft(name: str, side: Side) -> None:
+@pytest.mark.parametrize("party", PARTIES)
+def test_a_lone_party_commits_its_own_draft(name: str, party: Party) -> None:
     rule = draft_rule(name, 1.0)
-    decision = rule.single(DEVICE, seed=3, step=1, side=side)
-    assert decision.target == rule.draft(DEVICE, seed=3, step=1, side=side)
-    on_device = side is Side.DEVICE
+    decision = rule.single(DEVICE, seed=3, step=1, party=party)
+    assert decision.target == rule.draft(DEVICE, seed=3, step=1, party=party)
+    on_device = party is Party.DEVICE
     assert (decision.device_accepted, decision.cloud_accepted) == (on_device, not on_device)
     assert (decision.device_token, decision.cloud_token) == (
         (decision.target, None) if on_device else (None, decision.target)

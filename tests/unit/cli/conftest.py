@@ -21,7 +21,7 @@ from tandem.events import (
     SourcesEvent,
     TokenEvent,
 )
-from tandem.side import Side
+from tandem.topology import Party
 
 TEXTS = (" Mira", " likes", " puzzle", " games", ".")
 
@@ -33,7 +33,7 @@ def token(step: int, text: str) -> TokenEvent:
         text=text,
         device_accepted=True,
         cloud_accepted=step != 1,
-        aggregator=Side.DEVICE,
+        aggregator=Party.DEVICE,
         committed_s=0.5 + 0.04 * step,
         device_decode_s=0.01,
         cloud_decode_s=float("nan"),
@@ -55,11 +55,13 @@ def statistics(**changes: Any) -> SessionStatistics:
 
 
 def answer_events() -> list[Event]:
-    device = Source(side=Side.DEVICE, id="d1", title="notes/mira.txt", score=0.62)
-    cloud = (Source(side=Side.CLOUD, id="c8", score=0.41), Source(side=Side.CLOUD, id="c7", score=0.58))
+    device = Source(party=Party.DEVICE, id="d1", title="notes/mira.txt", score=0.62)
+    cloud = (Source(party=Party.CLOUD, id="c8", score=0.41), Source(party=Party.CLOUD, id="c7", score=0.58))
     return [
-        SourcesEvent(side=Side.DEVICE, sources=(device,), retrieve_s=0.02, prefill_s=0.1, notes=("a note",)),
-        SourcesEvent(side=Side.CLOUD, sources=cloud, retrieve_s=0.03, prefill_s=0.2),
+        SourcesEvent(
+            party=Party.DEVICE, sources=(device,), retrieve_s=0.02, prefill_s=0.1, notes=("a note",)
+        ),
+        SourcesEvent(party=Party.CLOUD, sources=cloud, retrieve_s=0.03, prefill_s=0.2),
         *(token(step, text) for step, text in enumerate(TEXTS)),
         DoneEvent(reason="eos", statistics=statistics()),
     ]
@@ -127,16 +129,16 @@ def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def tandem(monkeypatch: pytest.MonkeyPatch) -> FakeTandem:
-    """What the commands get for `tandem.api.Tandem`."""
-    fake, module = FakeTandem(), ModuleType("tandem.api")
+    """What the commands get for `tandem.client.Tandem`."""
+    fake, module = FakeTandem(), ModuleType("tandem.client")
     module.Tandem = fake  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "tandem.api", module)
+    monkeypatch.setitem(sys.modules, "tandem.client", module)
     return fake
 
 
 @dataclass
 class FakeNode:
-    role: Side
+    role: Party
     address: str
     pid: int
     directory: str
@@ -151,10 +153,10 @@ class FakeLauncher:
     processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
     failure: BaseException | None = None
 
-    def check_files(self, config: Config, sides: tuple[Side, ...]) -> None:
-        assert len(sides) == 1
+    def check_files(self, config: Config, parties: tuple[Party, ...]) -> None:
+        assert len(parties) == 1
 
-    def start_node(self, role: Side, *, join: str | None, config: Config) -> FakeNode:
+    def start_node(self, role: Party, *, join: str | None, config: Config) -> FakeNode:
         process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
         self.processes.append(process)
         self.calls.append(("start_node", role, join))
@@ -163,13 +165,13 @@ class FakeLauncher:
     def attach(self, address: str, config: Config) -> None:
         self.calls.append(("attach", address))
 
-    def start_side(self, role: Side, config: Config, progress: Any) -> None:
+    def start_party(self, role: Party, config: Config, progress: Any) -> None:
         self.calls.append(("start_side", role))
         if self.failure:
             raise self.failure
 
     def stop_node(self, info: FakeNode) -> None:
-        self.calls.append(("stop_node", Side(info.role), info.pid))
+        self.calls.append(("stop_node", Party(info.role), info.pid))
         process = next(process for process in self.processes if process.pid == info.pid)
         process.terminate()
         process.wait()

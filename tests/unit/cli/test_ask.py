@@ -22,7 +22,7 @@ from tandem.events import (
     SourcesEvent,
     TokenEvent,
 )
-from tandem.side import Side
+from tandem.topology import Party
 
 from .conftest import FakeTandem, answer_events, statistics, token
 
@@ -107,7 +107,7 @@ def test_json_is_one_strict_object(tandem: FakeTandem, capsys: pytest.CaptureFix
     value = json.loads(capsys.readouterr().out, parse_constant=refuse)
     assert value["answer"] == "Mira likes puzzle games."
     assert (value["question"], value["seed"], value["reason"], value["error"]) == (QUESTION, 7, "eos", None)
-    assert value["sources"][0] == {"side": "device", "id": "d1", "title": "notes/mira.txt", "score": 0.62}
+    assert value["sources"][0] == {"party": "device", "id": "d1", "title": "notes/mira.txt", "score": 0.62}
     assert value["tokens"][1]["cloud_accepted"] is False
     assert value["tokens"][1]["cloud_decode_s"] is None
     assert value["statistics"]["received_bytes"] == 450
@@ -234,12 +234,12 @@ def test_an_answer_of_no_tokens(tandem: FakeTandem, capsys: pytest.CaptureFixtur
 
 
 def test_sources_without_scores_and_many_ids(tandem: FakeTandem, capsys: pytest.CaptureFixture[str]) -> None:
-    device = tuple(Source(side=Side.DEVICE, id=f"d{n}", title=f"note-{n}.md") for n in (2, 1))
-    cloud = tuple(Source(side=Side.CLOUD, id=f"c{n}") for n in range(5))
+    device = tuple(Source(party=Party.DEVICE, id=f"d{n}", title=f"note-{n}.md") for n in (2, 1))
+    cloud = tuple(Source(party=Party.CLOUD, id=f"c{n}") for n in range(5))
     nan = float("nan")
     tandem.script = [
-        SourcesEvent(side=Side.CLOUD, sources=cloud, retrieve_s=nan, prefill_s=nan),
-        SourcesEvent(side=Side.DEVICE, sources=device, retrieve_s=0.01, prefill_s=nan),
+        SourcesEvent(party=Party.CLOUD, sources=cloud, retrieve_s=nan, prefill_s=nan),
+        SourcesEvent(party=Party.DEVICE, sources=device, retrieve_s=0.01, prefill_s=nan),
         token(0, "Yes"),
         DoneEvent(reason="eos", statistics=statistics()),
     ]
@@ -260,7 +260,7 @@ def test_notes_that_come_amid_the_text_are_told_after_it(
     nan, note = float("nan"), "The cloud has no document."
     tandem.script = [
         token(0, "Yes"),
-        SourcesEvent(side=Side.CLOUD, sources=(), retrieve_s=nan, prefill_s=nan, notes=(note,)),
+        SourcesEvent(party=Party.CLOUD, sources=(), retrieve_s=nan, prefill_s=nan, notes=(note,)),
         DoneEvent(reason="eos", statistics=statistics()),
     ]
     assert main(["ask", QUESTION]) == 0
@@ -273,7 +273,7 @@ def test_a_lost_peer_and_a_switch_are_told(tandem: FakeTandem, capsys: pytest.Ca
     tokens = [event for event in answer_events() if isinstance(event, TokenEvent)]
     tandem.script = [
         *tokens[:2],
-        PlacementEvent(step=2, aggregator=Side.CLOUD),
+        PlacementEvent(step=2, aggregator=Party.CLOUD),
         PeerEvent(step=2, is_alone=True),
         *tokens[2:],
         PeerEvent(step=5, is_alone=False),
@@ -291,8 +291,8 @@ def test_a_lost_peer_and_a_switch_are_told(tandem: FakeTandem, capsys: pytest.Ca
 def estimate(step: int, **changes: object) -> EstimateEvent:
     nan = float("nan")
     values: dict[str, object] = {
-        "aggregator": Side.DEVICE,
-        "chosen": Side.CLOUD,
+        "aggregator": Party.DEVICE,
+        "chosen": Party.CLOUD,
         "delta_z_s": 0.0123456789,
         "device_decode_s": 0.04,
         "cloud_decode_s": nan,
@@ -310,8 +310,8 @@ def test_estimates_and_handovers_in_json_and_no_word_of_estimates_to_a_person(
     tandem: FakeTandem, capsys: pytest.CaptureFixture[str]
 ) -> None:
     tokens = [event for event in answer_events() if isinstance(event, TokenEvent)]
-    told = [tokens[0], estimate(0), tokens[1], PlacementEvent(step=2, aggregator=Side.CLOUD)]
-    told += [replace(event, aggregator=Side.CLOUD) for event in tokens[2:]]
+    told = [tokens[0], estimate(0), tokens[1], PlacementEvent(step=2, aggregator=Party.CLOUD)]
+    told += [replace(event, aggregator=Party.CLOUD) for event in tokens[2:]]
     tandem.script = [
         *told,
         estimate(4, assumed=("A sentence.",)),
@@ -344,10 +344,10 @@ def test_many_handovers_are_counted_rather_than_listed(
     tandem: FakeTandem, capsys: pytest.CaptureFixture[str]
 ) -> None:
     switches = [
-        PlacementEvent(step=step, aggregator=(Side.CLOUD, Side.DEVICE)[step % 2]) for step in range(1, 7)
+        PlacementEvent(step=step, aggregator=(Party.CLOUD, Party.DEVICE)[step % 2]) for step in range(1, 7)
     ]
     tokens = [token(step, " yes") for step in range(7)]
-    last = PlacementEvent(step=7, aggregator=Side.DEVICE)  # of no token
+    last = PlacementEvent(step=7, aggregator=Party.DEVICE)  # of no token
     tandem.script = [*tokens, *switches, last, DoneEvent(reason="eos", statistics=statistics())]
     assert main(["ask", QUESTION, "--set", "generation.placement=random"]) == 0
     shown = capsys.readouterr().out
@@ -427,7 +427,7 @@ def test_a_file_that_cannot_be_written_is_found_before_anything_is_started(
 def test_a_plot_without_matplotlib(
     tandem: FakeTandem, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tandem.plotting.pipeline.find_spec", lambda name: None)
+    monkeypatch.setattr("tandem.lab.timeline.pipeline.find_spec", lambda name: None)
     assert main(["ask", QUESTION, "--plot", "out.png"]) == 1
     assert capsys.readouterr().err == (
         "tandem: A plot needs matplotlib, which is not installed; install tandem-rag[plot].\n"
@@ -435,10 +435,10 @@ def test_a_plot_without_matplotlib(
     assert tandem.started == []
 
 
-def test_one_side_alone(tandem: FakeTandem, capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_party_alone(tandem: FakeTandem, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["ask", QUESTION, "--alone", "device", "--seed", "7"]) == 0
     ((_, options),) = tandem.asked
-    assert options["alone"] is Side.DEVICE
+    assert options["alone"] is Party.DEVICE
     shown = capsys.readouterr().out
     assert "  alone      the device answered by itself, nothing crossed the link\n" in shown
     assert "accepted" not in shown
@@ -449,8 +449,8 @@ def test_one_side_alone(tandem: FakeTandem, capsys: pytest.CaptureFixture[str]) 
 def provisional_events() -> list[object]:
     tokens = [event for event in answer_events() if isinstance(event, TokenEvent)]
     return [
-        ProvisionalEvent(step=0, token=100, text=" Mira", told_s=0.1),
-        ProvisionalEvent(step=1, token=7, text=" hates", told_s=0.2),
+        ProvisionalEvent(step=0, token=100, text=" Mira", shown_at_s=0.1),
+        ProvisionalEvent(step=1, token=7, text=" hates", shown_at_s=0.2),
         tokens[0],
         RetractEvent(step=1),
         *tokens[1:],
@@ -478,7 +478,7 @@ def test_provisional_tokens_in_json(tandem: FakeTandem, capsys: pytest.CaptureFi
     assert main(["ask", QUESTION, "--provisional", "--json", "--quiet", "--timeline", "out.json"]) == 0
     value = json.loads(capsys.readouterr().out)
     assert value["answer"] == "Mira likes puzzle games."
-    told = {"token": 100, "text": " Mira", "told_s": 0.1}
+    told = {"token": 100, "text": " Mira", "shown_at_s": 0.1}
     assert value["provisional"][0] == {"event": "provisional", "committed": 0, "step": 0, **told}
     assert value["provisional"][2] == {"event": "retract", "committed": 1, "step": 1}
     assert len(json.loads(Path("out.json").read_text("utf-8"))["tandem"]["steps"]) == 5

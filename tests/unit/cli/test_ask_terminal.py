@@ -23,7 +23,7 @@ from pathlib import Path
 import pytest
 
 from tandem.events import DoneEvent, Event, PeerEvent, ProvisionalEvent, RetractEvent, Source, SourcesEvent
-from tandem.side import Side
+from tandem.topology import Party
 
 from .conftest import statistics, token
 
@@ -31,9 +31,9 @@ CHILD = """
 import pickle, sys, types
 from tests.unit.cli.conftest import FakeTandem
 from tandem.cli import main
-module = types.ModuleType("tandem.api")
+module = types.ModuleType("tandem.client")
 module.Tandem = FakeTandem(script=pickle.load(open(sys.argv[1], "rb")))
-sys.modules["tandem.api"] = module
+sys.modules["tandem.client"] = module
 sys.exit(main(["ask", "Which game?", *sys.argv[2:]]))
 """
 ROOT = Path(__file__).parents[3]
@@ -149,7 +149,7 @@ def answer(rng: random.Random, num_tokens: int, ahead: int) -> tuple[list[Event]
     for step, text in enumerate(texts):
         while len(shown) < min(num_tokens, step + rng.randrange(ahead + 1)):
             shown.append(rng.choice(PIECES) if rng.random() < 0.3 else texts[len(shown)])
-            events.append(ProvisionalEvent(step=len(shown) - 1, token=0, text=shown[-1], told_s=0.1))
+            events.append(ProvisionalEvent(step=len(shown) - 1, token=0, text=shown[-1], shown_at_s=0.1))
         if len(shown) > step and shown[step] != text:
             del shown[step:]
             events.append(RetractEvent(step=step))
@@ -184,16 +184,16 @@ def test_the_committed_text_remains(tmp_path: Path, width: int, height: int) -> 
 
 def test_notes_have_lines_of_their_own(tmp_path: Path) -> None:
     """Sources that come after provisional text and before the first token; a peer that is lost amid the answer."""
-    source = Source(side=Side.DEVICE, id="d1", title="notes.txt", score=0.5)
+    source = Source(party=Party.DEVICE, id="d1", title="notes.txt", score=0.5)
     events: list[Event] = [
-        ProvisionalEvent(step=0, token=0, text=" Mira", told_s=0.1),
-        SourcesEvent(side=Side.DEVICE, sources=(source,), retrieve_s=0.02, prefill_s=0.1),
-        ProvisionalEvent(step=1, token=0, text=" likes", told_s=0.1),
+        ProvisionalEvent(step=0, token=0, text=" Mira", shown_at_s=0.1),
+        SourcesEvent(party=Party.DEVICE, sources=(source,), retrieve_s=0.02, prefill_s=0.1),
+        ProvisionalEvent(step=1, token=0, text=" likes", shown_at_s=0.1),
         token(0, " Mira"),
-        SourcesEvent(side=Side.CLOUD, sources=(), retrieve_s=0.02, prefill_s=0.1),
+        SourcesEvent(party=Party.CLOUD, sources=(), retrieve_s=0.02, prefill_s=0.1),
         PeerEvent(step=1, is_alone=True),
         token(1, " likes"),
-        ProvisionalEvent(step=2, token=0, text=" cats", told_s=0.1),
+        ProvisionalEvent(step=2, token=0, text=" cats", shown_at_s=0.1),
         RetractEvent(step=2),
         token(2, " games"),
         DoneEvent(reason="eos", statistics=statistics()),

@@ -11,12 +11,12 @@ from types import ModuleType
 
 import pytest
 
-from tandem import reader
+from tandem import corpora as reader
 from tandem.cli import checks, main, model_checks
 from tandem.cli.findings import Check, missing, ok
-from tandem.config import Config, SideConfig
+from tandem.config import Config, PartyConfig
 from tandem.retrieval import embedding
-from tandem.side import Side
+from tandem.topology import Party
 
 
 def status(check: Check) -> str:
@@ -74,7 +74,7 @@ def write_model(folder: Path) -> Path:
 
 def test_the_bundled_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def check() -> str:
-        return status(model_checks.language_model(Side.DEVICE, SideConfig()))
+        return status(model_checks.language_model(Party.DEVICE, PartyConfig()))
 
     monkeypatch.setattr(reader, "WEIGHTS", tmp_path / "weights")
     assert check() == "missing"
@@ -90,7 +90,7 @@ def test_other_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(model_checks, "_is_cached", lambda name, file: name == "org/cached")
 
     def check(model: str) -> str:
-        return status(model_checks.language_model(Side.CLOUD, SideConfig(model=model)))
+        return status(model_checks.language_model(Party.CLOUD, PartyConfig(model=model)))
 
     folder = write_model(tmp_path / "model")
     assert check(str(folder)) == "ok"
@@ -108,7 +108,7 @@ def test_hub_names_are_looked_up_without_a_server() -> None:
 
 def test_indexes(tmp_path: Path) -> None:
     def check(**settings: object) -> str:
-        return status(model_checks.index(Side.DEVICE, SideConfig(**settings)))  # type: ignore[arg-type]
+        return status(model_checks.index(Party.DEVICE, PartyConfig(**settings)))  # type: ignore[arg-type]
 
     assert check(num_documents=0, index=str(tmp_path)) == "ok"
     assert check(index=str(tmp_path)) == "missing"
@@ -131,14 +131,14 @@ def test_embedders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_what_langchain_brings(where: str, wanted: str) -> None:
     config = Config.load(None, [f"device.index=langchain:{where}", f"retrieval.embedder=langchain:{where}"])
-    for check in (model_checks.index(Side.DEVICE, config.device), model_checks.embedder(config)):
+    for check in (model_checks.index(Party.DEVICE, config.device), model_checks.embedder(config)):
         assert status(check) == wanted
 
 
 def test_caches(tmp_path: Path) -> None:
     def check(*named: str) -> str:
         named = (f"cloud.index={tmp_path}", *(f"cloud.{each}" for each in named))
-        return status(checks.stored_caches(Side.CLOUD, Config.load(None, named)))
+        return status(checks.stored_caches(Party.CLOUD, Config.load(None, named)))
 
     assert check("kv_max_bytes=1") == "ok"
     assert check(f"kv_max_bytes={1 << 60}") == "weak"
@@ -153,7 +153,7 @@ def test_what_langchain_brings_is_left_to_the_nodes(monkeypatch: pytest.MonkeyPa
     config = Config.load(
         None, ["device.index=langchain:shelf:store", "retrieval.embedder=langchain:shelf:words"]
     )
-    for check in (model_checks.index(Side.DEVICE, config.device), model_checks.embedder(config)):
+    for check in (model_checks.index(Party.DEVICE, config.device), model_checks.embedder(config)):
         assert check.status == "ok"
         assert "langchain:shelf:" in check.found
 

@@ -13,7 +13,7 @@ from tandem.cli import main
 from tandem.cli.folders import index_folder
 from tandem.errors import GenerationError, RetrievalError
 from tandem.retrieval import Embedder, Index
-from tandem.side import Side
+from tandem.topology import Party
 
 
 class LengthEmbedder:
@@ -52,7 +52,7 @@ def notes(folders: Path) -> Path:
 
 def test_an_index_and_how_to_use_it(notes: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["index", "device", str(notes)]) == 0
-    out = index_folder(Side.DEVICE)
+    out = index_folder(Party.DEVICE)
     assert len(Index.open(out, LengthEmbedder.fingerprint)) == 2
     shown = capsys.readouterr()
     assert shown.out.splitlines() == [
@@ -67,9 +67,9 @@ def test_an_index_and_how_to_use_it(notes: Path, capsys: pytest.CaptureFixture[s
 
 
 def test_ids_are_opaque(notes: Path) -> None:
-    for side in ("device", "cloud"):
-        assert main(["index", side, str(notes)]) == 0
-    one, other = (Index.open(index_folder(side)).document(0).id for side in Side)
+    for party in ("device", "cloud"):
+        assert main(["index", party, str(notes)]) == 0
+    one, other = (Index.open(index_folder(party)).document(0).id for party in Party)
     assert one != other  # each index has its own key
 
 
@@ -89,7 +89,7 @@ def test_json(notes: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["index", "device", str(notes), "--json"]) == 0
     shown = capsys.readouterr()
     value = json.loads(shown.out)
-    assert (value["side"], value["num_files"], value["num_chunks"]) == ("device", 2, 2)
+    assert (value["party"], value["num_files"], value["num_chunks"]) == ("device", 2, 2)
     assert len(value["problems"]) == 1
     assert shown.err == ""
 
@@ -118,7 +118,7 @@ def test_an_error_loses_nothing(notes: Path, folders: Path, capsys: pytest.Captu
     assert main(["index", "device", str(notes), "--factory", "Nonsense"]) == 1
     errors = [line for line in capsys.readouterr().err.splitlines() if line.startswith("tandem: ")]
     assert len(errors) == 2
-    assert len(Index.open(index_folder(Side.DEVICE))) == 2
+    assert len(Index.open(index_folder(Party.DEVICE))) == 2
 
 
 def test_an_embedder_that_is_not_there(
@@ -132,8 +132,8 @@ def test_an_embedder_that_is_not_there(
     assert capsys.readouterr().err.endswith("tandem: No embedder.\n")
 
 
-def kv_files(side: Side = Side.DEVICE) -> list[Path]:
-    return sorted(index_folder(side).glob("kv/*/*/*"))
+def kv_files(party: Party = Party.DEVICE) -> list[Path]:
+    return sorted(index_folder(party).glob("kv/*/*/*"))
 
 
 def test_caches_are_computed_once_and_follow_the_index(
@@ -178,7 +178,7 @@ def test_caches_go_though_an_earlier_run_changed_the_index(
         raise GenerationError("No model.")
 
     with monkeypatch.context() as patch:
-        patch.setattr("tandem.generation.opening.load_engine", failing)
+        patch.setattr("tandem.engine.opening.load_engine", failing)
         assert main(["index", "device", str(notes), "--kv"]) == 1
     assert len(kv_files()) == 2
     capsys.readouterr()
@@ -194,7 +194,7 @@ def test_caches_go_though_an_earlier_run_changed_the_index(
 
 def test_a_store_that_keeps_nothing_is_found_before_the_index_is_built(notes: Path) -> None:
     assert main(["index", "device", str(notes), "--kv", "--set", "device.kv_store=off"]) == 1
-    assert not index_folder(Side.DEVICE).exists()
+    assert not index_folder(Party.DEVICE).exists()
 
 
 def test_caches_that_cannot_all_be_kept(notes: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -62,7 +62,7 @@ def test_every_command_has_help(name: str, capsys: pytest.CaptureFixture[str]) -
 def test_help_loads_nothing_heavy() -> None:
     script = (
         "import sys; from tandem.cli.parser import parser; parser().format_help();"
-        "print(set(sys.modules) & {'numpy', 'torch', 'ray', 'transformers', 'tandem.api'})"
+        "print(set(sys.modules) & {'numpy', 'torch', 'ray', 'transformers', 'tandem.client'})"
     )
     assert python("-c", script).stdout.strip() == "set()"
 
@@ -163,8 +163,8 @@ def test_a_reader_that_leaves_causes_no_traceback() -> None:
 def test_the_package_offers_its_names_lazily() -> None:
     script = (
         "import sys, tandem; assert 'tandem.config' not in sys.modules;"
-        "from tandem import Answer, Config, Side, TokenEvent;"
-        "print(Config().codec.p, Side.DEVICE, 'ray' in sys.modules)"
+        "from tandem import Answer, Config, Party, TokenEvent;"
+        "print(Config().codec.p, Party.DEVICE, 'ray' in sys.modules)"
     )
     assert python("-c", script).stdout == "0.8 device False\n"
     assert set(tandem.__all__) <= set(dir(tandem))

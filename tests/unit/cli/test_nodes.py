@@ -12,7 +12,7 @@ import pytest
 from tandem.cli import main, notes
 from tandem.cli.folders import state_folder
 from tandem.errors import ClusterError
-from tandem.side import Side
+from tandem.topology import Party
 
 from .conftest import FakeLauncher, FakeTandem
 
@@ -26,12 +26,12 @@ def test_up_and_down(launcher: FakeLauncher, capsys: pytest.CaptureFixture[str])
     assert f"RAY_AUTH_TOKEN={token} tandem up cloud --join 127.0.0.1:7001" in shown
     assert "link.host" in shown
     assert launcher.calls == [
-        ("start_node", Side.DEVICE, None),
+        ("start_node", Party.DEVICE, None),
         ("attach", "127.0.0.1:7001"),
-        ("start_side", Side.DEVICE),
+        ("start_side", Party.DEVICE),
     ]
     assert main(["down"]) == 0
-    assert launcher.calls[-1] == ("stop_node", Side.DEVICE, pid)
+    assert launcher.calls[-1] == ("stop_node", Party.DEVICE, pid)
     assert f"The device node (process {pid}) is down." in capsys.readouterr().out
     assert notes.running() == []
 
@@ -47,7 +47,7 @@ def test_a_second_node_here_finds_the_token_and_goes_down_first(
     assert (os.environ["RAY_AUTH_TOKEN"], os.environ["RAY_AUTH_MODE"]) == (token, "token")
     assert main(["down"]) == 0
     stopped = [call[1] for call in launcher.calls if call[0] == "stop_node"]
-    assert stopped == [Side.DEVICE, Side.CLOUD]  # the cloud's holds the cluster together
+    assert stopped == [Party.DEVICE, Party.CLOUD]  # the cloud's holds the cluster together
 
 
 def test_the_token_is_private(launcher: FakeLauncher) -> None:
@@ -138,7 +138,7 @@ def test_notes_that_cannot_be_kept(
 
 STATE = {
     "nodes": [{"address": "10.0.0.1", "roles": ["device"], "alive": True}],
-    "sides": {"device": {"model": "bundled", "eos_token_ids": [2], "x": float("nan")}},
+    "parties": {"device": {"model": "bundled", "eos_token_ids": [2], "x": float("nan")}},
     "actors": [{"name": "device/decoder", "cpu_s": 1.23456}],
 }
 
@@ -151,7 +151,7 @@ def test_status(tandem: FakeTandem, capsys: pytest.CaptureFixture[str]) -> None:
     assert shown[-3:] == ["  device/decoder", "    name: device/decoder", "    cpu_s: 1.235"]
     assert "    eos_token_ids: 2" in shown
     assert main(["status", "--address", "10.0.0.1:6379", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["sides"]["device"]["x"] is None
+    assert json.loads(capsys.readouterr().out)["parties"]["device"]["x"] is None
     assert tandem.num_closed == 2
 
 

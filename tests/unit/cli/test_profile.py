@@ -14,9 +14,9 @@ import pytest
 from tandem.cli import main, profile_plot
 from tandem.cli.bar import Bar
 from tandem.config import Config
-from tandem.generation.engine import Engine
+from tandem.engine.engine import Engine
 from tandem.profiler.line import DecodeLine
-from tandem.side import Side
+from tandem.topology import Party
 
 SHORT = ["--limit", "48", "--runs", "1", "--set", "device.num_documents=2"]
 
@@ -85,15 +85,15 @@ def test_more_than_is_cached_is_measured(loads: list[str]) -> None:
     assert len(loads) == 4
 
 
-def test_json_of_both_sides(capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_of_both_parties(capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["--limit", "70", "--runs", "1", "--set", "cloud.num_documents=2", "--json"]
     assert main(["profile", *arguments]) == 0
     shown = capsys.readouterr()
     assert shown.err == ""
     value = json.loads(shown.out)
     assert list(value) == ["device", "cloud"]
-    for side, rows in (("device", 4), ("cloud", 2)):
-        found = value[side]
+    for party, rows in (("device", 4), ("cloud", 2)):
+        found = value[party]
         assert found["rows"] == found["key"]["num_documents"] == rows
         assert found["lengths"][-1] == 70
         assert len(found["seconds"]) == len(found["lengths"])
@@ -102,7 +102,9 @@ def test_json_of_both_sides(capsys: pytest.CaptureFixture[str]) -> None:
         assert not found["is_cached"]
 
 
-def test_sides_that_are_alike_are_measured_once(loads: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_parties_that_are_alike_are_measured_once(
+    loads: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["profile", *SHORT, "--set", "cloud.num_documents=2"]) == 0
     assert len(loads) == 1
     assert "was measured before" in capsys.readouterr().out
@@ -182,7 +184,7 @@ def test_the_decoder_describes_what_was_kept(tmp_path: Path) -> None:
     def described(*overrides: str) -> list[float]:
         async def prepare() -> list[float]:
             runtime = Runtime(secret=b"", directory=str(tmp_path), config=Config.load(None, overrides))
-            lines: list[float] = (await DecoderActor(Side.DEVICE, runtime).prepare())["decode_line"]
+            lines: list[float] = (await DecoderActor(Party.DEVICE, runtime).prepare())["decode_line"]
             return lines
 
         return asyncio.run(prepare())

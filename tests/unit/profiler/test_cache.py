@@ -11,24 +11,24 @@ from typing import Any
 
 import pytest
 
-from tandem.config import SideConfig
+from tandem.config import PartyConfig
+from tandem.corpora import WEIGHTS
 from tandem.errors import TandemError
 from tandem.profiler import cache
 from tandem.profiler.offline import OfflineProfile
-from tandem.reader import WEIGHTS
 
-SIDE = SideConfig()
+PARTY = PartyConfig()
 PROFILE = OfflineProfile(prompt_tokens=9, rows=4, runs=3, lengths=(10, 11, 12), seconds=(0.5, 0.625, 0.7))
 
 
-def saved(folder: Path, side: SideConfig = SIDE) -> Path:
-    return cache.save(cache.stored(cache.profile_key(side), side.model, PROFILE), folder)
+def saved(folder: Path, party: PartyConfig = PARTY) -> Path:
+    return cache.save(cache.stored(cache.profile_key(party), party.model, PROFILE), folder)
 
 
-def refused(folder: Path, side: SideConfig = SIDE) -> str:
+def refused(folder: Path, party: PartyConfig = PARTY) -> str:
     """The one sentence for a file that is not used."""
     warnings: list[str] = []
-    assert cache.load(cache.profile_key(side), folder, warnings.append) is None
+    assert cache.load(cache.profile_key(party), folder, warnings.append) is None
     assert len(warnings) == 1
     assert warnings[0].endswith("; measure again.")
     return warnings[0]
@@ -48,19 +48,19 @@ def changed(path: Path, **changes: Any) -> None:
 
 def test_what_is_saved_is_loaded(tmp_path: Path) -> None:
     path = saved(tmp_path)
-    assert path == cache.profile_path(cache.profile_key(SIDE), tmp_path)
+    assert path == cache.profile_path(cache.profile_key(PARTY), tmp_path)
     assert path.parent == tmp_path / "profiles"
-    found = cache.load(cache.profile_key(SIDE), tmp_path, pytest.fail)
+    found = cache.load(cache.profile_key(PARTY), tmp_path, pytest.fail)
     assert found is not None
     assert found.profile == PROFILE
-    assert (found.model, found.key) == ("bundled", cache.profile_key(SIDE))
+    assert (found.model, found.key) == ("bundled", cache.profile_key(PARTY))
     assert set(found.versions) == {"tandem-rag", "torch", "transformers"}
     assert os.listdir(path.parent) == [path.name]
-    assert cache.cached_line(SIDE, tmp_path, pytest.fail) == list(PROFILE.line.to_tuple())
+    assert cache.cached_line(PARTY, tmp_path, pytest.fail) == list(PROFILE.line.to_tuple())
 
 
 def test_no_profile_is_no_line_and_no_warning(tmp_path: Path) -> None:
-    assert cache.cached_line(SIDE, tmp_path, pytest.fail) == []
+    assert cache.cached_line(PARTY, tmp_path, pytest.fail) == []
 
 
 @pytest.mark.parametrize(
@@ -68,17 +68,17 @@ def test_no_profile_is_no_line_and_no_warning(tmp_path: Path) -> None:
 )
 def test_other_settings_have_no_profile(tmp_path: Path, other: dict[str, Any]) -> None:
     saved(tmp_path)
-    assert cache.cached_line(replace(SIDE, **other), tmp_path, pytest.fail) == []
+    assert cache.cached_line(replace(PARTY, **other), tmp_path, pytest.fail) == []
 
 
 def test_the_index_does_not_matter_for_the_key() -> None:
-    assert cache.profile_key(replace(SIDE, index="/elsewhere")) == cache.profile_key(SIDE)
+    assert cache.profile_key(replace(PARTY, index="/elsewhere")) == cache.profile_key(PARTY)
 
 
 def test_another_machine_has_no_profile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     saved(tmp_path)
     monkeypatch.setattr(cache, "_processor", lambda: "another processor")
-    assert cache.cached_line(SIDE, tmp_path, pytest.fail) == []
+    assert cache.cached_line(PARTY, tmp_path, pytest.fail) == []
 
 
 def test_a_model_is_known_by_its_files_and_not_by_its_place(tmp_path: Path) -> None:

@@ -7,20 +7,20 @@ from typing import Any
 
 import pytest
 
-from tandem.aggregation.codec import make_codec
 from tandem.aggregation.rules import draft_rule
+from tandem.codecs.top_p import make_codec
+from tandem.corpora import WEIGHTS
+from tandem.engine.engine import Engine
 from tandem.errors import TandemError
-from tandem.generation.engine import Engine
 from tandem.profiler.offline import (
     QUERY,
     OfflineProfile,
-    drafting,
     dummy_documents,
     measure,
+    measure_drafting,
     row_tokens,
 )
-from tandem.reader import WEIGHTS
-from tandem.side import Side
+from tandem.topology import Party
 
 SLOPE_S, INTERCEPT_S = 2e-5, 0.003
 
@@ -38,7 +38,9 @@ class Clock:
         self.contexts: list[int] = []
         self._prompt_tokens = prompt_tokens
         self._outliers = outliers
-        self._draft = drafting(make_codec("top_p", p=0.8), draft_rule("coupled", 0.0), Side.DEVICE, 0.0)
+        self._draft = measure_drafting(
+            make_codec("top_p", p=0.8), draft_rule("coupled", 0.0), Party.DEVICE, 0.0
+        )
 
     def __call__(self) -> float:
         return self.now_s
@@ -147,15 +149,15 @@ def test_a_batch_is_as_long_as_its_longest_row(engine: Engine) -> None:
 
 
 def test_a_draft_is_what_the_decoder_draws(engine: Engine) -> None:
-    from tandem.generation.mixing import side_law
+    from tandem.engine.row_mixture import mix_rows
 
     codec, rule = make_codec("top_p", p=0.8), draft_rule("coupled", 0.7)
     engine.open("one", "Which game?", ["Mira likes games.", "Tom likes chess."], 4)
     logits = engine.next_logits("one", [])
     engine.close("one")
-    law = codec.decode(codec.encode(side_law(logits, [0.0, 0.0], 0.7)))
-    drafted = [drafting(codec, rule, Side.CLOUD, 0.7)(logits, step) for step in range(8)]
-    assert drafted == [rule.draft(law, seed=0, step=step, side=Side.CLOUD) for step in range(8)]
+    distribution = codec.decode(codec.encode(mix_rows(logits, [0.0, 0.0], 0.7)))
+    drafted = [measure_drafting(codec, rule, Party.CLOUD, 0.7)(logits, step) for step in range(8)]
+    assert drafted == [rule.draft(distribution, seed=0, step=step, party=Party.CLOUD) for step in range(8)]
 
 
 def test_times_that_are_all_alike_have_no_r_squared() -> None:
@@ -166,7 +168,7 @@ def test_times_that_are_all_alike_have_no_r_squared() -> None:
 
 def test_a_clock_of_its_own_is_all_it_reads(engine: Engine) -> None:
     ticks = count()
-    draft = drafting(make_codec("top_p", p=0.8), draft_rule("coupled", 0.0), Side.DEVICE, 0.0)
+    draft = measure_drafting(make_codec("top_p", p=0.8), draft_rule("coupled", 0.0), Party.DEVICE, 0.0)
     found = measure(
         engine,
         num_documents=1,

@@ -7,28 +7,28 @@ from typing import Any
 
 import pytest
 
-from tandem.messages import (
+from tandem.protocol.drafting import DraftingSession, Forward, Prefill
+from tandem.protocol.messages import (
     Adopt,
     Begin,
     Commit,
     DecoderFailed,
     DecoderReady,
-    Draft,
-    Drafted,
     End,
-    Found,
-    NotFound,
-    Relevance,
-    Score,
-    Search,
+    Proposal,
+    ProposalReady,
+    RescoreRequest,
+    RescoreResult,
+    RetrieveFailed,
+    RetrieveRequest,
+    RetrieveResult,
     Window,
 )
-from tandem.protocol.drafting import DraftingSession, Forward, Prefill
-from tandem.protocol.hosts import DecoderHost
+from tandem.protocol.outbox import Send
 from tandem.protocol.prefix import Prefix
-from tandem.protocol.sends import Send
+from tandem.protocol.session_tables import DraftingTable
 from tandem.protocol.spec import SessionSpec
-from tandem.side import Side
+from tandem.topology import Party
 
 EOS = 3
 
@@ -40,27 +40,29 @@ def spec(**changes: Any) -> SessionSpec:
 
 def session(**changes: Any) -> DraftingSession:
     """A session with two documents, prefilled."""
-    made = DraftingSession(spec(**changes), Side.DEVICE, lambda tokens: " ".join(map(str, tokens)))
+    made = DraftingSession(spec(**changes), Party.DEVICE, lambda tokens: " ".join(map(str, tokens)))
     made.begin()
-    made.receive(Found(session=1, ids=("a", "b"), texts=("x", "y"), scores=(0.5, 0.2), retrieve_us=7))
+    made.receive(
+        RetrieveResult(session=1, ids=("a", "b"), texts=("x", "y"), scores=(0.5, 0.2), retrieve_us=7)
+    )
     assert isinstance(made.next_job(), Prefill)
     made.prefilled(11, ())
     return made
 
 
-def compute(made: DraftingSession, token: int, law: bytes = b"law") -> list[Send]:
+def compute(made: DraftingSession, token: int, distribution: bytes = b"law") -> list[Send]:
     """Do the next job, a forward that draws `token`."""
     job = made.next_job()
     assert isinstance(job, Forward)
-    return made.drafted(job, law, token, 5)
+    return made.drafted(job, distribution, token, 5)
 
 
-def drafts(sends: list[Send]) -> list[Draft]:
-    return [send.message.draft for send in sends if isinstance(send.message, Drafted)]
+def drafts(sends: list[Send]) -> list[Proposal]:
+    return [send.message.draft for send in sends if isinstance(send.message, ProposalReady)]
 
 
-def scores(sends: list[Send]) -> list[Score]:
-    return [send.message for send in sends if isinstance(send.message, Score)]
+def scores(sends: list[Send]) -> list[RescoreRequest]:
+    return [send.message for send in sends if isinstance(send.message, RescoreRequest)]
 
 
 def commit(step: int, token: int, epoch: int = 0, is_last: bool = False) -> Commit:
@@ -71,10 +73,12 @@ def commit(step: int, token: int, epoch: int = 0, is_last: bool = False) -> Comm
 
 
 def test_documents_come_first_then_the_prefill() -> None:
-    made = DraftingSession(spec(device_documents=2), Side.DEVICE, str)
-    assert made.begin() == [Send("retriever", Search(session=1, query="Why?", num_documents=2))]
+    made = DraftingSession(spec(device_documents=2), Party.DEVICE, str)
+    assert made.begin() == [Send("retriever", RetrieveRequest(session=1, query="Why?", num_documents=2))]
     assert made.next_job() is None
-    made.receive(Found(session=1, ids=("a", "b"), texts=("x", "y"), scores=(0.5, 0.2), retrieve_us=7))
+    made.receive(
+        RetrieveResult(session=1, ids=("a", "b"), texts=("x", "y"), scores=(0.5, 0.2), retrieve_us=7)
+    )
     assert made.next_job() == Prefill(1, "Why?", ("x", "y"), 64)
     ready = made.prefilled(11, ("A note.",))
     assert ready == [
@@ -95,8 +99,10 @@ def test_documents_come_first_then_the_prefill() -> None:
 
 
 def test_documents_that_did_not_fit_have_no_weight() -> None:
-    made = DraftingSession(spec(), Side.DEVICE, str)
-    made.receive(Found(session=1, ids=("a", "b"), texts=("x", "y"), scores=(0.5, 0.2), retrieve_us=7))
+    made = DraftingSession(spec(), Party.DEVICE, str)
+    made.receive(
+        RetrieveResult(session=1, ids=("a", "b"), texts=("x", "y"), scores=(0.5, 0.2), retrieve_us=7)
+    )
     (ready,) = made.prefilled(11, (), [1])
     assert (ready.message.sources, ready.message.scores) == (("b",), (0.2,))
     job = made.next_job()
@@ -105,8 +111,8 @@ def test_documents_that_did_not_fit_have_no_weight() -> None:
 
 
 @pytest.mark.parametrize("weight_interval", [0, 1, 4])
-def test_a_side_without_documents_drafts_and_waits_for_no_weight(weight_interval: int) -> None:
-    made = DraftingSession(spec(device_documents=0, weight_interval=weight_interval), Side.DEVICE, str)
+def test_a_party_without_documents_drafts_and_waits_for_no_weight(weight_interval: int) -> None:
+    made = DraftingSession(spec(device_documents=0, weight_interval=weight_interval), Party.DEVICE, str)
     assert made.begin() == []
     assert made.next_job() == Prefill(1, "Why?", (), 64)
     made.prefilled(0, ())
@@ -117,11 +123,11 @@ def test_a_side_without_documents_drafts_and_waits_for_no_weight(weight_interval
 
 
 def test_a_filter_goes_to_the_search_and_what_lets_nothing_through_is_told() -> None:
-    made = DraftingSession(spec(device_filter='{"source": ["a"]}', device_documents=2), Side.DEVICE, str)
+    made = DraftingSession(spec(device_filter='{"source": ["a"]}', device_documents=2), Party.DEVICE, str)
     (search,) = made.begin()
-    assert isinstance(search.message, Search)
+    assert isinstance(search.message, RetrieveRequest)
     assert search.message.filter == '{"source": ["a"]}'
-    made.receive(Found(session=1, ids=(), texts=(), scores=(), retrieve_us=7))
+    made.receive(RetrieveResult(session=1, ids=(), texts=(), scores=(), retrieve_us=7))
     ready = made.prefilled(11, ("A note.",))[0].message
     assert isinstance(ready, DecoderReady)
     assert ready.notes == (
@@ -142,28 +148,28 @@ def test_a_filter_goes_to_the_search_and_what_lets_nothing_through_is_told() -> 
 def test_a_filter_is_not_blamed_for_what_it_did_not_do(
     changes: dict[str, Any], ids: tuple[str, ...], rows: tuple[int, ...]
 ) -> None:
-    made = DraftingSession(spec(**{"device_filter": '{"a": 1}', **changes}), Side.DEVICE, str)
+    made = DraftingSession(spec(**{"device_filter": '{"a": 1}', **changes}), Party.DEVICE, str)
     made.begin()
     if changes.get("device_documents") != 0:
-        made.receive(Found(session=1, ids=ids, texts=ids, scores=(0.5,) * len(ids), retrieve_us=7))
+        made.receive(RetrieveResult(session=1, ids=ids, texts=ids, scores=(0.5,) * len(ids), retrieve_us=7))
     ready = made.prefilled(11, (), rows)[0].message
     assert isinstance(ready, DecoderReady)
     assert ready.notes == ()
 
 
 def test_texts_of_the_caller_pass_all_filters() -> None:
-    given = spec(device_filter='{"a": 1}', alone=Side.DEVICE, given_texts=("x",))
-    made = DraftingSession(given, Side.DEVICE, str)
+    given = spec(device_filter='{"a": 1}', alone=Party.DEVICE, given_texts=("x",))
+    made = DraftingSession(given, Party.DEVICE, str)
     made.begin()
-    made.receive(Found(session=1, ids=("given-1",), texts=("x",), scores=(0.5,), retrieve_us=7))
+    made.receive(RetrieveResult(session=1, ids=("given-1",), texts=("x",), scores=(0.5,), retrieve_us=7))
     ready = made.prefilled(11, ())[0].message
     assert isinstance(ready, DecoderReady)
     assert "no document that its filter lets through" in ready.notes[0]
 
 
 def test_a_failed_retrieval_ends_the_session() -> None:
-    made = DraftingSession(spec(), Side.DEVICE, str)
-    assert made.receive(NotFound(session=1, reason="No index.")) == [
+    made = DraftingSession(spec(), Party.DEVICE, str)
+    assert made.receive(RetrieveFailed(session=1, reason="No index.")) == [
         Send("draft_queue", DecoderFailed(session=1, reason="No index."))
     ]
     assert made.next_job() is None
@@ -297,7 +303,7 @@ def test_after_a_resync_the_stored_bytes_are_used() -> None:
     first = drafts(compute(made, 5, b"one")) + drafts(compute(made, 6, b"two"))
     made.receive(commit(0, 9, epoch=1))
     drafts(compute(made, 8, b"other"))
-    again = drafts(made.receive(Adopt(session=1, tokens=(), epoch=2, is_last=False, generation=1)))
+    again = drafts(made.receive(Adopt(session=1, tokens=(), epoch=2, is_last=False, view=1)))
     assert again == first
     assert made.prefix.tokens == [5, 6]
     assert made.num_forwards == 3
@@ -330,7 +336,7 @@ def test_memory_is_bounded() -> None:
         asked = scores(compute(made, 7))
         asked += scores(made.receive(commit(step, 7)))
         for ask in asked:
-            made.receive(Relevance(session=1, digest=ask.digest, scores=(0.1, 0.2)))
+            made.receive(RescoreResult(session=1, digest=ask.digest, scores=(0.1, 0.2)))
     assert len(made._drafts) < 64
     assert len(made._weights) <= 251
 
@@ -338,8 +344,8 @@ def test_memory_is_bounded() -> None:
 # ---- weights ---------------------------------------------------------------------------------------------------
 
 
-def relevance(ask: Score, *values: float) -> Relevance:
-    return Relevance(session=1, digest=ask.digest, scores=values)
+def relevance(ask: RescoreRequest, *values: float) -> RescoreResult:
+    return RescoreResult(session=1, digest=ask.digest, scores=values)
 
 
 def test_relevance_is_asked_every_n_tokens_against_question_and_answer() -> None:
@@ -411,8 +417,8 @@ def test_the_draft_carries_the_log_weight_of_the_weights_used() -> None:
 # ---- the host --------------------------------------------------------------------------------------------------
 
 
-def host_with(*ids: int) -> DecoderHost:
-    host = DecoderHost(Side.DEVICE, str)
+def host_with(*ids: int) -> DraftingTable:
+    host = DraftingTable(Party.DEVICE, str)
     for key in ids:
         host.receive(Begin(session=key, spec=spec(session=key, device_documents=0).to_json()))
         host.sessions[key].prefilled(0, ())

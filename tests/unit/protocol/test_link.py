@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tandem.messages import Done, Draft, Heartbeat, LinkFrame, Probe, Verdict
 from tandem.protocol.link import HEARTBEAT_S, MAX_RESEND_S, MIN_RESEND_S, Link
+from tandem.protocol.messages import Done, Heartbeat, LinkFrame, Probe, Proposal, Verdict
 from tandem.protocol.prefix import Prefix
-from tandem.side import Side
+from tandem.topology import Party
 
 UNHURRIED = settings(deadline=None, derandomize=True)
 WRAP_S = 2**32 / 1e6  # 71.6 minutes
@@ -25,17 +25,18 @@ def frame(link: Link, now_s: float, body: object = None) -> LinkFrame:
     return sent
 
 
-def draft(step: int) -> Draft:
-    return Draft(
-        side=Side.DEVICE, step=step, epoch=0, digest=step.to_bytes(8, "little"), log_weight=0.0, decode_us=1, law=b"x"
-    )  # fmt: skip
+def draft(step: int) -> Proposal:
+    digest = step.to_bytes(8, "little")
+    return Proposal(
+        party=Party.DEVICE, step=step, epoch=0, digest=digest, log_weight=0.0, decode_us=1, payload=b"x"
+    )
 
 
 def verdict(step: int) -> Verdict:
     return Verdict(
         step=step, target=1, device_accepted=True, cloud_accepted=True,
         device_epoch=0, cloud_epoch=0, device_acceptance=127, cloud_acceptance=127,
-        next_aggregator=Side.DEVICE,
+        next_aggregator=Party.DEVICE,
     )  # fmt: skip
 
 
@@ -102,7 +103,7 @@ def test_a_duplicate_and_an_overtaken_frame_measure_their_own_way() -> None:
 def test_a_peer_whose_clock_jumped_back_measures_nothing() -> None:
     own = Link(1, 0.0)
     answer = LinkFrame(
-        session=1, generation=0, committed=0, committed_digest=PREFIX.digests[0],
+        session=1, view=0, committed=0, committed_digest=PREFIX.digests[0],
         sent_us=0, echo_us=1_000_000, held_us=9_000_000, body=Heartbeat(),
     )  # fmt: skip
     assert isnan(own.hear(answer, 2.0))
@@ -111,9 +112,9 @@ def test_a_peer_whose_clock_jumped_back_measures_nothing() -> None:
 
 def test_the_header_says_where_the_sender_stands() -> None:
     link = Link(9, 0.0)
-    link.start_generation(3, 0, 0.0)
+    link.start_view(3, 0, 0.0)
     sent = frame(link, 1.5)
-    assert (sent.session, sent.generation, sent.committed) == (9, 3, 2)
+    assert (sent.session, sent.view, sent.committed) == (9, 3, 2)
     assert sent.committed_digest == PREFIX.digest
     assert sent.sent_us == 1_500_000
 
@@ -176,7 +177,7 @@ def test_acknowledged_bodies_are_forgotten_and_no_others() -> None:
     assert sorted(draft.step for draft in link.kept_drafts.values()) == sorted(link.kept_verdicts) == [3, 4]
     link.acknowledge(2, 2.0)  # an overtaken frame
     assert sorted(draft.step for draft in link.kept_drafts.values()) == [3, 4]
-    link.start_generation(1, 0, 3.0)
+    link.start_view(1, 0, 3.0)
     assert not link.kept_verdicts
     assert link.peer_committed == 0
 
@@ -197,18 +198,18 @@ def test_drafts_of_the_next_step_for_another_prefix_are_dropped_and_later_ones_s
 def test_a_resend_repeats_everything_owed_in_the_present_generation() -> None:
     link = Link(1, 0.0)
     link.keep(draft(2))
-    link.start_generation(4, 0, 0.0)
+    link.start_view(4, 0, 0.0)
     link.keep(verdict(2))
     sends = link.due(PREFIX, 1.0, [Done(is_reply=False)])
     assert [send.message.body for send in sends] == [Done(is_reply=False), verdict(2), draft(2)]
-    assert {send.message.generation for send in sends} == {4}
+    assert {send.message.view for send in sends} == {4}
     assert {send.to for send in sends} == {"peer"}
 
 
 # ---- heartbeat and loss ----------------------------------------------------------------------------------------
 
 
-def test_an_idle_side_sends_heartbeats_and_a_busy_one_none() -> None:
+def test_an_idle_party_sends_heartbeats_and_a_busy_one_none() -> None:
     link = Link(1, 0.0)
     beats, now_s = 0, 0.0
     while now_s < 10.0:
@@ -232,14 +233,14 @@ def test_the_loss_limit(rtt_s: float, limit_s: float) -> None:
 def test_silence_ends_with_any_frame() -> None:
     own, peer = Link(1, 0.0), Link(1, 0.0)
     assert own.silence_s(3.0) == 3.0
-    own.hear(replace(frame(peer, 3.0), generation=0), 3.0)
+    own.hear(replace(frame(peer, 3.0), view=0), 3.0)
     assert own.silence_s(3.5) == 0.5
 
 
 def test_the_generation_of_the_peer_only_grows() -> None:
     own, peer = Link(1, 0.0), Link(1, 0.0)
-    own.hear(replace(frame(peer, 0.0), generation=2), 0.1)
-    own.hear(replace(frame(peer, 0.0), generation=1), 0.2)
+    own.hear(replace(frame(peer, 0.0), view=2), 0.1)
+    own.hear(replace(frame(peer, 0.0), view=1), 0.2)
     assert own.peer_generation == 2
 
 

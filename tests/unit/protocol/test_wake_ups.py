@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from tandem.messages import Commit, End
+from tandem.protocol.messages import Commit, End
 from tests.unit.protocol.test_worker_loop import _Decoder, begin, has_drafted
 
 NUM_SEEDS = 1000

@@ -17,11 +17,11 @@ import pytest
 from tandem.actors.base import Runtime
 from tandem.actors.decoder import DecoderActor
 from tandem.config import Config
-from tandem.messages import Begin, Commit, Drafted, End, decode
 from tandem.protocol.drafting import Forward
-from tandem.protocol.sends import Send
+from tandem.protocol.messages import Begin, Commit, End, ProposalReady, decode
+from tandem.protocol.outbox import Send
 from tandem.protocol.spec import SessionSpec
-from tandem.side import Side
+from tandem.topology import Party
 
 
 class _Outbox:
@@ -51,7 +51,7 @@ class _Decoder(DecoderActor):
     """The real actor with a model that takes a random time and always draws token 7."""
 
     def __init__(self, rng: random.Random) -> None:
-        super().__init__(Side.DEVICE, Runtime(secret=b"s", directory="/nonexistent", config=Config()))
+        super().__init__(Party.DEVICE, Runtime(secret=b"s", directory="/nonexistent", config=Config()))
         self.outbox = _Outbox()
         self.plane = self.outbox  # type: ignore[assignment]
         self._loaded = _Engine()  # type: ignore[assignment]
@@ -75,7 +75,7 @@ def begin(session: int, **changes: Any) -> Begin:
 
 
 def has_drafted(actor: _Decoder, session: int, step: int) -> bool:
-    drafts = (message for message in actor.outbox.sent if isinstance(message, Drafted))
+    drafts = (message for message in actor.outbox.sent if isinstance(message, ProposalReady))
     return any(drafted.session == session and drafted.draft.step == step for drafted in drafts)
 
 

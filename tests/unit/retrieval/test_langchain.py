@@ -23,7 +23,7 @@ from tandem.retrieval.embedding import load_embedder
 from tandem.retrieval.index import Index
 from tandem.retrieval.langchain import LangChainEmbedder, StoreRetriever, TandemEmbeddings, TandemRetriever
 from tandem.retrieval.retriever import Retriever
-from tandem.side import Side
+from tandem.topology import Party
 
 
 class Letters(Embeddings):
@@ -131,7 +131,7 @@ def test_a_store_finds_and_tandems_embedder_weighs(found: StoreRetriever, embedd
     assert found.relevance([], "bag") == []
 
 
-def test_what_crosses_to_the_other_side_says_nothing(found: StoreRetriever, store, embedder) -> None:
+def test_what_crosses_to_the_other_party_says_nothing(found: StoreRetriever, store, embedder) -> None:
     hits = found.search("a bad cab", 3)
     assert all(len(hit.id) == 20 and "diary" not in hit.id for hit in hits)
     assert [hit.id for hit in found.search("a bad cab", 3)] == [hit.id for hit in hits]
@@ -212,7 +212,7 @@ def module(monkeypatch: pytest.MonkeyPatch, store: VectorStore) -> None:
 def test_a_store_and_an_embedder_from_the_settings(embedder) -> None:
     config = Config.load(None, ["device.index=langchain:shelf:store"])
     assert config.device.index == "langchain:shelf:store"
-    opened = open_retriever(Side.DEVICE, config, embedder)
+    opened = open_retriever(Party.DEVICE, config, embedder)
     assert [hit.document.id for hit in opened.search("egg head", 1)] == ["2"]
     assert (opened.num_documents, opened.kind) == (None, "LangChain InMemoryVectorStore")
     letters = load_embedder("langchain:shelf:letters")

@@ -8,17 +8,17 @@ from typing import Any
 
 import pytest
 
-from tandem.messages import Profile
+from tandem.protocol.messages import Profile
 from tandem.scheduler.assume import MAX_S, UNKNOWN_DECODE_S, situation
 from tandem.scheduler.greedy import choose
-from tandem.side import SIDES, Side
+from tandem.topology import PARTIES, Party
 
 BAD = (nan, 0.0, inf, -inf, -1.0, 1e-9, 0.05, 5.0, 1e300)
 
 
 def profile(**changes: Any) -> Profile:
     values: dict[str, Any] = {
-        "session": 1, "step": 3, "aggregator": Side.DEVICE, "device_decode_s": 0.06, "cloud_decode_s": 0.02,
+        "session": 1, "step": 3, "aggregator": Party.DEVICE, "device_decode_s": 0.06, "cloud_decode_s": 0.02,
         "device_acceptance": 0.9, "cloud_acceptance": 0.7, "rtt_s": 0.3, "rtt_average_s": 0.3,
         "bytes_per_s": inf, "notes": (),
     }  # fmt: skip
@@ -28,8 +28,8 @@ def profile(**changes: Any) -> Profile:
 def test_what_was_measured_is_taken_as_it_is() -> None:
     now, assumed = situation(profile())
     assert assumed == ()
-    assert now.decode_s == {Side.DEVICE: 0.06, Side.CLOUD: 0.02}
-    assert now.acceptance == {Side.DEVICE: 0.9, Side.CLOUD: 0.7}
+    assert now.decode_s == {Party.DEVICE: 0.06, Party.CLOUD: 0.02}
+    assert now.acceptance == {Party.DEVICE: 0.9, Party.CLOUD: 0.7}
     assert now.rtt_s == 0.3
 
 
@@ -40,7 +40,7 @@ def test_what_was_measured_is_taken_as_it_is() -> None:
 def test_a_bad_value_stays_finite_and_takes_one_sentence_at_most(name: str, value: float) -> None:
     now, assumed = situation(profile(**{name: value}))
     assert isfinite(now.delta_z_s)
-    assert {choose(now, side) for side in SIDES} <= set(SIDES)
+    assert {choose(now, party) for party in PARTIES} <= set(PARTIES)
     assert len(assumed) <= 1
     assert all(sentence.endswith("assumed.") and sentence.count(". ") == 0 for sentence in assumed)
 
@@ -54,7 +54,7 @@ def test_everything_bad_at_once() -> None:
             )
         )  # fmt: skip
         assert isfinite(now.delta_z_s)
-        assert all(isfinite(now.token_s(side)) for side in SIDES)
+        assert all(isfinite(now.token_s(party)) for party in PARTIES)
 
 
 @pytest.mark.parametrize(
@@ -81,7 +81,7 @@ def test_no_decode_time_at_all() -> None:
 
 def test_rates_outside_0_to_1_and_long_round_trips_are_cut() -> None:
     now, assumed = situation(profile(device_acceptance=7.0, cloud_acceptance=-3.0, rtt_s=100 * 0.3))
-    assert now.acceptance == {Side.DEVICE: 1.0, Side.CLOUD: 0.0}
+    assert now.acceptance == {Party.DEVICE: 1.0, Party.CLOUD: 0.0}
     assert (now.rtt_s, assumed) == (30.0, ())
     assert situation(profile(rtt_s=1e9))[0].rtt_s == MAX_S
 

@@ -7,7 +7,7 @@ from itertools import product
 import pytest
 
 from tandem.scheduler.greedy import Situation, choose, delta_z, speedup, token_s
-from tandem.side import Side
+from tandem.topology import Party
 
 TIMES_S = (0.0, 0.02, 0.06, 0.08, 0.1, 0.16, 0.5)  # with c^r - rtt, c^r and c^r + rtt among them
 ALPHAS = (0.0, 0.3, 0.8, 1.0)
@@ -17,8 +17,8 @@ GRID = list(product(TIMES_S, TIMES_S, ALPHAS, ALPHAS, RTTS_S))
 
 def situation(device_s: float, cloud_s: float, device: float, cloud: float, rtt_s: float) -> Situation:
     return Situation(
-        decode_s={Side.DEVICE: device_s, Side.CLOUD: cloud_s},
-        acceptance={Side.DEVICE: device, Side.CLOUD: cloud},
+        decode_s={Party.DEVICE: device_s, Party.CLOUD: cloud_s},
+        acceptance={Party.DEVICE: device, Party.CLOUD: cloud},
         rtt_s=rtt_s,
     )
 
@@ -37,7 +37,7 @@ def test_eq8_is_the_difference_of_eq7_on_a_grid_with_the_boundaries() -> None:
         assert delta_z(c_l, c_r, alpha_l, alpha_r, rtt) == pytest.approx(expected, abs=1e-12)
 
 
-def test_eq8_changes_its_sign_when_the_sides_change_places() -> None:
+def test_eq8_changes_its_sign_when_the_parties_change_places() -> None:
     for c_l, c_r, alpha_l, alpha_r, rtt in GRID:
         there, back = delta_z(c_l, c_r, alpha_l, alpha_r, rtt), delta_z(c_r, c_l, alpha_r, alpha_l, rtt)
         assert there == pytest.approx(-back, abs=1e-12)
@@ -54,20 +54,20 @@ def test_eq9_is_the_token_wise_loop_over_eq7() -> None:
 
 def test_a_situation_counts_from_the_device() -> None:
     now = situation(0.06, 0.02, 0.9, 0.7, 0.3)
-    assert now.delta_z_s == pytest.approx(now.token_s(Side.DEVICE) - now.token_s(Side.CLOUD))
-    assert now.token_s(Side.DEVICE) == token_s(0.06, 0.02, 0.7, 0.3)
+    assert now.delta_z_s == pytest.approx(now.token_s(Party.DEVICE) - now.token_s(Party.CLOUD))
+    assert now.token_s(Party.DEVICE) == token_s(0.06, 0.02, 0.7, 0.3)
 
 
-@pytest.mark.parametrize("aggregator", Side)
-def test_a_clear_gain_moves_the_aggregator_and_a_clear_loss_keeps_it(aggregator: Side) -> None:
+@pytest.mark.parametrize("aggregator", Party)
+def test_a_clear_gain_moves_the_aggregator_and_a_clear_loss_keeps_it(aggregator: Party) -> None:
     rates = {aggregator: 0.95, aggregator.other: 0.3}  # the other side's drafts fail: aggregate there
-    good = situation(0.06, 0.06, rates[Side.DEVICE], rates[Side.CLOUD], 0.3)
+    good = situation(0.06, 0.06, rates[Party.DEVICE], rates[Party.CLOUD], 0.3)
     assert choose(good, aggregator) is aggregator.other
     assert choose(good, aggregator.other) is aggregator.other
 
 
-def test_exchanging_the_sides_exchanges_nothing_but_names() -> None:
+def test_exchanging_the_parties_exchanges_nothing_but_names() -> None:
     for c_l, c_r, alpha_l, alpha_r, rtt in GRID:
-        here = choose(situation(c_l, c_r, alpha_l, alpha_r, rtt), Side.DEVICE)
-        there = choose(situation(c_r, c_l, alpha_r, alpha_l, rtt), Side.CLOUD)
+        here = choose(situation(c_l, c_r, alpha_l, alpha_r, rtt), Party.DEVICE)
+        there = choose(situation(c_r, c_l, alpha_r, alpha_l, rtt), Party.CLOUD)
         assert here is there.other

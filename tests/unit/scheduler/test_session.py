@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from tandem.messages import Estimate, Placement, Profile
-from tandem.protocol.sends import Send
+from tandem.protocol.messages import Estimate, Placement, Profile
+from tandem.protocol.outbox import Send
 from tandem.protocol.spec import SessionSpec
 from tandem.scheduler.session import SchedulerSession
-from tandem.side import SIDES, Side
+from tandem.topology import PARTIES, Party
 
 
-def profile(aggregator: Side = Side.DEVICE, **changes: Any) -> Profile:
+def profile(aggregator: Party = Party.DEVICE, **changes: Any) -> Profile:
     """Remote drafts of the cloud mostly fail: the cloud should aggregate."""
     values: dict[str, Any] = {
         "session": 1, "step": 3, "aggregator": aggregator, "device_decode_s": 0.06, "cloud_decode_s": 0.06,
@@ -24,24 +24,24 @@ def profile(aggregator: Side = Side.DEVICE, **changes: Any) -> Profile:
     return Profile(**{**values, **changes})
 
 
-def session(placement: str, side: Side = Side.DEVICE) -> SchedulerSession:
-    return SchedulerSession(SessionSpec(session=1, query="q", seed=0, placement=placement), side)  # type: ignore[arg-type]
+def session(placement: str, party: Party = Party.DEVICE) -> SchedulerSession:
+    return SchedulerSession(SessionSpec(session=1, query="q", seed=0, placement=placement), party)  # type: ignore[arg-type]
 
 
 def estimates(sends: list[Send]) -> list[Estimate]:
     return [send.message for send in sends if send.to == "draft_queue"]
 
 
-def advice(sends: list[Send]) -> list[Side]:
+def advice(sends: list[Send]) -> list[Party]:
     assert all(isinstance(send.message, Placement) for send in sends if send.to == "aggregator")
     return [send.message.aggregator for send in sends if send.to == "aggregator"]
 
 
 @pytest.mark.parametrize("placement", ["device", "cloud", "mirror", "random"])
-@pytest.mark.parametrize("side", SIDES)
-def test_other_placements_are_estimated_and_never_advised(placement: str, side: Side) -> None:
-    for seen in (profile(), profile(Side.CLOUD), profile(rtt_s=nan, device_decode_s=nan)):
-        sends = session(placement, side).observe(seen)
+@pytest.mark.parametrize("party", PARTIES)
+def test_other_placements_are_estimated_and_never_advised(placement: str, party: Party) -> None:
+    for seen in (profile(), profile(Party.CLOUD), profile(rtt_s=nan, device_decode_s=nan)):
+        sends = session(placement, party).observe(seen)
         (estimate,) = estimates(sends)
         assert advice(sends) == []
         assert estimate.chosen is seen.aggregator
@@ -53,19 +53,19 @@ def test_the_estimate_holds_eq_8() -> None:
     assert estimate.delta_z_s == pytest.approx(
         (0.95 - 0.2) * 0.3
     )  # equal decode times: (alpha^l - alpha^r) rtt
-    assert estimate.chosen is Side.CLOUD
+    assert estimate.chosen is Party.CLOUD
     assert estimate.assumed == ()
 
 
 def test_greedy_advises_its_own_aggregator_to_hand_over() -> None:
-    on_device = session("greedy", Side.DEVICE)
-    assert advice(on_device.observe(profile(Side.DEVICE))) == [Side.CLOUD]
-    assert advice(on_device.observe(profile(Side.DEVICE))) == [Side.CLOUD]  # repeated: it may be restarted
+    on_device = session("greedy", Party.DEVICE)
+    assert advice(on_device.observe(profile(Party.DEVICE))) == [Party.CLOUD]
+    assert advice(on_device.observe(profile(Party.DEVICE))) == [Party.CLOUD]  # repeated: it may be restarted
 
 
-def test_nothing_is_handed_over_by_a_side_that_should_keep_it() -> None:
-    on_cloud = session("greedy", Side.CLOUD)
-    assert Side.DEVICE not in advice(on_cloud.observe(profile(Side.CLOUD)))
+def test_nothing_is_handed_over_by_a_party_that_should_keep_it() -> None:
+    on_cloud = session("greedy", Party.CLOUD)
+    assert Party.DEVICE not in advice(on_cloud.observe(profile(Party.CLOUD)))
 
 
 @pytest.mark.parametrize("bad", [nan, 0.0, inf, -1.0, 6.0])

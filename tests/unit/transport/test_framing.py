@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tandem.errors import ProtocolError
+from tandem.protocol.wire import MAX_FRAME_BYTES, write_varint
 from tandem.transport.framing import FrameSplitter, join_frames
-from tandem.wire import MAX_FRAME_BYTES, write_varint
 
 UNHURRIED = settings(deadline=None, derandomize=True)
 

@@ -1,0 +1,1 @@
+"""How distributions are compressed before a token is drawn."""

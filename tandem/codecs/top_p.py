@@ -1,0 +1,178 @@
+"""Codecs: a dense law becomes a few bytes, and the bytes become the very law that both sides use.
+
+Compress, then sample: whatever is lossy happens before a token is drawn, and the drafter itself decodes the
+bytes that it sends. Knows nothing of drafts or frames.
+
+Layout of `top_p` (numbers as in `varints`, 16-bit values little-endian):
+
+    byte 0    0x10 plain, or 0x11 LZ4 (raw block); the high half is the format's version
+    0x11 only: number of bytes of the plain body, then the body as an LZ4 block
+    body      n, n ids, then n weights of 16 bits in the order of the ids; for n = 1 no weight
+"""
+
+from __future__ import annotations
+
+import difflib
+from typing import Any, Protocol
+
+import lz4.block  # type: ignore[import-untyped, unused-ignore]
+import numpy as np
+from numpy.typing import NDArray
+
+from tandem.aggregation.distributions import Distribution
+from tandem.codecs import varints
+from tandem.codecs.nucleus import nucleus
+from tandem.errors import ConfigError, GenerationError, ProtocolError
+
+MAX_VOCAB = 1 << 18
+"""Ids must lie below this."""
+
+PLAIN, COMPRESSED = 0x10, 0x11
+_WEIGHT_BYTES, _FULL_WEIGHT = 2, 65535
+_MAX_BODY_BYTES = varints.MAX_BYTES + MAX_VOCAB * (varints.MAX_BYTES + _WEIGHT_BYTES)
+_WORTH_TRYING_BYTES = 32  # LZ4 finds nothing in less
+
+
+class Codec(Protocol):
+    """Turns one side's dense law into bytes and back into the sparse law that both sides use."""
+
+    @property
+    def name(self) -> str:
+        """The codec's name in configuration."""
+
+    def encode(self, dense: NDArray[np.floating]) -> bytes:
+        """Bytes of a law [vocab] of probabilities >= 0, not necessarily normalised."""
+
+    def decode(self, payload: bytes) -> Distribution:
+        """The law in the bytes; ProtocolError if they are malformed."""
+
+    def bits(self, payload: bytes) -> int:
+        """Size of an encoded law in bits."""
+
+    def fingerprint(self) -> str:
+        """Everything that must agree on both sides, compared in the handshake."""
+
+
+class TopP:
+    """Nucleus of mass p, ids as gaps, 16-bit weights relative to the largest; LZ4 only where it shortens.
+
+    DRAGON section 7.1. NOT in the paper: gaps instead of 8-bit ids, integer weights instead of half floats
+    (their sum is exact, so both hosts divide alike), and the token that crosses p is kept.
+    """
+
+    name = "top_p"
+
+    def __init__(self, p: float = 0.8) -> None:
+        """p: mass of the nucleus, in (0, 1]; ConfigError otherwise."""
+        if isinstance(p, bool) or not isinstance(p, int | float) or not 0.0 < p <= 1.0:
+            raise ConfigError(f"The mass p of codec top_p must lie in (0, 1], got {p!r}; the default is 0.8.")
+        self.p = float(p)
+
+    def encode(self, dense: NDArray[np.floating]) -> bytes:
+        """Bytes of a law [vocab], vocab <= 2**18; GenerationError if it is no law."""
+        largest = _check(dense)
+        ids = nucleus(dense, self.p)
+        values = np.asarray(dense[ids], dtype=np.float64)
+        weights = np.maximum(1, np.rint(values / largest * _FULL_WEIGHT)).astype("<u2")
+        body = varints.encode_number(ids.size) + varints.encode_ids(ids)
+        return _shortest(body + weights.tobytes() if ids.size > 1 else body)
+
+    def decode(self, payload: bytes) -> Distribution:
+        """The law w / sum(w) in the bytes; ProtocolError if they are malformed."""
+        body = _plain_body(payload)
+        count, position = varints.decode_number(body, 0)
+        if not 1 <= count <= MAX_VOCAB:
+            raise _malformed(f"must hold 1 to {MAX_VOCAB} tokens, got {count}")
+        ids, position = varints.decode_ids(body, position, count)
+        if int(ids[-1]) >= MAX_VOCAB:
+            raise _malformed(f"must hold token ids below {MAX_VOCAB}, got {int(ids[-1])}")
+        weights = _weights(body[position:], count)
+        return Distribution(ids, weights / int(weights.sum()))
+
+    def bits(self, payload: bytes) -> int:
+        """Size of an encoded law in bits."""
+        return 8 * len(payload)
+
+    def fingerprint(self) -> str:
+        """Name, version of the layout, and p to the last bit."""
+        return f"{self.name}/1(p={self.p!r})"
+
+
+CODECS = {TopP.name: TopP}
+"""Codecs by name."""
+
+
+def make_codec(name: str, **parameters: Any) -> Codec:
+    """The codec of that name; ConfigError if the name or a parameter is unknown or out of range."""
+    if name not in CODECS:
+        raise ConfigError(f"The codec {name!r} is unknown; choose one of {', '.join(CODECS)}.")
+    known = ("p",)
+    for key in parameters:
+        if key not in known:
+            near = difflib.get_close_matches(key, known, 1) or known
+            raise ConfigError(f"The codec {name} has no parameter {key!r}; did you mean {near[0]!r}?")
+    return CODECS[name](**parameters)
+
+
+def _check(dense: NDArray[np.floating]) -> float:
+    """The largest probability; GenerationError unless the array is a finite, non-negative law that fits."""
+    if dense.ndim != 1 or not 1 <= dense.size <= MAX_VOCAB:
+        raise GenerationError(
+            f"A law must have one dimension of 1 to {MAX_VOCAB} tokens, got shape {dense.shape}; "
+            "use a model with a smaller vocabulary."
+        )
+    smallest, largest = float(dense.min()), float(dense.max())
+    if not (smallest >= 0.0 and 0.0 < largest < np.inf):  # NaN fails too
+        raise GenerationError(
+            f"A law must be finite, non-negative and not all zero, got values from {smallest} to {largest}; "
+            "check the model's logits and dtype."
+        )
+    return largest
+
+
+def _shortest(body: bytes) -> bytes:
+    """The body with its first byte, compressed if and only if that is shorter."""
+    plain = bytes([PLAIN]) + body
+    if len(body) < _WORTH_TRYING_BYTES:
+        return plain
+    block = lz4.block.compress(body, store_size=False)
+    compressed = bytes([COMPRESSED]) + varints.encode_number(len(body)) + block
+    return compressed if len(compressed) < len(plain) else plain
+
+
+def _plain_body(payload: bytes) -> bytes:
+    """The body behind the first byte, decompressed within bounds."""
+    if not payload or payload[0] not in (PLAIN, COMPRESSED):
+        raise _malformed(f"must begin with 0x10 or 0x11, got {payload[:1].hex() or 'nothing'}")
+    if len(payload) > 1 + _MAX_BODY_BYTES:
+        raise _malformed(f"must not exceed {1 + _MAX_BODY_BYTES} bytes, got {len(payload)}")
+    if payload[0] == PLAIN:
+        return payload[1:]
+    size, position = varints.decode_number(payload, 1)
+    if size > _MAX_BODY_BYTES:
+        raise _malformed(f"must not exceed {_MAX_BODY_BYTES} bytes when decompressed, got {size}")
+    try:
+        body = bytes(lz4.block.decompress(payload[position:], uncompressed_size=size))
+    except (lz4.block.LZ4BlockError, ValueError) as error:
+        raise _malformed(
+            f"must hold a valid LZ4 block, got {payload[position : position + 8].hex()}..."
+        ) from error
+    if len(body) != size:
+        raise _malformed(f"must decompress to the {size} bytes it announces, got {len(body)}")
+    return body
+
+
+def _weights(tail: bytes, count: int) -> NDArray[np.int64]:
+    """The weights [count] behind the ids, each >= 1; a lone token carries none."""
+    expected_bytes = count * _WEIGHT_BYTES if count > 1 else 0
+    if len(tail) != expected_bytes:
+        raise _malformed(f"must have {expected_bytes} bytes of weights for {count} tokens, got {len(tail)}")
+    weights = np.frombuffer(tail, dtype="<u2").astype(np.int64) if count > 1 else np.ones(1, dtype=np.int64)
+    if int(weights.min()) < 1:
+        raise _malformed("must have weights of at least 1, got 0")
+    return weights
+
+
+def _malformed(rule: str) -> ProtocolError:
+    """One sentence about a law whose bytes break the layout."""
+    return ProtocolError(f"An encoded law {rule}; drop the frame and ask the sender again.")

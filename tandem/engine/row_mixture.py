@@ -1,0 +1,58 @@
+"""The law of one side: its rows' next-token laws, mixed by the weights of their documents.
+
+Knows the logits of a forward pass and one score per row; knows nothing of the other side, and does not yet
+compress (that is the codec's, and comes before any draw).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tandem.aggregation.document_weights import check_scores
+from tandem.errors import GenerationError
+
+if TYPE_CHECKING:
+    import torch
+
+
+def mix_rows(
+    logits: torch.Tensor, log_weights: Sequence[float] | NDArray[np.float64], temperature: float
+) -> NDArray[np.float64]:
+    """q [vocab] = sum over rows d of omega(d) * softmax(logits[d] / T); DRAGON Eq. (1) and (2).
+
+    logits: [rows, vocab] of any float type. log_weights: [rows], omega = softmax(log_weights); a bare row's
+    -inf is fine. temperature: T; 0 means T = 1 here, since a greedy token is the argmax of the decoded law.
+    The rows' softmax runs in float32, as exact as the logits are, the mixture in float64.
+    """
+    import torch
+
+    if not (temperature >= 0 and math.isfinite(temperature)):
+        raise GenerationError(f"A temperature is a number of at least 0, it is {temperature}; 0 is greedy.")
+    weights = row_weights(log_weights)
+    if len(weights) != logits.shape[0]:
+        raise GenerationError(
+            f"Each row needs one weight, there are {logits.shape[0]} rows and {len(weights)} weights; "
+            "score exactly the documents that the engine kept."
+        )
+    rows = logits.detach().float()
+    # Subtracting first keeps a tiny temperature from overflowing to inf - inf.
+    scaled = (rows - rows.amax(dim=-1, keepdim=True)) / (temperature or 1.0)
+    probabilities = torch.softmax(scaled, dim=-1).cpu().numpy()  # [rows, vocab]
+    distribution = np.zeros(probabilities.shape[1])
+    for weight, row in zip(weights, probabilities, strict=True):
+        distribution += weight * row
+    return np.asarray(distribution / distribution.sum())
+
+
+def row_weights(log_weights: Sequence[float] | NDArray[np.float64]) -> NDArray[np.float64]:
+    """omega [rows] = softmax(log_weights), in log space; uniform where all are -inf (a bare row)."""
+    scores = np.asarray(log_weights, dtype=np.float64).reshape(-1)
+    check_scores(scores.tolist())
+    top = scores.max(initial=-math.inf)
+    raw = np.ones(len(scores)) if top == -math.inf else np.exp(scores - top)
+    return np.asarray(raw / raw.sum()) if len(raw) else raw

@@ -1,0 +1,4 @@
+"""The laboratory: simulation, test network, benchmarks, evaluation, timelines, training.
+
+The product never imports it.
+"""

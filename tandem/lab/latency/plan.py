@@ -1,0 +1,150 @@
+"""Which cells a benchmark of latency measures, in what order, and how long that takes. Knows no cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import product
+from math import isfinite
+from typing import Any
+
+from tandem.errors import TandemError
+from tandem.lab.latency.records import DataPlane, Setting
+from tandem.lab.latency.systems import (
+    BY_NAME,
+    CLOUD_ONLY,
+    DEVICE_ONLY,
+    MIRROR,
+    SYSTEMS,
+    TOKEN_WISE,
+    System,
+)
+
+FLOORS_S = (0.060, 0.025)
+"""Least decode times, device and cloud: what stands for slower hardware where both share one machine."""
+RTTS_S = (0.0, 0.05, 0.1, 0.2, 0.3)
+ENDS_S = (0.0, 0.3)
+TEMPERATURES = (0.0, 1.0)
+LATENCY_TOKENS, TTFT_TOKENS = 48, 2
+"""Longest answer. The bundled ones are shorter than the first; two tokens are the least that has a pace."""
+
+_EVERYWHERE = (DEVICE_ONLY, CLOUD_ONLY, TOKEN_WISE, MIRROR, BY_NAME["Tandem/device"])
+_BASIS = (DEVICE_ONLY, CLOUD_ONLY, TOKEN_WISE, MIRROR)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CellPlan:
+    """One setting and who is measured in it."""
+
+    setting: Setting
+    systems: tuple[System, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """A whole benchmark. Cells that share a cluster follow each other."""
+
+    cells: tuple[CellPlan, ...]
+    runs: int
+    questions: tuple[str, ...]
+    kv_store: tuple[str, str] = ("disk", "disk")  # where each side keeps caches of documents
+    settings: str = ""  # tells one configuration from another
+
+    def of(self, cell: CellPlan) -> dict[str, Any]:
+        """What tells whether a cell of an earlier benchmark is the same."""
+        return {
+            "systems": [system.name for system in cell.systems],
+            "runs": self.runs,
+            "questions": len(self.questions),
+            "kv_store": list(self.kv_store),
+            "settings": self.settings,
+        }
+
+    def clusters(self) -> list[list[CellPlan]]:
+        """The cells of each cluster: the data plane and the floors are settled when its actors start."""
+        found: dict[Any, list[CellPlan]] = {}
+        for cell in self.cells:
+            found.setdefault((cell.setting.data_plane, cell.setting.floors_s), []).append(cell)
+        return list(found.values())
+
+
+def full_cells(max_new_tokens: int) -> tuple[CellPlan, ...]:
+    """The grid of the documentation: five round trips, two temperatures, both data planes, with and without floors."""
+
+    def cell(
+        systems: Sequence[System], rtt_s: float, temperature: float, plane: DataPlane, floors: Any
+    ) -> CellPlan:
+        setting = Setting(
+            data_plane=plane,
+            floors_s=floors,
+            rtt_s=rtt_s,
+            temperature=temperature,
+            max_new_tokens=max_new_tokens,
+        )
+        return CellPlan(setting=setting, systems=that_say_something(systems, temperature))
+
+    with_floors = (
+        cell(SYSTEMS if rtt_s in ENDS_S else _EVERYWHERE, rtt_s, temperature, "socket", FLOORS_S)
+        for rtt_s, temperature in product(RTTS_S, TEMPERATURES)
+    )
+    over_ray = (
+        cell((DEVICE_ONLY, MIRROR), rtt_s, temperature, "ray", FLOORS_S)
+        for rtt_s, temperature in product(ENDS_S, TEMPERATURES)
+    )
+    without = (cell(_BASIS, rtt_s, 0.0, "socket", None) for rtt_s in ENDS_S)
+    return (*with_floors, *over_ray, *without)
+
+
+def chosen_cells(
+    systems: Sequence[System],
+    rtts_s: Sequence[float],
+    temperatures: Sequence[float],
+    planes: Sequence[DataPlane],
+    floors: Sequence[tuple[float, float] | None],
+    max_new_tokens: int,
+) -> tuple[CellPlan, ...]:
+    """Every combination. Raises TandemError if nothing is left to measure in one."""
+    cells = []
+    for floors_s, plane, rtt_s, temperature in product(floors, planes, rtts_s, temperatures):
+        setting = Setting(
+            data_plane=plane,
+            floors_s=floors_s,
+            rtt_s=rtt_s,
+            temperature=temperature,
+            max_new_tokens=max_new_tokens,
+        )
+        left = that_say_something(systems, temperature)
+        if not left:
+            raise TandemError(
+                "Algorithm 1 draws only above temperature 0, but nothing else is to be measured at 0; "
+                "add --temperature 1, or another system."
+            )
+        cells.append(CellPlan(setting=setting, systems=left))
+    return tuple(cells)
+
+
+def that_say_something(systems: Sequence[System], temperature: float) -> tuple[System, ...]:
+    """At temperature 0 both draft rules are one, so the rows of Algorithm 1 are left out."""
+    return tuple(system for system in systems if temperature > 0 or not system.needs_draws)
+
+
+START_S, QUESTION_S = 30.0, 0.35
+"""Of a cluster; of a question beside its tokens and round trips."""
+ROUND_TRIPS = 2.5
+"""Of a question beside its tokens: until the first one, and to ask the actors for their counters."""
+
+
+def estimated_s(
+    plan: Plan, num_tokens: float, token_s: Callable[[System, Setting], float], cells: Sequence[CellPlan]
+) -> float:
+    """How long measuring `cells` takes. num_tokens: of one answer. token_s: predicted, may be nan."""
+    total_s = 0.0
+    num_questions = plan.runs * len(plan.questions) + 1  # one is not measured
+    for cell in cells:
+        for system in cell.systems:
+            predicted_s = token_s(system, cell.setting)
+            pace_s = predicted_s if isfinite(predicted_s) else 0.03 + cell.setting.rtt_s / 2
+            question_s = QUESTION_S + ROUND_TRIPS * cell.setting.rtt_s + num_tokens * pace_s
+            total_s += num_questions * question_s
+    num_clusters = len({(cell.setting.data_plane, cell.setting.floors_s) for cell in cells})
+    return total_s + START_S * num_clusters

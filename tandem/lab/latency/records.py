@@ -1,0 +1,207 @@
+"""What a benchmark of latency keeps: one record of each answered question, one cell of each setting of the link.
+
+A cell is measured as a whole and written as one line of JSON, so that a benchmark that was interrupted goes on with the
+next one. A run is one pass over the questions. Knows nothing of clusters, clocks or summaries.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from math import isfinite, nan
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+from tandem.errors import TandemError
+from tandem.topology import Party
+
+FORMAT = 1
+"""Version of a line."""
+DataPlane: TypeAlias = Literal["socket", "ray"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """What is the same in a whole cell."""
+
+    data_plane: DataPlane
+    floors_s: tuple[float, float] | None  # least decode time, device and cloud; None: as fast as the machine
+    rtt_s: float  # injected
+    temperature: float
+    max_new_tokens: int
+
+    def __str__(self) -> str:
+        return f"{self.data_plane}, {floors_text(self.floors_s)}, RTT {1e3 * self.rtt_s:g} ms, T {self.temperature:g}"
+
+
+def floors_text(floors_s: tuple[float, float] | None) -> str:
+    """Decode floors for a person."""
+    if floors_s is None:
+        return "no decode floors"
+    return f"decode floors {1e3 * floors_s[0]:g} ms device, {1e3 * floors_s[1]:g} ms cloud"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """One answered question.
+
+    Times are seconds since the query was opened on the device, by its clock, which is one call after the person asked;
+    of `CRCG/cloud` since it was opened on the cloud, by its clock; of DRCG and DRDG/SW, which do something before or
+    after, since the person asked. What is by side has the keys "device" and "cloud"; nan and None: not known.
+    """
+
+    system: str
+    run: int  # 0-based
+    question: int  # position among the bundled ones, and the seed
+    token_ids: tuple[int, ...]
+    committed_s: tuple[float, ...]  # one for each token
+    drafted_s: float = nan  # when the device's first draft was there; sequence-wise synchronisation only
+    num_accepted: dict[str, int] = field(default_factory=dict)  # drafts that were committed
+    expected_acceptance: dict[str, float] = field(default_factory=dict)  # by the formula of the draft rule
+    num_forwards: dict[str, int] = field(
+        default_factory=dict
+    )  # of each side's decoder; abandoned ones are not in it
+    num_abandoned: dict[str, int] = field(default_factory=dict)  # of unwanted drafts
+    decode_s: dict[str, float] = field(default_factory=dict)  # of the forwards
+    waited_s: float = nan  # for the link: pairs that came later than the slower decoder takes
+    cpu_s: dict[str, float] = field(default_factory=dict)  # by actor, "side/role"
+    frame_bytes: dict[str, int] = field(
+        default_factory=dict
+    )  # Tandem's frames by sender; payloads of DRCG and SW
+    num_frames: dict[str, int] = field(default_factory=dict)
+    num_messages: dict[str, int] = field(default_factory=dict)  # writes or calls that carried those frames
+    wire_bytes: dict[str, dict[str, int]] = field(
+        default_factory=dict
+    )  # on the link by sender, then "data", "ray", "other"
+    num_resyncs: int = 0
+    num_resent: int = 0
+    asked_at_s: float = nan  # of time.time()
+    done_at_s: float = nan
+    settled_at_s: float = nan  # when the actors had told their counters
+
+    @property
+    def num_tokens(self) -> int:
+        """How many were committed."""
+        return len(self.token_ids)
+
+    @property
+    def ttft_s(self) -> float:
+        """Until the first token."""
+        return self.committed_s[0] if self.committed_s else nan
+
+    @property
+    def span_s(self) -> float:
+        """What the tokens after the first took: since the first one, or since the first draft where there is one."""
+        if not self.committed_s:
+            return nan
+        return self.committed_s[-1] - (self.drafted_s if isfinite(self.drafted_s) else self.committed_s[0])
+
+    def lost_s(self, party: Party) -> float:
+        """Decode time of its drafts that were thrown away."""
+        return lost_s(self.num_forwards.get(party, 0), self.num_tokens, self.decode_s.get(party, nan))
+
+
+def lost_s(num_forwards: int, num_tokens: int, decode_s: float) -> float:
+    """Decode time of one side's drafts that were thrown away, which is what rollback costs: each committed token takes
+    one draft, and the others take their share of `decode_s`. At most: the wait for a decode floor ends when the draft
+    is no longer wanted, and counts whole here. nan: it drafted nothing.
+    """
+    return max(0, num_forwards - num_tokens) / num_forwards * decode_s if num_forwards else nan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell:
+    """All that was measured in one setting."""
+
+    setting: Setting
+    plan: dict[str, Any]  # what must be the same to go on with an old file
+    records: tuple[Record, ...]
+    predicted_s: dict[str, float]  # a token, by system
+    predicted_forwards: dict[str, dict[str, float]]  # a token, by system and side
+    predicted_speedup: dict[str, float]  # Eq. (9)
+    reference: tuple[tuple[int, ...], ...]  # tokens of the synchronous run without latency, by question
+    ping_s: tuple[float, ...]  # round trips seen during the cell
+    idle_bytes_per_s: dict[str, float] = field(default_factory=dict)  # on the link by sender, nobody asking
+
+    def of(self, system: str) -> tuple[Record, ...]:
+        """The records of one system."""
+        return tuple(record for record in self.records if record.system == system)
+
+    def to_json(self) -> str:
+        """One line."""
+        exact = {"setting": asdict(self.setting)}  # compared when the benchmark goes on: not rounded
+        return json.dumps(_plain({"format": FORMAT, **asdict(self)}) | exact)
+
+    @classmethod
+    def from_json(cls, line: str) -> Cell:
+        """Inverse of `to_json`. Raises ValueError, KeyError or TypeError for another line."""
+        values = json.loads(line)
+        if values.pop("format") != FORMAT:
+            raise ValueError("another format")
+        floors = values["setting"]["floors_s"]
+        values["setting"]["floors_s"] = None if floors is None else tuple(floors)
+        values["setting"] = Setting(**values["setting"])
+        values["records"] = tuple(_record(each) for each in values["records"])
+        values["reference"] = tuple(map(tuple, values["reference"]))
+        values["ping_s"] = tuple(values["ping_s"])
+        return cls(**values)
+
+
+def read_cells(path: Path) -> list[Cell]:
+    """The cells of a file, none if it is not there; a last line that was cut short is left out. Raises TandemError."""
+    if not path.exists():
+        return []
+    cells, lines = [], path.read_text("utf-8").splitlines()
+    for number, line in enumerate(lines, start=1):
+        try:
+            cells.append(Cell.from_json(line))
+        except (ValueError, KeyError, TypeError):
+            if number == len(lines):
+                break
+            raise TandemError(
+                f"Every line of {path} must be one cell of this benchmark, but line {number} is not; "
+                "give another folder."
+            ) from None
+    return cells
+
+
+def append_cell(path: Path, cell: Cell) -> None:
+    """Adds a cell at once; the rest of a line that was cut short goes."""
+    kept = [each.to_json() for each in read_cells(path)]
+    whole = path.with_suffix(".new")
+    whole.write_text("".join(f"{line}\n" for line in [*kept, cell.to_json()]), "utf-8")
+    os.replace(whole, path)
+
+
+def latest(cells: Iterable[Cell], setting: Setting, plan: Mapping[str, Any]) -> Cell | None:
+    """The last cell of a setting that was measured as planned; one that does not tell its settings counts as such."""
+    untold = {"settings": plan["settings"]}
+    same = [cell for cell in cells if cell.setting == setting and untold | cell.plan == dict(plan)]
+    return same[-1] if same else None
+
+
+def _record(values: dict[str, Any]) -> Record:
+    known: dict[str, Any] = {name: _known(value) for name, value in values.items()}
+    return Record(
+        **(known | {"token_ids": tuple(values["token_ids"]), "committed_s": tuple(values["committed_s"])})
+    )
+
+
+def _known(value: Any) -> Any:
+    """null stands for nan, since only numbers can be unknown in a record."""
+    if isinstance(value, dict):
+        return {key: _known(item) for key, item in value.items()}
+    return nan if value is None else value
+
+
+def _plain(value: Any) -> Any:
+    """For JSON, which has no nan."""
+    if isinstance(value, dict):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, float):
+        return round(value, 7) if isfinite(value) else None
+    return value

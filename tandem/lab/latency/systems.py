@@ -1,0 +1,136 @@
+"""The systems of DRAGON 7.2 and Tandem's own, side by side: what each is called and what it asks of the two sides.
+
+All of them run on the same actors, engine and codec (`tandem.lab.testbed.answering` has the few lines of each kind).
+Knows names and options of a query; nothing of clusters, links or clocks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from tandem.errors import TandemError
+from tandem.settings import nearest
+from tandem.topology import Party
+
+Kind = Literal["alone", "text", "kv", "sequences", "together"]
+"""How an answer comes about: by one side alone; by the device alone with texts, or with caches, of the cloud's
+documents; by whole sequences of both; token by token by both."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class System:
+    """One way of answering."""
+
+    name: str
+    kind: Kind
+    what: str  # in Tandem's words
+    dragon: str  # where the paper has it; empty: it has not
+    options: dict[str, Any] = field(default_factory=dict)  # of `Tandem.stream`
+    is_dense: bool = False  # sends whole laws, as float16; else encoded ones
+
+    @property
+    def is_drawn_alike(self) -> bool:
+        """Whether its tokens must be those of the synchronous run: both sides decide every token, drafts coupled."""
+        return self.kind == "together" and self.options["draft_rule"] == "coupled"
+
+    @property
+    def is_speculative(self) -> bool:
+        """Whether a side may draft what is thrown away."""
+        return self.kind == "together" and not self.options["synchronous"]
+
+    @property
+    def needs_draws(self) -> bool:
+        """Whether temperature 0 says nothing new of it: Algorithm 1 draws only above."""
+        return self.options.get("draft_rule") == "algorithm1"
+
+
+def _together(placement: str, draft_rule: str = "coupled", *, synchronous: bool = False) -> dict[str, Any]:
+    return {"placement": placement, "draft_rule": draft_rule, "synchronous": synchronous}
+
+
+def _tandem(placement: str, what: str, dragon: str, draft_rule: str = "coupled") -> System:
+    suffix = "" if draft_rule == "coupled" else f"/{draft_rule}"
+    options = _together(placement, draft_rule)
+    return System(
+        name=f"Tandem/{placement}{suffix}", kind="together", what=what, dragon=dragon, options=options
+    )
+
+
+SYSTEMS: tuple[System, ...] = (
+    System(
+        name="CRCG/device",
+        kind="alone",
+        what="the device answers by itself, its documents joined in one row",
+        dragon="7.2, CRCG",
+        options={"alone": Party.DEVICE, "context_aggregation": True},
+    ),
+    System(
+        name="CRCG/cloud",
+        kind="alone",
+        what="the cloud answers by itself, its documents joined in one row; timed at the cloud",
+        dragon="7.2, CRCG",
+        options={"alone": Party.CLOUD, "context_aggregation": True},
+    ),
+    System(
+        name="DRCG/Text",
+        kind="text",
+        what="the cloud's texts cross, then the device answers from both sides' documents in one row",
+        dragon="7.2, DRCG/Text",
+        options={"alone": Party.DEVICE, "context_aggregation": True},
+    ),
+    System(
+        name="DRCG/KV",
+        kind="kv",
+        what="texts and stored caches of the cloud's documents cross, then the device answers, one row per document",
+        dragon="7.2, DRCG/KV",
+        options={"alone": Party.DEVICE},
+    ),
+    System(
+        name="DRDG/TW",
+        kind="together",
+        what="no draft before the previous token is committed; the device aggregates",
+        dragon="7.2, DRDG/TW",
+        options=_together("device", synchronous=True),
+    ),
+    System(
+        name="DRDG/SW-dense",
+        kind="sequences",
+        what="both sides write whole answers; the cloud's crosses once with dense laws, the device takes the likelier",
+        dragon="7.2, DRDG/SW",
+        is_dense=True,
+    ),
+    System(
+        name="DRDG/SW",
+        kind="sequences",
+        what="the same with Tandem's encoded laws",
+        dragon="7.2, DRDG/SW",
+    ),
+    _tandem("mirror", "both sides draft ahead and aggregate; no verdict crosses", ""),
+    _tandem("device", "both sides draft ahead, the device aggregates", "5, Device"),
+    _tandem("cloud", "both sides draft ahead, the cloud aggregates", "5, Cloud"),
+    _tandem("greedy", "both sides draft ahead, the aggregator moves where a token costs less", "5, DRAGON"),
+    _tandem("random", "both sides draft ahead, each step's aggregator is drawn", "7.4, Random"),
+    _tandem("device", "Tandem/device with independent drafts", "4.2, 5, Device", "algorithm1"),
+    _tandem("cloud", "Tandem/cloud with independent drafts", "4.2, 5, Cloud", "algorithm1"),
+    _tandem(
+        "greedy", "Tandem/greedy with independent drafts: the paper's own system", "DRAGON", "algorithm1"
+    ),
+)
+"""Every system, in the order of tables and legends."""
+
+BY_NAME = {system.name: system for system in SYSTEMS}
+DEVICE_ONLY, CLOUD_ONLY = BY_NAME["CRCG/device"], BY_NAME["CRCG/cloud"]
+TOKEN_WISE, MIRROR = BY_NAME["DRDG/TW"], BY_NAME["Tandem/mirror"]
+
+
+def chosen(names: Sequence[str]) -> tuple[System, ...]:
+    """The systems of these names, in the order of the table. Raises TandemError for an unknown one."""
+    for name in names:
+        if name not in BY_NAME:
+            raise TandemError(
+                f"A system is one of {len(SYSTEMS)} (docs/systems.md), but {name!r} is none; "
+                f"the nearest is {nearest(name, list(BY_NAME))!r}."
+            )
+    return tuple(system for system in SYSTEMS if system.name in names)

@@ -1,0 +1,23 @@
+"""The test network: two hosts on one machine and a bad link between them, shaped by `tc netem`.
+
+Knows Linux namespaces and links; knows nothing of Tandem's sides beyond the names of the two hosts, of Ray and of
+what runs in them.
+"""
+
+from tandem.lab.netlab.bundled import bundled, bundled_names
+from tandem.lab.netlab.lab import NetLab, lab_names
+from tandem.lab.netlab.shape import Shape
+from tandem.lab.netlab.trace import Trace, TraceRow, play, read_trace, write_trace
+
+__all__ = [
+    "NetLab",
+    "Shape",
+    "Trace",
+    "TraceRow",
+    "bundled",
+    "bundled_names",
+    "lab_names",
+    "play",
+    "read_trace",
+    "write_trace",
+]

@@ -1,0 +1,47 @@
+"""The ways of using documents that are compared, by the names of DRAGON section 7.2 where it has one.
+
+Plain data: which sides' documents, together in one row or a row each, weighed once or again and again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tandem.errors import ConfigError
+from tandem.settings import nearest
+from tandem.topology import PARTIES, Party
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """One way of using documents."""
+
+    label: str
+    parties: tuple[Party, ...]  # whose documents
+    is_context: bool = False  # context aggregation: all in one row, instead of output aggregation: a row each
+    is_dynamic: bool = True  # of output aggregation: weights are estimated again as the settings say
+
+
+METHODS: dict[str, Method] = {
+    "none": Method("no documents", (), is_context=True),
+    "crcg-device": Method("CRCG, device", (Party.DEVICE,), is_context=True),
+    "crcg-cloud": Method("CRCG, cloud", (Party.CLOUD,), is_context=True),
+    "drcg": Method("DRCG", PARTIES, is_context=True),
+    "device": Method("output aggregation, device alone", (Party.DEVICE,)),
+    "cloud": Method("output aggregation, cloud alone", (Party.CLOUD,)),
+    "static": Method("Tandem, static weights", PARTIES, is_dynamic=False),
+    "dynamic": Method("Tandem, dynamic weights", PARTIES),
+}
+"""By the name on the command line."""
+
+
+def chosen(names: str) -> dict[str, Method]:
+    """The methods of a list such as "none,drcg,dynamic". Raises ConfigError for a name that there is not."""
+    wanted = [name.strip() for name in names.split(",")]
+    for name in wanted:
+        if name not in METHODS:
+            raise ConfigError(
+                f"A method is one of {', '.join(METHODS)}, but {name!r} was asked for; "
+                f"the nearest is {nearest(name, list(METHODS))!r}."
+            )
+    return {name: METHODS[name] for name in METHODS if name in wanted}

@@ -1,0 +1,213 @@
+"""Exact match and F1 of answers to questions, and how probable the wanted answer was, by method.
+
+Answers of both sides together go through the protocol's own state machines (`local.LocalPair`); with coupled drafts a
+cluster gives the same tokens. With context aggregation one model answers alone. Knows nothing of command lines or Ray.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+
+from tokenizers import Tokenizer
+
+from tandem.aggregation.rules import draft_rule
+from tandem.codecs.top_p import Codec
+from tandem.config import Config
+from tandem.engine.detokenizer import Detokenizer, StopRule
+from tandem.engine.engine import Engine
+from tandem.engine.row_mixture import mix_rows
+from tandem.lab.quality import statistics
+from tandem.lab.quality.aggregation import Floats
+from tandem.lab.quality.answers import exact_match, f1
+from tandem.lab.quality.found import Counts, Found, search
+from tandem.lab.quality.lm import Progress, row
+from tandem.lab.quality.local import LocalPair
+from tandem.lab.quality.methods import Method
+from tandem.lab.quality.parties import Parties
+from tandem.lab.quality.questions import Question
+from tandem.lab.quality.result import Result, Share
+from tandem.lab.quality.teacher import Case, Teacher
+from tandem.protocol.spec import SessionSpec
+from tandem.request import spec_of
+from tandem.topology import PARTIES, Party
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prediction:
+    """One answer; `as_dict` is its line in predictions.jsonl."""
+
+    question: Question
+    method: str
+    counts: Counts
+    given: str
+    losses: Floats  # -log p of each token of the first answer that counts as right
+
+    @property
+    def is_exact(self) -> bool:
+        """Normalised exact match."""
+        return exact_match(self.given, self.question.answers)
+
+    def as_dict(self) -> dict[str, object]:
+        """Plain values."""
+        return {
+            "question": self.question.text,
+            "answers": list(self.question.answers),
+            "method": self.method,
+            "device_documents": self.counts.device,
+            "cloud_documents": self.counts.cloud,
+            "given": self.given,
+            "exact": self.is_exact,
+            "f1": f1(self.given, self.question.answers),
+            "answer_loss": float(self.losses.sum()),
+            "answer_tokens": len(self.losses),
+        }
+
+
+def evaluate_questions(
+    parties: Parties,
+    questions: Sequence[Question],
+    methods: Mapping[str, Method],
+    counts: Sequence[Counts],
+    config: Config,
+    *,
+    progress: Progress = lambda done, total: None,
+) -> Result:
+    """Ask every question by every method with every number of documents. Raises TandemError."""
+    asked: dict[tuple[str, Counts], list[Prediction]] = defaultdict(list)
+    teacher = Teacher(parties.engines, config.weights)
+    for number, question in enumerate(questions):
+        progress(number, len(questions))
+        for one in predictions(parties, question, methods, counts, config, teacher, seed=number):
+            asked[one.method, one.counts].append(one)
+    progress(len(questions), len(questions))
+    return Result(
+        kind="qa",
+        what=_what(parties, questions, config),
+        rows=tuple(
+            replace(
+                row(methods[name], name, each, [one.losses for one in asked[name, each]]),
+                exact=_share([one.is_exact for one in asked[name, each]]),
+                f1=_mean([f1(one.given, one.question.answers) for one in asked[name, each]]),
+            )
+            for each in counts
+            for name in methods
+        ),
+        comparisons=tuple(_comparisons(asked, methods, counts)),
+        notes=tuple(teacher.notes.sentences()),
+        predictions=tuple(one.as_dict() for ones in asked.values() for one in ones),
+    )
+
+
+def predictions(
+    parties: Parties,
+    question: Question,
+    methods: Mapping[str, Method],
+    counts: Sequence[Counts],
+    config: Config,
+    teacher: Teacher,
+    *,
+    seed: int = 0,
+) -> list[Prediction]:
+    """The answers to one question. teacher: scores the right ones, and notes what did not fit. seed: of what is drawn
+    at temperatures above 0.
+    """
+    found = search(parties.retrievers, question.text, counts, is_halved=False)
+    tokenizer = Tokenizer.from_str(parties.engines[Party.DEVICE].tokenizer_json)
+    wanted = tuple(tokenizer.encode(f" {question.answers[0]}", add_special_tokens=False).ids)
+    case = Case(question.text, question.text, wanted)
+    losses = teacher.losses(case, found, methods, counts)
+    spec = replace(
+        spec_of(config),
+        query=question.text,
+        seed=seed,
+        synchronous=True,
+        placement="device",
+        on_peer_loss="continue",
+        eos_token_ids=tuple(parties.engines[Party.DEVICE].eos_token_ids),
+    )
+    return [
+        Prediction(
+            question=question,
+            method=name,
+            counts=each,
+            given=_answer(parties, method, each, found, spec),
+            losses=losses[name, each],
+        )
+        for name, method in methods.items()
+        for each in counts
+    ]
+
+
+def _answer(parties: Parties, method: Method, counts: Counts, found: Found, spec: SessionSpec) -> str:
+    if method.is_context:
+        engine = parties.engines[method.parties[0] if method.parties else Party.DEVICE]
+        documents = [each for party in method.parties for each in found.documents(party, counts)]
+        return answer_alone(engine, parties.codec, spec, found.joined(documents, spec.query))
+    used = {party: counts.of(party) if party in method.parties else 0 for party in PARTIES}
+    spec = replace(
+        spec,
+        device_documents=used[Party.DEVICE],
+        cloud_documents=used[Party.CLOUD],
+        weight_interval=spec.weight_interval if method.is_dynamic else 0,
+    )
+    pair = LocalPair(parties.engines, parties.retrievers, parties.codec)
+    return pair.answer(spec)[0]
+
+
+def answer_alone(engine: Engine, codec: Codec, spec: SessionSpec, document: str) -> str:
+    """The answer of one model from one row, compressed and drawn as a lone side's would be. document: "" for none."""
+    rule = StopRule(
+        spec.eos_token_ids, spec.stop_strings, spec.max_new_tokens, Detokenizer(engine.tokenizer_json)
+    )
+    drafts = draft_rule(spec.draft_rule, spec.temperature)
+    key, tokens = "alone", list[int]()
+    engine.open(key, spec.query, [document] if document else [], spec.max_new_tokens, is_stored=False)
+    try:
+        while rule.finished(tokens) is None:
+            distribution = codec.decode(
+                codec.encode(mix_rows(engine.next_logits(key, tokens), [0.0], spec.temperature))
+            )
+            tokens.append(drafts.draft(distribution, seed=spec.seed, step=len(tokens), party=Party.DEVICE))
+    finally:
+        engine.close(key)
+    return rule.text(tokens).strip()
+
+
+def _comparisons(
+    asked: Mapping[tuple[str, Counts], Sequence[Prediction]],
+    methods: Mapping[str, Method],
+    counts: Sequence[Counts],
+) -> list[str]:
+    """Paired, by McNemar's test: dynamic weights against every other method."""
+    sentences = []
+    for each in counts:
+        for name in methods if "dynamic" in methods else ():
+            if name == "dynamic":
+                continue
+            right = [[one.is_exact for one in asked[which, each]] for which in ("dynamic", name)]
+            only_dynamic, only_other, p_value = statistics.mcnemar(*right)
+            sentences.append(
+                f"{each.device} + {each.cloud} documents, exact: only dynamic weights {only_dynamic}, "
+                f"only {name} {only_other}, McNemar p = {p_value:.2g}."
+            )
+    return sentences
+
+
+def _share(values: Sequence[bool]) -> Share:
+    return Share(value=sum(values) / len(values), interval=statistics.wilson(sum(values), len(values)))
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
+
+
+def _what(parties: Parties, questions: Sequence[Question], config: Config) -> dict[str, object]:
+    return {
+        "models": {party.value: parties.engines[party].name for party in PARTIES},
+        "questions": len(questions),
+        "temperature": config.generation.temperature,
+        "codec": parties.codec.fingerprint(),
+        "weights": asdict(config.weights),
+    }

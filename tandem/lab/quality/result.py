@@ -1,0 +1,96 @@
+"""What an evaluation found: one row for each method and numbers of documents, as a table, as JSON and in files.
+
+Knows rows of plain values; nothing of how they were measured.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tandem.errors import EvaluationError
+from tandem.lab.quality.found import Counts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Share:
+    """A share of questions with its 95 % interval."""
+
+    value: float
+    interval: tuple[float, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One method with so many documents a side."""
+
+    method: str  # its name on the command line
+    label: str
+    counts: Counts
+    perplexity: float  # of the scored tokens: the windows' rest, or the questions' first answers
+    perplexity_interval: tuple[float, float]
+    exact: Share | None = None  # of questions only
+    f1: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """Everything that one evaluation has to say."""
+
+    kind: str  # "lm" or "qa"
+    what: dict[str, Any]  # text or questions, models, settings that matter
+    rows: tuple[Row, ...]
+    comparisons: tuple[str, ...] = ()  # paired: sentences
+    notes: tuple[str, ...] = ()
+    predictions: tuple[dict[str, Any], ...] = field(default=(), repr=False)
+
+    def as_dict(self) -> dict[str, Any]:
+        """As JSON, without the single predictions."""
+        values = asdict(self)
+        del values["predictions"]
+        return values
+
+
+def table(result: Result) -> str:
+    """For a terminal: intervals in brackets."""
+    is_qa = any(row.exact is not None for row in result.rows)
+    head = ["documents (device + cloud)", "method", "perplexity"] + ["exact", "F1"] * is_qa
+    lines = [head]
+    for row in result.rows:
+        low, high = row.perplexity_interval
+        cells = [f"{row.counts.device} + {row.counts.cloud}", row.label]
+        cells.append(f"{row.perplexity:.3f} [{low:.3f}, {high:.3f}]")
+        if row.exact is not None and row.f1 is not None:
+            low, high = row.exact.interval
+            cells += [f"{row.exact.value:.1%} [{low:.1%}, {high:.1%}]", f"{row.f1:.3f}"]
+        lines.append(cells)
+    widths = [max(len(line[place]) for line in lines) for place in range(len(head))]
+    rows = [
+        "  ".join(c.ljust(width) for c, width in zip(line, widths, strict=True)).rstrip() for line in lines
+    ]
+    return "\n".join([*rows, *result.comparisons, *result.notes])
+
+
+def write(result: Result, folder: Path) -> None:
+    """result.json, table.txt and, for questions, predictions.jsonl. Raises EvaluationError."""
+    files: Mapping[str, str] = {
+        "result.json": json.dumps(result.as_dict(), indent=2, ensure_ascii=False) + "\n",
+        "table.txt": table(result) + "\n",
+        "predictions.jsonl": _lines(result.predictions),
+    }
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, text in files.items():
+            if text:
+                (folder / name).write_text(text, "utf-8")
+    except OSError as error:
+        raise EvaluationError(
+            f"Results are written into a folder, but {folder} cannot be written ({error.strerror}); choose another."
+        ) from None
+
+
+def _lines(entries: Sequence[dict[str, Any]]) -> str:
+    return "".join(json.dumps(entry, ensure_ascii=False) + "\n" for entry in entries)

@@ -1,0 +1,162 @@
+"""A small world for virtual runs: laws that are a function of (seed, side, prefix, weights), and a stop rule.
+
+The laws of the two sides are correlated, so drafts are accepted about half the time or more, and depend on the weights,
+so a weight of another prefix shows. A model keeps the tokens it was conditioned on, as a real one keeps its cache, so a
+cache that is not cropped shows too. Knows nothing of links; it may be told to compute no law twice alike.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tandem.aggregation.distributions import Distribution
+from tandem.codecs.top_p import Codec, make_codec
+from tandem.events import StopReason
+from tandem.protocol.drafting import Forward, Prefill
+from tandem.protocol.messages import Message, RescoreRequest, RescoreResult, RetrieveRequest, RetrieveResult
+from tandem.topology import Party
+
+VOCAB = 16
+EOS = 3
+NEVER = 1 << 30
+"""A length that no answer has."""
+ROUNDING = 1.0
+"""Relative size of planted rounding errors, at most: far more than real ones, so that they show."""
+
+
+class CachedCodec:
+    """A codec that decodes the same bytes once: a small world meets the same laws many times."""
+
+    def __init__(self, codec: Codec) -> None:
+        self.name = codec.name
+        self.encode = codec.encode
+        self.bits = codec.bits
+        self.fingerprint = codec.fingerprint
+        self._decode = lru_cache(maxsize=10_000)(codec.decode)
+
+    def decode(self, payload: bytes) -> Distribution:
+        """The law in the bytes; it cannot be written to."""
+        return self._decode(payload)
+
+
+CODEC: Codec = CachedCodec(make_codec("top_p"))
+
+
+def number(*parts: object) -> int:
+    """A 64-bit hash of anything that has a repr.
+
+    A party is hashed by the name that its class had in version 0.1, so that recorded seeds keep their worlds.
+    """
+    text = repr(parts).replace("<Party.", "<Side.")
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
+
+
+@lru_cache(maxsize=10_000)
+def distribution(
+    seed: int,
+    party: Party,
+    tokens: tuple[int, ...],
+    weights: tuple[float, ...],
+    first_end: int = 0,
+    redone: int = 0,
+) -> bytes:
+    """The encoded law of `side` for the step after `tokens`; no end-of-sequence among the first `first_end` tokens.
+
+    `redone` above 0: computed once more, with other rounding errors.
+    """
+    own = np.random.default_rng(number(seed, party, tokens, weights))
+    logits = 2.0 * _common(seed, tokens) + 0.6 * own.normal(size=VOCAB)
+    logits[EOS] -= 1.0
+    p = np.exp(logits)
+    if len(tokens) < first_end:
+        p[EOS] = 0.0
+    if redone:
+        p *= 1.0 + ROUNDING * np.random.default_rng(redone).random(VOCAB)
+    return CODEC.encode(p / p.sum())
+
+
+@lru_cache(maxsize=10_000)
+def _common(seed: int, tokens: tuple[int, ...]) -> NDArray[np.float64]:
+    """What both sides' logits have in common, [vocab]."""
+    return np.random.default_rng(number(seed, tokens)).normal(size=VOCAB)
+
+
+class World:
+    """One side's retriever and model. Implements `tandem.lab.simulation.virtual.Reader`."""
+
+    def __init__(self, seed: int, party: Party, *, first_end: int = 0, is_rounding: bool = False) -> None:
+        """is_rounding: a model that was started anew computes a law that it had computed before a little otherwise."""
+        self.seed, self.party = seed, party
+        self.cached: list[int] = []  # tokens that the model holds
+        self.conditioned_on: dict[bytes, set[tuple[int, ...]]] = {}  # by law: the tokens it was computed from
+        self.rounded: set[bytes] = set()  # laws that are not what they had been
+        self._first_end = first_end
+        self._is_rounding = is_rounding
+        self._num_starts = 0
+        self._started_with: dict[
+            tuple[int, ...], int
+        ] = {}  # by tokens: the start that computed their law first
+
+    def retrieve(self, message: RetrieveRequest | RescoreRequest) -> Message:
+        """Documents, or a relevance that depends on the text."""
+        if isinstance(message, RetrieveRequest):
+            names = tuple(f"{self.party}-{n}" for n in range(message.num_documents))
+            scores = tuple(0.5 / (n + 1) for n in range(message.num_documents))
+            return RetrieveResult(
+                session=message.session, ids=names, texts=names, scores=scores, retrieve_us=10
+            )
+        scores = tuple(number(self.seed, self.party, message.text, key) / 2**64 for key in message.ids)
+        return RescoreResult(session=message.session, digest=message.digest, scores=scores)
+
+    def prefill(self, job: Prefill) -> Sequence[int] | None:
+        """A session begins: nothing is cached."""
+        self.cached.clear()
+        self._num_starts += 1
+        return None
+
+    def payload(self, job: Forward) -> bytes:
+        """The encoded law of the cached tokens, once they are the job's, and of its weights."""
+        self.crop(common_length(self.cached, job.tokens))
+        self.cached += job.tokens[len(self.cached) :]
+        tokens = tuple(self.cached)
+        first = self._started_with.setdefault(tokens, self._num_starts)
+        redone = self._num_starts if self._is_rounding and first != self._num_starts else 0
+        found = distribution(self.seed, self.party, tokens, job.weights, self._first_end, redone)
+        self.conditioned_on.setdefault(found, set()).add(tokens)
+        if redone:
+            self.rounded.add(found)
+        return found
+
+    def crop(self, length: int) -> None:
+        """Forget what was rolled back."""
+        del self.cached[length:]
+
+
+def common_length(first: Sequence[int], second: Sequence[int]) -> int:
+    """How many leading tokens two sequences share."""
+    for position, (one, other) in enumerate(zip(first, second, strict=False)):
+        if one != other:
+            return position
+    return min(len(first), len(second))
+
+
+def stop_rule(max_new_tokens: int, first_end: int = 0) -> Callable[[Sequence[int]], StopReason | None]:
+    """End-of-sequence, a stop pattern over two tokens (as a stop string may span several), length.
+
+    Nothing but the length ends an answer of `first_end` tokens or fewer.
+    """
+
+    def finished(tokens: Sequence[int]) -> StopReason | None:
+        if len(tokens) > first_end:
+            if tokens[-1] == EOS:
+                return "eos"
+            if len(tokens) > 1 and tokens[-1] + tokens[-2] == 7:
+                return "stop"
+        return "length" if len(tokens) >= max_new_tokens else None
+
+    return finished

@@ -1,0 +1,51 @@
+"""What the actors of a cluster have done, read from their statistics before and after. Knows a running cluster."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from tandem.client import Tandem
+from tandem.topology import PARTIES, Party
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """What the actors have done so far."""
+
+    num_forwards: dict[str, int]
+    num_abandoned: dict[str, int]
+    decode_s: dict[str, float]
+    cpu_s: dict[str, float]  # by actor
+    num_messages: dict[str, int]  # between the draft queues, by sender
+
+    @classmethod
+    def of(cls, tandem: Tandem) -> Work:
+        """Takes a round trip."""
+        actors = {actor["name"]: actor for actor in tandem.status()["actors"]}
+        decoders = {str(party): actors[f"{party}/decoder"]["extra"] for party in PARTIES}
+        links = {str(party): actors[f"{party}/draft_queue"]["links"] for party in PARTIES}
+        return cls(
+            num_forwards={party: round(extra["num_forwards"]) for party, extra in decoders.items()},
+            num_abandoned={party: round(extra["num_abandoned"]) for party, extra in decoders.items()},
+            decode_s={party: extra["decode_s"] for party, extra in decoders.items()},
+            cpu_s={name: actor["cpu_s"] for name, actor in actors.items()},
+            num_messages={
+                party: link.get(f"{Party(party).other}/draft_queue", {}).get("writes", 0)
+                for party, link in links.items()
+            },
+        )
+
+    def since(self, before: Work) -> Work:
+        """What came on top."""
+        return Work(
+            num_forwards=_minus(self.num_forwards, before.num_forwards),
+            num_abandoned=_minus(self.num_abandoned, before.num_abandoned),
+            decode_s=_minus(self.decode_s, before.decode_s),
+            cpu_s=_minus(self.cpu_s, before.cpu_s),
+            num_messages=_minus(self.num_messages, before.num_messages),
+        )
+
+
+def _minus(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
+    return {key: value - other.get(key, 0) for key, value in one.items()}

@@ -1,0 +1,1 @@
+"""When each token was drafted, sent, awaited and decided: intervals, a trace, a picture."""

@@ -1,0 +1,1 @@
+"""Trains the bundled model and writes the bundled corpora."""

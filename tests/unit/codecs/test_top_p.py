@@ -1,0 +1,198 @@
+"""Codec top_p: round trip, sizes, malformed bytes, errors. Its effect on the law: tests/laws."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tandem.aggregation.distributions import Distribution
+from tandem.codecs import varints
+from tandem.codecs.nucleus import nucleus
+from tandem.codecs.top_p import COMPRESSED, MAX_VOCAB, PLAIN, TopP, make_codec
+from tandem.errors import ConfigError, GenerationError, ProtocolError
+
+CODEC = TopP(0.8)
+
+
+def expected_law(dense: np.ndarray, p: float) -> Distribution:
+    """The quantised nucleus, the slow and obvious way."""
+    ids = nucleus(dense, p)
+    largest = max(float(x) for x in dense)
+    weights = [max(1, round(float(dense[i]) / largest * 65535)) for i in ids] if len(ids) > 1 else [1]
+    return Distribution(ids, np.array([w / sum(weights) for w in weights]))
+
+
+sparse = st.dictionaries(st.integers(0, MAX_VOCAB - 1), st.integers(1, 1 << 30), min_size=1, max_size=60)
+
+
+@settings(max_examples=150)
+@given(sparse, st.sampled_from([0.3, 0.8, 0.95, 1.0]))
+def test_round_trip_gives_the_quantised_nucleus(weights: dict[int, int], p: float) -> None:
+    dense = np.zeros(MAX_VOCAB)
+    dense[list(weights)] = np.array(list(weights.values())) * 2.0**-31
+    codec = TopP(p)
+    payload = codec.encode(dense)
+    distribution = codec.decode(payload)
+    assert distribution == expected_law(dense, p)
+    assert codec.decode(payload) == distribution
+    assert codec.bits(payload) == 8 * len(payload)
+
+
+@given(st.sets(st.integers(0, (1 << 21) - 1), min_size=1, max_size=200))
+def test_ids_round_trip(ids: set[int]) -> None:
+    array = np.array(sorted(ids))
+    payload = varints.encode_ids(array)
+    decoded, end = varints.decode_ids(b"x" + payload + b"tail", 1, array.size)
+    assert decoded.tolist() == array.tolist()
+    assert end == 1 + len(payload)
+
+
+@pytest.mark.parametrize(
+    "token", [0, 127, 128, 16_383, 16_384, 65_535, 65_536, 100_000, 151_935, MAX_VOCAB - 1]
+)
+def test_a_lone_token_arrives_as_itself_in_a_few_bytes(token: int) -> None:
+    dense = np.zeros(MAX_VOCAB, dtype=np.float32)
+    dense[token] = 1.0
+    payload = CODEC.encode(dense)
+    assert CODEC.decode(payload) == Distribution(np.array([token]), np.ones(1))
+    assert len(payload) <= 5
+
+
+def test_the_layout_is_pinned() -> None:
+    dense = np.zeros(1000)
+    dense[[3, 200, 999]] = 0.5, 0.25, 0.25
+    assert TopP(1.0).encode(dense).hex() == "10" + "03" + "03" + "c401" + "9e06" + "ffff" + "0080" + "0080"
+
+
+def test_an_unnormalised_law_gives_the_same_bytes() -> None:
+    dense = np.random.default_rng(0).dirichlet(np.ones(500))
+    assert CODEC.encode(dense) == CODEC.encode(dense * 4.0)
+
+
+def test_lz4_is_used_only_where_it_shortens() -> None:
+    """Section 12: LZ4 enlarges the payload (92 B to 115 B)."""
+    rng = np.random.default_rng(0)
+    seen = set()
+    for spread in (0.0, 0.5, 1.0, 2.0):
+        for vocab in (40, 500, 20_000):
+            dense = np.exp(rng.normal(size=vocab) * spread)
+            payload = CODEC.encode(dense)
+            distribution = CODEC.decode(payload)
+            gaps = np.diff(distribution.ids, prepend=-1) - 1
+            plain_bytes = 1 + len(varints.encode_number(len(distribution)))
+            plain_bytes += sum(1 + (g > 127) + (g > 16_383) for g in gaps.tolist()) + 2 * len(distribution)
+            assert len(payload) <= plain_bytes
+            assert (payload[0] == PLAIN) == (len(payload) == plain_bytes)
+            seen.add(payload[0])
+    assert seen == {PLAIN, COMPRESSED}
+
+
+@pytest.mark.parametrize(("scale", "limit_s"), [(6.0, 1e-3), (1.0, 12e-3)], ids=["peaked", "flat"])
+def test_encoding_a_large_vocabulary_is_quick(scale: float, limit_s: float) -> None:
+    """Section 12: sorting took 22.8 ms at 152 k. Typically 0.2 and 4 ms here; best of many, wide limits."""
+    logits = np.random.default_rng(0).normal(size=152_000) * scale
+    dense = np.exp(logits - logits.max())
+    took_s = []
+    for _ in range(15):
+        start_s = time.perf_counter()
+        CODEC.encode(dense)
+        took_s.append(time.perf_counter() - start_s)
+    assert min(took_s) < limit_s
+
+
+MALFORMED = {
+    "empty": b"",
+    "unknown version": b"\x20\x01\x00",
+    "no body": b"\x10",
+    "no tokens": b"\x10\x00",
+    "count cut off": b"\x10\x80",
+    "ids missing": b"\x10\x02\x01",
+    "id cut off": b"\x10\x01\x80",
+    "id of four bytes": b"\x10\x01\x80\x80\x80\x01",
+    "id beyond 2**18": b"\x10\x01" + varints.encode_number(MAX_VOCAB),
+    "count beyond 2**18": b"\x10" + varints.encode_number(MAX_VOCAB + 1) + b"\x00" * 600_000,
+    "weights missing": b"\x10\x02\x01\x01\x01\x00",
+    "trailing bytes": b"\x10\x01\x05\x00",
+    "zero weight": b"\x10\x02\x01\x01\x00\x00\xff\xff",
+    "no LZ4 block": b"\x11\x05",
+    "not LZ4": b"\x11\x05\xff\xff\xff\xff",
+    "wrong LZ4 size": b"\x11\x7f\x30\x02\x01\x01",
+    "bomb": b"\x11\xff\xff\x7f" + b"\x1f\x00\x01\x00" + b"\xff" * 8_000,
+    "too long": b"\x10" + b"\x00" * 1_400_000,
+}
+
+
+@pytest.mark.parametrize("payload", MALFORMED.values(), ids=MALFORMED.keys())
+def test_malformed_bytes_are_refused_in_one_sentence(payload: bytes) -> None:
+    with pytest.raises(
+        ProtocolError, match=r"^An encoded law must .*; drop the frame and ask the sender again\.$"
+    ):
+        CODEC.decode(payload)
+
+
+@settings(max_examples=400)
+@given(
+    st.binary(max_size=80)
+    | st.builds(lambda head, tail: head + tail, st.sampled_from([b"\x10", b"\x11"]), st.binary(max_size=60))
+)
+def test_any_bytes_give_a_law_or_a_protocol_error(payload: bytes) -> None:
+    try:
+        distribution = CODEC.decode(payload)
+    except ProtocolError:
+        return
+    assert distribution.ids[-1] < MAX_VOCAB
+
+
+@settings(max_examples=300)
+@given(st.integers(0, 10_000), st.integers(0, 255), st.booleans())
+def test_a_damaged_payload_gives_a_law_or_a_protocol_error(position: int, byte: int, is_flat: bool) -> None:
+    rng = np.random.default_rng(1)
+    payload = bytearray(CODEC.encode(np.ones(300) if is_flat else rng.dirichlet(np.ones(300))))
+    payload[position % len(payload)] = byte
+    try:
+        distribution = CODEC.decode(bytes(payload))
+    except ProtocolError:
+        return
+    assert distribution.ids[-1] < MAX_VOCAB
+
+
+@pytest.mark.parametrize(
+    "dense",
+    [
+        np.zeros(5),
+        np.array([0.5, np.nan]),
+        np.array([1.5, -0.5]),
+        np.array([np.inf, 0.0]),
+        np.zeros(0),
+        np.ones((2, 2)),
+    ],
+)
+def test_what_is_no_law_is_refused(dense: np.ndarray) -> None:
+    with pytest.raises(GenerationError, match=r"^A law must .*, got .*; "):
+        CODEC.encode(dense)
+
+
+def test_a_vocabulary_beyond_the_limit_is_refused() -> None:
+    with pytest.raises(GenerationError, match=r"got shape \(262145,\)"):
+        CODEC.encode(np.ones(MAX_VOCAB + 1))
+
+
+@pytest.mark.parametrize("p", [0.0, -1.0, 1.5, float("nan"), "0.8", True, None])
+def test_bad_p(p: object) -> None:
+    with pytest.raises(
+        ConfigError, match=r"^The mass p of codec top_p must lie in \(0, 1\], got .*; the default is"
+    ):
+        make_codec("top_p", p=p)
+
+
+def test_make_codec_and_fingerprint() -> None:
+    assert make_codec("top_p").fingerprint() == "top_p/1(p=0.8)"
+    assert make_codec("top_p", p=0.9).fingerprint() != CODEC.fingerprint()
+    with pytest.raises(ConfigError, match=r"^The codec 'topp' is unknown; choose one of top_p"):
+        make_codec("topp")
+    with pytest.raises(ConfigError, match=r"^The codec top_p has no parameter 'q'; did you mean 'p'"):
+        make_codec("top_p", q=1)

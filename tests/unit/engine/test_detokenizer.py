@@ -1,0 +1,144 @@
+"""Text of tokens, whole and streamed, stop rules; and that none of it needs torch."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+
+import pytest
+from tokenizers import Tokenizer
+
+from tandem.engine.detokenizer import Detokenizer, StopRule, TextStream
+from tandem.errors import GenerationError
+
+TEXTS = [
+    "Mira likes puzzle games, so try Vantelu Cor.",
+    "naïve 日本語 😀😀 €5",
+    " leading",
+    "a  b\n\nc",
+    "\ufffd x \ufffd",
+]
+KINDS = ["byte_level", "metaspace"]
+
+
+def detokenizer(tokenizers: dict[str, Tokenizer], kind: str) -> Detokenizer:
+    return Detokenizer(tokenizers[kind].to_str())
+
+
+def encode(tokenizers: dict[str, Tokenizer], kind: str, text: str) -> list[int]:
+    return list(tokenizers[kind].encode(text, add_special_tokens=False).ids)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("text", TEXTS[:4])
+def test_text_comes_back(tokenizers: dict[str, Tokenizer], kind: str, text: str) -> None:
+    got = detokenizer(tokenizers, kind).text(encode(tokenizers, kind, text))
+    assert got.lstrip(" ") == text.lstrip(" ")
+
+
+def test_prefix_space(tokenizers: dict[str, Tokenizer]) -> None:
+    """The first word of an answer: byte-level keeps its space, SentencePiece drops it."""
+    byte, meta = (detokenizer(tokenizers, kind) for kind in KINDS)
+    assert byte.text(encode(tokenizers, "byte_level", " Mira likes")) == " Mira likes"
+    assert meta.text(encode(tokenizers, "metaspace", "Mira likes")) == "Mira likes"
+
+
+def test_special_tokens_are_left_out(tokenizers: dict[str, Tokenizer]) -> None:
+    ids = encode(tokenizers, "byte_level", "Cor")
+    assert detokenizer(tokenizers, "byte_level").text([0, *ids, 1]) == "Cor"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("text", TEXTS)
+def test_streamed_pieces_add_up_and_are_never_broken(
+    tokenizers: dict[str, Tokenizer], kind: str, text: str
+) -> None:
+    whole = detokenizer(tokenizers, kind)
+    ids = encode(tokenizers, kind, text)
+    stream = TextStream(StopRule((1,), (), 1000, whole))
+    pieces = [stream.push([token]) for token in ids]
+    if "\ufffd" not in text:
+        assert "\ufffd" not in "".join(pieces)
+    assert "".join(pieces) + stream.finish() == whole.text(ids)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_streams_of_random_tokens_add_up(tokenizers: dict[str, Tokenizer], kind: str) -> None:
+    """Random bytes are rarely UTF-8; pieces still add up to the decoded whole, whatever the grouping."""
+    whole = detokenizer(tokenizers, kind)
+    for seed in range(60):
+        draw = random.Random(seed)
+        ids = [draw.randrange(3, tokenizers[kind].get_vocab_size()) for _ in range(30)]
+        rule = StopRule((), ("ab", "e"), 1000, whole) if seed % 2 else StopRule((), (), 1000, whole)
+        stream, text, fed = TextStream(rule), "", 0
+        while fed < len(ids) and rule.finished(ids[:fed]) is None:
+            count = draw.randint(1, 3)
+            text += stream.push(ids[fed : fed + count])
+            fed += count
+        assert text + stream.finish() == rule.text(ids[:fed])
+
+
+def test_incomplete_character_is_held_back(tokenizers: dict[str, Tokenizer]) -> None:
+    ids = encode(tokenizers, "byte_level", "€")
+    assert len(ids) == 3
+    stream = TextStream(StopRule((), (), 99, detokenizer(tokenizers, "byte_level")))
+    assert [stream.push([token]) for token in ids] == ["", "", "€"]
+    stream = TextStream(StopRule((), (), 2, detokenizer(tokenizers, "byte_level")))
+    assert stream.push(ids[:2]) == "\ufffd"  # the answer ends here, and says that a character is broken
+
+
+def test_possible_stop_string_is_held_back(tokenizers: dict[str, Tokenizer]) -> None:
+    rule = StopRule((), ("xyz",), 99, detokenizer(tokenizers, "byte_level"))
+    stream = TextStream(rule)
+    pieces = [stream.push(encode(tokenizers, "byte_level", character)) for character in "axyxyza"]
+    assert pieces == ["a", "", "", "xy", "", "", ""]
+    stream = TextStream(rule)
+    assert [stream.push(encode(tokenizers, "byte_level", character)) for character in "axy"] == ["a", "", ""]
+    assert stream.finish() == "xy"
+
+
+def test_finished_is_a_function_of_the_tokens(tokenizers: dict[str, Tokenizer]) -> None:
+    whole = detokenizer(tokenizers, "byte_level")
+    ids = encode(tokenizers, "byte_level", "try Vantelu Cor.\n\nQuestion")
+    rule = StopRule((1,), ("\n\n",), 64, whole)
+    reasons = [rule.finished(ids[:count]) for count in range(len(ids) + 1)]
+    first = reasons.index("stop")
+    assert set(reasons[:first]) == {None}
+    assert set(reasons[first:]) == {"stop"}
+    assert rule.text(ids) == rule.text(ids[:first]) == "try Vantelu Cor."
+
+
+def test_eos_length_and_the_text_before_them(tokenizers: dict[str, Tokenizer]) -> None:
+    whole = detokenizer(tokenizers, "byte_level")
+    ids = encode(tokenizers, "byte_level", "Cor")
+    assert StopRule((1, 7), (), 64).finished([*ids, 7]) == "eos"
+    assert StopRule((1,), (), len(ids) + 1).finished([*ids, 1]) == "eos"  # both: the model said so itself
+    assert StopRule((1,), (), len(ids)).finished(ids) == "length"
+    assert StopRule((1,), (), len(ids) + 1).finished(ids) is None
+    assert StopRule((), (), 0).finished([]) == "length"
+    plain = encode(tokenizers, "byte_level", "x")[0]  # an end that the tokenizer does not call special
+    assert StopRule((plain,), (), 64, whole).text([*ids, plain, *ids]) == "Cor"
+
+
+def test_wrong_rules_are_one_sentence(tokenizers: dict[str, Tokenizer]) -> None:
+    with pytest.raises(GenerationError, match="have no detokenizer; pass one"):
+        StopRule((1,), ("x",), 4)
+    with pytest.raises(GenerationError, match="at least one character"):
+        StopRule((1,), ("",), 4, detokenizer(tokenizers, "byte_level"))
+    with pytest.raises(GenerationError, match="max_new_tokens is at least 0, it is -1"):
+        StopRule((1,), (), -1)
+    with pytest.raises(
+        GenerationError, match=r"must be the JSON of a fast tokenizer.*take Engine\.tokenizer_json\.$"
+    ):
+        Detokenizer("{}")
+
+
+def test_neither_torch_nor_transformers_is_imported() -> None:
+    code = (
+        "import sys; sys.modules.update(torch=None, transformers=None, ray=None);"
+        "import tandem.engine.detokenizer, tandem.engine.template, tandem.engine.row_mixture,"
+        "tandem.aggregation.document_weights as w; print(w.log_weight([0.0]))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,226 @@
+"""The engine on small random models of each family: cached equals uncached, redone equals never drafted."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tandem.engine.engine import Engine, Preempted
+from tandem.errors import GenerationError
+
+# Fixed, since the fixtures of conftest.py are not importable.
+NAMES = ["qwen2", "qwen2-sliding", "llama", "llama-grouped", "opt", "phi", "gpt-neox"]
+DOCUMENTS = [
+    "Mira likes puzzle games.",
+    "",
+    "The best rated puzzle game is Vantelu Cor, and it has 40 levels {query}.",
+]
+QUERY = "Which game should Mira try?"
+
+Save = Callable[..., Path]
+
+
+@pytest.fixture(scope="module", params=NAMES)
+def engine(request: pytest.FixtureRequest, save_model: Save) -> Engine:
+    """One engine per family."""
+    return Engine.load(str(save_model(request.param)), num_threads=1)
+
+
+def uncached_logits(engine: Engine, row: Sequence[int], tokens: Sequence[int]) -> torch.Tensor:
+    """Oracle: one fresh pass over one row without padding, mask, positions or cache."""
+    with torch.inference_mode():
+        output = engine._model.model(input_ids=torch.tensor([[*row, *tokens]]), use_cache=False)
+    return output.logits[0, -1, : engine.vocab_size]
+
+
+def prompt_rows(engine: Engine, documents: Sequence[str]) -> list[list[int]]:
+    """Oracle: the rows by the template's definition, tokenised in two parts."""
+    encode = engine._prompts._tokenizer.encode
+    query = encode(f"Question: {QUERY}\nAnswer:", add_special_tokens=False).ids
+    bare = [engine._prompts._bos[0]]
+    return [bare + encode(text + "\n\n", add_special_tokens=False).ids + query for text in documents] or [
+        bare + query
+    ]
+
+
+def some_tokens(count: int, seed: int = 3) -> list[int]:
+    return [random.Random(seed).randrange(2, 290) for _ in range(count)] if count else []
+
+
+class StaleAt:
+    """is_stale that turns true at its `call`-th question."""
+
+    def __init__(self, call: int) -> None:
+        self.calls_left = call
+
+    def __call__(self) -> bool:
+        self.calls_left -= 1
+        return self.calls_left < 0
+
+
+@pytest.mark.parametrize("documents", [DOCUMENTS, []], ids=["documents", "bare"])
+def test_cached_equals_uncached(engine: Engine, documents: list[str]) -> None:
+    opened = engine.open("s", QUERY, documents, 40)
+    rows = prompt_rows(engine, documents)
+    assert opened.num_prompt_tokens == tuple(len(row) for row in rows)
+    tokens = some_tokens(12)
+    for count in (0, 1, 5, 12):
+        logits = engine.next_logits("s", tokens[:count])
+        assert logits.shape == (len(rows), engine.vocab_size)
+        assert logits.dtype == torch.float32
+        for row, cached in zip(rows, logits, strict=True):
+            torch.testing.assert_close(
+                cached, uncached_logits(engine, row, tokens[:count]), atol=1e-4, rtol=1e-4
+            )
+    engine.close("s")
+
+
+def test_padding_leaves_no_nan_in_the_cache(engine: Engine) -> None:
+    engine.open("s", QUERY, DOCUMENTS, 40)
+    engine.next_logits("s", some_tokens(2))
+    for layer in engine._sessions["s"]._cache.layers:
+        assert torch.isfinite(layer.keys).all()
+        assert torch.isfinite(layer.values).all()
+    engine.close("s")
+
+
+def fresh(engine: Engine, tokens: Sequence[int]) -> torch.Tensor:
+    """Oracle: what a session that never drafted anything else computes."""
+    engine.open("fresh", QUERY, DOCUMENTS, 40)
+    try:
+        return engine.next_logits("fresh", tokens)
+    finally:
+        engine.close("fresh")
+
+
+def assert_consistent(engine: Engine, session: str) -> None:
+    state = engine._sessions[session]
+    assert {layer.get_seq_length() for layer in state._cache.layers} <= {state._num_cached}
+
+
+def test_rolled_back_and_redone_equals_never_drafted_bit_for_bit(engine: Engine) -> None:
+    """Random rollbacks and preemptions at random layers; every result is compared with a fresh session's."""
+    draw = random.Random(11)
+    engine.open("s", QUERY, DOCUMENTS, 40)
+    tokens: list[int] = []
+    num_preempted = 0
+    for _ in range(12):
+        tokens = tokens[: draw.randint(0, len(tokens))] + some_tokens(draw.randint(0, 4), draw.random())
+        try:
+            engine.next_logits("s", tokens, is_stale=StaleAt(draw.randint(0, 12)))
+        except Preempted:
+            num_preempted += 1
+        assert_consistent(engine, "s")
+        if draw.random() < 0.7:
+            assert torch.equal(engine.next_logits("s", tokens), fresh(engine, tokens))
+    engine.close("s")
+    assert num_preempted >= 3
+
+
+def test_every_layer_boundary_can_preempt_and_leaves_the_cache_consistent(engine: Engine) -> None:
+    tokens = some_tokens(3)
+    expected = fresh(engine, tokens)
+    num_passes = len(DOCUMENTS) + 1 + len(tokens)  # each document, the query, each token
+    for call in range(num_passes * 3):  # three layers each
+        engine.open("s", QUERY, DOCUMENTS, 40)
+        with pytest.raises(Preempted):
+            engine.next_logits("s", tokens, is_stale=StaleAt(call))
+        assert_consistent(engine, "s")
+        assert torch.equal(engine.next_logits("s", tokens), expected)
+        engine.close("s")
+
+
+def test_sessions_do_not_disturb_each_other(engine: Engine) -> None:
+    left, right = some_tokens(4, 1), some_tokens(4, 2)
+    expected = [fresh(engine, left), fresh(engine, right)]
+    engine.open("a", QUERY, DOCUMENTS, 40)
+    engine.open("b", QUERY, DOCUMENTS, 40)
+    for count in range(5):
+        seen = [engine.next_logits("a", left[:count]), engine.next_logits("b", right[:count])]
+    engine.close("a")
+    engine.close("b")
+    assert all(torch.equal(one, other) for one, other in zip(seen, expected, strict=True))
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_half_precision_redone_is_bit_for_bit_too(save_model: Save, dtype: str) -> None:
+    engine = Engine.load(str(save_model("llama")), dtype=dtype, num_threads=1)
+    tokens, other = some_tokens(6), some_tokens(6, 9)
+    engine.open("s", QUERY, DOCUMENTS, 40)
+    engine.next_logits("s", tokens[:3] + other)
+    logits = engine.next_logits("s", tokens)
+    assert logits.dtype == torch.float32
+    assert torch.equal(logits, fresh(engine, tokens))
+
+
+def test_logits_of_an_inner_prefix_and_of_the_prompt_can_be_asked_again(save_model: Save) -> None:
+    engine = Engine.load(str(save_model("llama")), num_threads=1)
+    tokens = some_tokens(6)
+    engine.open("s", QUERY, DOCUMENTS, 40)
+    prompt = engine.next_logits("s", [])
+    engine.next_logits("s", tokens)
+    assert torch.equal(engine.next_logits("s", tokens[:3]), fresh(engine, tokens[:3]))
+    assert torch.equal(engine.next_logits("s", []), prompt)
+    assert torch.equal(engine.next_logits("s", tokens), fresh(engine, tokens))
+
+
+def test_answer_longer_than_announced_still_decodes(save_model: Save) -> None:
+    """The attention mask grows beyond its first size."""
+    engine = Engine.load(str(save_model("llama")), num_threads=1)
+    tokens = some_tokens(80)
+    engine.open("s", "?", ["Cor"], 1)
+    expected = uncached_logits(
+        engine, [*engine._sessions["s"]._prefixes[0], *engine._sessions["s"]._tails[0]], tokens
+    )
+    torch.testing.assert_close(engine.next_logits("s", tokens)[0], expected, atol=1e-4, rtol=1e-4)
+
+
+def test_padded_logits_are_cut_to_the_tokenizer(save_model: Save) -> None:
+    """Two models of one tokenizer, differently padded, give laws over the same ids."""
+    narrow, wide = (Engine.load(str(save_model("llama", size)), num_threads=1) for size in (304, 512))
+    assert narrow.vocab_size == wide.vocab_size == 300
+    assert narrow.vocabulary_fingerprint == wide.vocabulary_fingerprint
+
+
+def test_ids_eos_and_tokenizer_are_those_of_the_tokenizer(save_model: Save) -> None:
+    engine = Engine.load(str(save_model("llama")), num_threads=1)
+    assert engine.eos_token_ids == (1,)  # not 2, the default of Llama's configuration
+    assert engine.context_length == 160
+    ids = engine._prompts._encode(" Vantelu Cor")
+    assert engine.text([*ids, 1]) == " Vantelu Cor"
+
+
+def test_wrong_use_is_one_sentence(save_model: Save) -> None:
+    engine = Engine.load(str(save_model("llama")), num_threads=1)
+    engine.open("s", QUERY, [], 8)
+    with pytest.raises(GenerationError, match=r"'s' is open already; close it first\.$"):
+        engine.open("s", QUERY, [], 8)
+    with pytest.raises(GenerationError, match=r"lies in \[0, 300\), one is 300; check"):
+        engine.next_logits("s", [300])
+    with pytest.raises(GenerationError, match="'t' is not; open it first"):
+        engine.next_logits("t", [])
+    engine.close("s")
+    engine.close("s")  # twice is fine
+    with pytest.raises(GenerationError, match="num_threads is 0"):
+        Engine.load(str(save_model("llama")), num_threads=0)
+
+
+def test_interruption_leaves_the_cache_consistent(save_model: Save) -> None:
+    engine = Engine.load(str(save_model("llama")), num_threads=1)
+    engine.open("s", QUERY, DOCUMENTS, 8)
+
+    def interrupt(calls: list[int] = []) -> Any:  # noqa: B006
+        calls.append(1)
+        if len(calls) == 8:
+            raise KeyboardInterrupt
+        return False
+
+    with pytest.raises(KeyboardInterrupt):
+        engine.next_logits("s", some_tokens(3), is_stale=interrupt)
+    assert_consistent(engine, "s")
+    assert torch.equal(engine.next_logits("s", some_tokens(3)), fresh(engine, some_tokens(3)))

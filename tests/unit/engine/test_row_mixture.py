@@ -1,0 +1,81 @@
+"""The side's law and row weights against slow oracles in exact or plain arithmetic."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from tandem.engine.row_mixture import mix_rows, row_weights
+from tandem.errors import GenerationError
+
+
+def slow_law(logits: np.ndarray, log_weights: list[float], temperature: float) -> list[float]:
+    """Oracle: Eq. (1) and (2) by the book, one number at a time."""
+    shares = [math.exp(weight) for weight in log_weights]
+    distribution = [0.0] * logits.shape[1]
+    for share, row in zip(shares, logits, strict=True):
+        masses = [math.exp(float(value) / temperature) for value in row]
+        for token, mass in enumerate(masses):
+            distribution[token] += share / sum(shares) * mass / sum(masses)
+    return distribution
+
+
+@pytest.mark.parametrize("temperature", [0.3, 1.0, 2.0])
+def test_eq1_eq2_party_law(temperature: float) -> None:
+    rng = np.random.default_rng(5)
+    logits = rng.normal(size=(4, 31)).astype(np.float32) * 3
+    weights = [0.1, -2.0, 3.0, 1.0]
+    distribution = mix_rows(torch.tensor(logits), weights, temperature)
+    assert distribution.dtype == np.float64
+    np.testing.assert_allclose(distribution, slow_law(logits, weights, temperature), rtol=2e-5)
+    assert abs(distribution.sum() - 1) < 1e-12
+
+
+def test_temperature_zero_is_the_law_at_one() -> None:
+    logits = torch.randn(3, 17, generator=torch.Generator().manual_seed(1))
+    weights = [0.0, 1.0, 2.0]
+    assert np.array_equal(mix_rows(logits, weights, 0), mix_rows(logits, weights, 1.0))
+
+
+def test_extreme_values_stay_finite() -> None:
+    logits = torch.tensor([[1e4, 1e4 - 1, -1e4], [float("-inf"), 0.0, 0.0]])
+    for temperature in (1e-30, 1.0, 1e6):
+        distribution = mix_rows(logits, [1000.0, -1000.0], temperature)
+        assert np.isfinite(distribution).all()
+        assert abs(distribution.sum() - 1) < 1e-12
+    assert mix_rows(logits, [1000.0, -1000.0], 1e-30)[0] == 1.0
+
+
+def test_bare_row_has_no_weight_and_still_a_law() -> None:
+    logits = torch.tensor([[0.0, 1.0]])
+    np.testing.assert_allclose(
+        mix_rows(logits, [-math.inf], 1.0), slow_law(logits.numpy(), [0.0], 1.0), rtol=1e-6
+    )
+
+
+def test_half_precision_logits() -> None:
+    logits = torch.randn(2, 9).bfloat16()
+    np.testing.assert_allclose(
+        mix_rows(logits, [0.0, 0.0], 1.0), slow_law(logits.float().numpy(), [0.0, 0.0], 1.0), rtol=2e-5
+    )
+
+
+def test_row_weights() -> None:
+    np.testing.assert_allclose(row_weights([0.0, math.log(3)]), [0.25, 0.75])
+    assert row_weights([-math.inf, 5.0]).tolist() == [0.0, 1.0]
+    assert row_weights([-math.inf, -math.inf]).tolist() == [0.5, 0.5]
+
+
+def test_wrong_arguments_are_one_sentence() -> None:
+    logits = torch.zeros(2, 3)
+    with pytest.raises(GenerationError, match="at least 0, it is -1"):
+        mix_rows(logits, [0.0, 0.0], -1)
+    with pytest.raises(GenerationError, match="at least 0, it is nan"):
+        mix_rows(logits, [0.0, 0.0], math.nan)
+    with pytest.raises(GenerationError, match="2 rows and 1 weights"):
+        mix_rows(logits, [0.0], 1.0)
+    with pytest.raises(GenerationError, match=r"the scores are \[nan, 1.0\]; check the scoring model"):
+        row_weights([math.nan, 1.0])

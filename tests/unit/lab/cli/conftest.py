@@ -1,0 +1,3 @@
+"""Fixtures of the command line's tests."""
+
+from tests.unit.cli.conftest import *  # noqa: F403

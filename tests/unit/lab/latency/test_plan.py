@@ -1,0 +1,81 @@
+"""The grid of a benchmark, and the names of systems."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tandem.errors import TandemError
+from tandem.lab.latency.plan import FLOORS_S, Plan, chosen_cells, estimated_s, full_cells
+from tandem.lab.latency.records import Setting
+from tandem.lab.latency.systems import BY_NAME, SYSTEMS, TOKEN_WISE, System, chosen
+
+PLAN = Plan(cells=full_cells(48), runs=5, questions=("a", "b", "c"))
+
+
+def test_the_full_grid_holds_what_the_figures_need() -> None:
+    cells = PLAN.cells
+    found = {
+        (cell.setting.data_plane, cell.setting.floors_s, cell.setting.rtt_s, cell.setting.temperature): {
+            system.name for system in cell.systems
+        }
+        for cell in cells
+    }
+    assert len(found) == len(cells), "no setting twice"
+    for rtt_s in (0.0, 0.05, 0.1, 0.2, 0.3):
+        for temperature in (0.0, 1.0):
+            names = found["socket", FLOORS_S, rtt_s, temperature]
+            assert {"Tandem/mirror", "Tandem/device", "DRDG/TW", "CRCG/device", "CRCG/cloud"} <= names
+    everything = {system.name for system in SYSTEMS}
+    for rtt_s in (0.0, 0.3):
+        assert found["socket", FLOORS_S, rtt_s, 1.0] == everything
+        at_0 = found["socket", FLOORS_S, rtt_s, 0.0]
+        assert at_0 == {name for name in everything if not name.endswith("algorithm1")}
+        assert "Tandem/mirror" in found["ray", FLOORS_S, rtt_s, 1.0]
+    assert "Tandem/mirror" in found["socket", None, 0.0, 0.0]
+
+
+def test_a_cluster_is_started_once_for_all_its_cells() -> None:
+    clusters = PLAN.clusters()
+    assert len(clusters) == 3
+    assert sum(map(len, clusters)) == len(PLAN.cells)
+
+
+def test_the_full_grid_fits_an_hour() -> None:
+    """With the device's pace for all but the token-wise loop, which takes a round trip more."""
+
+    def token_s(system: System, setting: Setting) -> float:
+        return 0.06 + setting.rtt_s * (system is TOKEN_WISE)
+
+    assert 1200 < estimated_s(PLAN, 14, token_s, PLAN.cells) < 3300
+
+
+def test_the_estimate_grows_with_what_is_asked() -> None:
+    def seconds(plan: Plan) -> float:
+        return estimated_s(plan, 14, lambda system, setting: 0.06, plan.cells)
+
+    assert seconds(replace(PLAN, runs=10)) > 1.8 * seconds(PLAN) - 200
+    assert estimated_s(PLAN, 14, lambda system, setting: float("nan"), PLAN.cells) > 0
+
+
+def test_algorithm_1_is_left_out_at_temperature_0() -> None:
+    systems = chosen(["Tandem/device/algorithm1", "Tandem/mirror"])
+    cold, warm = chosen_cells(systems, [0.1], [0.0, 1.0], ["socket"], [FLOORS_S], 48)
+    assert [system.name for system in cold.systems] == ["Tandem/mirror"]
+    assert len(warm.systems) == 2
+    with pytest.raises(TandemError, match="nothing else is to be measured at 0; add --temperature 1"):
+        chosen_cells(systems[1:], [0.1], [0.0], ["socket"], [FLOORS_S], 48)
+
+
+def test_an_unknown_system_names_the_nearest() -> None:
+    with pytest.raises(TandemError, match="'Tandem/miror' is none; the nearest is 'Tandem/mirror'"):
+        chosen(["CRCG/device", "Tandem/miror"])
+
+
+def test_every_system_is_described() -> None:
+    assert len(BY_NAME) == len(SYSTEMS)
+    for system in SYSTEMS:
+        assert system.what
+        assert system.dragon or system.name == "Tandem/mirror"
+        assert (system.kind == "together") == ("placement" in system.options)

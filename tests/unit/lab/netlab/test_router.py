@@ -1,0 +1,152 @@
+"""The router's script and what is said to it; a shell stands for the machine."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tandem.errors import NetLabError
+from tandem.lab.netlab import router, tools
+from tandem.lab.netlab.layout import Layout
+from tandem.lab.netlab.shape import Shape
+from tests.unit.lab.netlab.machine import Machine
+
+LAYOUT = Layout("lab")
+
+
+def test_the_script_is_one_that_a_shell_can_read() -> None:
+    script = router.init_script(LAYOUT, Path("/modules/sch netem.ko"))
+    subprocess.run(["sh", "-n", "-c", script], check=True)
+    assert "insmod '/modules/sch netem.ko'" in script
+    assert "ip address add 198.18.0.129/25 dev vec1" in script
+    assert script.index("tandem-router-ready") > script.index("tc qdisc replace dev vec1")
+    assert script.endswith("exec tc -force -batch -\n")
+
+
+def test_both_interfaces_get_the_shape() -> None:
+    first, second = router.commands(Shape(rtt_s=0.1))
+    assert first == "qdisc replace dev vec0 root netem limit 10000 delay 50000us 0us loss 0% rate 0bit"
+    assert second == first.replace("vec0", "vec1")
+
+
+def test_nothing_is_made_outside_of_the_namespaces() -> None:
+    machine = Machine()
+    router.make(LAYOUT, machine)
+    for command in machine.commands:
+        assert command.startswith("ip -n tandem-lab-") or command.count(" netns tandem-lab-") == 2, command
+
+
+@pytest.mark.parametrize(
+    ("has_kernel", "has_module", "sentence"),
+    [
+        (
+            False,
+            True,
+            "but `linux.uml` was not found; install it with `apt-get install user-mode-linux kmod`",
+        ),
+        (True, False, "sch_netem.ko was not found; install it with `apt-get install user-mode-linux kmod`"),
+    ],
+)
+def test_without_user_mode_linux(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, has_kernel: bool, has_module: bool, sentence: str
+) -> None:
+    if has_module:
+        file = tmp_path / "6.1" / "kernel/net/sched/sch_netem.ko"
+        file.parent.mkdir(parents=True)
+        file.touch()
+    monkeypatch.setattr(tools, "find", lambda program: "/x" if program != "linux.uml" or has_kernel else None)
+    with pytest.raises(NetLabError) as caught:
+        router.module(tmp_path)
+    assert sentence in str(caught.value)
+
+
+def test_without_tun(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    file = tmp_path / "6.1" / "kernel/net/sched/sch_netem.ko"
+    file.parent.mkdir(parents=True)
+    file.touch()
+    monkeypatch.setattr(tools, "find", lambda _program: "/x")
+    monkeypatch.setattr(router, "TUN", tmp_path / "tun")
+    with pytest.raises(NetLabError, match="run `modprobe tun`"):
+        router.module(tmp_path)
+
+
+@contextmanager
+def console(folder: Path, *complaints: str) -> Iterator[list[str]]:
+    """Something that reads the console as `tc -batch` does: it knows `qdisc`, and complains as it is told."""
+    os.mkfifo(folder / "console")
+    (folder / "log").write_text("tandem-router-ready\n", "utf-8")
+    handle = os.open(folder / "console", os.O_RDWR)
+    heard: list[str] = []
+
+    def answer() -> None:
+        with os.fdopen(os.dup(handle), "r", encoding="utf-8") as lines:
+            for line in iter(lines.readline, "stop\n"):
+                heard.append(line.strip())
+                with open(folder / "log", "a", encoding="utf-8") as log:
+                    if not line.startswith("qdisc"):
+                        text = f'Object "{line.strip()}" is unknown, try "tc help".\nCommand failed -:{len(heard)}\n'
+                        log.write("".join(complaints) + text)
+
+    thread = threading.Thread(target=answer, daemon=True)
+    thread.start()
+    try:
+        yield heard
+    finally:
+        os.write(handle, b"stop\n")
+        thread.join(timeout=5)
+        os.close(handle)
+
+
+def the_router(folder: Path) -> router.Router:
+    return router.Router(LAYOUT, folder, time.monotonic, time.sleep)
+
+
+def test_a_shape_is_done_when_the_router_has_said_so(tmp_path: Path) -> None:
+    with console(tmp_path) as heard:
+        for rtt_s in (0.1, 0.2):
+            the_router(tmp_path).shape(os.getpid(), Shape(rtt_s=rtt_s))
+        assert [line for line in heard if line.startswith("qdisc")] == [
+            *router.commands(Shape(rtt_s=0.1)),
+            *router.commands(Shape(rtt_s=0.2)),
+        ]
+
+
+def test_a_refusal_is_told(tmp_path: Path) -> None:
+    with console(tmp_path, "Error: Specified qdisc kind is unknown.\n"), pytest.raises(NetLabError) as caught:
+        the_router(tmp_path).shape(os.getpid(), Shape())
+    assert "it said: Error: Specified qdisc kind is unknown." in str(caught.value)
+
+
+def test_a_log_that_has_grown_is_emptied(tmp_path: Path) -> None:
+    with console(tmp_path):
+        with open(tmp_path / "log", "a", encoding="utf-8") as log:
+            log.write("x" * router.LARGEST_LOG_BYTES)
+        the_router(tmp_path).shape(os.getpid(), Shape())
+    assert (tmp_path / "log").stat().st_size < 1000
+
+
+def test_a_router_that_is_gone_is_one_sentence(tmp_path: Path) -> None:
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    with pytest.raises(
+        NetLabError, match="The router of 'lab' must be running, but it is not; start the network anew"
+    ):
+        the_router(tmp_path).shape(gone.pid, Shape())
+
+
+def test_a_router_that_is_silent_is_one_sentence(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "console")
+    (tmp_path / "log").touch()
+    handle = os.open(tmp_path / "console", os.O_RDWR)
+    times_s = iter(range(100))
+    silent = router.Router(LAYOUT, tmp_path, lambda: next(times_s), lambda _seconds: None)
+    with pytest.raises(NetLabError, match="must answer within 5 s, but it said nothing"):
+        silent.shape(os.getpid(), Shape())
+    os.close(handle)

@@ -1,0 +1,91 @@
+"""Shapes: what a person writes, what netem is told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from tandem.errors import NetLabError
+from tandem.lab.netlab.shape import Shape, parse_duration, parse_rate, parse_share
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("100ms", 0.1), ("0.1s", 0.1), ("250us", 0.00025), (".5S", 0.5), ("0", 0.0), (" 20ms ", 0.02)],
+)
+def test_a_duration(text: str, seconds: float) -> None:
+    assert parse_duration(text) == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize(
+    ("text", "rate"),
+    [("50mbit", 50e6), ("500kbit", 5e5), ("1Gbit", 1e9), ("1.5mbit", 1.5e6), ("unlimited", None)],
+)
+def test_a_rate(text: str, rate: float | None) -> None:
+    assert parse_rate(text) == rate
+
+
+@pytest.mark.parametrize(
+    ("text", "share"), [("1%", 0.01), ("100%", 1.0), ("0%", 0.0), ("0", 0.0), ("0.5%", 0.005)]
+)
+def test_a_share(text: str, share: float) -> None:
+    assert parse_share(text) == pytest.approx(share)
+
+
+@pytest.mark.parametrize(
+    ("parse", "text", "sentence"),
+    [
+        (parse_duration, "100", "such as 100ms, 0.1s or 250us, but it is '100'"),
+        (parse_duration, "-1ms", "but it is '-1ms'"),
+        (parse_duration, "1 ms", "but it is '1 ms'"),
+        (parse_duration, "infs", "but it is 'infs'"),
+        (parse_duration, "", "but it is ''"),
+        (parse_rate, "50", "such as 50mbit, 500kbit or 1gbit, or `unlimited`, but it is '50'"),
+        (parse_rate, "0mbit", "but it is '0mbit'"),
+        (parse_rate, "50mb", "but it is '50mb'"),
+        (parse_share, "101%", "from 0% to 100%, such as 1%, but it is '101%'"),
+        (parse_share, "0.5", "but it is '0.5'"),
+    ],
+)
+def test_what_cannot_be_read_is_one_sentence(
+    parse: Callable[[str], object], text: str, sentence: str
+) -> None:
+    with pytest.raises(NetLabError) as caught:
+        parse(text)
+    assert sentence in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("values", "sentence"),
+    [
+        ({"rtt_s": -1.0}, "from 0 to 60 s, but it is -1 s"),
+        ({"rtt_s": float("nan")}, "but it is nan s"),
+        ({"rtt_s": 0.01, "jitter_s": 0.02}, "it is 20 ms at an RTT of 10 ms"),
+        ({"rate_bits_per_s": 1.0}, "but it is 1 bit"),
+        ({"loss": 1.5}, "but it is 150 %"),
+    ],
+)
+def test_a_value_out_of_range_is_one_sentence(values: dict[str, float], sentence: str) -> None:
+    with pytest.raises(NetLabError) as caught:
+        Shape(**values)
+    assert sentence in str(caught.value)
+
+
+def test_each_way_has_half_of_rtt_and_jitter_and_all_of_rate_and_loss() -> None:
+    shape = Shape(rtt_s=0.1, jitter_s=0.02, rate_bits_per_s=50e6, loss=0.01)
+    assert " ".join(shape.netem()) == "limit 1250 delay 50000us 10000us loss 1% rate 50000000bit"
+
+
+def test_no_part_is_left_to_what_netem_had_before() -> None:
+    assert " ".join(Shape().netem()) == "limit 10000 delay 0us 0us loss 0% rate 0bit"
+
+
+def test_a_slow_long_link_has_room_for_what_is_on_the_way() -> None:
+    shape = Shape(rtt_s=0.3, rate_bits_per_s=300e6)
+    assert shape.limit_packets - 1000 == pytest.approx(0.15 * 300e6 / 12000, abs=1)
+
+
+def test_a_shape_reads_well() -> None:
+    assert str(Shape(rtt_s=0.1, loss=0.01)) == "RTT 100 ms, jitter 0 ms, no rate limit, loss 1 %"
+    assert "50 Mbit/s each way" in str(Shape(rate_bits_per_s=50e6))

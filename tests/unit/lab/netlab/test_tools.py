@@ -1,0 +1,40 @@
+"""What is missing on a machine is one sentence with the package to install."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from tandem.errors import NetLabError
+from tandem.lab.netlab import tools
+
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root runs the network's programs")
+
+
+def test_without_root(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    for call in (tools.require, lambda: tools.run(["ip", "link"])):
+        with pytest.raises(NetLabError, match="belongs to user 1000; run it with sudo"):
+            call()
+
+
+@pytest.mark.parametrize(
+    ("program", "package"),
+    [("ip", "iproute2"), ("tc", "iproute2"), ("linux.uml", "user-mode-linux"), ("insmod", "kmod")],
+)
+def test_a_missing_program_names_its_package(
+    monkeypatch: pytest.MonkeyPatch, program: str, package: str
+) -> None:
+    monkeypatch.setattr(tools, "find", lambda _program: None)
+    with pytest.raises(NetLabError, match=f"`{program}`, but it was not found; .*apt-get install {package}`"):
+        tools.located(program)
+
+
+@needs_root
+def test_a_command_gives_its_output_or_says_what_it_said() -> None:
+    assert tools.run(["sh", "-c", "echo yes"]) == "yes\n"
+    with pytest.raises(NetLabError, match="must succeed, but it said: no no"):
+        tools.run(["sh", "-c", "echo no; echo no no >&2; false"])
+    with pytest.raises(NetLabError, match="it said: exit code 3"):
+        tools.run(["sh", "-c", "exit 3"])

@@ -1,0 +1,81 @@
+"""Questions asked of a small random model: what did not fit is said with the result."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+from tandem.codecs.top_p import make_codec
+from tandem.config import Config
+from tandem.engine.engine import Engine
+from tandem.engine.prefixes import MemoryPrefixes
+from tandem.lab.quality.found import Counts
+from tandem.lab.quality.methods import chosen
+from tandem.lab.quality.parties import Parties, load_engines
+from tandem.lab.quality.qa import evaluate_questions
+from tandem.lab.quality.questions import Question
+from tandem.retrieval.documents import Document
+from tandem.retrieval.retriever import Hit
+from tandem.topology import PARTIES, Party
+
+
+class Shelf:
+    """Always finds one document."""
+
+    ranks_again = False
+
+    def __init__(self, text: str) -> None:
+        self._hit = Hit("only", Document(id="only", page_content=text), 1.0)
+
+    def search(self, query: str, k: int, given_texts: Sequence[str] = (), *, filter: Any = None) -> list[Hit]:
+        return [self._hit]
+
+    def relevance(self, ids: Sequence[str], text: str) -> list[float]:
+        return [1.0] * len(ids)
+
+
+def test_documents_are_computed_once_for_all_methods_and_joined_ones_are_not_kept(
+    load_engine: Callable[..., Engine],
+) -> None:
+    engine, store = load_engine(), MemoryPrefixes(1 << 30)
+    engine.prefixes.store = store
+    parties = Parties(
+        dict.fromkeys(PARTIES, engine),
+        dict.fromkeys(PARTIES, Shelf("Mira.")),
+        make_codec("top_p", p=0.8),
+        False,  # type: ignore[arg-type]
+    )
+    config = Config.load(None, ["generation.max_new_tokens=2"])
+    asked = [Question("Which game?", ("Vantelu",))]
+    try:
+        evaluate_questions(parties, asked, chosen("drcg"), [Counts(1, 1)], config)
+        assert len(store) == 0
+        misses = engine.prefixes.num_misses
+        evaluate_questions(parties, asked, chosen("device,static"), [Counts(1, 1)], config)
+        kept = {engine.prefix_tokens("Mira.")}
+        assert {tokens for tokens in kept if store.get(tokens) is not None} == kept
+        assert engine.prefixes.num_misses - misses == len(store) <= 2  # and that of a row without document
+    finally:
+        engine.prefixes.store = None
+
+
+def test_loaded_engines_keep_caches_in_memory() -> None:
+    engines = load_engines(Config())
+    assert engines[Party.DEVICE] is engines[Party.CLOUD]
+    assert isinstance(engines[Party.DEVICE].prefixes.store, MemoryPrefixes)
+
+
+@pytest.mark.parametrize(("times", "notes"), [(1, 0), (100, 1)])
+def test_documents_that_were_cut_are_noted(
+    load_engine: Callable[..., Engine], times: int, notes: int
+) -> None:
+    retrievers = dict.fromkeys(PARTIES, Shelf("Mira likes puzzle games. " * times))
+    parties = Parties(dict.fromkeys(PARTIES, load_engine()), retrievers, make_codec("top_p", p=0.8), False)  # type: ignore[arg-type]
+    config = Config.load(None, ["generation.max_new_tokens=2"])
+    asked = [Question(f"Which game {number}?", ("Vantelu",)) for number in range(2)]
+    result = evaluate_questions(parties, asked, chosen("static"), [Counts(1, 1)], config)
+    assert len(result.notes) == notes
+    if notes:
+        assert result.notes[0].startswith("4 rows were cut at the end of their documents")

@@ -1,0 +1,71 @@
+"""Files of questions: what is read, and one sentence with file, line and field for what cannot be."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tandem.errors import EvaluationError
+from tandem.lab.quality.questions import Question, question_texts, read_questions
+from tandem.lab.training.bundle import QUESTIONS
+
+GOOD = '{"question": "Who?", "answers": ["A", "B"]}'
+
+
+def test_answers_may_be_several_or_one(tmp_path: Path) -> None:
+    path = tmp_path / "q.jsonl"
+    path.write_text(f'{GOOD}\n\n{{"question": "When?", "answer": "Now", "id": 3}}\n')
+    assert read_questions(path) == [Question("Who?", ("A", "B")), Question("When?", ("Now",))]
+
+
+def test_the_bundled_questions_are_read() -> None:
+    assert len(read_questions(QUESTIONS)) == 20
+    assert question_texts(None) == [each.text for each in read_questions(QUESTIONS)]
+
+
+def test_texts_alone_may_be_bare_lines(tmp_path: Path) -> None:
+    path = tmp_path / "q"
+    path.write_text('One?\n\n {"question": " Two? "}\n', "utf-8")
+    assert question_texts(path) == ["One?", "Two?"]
+    path.write_text('One?\n{"question": }\n', "utf-8")
+    with pytest.raises(EvaluationError, match="q, line 2: each line must be a JSON object"):
+        question_texts(path)
+
+
+@pytest.mark.parametrize(
+    ("line", "sentence"),
+    [
+        ("{", "line 2: each line must be a JSON object, this is not .*; correct it."),
+        ("[1]", "line 2: each line must be a JSON object, this is of type list; correct it."),
+        (
+            '{"answers": ["x"]}',
+            'line 2: "question" must be a text that is not empty, it is None; correct it.',
+        ),
+        ('{"question": " ", "answers": ["x"]}', "line 2: \"question\" must be .*, it is ' '; correct it."),
+        ('{"question": "x"}', 'line 2: "answers" must be a list of texts that are not empty, it is None'),
+        ('{"question": "x", "answers": []}', 'line 2: "answers" must be .* it is \\[\\]; correct it.'),
+        ('{"question": "x", "answers": ["y", 3]}', 'line 2: "answers" must be .*3\\]; correct it.'),
+    ],
+)
+def test_a_malformed_line_is_named(tmp_path: Path, line: str, sentence: str) -> None:
+    path = tmp_path / "q.jsonl"
+    path.write_text(f"{GOOD}\n{line}\n")
+    with pytest.raises(EvaluationError, match=f"q.jsonl, {sentence}"):
+        read_questions(path)
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        (None, "Questions are read from a text file, but .* cannot be read"),
+        (b"", "A file of questions must hold at least one line, but .* holds none"),
+        (b"\xff\xfe", "Questions must be UTF-8 text, but .* is not"),
+    ],
+)
+def test_a_file_without_questions_is_an_error(tmp_path: Path, content: bytes | None, sentence: str) -> None:
+    path = tmp_path / "q.jsonl"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(EvaluationError, match=sentence):
+        read_questions(path)

@@ -1,0 +1,223 @@
+"""A side that answers alone, under the virtual clock: its own law, nothing on the link, nothing left."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tandem.aggregation.document_weights import log_weight
+from tandem.aggregation.rules import draft_rule
+from tandem.events import DoneEvent, EstimateEvent, PeerEvent, PlacementEvent, TokenEvent
+from tandem.lab.simulation.link import Link
+from tandem.lab.simulation.virtual import Outcome, VirtualRun
+from tandem.lab.simulation.world import distribution
+from tandem.lab.timeline.intervals import timeline
+from tandem.protocol.coordinator import SessionCoordinator
+from tandem.protocol.drafting import DraftingSession, Forward, Prefill
+from tandem.protocol.messages import Proposal, RetrieveRequest, RetrieveResult
+from tandem.protocol.outbox import Send
+from tandem.protocol.spec import SessionSpec
+from tandem.topology import PARTIES, Party
+from tests.unit.lab.simulation.world import CODEC, Case, make_spec
+
+SEEDS = range(40)
+
+
+def lone(seed: int, party: Party, **changes: Any) -> Case:
+    return Case(
+        make_spec(seed, alone=party, **{"placement": "greedy", **changes}), Link(delay_s=0.15, drop=1.0)
+    )
+
+
+def check(case: Case, outcome: Outcome) -> None:
+    """Every token is the draw from the side's own law of its prefix; no frame was sent."""
+    party = case.spec.alone
+    assert party is not None
+    done = outcome.done
+    assert isinstance(done, DoneEvent)
+    assert done.reason in ("eos", "stop", "length")
+    assert (outcome.num_frames, done.statistics.degraded_from) == (0, None)
+    assert not [e for e in outcome.events if isinstance(e, PeerEvent | PlacementEvent | EstimateEvent)]
+    tokens = [event.token for event in outcome.events if isinstance(event, TokenEvent)]
+    assert tokens == outcome.tokens[party]
+    assert outcome.tokens[party.other] == []
+    rule = draft_rule(case.spec.draft_rule, case.spec.temperature)
+    if case.spec.num_documents(party) == 0:  # then the law has no weights to follow
+        for step, token in enumerate(tokens):
+            own = CODEC.decode(distribution(case.spec.seed, party, tuple(tokens[:step]), ()))
+            assert token == rule.draft(own, seed=case.spec.seed, step=step, party=party)
+
+
+@pytest.mark.parametrize("party", PARTIES)
+def test_a_lone_answer_is_the_party_s_own_and_no_frame_is_sent(party: Party) -> None:
+    for seed in SEEDS:
+        case = lone(seed, party)
+        check(case, case.run())
+
+
+@pytest.mark.parametrize("party", PARTIES)
+def test_speculative_equals_synchronous(party: Party) -> None:
+    for seed in SEEDS:
+        case = lone(seed, party)
+        assert case.run().tokens == case.having(synchronous=True).run().tokens
+
+
+@pytest.mark.parametrize("party", PARTIES)
+def test_no_draft_is_wasted_but_those_past_the_end(party: Party) -> None:
+    """Drafts run ahead and all are accepted."""
+    for seed in SEEDS:
+        case = lone(seed, party)
+        outcome = case.run()
+        assert outcome.num_forwards[party.other] == 0
+        assert outcome.num_forwards[party] <= len(outcome.tokens[party]) + case.spec.max_window
+
+
+def test_a_heartbeat_to_nobody_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The mutant: a lone queue that sends as if it had a peer."""
+    monkeypatch.setattr(
+        SessionCoordinator, "_to_peer", lambda self, body, now_s: [self.link.send(body, self.prefix, now_s)]
+    )
+    case = lone(0, Party.CLOUD)
+    with pytest.raises(AssertionError):
+        check(case, case.run())
+
+
+@pytest.mark.parametrize("party", PARTIES)
+@pytest.mark.parametrize("at_s", [0.005, 0.1, 0.25])
+def test_cancelled_and_failed_answers_are_freed_without_a_frame(party: Party, at_s: float) -> None:
+    for end in ("cancel", "fail"):
+
+        def plant(run: VirtualRun, end: str = end) -> None:
+            def act() -> None:
+                queue = run.parties[party].queue
+                spec = run.spec
+                sends: list[Send] = (
+                    queue.cancel(spec.session, run.now_s)
+                    if end == "cancel"
+                    else queue.fail(spec.session, "It broke.", run.now_s)
+                )
+                run._deliver(party, sends)
+
+            run.at(at_s + 0.15, act, party)
+
+        outcome = lone(3, party, max_new_tokens=200, temperature=1.0).run(prepare=plant)
+        assert outcome.done is not None
+        assert outcome.done.reason in ("cancelled", "failed", "eos", "stop")
+        assert outcome.num_frames == 0
+        assert outcome.ended_s < 60
+
+
+def test_frames_of_a_lone_session_are_not_heard() -> None:
+    """Nobody but a peer with the same session could send one; there is none."""
+    run = lone(3, Party.CLOUD).make()
+    run.run(0.2)
+    queue = run.parties[Party.CLOUD].queue.sessions[run.spec.session]
+    device = SessionCoordinator(make_spec(3), Party.DEVICE, lambda tokens: None, 0.0)
+    frame = device.begin(0.0)[-1].message
+    assert queue.receive(frame, 0.3) == []
+    assert queue.reconnected(0.3) == []
+    assert not queue.is_silent(1e6)
+
+
+def test_a_crashed_decoder_goes_on() -> None:
+    for party in PARTIES:
+        for seed in range(10):
+            case = lone(seed, party)
+
+            def plant(run: VirtualRun, party: Party = party) -> None:
+                run.at(0.2, lambda: run.crash(party, "decoder", 0.1))
+                run.at(0.25, lambda: run.crash(party, "profiler", 0.1))
+
+            outcome = case.run(prepare=plant)
+            check(case, outcome)
+            assert outcome.tokens == case.run().tokens
+
+
+@pytest.mark.parametrize("party", PARTIES)
+def test_a_timeline_of_a_lone_answer(party: Party) -> None:
+    found = timeline(lone(3, party).run().events)
+    assert found.steps
+    for step in found.steps:
+        draft = step.draft(party)
+        assert draft.decode is not None
+        assert not draft.decode.is_estimate
+        assert step.device.link is step.cloud.link is step.verdict is None
+        assert step.pair_s <= step.committed_s
+
+
+# ---- one row, given texts --------------------------------------------------------------------------------------
+
+
+def found_of(session: DraftingSession, texts: tuple[str, ...], scores: tuple[float, ...]) -> Any:
+    ids = tuple(f"id-{n}" for n in range(len(texts)))
+    session.receive(RetrieveResult(session=1, ids=ids, texts=texts, scores=scores, retrieve_us=0))
+    return session.next_job()
+
+
+def joined(**changes: Any) -> DraftingSession:
+    spec = SessionSpec(session=1, query="q", seed=0, context_aggregation=True, weight_interval=2, **changes)
+    return DraftingSession(spec, Party.DEVICE, lambda tokens: "text")
+
+
+def test_one_row_holds_all_documents_and_weighs_as_they_do() -> None:
+    session = joined()
+    job = found_of(session, ("one", "two"), (0.5, 0.25))
+    assert isinstance(job, Prefill)
+    assert job.documents == ("one\n\ntwo",)
+    (ready,) = (send.message for send in session.prefilled(1, (), (0,)))
+    assert (ready.sources, ready.scores) == (("id-0", "id-1"), (0.5, 0.25))
+    for step in range(5):
+        forward = session.next_job()
+        assert isinstance(forward, Forward)
+        assert forward.weights == (log_weight((5.0, 2.5)),)
+        sends = session.drafted(forward, b"law", step, 1)
+        draft: Proposal = sends[0].message.draft
+        assert draft.log_weight == pytest.approx(log_weight((5.0, 2.5)))
+        assert [send.to for send in sends] == ["draft_queue"], "nothing is scored again"
+        session.window = 16
+
+
+def test_one_row_that_finds_no_room() -> None:
+    session = joined()
+    found_of(session, ("one", "two"), (0.5, 0.25))
+    (ready,) = (send.message for send in session.prefilled(1, (), ()))
+    assert ready.sources == ()
+    forward = session.next_job()
+    assert isinstance(forward, Forward)
+    assert forward.weights == ()
+
+
+def test_one_row_without_documents() -> None:
+    session = joined(device_documents=0)
+    session.begin()
+    job = session.next_job()
+    assert isinstance(job, Prefill)
+    assert job.documents == ()
+
+
+@pytest.mark.parametrize("placement", ["device", "mirror"])
+def test_one_row_on_both_parties_equals_synchronous(placement: str) -> None:
+    for seed in range(20):
+        case = Case(make_spec(seed, placement=placement, context_aggregation=True), Link(delay_s=0.05))
+        assert case.run().tokens == case.having(synchronous=True, placement="device").run().tokens
+
+
+def test_given_texts_are_searched_for_and_never_weighed_anew() -> None:
+    spec = SessionSpec(
+        session=1, query="q", seed=0, alone=Party.DEVICE, given_texts=("a", "b"), device_documents=0
+    )
+    session = DraftingSession(spec, Party.DEVICE, lambda tokens: "text")
+    (send,) = session.begin()
+    assert send.message == RetrieveRequest(session=1, query="q", num_documents=0, given_texts=("a", "b"))
+    assert spec.weight_interval > 0
+    assert spec.estimation_interval == 0
+
+
+def test_a_spec_travels_whole() -> None:
+    for alone in (None, *PARTIES):
+        spec = SessionSpec(
+            session=1, query="q", seed=0, alone=alone, given_texts=("é",), keeps_distributions=True
+        )
+        assert SessionSpec.from_json(spec.to_json()) == spec
+        assert SessionSpec.from_json(spec.to_json()).alone is alone

@@ -1,0 +1,110 @@
+"""Floating point that differs between hosts, planted: under mirror the two aggregators decide one step differently."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tandem.events import TokenEvent
+from tandem.lab.simulation.link import Link
+from tandem.lab.simulation.virtual import VirtualRun
+from tandem.protocol.coordinator import SessionCoordinator
+from tandem.protocol.messages import VerifyResult
+from tandem.protocol.outbox import Send
+from tandem.topology import PARTIES, Party
+from tests.unit.lab.simulation.world import VOCAB, Case, make_spec, stop_rule, synchronous
+
+
+class _Slip:
+    """An aggregator host whose decision of one step names another token."""
+
+    def __init__(self, host: Any, step: int, shift: int = 1) -> None:
+        self.host, self.step, self.shift = host, step, shift
+        self.sessions = host.sessions
+        self.num_slips = 0
+
+    def receive(self, message: Any) -> list[Send]:
+        return [self._slip(send) for send in self.host.receive(message)]
+
+    def _slip(self, send: Send) -> Send:
+        decision = send.message
+        if not isinstance(decision, VerifyResult) or decision.step != self.step or self.num_slips:
+            return send
+        self.num_slips += 1
+        target = (decision.target + self.shift) % VOCAB
+        return Send(send.to, replace(decision, target=target, device_accepted=False, cloud_accepted=False))
+
+
+def slipping(
+    case: Case, party: Party, step: int, shift: int = 1
+) -> tuple[VirtualRun, _Slip, list[SessionCoordinator]]:
+    """A run with one slip on `side`, and the device's session, kept for its counters."""
+    run = case.make()
+    slip = _Slip(run.parties[party].aggregator, step, shift)
+    run.parties[party].aggregator = slip  # type: ignore[assignment]
+    device: list[SessionCoordinator] = []
+    run.at(1e-9, lambda: device.append(run.parties[Party.DEVICE].queue.sessions[case.spec.session]))
+    return run, slip, device
+
+
+@pytest.mark.parametrize("party", PARTIES)
+@pytest.mark.parametrize("jitter_s", [0.0, 0.1])
+def test_a_planted_divergence_is_detected_counted_and_healed(party: Party, jitter_s: float) -> None:
+    """At any step, the last included: both sides end equal, with what the device had committed."""
+    num_planted = num_at_the_end = 0
+    for seed in range(60):
+        spec = make_spec(seed, placement="mirror", max_new_tokens=10)
+        step = random.Random(seed).randrange(10)
+        case = Case(spec, Link(delay_s=0.02, jitter_s=jitter_s))
+        run, slip, device = slipping(case, party, step)
+        outcome = run.run(100)
+        assert outcome.done is not None
+        assert outcome.done.reason in ("eos", "stop", "length")
+        tokens = [event.token for event in outcome.events if isinstance(event, TokenEvent)]
+        assert outcome.tokens[Party.DEVICE] == outcome.tokens[Party.CLOUD] == tokens, (case, step)
+        assert not any(run.open_sessions(each) for each in PARTIES)
+        assert outcome.ended_s < 10
+        statistics = device[0].statistics
+        assert statistics.num_divergences == statistics.num_resyncs == slip.num_slips, (case, step)
+        if party is Party.CLOUD:
+            assert tuple(tokens) == synchronous(replace(spec, placement="device"))
+        num_planted += slip.num_slips
+        num_at_the_end += bool(slip.num_slips) and step == len(tokens) - 1
+    assert num_planted > 25
+    assert num_at_the_end >= 3
+
+
+def test_the_cloud_ends_its_answer_early_by_a_slip() -> None:
+    """It commits what ends the answer, says Done, and is brought back to drafting."""
+    num_ended = 0
+    for seed in range(200):
+        spec = make_spec(seed, placement="mirror", max_new_tokens=10)
+        expected = synchronous(replace(spec, placement="device"))
+        step = len(expected) // 2
+        if step + 1 >= len(expected):
+            continue
+        finished = stop_rule(10)
+        shifts = [n for n in range(1, VOCAB) if finished([*expected[:step], (expected[step] + n) % VOCAB])]
+        if not shifts:
+            continue
+        run, slip, device = slipping(Case(spec, Link(delay_s=0.05)), Party.CLOUD, step, shifts[0])
+        outcome = run.run(100)
+        assert tuple(outcome.tokens[Party.DEVICE]) == tuple(outcome.tokens[Party.CLOUD]) == expected
+        assert device[0].statistics.num_divergences == slip.num_slips == 1
+        num_ended += 1
+        if num_ended == 20:
+            return
+    raise AssertionError("too few cases")
+
+
+def test_under_one_aggregator_there_is_nothing_to_diverge() -> None:
+    """The very slip that mirror must heal is, with one aggregator, just another token for both."""
+    spec = make_spec(1, placement="device", max_new_tokens=10)
+    run, slip, device = slipping(Case(spec, Link(delay_s=0.02)), Party.DEVICE, 0)
+    outcome = run.run(100)
+    assert slip.num_slips == 1
+    assert outcome.tokens[Party.DEVICE] == outcome.tokens[Party.CLOUD]
+    assert device[0].statistics.num_divergences == 0

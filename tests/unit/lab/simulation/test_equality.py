@@ -1,0 +1,178 @@
+"""Speculative runs equal the synchronous loop token for token, whatever the link does and whoever aggregates."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+
+from tandem.events import DoneEvent, SourcesEvent, TokenEvent
+from tandem.lab.simulation.link import Link
+from tandem.lab.simulation.virtual import VirtualRun
+from tandem.topology import PARTIES, Party
+from tests.unit.lab.simulation.world import (
+    PLACEMENTS,
+    Case,
+    World,
+    agree,
+    distribution,
+    make_case,
+    make_spec,
+    synchronous,
+)
+
+NUM_SEEDS = 200
+
+
+@pytest.mark.parametrize("placement", PLACEMENTS)
+def test_speculative_equals_synchronous_under_faults(placement: str) -> None:
+    """200 queries: temperatures 0, 0.7, 1, both draft rules, intervals, momentum, windows 1 to 16, three ends."""
+    reasons, num_rejected = set(), 0
+    for seed in range(NUM_SEEDS):
+        case = make_case(seed, placement)
+        run = case.make()
+        outcome = run.run(200)
+        assert agree(outcome) == synchronous(replace(case.spec, placement="device")), case
+        assert outcome.done is not None
+        assert outcome.done.statistics.num_divergences == outcome.done.statistics.num_resyncs == 0, case
+        assert not any(run.open_sessions(party) for party in PARTIES), case
+        reasons.add(outcome.done.reason)
+        num_rejected += outcome.done.statistics.num_tokens - outcome.done.statistics.num_device_accepted
+    assert reasons == {"eos", "stop", "length"}
+    assert num_rejected > NUM_SEEDS  # the property was put to the test
+
+
+def test_the_synchronous_loop_itself_is_the_same_over_any_link() -> None:
+    for seed in range(40):
+        for placement in PLACEMENTS:
+            case = make_case(seed, placement, synchronous=True)
+            expected = synchronous(replace(case.spec, placement="device", synchronous=False))
+            assert agree(case.run(400)) == expected, case
+
+
+def test_neither_speed_nor_window_nor_margin_shows_in_the_answer() -> None:
+    for seed in range(15):
+        base = make_spec(seed, placement="mirror")
+        expected = synchronous(replace(base, placement="device"))
+        for window in (1, 2, 16):
+            for mean_decode_s in (0.001, 0.3):
+                spec = replace(base, max_window=window)
+                assert agree(Case(spec, Link(delay_s=0.05), mean_decode_s).run()) == expected
+
+
+class _Drifting(World):
+    """A model that never computes the same law twice, not even for the same prefix: worse than any rounding."""
+
+    count = 0
+
+    def payload(self, job: object) -> bytes:
+        self.count += 1
+        return distribution(self.count, self.party, job.tokens, job.weights)  # type: ignore[attr-defined]
+
+
+def test_one_draft_per_prefix_even_of_a_model_that_never_repeats_itself() -> None:
+    """The sent bytes are what the drafter itself decodes, log_weight included: no divergence, ever."""
+    for seed in range(40):
+        for placement in PLACEMENTS:
+            run = make_case(seed, placement).make()
+            for party in PARTIES:
+                run.parties[party].reader = _Drifting(seed, party)
+            outcome = run.run()
+            agree(outcome)
+            assert outcome.done is not None
+            assert outcome.done.statistics.num_divergences == 0
+
+
+def _disorder(run: VirtualRun, rng: random.Random) -> None:
+    """Hops within a side take up to 0.2 s more."""
+    at = run.at
+
+    def later(when_s: float, act: Callable[[], None], party: Party | None = None) -> None:
+        is_local = when_s == run.now_s + run._local_s
+        at(when_s + 0.2 * rng.random() if is_local else when_s, act, party)
+
+    run.at = later  # type: ignore[method-assign]
+
+
+def test_within_a_party_order_is_no_matter_either() -> None:
+    """Actors over Ray calls: a commit may overtake another on its way to the decoder, a draft another to the queue."""
+    for seed in range(60):
+        case = make_case(seed, PLACEMENTS[seed % len(PLACEMENTS)])
+        run = case.make()
+        _disorder(run, random.Random(seed))
+        assert agree(run.run(200)) == synchronous(replace(case.spec, placement="device")), case
+
+
+def test_a_run_repeats_itself() -> None:
+    case = make_case(7, "cloud")
+    first, second = case.run(), case.run()
+    assert first.events == second.events
+    assert (first.ended_s, first.num_frames) == (second.ended_s, second.num_frames)
+
+
+@pytest.mark.parametrize("placement", PLACEMENTS)
+@pytest.mark.parametrize("delay_s", [0.0, 0.05])
+def test_a_perfect_link_sees_no_resend_and_no_lingering(placement: str, delay_s: float) -> None:
+    for seed in range(20):
+        outcome = Case(make_spec(seed, placement=placement), Link(delay_s=delay_s)).run()
+        agree(outcome)
+        assert outcome.done is not None
+        assert outcome.done.statistics.num_resent_frames == 0
+        assert outcome.ended_s - outcome.done.statistics.total_s <= 3 * delay_s + 0.11  # and two ticks
+
+
+def test_events_of_a_run() -> None:
+    outcome = Case(make_spec(5, placement="device", max_new_tokens=8), Link(delay_s=0.02)).run()
+    tokens = [event for event in outcome.events if isinstance(event, TokenEvent)]
+    assert isinstance(outcome.events[-1], DoneEvent)
+    assert not any(
+        isinstance(event, SourcesEvent) for event in outcome.events
+    )  # the driver's, not the protocol's
+    assert [event.step for event in tokens] == list(range(len(tokens)))
+    assert all(one.committed_s <= other.committed_s for one, other in pairwise(tokens))
+    assert all(event.aggregator is Party.DEVICE and not event.is_alone for event in tokens)
+    assert all(0 < event.device_decode_s < 1 and 0 < event.cloud_decode_s < 1 for event in tokens)
+    statistics = outcome.events[-1].statistics
+    assert statistics.num_tokens == len(tokens)
+    assert statistics.num_cloud_accepted == sum(event.cloud_accepted for event in tokens)
+    assert 0 < statistics.expected_cloud_acceptance <= 1
+    assert statistics.rtt_s == pytest.approx(0.04, abs=2e-6)
+    assert statistics.degraded_from is None
+    assert 0 < statistics.first_token_s < statistics.total_s
+
+
+@pytest.mark.parametrize("party", PARTIES)
+def test_either_may_cancel_at_any_moment_and_both_are_free(party: Party) -> None:
+    """Own cancel and the peer's, over links that lose the Cancel too."""
+    reasons = []
+    for seed in range(120):
+        rng = random.Random(seed)
+        placement = rng.choice(PLACEMENTS)
+        case = make_case(seed, placement, max_new_tokens=16)
+        run = case.make()
+        run.at(case.link.delay_s + 1e-9 + rng.random() * 0.6, lambda run=run: run.cancel(party))  # type: ignore[misc]
+        outcome = run.run(100)
+        assert outcome.done is not None, case
+        assert not any(run.open_sessions(each) for each in PARTIES), case
+        assert outcome.ended_s < 20
+        device, cloud = (outcome.tokens[each] for each in PARTIES)
+        shorter = min(len(device), len(cloud))
+        assert device[:shorter] == cloud[:shorter]
+        reasons.append(outcome.done.reason)
+        if party is Party.CLOUD and outcome.done.reason == "failed":
+            assert outcome.done.error == "The cloud gave the query up: The query was cancelled."
+    assert reasons.count("cancelled" if party is Party.DEVICE else "failed") > 40
+    assert {"eos", "length"} & set(reasons)  # some had finished before
+
+
+def test_a_cancel_before_the_cloud_has_opened() -> None:
+    run = Case(make_spec(1), Link(delay_s=0.2)).make()
+    run.at(0.01, lambda: run.cancel(Party.DEVICE))
+    outcome = run.run(30)
+    assert outcome.done is not None
+    assert outcome.done.reason == "cancelled"
+    assert outcome.ended_s < 1
+    assert not any(run.open_sessions(party) for party in PARTIES)

@@ -1,0 +1,100 @@
+"""Two thousand random runs with faults: every invariant holds after every event (`tandem.lab.simulation.invariants`).
+
+That the property can fail is shown in `test_mutants`. More runs: `tandem fuzz --runs 100000`.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from tandem.cli import main
+from tandem.lab.simulation import fuzz as fuzzing
+from tandem.lab.simulation.fuzz import (
+    MIN_TOKENS,
+    FuzzFailure,
+    expected,
+    fuzz,
+    make_scenario,
+    play,
+    play_traced,
+)
+from tandem.lab.simulation.trace import Trace
+from tests.unit.lab.simulation.test_mutants import no_resend
+
+NUM_RUNS = 2000
+JOBS = 2
+FAULTS = (
+    "dropped",
+    "duplicated",
+    "held",
+    "reordered",
+    "stalls",
+    "crashes",
+    "queue crashes",
+    "slips",
+    "losses",
+)
+
+
+def test_two_thousand_runs_with_faults() -> None:
+    report = fuzz(0, NUM_RUNS, JOBS, max_failures=5)
+    assert not report.failures, "\n".join(map(str, report.failures))
+    assert report.num_runs == NUM_RUNS
+    assert report.num_tokens >= MIN_TOKENS * NUM_RUNS
+    for name in (*FAULTS, "divergences healed", "Resyncs", "frames resent", "degraded answers"):
+        assert report.counts[name] > 10, name
+
+
+def test_each_run_has_a_fault_and_enough_tokens() -> None:
+    for seed in range(40):
+        report = play(seed)
+        assert report.num_tokens >= MIN_TOKENS
+        assert any(report.counts[name] for name in FAULTS), seed
+
+
+def test_a_seed_gives_the_same_run() -> None:
+    first, second = Trace(None), Trace(None)
+    assert play_traced(5, first) == play_traced(5, second)
+    assert first.lines() == second.lines()
+
+
+def test_all_kinds_of_queries_occur() -> None:
+    specs = [make_scenario(seed).spec for seed in range(200)]
+    assert {spec.placement for spec in specs} == {"device", "cloud", "greedy", "mirror", "random"}
+    assert {spec.draft_rule for spec in specs} == {"coupled", "algorithm1"}
+    assert {spec.on_peer_loss for spec in specs} == {"wait", "continue"}
+    lengths = {len(expected(seed)) for seed in range(60)}
+    assert min(lengths) > MIN_TOKENS - 1
+    assert len(lengths) > 4  # end-of-sequence and stop patterns too
+
+
+@pytest.fixture
+def failing_seed(monkeypatch: pytest.MonkeyPatch) -> int:
+    """A seed that fails while a defect is planted."""
+    for seed in range(20):
+        expected(seed)
+    no_resend(monkeypatch)
+    return fuzz(0, 20).failures[0].seed
+
+
+def test_a_failure_names_its_seed_and_is_repeated_by_it(failing_seed: int) -> None:
+    with pytest.raises(FuzzFailure, match=f"seed {failing_seed}: it did not end") as found:
+        play(failing_seed)
+    assert len(found.value.trace) == fuzzing.TAIL
+
+
+def test_the_command_prints_how_to_replay(failing_seed: int, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["fuzz", "--runs", "20", "--jobs", "1"]) == 1
+    assert f"Replay it with: tandem fuzz --seed {failing_seed}" in capsys.readouterr().err
+    assert main(["fuzz", "--seed", str(failing_seed)]) == 1
+    assert f"seed {failing_seed}: it did not end" in capsys.readouterr().err
+
+
+def test_the_command_counts(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["fuzz", "--runs", "5", "--first", "7", "--jobs", "1"]) == 0
+    found = capsys.readouterr()
+    assert found.out.startswith("5 runs, ")
+    assert "fuzz: 100 %" in found.err
+    assert main(["fuzz", "--seed", "7"]) == 0
+    assert "TokenEvent" not in found.out
+    assert "Verdict" in capsys.readouterr().out or make_scenario(7).spec.placement == "mirror"

@@ -1,0 +1,98 @@
+"""The aggregator moves after every token, and the output does not change.
+
+A handover rides in the verdict. The mutant at the end hands over twice: the old aggregator goes on deciding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from tandem.events import PlacementEvent, StopReason, TokenEvent
+from tandem.lab.simulation.link import Link
+from tandem.lab.simulation.virtual import Outcome, VirtualRun
+from tandem.lab.simulation.world import CODEC, World
+from tandem.protocol.aggregating import AggregatorSession
+from tandem.protocol.coordinator import SessionCoordinator
+from tandem.topology import PARTIES, Party
+from tests.unit.lab.simulation.world import make_spec
+
+NUM_TOKENS = 200
+LINKS = (
+    Link(),
+    Link(delay_s=0.05),
+    Link(delay_s=0.02, jitter_s=0.2),
+    Link(delay_s=0.02, jitter_s=0.05, drop=0.1, duplicate=0.1),
+)
+
+
+def after_every_token(patch: pytest.MonkeyPatch) -> None:
+    """Instead of the scheduler's advice: the other side, always."""
+    patch.setattr(
+        AggregatorSession, "_next_aggregator", lambda self, step, remote_accepted: self._party.other
+    )
+
+
+def by_length(tokens: Sequence[int]) -> StopReason | None:
+    return "length" if len(tokens) >= NUM_TOKENS else None
+
+
+def run(seed: int, link: Link, **changes: object) -> Outcome:
+    documents = {"device_documents": 2, "cloud_documents": 3}
+    spec = make_spec(seed, max_new_tokens=NUM_TOKENS, eos_token_ids=(), **documents, **changes)
+    made = VirtualRun(
+        spec,
+        {party: World(seed, party) for party in PARTIES},
+        CODEC,
+        finished=by_length,
+        link=link,
+        decode_s=lambda party, rng: rng.expovariate(1 / 0.03),
+        seed=seed,
+    )
+    return made.run(2000)
+
+
+def check(seed: int, link: Link) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        after_every_token(patch)
+        outcome = run(seed, link, placement="greedy")
+    expected = run(seed, Link(), placement="device", synchronous=True)
+    assert outcome.done is not None
+    assert outcome.done.reason == "length"
+    assert outcome.tokens[Party.DEVICE] == outcome.tokens[Party.CLOUD] == expected.tokens[Party.DEVICE]
+    tokens = [event for event in outcome.events if isinstance(event, TokenEvent)]
+    assert [event.step for event in tokens] == list(range(NUM_TOKENS))
+    assert [event.aggregator for event in tokens] == [PARTIES[step % 2] for step in range(NUM_TOKENS)]
+    handovers = [event for event in outcome.events if isinstance(event, PlacementEvent)]
+    assert len(handovers) == NUM_TOKENS
+    assert outcome.done.statistics.num_divergences == 0
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_handover_at_every_token_changes_nothing(seed: int) -> None:
+    check(seed, LINKS[seed % len(LINKS)])
+
+
+def test_random_placement_hands_over_about_half_the_time() -> None:
+    outcome = run(3, Link(delay_s=0.05), placement="random")
+    tokens = [event for event in outcome.events if isinstance(event, TokenEvent)]
+    by_cloud = sum(event.aggregator is Party.CLOUD for event in tokens)
+    assert 60 <= by_cloud <= 140  # 200 fair coins: outside with probability 1e-8
+    assert outcome.tokens[Party.DEVICE] == run(3, Link(), synchronous=True).tokens[Party.DEVICE]
+
+
+def test_an_old_aggregator_that_goes_on_deciding_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the hand-over both sides decide: harmless for coupled targets, but not one decision a step."""
+    monkeypatch.setattr(SessionCoordinator, "_aggregates", lambda self: True)
+    with pytest.raises(AssertionError):
+        check(0, LINKS[1])
+
+
+def test_the_runs_hold_rollbacks_of_both_parties() -> None:
+    """Else they would show nothing."""
+    outcome = run(1, LINKS[1], placement="random")
+    assert outcome.done is not None
+    statistics = outcome.done.statistics
+    assert NUM_TOKENS - statistics.num_device_accepted > 20
+    assert NUM_TOKENS - statistics.num_cloud_accepted > 20

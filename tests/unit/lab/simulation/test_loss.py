@@ -1,0 +1,187 @@
+"""What becomes of a query when the cloud is lost, for a while or for good."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pytest
+
+from tandem.events import PeerEvent, PlacementEvent, TokenEvent
+from tandem.lab.simulation.link import Link
+from tandem.lab.simulation.virtual import Outcome
+from tandem.topology import PARTIES, Party
+from tests.unit.lab.simulation.world import PLACEMENTS, Case, agree, make_spec, synchronous
+
+FOREVER = 1e9
+
+
+def tokens_of(outcome: Outcome) -> list[TokenEvent]:
+    return [event for event in outcome.events if isinstance(event, TokenEvent)]
+
+
+def long_case(seed: int, cut_s: tuple[float, float] | None, **changes: object) -> Case:
+    """16 tokens unless end-of-sequence comes first; half a second or so without a cut."""
+    spec = make_spec(seed, max_new_tokens=16, weight_momentum=0.3, **changes)
+    return Case(spec, Link(delay_s=0.02, jitter_s=0.02, cut_s=cut_s))
+
+
+def expected(case: Case) -> tuple[int, ...]:
+    return synchronous(replace(case.spec, placement="device", on_peer_loss="wait"))
+
+
+@pytest.mark.parametrize("placement", PLACEMENTS)
+def test_a_cut_that_never_ends_leaves_the_device_to_finish_alone(placement: str) -> None:
+    num_degraded = 0
+    for seed in range(30):
+        cut_s = (0.05 + 0.02 * seed, FOREVER)
+        case = long_case(seed, cut_s, placement=placement, on_peer_loss="continue")
+        run = case.make()
+        outcome = run.run(100)
+        assert outcome.done is not None
+        assert outcome.done.reason in ("eos", "stop", "length")
+        tokens = tokens_of(outcome)
+        assert [event.token for event in tokens] == outcome.tokens[Party.DEVICE]
+        alone = [event.step for event in tokens if event.is_alone]
+        assert outcome.done.statistics.degraded_from == (alone[0] if alone else None)
+        num_together = alone[0] if alone else len(tokens)
+        together = [event.token for event in tokens[:num_together]]
+        assert tuple(together) == expected(case)[:num_together]
+        if alone:
+            num_degraded += 1
+            assert alone == list(range(alone[0], len(tokens)))
+            lost = [event for event in outcome.events if isinstance(event, PeerEvent)]
+            assert [event.is_alone for event in lost] == [True]
+            assert lost[0].step <= alone[0]  # pairs that were complete at the loss are decided as pairs
+            assert all(
+                event.aggregator is Party.DEVICE and event.device_accepted for event in tokens[alone[0] :]
+            )
+            assert 1.2 < tokens[alone[0]].committed_s - cut_s[0] < 2.5  # after 0.5 s and the margin of 1 s
+        assert not any(run.open_sessions(party) for party in PARTIES)  # the cloud's after a minute of silence
+        assert outcome.ended_s < 65
+    assert num_degraded > 10
+
+
+@pytest.mark.parametrize("placement", PLACEMENTS)
+def test_after_a_cut_the_cloud_adopts_and_both_end_equal(placement: str) -> None:
+    num_rejoined = 0
+    for seed in range(60):
+        case = long_case(seed, (0.1, 1.9 + 0.01 * seed), placement=placement, on_peer_loss="continue")
+        case = replace(case, mean_decode_s=0.15)
+        run = case.make()
+        outcome = run.run(100)
+        assert outcome.done is not None
+        tokens = tokens_of(outcome)
+        num_together = next((event.step for event in tokens if event.is_alone), len(tokens))
+        assert [event.token for event in tokens] == outcome.tokens[Party.DEVICE]
+        assert tuple(event.token for event in tokens[:num_together]) == expected(case)[:num_together]
+        peers = [event.is_alone for event in outcome.events if isinstance(event, PeerEvent)]
+        assert peers in ([], [True], [True, False])
+        assert outcome.done.statistics.num_resyncs == peers.count(False)
+        assert outcome.done.statistics.num_divergences == 0
+        if not tokens[-1].is_alone or peers[-1:] == [False]:
+            assert outcome.tokens[Party.CLOUD] == outcome.tokens[Party.DEVICE]
+        if peers == [True, False] and num_together < len(tokens):
+            num_rejoined += any(not event.is_alone for event in tokens[num_together:])
+        assert not any(run.open_sessions(party) for party in PARTIES)
+        assert outcome.ended_s < 20
+    assert num_rejoined > 10
+
+
+def test_placement_cloud_gets_its_cloud_back() -> None:
+    """While alone the device aggregates; after the Resync the cloud does again, and the user sees both."""
+    changes = []
+    for seed in range(60):
+        case = long_case(seed, (0.1, 2.2), placement="cloud", on_peer_loss="continue")
+        outcome = replace(case, mean_decode_s=0.15).run(100)
+        parties = [event.aggregator for event in outcome.events if isinstance(event, PlacementEvent)]
+        assert parties == [Party.DEVICE, Party.CLOUD][: len(parties)]
+        changes.append(len(parties))
+        if len(parties) == 2:
+            together = [event.aggregator for event in tokens_of(outcome) if not event.is_alone]
+            assert set(together) <= {Party.CLOUD}
+    assert changes.count(2) > 10
+
+
+@pytest.mark.parametrize("placement", PLACEMENTS)
+def test_who_waits_gets_the_same_answer(placement: str) -> None:
+    for seed in range(30):
+        case = long_case(seed, (0.02 * seed, 0.02 * seed + 7.0), placement=placement, on_peer_loss="wait")
+        assert agree(case.run(100)) == expected(case)
+        longer = replace(case, link=replace(case.link, cut_s=(0.02 * seed, 40.0))).run(100)
+        assert tuple(longer.tokens[Party.DEVICE]) == expected(
+            case
+        )  # of a finished device the cloud may hear no more
+
+
+def test_who_would_rather_fail_is_told_so() -> None:
+    num_failed = 0
+    for seed in range(20):
+        run = long_case(seed, (0.1, FOREVER), on_peer_loss="fail").make()
+        outcome = run.run(100)
+        assert outcome.done is not None
+        assert not any(run.open_sessions(party) for party in PARTIES)
+        if outcome.done.reason == "failed":
+            num_failed += 1
+            assert outcome.done.error is not None
+            assert outcome.done.error.startswith(
+                "The cloud must answer within 1.5 s but is silent; check the link"
+            )
+            assert outcome.done.statistics.degraded_from is None
+    assert num_failed > 10
+
+
+@pytest.mark.parametrize("on_peer_loss", ["wait", "continue", "fail"])
+def test_no_cut_of_any_start_and_length_hangs_anybody(on_peer_loss: str) -> None:
+    """Cuts about the end too, and longer than either side keeps a session."""
+    reasons = set()
+    for seed in range(90):
+        rng = random.Random(seed)
+        start_s = rng.random() * 0.8
+        case = long_case(
+            seed,
+            (start_s, start_s + rng.choice([0.3, 2.0, 11.0, 59.0, 70.0])),
+            placement=rng.choice(PLACEMENTS),
+            on_peer_loss=on_peer_loss,
+        )
+        case = replace(case, mean_decode_s=rng.choice([0.03, 2.0]))
+        run = case.make()
+        outcome = run.run(250)
+        assert outcome.done is not None, case
+        assert not any(run.open_sessions(party) for party in PARTIES), case
+        reasons.add(outcome.done.reason)
+        if outcome.done.reason == "failed":
+            assert outcome.done.error is not None
+            assert outcome.done.error.startswith("The cloud ")
+        elif on_peer_loss == "wait":
+            assert tuple(outcome.tokens[Party.DEVICE]) == expected(case)
+    assert ("failed" in reasons) == (on_peer_loss != "continue")
+
+
+@pytest.mark.parametrize("on_peer_loss", ["wait", "continue"])
+def test_a_device_that_the_cloud_has_forgotten(on_peer_loss: str) -> None:
+    """After a minute of silence the cloud frees its half; when the link is back the device hears just that."""
+    case = long_case(2, (0.1, 70.0), placement="mirror", on_peer_loss=on_peer_loss)
+    case = replace(case, mean_decode_s=8.0 if on_peer_loss == "continue" else 0.03)
+    outcome = case.run(300)
+    assert outcome.done is not None
+    if on_peer_loss == "wait":
+        assert outcome.done.reason == "failed"
+        assert outcome.done.error == (
+            "The cloud keeps a query through at most 60 s of silence and has freed this one; "
+            "ask again, or set on_peer_loss to 'continue'."
+        )
+    else:
+        assert outcome.done.reason in ("eos", "stop", "length")
+        assert outcome.ended_s > 70
+
+
+def test_a_cloud_that_only_decodes_slowly_is_waited_for() -> None:
+    """Heartbeats come from the queue, not from the decoder."""
+    case = long_case(3, None, placement="device", on_peer_loss="continue")
+    run = case.make()
+    run._decode_s = lambda party, rng: 5.0 if party is Party.CLOUD else 0.01
+    outcome = run.run(300)
+    assert agree(outcome) == expected(case)
+    assert outcome.done is not None
+    assert outcome.done.statistics.degraded_from is None

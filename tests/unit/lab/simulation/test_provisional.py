@@ -1,0 +1,155 @@
+"""Provisional tokens: a display that draws them as they are told always ends with the committed text."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from tandem.events import DoneEvent, Event, PeerEvent, ProvisionalEvent, RetractEvent, TokenEvent
+from tandem.lab.simulation.display import Display
+from tandem.lab.simulation.virtual import Outcome
+from tandem.protocol.provisional import Provisional
+from tandem.topology import PARTIES, Party
+from tests.unit.lab.simulation.world import PLACEMENTS, Case, make_case
+
+SEEDS = range(60)
+
+
+def check(outcome: Outcome, party: Party = Party.DEVICE) -> Display:
+    """Replay the events; AssertionError where a display would have lied."""
+    display = Display()
+    for event in outcome.events:
+        display.add(event)
+    assert [token for token, _ in display.pieces] == outcome.tokens[party]
+    assert display.num_committed == len(display.pieces)
+    for event, following in pairwise(outcome.events):
+        if isinstance(event, RetractEvent):
+            assert isinstance(following, TokenEvent | DoneEvent), "what replaces it is told next"
+    return display
+
+
+def case_of(seed: int, **changes: Any) -> Case:
+    """Delay, jitter, drops, cuts; and in every other case a peer that is given up and comes back."""
+    loss = {"on_peer_loss": "continue", "peer_loss_margin_s": 0.1} if seed % 2 else {}
+    placement = PLACEMENTS[seed % len(PLACEMENTS)]
+    return make_case(seed, placement, **{"provisional": True, "max_new_tokens": 16, **loss, **changes})
+
+
+def test_a_display_ends_with_the_committed_text() -> None:
+    num_retracted = num_losses = 0
+    for seed in SEEDS:
+        outcome = case_of(seed).run()
+        num_retracted += check(outcome).num_retracted
+        num_losses += any(isinstance(event, PeerEvent) for event in outcome.events)
+    assert num_retracted > 50
+    assert num_losses > 3
+
+
+@pytest.mark.parametrize("party", PARTIES)
+def test_alone_nothing_is_retracted_but_drafts_past_the_end(party: Party) -> None:
+    for seed in range(20):
+        outcome = case_of(seed, alone=party).run()
+        check(outcome, party)
+        assert all(not isinstance(event, RetractEvent) for event in outcome.events[:-2])
+
+
+def test_a_cancelled_answer_retracts_what_is_not_committed() -> None:
+    case = case_of(4, max_new_tokens=64)
+    outcome = case.run(prepare=lambda run: run.at(0.4, lambda: run.cancel(Party.DEVICE)))
+    assert outcome.done is not None
+    assert outcome.done.reason == "cancelled"
+    check(outcome)
+
+
+def test_the_rest_of_the_stream_is_unchanged() -> None:
+    """To the bit, times included."""
+
+    def rest(events: list[Event]) -> list[str]:
+        return [repr(event) for event in events if not isinstance(event, ProvisionalEvent | RetractEvent)]
+
+    for seed in SEEDS:
+        told, plain = case_of(seed).run(), case_of(seed, provisional=False).run()
+        assert rest(told.events) == [repr(event) for event in plain.events]
+        assert (told.num_frames, told.num_bytes) == (plain.num_frames, plain.num_bytes)
+        assert told.ended_s == plain.ended_s
+
+
+def test_the_first_is_there_as_soon_as_on_the_device_alone() -> None:
+    for seed in range(20):
+        case = case_of(seed).over(delay_s=0.5)
+        both, alone = case.run(), case.having(alone=Party.DEVICE).run()
+        firsts = [
+            next(event.shown_at_s for event in outcome.events if isinstance(event, ProvisionalEvent))
+            for outcome in (both, alone)
+        ]
+        assert firsts[0] == pytest.approx(firsts[1], abs=0.3), "the length of a decode differs"
+        token = next(event for event in both.events if isinstance(event, TokenEvent))
+        assert firsts[0] < token.committed_s
+
+
+# ---- mutants: the property must find them ----------------------------------------------------------------------
+
+
+def _found() -> bool:
+    for seed in SEEDS:
+        try:
+            check(case_of(seed).run())
+        except (AssertionError, IndexError):
+            return True
+    return False
+
+
+def no_retraction(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Provisional, "retract", lambda self, step: self.shown.truncate(step) or [])
+
+
+def one_by_one(patch: pytest.MonkeyPatch) -> None:
+    """Only the contradicted token is void, what was drafted on it stays."""
+
+    def commit(self: Provisional, step: int, token: int) -> list[Event]:
+        if len(self.shown) > step:
+            self.shown.tokens[step] = token
+            return []
+        self.shown.append(token)
+        return []
+
+    patch.setattr(Provisional, "commit", commit)
+
+
+def told_by_step(patch: pytest.MonkeyPatch) -> None:
+    """Any draft of the next step is told, whatever it was conditioned on, and its step only."""
+
+    def extend(self: Provisional, held: Any, now_s: float) -> list[Event]:
+        return [
+            ProvisionalEvent(step=draft.step, token=self._tokens[key], text="", shown_at_s=now_s)
+            for key, draft in held.items()
+            if key in self._tokens
+        ]
+
+    patch.setattr(Provisional, "extend", extend)
+
+
+def left_at_the_end(patch: pytest.MonkeyPatch) -> None:
+    """Only a contradiction voids anything; the end of the answer does not."""
+
+    def retract(self: Provisional, step: int) -> list[Event]:
+        return []
+
+    def commit(self: Provisional, step: int, token: int) -> list[Event]:
+        if len(self.shown) > step and self.shown.tokens[step] == token:
+            return []
+        is_void = len(self.shown) > step
+        self.shown.truncate(step)
+        self.shown.append(token)
+        return [RetractEvent(step=step)] if is_void else []
+
+    patch.setattr(Provisional, "retract", retract)
+    patch.setattr(Provisional, "commit", commit)
+
+
+@pytest.mark.parametrize("mutate", [no_retraction, one_by_one, told_by_step, left_at_the_end])
+def test_the_property_finds(mutate: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    mutate(monkeypatch)
+    assert _found()

@@ -1,0 +1,65 @@
+"""Replays take the time that can be counted by hand; strategies compare on equal sequences."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from tandem.lab.simulation import study
+from tandem.lab.simulation.acceptance import drawn, phases, rates
+from tandem.lab.simulation.scripted import Accepted
+from tandem.lab.simulation.study import STRATEGIES, Summary, compare, link_of, replay
+from tandem.scheduler.greedy import token_s
+from tandem.topology import Party
+
+EQUAL = {Party.DEVICE: 0.06, Party.CLOUD: 0.06}
+RTT_S = 0.3
+
+
+def test_the_token_wise_loop_takes_a_round_trip_per_token() -> None:
+    run = replay([(True, True)] * 10, EQUAL, link_of(RTT_S), "token-wise")
+    assert run.token_s == pytest.approx(RTT_S + 0.06, rel=0.01)
+    assert run.num_forwards == {Party.DEVICE: 10, Party.CLOUD: 10}
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_without_rejections_only_a_moving_aggregator_costs_time(strategy: study.Strategy) -> None:
+    """Tokens come at the pace of decoding, unless verdicts must follow the aggregator from side to side."""
+    run = replay([(True, True)] * 40, EQUAL, link_of(RTT_S), strategy)
+    assert (run.num_switches > 10) == (strategy == "random")
+    if strategy != "random":
+        assert run.token_s == pytest.approx(0.06, abs=RTT_S / 39)  # one stall, before the round trip is known
+
+
+def test_eq7_is_the_time_of_a_fixed_placement_with_equal_parties() -> None:
+    accepted = drawn(100, 0.7, 0.8, Random(5))
+    alpha = rates(accepted[:-1])  # nobody waits for the last one's consequences
+    for party in Party:
+        expected_s = token_s(0.06, 0.06, alpha[party.other], RTT_S)
+        assert replay(accepted, EQUAL, link_of(RTT_S), party.value).token_s == pytest.approx(
+            expected_s, rel=0.03
+        )
+
+
+def test_greedy_gains_in_phases_and_mirror_is_never_behind_it() -> None:
+    sequences = [phases(100, 0.95, 0.5, 25, Random(n)) for n in range(3)]
+    found = compare(sequences, EQUAL, link_of(RTT_S), ("device", "cloud", "greedy", "mirror"))
+    mean_s = {strategy: Summary.of(run.token_s for run in runs).mean for strategy, runs in found.items()}
+    assert mean_s["greedy"] < 0.95 * min(mean_s["device"], mean_s["cloud"])
+    assert mean_s["mirror"] <= mean_s["greedy"]
+
+
+def test_a_replay_of_another_sequence_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Stubborn(study.Scripted):
+        def __init__(self, party: Party, accepted: list[Accepted]) -> None:
+            super().__init__(party, [(True, True)] * len(accepted))
+
+    monkeypatch.setattr(study, "Scripted", Stubborn)
+    with pytest.raises(RuntimeError, match="another sequence"):
+        replay([(True, False)], EQUAL, link_of(0.0), "device")
+
+
+def test_summary() -> None:
+    assert Summary.of([4.0, 1.0, 3.0, 2.0, 5.0]) == Summary(mean=3.0, p25=2.0, p50=3.0, p75=4.0, n=5)
+    assert Summary.of([2.0]) == Summary(mean=2.0, p25=2.0, p50=2.0, p75=2.0, n=1)

@@ -1,0 +1,102 @@
+"""Random cases in the world of `tandem.lab.simulation.world`. Knows nothing of what a test asserts, but for `agree`."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any
+
+from tandem.lab.simulation.link import Link
+from tandem.lab.simulation.virtual import Outcome, VirtualRun
+from tandem.lab.simulation.world import CODEC, EOS, VOCAB, World, distribution, number, stop_rule
+from tandem.protocol.spec import SessionSpec
+from tandem.topology import PARTIES
+
+__all__ = ["CODEC", "EOS", "VOCAB", "World", "distribution", "stop_rule"]
+
+PLACEMENTS = ("device", "cloud", "greedy", "mirror", "random")
+
+
+@dataclass(frozen=True)
+class Case:
+    """A query and a link."""
+
+    spec: SessionSpec
+    link: Link
+    mean_decode_s: float = 0.03
+
+    def run(self, limit_s: float = 300.0, prepare: Callable[[VirtualRun], Any] = lambda run: None) -> Outcome:
+        """Run it; `prepare` may plant faults before the clock starts."""
+        run = self.make()
+        prepare(run)
+        return run.run(limit_s)
+
+    def make(self) -> VirtualRun:
+        seed = self.spec.seed
+        return VirtualRun(
+            self.spec,
+            {party: World(seed, party) for party in PARTIES},
+            CODEC,
+            finished=stop_rule(self.spec.max_new_tokens),
+            link=self.link,
+            decode_s=lambda party, rng: rng.expovariate(1 / self.mean_decode_s),
+            seed=seed,
+        )
+
+    def having(self, **changes: Any) -> Case:
+        """The same with other values in the spec."""
+        return replace(self, spec=replace(self.spec, **changes))
+
+    def over(self, **changes: Any) -> Case:
+        """The same over another link."""
+        return replace(self, link=Link(**changes))
+
+
+def make_spec(seed: int, **changes: Any) -> SessionSpec:
+    """A query whose every dial is drawn from the seed."""
+    rng = random.Random(seed)
+    values: dict[str, Any] = {
+        "draft_rule": rng.choice(["coupled", "coupled", "algorithm1"]),
+        "temperature": rng.choice([0.0, 0.7, 1.0]),
+        "max_new_tokens": rng.choice([1, 4, 10, 16]),
+        "device_documents": rng.choice([0, 2, 2]),
+        "cloud_documents": rng.choice([0, 3, 3]),
+        "weight_interval": rng.choice([0, 1, 2, 4]),
+        "weight_lag": rng.choice([0, 1, 3]),
+        "weight_momentum": rng.choice([0.0, 0.3]),
+        "max_window": rng.randint(1, 16),
+    }
+    fixed = {"session": seed + 1, "query": "q", "seed": seed, "eos_token_ids": (EOS,), "on_peer_loss": "wait"}
+    return SessionSpec(**{**fixed, **values, **changes})
+
+
+def make_case(seed: int, placement: str, **changes: Any) -> Case:
+    """That query over a link that delays, reorders, repeats, drops and may be cut for a while."""
+    rng = random.Random(number(seed, placement))
+    link = Link(
+        delay_s=rng.choice([0.0, 0.02, 0.15]),
+        jitter_s=rng.choice([0.0, 0.05, 0.3]),
+        drop=rng.choice([0.0, 0.1, 0.2]),
+        duplicate=rng.choice([0.0, 0.1]),
+        cut_s=rng.choice([None, None, (0.3, 2.5)]),
+    )
+    return Case(make_spec(seed, placement=placement, **changes), link)
+
+
+@lru_cache(maxsize=1000)
+def synchronous(spec: SessionSpec) -> tuple[int, ...]:
+    """The tokens of the token-wise loop over a perfect link: what every other run must give."""
+    outcome = Case(replace(spec, synchronous=True, placement="device"), Link()).run()
+    return agree(outcome)
+
+
+def agree(outcome: Outcome) -> tuple[int, ...]:
+    """The committed tokens, which must be the same on both sides and in the events."""
+    assert outcome.done is not None, f"hung at {outcome.tokens}"
+    assert outcome.done.reason in ("eos", "stop", "length"), outcome.done
+    device, cloud = (tuple(outcome.tokens[party]) for party in PARTIES)
+    assert device == cloud
+    assert [event.token for event in outcome.events if hasattr(event, "token")] == list(device)
+    return device

@@ -1,0 +1,579 @@
+"""Draft queue host: early frames, closed sessions, bounds; and that the other hosts hold nothing after End."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+from math import nan
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tandem.errors import TandemError
+from tandem.events import ClientEvent, DoneEvent, PlacementEvent, StopReason
+from tandem.protocol.coordinator import ABANDONED_S, LINGER_S, MAX_AHEAD
+from tandem.protocol.link import PROBE_BYTES
+from tandem.protocol.messages import (
+    Ballot,
+    Begin,
+    Cancel,
+    Commit,
+    DecoderFailed,
+    Done,
+    End,
+    Heartbeat,
+    LinkFrame,
+    Observation,
+    Observations,
+    Placement,
+    Probe,
+    Profile,
+    Proposal,
+    ProposalReady,
+    Rejoin,
+    Resync,
+    Verdict,
+    VerifyResult,
+    Window,
+)
+from tandem.protocol.outbox import Send
+from tandem.protocol.prefix import Prefix
+from tandem.protocol.session_tables import (
+    MAX_CLOSED_SESSIONS,
+    MAX_EARLY_FRAMES,
+    AggregatingTable,
+    CoordinatorTable,
+    ProfilingTable,
+    SchedulingTable,
+    sessions_of,
+)
+from tandem.protocol.spec import SessionSpec
+from tandem.topology import PARTIES, Party
+from tests.unit.lab.simulation.world import CODEC, VOCAB, distribution
+
+
+def spec(session: int = 1, **changes: Any) -> SessionSpec:
+    return SessionSpec(**{"session": session, "query": "q", "seed": 0, "max_new_tokens": 2, **changes})
+
+
+def by_length(of: SessionSpec) -> Any:
+    def finished(tokens: Any) -> StopReason | None:
+        return "length" if len(tokens) >= of.max_new_tokens else None
+
+    return finished
+
+
+def host(party: Party = Party.DEVICE) -> CoordinatorTable:
+    return CoordinatorTable(party, by_length)
+
+
+def frame(body: Any, tokens: Any = (), *, session: int = 1, view: int = 0) -> LinkFrame:
+    return LinkFrame(
+        session=session, view=view, committed=len(tokens),
+        committed_digest=Prefix(session, tokens).digest, sent_us=0, echo_us=0, held_us=2**32 - 1, body=body,
+    )  # fmt: skip
+
+
+def draft(party: Party, tokens: Any = (), epoch: int = 0, session: int = 1) -> Proposal:
+    return Proposal(
+        party=party, step=len(tokens), epoch=epoch, digest=Prefix(session, tokens).digest,
+        log_weight=0.0, decode_us=30, payload=distribution(0, party, tuple(tokens), ()),
+    )  # fmt: skip
+
+
+def certain(party: Party, token: int) -> Proposal:
+    """A draft of a law with one token; the device's weighs a little more."""
+    dense = np.zeros(VOCAB)
+    dense[token] = 1.0
+    log_weight = 0.5 if party is Party.DEVICE else 0.0
+    return replace(draft(party), payload=CODEC.encode(dense), log_weight=log_weight)
+
+
+def verdict(step: int, target: int) -> Verdict:
+    return Verdict(
+        step=step, target=target, device_accepted=True, cloud_accepted=True,
+        device_epoch=0, cloud_epoch=0, device_acceptance=127, cloud_acceptance=127,
+        next_aggregator=Party.DEVICE,
+    )  # fmt: skip
+
+
+def bodies(sends: list[Send]) -> list[Any]:
+    return [send.message.body for send in sends if send.to == "peer"]
+
+
+def to(role: str, sends: list[Send]) -> list[Any]:
+    return [send.message for send in sends if send.to == role]
+
+
+# ---- open and early frames -------------------------------------------------------------------------------------
+
+
+def test_open_tells_the_actors_of_the_party() -> None:
+    sends = host().open(spec(), 0.0)
+    assert [send.to for send in sends] == ["decoder", "aggregator", "profiler", "scheduler", "peer"]
+    assert all(SessionSpec.from_json(send.message.spec) == spec() for send in sends[:-1])
+    assert bodies(sends) == [Heartbeat()]  # the peer learns that it can be heard
+
+
+def test_frames_that_come_before_the_query_are_taken_in() -> None:
+    """The data plane may be quicker than the control plane: no draft waits for a resend."""
+    cloud = host(Party.CLOUD)
+    assert cloud.receive(frame(draft(Party.DEVICE)), 0.0) == []
+    assert cloud.receive(frame(draft(Party.DEVICE, session=2), session=2), 0.0) == []
+    cloud.open(spec(placement="mirror"), 0.1)
+    (pair,) = to("aggregator", cloud.receive(ProposalReady(session=1, draft=draft(Party.CLOUD)), 0.2))
+    assert isinstance(pair, Ballot)
+
+
+def test_a_cancel_before_the_query_frees_it_at_the_next_tick() -> None:
+    cloud = host(Party.CLOUD)
+    cloud.receive(frame(Cancel(reason="Enough.")), 0.0)
+    sends = cloud.open(spec(), 0.1)
+    assert [type(message) for message in to("decoder", sends)] == [Begin, End]
+    cloud.tick(0.15)
+    assert not cloud.sessions
+
+
+def test_early_frames_are_bounded() -> None:
+    cloud = host(Party.CLOUD)
+    for session in range(10 * MAX_EARLY_FRAMES):
+        cloud.receive(frame(Heartbeat(), session=session), 0.0)
+    assert len(cloud._early) == MAX_EARLY_FRAMES
+
+
+# ---- closed sessions -------------------------------------------------------------------------------------------
+
+
+def finished(party: Party = Party.DEVICE) -> CoordinatorTable:
+    """A host whose session has come to its end: two tokens, and the peer's Done."""
+    queue = host(party)
+    aggregator: Party = party.other
+    queue.open(spec(placement=aggregator.value), 0.0)
+    for step in range(2):
+        queue.receive(frame(verdict(step, 7), [7] * step), 0.1)
+    queue.receive(frame(Done(is_reply=False), [7, 7]), 0.2)
+    assert not queue.sessions
+    return queue
+
+
+@pytest.mark.parametrize("party", PARTIES)
+def test_a_closed_session_answers_whoever_is_still_at_it(party: Party) -> None:
+    queue = finished(party)
+    for body in (Heartbeat(), draft(party.other), Done(is_reply=False), verdict(1, 7)):
+        (answer,) = queue.receive(frame(body, [7, 7]), 1.0)
+        assert answer.message.body == Done(is_reply=True)
+        assert answer.message.committed == 2
+
+
+@pytest.mark.parametrize("party", PARTIES)
+def test_a_closed_session_does_not_answer_a_last_word(party: Party) -> None:
+    queue = finished(party)
+    assert queue.receive(frame(Done(is_reply=True), [7, 7]), 1.0) == []
+    assert queue.receive(frame(Cancel(reason="x")), 1.0) == []
+
+
+def ping_pong(queues: dict[Party, CoordinatorTable], party: Party, body: Any, most: int = 10) -> int:
+    """Frames that fly until both are silent, when `body` arrives at `side`."""
+    waiting = [(party, frame(body, [1, 2, 3]))]
+    for count in itertools.count():
+        if not waiting:
+            return count
+        assert count < most, "no end of it"
+        to_party, arriving = waiting.pop(0)
+        for send in queues[to_party].receive(arriving, 5.0):
+            if send.to == "peer":
+                waiting.append((to_party.other, send.message))
+    raise AssertionError
+
+
+@pytest.mark.parametrize("party", PARTIES)
+@pytest.mark.parametrize("body", [Heartbeat(), Done(is_reply=False), Done(is_reply=True), Cancel(reason="x")])
+def test_two_closed_sessions_fall_silent(party: Party, body: Any) -> None:
+    assert ping_pong({each: finished(each) for each in PARTIES}, party, body) <= 2
+
+
+@pytest.mark.parametrize("party", PARTIES)
+def test_a_closed_and_a_diverged_open_session_fall_silent(party: Party) -> None:
+    """The open one has other tokens than the closed: a last word frees it all the same."""
+    queues = {party: finished(party), party.other: host(party.other)}
+    queues[party.other].open(spec(placement="mirror", max_new_tokens=9), 0.0)
+    (heartbeat,) = queues[party.other].tick(0.3)
+    assert ping_pong(queues, party, heartbeat.message.body) <= 6  # two probes are among them
+    assert not queues[party.other].sessions or party.other is Party.DEVICE
+
+
+def test_closed_sessions_are_bounded() -> None:
+    queue = host()
+    for session in range(3 * MAX_CLOSED_SESSIONS):
+        queue.open(spec(session), 0.0)
+        queue.cancel(session, 0.1)
+    assert not queue.sessions
+    assert len(queue._closed) == MAX_CLOSED_SESSIONS
+
+
+@pytest.mark.parametrize("party", PARTIES)
+def test_an_actor_that_died_ends_its_sessions(party: Party) -> None:
+    """The device's reason stays on the device: it may name what is private."""
+    queue = host(party)
+    queue.open(spec(1), 0.0)
+    queue.open(spec(2), 0.0)
+    sends = queue.fail_all("The decoder stopped.", 1.0)
+    told = "The decoder stopped." if party is Party.CLOUD else "The device could not go on."
+    assert bodies(sends) == [Cancel(reason=told)] * 2
+    done = [told.event.error for told in to("client", sends)]
+    assert done == ([] if party is Party.CLOUD else ["The decoder stopped."] * 2)
+    assert not queue.sessions
+    (answer,) = queue.receive(frame(Heartbeat()), 2.0)
+    assert answer.message.body == Cancel(reason=told)
+
+
+@pytest.mark.parametrize("on_peer_loss", ["continue", "wait", "fail"])
+def test_a_query_that_the_cloud_refuses_fails_whatever_the_policy(on_peer_loss: str) -> None:
+    """Else a device would answer alone what was asked wrongly. A cloud that merely fails is another matter."""
+    cloud, device = host(Party.CLOUD), host()
+    for queue in (cloud, device):
+        queue.open(spec(on_peer_loss=on_peer_loss), 0.0)
+    failed = DecoderFailed(session=1, reason="No such key.", is_refused=True)
+    (cancel,) = [send.message for send in cloud.receive(failed, 0.1) if send.to == "peer"]
+    (told,) = to("client", device.receive(cancel, 0.2))
+    assert (told.event.reason, told.event.error) == ("failed", "The cloud gave the query up: No such key.")
+    (again,) = cloud.receive(frame(Heartbeat()), 0.3)
+    assert again.message.body == Cancel(reason="No such key.", is_refused=True)
+    other = host()
+    other.open(spec(on_peer_loss=on_peer_loss), 0.0)
+    events = [told.event for told in to("client", other.receive(frame(Cancel(reason="Broken.")), 0.2))]
+    assert any(isinstance(event, DoneEvent) for event in events) == (on_peer_loss != "continue")
+
+
+def test_messages_for_nobody_are_dropped() -> None:
+    queue = host()
+    assert queue.receive(ProposalReady(session=5, draft=draft(Party.DEVICE)), 0.0) == []
+    assert queue.cancel(5, 0.0) == []
+    assert queue.tick(0.0) == []
+
+
+# ---- the session behind it -------------------------------------------------------------------------------------
+
+
+def test_verdicts_are_committed_strictly_in_step_order_and_once() -> None:
+    cloud = host(Party.CLOUD)
+    cloud.open(spec(max_new_tokens=9), 0.0)
+    commits: list[Commit] = []
+    for step in (2, 1, 1, 0, 0, 2, 3):
+        commits += to("decoder", cloud.receive(frame(verdict(step, 10 + step)), 0.1))
+    assert [(commit.step, commit.token) for commit in commits] == [(0, 10), (1, 11), (2, 12), (3, 13)]
+
+
+def test_a_draft_of_another_prefix_is_not_paired() -> None:
+    """Nor does a newer epoch invalidate an older draft: the digest alone decides."""
+    device = host()
+    device.open(spec(placement="device"), 0.0)
+    device.receive(ProposalReady(session=1, draft=draft(Party.DEVICE)), 0.1)
+    assert to("aggregator", device.receive(frame(draft(Party.CLOUD, [9], epoch=3)), 0.1)) == []
+    stale = Proposal(
+        party=Party.CLOUD, step=0, epoch=3, digest=b"another.", log_weight=0.0, decode_us=1, payload=b""
+    )  # fmt: skip
+    assert to("aggregator", device.receive(frame(stale), 0.1)) == []
+    (pair,) = to("aggregator", device.receive(frame(draft(Party.CLOUD, epoch=0)), 0.1))
+    assert pair.cloud == draft(Party.CLOUD)
+    assert to("aggregator", device.receive(frame(draft(Party.CLOUD, epoch=0)), 0.1)) == []  # a duplicate
+
+
+def test_a_decision_counts_once_and_only_for_what_was_asked() -> None:
+    device = host()
+    device.open(spec(placement="device", max_new_tokens=9), 0.0)
+    device.receive(ProposalReady(session=1, draft=draft(Party.DEVICE)), 0.1)
+    decision = VerifyResult(
+        session=1, view=0, digest=Prefix(1).digest, step=0, target=7, device_accepted=True,
+        cloud_accepted=False, device_acceptance=0.5, cloud_acceptance=0.5, next_aggregator=Party.DEVICE,
+    )  # fmt: skip
+    assert device.receive(decision, 0.1) == []  # nothing was asked
+    device.receive(frame(draft(Party.CLOUD)), 0.1)
+    sends = device.receive(decision, 0.2)
+    assert bodies(sends)[0].target == 7
+    assert to("decoder", sends) == [Commit(session=1, step=0, token=7, epoch=0, is_last=False)]
+    assert device.receive(decision, 0.3) == []
+
+
+def test_buffers_ahead_of_the_committed_prefix_are_bounded() -> None:
+    cloud = host(Party.CLOUD)
+    cloud.open(spec(placement="mirror", max_new_tokens=10**6), 0.0)
+    session = cloud.sessions[1]
+    for step in range(1, 3 * MAX_AHEAD):
+        far = Proposal(
+            party=Party.DEVICE, step=step, epoch=0, digest=step.to_bytes(8, "little"),
+            log_weight=0.0, decode_us=1, payload=b"",
+        )  # fmt: skip
+        cloud.receive(frame(far, [1] * step), 0.1)
+        cloud.receive(frame(verdict(step, 1), [1] * step), 0.1)
+    assert len(session._drafts[Party.DEVICE]) < MAX_AHEAD
+    assert len(session._early) < MAX_AHEAD
+    assert len(session._claims) <= MAX_AHEAD
+
+
+def test_a_draft_of_the_wrong_party_is_not_taken_for_the_peers() -> None:
+    device = host()
+    device.open(spec(), 0.0)
+    device.receive(frame(draft(Party.DEVICE)), 0.1)
+    assert not any(device.sessions[1]._drafts.values())
+
+
+def test_drafts_travel_only_where_they_are_needed() -> None:
+    for placement, travels in {"device": False, "cloud": True, "mirror": True}.items():
+        device = host()
+        device.open(spec(placement=placement), 0.0)
+        sends = device.receive(ProposalReady(session=1, draft=draft(Party.DEVICE)), 0.1)
+        assert bodies(sends) == ([draft(Party.DEVICE)] if travels else [])
+
+
+def test_frames_of_another_generation_are_ignored_but_heard() -> None:
+    cloud = host(Party.CLOUD)
+    cloud.open(spec(), 0.0)
+    cloud.receive(frame(Resync(aggregator=Party.DEVICE, tokens=(5,)), [5], view=2), 1.0)
+    session = cloud.sessions[1]
+    assert session.prefix.tokens == [5]
+    cloud.receive(frame(verdict(1, 9), [5], view=1), 2.0)
+    assert session.prefix.tokens == [5]
+    assert session.link.heard_s == 2.0
+    cloud.receive(frame(Resync(aggregator=Party.DEVICE, tokens=(6,)), [6], view=1), 2.0)
+    cloud.receive(frame(Resync(aggregator=Party.DEVICE, tokens=(6,)), [6], view=2), 2.0)
+    assert session.prefix.tokens == [5]
+
+
+def test_a_device_adopts_from_nobody() -> None:
+    device = host()
+    device.open(spec(), 0.0)
+    device.receive(frame(Resync(aggregator=Party.DEVICE, tokens=(5,)), [5], view=2), 1.0)
+    assert device.sessions[1].prefix.tokens == []
+    assert device.sessions[1].link.view == 0
+
+
+def test_a_cloud_that_is_ahead_shows_what_the_device_can_compare() -> None:
+    """Of a greater count the device cannot judge, and neither would ever learn of the difference."""
+    cloud = host(Party.CLOUD)
+    cloud.open(spec(placement="mirror", max_new_tokens=9), 0.0)
+    for step in range(2):
+        cloud.receive(frame(verdict(step, 7), [7] * step), 0.1)
+    (answer,) = cloud.receive(frame(Heartbeat(), [8]), 0.2)
+    assert answer.message.committed == 1
+    device = host()
+    device.open(spec(placement="mirror", max_new_tokens=9), 0.0)
+    device.receive(frame(verdict(0, 8)), 0.1)
+    resync = bodies(device.receive(answer.message, 0.3))
+    assert resync[0] == Resync(aggregator=Party.DEVICE, tokens=(8,))
+    assert device.sessions[1].statistics.num_divergences == 1
+
+
+def test_a_new_connection_brings_everything_unacknowledged_at_once() -> None:
+    device = host()
+    device.open(spec(placement="mirror"), 0.0)
+    device.receive(ProposalReady(session=1, draft=draft(Party.DEVICE)), 0.1)
+    assert bodies(device.reconnected(0.2)) == [draft(Party.DEVICE)]
+    idle = host()
+    idle.open(spec(), 0.0)
+    assert bodies(idle.reconnected(0.2)) == [Heartbeat()]
+
+
+def test_who_asked_hears_when_it_is_done_and_the_cloud_tells_nobody() -> None:
+    for party in PARTIES:
+        queue = host(party)
+        queue.open(spec(max_new_tokens=1), 0.0)
+        told = to("client", queue.receive(frame(verdict(0, 7)), 0.5))
+        if party is Party.CLOUD:
+            assert told == []
+        else:
+            assert isinstance(told[-1], ClientEvent)
+            assert isinstance(told[-1].event, DoneEvent)
+            assert told[-1].event.reason == "length"
+            assert told[-1].event.statistics.total_s == 0.5
+
+
+def test_a_finished_device_lingers_while_the_cloud_is_heard_but_not_for_ever() -> None:
+    silent, heard = host(), host()
+    for queue in (silent, heard):
+        queue.open(spec(max_new_tokens=1), 0.0)
+        queue.receive(frame(verdict(0, 7)), 0.0)
+    now_s = 0.0
+    freed: dict[str, float] = {}
+    while now_s < ABANDONED_S + 5:
+        now_s += 0.25
+        heard.receive(frame(Heartbeat()), now_s)
+        for name, queue in (("silent", silent), ("heard", heard)):
+            queue.tick(now_s)
+            if not queue.sessions:
+                freed.setdefault(name, now_s)
+    assert freed["silent"] == pytest.approx(LINGER_S, abs=0.5)
+    assert freed["heard"] == pytest.approx(ABANDONED_S, abs=0.5)
+
+
+def test_a_cloud_frees_what_a_silent_device_has_left() -> None:
+    cloud = host(Party.CLOUD)
+    cloud.open(spec(), 0.0)
+    cloud.tick(ABANDONED_S - 1)
+    assert cloud.sessions
+    sends = cloud.tick(ABANDONED_S + 1)
+    assert to("decoder", sends) == [End(session=1)]
+    assert not cloud.sessions
+    (answer,) = cloud.receive(frame(Heartbeat()), ABANDONED_S + 2)
+    assert answer.message.body == Done(is_reply=True)
+
+
+# ---- the other hosts -------------------------------------------------------------------------------------------
+
+
+def small_hosts() -> list[Any]:
+    return [
+        AggregatingTable(Party.DEVICE, CODEC),
+        ProfilingTable(Party.DEVICE),
+        SchedulingTable(Party.DEVICE),
+    ]
+
+
+@pytest.mark.parametrize("number", range(3))
+def test_a_host_holds_a_session_from_begin_to_end(number: int) -> None:
+    small = small_hosts()[number]
+    small.receive(Begin(session=1, spec=spec().to_json()))
+    assert list(sessions_of([small])) == [1]
+    small.receive(End(session=1))
+    small.receive(End(session=1))
+    assert list(sessions_of([small])) == []
+
+
+@pytest.mark.parametrize("number", range(3))
+def test_a_misdirected_message_is_an_error_with_its_name(number: int) -> None:
+    small = small_hosts()[number]
+    small.receive(Begin(session=1, spec=spec().to_json()))
+    with pytest.raises(TandemError, match="A Commit is not for a"):
+        small.receive(Commit(session=1, step=0, token=1, epoch=0, is_last=False))
+
+
+def test_an_aggregator_decides_the_same_every_time_and_hands_over_when_told() -> None:
+    aggregator = AggregatingTable(Party.DEVICE, CODEC)
+    aggregator.receive(Begin(session=1, spec=spec(placement="greedy").to_json()))
+    pair = Ballot(session=1, view=4, device=draft(Party.DEVICE), cloud=draft(Party.CLOUD))
+    (first,), (second,) = aggregator.receive(pair), aggregator.receive(pair)
+    assert first == second
+    assert (first.message.view, first.message.digest) == (4, Prefix(1).digest)
+    aggregator.receive(Placement(session=1, aggregator=Party.CLOUD))
+    (third,) = aggregator.receive(pair)
+    assert third.message.next_aggregator is Party.DEVICE, "the cloud's draft was accepted: nothing is gained"
+    rejected = Ballot(session=1, view=4, device=certain(Party.DEVICE, 6), cloud=certain(Party.CLOUD, 7))
+    (fourth,) = aggregator.receive(rejected)
+    assert not fourth.message.cloud_accepted
+    assert fourth.message.next_aggregator is Party.CLOUD
+    aggregator.receive(Placement(session=1, aggregator=Party.DEVICE))
+    assert aggregator.receive(rejected)[0].message.next_aggregator is Party.DEVICE
+    assert third.message.target == first.message.target
+    assert aggregator.receive(Ballot(session=2, view=0, device=pair.device, cloud=pair.cloud)) == []
+
+
+def test_profiles_of_unknown_sessions_are_dropped() -> None:
+    profile = Profile(
+        session=9, step=0, aggregator=Party.DEVICE, device_decode_s=0.1, cloud_decode_s=0.1,
+        device_acceptance=0.5, cloud_acceptance=0.5, rtt_s=0.1, rtt_average_s=0.1, bytes_per_s=1e6, notes=(),
+    )  # fmt: skip
+    assert SchedulingTable(Party.DEVICE).receive(profile) == []
+
+
+# ---- probes, handover, restarts --------------------------------------------------------------------------------
+
+
+def test_a_probe_is_answered_at_once_and_the_first_frame_heard_is_followed_by_probes() -> None:
+    device = host()
+    device.open(spec(), 0.0)
+    first = bodies(device.receive(frame(Heartbeat()), 0.1))
+    assert [type(body) for body in first] == [Probe, Probe]
+    assert [len(body.padding) for body in first] == [0, PROBE_BYTES]
+    assert bodies(device.receive(frame(Probe(is_reply=False, padding=b"")), 0.2)) == [
+        Probe(is_reply=True, padding=b"")
+    ]
+    assert bodies(device.receive(frame(Probe(is_reply=True, padding=b"")), 0.3)) == []
+
+
+def test_the_verdict_hands_over() -> None:
+    """The new aggregator asks as soon as it has committed the verdict; the old one asks no more."""
+    device, cloud = host(), host(Party.CLOUD)
+    for queue in (device, cloud):
+        queue.open(spec(placement="greedy", max_new_tokens=9), 0.0)
+        for party in PARTIES:
+            of_party = draft(party)
+            queue.receive(
+                ProposalReady(session=1, draft=of_party) if party is queue.party else frame(of_party), 0.1
+            )
+    decision = VerifyResult(
+        session=1, view=0, digest=Prefix(1).digest, step=0, target=7, device_accepted=True,
+        cloud_accepted=True, device_acceptance=1.0, cloud_acceptance=1.0, next_aggregator=Party.CLOUD,
+    )  # fmt: skip
+    sends = device.receive(decision, 0.2)
+    (sent,) = [body for body in bodies(sends) if isinstance(body, Verdict)]
+    assert sent.next_aggregator is Party.CLOUD
+    (told,) = [told.event for told in to("client", sends) if isinstance(told.event, PlacementEvent)]
+    assert told == PlacementEvent(step=1, aggregator=Party.CLOUD)
+    for queue, asks in ((device, 0), (cloud, 1)):
+        if queue is cloud:
+            queue.receive(frame(sent, [7]), 0.3)
+        for party in PARTIES:
+            of_party = draft(party, [7])
+            sends = queue.receive(
+                ProposalReady(session=1, draft=of_party) if party is queue.party else frame(of_party, [7]),
+                0.4,
+            )
+        assert len(to("aggregator", sends)) == asks
+
+
+def test_a_restarted_decoder_is_given_the_committed_prefix() -> None:
+    cloud = host(Party.CLOUD)
+    cloud.open(spec(max_new_tokens=9), 0.0)
+    cloud.receive(frame(verdict(0, 7)), 0.1)
+    begin, adopt = to("decoder", cloud.restarted("decoder"))
+    assert isinstance(begin, Begin)
+    assert (adopt.tokens, adopt.is_last) == ((7,), False)
+
+
+def test_a_restarted_aggregator_is_asked_again() -> None:
+    device = host()
+    device.open(spec(), 0.0)
+    device.receive(ProposalReady(session=1, draft=draft(Party.DEVICE)), 0.1)
+    (pair,) = to("aggregator", device.receive(frame(draft(Party.CLOUD)), 0.1))
+    begin, again = to("aggregator", device.restarted("aggregator"))
+    assert isinstance(begin, Begin)
+    assert again == pair
+
+
+def test_the_next_query_probes_again_only_after_a_while() -> None:
+    device = host()
+    for number, (now_s, num_probes) in enumerate([(0.0, 2), (1.0, 0), (59.0, 0), (61.0, 2)], start=1):
+        device.open(spec(number), now_s)
+        sent = bodies(device.receive(frame(Heartbeat(), session=number), now_s))
+        assert [type(body) for body in sent] == [Probe] * num_probes
+
+
+def test_a_restarted_cloud_queue_asks_for_one_resync() -> None:
+    cloud, device = host(Party.CLOUD), host()
+    device.open(spec(placement="cloud", max_new_tokens=9), 0.0)
+    device.receive(frame(verdict(0, 7)), 0.1)
+    (rejoin,) = bodies(cloud.reopen(spec(placement="cloud", max_new_tokens=9), 5, 1.0))
+    assert rejoin == Rejoin(incarnation=5)
+    assert (
+        to("decoder", cloud.receive(frame(draft(Party.DEVICE, [7]), [7]), 1.1)) == []
+    )  # it knows nothing yet
+    assert Rejoin(incarnation=5) in bodies(cloud.tick(2.0))
+    answer = bodies(device.receive(frame(rejoin), 1.1))
+    assert Resync(aggregator=Party.CLOUD, tokens=(7,)) in answer
+    assert Resync not in map(type, bodies(device.receive(frame(rejoin), 1.2))), "a duplicate"
+    cloud.receive(frame(Resync(aggregator=Party.CLOUD, tokens=(7,)), [7], view=1), 1.3)
+    assert cloud.sessions[1].prefix.tokens == [7]
+    assert Rejoin(incarnation=5) not in bodies(cloud.tick(3.0))
+
+
+def test_what_one_query_showed_is_where_the_next_begins() -> None:
+    profiler = ProfilingTable(Party.DEVICE)
+    assert profiler.receive(Begin(session=1, spec=spec().to_json())) == []
+    seen = Observation(
+        step=0, aggregator=Party.DEVICE, device_decode_s=0.05, cloud_decode_s=0.05, device_acceptance=0.5,
+        cloud_acceptance=0.5, rtt_s=0.3, bytes_per_s=nan,
+    )  # fmt: skip
+    profiler.receive(Observations(session=1, steps=(seen,)))
+    (window,) = profiler.receive(Begin(session=2, spec=spec(2).to_json()))
+    assert window.message == Window(session=2, size=9)  # ceil((0.3 + 0.05) / 0.05) + 2

@@ -1,0 +1,179 @@
+"""The binary form of fields and frames: bounds, garbage, and that garbage is never anything but a ProtocolError."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tandem.errors import ProtocolError
+from tandem.protocol.wire import (
+    MAX_FRAME_BYTES,
+    Digest,
+    PartyField,
+    Reader,
+    Registry,
+    Text,
+    Texts,
+    Varint,
+    Varints,
+    to_float32,
+    write_varint,
+)
+from tandem.topology import Party
+
+UNHURRIED = settings(deadline=None, derandomize=True)
+
+registry = Registry()
+
+
+@registry.message(1)
+@dataclass(frozen=True, kw_only=True)
+class Leaf:
+    number: Varint
+
+
+@registry.message(2)
+@dataclass(frozen=True, kw_only=True)
+class Other:
+    party: PartyField
+    digest: Digest
+
+
+@registry.message(3)
+@dataclass(frozen=True, kw_only=True)
+class Tree:
+    texts: Texts
+    numbers: Varints
+    text: Text
+    leaf: Annotated[Any, registry.nested(Leaf)]
+
+
+def varint(value: int) -> bytes:
+    out = bytearray()
+    write_varint(out, value)
+    return bytes(out)
+
+
+@UNHURRIED
+@given(st.integers(0, 2**64 - 1))
+def test_varints_come_back_in_the_fewest_bytes(value: int) -> None:
+    written = varint(value)
+    assert Reader(written).varint() == value
+    assert len(written) == max(1, (value.bit_length() + 6) // 7)
+
+
+@pytest.mark.parametrize(
+    ("value", "num_bytes"), [(0, 1), (127, 1), (128, 2), (16383, 2), (16384, 3), (2**64 - 1, 10)]
+)
+def test_sizes_of_varints(value: int, num_bytes: int) -> None:
+    assert len(varint(value)) == num_bytes
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        varint(2**64),  # ten bytes, but 65 bits
+        b"\xff" * 9 + b"\x7f",
+        b"\x80" * 10 + b"\x01",
+        b"\x80" * 1000,
+    ],
+)
+def test_a_varint_beyond_64_bits_is_malformed(frame: bytes) -> None:
+    with pytest.raises(ProtocolError, match="must fit in 64 bits"):
+        Reader(frame).varint()
+
+
+def test_a_frame_that_ends_early() -> None:
+    with pytest.raises(ProtocolError, match="of 1 bytes lacks 1;"):
+        registry.decode(b"\x01")
+    with pytest.raises(ProtocolError, match="lacks 1;"):
+        registry.decode(b"")
+
+
+def test_an_announced_length_beyond_the_frame_allocates_nothing() -> None:
+    for count in (2**63, 2**40, 200):
+        with pytest.raises(ProtocolError, match="lacks"):
+            registry.decode(b"\x03" + varint(count) + b"ab")
+
+
+def test_bytes_after_the_last_field() -> None:
+    with pytest.raises(ProtocolError, match="has 2 bytes more"):
+        registry.decode(registry.encode(Leaf(number=5)) + b"xx")
+
+
+def test_an_unknown_kind() -> None:
+    with pytest.raises(ProtocolError, match="99 is unknown"):
+        registry.decode(b"\x63")
+
+
+def test_a_party_that_is_none() -> None:
+    with pytest.raises(ProtocolError, match="A side in a frame is 0 or 1, this one is 2"):
+        registry.decode(b"\x02\x02" + bytes(8))
+
+
+def test_text_that_is_no_text() -> None:
+    with pytest.raises(ProtocolError, match="UTF-8"):
+        registry.decode(b"\x03\x01\x01\xff\x00\x00\x01\x00")
+
+
+def test_a_frame_too_long() -> None:
+    with pytest.raises(ProtocolError, match=f"at most {MAX_FRAME_BYTES} bytes"):
+        registry.decode(bytes(MAX_FRAME_BYTES + 1))
+
+
+def test_only_the_named_kinds_nest() -> None:
+    tree = Tree(texts=("a", ""), numbers=(1, 300), text="ü", leaf=Leaf(number=9))
+    frame = registry.encode(tree)
+    assert registry.decode(frame) == tree
+    inner = registry.encode(Leaf(number=9))
+    assert frame.endswith(inner)
+    with pytest.raises(ProtocolError, match="Tree does not"):
+        registry.decode(frame.removesuffix(inner) + frame)
+
+
+def test_a_digest_of_another_length_is_a_bug_of_the_sender() -> None:
+    with pytest.raises(ProtocolError, match="8 bytes, this one has 7"):
+        registry.encode(Other(party=Party.CLOUD, digest=b"1234567"))
+
+
+def test_a_tag_is_given_once() -> None:
+    with pytest.raises(ValueError, match="tag 1 is taken by Leaf"):
+        registry.message(1)(Other)
+
+
+def test_a_field_without_a_wire_form() -> None:
+    own = Registry()
+
+    @own.message(200)
+    @dataclass
+    class Bare:
+        number: int
+
+    with pytest.raises(TypeError, match=r"Bare.number has no wire form"):
+        own.encode(Bare(1))
+
+
+@UNHURRIED
+@given(st.floats(width=32))
+def test_float32_is_what_a_frame_carries(value: float) -> None:
+    assert repr(to_float32(value)) == repr(value)
+
+
+def test_float32_rounds() -> None:
+    assert to_float32(0.1) != 0.1
+    assert to_float32(to_float32(0.1)) == to_float32(0.1)
+    assert to_float32(float("-inf")) == float("-inf")
+
+
+@settings(UNHURRIED, max_examples=300)
+@given(st.binary(max_size=80))
+def test_garbage_is_a_protocol_error(frame: bytes) -> None:
+    try:
+        message = registry.decode(frame)
+    except ProtocolError:
+        return
+    assert isinstance(message, Leaf | Other | Tree)

@@ -1,0 +1,207 @@
+"""The Python API against scripted actors: time limits over a link that is dead, and whole answers in one call."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tandem import client as api
+from tandem.client import Tandem
+from tandem.cluster import nodes
+from tandem.config import Config
+from tandem.errors import QueryError, TandemError
+from tandem.events import DoneEvent, Event, SessionStatistics, SourcesEvent, TokenEvent
+from tandem.loop_thread import LoopThread
+from tandem.topology import PARTIES, Party
+
+QUESTION = "Which game should Mira try?"
+LIMIT_S = 0.3
+
+
+async def never(*_: object) -> Any:
+    await asyncio.sleep(60)
+
+
+class Actor:
+    """Methods by name; one that is not given never answers. Records the names of what was called."""
+
+    def __init__(self, **methods: Callable[..., Any]) -> None:
+        self.methods = methods
+        self.called: list[str] = []
+
+    def __getattr__(self, name: str) -> Any:
+        def remote(*values: Any) -> Any:
+            self.called.append(name)
+            call = self.methods.get(name, never)(*values)
+            return asyncio.ensure_future(call) if asyncio._get_running_loop() else call
+
+        return type("Method", (), {"remote": staticmethod(remote)})
+
+
+Make = Callable[..., tuple[Tandem, dict[Party, dict[str, Actor]]]]
+
+
+@pytest.fixture
+def make(monkeypatch: pytest.MonkeyPatch) -> Iterator[Make]:
+    monkeypatch.setattr(api, "RPC_GRACE_S", 0.1)
+    opened: list[Tandem] = []
+
+    def tandem(**cloud: Actor) -> tuple[Tandem, dict[Party, dict[str, Actor]]]:
+        roles = ("draft_queue", "decoder", "retriever")
+        parties = {party: {role: Actor() for role in roles} for party in PARTIES}
+        parties[Party.CLOUD].update(cloud)
+        described: dict[Party, dict[str, Any]] = {
+            party: {"decode_line": [], "eos_token_ids": [0]} for party in PARTIES
+        }
+        config = Config.load(None, [f"cluster.query_timeout_s={LIMIT_S}"])
+        opened.append(Tandem(config, parties, described, LoopThread()))  # type: ignore[arg-type]
+        return opened[-1], parties
+
+    yield tandem
+    for each in opened:
+        each._loop.close()
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda rag: rag.query(QUESTION, alone="cloud"),
+        lambda rag: list(rag.stream(QUESTION, alone="cloud", timeout_s=LIMIT_S)),
+        lambda rag: rag.query(QUESTION),
+        lambda rag: rag.written(QUESTION, "cloud"),
+        lambda rag: rag.cloud_texts(QUESTION, 3),
+        lambda rag: rag.cloud_caches(["a text"]),
+    ],
+)
+def test_a_time_limit_holds_where_no_call_comes_back(make: Make, ask: Callable[[Tandem], Any]) -> None:
+    rag, _ = make()
+    began_s = time.monotonic()
+    with pytest.raises(QueryError, match=r"within 0\.3 s, this one (is|did) not"):
+        ask(rag)
+    assert time.monotonic() - began_s < 3.0
+
+
+def test_what_takes_too_long_is_cancelled(make: Make) -> None:
+    rag, parties = make()
+    for ask in (lambda: rag.query(QUESTION, alone="cloud"), lambda: rag.written(QUESTION, "cloud")):
+        with pytest.raises(QueryError):
+            ask()
+    assert parties[Party.CLOUD]["draft_queue"].called.count("cancel") == 2
+
+
+def done(reason: Any = "eos", num_tokens: int = 2, error: str | None = None) -> DoneEvent:
+    statistics = SessionStatistics(num_tokens=num_tokens)
+    return DoneEvent(reason=reason, statistics=statistics, error=error, session=9)
+
+
+def queue(*events: Event) -> Actor:
+    async def fetch(session: int, after: int, wait_s: float, at_once: bool) -> list[Event]:
+        return list(events[after:])
+
+    async def nothing(*_: object) -> None:
+        return None
+
+    return Actor(events=fetch, open=nothing, sources=nothing, cancel=nothing)
+
+
+async def four_steps(*_: object) -> dict[str, Any]:
+    return {"tokens": [5, 6, 7, 8], "laws": [b"5", b"6", b"7", b"8"], "log_weight": -1.5}
+
+
+def test_what_was_drafted_past_the_end_is_no_part_of_a_written_answer(make: Make) -> None:
+    cloud = queue(done("stop"))
+    rag, _ = make(draft_queue=cloud, decoder=Actor(sequence=four_steps))
+    found = rag.written(QUESTION, "cloud")
+    assert found == {"tokens": [5, 6], "laws": [b"5", b"6"], "log_weight": -1.5}
+    assert cloud.called == ["open", "events"]
+
+
+def test_a_written_answer_that_failed_says_why_at_once(make: Make) -> None:
+    async def refused(*_: object) -> None:
+        raise TandemError("Laws are kept for the last 4 queries.")
+
+    for sequence in (four_steps, never, refused):
+        rag, _ = make(
+            draft_queue=queue(done("failed", 2, "The documents are gone.")), decoder=Actor(sequence=sequence)
+        )
+        began_s = time.monotonic()
+        with pytest.raises(QueryError, match=r"^The documents are gone\.$"):
+            rag.written(QUESTION, "cloud")
+        assert time.monotonic() - began_s < LIMIT_S
+
+
+def test_the_end_of_a_stream_names_its_sequence(make: Make) -> None:
+    token = TokenEvent(
+        step=0,
+        token=5,
+        text="a",
+        device_accepted=True,
+        cloud_accepted=True,
+        aggregator=Party.CLOUD,
+        committed_s=0.1,
+        device_decode_s=0.1,
+        cloud_decode_s=0.1,
+    )
+    build_spec: list[tuple[object, ...]] = []
+
+    async def sequence(*values: object) -> dict[str, Any]:
+        build_spec.append(values)
+        return {}
+
+    rag, _ = make(draft_queue=queue(token, done(num_tokens=1)), decoder=Actor(sequence=sequence))
+    *_, last = rag.stream(QUESTION, alone="cloud", keeps_distributions=True)
+    assert isinstance(last, DoneEvent)
+    rag.sequence(last, "cloud")
+    rag.sequence(rag.query(QUESTION, alone="cloud", keeps_distributions=True), "cloud", dense=True)
+    assert build_spec == [(9, 1, False), (9, 1, True)]
+
+
+def test_the_cloud_is_not_told_the_device_s_filter(make: Make) -> None:
+    rag, parties = make()
+    told: dict[Party, str] = {}
+    for party in PARTIES:
+
+        async def opened(text: str, party: Party = party) -> None:
+            told[party] = text
+
+        parties[party]["draft_queue"].methods["open"] = opened
+    with pytest.raises(QueryError):
+        rag.query(QUESTION, device_filter={"source": "diary.md"}, cloud_filter={"year": 2024})
+    assert "diary" in told[Party.DEVICE]
+    assert "diary" not in told[Party.CLOUD]
+    assert "2024" in told[Party.CLOUD]
+
+
+def test_an_answer_has_the_notes_on_its_documents() -> None:
+    late, early = (
+        SourcesEvent(party=party, sources=(), retrieve_s=0.0, prefill_s=0.0, notes=(f"{number} cut.",))
+        for number, party in enumerate(PARTIES)
+    )
+    assert api.collect([early, late, done()], 7).notes == ("cloud: 1 cut.", "device: 0 cut.")
+
+
+@pytest.mark.parametrize(
+    ("setting", "sentence"),
+    [
+        ("device.model=/nowhere/model", r"^A model is a directory or a hub id, '/nowhere/model' is neither"),
+        ("cloud.model={folder}", r"^A model directory holds a config\.json"),
+        ("cloud.index={folder}", r"^The index .* is damaged.*`tandem index`"),
+        (f"device.model=/{'x' * 5000}", r"^A model is a directory or a hub id, '/xxx"),
+        ("device.index=/nowhere", r"^An index must hold a manifest\.json, but /nowhere has none"),
+    ],
+)
+def test_wrong_files_are_found_before_anything_is_started(
+    setting: str, sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "manifest.json").write_text("{", "utf-8")
+    monkeypatch.setattr(nodes, "start_head", lambda *_, **__: pytest.fail("a node was started"))
+    environment = dict(os.environ)
+    with pytest.raises(TandemError, match=sentence):
+        Tandem.launch(Config.load(None, [setting.format(folder=tmp_path)]))
+    assert dict(os.environ) == environment
