@@ -92,7 +92,7 @@ class Embedder:
             return np.zeros((0, self.dimension), np.float32)
         with self._lock:
             tokenizer = self._model.tokenizer
-            tokenizer.truncation_party = "left" if keep_end else "right"
+            tokenizer.truncation_side = "left" if keep_end else "right"
             vectors = self._model.encode(
                 list(texts), batch_size=self._batch_size, normalize_embeddings=True, show_progress_bar=False
             )

@@ -239,7 +239,7 @@ def mean_of_logs(monkeypatch: pytest.MonkeyPatch) -> None:
         omega = np.exp(relevance - found.log_weight[:, None])
         return replace(found, log_q=(omega * log_p.T).sum(axis=1))
 
-    monkeypatch.setattr(teacher, "side_tokens", mixed)
+    monkeypatch.setattr(teacher, "party_tokens", mixed)
 
 
 def parties_count_alike(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -254,7 +254,7 @@ def documents_swapped(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def question_not_scored(monkeypatch: pytest.MonkeyPatch) -> None:
     """Relevance is that of the answer alone."""
-    monkeypatch.setattr(teacher, "scored_text", lambda query, answer: answer.strip() or query)
+    monkeypatch.setattr(teacher, "text_to_score", lambda query, answer: answer.strip() or query)
 
 
 @pytest.mark.parametrize(
