@@ -8,7 +8,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input install --qui
 QUESTION ?= Which game should Mira try?
 SMOKE := $(wildcard benchmarks/[a-z]*.py)
 
-.PHONY: help demo install test lint format bench clean
+.PHONY: help demo install test lint format structure bench clean
 
 help:            ## these lines
 	@sed -n 's/^\([a-z]*\):.*## /\1	/p' Makefile
@@ -31,6 +31,9 @@ lint: $(VENV)/.test   ## style and types
 format: $(VENV)/.test   ## rewrite the code in the one style
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
+
+structure: $(VENV)/.test   ## sizes, import circles and layers of the source tree
+	@$(BIN)/python -m tests.structure
 
 bench: $(VENV)/.test   ## every benchmark, in its smoke size
 	@set -e; for each in $(SMOKE); do echo "$$each"; $(BIN)/python "$$each" --smoke </dev/null; done

@@ -108,7 +108,7 @@ def main() -> None:
     print("prediction: 0 differences")
     part, parts = map(int, arguments.part.split("/"))
     step = 40 if arguments.smoke else parts
-    recorded = {} if arguments.record else _read(PATH)
+    recorded = {} if arguments.record else read_answers(PATH)
     rows, num_answers, num_different = [], 0, 0
     engine, embedder = Engine.load(str(WEIGHTS), num_threads=1), Embedder.load("offline", num_threads=1)
     with tempfile.TemporaryDirectory() as folder:
@@ -138,7 +138,8 @@ def main() -> None:
     sys.exit(1 if num_different else 0)
 
 
-def _read(path: Path) -> dict[int, Any]:
+def read_answers(path: Path) -> dict[int, Any]:
+    """The recorded rows by the number of their pair."""
     return {row["pair"]: row for row in map(json.loads, path.read_text("utf-8").splitlines())}
 
 
