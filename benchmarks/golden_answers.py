@@ -25,7 +25,6 @@ from benchmarks._common import finish
 from tandem.codecs.top_p import make_codec
 from tandem.config import Config
 from tandem.corpora import WEIGHTS
-from tandem.corpora.indexes import open_retriever
 from tandem.engine.engine import Engine
 from tandem.events import TokenEvent
 from tandem.lab.quality.heldout import retrievers_of, worlds
@@ -34,6 +33,7 @@ from tandem.lab.simulation.link import Link
 from tandem.lab.training.bundle import read_questions
 from tandem.request import spec_of
 from tandem.retrieval.embedding import Embedder
+from tandem.retrieval.factory import open_retriever
 from tandem.topology import PARTIES
 
 PATH = Path(__file__).parent.parent / "tests" / "golden" / "answers.jsonl"

@@ -76,7 +76,7 @@ class DecoderActor(SiteActor):
 
     async def prepare(self) -> dict[str, Any]:
         """Load the model; what is returned is compared with the other side's before the first query."""
-        from tandem.corpora.indexes import cache_folder
+        from tandem.paths import cache_folder
         from tandem.profiler.cache import cached_line
 
         loop = asyncio.get_running_loop()
@@ -311,8 +311,8 @@ class DecoderActor(SiteActor):
             self._sequences[job.session].setdefault(job.step, step)
 
     def _load(self) -> Engine:
-        from tandem.corpora.indexes import kv_folder
         from tandem.engine.opening import open_engine
+        from tandem.retrieval.factory import kv_folder
 
         return open_engine(self.config.party(self.party), kv_folder(self.party, self.config), self._on_kv)
 

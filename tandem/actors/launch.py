@@ -164,9 +164,9 @@ def check_files(config: Config, parties: tuple[Party, ...] = PARTIES) -> None:
         settings = config.party(party)
         check_directory(model_path(expanded(settings.model)))
         if settings.index_folder is not None and settings.num_documents:
-            from tandem.retrieval import manifest
+            from tandem.retrieval.index import read_manifest
 
-            manifest.read(settings.index_folder)
+            read_manifest(settings.index_folder)
 
 
 def runtime_for(config: Config, secret: bytes, host: str | None) -> Runtime:

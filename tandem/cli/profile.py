@@ -57,7 +57,7 @@ def run(args: Namespace) -> int:
 
 def _profile(party: Party, config: Config, args: Namespace, progress: Progress) -> Result:
     """From the cache, or measured now and put there."""
-    from tandem.corpora.indexes import cache_folder
+    from tandem.paths import cache_folder
     from tandem.profiler import cache
 
     settings_of_party, folder = config.party(party), cache_folder()
@@ -120,12 +120,13 @@ def _measured(engine: Engine, party: Party, config: Config, args: Namespace, pro
 
 def _texts(party: Party, config: Config) -> Sequence[str]:
     """Chunks of a side's index, for their length."""
-    from tandem.corpora.indexes import BUNDLED
     from tandem.retrieval import Index, load_path, split
+    from tandem.retrieval.factory import BUNDLED
 
     where = config.party(party).index
     if where == "bundled":  # its files are its chunks, and need no embedder
-        chunks = split(load_path(BUNDLED / party).documents)
+        lengths = config.retrieval
+        chunks = split(load_path(BUNDLED / party).documents, lengths.chunk_chars, lengths.chunk_overlap)
         return [each.page_content for each in chunks[:MAX_TEXTS]]
     if where.startswith(LANGCHAIN):
         raise TandemError(

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from tandem.cli.bar import Bar
 from tandem.cli.terminal import Progress, plural, settings
 from tandem.config import Config
-from tandem.corpora.indexes import kv_folder
 from tandem.errors import ConfigError
+from tandem.retrieval.factory import kv_folder
 from tandem.topology import Party
 
 if TYPE_CHECKING:
@@ -35,10 +35,10 @@ def store_caches(args: Namespace, party: Party, out: Path, progress: Progress) -
     config = settings(args, [f"{party}.index={out}"])
     if args.kv:
         return _computed(config, party, progress, is_quiet=args.json)
-    from tandem.retrieval import manifest
+    from tandem.retrieval.store import modified_ns
 
     kv = kv_folder(party, config)
-    if kv.exists() and kv.stat().st_mtime_ns < (out / manifest.NAME).stat().st_mtime_ns:
+    if kv.exists() and kv.stat().st_mtime_ns < modified_ns(out):
         from tandem.engine.prefix_files import remove
 
         remove(kv)

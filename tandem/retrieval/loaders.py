@@ -15,8 +15,9 @@ from typing import NamedTuple
 
 from tandem.errors import RetrievalError
 from tandem.retrieval.documents import Document
-from tandem.retrieval.manifest import is_index
+from tandem.retrieval.old_format import is_old
 from tandem.retrieval.readers import READERS, Unreadable
+from tandem.retrieval.store import has_index
 
 _ATTEMPTS = 2
 """Readings of a file that changes meanwhile."""
@@ -101,10 +102,15 @@ def _files(root: Path, problems: list[str]) -> Iterator[tuple[Path, str]]:
 
     for folder, subfolders, names in os.walk(root, onerror=denied):
         here = Path(folder)
-        subfolders[:] = sorted(s for s in subfolders if not s.startswith(".") and not is_index(here / s))
+        subfolders[:] = sorted(s for s in subfolders if not s.startswith(".") and not _is_index(here / s))
         for name in sorted(names):
             if not name.startswith("."):
                 yield here / name, (here / name).relative_to(root).as_posix()
+
+
+def _is_index(folder: Path) -> bool:
+    """Whether a folder holds an index, of whatever version."""
+    return has_index(folder) or is_old(folder)
 
 
 def _read(path: Path, source: str, problems: list[str]) -> list[Document]:

@@ -20,13 +20,13 @@ from tandem.aggregation.mixture import shares, target_distribution
 from tandem.codecs.top_p import make_codec
 from tandem.config import Config
 from tandem.corpora import WEIGHTS
-from tandem.corpora.indexes import open_index
 from tandem.engine.engine import Engine
 from tandem.lab.quality.local import LocalParty
 from tandem.protocol.drafting import Forward, Prefill
 from tandem.protocol.messages import RetrieveRequest
 from tandem.protocol.wire import to_float32
 from tandem.retrieval.embedding import Embedder
+from tandem.retrieval.factory import open_index
 from tandem.retrieval.retriever import Retriever
 from tandem.topology import PARTIES, Party
 

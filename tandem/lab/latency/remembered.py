@@ -72,10 +72,9 @@ class RememberedRetriever:
 def local_pair(config: Config) -> LocalPair:
     """Both sides of `config` in this process, each question computed once. Raises TandemError."""
     from tandem.corpora import model_path
-    from tandem.corpora.indexes import open_retriever
     from tandem.engine.engine import Engine
     from tandem.lab.quality.local import LocalPair
-    from tandem.retrieval.embedding import load_embedder
+    from tandem.retrieval.factory import load_embedder, open_retriever
     from tandem.retrieval.scoring import load_scorer
 
     load = cache(

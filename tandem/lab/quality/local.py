@@ -20,9 +20,9 @@ from tandem.lab.simulation.link import Link
 from tandem.lab.simulation.virtual import Outcome, VirtualRun
 from tandem.protocol.drafting import Forward, Prefill
 from tandem.protocol.messages import Message, RescoreRequest, RetrieveRequest
+from tandem.protocol.retrieval_requests import score_documents, search_documents
 from tandem.protocol.session_tables import ProfilingTable
 from tandem.protocol.spec import SessionSpec
-from tandem.retrieval.answering import scored, searched
 from tandem.retrieval.retriever import Retriever
 from tandem.topology import PARTIES, Party
 
@@ -49,8 +49,8 @@ class LocalParty:
     def retrieve(self, message: RetrieveRequest | RescoreRequest) -> Message:
         """Search the index, or score the documents again."""
         if isinstance(message, RescoreRequest):
-            return scored(self._retriever, message)
-        return searched(self._retriever, message)[0]
+            return score_documents(self._retriever, message)
+        return search_documents(self._retriever, message)[0]
 
     def prefill(self, job: Prefill) -> tuple[int, ...] | None:
         """Open the session in the engine; indices of the documents that have a row."""

@@ -15,17 +15,18 @@ from tokenizers import Tokenizer
 
 from tandem.codecs.top_p import Codec, make_codec
 from tandem.config import Config, PartyConfig
-from tandem.corpora.indexes import cache_folder, open_retriever
 from tandem.engine.engine import Engine
 from tandem.engine.opening import load_engine
 from tandem.engine.prefixes import MemoryPrefixes
 from tandem.errors import EvaluationError
+from tandem.paths import cache_folder
 from tandem.retrieval.build import build_index
-from tandem.retrieval.embedded import Progress
-from tandem.retrieval.embedding import TextEmbedder, load_embedder
+from tandem.retrieval.embedding import TextEmbedder
+from tandem.retrieval.factory import load_embedder, open_retriever
 from tandem.retrieval.index import Index
 from tandem.retrieval.retriever import Retriever
 from tandem.retrieval.scoring import Scorer, load_scorer
+from tandem.retrieval.writer import Progress
 from tandem.topology import PARTIES, Party
 
 if TYPE_CHECKING:

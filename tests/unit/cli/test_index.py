@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from tandem.cli import main
-from tandem.cli.folders import index_folder
 from tandem.errors import GenerationError, RetrievalError
+from tandem.paths import index_folder
 from tandem.retrieval import Embedder, Index
 from tandem.topology import Party
 

@@ -1,18 +1,17 @@
-"""Opens a side's index, and names the folder of its documents' caches.
+"""What a side's settings name: its embedder, its index or vector store, and the folder of its documents' caches.
 
-The bundled corpora's index is built at first use and kept in the user's cache folder. Knows nothing of
-queries or models.
+The bundled corpora's index is built at first use and kept in the user's cache folder.
 """
 
 from __future__ import annotations
 
-import os
 import secrets
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tandem import corpora
 from tandem.config import LANGCHAIN, Config
+from tandem.paths import cache_folder
 from tandem.topology import Party
 
 if TYPE_CHECKING:
@@ -22,9 +21,23 @@ if TYPE_CHECKING:
     from tandem.retrieval.retriever import Retriever
     from tandem.retrieval.scoring import Scorer
 
-BUNDLED = Path(__file__).parent / "bundled"
+BUNDLED = Path(corpora.__path__[0]) / "bundled"
 KV = "kv"
 """Name of the folder of caches in that of an index."""
+
+
+def load_embedder(name: str, *, num_threads: int | None = None) -> TextEmbedder:
+    """The embedder of a setting: one of LangChain's ("langchain:MODULE:FUNCTION"), or what `Embedder.load` takes.
+
+    Raises RetrievalError.
+    """
+    if name.startswith(LANGCHAIN):
+        from tandem.retrieval.langchain import open_embedder
+
+        return open_embedder(name)
+    from tandem.retrieval.embedding import Embedder
+
+    return Embedder.load(name, num_threads=num_threads)
 
 
 def open_index(party: Party, config: Config, embedder: TextEmbedder) -> Index:
@@ -32,7 +45,7 @@ def open_index(party: Party, config: Config, embedder: TextEmbedder) -> Index:
     from tandem.retrieval.index import Index
 
     where = config.party(party).index
-    folder = bundled_index(party, embedder) if where == "bundled" else Path(where)
+    folder = build_bundled_index(party, embedder) if where == "bundled" else Path(where)
     return Index.open(folder, embedder.fingerprint)
 
 
@@ -53,7 +66,7 @@ def open_retriever(
     return StoreRetriever(open_store(where), embedder, secrets.token_bytes(32), scorer)
 
 
-def bundled_index(party: Party, embedder: TextEmbedder) -> Path:
+def build_bundled_index(party: Party, embedder: TextEmbedder) -> Path:
     """Folder of the index of a bundled corpus, built there unless it is up to date."""
     from tandem.retrieval.build import build_index
 
@@ -68,16 +81,3 @@ def kv_folder(party: Party, config: Config) -> Path:
     if settings.index_folder is None:
         return cache_folder() / f"{settings.index.partition(':')[0]}-{party}-kv"
     return settings.index_folder / KV
-
-
-def cache_folder() -> Path:
-    """Where Tandem keeps what it can make again: $XDG_CACHE_HOME/tandem, or a temporary folder of this user."""
-    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tandem"
-    try:
-        base.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=base):
-            return base
-    except OSError:
-        fallback = Path(tempfile.gettempdir()) / f"tandem-cache-{os.getuid()}"
-        fallback.mkdir(mode=0o700, exist_ok=True)
-        return fallback
