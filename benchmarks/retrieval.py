@@ -30,12 +30,11 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 import numpy as np
 from numpy.typing import NDArray
-from tandem.retrieval.embedded import blocks
-from tandem.retrieval.parts import calm, parts, vectors_to_train
 
 from benchmarks._common import finish, summary
 from tandem.retrieval import Document, Retriever, TextEmbedder, kinds
-from tandem.retrieval.vectors import ADD_AT_ONCE, aligned, training_sample
+from tandem.retrieval.kinds import calm, parts, vectors_to_train
+from tandem.retrieval.vectors import ADD_AT_ONCE, aligned, blocks, training_sample
 from tandem.retrieval.writer import write_index
 
 DIMENSION, LATENT, NEIGHBOURS, WARM_UP = 384, 48, 10, 10
