@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tandem.errors import RetrievalError
-from tandem.retrieval.documents import Document
+from tandem.retrieval.documents import Document, readable_name
 from tandem.retrieval.old_format import is_old
 from tandem.retrieval.readers import READERS, Unreadable
 from tandem.retrieval.store import has_index
@@ -83,7 +83,7 @@ def iterate(root: Path, problems: list[str]) -> Iterator[Document]:
         if path.suffix.lower() in READERS:
             yield from _read(path, source, problems)
         else:
-            skipped[path.suffix.lower()] += 1
+            skipped[readable_name(path.suffix.lower())] += 1
     for suffix, count in sorted(skipped.items()):
         problems.append(_skipped(suffix, count))
 
@@ -91,11 +91,11 @@ def iterate(root: Path, problems: list[str]) -> Iterator[Document]:
 def _files(root: Path, problems: list[str]) -> Iterator[tuple[Path, str]]:
     """Every visible file under `root` with its relative posix path, sorted by it within each folder."""
     if root.is_file():
-        yield root, root.name
+        yield root, readable_name(root.name)
         return
 
     def denied(error: OSError) -> None:
-        where = Path(str(error.filename)).relative_to(root).as_posix()
+        where = _source(Path(str(error.filename)), root)
         problems.append(
             f"{where} was left out: the folder cannot be read ({error.strerror}); check its rights."
         )
@@ -105,7 +105,12 @@ def _files(root: Path, problems: list[str]) -> Iterator[tuple[Path, str]]:
         subfolders[:] = sorted(s for s in subfolders if not s.startswith(".") and not _is_index(here / s))
         for name in sorted(names):
             if not name.startswith("."):
-                yield here / name, (here / name).relative_to(root).as_posix()
+                yield here / name, _source(here / name, root)
+
+
+def _source(path: Path, root: Path) -> str:
+    """What a file or folder under `root` is called in metadata and sentences."""
+    return readable_name(path.relative_to(root).as_posix())
 
 
 def _is_index(folder: Path) -> bool:

@@ -21,10 +21,11 @@ if TYPE_CHECKING:
 MAX_LINE_PROBLEMS = 10
 """Malformed lines of one jsonl file that are named one by one; the rest is counted."""
 
-_BREAKS = frozenset(
-    "address article aside blockquote br dd div dl dt figcaption figure footer form h1 h2 h3 h4 h5 h6 header "
-    "hr li main nav ol p pre section table tr ul".split()
+_BLOCKS = (
+    "address article aside blockquote dd div dl dt figcaption figure footer form h1 h2 h3 h4 h5 h6 header hr "
 )
+_BLOCKS += "li main nav ol p pre section table tr ul"
+_BREAKS = frozenset(("br", *_BLOCKS.split()))
 """Elements that begin and end a line."""
 
 _INVISIBLE = frozenset(("script", "style", "noscript", "template", "head"))

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
 from tandem.errors import RetrievalError
-from tandem.retrieval.build import build_index
+from tandem.retrieval.build import build_index, update_index
+from tandem.retrieval.index import Index
 from tandem.retrieval.loaders import load_path
 
 
@@ -100,3 +102,29 @@ def test_a_folder_without_a_readable_file(tmp_path: Path) -> None:
         "(a.txt was left out: it is not UTF-8 text (byte 0xff at offset 0); save it as UTF-8; 1 more "
         "problem)."
     )
+
+
+def test_file_names_that_are_not_utf8(corpus: Path, tmp_path: Path, embedder) -> None:
+    """Equal texts under such names are two chunks, and a change replaces the right one."""
+    root = os.fsencode(corpus)
+    for name in (b"\xff.txt", b"\xfe.txt"):
+        (Path(os.fsdecode(root + b"/" + name))).write_text("Equal text.")
+    (Path(os.fsdecode(root + b"/\xff.p\xffg"))).write_text("Left out.")
+    directory = tmp_path / "index"
+    report = build_index(corpus, directory, embedder)
+    assert report.problems == [
+        "1 file ending in .p\\xffg was left out: only txt, md, html, pdf and jsonl are read; "
+        "convert what matters to one of these."
+    ]
+    assert sorted(str(chunk.metadata["source"]) for chunk in Index.open(directory).chunks()) == [
+        "\\xfe.txt",
+        "\\xff.txt",
+        "chess.txt",
+        "puzzle.md",
+        "soup.txt",
+    ]
+    assert len(set(Index.open(directory).ids())) == 5
+    Path(os.fsdecode(root + b"/\xff.txt")).write_text("Changed text.")
+    report = update_index(directory, embedder, add=corpus)
+    assert (report.num_replaced, report.num_unchanged, report.num_chunks) == (1, 4, 5)
+    assert update_index(directory, embedder, delete=["\\xff.txt"]).num_deleted == 1
