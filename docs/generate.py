@@ -258,14 +258,14 @@ def _help(name: str) -> str:
 # ---- putting it together -------------------------------------------------------------------------------------
 
 PARTS: dict[str, dict[str, Callable[[], str]]] = {
-    "wire-format.md": {
+    "reference/wire-format.md": {
         "link messages": link_messages,
         "frame example": frame_example,
         "codec example": codec_example,
         "inner messages": inner_messages,
     },
-    "configuration.md": {"settings": settings_tables},
-    "cli.md": {"commands": command_pages},
+    "reference/configuration.md": {"settings": settings_tables},
+    "reference/cli.md": {"commands": command_pages},
 }
 """File -> name of a generated part -> what makes it."""
 
