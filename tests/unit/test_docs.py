@@ -186,7 +186,7 @@ def test_links_lead_somewhere(path: Path) -> None:
             assert anchor in anchors(there.read_text("utf-8")), target
 
 
-FOLDERS = "tandem|tests|docs|benchmarks|examples|actors|aggregation|codecs|engine|lab|protocol|retrieval|scheduler|transport"
+FOLDERS = "tandem|tests|docs|benchmarks|examples|actors|aggregation|codecs|engine|lab|protocol|retrieval|transport"
 
 
 @pytest.mark.parametrize("path", PAGES, ids=NAMES)
