@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from types import ModuleType
 from typing import get_args
@@ -186,7 +187,9 @@ def test_links_lead_somewhere(path: Path) -> None:
             assert anchor in anchors(there.read_text("utf-8")), target
 
 
-FOLDERS = "tandem|tests|docs|benchmarks|examples|actors|aggregation|codecs|engine|lab|protocol|retrieval|transport"
+FOLDERS = (
+    "tandem|tests|docs|benchmarks|examples|actors|aggregation|codecs|engine|lab|protocol|retrieval|transport"
+)
 
 
 @pytest.mark.parametrize("path", PAGES, ids=NAMES)
@@ -240,3 +243,11 @@ def test_the_picture_is_well_formed() -> None:
     root = ElementTree.parse(DOCS / "explanation/life-of-a-query.svg").getroot()
     words = {text.strip() for each in root.iter() if (text := each.text or "").strip()}
     assert {"Retriever", "Decoder", "DraftQueue", "Aggregator", "client", "link"} <= words
+
+
+def test_every_dependency_has_a_reason() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    groups = [project["dependencies"], *project["optional-dependencies"].values()]
+    names = {re.split(r"[\[><=; ]", requirement)[0] for group in groups for requirement in group}
+    reasons = set(re.findall(r"`([\w-]+)`", page("reference/dependencies.md")))
+    assert names - {"tandem-rag"} <= reasons
