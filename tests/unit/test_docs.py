@@ -14,6 +14,7 @@ from typing import get_args
 from xml.etree import ElementTree
 
 import pytest
+import yaml
 
 import tandem
 from tandem.config import Config
@@ -251,3 +252,25 @@ def test_every_dependency_has_a_reason() -> None:
     names = {re.split(r"[\[><=; ]", requirement)[0] for group in groups for requirement in group}
     reasons = set(re.findall(r"`([\w-]+)`", page("reference/dependencies.md")))
     assert names - {"tandem-rag"} <= reasons
+
+
+def test_the_workflow_runs_what_the_readme_says_on_every_supported_python() -> None:
+    workflow = yaml.safe_load((ROOT / ".github/workflows/ci.yml").read_text("utf-8"))["jobs"]
+    assert "`make test`" in (ROOT / "README.md").read_text("utf-8")
+    assert {"run": "make test"} in workflow["test"]["steps"]
+    assert {"run": "make lint"} in workflow["lint"]["steps"]
+    assert workflow["test"]["strategy"]["matrix"]["python-version"] == ["3.11", "3.12", "3.13"]
+
+
+def test_the_readme_shows_a_command_and_its_output_early() -> None:
+    lines = (ROOT / "README.md").read_text("utf-8").splitlines()
+    command = lines.index("$ make demo")
+    assert lines.index("```", command) < 25
+    assert any(line.startswith("![") for line in lines[:command])
+
+
+def test_the_changelog_is_dated() -> None:
+    headings = re.findall(r"^## (.+)$", (ROOT / "CHANGELOG.md").read_text("utf-8"), re.MULTILINE)
+    assert headings[0].startswith("[Unreleased]")
+    assert all(re.fullmatch(r"\[\d+\.\d+\.\d+\] - \d{4}-\d\d-\d\d", heading) for heading in headings[1:])
+    assert "[0.1.0] - 2026-11-15" in headings
