@@ -5,9 +5,9 @@ bytes that it sends. Knows nothing of drafts or frames.
 
 Layout of `top_p` (numbers as in `varints`, 16-bit values little-endian):
 
-    byte 0    0x10 plain, or 0x11 LZ4 (raw block); the high half is the format's version
-    0x11 only: number of bytes of the plain body, then the body as an LZ4 block
-    body      n, n ids, then n weights of 16 bits in the order of the ids; for n = 1 no weight
+    byte 0    0x10, plus 1 if the body is an LZ4 block (raw), plus 2 if weights have 32 bits instead of 16
+    LZ4 only  number of bytes of the plain body, before the block
+    body      n, n ids, then n weights in the order of the ids; for n = 1 no weight
 """
 
 from __future__ import annotations
@@ -27,9 +27,12 @@ from tandem.errors import ConfigError, GenerationError, ProtocolError
 MAX_VOCAB = 1 << 18
 """Ids must lie below this."""
 
-PLAIN, COMPRESSED = 0x10, 0x11
-_WEIGHT_BYTES, _FULL_WEIGHT = 2, 65535
-_MAX_BODY_BYTES = varints.MAX_BYTES + MAX_VOCAB * (varints.MAX_BYTES + _WEIGHT_BYTES)
+PLAIN, COMPRESSED, WIDE = 0x10, 0x01, 0x02
+MAX_ERROR = 1e-3
+"""Total variation between nucleus and decoded distribution above which weights get 32 bits."""
+
+_NARROW_WEIGHT, _WIDE_WEIGHT = np.dtype("<u2"), np.dtype("<u4")
+_MAX_BODY_BYTES = varints.MAX_BYTES + MAX_VOCAB * (varints.MAX_BYTES + _WIDE_WEIGHT.itemsize)
 _WORTH_TRYING_BYTES = 32  # LZ4 finds nothing in less
 
 
@@ -54,10 +57,12 @@ class Codec(Protocol):
 
 
 class TopP:
-    """Nucleus of mass p, ids as gaps, 16-bit weights relative to the largest; LZ4 only where it shortens.
+    """Nucleus of mass p, ids as gaps, integer weights relative to the largest; LZ4 only where it shortens.
 
     DRAGON section 7.1. NOT in the paper: gaps instead of 8-bit ids, integer weights instead of half floats
-    (their sum is exact, so both hosts divide alike), and the token that crosses p is kept.
+    (their sum is exact, so both hosts divide alike), and the token that crosses p is kept. Weights have 16 bits
+    unless that would distort the nucleus by more than MAX_ERROR: a long tail of tokens below half a unit of
+    16 bits weighs too much when each is lifted to 1.
     """
 
     name = "top_p"
@@ -72,21 +77,21 @@ class TopP:
         """Bytes of a law [vocab], vocab <= 2**18; GenerationError if it is no law."""
         largest = _check(dense)
         ids = nucleus(dense, self.p)
-        values = np.asarray(dense[ids], dtype=np.float64)
-        weights = np.maximum(1, np.rint(values / largest * _FULL_WEIGHT)).astype("<u2")
+        weights = _quantise(np.asarray(dense[ids], dtype=np.float64) / largest)
         body = varints.encode_number(ids.size) + varints.encode_ids(ids)
-        return _shortest(body + weights.tobytes() if ids.size > 1 else body)
+        form = PLAIN | WIDE if weights.dtype == _WIDE_WEIGHT else PLAIN
+        return _shortest(form, body + weights.tobytes() if ids.size > 1 else body)
 
     def decode(self, payload: bytes) -> Distribution:
         """The law w / sum(w) in the bytes; ProtocolError if they are malformed."""
-        body = _plain_body(payload)
+        form, body = _plain_body(payload)
         count, position = varints.decode_number(body, 0)
         if not 1 <= count <= MAX_VOCAB:
             raise _malformed(f"must hold 1 to {MAX_VOCAB} tokens, got {count}")
         ids, position = varints.decode_ids(body, position, count)
         if int(ids[-1]) >= MAX_VOCAB:
             raise _malformed(f"must hold token ids below {MAX_VOCAB}, got {int(ids[-1])}")
-        weights = _weights(body[position:], count)
+        weights = _weights(body[position:], count, _WIDE_WEIGHT if form & WIDE else _NARROW_WEIGHT)
         return Distribution(ids, weights / int(weights.sum()))
 
     def bits(self, payload: bytes) -> int:
@@ -95,7 +100,7 @@ class TopP:
 
     def fingerprint(self) -> str:
         """Name, version of the layout, and p to the last bit."""
-        return f"{self.name}/1(p={self.p!r})"
+        return f"{self.name}/2(p={self.p!r})"
 
 
 CODECS = {TopP.name: TopP}
@@ -130,24 +135,36 @@ def _check(dense: NDArray[np.floating]) -> float:
     return largest
 
 
-def _shortest(body: bytes) -> bytes:
-    """The body with its first byte, compressed if and only if that is shorter."""
-    plain = bytes([PLAIN]) + body
+def _quantise(relative: NDArray[np.float64]) -> NDArray[Any]:
+    """Weights [n], each >= 1, of probabilities relative to the largest, [n]; 16 bits if they are accurate enough."""
+    weights = _weights_of(relative, _NARROW_WEIGHT)
+    error = np.abs(weights / weights.sum(dtype=np.int64) - relative / relative.sum()).sum() / 2
+    return weights if error <= MAX_ERROR else _weights_of(relative, _WIDE_WEIGHT)
+
+
+def _weights_of(relative: NDArray[np.float64], dtype: np.dtype[Any]) -> NDArray[Any]:
+    """The nearest integers of that width, with the largest number for the largest probability."""
+    return np.maximum(1, np.rint(relative * np.iinfo(dtype).max)).astype(dtype)
+
+
+def _shortest(form: int, body: bytes) -> bytes:
+    """The body behind its form byte, compressed if and only if that is shorter."""
+    plain = bytes([form]) + body
     if len(body) < _WORTH_TRYING_BYTES:
         return plain
     block = lz4.block.compress(body, store_size=False)
-    compressed = bytes([COMPRESSED]) + varints.encode_number(len(body)) + block
+    compressed = bytes([form | COMPRESSED]) + varints.encode_number(len(body)) + block
     return compressed if len(compressed) < len(plain) else plain
 
 
-def _plain_body(payload: bytes) -> bytes:
-    """The body behind the first byte, decompressed within bounds."""
-    if not payload or payload[0] not in (PLAIN, COMPRESSED):
-        raise _malformed(f"must begin with 0x10 or 0x11, got {payload[:1].hex() or 'nothing'}")
+def _plain_body(payload: bytes) -> tuple[int, bytes]:
+    """(form, body), decompressed within bounds."""
+    if not payload or payload[0] & ~(COMPRESSED | WIDE) != PLAIN:
+        raise _malformed(f"must begin with a byte from 0x10 to 0x13, got {payload[:1].hex() or 'nothing'}")
     if len(payload) > 1 + _MAX_BODY_BYTES:
         raise _malformed(f"must not exceed {1 + _MAX_BODY_BYTES} bytes, got {len(payload)}")
-    if payload[0] == PLAIN:
-        return payload[1:]
+    if not payload[0] & COMPRESSED:
+        return payload[0], payload[1:]
     size, position = varints.decode_number(payload, 1)
     if size > _MAX_BODY_BYTES:
         raise _malformed(f"must not exceed {_MAX_BODY_BYTES} bytes when decompressed, got {size}")
@@ -159,15 +176,15 @@ def _plain_body(payload: bytes) -> bytes:
         ) from error
     if len(body) != size:
         raise _malformed(f"must decompress to the {size} bytes it announces, got {len(body)}")
-    return body
+    return payload[0], body
 
 
-def _weights(tail: bytes, count: int) -> NDArray[np.int64]:
+def _weights(tail: bytes, count: int, dtype: np.dtype[Any]) -> NDArray[np.int64]:
     """The weights [count] behind the ids, each >= 1; a lone token carries none."""
-    expected_bytes = count * _WEIGHT_BYTES if count > 1 else 0
+    expected_bytes = count * dtype.itemsize if count > 1 else 0
     if len(tail) != expected_bytes:
         raise _malformed(f"must have {expected_bytes} bytes of weights for {count} tokens, got {len(tail)}")
-    weights = np.frombuffer(tail, dtype="<u2").astype(np.int64) if count > 1 else np.ones(1, dtype=np.int64)
+    weights = np.frombuffer(tail, dtype=dtype).astype(np.int64) if count > 1 else np.ones(1, dtype=np.int64)
     if int(weights.min()) < 1:
         raise _malformed("must have weights of at least 1, got 0")
     return weights

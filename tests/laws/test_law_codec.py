@@ -110,7 +110,9 @@ def test_mutant_lz4_always(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         module,
         "_shortest",
-        lambda body: b"\x11" + varints.encode_number(len(body)) + lz4.block.compress(body, store_size=False),
+        lambda form, body: (
+            b"\x11" + varints.encode_number(len(body)) + lz4.block.compress(body, store_size=False)
+        ),
     )
     with pytest.raises(AssertionError):
         check_lz4_never_lengthens(TopP(0.8))
