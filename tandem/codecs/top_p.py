@@ -21,18 +21,19 @@ from numpy.typing import NDArray
 
 from tandem.aggregation.distributions import Distribution
 from tandem.codecs import varints
-from tandem.codecs.nucleus import nucleus
+from tandem.codecs.nucleus import most_probable, nucleus
 from tandem.errors import ConfigError, GenerationError, ProtocolError
 
 MAX_VOCAB = 1 << 18
 """Ids must lie below this."""
 
 PLAIN, COMPRESSED, WIDE = 0x10, 0x01, 0x02
+DEFAULT_MAX_TOKENS = 4096
+"""At most 22 kB a distribution; a nucleus of p = 0.8 is larger only where next to nothing is known."""
 MAX_ERROR = 1e-3
 """Total variation between nucleus and decoded distribution above which weights get 32 bits."""
 
 _NARROW_WEIGHT, _WIDE_WEIGHT = np.dtype("<u2"), np.dtype("<u4")
-_MAX_BODY_BYTES = varints.MAX_BYTES + MAX_VOCAB * (varints.MAX_BYTES + _WIDE_WEIGHT.itemsize)
 _WORTH_TRYING_BYTES = 32  # LZ4 finds nothing in less
 
 
@@ -62,21 +63,38 @@ class TopP:
     DRAGON section 7.1. NOT in the paper: gaps instead of 8-bit ids, integer weights instead of half floats
     (their sum is exact, so both hosts divide alike), and the token that crosses p is kept. Weights have 16 bits
     unless that would distort the nucleus by more than MAX_ERROR: a long tail of tokens below half a unit of
-    16 bits weighs too much when each is lifted to 1.
+    16 bits weighs too much when each is lifted to 1. A nucleus of more than `max_tokens` tokens is cut to its most
+    probable ones and renormalised, which bounds every payload by `max_bytes`.
     """
 
     name = "top_p"
 
-    def __init__(self, p: float = 0.8) -> None:
-        """p: mass of the nucleus, in (0, 1]; ConfigError otherwise."""
+    def __init__(self, p: float = 0.8, max_tokens: int = DEFAULT_MAX_TOKENS) -> None:
+        """p: mass of the nucleus, in (0, 1]. max_tokens: at most so many tokens, 1 to 2**18. Raises ConfigError."""
         if isinstance(p, bool) or not isinstance(p, int | float) or not 0.0 < p <= 1.0:
             raise ConfigError(f"The mass p of codec top_p must lie in (0, 1], got {p!r}; the default is 0.8.")
+        if (
+            isinstance(max_tokens, bool)
+            or not isinstance(max_tokens, int)
+            or not 1 <= max_tokens <= MAX_VOCAB
+        ):
+            raise ConfigError(
+                f"The size max_tokens of codec top_p must lie in [1, {MAX_VOCAB}], got {max_tokens!r}; "
+                f"the default is {DEFAULT_MAX_TOKENS}."
+            )
         self.p = float(p)
+        self.max_tokens = max_tokens
+
+    @property
+    def max_bytes(self) -> int:
+        """Size of the largest payload."""
+        weight_bytes = self.max_tokens * _WIDE_WEIGHT.itemsize
+        return 1 + varints.MAX_BYTES + varints.max_id_bytes(self.max_tokens, MAX_VOCAB) + weight_bytes
 
     def encode(self, dense: NDArray[np.floating]) -> bytes:
         """Bytes of a law [vocab], vocab <= 2**18; GenerationError if it is no law."""
         largest = _check(dense)
-        ids = nucleus(dense, self.p)
+        ids = most_probable(dense, nucleus(dense, self.p), self.max_tokens)
         weights = _quantise(np.asarray(dense[ids], dtype=np.float64) / largest)
         body = varints.encode_number(ids.size) + varints.encode_ids(ids)
         form = PLAIN | WIDE if weights.dtype == _WIDE_WEIGHT else PLAIN
@@ -84,10 +102,10 @@ class TopP:
 
     def decode(self, payload: bytes) -> Distribution:
         """The law w / sum(w) in the bytes; ProtocolError if they are malformed."""
-        form, body = _plain_body(payload)
+        form, body = _plain_body(payload, self.max_bytes)
         count, position = varints.decode_number(body, 0)
-        if not 1 <= count <= MAX_VOCAB:
-            raise _malformed(f"must hold 1 to {MAX_VOCAB} tokens, got {count}")
+        if not 1 <= count <= self.max_tokens:
+            raise _malformed(f"must hold 1 to {self.max_tokens} tokens, got {count}")
         ids, position = varints.decode_ids(body, position, count)
         if int(ids[-1]) >= MAX_VOCAB:
             raise _malformed(f"must hold token ids below {MAX_VOCAB}, got {int(ids[-1])}")
@@ -99,8 +117,8 @@ class TopP:
         return 8 * len(payload)
 
     def fingerprint(self) -> str:
-        """Name, version of the layout, and p to the last bit."""
-        return f"{self.name}/2(p={self.p!r})"
+        """Name, version of the layout, p to the last bit, and the cap."""
+        return f"{self.name}/2(p={self.p!r}, max_tokens={self.max_tokens})"
 
 
 CODECS = {TopP.name: TopP}
@@ -111,7 +129,7 @@ def make_codec(name: str, **parameters: Any) -> Codec:
     """The codec of that name; ConfigError if the name or a parameter is unknown or out of range."""
     if name not in CODECS:
         raise ConfigError(f"The codec {name!r} is unknown; choose one of {', '.join(CODECS)}.")
-    known = ("p",)
+    known = ("p", "max_tokens")
     for key in parameters:
         if key not in known:
             near = difflib.get_close_matches(key, known, 1) or known
@@ -157,17 +175,17 @@ def _shortest(form: int, body: bytes) -> bytes:
     return compressed if len(compressed) < len(plain) else plain
 
 
-def _plain_body(payload: bytes) -> tuple[int, bytes]:
-    """(form, body), decompressed within bounds."""
+def _plain_body(payload: bytes, max_bytes: int) -> tuple[int, bytes]:
+    """(form, body), decompressed within bounds; max_bytes: of a form byte and a body."""
     if not payload or payload[0] & ~(COMPRESSED | WIDE) != PLAIN:
         raise _malformed(f"must begin with a byte from 0x10 to 0x13, got {payload[:1].hex() or 'nothing'}")
-    if len(payload) > 1 + _MAX_BODY_BYTES:
-        raise _malformed(f"must not exceed {1 + _MAX_BODY_BYTES} bytes, got {len(payload)}")
+    if len(payload) > max_bytes:
+        raise _malformed(f"must not exceed {max_bytes} bytes, got {len(payload)}")
     if not payload[0] & COMPRESSED:
         return payload[0], payload[1:]
     size, position = varints.decode_number(payload, 1)
-    if size > _MAX_BODY_BYTES:
-        raise _malformed(f"must not exceed {_MAX_BODY_BYTES} bytes when decompressed, got {size}")
+    if size >= max_bytes:
+        raise _malformed(f"must not exceed {max_bytes - 1} bytes when decompressed, got {size}")
     try:
         body = bytes(lz4.block.decompress(payload[position:], uncompressed_size=size))
     except (lz4.block.LZ4BlockError, ValueError) as error:

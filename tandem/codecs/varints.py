@@ -34,6 +34,11 @@ def encode_ids(ids: NDArray[np.int64]) -> bytes:
     return _pack(gaps)
 
 
+def max_id_bytes(count: int, vocab: int) -> int:
+    """The most bytes that `count` ids below `vocab` can take: few gaps are wide, since they add up to < vocab."""
+    return count + min(count, vocab >> 7) + min(count, vocab >> 14)
+
+
 def decode_ids(payload: bytes, start: int, count: int) -> tuple[NDArray[np.int64], int]:
     """(ids [count], position after them); ProtocolError if the payload does not hold them."""
     gaps, end = _unpack(payload, start, count)

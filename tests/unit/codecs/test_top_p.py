@@ -77,12 +77,12 @@ def test_an_unnormalised_law_gives_the_same_bytes() -> None:
 def test_lz4_is_used_only_where_it_shortens() -> None:
     """Section 12: LZ4 enlarges the payload (92 B to 115 B)."""
     rng = np.random.default_rng(0)
-    seen = set()
+    codec, seen = TopP(0.8, MAX_VOCAB), set()
     for spread in (0.0, 0.5, 1.0, 2.0):
         for vocab in (40, 500, 20_000):
             dense = np.exp(rng.normal(size=vocab) * spread)
-            payload = CODEC.encode(dense)
-            distribution = CODEC.decode(payload)
+            payload = codec.encode(dense)
+            distribution = codec.decode(payload)
             gaps = np.diff(distribution.ids, prepend=-1) - 1
             plain_bytes = 1 + len(varints.encode_number(len(distribution)))
             plain_bytes += sum(1 + (g > 127) + (g > 16_383) for g in gaps.tolist()) + 2 * len(distribution)
@@ -112,13 +112,13 @@ def error(codec: TopP, dense: np.ndarray) -> float:
 @pytest.mark.parametrize(("head", "exponent"), [(0.9, 1.3), (0.6, 1.0), (0.5, 0.2), (0.01, 1.0)])
 def test_a_long_tail_keeps_its_mass(vocab: int, head: float, exponent: float, p: float) -> None:
     """Weights of 16 bits lifted to 1 distort this by up to 0.77."""
-    assert error(TopP(p), long_tail(vocab, head, exponent, vocab)) <= 1e-3
+    assert error(TopP(p, MAX_VOCAB), long_tail(vocab, head, exponent, vocab)) <= 1e-3
 
 
 @pytest.mark.parametrize("p", [0.999, 1.0])
 def test_the_argmax_of_a_mixture_survives_long_tails(p: float) -> None:
     """At temperature 0 the target is the argmax of the mixture, whichever side has the longer tail."""
-    codec, vocab = TopP(p), 50_257
+    codec, vocab = TopP(p, MAX_VOCAB), 50_257
     for seed in range(20):
         device, cloud = long_tail(vocab, 0.5, 1.2, seed), long_tail(vocab, 0.45, 4.0, 100 + seed)
         decoded = [codec.decode(codec.encode(dense)) for dense in (device, cloud)]
@@ -129,7 +129,53 @@ def test_the_argmax_of_a_mixture_survives_long_tails(p: float) -> None:
 def test_wide_weights_are_sent_only_where_narrow_ones_would_distort() -> None:
     tail = long_tail(50_257, 0.9, 1.3, 1)
     assert TopP(0.95).encode(tail)[0] & WIDE == 0
-    assert TopP(0.999).encode(tail)[0] & WIDE == WIDE
+    assert TopP(0.999, MAX_VOCAB).encode(tail)[0] & WIDE == WIDE
+
+
+def test_a_flat_distribution_is_cut_to_its_most_probable_tokens() -> None:
+    """Without a cap, one distribution over 152 k tokens takes 192 kB and more."""
+    logits = np.random.default_rng(0).normal(size=151_936)
+    dense = np.exp(logits) / np.exp(logits).sum()
+    payload = CODEC.encode(dense)
+    assert len(payload) <= CODEC.max_bytes <= 23_000
+    decoded = CODEC.decode(payload)
+    expected = np.sort(np.argsort(-dense, kind="stable")[: CODEC.max_tokens])
+    np.testing.assert_array_equal(decoded.ids, expected)
+    np.testing.assert_allclose(decoded.probabilities, dense[expected] / dense[expected].sum(), rtol=1e-3)
+    assert decoded.argmax() == int(np.argmax(dense))
+
+
+@given(st.lists(st.integers(0, 5), min_size=1, max_size=60).filter(any), st.integers(1, 70))
+def test_the_cut_keeps_the_most_probable_and_of_equals_the_lowest(weights: list[int], limit: int) -> None:
+    codec = TopP(1.0, max_tokens=limit)
+    decoded = codec.decode(codec.encode(np.array(weights) / sum(weights)))
+    positive = [i for i, weight in enumerate(weights) if weight]
+    assert decoded.ids.tolist() == sorted(sorted(positive, key=lambda i: (-weights[i], i))[:limit])
+    assert codec.decode(codec.encode(decoded.dense(len(weights)))) == decoded, "the cut is a fixed point"
+
+
+@pytest.mark.parametrize("max_tokens", [1, 2, 300, 4096, MAX_VOCAB])
+@pytest.mark.parametrize("p", [0.8, 1.0])
+def test_no_payload_exceeds_its_bound(max_tokens: int, p: float) -> None:
+    codec, rng = TopP(p, max_tokens), np.random.default_rng(3)
+    for dense in (np.ones(MAX_VOCAB), rng.random(MAX_VOCAB), long_tail(MAX_VOCAB, 0.6, 1.0, 3)):
+        payload = codec.encode(dense)
+        assert len(payload) <= codec.max_bytes
+        assert len(codec.decode(payload)) <= max_tokens
+
+
+def test_more_tokens_than_the_cap_are_refused() -> None:
+    payload = TopP(1.0, 3).encode(np.ones(3))
+    with pytest.raises(ProtocolError, match=r"^An encoded law must hold 1 to 2 tokens, got 3; "):
+        TopP(1.0, 2).decode(payload)
+
+
+@pytest.mark.parametrize("max_tokens", [0, -1, MAX_VOCAB + 1, 3.0, True, None, "3"])
+def test_bad_max_tokens(max_tokens: object) -> None:
+    with pytest.raises(
+        ConfigError, match=r"^The size max_tokens of codec top_p must lie in \[1, 262144\], got "
+    ):
+        make_codec("top_p", max_tokens=max_tokens)
 
 
 @pytest.mark.parametrize(("scale", "limit_s"), [(6.0, 1e-3), (1.0, 12e-3)], ids=["peaked", "flat"])
@@ -234,8 +280,9 @@ def test_bad_p(p: object) -> None:
 
 
 def test_make_codec_and_fingerprint() -> None:
-    assert make_codec("top_p").fingerprint() == "top_p/2(p=0.8)"
+    assert make_codec("top_p").fingerprint() == "top_p/2(p=0.8, max_tokens=4096)"
     assert make_codec("top_p", p=0.9).fingerprint() != CODEC.fingerprint()
+    assert make_codec("top_p", max_tokens=300).fingerprint() != CODEC.fingerprint()
     with pytest.raises(ConfigError, match=r"^The codec 'topp' is unknown; choose one of top_p"):
         make_codec("topp")
     with pytest.raises(ConfigError, match=r"^The codec top_p has no parameter 'q'; did you mean 'p'"):
