@@ -13,8 +13,9 @@ import pytest
 
 from tandem.codecs import top_p as module
 from tandem.codecs import varints
+from tandem.codecs.base import Codec
 from tandem.codecs.nucleus import nucleus
-from tandem.codecs.top_p import Codec, TopP
+from tandem.codecs.top_p import TopP
 
 
 def check_the_crossing_token_stays(codec: Codec) -> None:

@@ -1,4 +1,4 @@
-"""Codec top_p: round trip, sizes, malformed bytes, errors. Its effect on the law: tests/laws."""
+"""Codec top_p: round trip, sizes, malformed bytes, errors. Its effect on a distribution: tests/laws."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from hypothesis import strategies as st
 
 from tandem.aggregation.distributions import Distribution
 from tandem.aggregation.mixture import target_distribution
-from tandem.codecs import varints
+from tandem.codecs import make_codec, varints
 from tandem.codecs.nucleus import nucleus
-from tandem.codecs.top_p import COMPRESSED, MAX_VOCAB, PLAIN, WIDE, TopP, make_codec
+from tandem.codecs.top_p import COMPRESSED, MAX_VOCAB, PLAIN, WIDE, TopP
 from tandem.errors import ConfigError, GenerationError, ProtocolError
 
 CODEC = TopP(0.8)
 
 
-def expected_law(dense: np.ndarray, p: float) -> Distribution:
+def expected_distribution(dense: np.ndarray, p: float) -> Distribution:
     """The quantised nucleus, the slow and obvious way."""
     ids = nucleus(dense, p)
     largest = max(float(x) for x in dense)
@@ -38,9 +38,8 @@ def test_round_trip_gives_the_quantised_nucleus(weights: dict[int, int], p: floa
     codec = TopP(p)
     payload = codec.encode(dense)
     distribution = codec.decode(payload)
-    assert distribution == expected_law(dense, p)
+    assert distribution == expected_distribution(dense, p)
     assert codec.decode(payload) == distribution
-    assert codec.bits(payload) == 8 * len(payload)
 
 
 @given(st.sets(st.integers(0, (1 << 21) - 1), min_size=1, max_size=200))
@@ -69,7 +68,7 @@ def test_the_layout_is_pinned() -> None:
     assert TopP(1.0).encode(dense).hex() == "10" + "03" + "03" + "c401" + "9e06" + "ffff" + "0080" + "0080"
 
 
-def test_an_unnormalised_law_gives_the_same_bytes() -> None:
+def test_an_unnormalised_distribution_gives_the_same_bytes() -> None:
     dense = np.random.default_rng(0).dirichlet(np.ones(500))
     assert CODEC.encode(dense) == CODEC.encode(dense * 4.0)
 
@@ -166,7 +165,7 @@ def test_no_payload_exceeds_its_bound(max_tokens: int, p: float) -> None:
 
 def test_more_tokens_than_the_cap_are_refused() -> None:
     payload = TopP(1.0, 3).encode(np.ones(3))
-    with pytest.raises(ProtocolError, match=r"^An encoded law must hold 1 to 2 tokens, got 3; "):
+    with pytest.raises(ProtocolError, match=r"^An encoded distribution must hold 1 to 2 tokens, got 3; "):
         TopP(1.0, 2).decode(payload)
 
 
@@ -219,7 +218,7 @@ MALFORMED = {
 @pytest.mark.parametrize("payload", MALFORMED.values(), ids=MALFORMED.keys())
 def test_malformed_bytes_are_refused_in_one_sentence(payload: bytes) -> None:
     with pytest.raises(
-        ProtocolError, match=r"^An encoded law must .*; drop the frame and ask the sender again\.$"
+        ProtocolError, match=r"^An encoded distribution must .*; drop the frame and ask the sender again\.$"
     ):
         CODEC.decode(payload)
 
@@ -229,7 +228,7 @@ def test_malformed_bytes_are_refused_in_one_sentence(payload: bytes) -> None:
     st.binary(max_size=80)
     | st.builds(lambda head, tail: head + tail, st.sampled_from([b"\x10", b"\x11"]), st.binary(max_size=60))
 )
-def test_any_bytes_give_a_law_or_a_protocol_error(payload: bytes) -> None:
+def test_any_bytes_give_a_distribution_or_a_protocol_error(payload: bytes) -> None:
     try:
         distribution = CODEC.decode(payload)
     except ProtocolError:
@@ -239,7 +238,9 @@ def test_any_bytes_give_a_law_or_a_protocol_error(payload: bytes) -> None:
 
 @settings(max_examples=300)
 @given(st.integers(0, 10_000), st.integers(0, 255), st.booleans())
-def test_a_damaged_payload_gives_a_law_or_a_protocol_error(position: int, byte: int, is_flat: bool) -> None:
+def test_a_damaged_payload_gives_a_distribution_or_a_protocol_error(
+    position: int, byte: int, is_flat: bool
+) -> None:
     rng = np.random.default_rng(1)
     payload = bytearray(CODEC.encode(np.ones(300) if is_flat else rng.dirichlet(np.ones(300))))
     payload[position % len(payload)] = byte
@@ -261,8 +262,8 @@ def test_a_damaged_payload_gives_a_law_or_a_protocol_error(position: int, byte: 
         np.ones((2, 2)),
     ],
 )
-def test_what_is_no_law_is_refused(dense: np.ndarray) -> None:
-    with pytest.raises(GenerationError, match=r"^A law must .*, got .*; "):
+def test_what_is_no_distribution_is_refused(dense: np.ndarray) -> None:
+    with pytest.raises(GenerationError, match=r"^A distribution must .*, got .*; "):
         CODEC.encode(dense)
 
 
