@@ -1,4 +1,4 @@
-"""What the codec does to a law: the defects of design section 12, each as a mutant.
+"""What the codec does to a distribution: known defects, each as a mutant.
 
 Nothing is drawn, so nothing has a false alarm.
 """
@@ -50,8 +50,8 @@ def check_lz4_never_lengthens(codec: Codec) -> None:
         assert len(payload) <= plain_bytes
 
 
-def check_bytes_are_the_law(codec: Codec) -> None:
-    """Quantise, then sample: whatever decoding yields is the law, so encoding it again loses nothing more."""
+def check_bytes_are_the_distribution(codec: Codec) -> None:
+    """Quantise, then sample: whatever decoding yields is the distribution, so encoding it again loses nothing more."""
     rng = np.random.default_rng(8)
     for _ in range(20):
         distribution = codec.decode(codec.encode(rng.dirichlet(np.full(300, 0.1))))
@@ -63,7 +63,7 @@ CHECKS = [
     check_the_crossing_token_stays,
     check_ids_arrive,
     check_lz4_never_lengthens,
-    check_bytes_are_the_law,
+    check_bytes_are_the_distribution,
 ]
 
 
@@ -74,8 +74,8 @@ def test_top_p(check: Callable[[Codec], None]) -> None:
 
 def drop_the_crossing_token(dense: np.ndarray, top_p: float) -> np.ndarray:
     ids = nucleus(dense, top_p)
-    likeliest_first = ids[np.argsort(-dense[ids], kind="stable")]
-    return np.sort(likeliest_first[: max(1, ids.size - 1)])
+    most_probable_first = ids[np.argsort(-dense[ids], kind="stable")]
+    return np.sort(most_probable_first[: max(1, ids.size - 1)])
 
 
 def test_mutant_top_p_drops_the_crossing_token(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,7 +120,7 @@ def test_mutant_lz4_always(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_mutant_decoder_normalises_on_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A drafter that keeps its own unquantised law has another law than the one that it sent."""
+    """A drafter that keeps its own unquantised distribution does not use the one that it sent."""
     rng = np.random.default_rng(9)
     dense = rng.dirichlet(np.full(300, 0.1))
     codec = TopP(0.8)
