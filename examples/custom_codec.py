@@ -7,12 +7,13 @@ import numpy as np
 
 from tandem.aggregation.distributions import Distribution
 from tandem.aggregation.rules import draft_rule
-from tandem.codecs import make_codec, register_codec
+from tandem.codecs import make_codec, register
 from tandem.errors import ProtocolError
 from tandem.topology import Party
 
 
 # --8<-- [start:codec]
+@register
 class TopK8:
     """The k likeliest tokens. Bytes: k ids of 32 bits, ascending, then k weights of 8 bits, each 1 to 255."""
 
@@ -41,17 +42,13 @@ class TopK8:
         return f"{self.name}/1(k={self.k})"
 
 
-register_codec(TopK8.name, TopK8)
 # --8<-- [end:codec]
 
 
 def main() -> None:
     """One step of an answer: both parties compress, draft and send; whoever decides reads the same bytes."""
-    codec, rule, rng = (
-        make_codec("top_k_8", k=8),
-        draft_rule("coupled", temperature=1.0),
-        np.random.default_rng(7),
-    )
+    codec, rule = make_codec("top_k_8", k=8), draft_rule("coupled", temperature=1.0)
+    rng = np.random.default_rng(7)
     common, *own = rng.dirichlet(np.full(1000, 0.01), size=3)
     sent = {party: codec.encode(common + p) for party, p in zip(Party, own, strict=True)}
     for party, payload in sent.items():
@@ -59,9 +56,8 @@ def main() -> None:
         print(f"{party} drafts token {draft} and sends {len(payload)} bytes")
     device, cloud = codec.decode(sent[Party.DEVICE]), codec.decode(sent[Party.CLOUD])
     result = rule.verify(device, cloud, eta_device=0.5, seed=7, step=0)
-    print(
-        f"target {result.target}: device accepted {result.device_accepted}, cloud accepted {result.cloud_accepted}"
-    )
+    accepted = f"device accepted {result.device_accepted}, cloud accepted {result.cloud_accepted}"
+    print(f"target {result.target}: {accepted}")
 
 
 if __name__ == "__main__":

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 import tandem
-from tandem.codecs import Codec, make_codec, register_codec
-from tandem.errors import ConfigError, ProtocolError
+from tandem.codecs import Codec, make_codec
+from tandem.errors import ProtocolError
 from tandem.lab.simulation.link import Link
 from tandem.lab.simulation.virtual import Outcome, VirtualRun
 from tandem.lab.simulation.world import CODEC, VOCAB, World, stop_rule
@@ -81,7 +81,7 @@ def test_custom_codec_carries_whole_sessions(seed: int) -> None:
     assert wanted[Party.DEVICE] == wanted[Party.CLOUD]
     assert len(wanted[Party.DEVICE]) > 12
     assert make_codec("top_k_8", k=5).fingerprint() != codec.fingerprint()
-    register_codec("top_k_8", custom_codec.TopK8)  # once more is no error
+    assert isinstance(codec, custom_codec.TopK8)
 
 
 @pytest.mark.usefixtures("examples")
@@ -94,16 +94,6 @@ def test_custom_codec_refuses_what_it_cannot_read() -> None:
     for malformed in (payload[:-1], b"", payload[4:8] + payload[:4] + payload[8:]):
         with pytest.raises(ProtocolError, match="malformed"):
             codec.decode(malformed)
-
-
-@pytest.mark.usefixtures("examples")
-def test_a_taken_codec_name_is_refused() -> None:
-    import custom_codec
-
-    with pytest.raises(ConfigError, match=r"^The codec name 'top_p' is taken; choose another one\.$"):
-        register_codec("top_p", custom_codec.TopK8)
-    with pytest.raises(ConfigError, match=r"^The codec top_k_8 has no parameter 'K'; did you mean 'k'"):
-        make_codec("top_k_8", K=1)
 
 
 def test_langchain_both_ways() -> None:
