@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer
 
-from tandem.aggregation.distributions import Distribution
 from tandem.aggregation.document_weights import kappa, log_weight, scores_at
 from tandem.aggregation.mixture import shares, target_distribution
 from tandem.config import WeightsConfig
@@ -27,6 +26,7 @@ from tandem.lab.quality.teacher import Case, Teacher
 from tandem.protocol.drafting import JOINT
 from tandem.protocol.wire import to_float32
 from tandem.topology import PARTIES, Party
+from tests.distributions import from_dense
 from tests.unit.lab.quality.conftest import TEXTS, make_found, score
 
 QUERY = "Which puzzle game"
@@ -53,7 +53,7 @@ def step_by_step(
         for party in PARTIES:
             relevance = relevance_at(engine, case, documents[party], step, weights)
             logits = engine.next_logits(party.value, case.tokens[:step])
-            distributions[party] = Distribution.from_dense(mix_rows(logits, relevance or (0.0,), 1.0))
+            distributions[party] = from_dense(mix_rows(logits, relevance or (0.0,), 1.0))
             log_weights[party] = to_float32(log_weight(relevance))
         eta, _ = shares(log_weights[Party.DEVICE], log_weights[Party.CLOUD])
         losses.append(
