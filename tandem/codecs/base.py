@@ -35,7 +35,7 @@ class Codec(Protocol):
         """The distribution in the bytes; ProtocolError if they are malformed."""
 
     def fingerprint(self) -> str:
-        """Everything that must agree on both sides, compared in the handshake."""
+        """Everything that must agree between the parties, compared in the handshake."""
 
 
 C = TypeVar("C", bound=Callable[..., Codec])

@@ -62,7 +62,7 @@ class DecodeTime:
         self._average.add(seconds)
         if self.line is not None:
             self._line_error.add(abs(self._on_line(step) - seconds))
-            self.line = self.line.updated(self.line.start + step, seconds)
+            self.line = self.line.update(self.line.start + step, seconds)
 
     def _on_line(self, step: int) -> float:
         assert self.line is not None

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 import pytest
 
@@ -32,9 +30,8 @@ class OnlyTheArgmax:
 
 
 @pytest.fixture(autouse=True)
-def _registry(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _registry(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(base, "CODECS", dict(base.CODECS))
-    yield
 
 
 def test_a_registered_codec_is_made_by_its_name() -> None:

@@ -116,7 +116,7 @@ def test_without_documents_there_is_one_row(engine: Engine) -> None:
     ("changes", "sentence"),
     [
         ({"limit": 10}, "at least 2 tokens, but the context ends at 10 and the prompt has"),
-        ({"runs": 0}, "at least 1 run, but runs is 0"),
+        ({"runs": 0}, "at least 1 run, got 0"),
     ],
 )
 def test_nothing_to_measure(engine: Engine, changes: dict[str, Any], sentence: str) -> None:
@@ -134,7 +134,7 @@ def test_an_interruption_closes_the_session(engine: Engine) -> None:
     assert_closed(engine)
 
 
-def test_dummies_have_the_length_asked_for_and_differ(engine: Engine) -> None:
+def test_dummies_have_the_requested_length_and_differ(engine: Engine) -> None:
     documents = dummy_documents(engine, 4, 100, seed=1)
     assert len(set(documents)) == 4
     bare = prompt_tokens(engine, [""])
