@@ -1,4 +1,4 @@
-"""A scheduler estimates for whoever watches, and advises under greedy alone."""
+"""A scheduler sends estimates under every placement, and advice under greedy alone."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ import pytest
 
 from tandem.protocol.messages import Estimate, Placement, Profile
 from tandem.protocol.outbox import Send
+from tandem.protocol.scheduling import SchedulingSession, policy_of
 from tandem.protocol.spec import SessionSpec
-from tandem.scheduler.session import SchedulerSession
+from tandem.scheduler.policies import Fixed, Greedy
 from tandem.topology import PARTIES, Party
 
 
@@ -24,8 +25,8 @@ def profile(aggregator: Party = Party.DEVICE, **changes: Any) -> Profile:
     return Profile(**{**values, **changes})
 
 
-def session(placement: str, party: Party = Party.DEVICE) -> SchedulerSession:
-    return SchedulerSession(SessionSpec(session=1, query="q", seed=0, placement=placement), party)  # type: ignore[arg-type]
+def session(placement: str, party: Party = Party.DEVICE) -> SchedulingSession:
+    return SchedulingSession(SessionSpec(session=1, query="q", seed=0, placement=placement), party)  # type: ignore[arg-type]
 
 
 def estimates(sends: list[Send]) -> list[Estimate]:
@@ -60,7 +61,9 @@ def test_the_estimate_holds_eq_8() -> None:
 def test_greedy_advises_its_own_aggregator_to_hand_over() -> None:
     on_device = session("greedy", Party.DEVICE)
     assert advice(on_device.observe(profile(Party.DEVICE))) == [Party.CLOUD]
-    assert advice(on_device.observe(profile(Party.DEVICE))) == [Party.CLOUD]  # repeated: it may be restarted
+    assert advice(on_device.observe(profile(Party.DEVICE))) == [
+        Party.CLOUD
+    ]  # repeated: it may have restarted
 
 
 def test_nothing_is_handed_over_by_a_party_that_should_keep_it() -> None:
@@ -74,3 +77,15 @@ def test_gaps_leave_it_finite_and_are_named(bad: float) -> None:
     (estimate,) = estimates(session("greedy").observe(seen))
     assert isfinite(estimate.delta_z_s)
     assert any("acceptance rate of the device" in sentence for sentence in estimate.assumed)
+
+
+def test_notes_of_the_profiler_come_first() -> None:
+    (estimate,) = estimates(session("device").observe(profile(notes=("device: an outlier.",), rtt_s=nan)))
+    assert estimate.assumed == ("device: an outlier.", "The round trip is nan s; 0 s was assumed.")
+
+
+def test_a_policy_can_be_handed_in() -> None:
+    spec = SessionSpec(session=1, query="q", seed=0, placement="greedy")
+    sends = SchedulingSession(spec, Party.DEVICE, Fixed(Party.DEVICE)).observe(profile())
+    assert advice(sends) == []
+    assert isinstance(policy_of(spec), Greedy)
