@@ -100,10 +100,22 @@ def num_logits(model: Any) -> int:
 
 
 def context_length(model: Any) -> int | None:
-    """Positions that the model was made for; None if its configuration names no limit."""
+    """Positions a row may have; None if the model's configuration names no limit.
+
+    Models with LongRoPE (Phi-3-128k, Phi-4-mini, MiniCPM) switch to other frequencies once any row of a batch goes
+    beyond `original_max_position_embeddings`: the other rows would change with it, and keys already cached would
+    not. So they are used up to that length only.
+    """
     config = model.config.get_text_config(decoder=True)
-    length = getattr(config, "max_position_embeddings", None)
-    return int(length) if length else None
+    limits = [getattr(config, "max_position_embeddings", None), *_longrope_limits(config)]
+    return min((int(limit) for limit in limits if limit), default=None)
+
+
+def _longrope_limits(config: Any) -> list[int | None]:
+    """Where LongRoPE would switch frequencies. Some models have one set of parameters per kind of layer."""
+    parameters = getattr(config, "rope_parameters", None) or {}
+    sets = [parameters, *(value for value in parameters.values() if isinstance(value, dict))]
+    return [one.get("original_max_position_embeddings") for one in sets if one.get("rope_type") == "longrope"]
 
 
 def _no_tokenizer(model: str, found: str) -> GenerationError:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
+from tandem.engine import loading
 from tandem.engine.engine import Engine, Preempted
 from tandem.errors import GenerationError
 
@@ -224,3 +226,28 @@ def test_interruption_leaves_the_cache_consistent(save_model: Save) -> None:
         engine.next_logits("s", some_tokens(3), is_stale=interrupt)
     assert_consistent(engine, "s")
     assert torch.equal(engine.next_logits("s", some_tokens(3)), fresh(engine, some_tokens(3)))
+
+
+def test_a_long_row_does_not_change_the_others_with_longrope(save_model: Save) -> None:
+    """LongRoPE changes the frequencies of a whole batch when one of its rows exceeds the original context."""
+    engine = Engine.load(str(save_model("phi3-longrope")), num_threads=1)
+    assert engine.context_length == 96  # and not 320, where the long frequencies end
+    documents = [DOCUMENTS[0], "Vantelu Cor " * 60]
+    opened = engine.open("s", QUERY, documents, 8)
+    assert opened.truncated == (1,)
+    prompt = engine.prompt(QUERY, documents, 8)
+    tokens = some_tokens(8)
+    logits = engine.next_logits("s", tokens)
+    for prefix, row in zip(prompt.prefixes, logits, strict=True):
+        alone = uncached_logits(engine, [*prefix, *prompt.query], tokens)
+        torch.testing.assert_close(row, alone, atol=1e-4, rtol=1e-4)
+    engine.close("s")
+
+
+def test_longrope_per_kind_of_layer(save_model: Save) -> None:
+    from transformers import AutoConfig
+
+    parameters = {"rope_type": "longrope", "original_max_position_embeddings": 64}
+    config = AutoConfig.for_model("llama", max_position_embeddings=128)
+    config.rope_parameters = {"full_attention": parameters, "sliding_attention": {"rope_type": "default"}}
+    assert loading.context_length(SimpleNamespace(config=config)) == 64
