@@ -32,6 +32,8 @@ class Detokenizer:
                 f"A serialised tokenizer must be the JSON of a fast tokenizer, this one is not ({error}); "
                 "take Engine.tokenizer_json."
             ) from None
+        added = self._tokenizer.get_added_tokens_decoder()
+        self._special = frozenset(index for index, token in added.items() if token.special)
 
     def text(self, tokens: Sequence[int]) -> str:
         """The text of an answer's `tokens`, special tokens left out.
@@ -44,13 +46,17 @@ class Detokenizer:
     def settled_text(self, tokens: Sequence[int]) -> str:
         """The beginning of `text(tokens)` that no further token can change.
 
-        Byte-level decoders revise an unfinished character only; byte fallback (`<0x0A>`) revises a whole run
-        of byte tokens, which is readable or unreadable as one.
+        Byte-level decoders revise an unfinished character only. Byte fallback (`<0x0A>`) revises a whole run of
+        byte tokens, which is valid or not as one; tokens without text do not end a run.
         """
         end = len(tokens)
-        while end and _BYTE_TOKEN.fullmatch(self._tokenizer.id_to_token(tokens[end - 1]) or ""):
+        while end and self._may_continue_run(tokens[end - 1]):
             end -= 1
         return self.text(tokens[:end]).rstrip(_INCOMPLETE)
+
+    def _may_continue_run(self, index: int) -> bool:
+        token = self._tokenizer.id_to_token(index)
+        return token is None or index in self._special or _BYTE_TOKEN.fullmatch(token) is not None
 
 
 @dataclass(frozen=True, slots=True)

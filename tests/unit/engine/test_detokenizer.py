@@ -79,6 +79,24 @@ def test_streams_of_random_tokens_add_up(tokenizers: dict[str, Tokenizer], kind:
         assert text + stream.finish() == rule.text(ids[:fed])
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_special_tokens_within_a_run_of_bytes_lose_no_text(
+    tokenizers: dict[str, Tokenizer], kind: str
+) -> None:
+    """3,000 random answers of bytes, special tokens, ids without a token and a few words, streamed one by one."""
+    tokenizer = tokenizers[kind]
+    whole = detokenizer(tokenizers, kind)
+    rule = StopRule((), (), 1000, whole)
+    vocabulary = tokenizer.get_vocab_size()
+    pools = (range(3, 259), range(3), range(259, vocabulary), (vocabulary + 5,))
+    for seed in range(3000):
+        draw = random.Random(seed)
+        ids = [draw.choice(pool) for pool in draw.choices(pools, (12, 4, 2, 1), k=12)]
+        stream = TextStream(rule)
+        streamed = "".join(stream.push([token]) for token in ids) + stream.finish()
+        assert streamed == tokenizer.decode(ids), ids
+
+
 def test_incomplete_character_is_held_back(tokenizers: dict[str, Tokenizer]) -> None:
     ids = encode(tokenizers, "byte_level", "€")
     assert len(ids) == 3
