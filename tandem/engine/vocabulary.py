@@ -17,6 +17,8 @@ from tokenizers import Tokenizer
 
 from tandem.errors import GenerationError
 
+_FOR_ENCODING = ("add_prefix_space", "trim_offsets", "use_regex", "split")
+
 
 def vocab_size(tokenizer: Tokenizer, num_logits: int, model: str) -> int:
     """Number of ids that a law covers. GenerationError if the model, of `num_logits` outputs, lacks some."""
@@ -30,15 +32,26 @@ def vocab_size(tokenizer: Tokenizer, num_logits: int, model: str) -> int:
 
 
 def fingerprint(tokenizer: Tokenizer) -> str:
-    """32 hex digits over the map from tokens to ids and the ids of special tokens.
+    """32 hex digits over what turns tokens into text: the map to ids, the ids of special tokens, the decoder.
 
+    Stop strings are searched for in text, so with different decoders two sides would stop at different steps.
     Which special token *ends* an answer is no part of it: a base model and its chat version differ in that,
     share the vocabulary, and the end is agreed on with each query.
     """
     tokens = sorted(tokenizer.get_vocab(with_added_tokens=True).items())
     special = sorted(index for index, token in tokenizer.get_added_tokens_decoder().items() if token.special)
-    content = json.dumps([tokens, special], ensure_ascii=True, separators=(",", ":"))
+    decoder = _without_options(json.loads(tokenizer.to_str())["decoder"])
+    content = json.dumps([tokens, special, decoder], ensure_ascii=True, separators=(",", ":"), sort_keys=True)
     return hashlib.sha256(content.encode("ascii")).hexdigest()[:32]
+
+
+def _without_options(decoder: Any) -> Any:
+    """A decoder's JSON without the options that matter only when text is encoded; tokenizers of one family differ
+    in those.
+    """
+    if isinstance(decoder, dict):
+        return {key: _without_options(value) for key, value in decoder.items() if key not in _FOR_ENCODING}
+    return [_without_options(step) for step in decoder] if isinstance(decoder, list) else decoder
 
 
 def eos_token_ids(generation_config: Any, config: Any, wrapper: Any, size: int) -> tuple[int, ...]:

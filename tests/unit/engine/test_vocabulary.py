@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from tokenizers import AddedToken, Tokenizer
+from tokenizers import AddedToken, Tokenizer, decoders
 
+from tandem.client import HANDSHAKE_FIELDS, compare
 from tandem.engine import vocabulary
-from tandem.errors import GenerationError
+from tandem.errors import ClusterError, GenerationError
+from tandem.topology import PARTIES
 
 
 def test_fingerprint_is_equal_for_two_loads_and_differs_for_others(tokenizers: dict[str, Tokenizer]) -> None:
@@ -32,6 +35,33 @@ def test_special_tokens_count(tokenizers: dict[str, Tokenizer]) -> None:
     plain.add_tokens([AddedToken("<x>", special=False)])
     special.add_tokens([AddedToken("<x>", special=True)])
     assert vocabulary.fingerprint(plain) != vocabulary.fingerprint(special)
+
+
+def test_decoders_count(tokenizers: dict[str, Tokenizer]) -> None:
+    """Same vocabulary, same special tokens, other text: the sides would find a stop string at different steps."""
+    one, other = (Tokenizer.from_str(tokenizers["metaspace"].to_str()) for _ in range(2))
+    other.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Fuse()])
+    assert one.get_vocab() == other.get_vocab()
+    ids = one.encode("Mira likes", add_special_tokens=False).ids
+    assert one.decode(ids) != other.decode(ids)
+    described = {
+        party: {**dict.fromkeys(HANDSHAKE_FIELDS, "same"), "vocabulary_fingerprint": print_}
+        for party, print_ in zip(PARTIES, map(vocabulary.fingerprint, (one, other)), strict=True)
+    }
+    with pytest.raises(ClusterError, match=r"same vocabulary, .*; use models that share a tokenizer\.$"):
+        compare(described)
+
+
+def test_options_of_encoding_do_not_count(tokenizers: dict[str, Tokenizer]) -> None:
+    """Tokenizers of one family differ in them, and they change no text."""
+    one = tokenizers["byte_level"]
+    content = json.loads(one.to_str())
+    content["decoder"] |= {"add_prefix_space": False, "trim_offsets": False, "use_regex": False}
+    other = Tokenizer.from_str(json.dumps(content))
+    assert one.to_str() != other.to_str()
+    ids = one.encode(" Mira likes", add_special_tokens=False).ids
+    assert one.decode(ids) == other.decode(ids)
+    assert vocabulary.fingerprint(one) == vocabulary.fingerprint(other)
 
 
 def test_size_is_the_tokenizers_and_must_fit_the_model(tokenizers: dict[str, Tokenizer]) -> None:
