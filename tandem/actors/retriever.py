@@ -100,11 +100,10 @@ class RetrieverActor(SiteActor):
 
     def _load(self) -> tuple[Any, dict[str, Any]]:
         from tandem.corpora.indexes import open_retriever
-        from tandem.retrieval.embedding import load_embedder
-        from tandem.retrieval.scoring import EMBEDDER, load_scorer
+        from tandem.loading import load_embedder_and_scorer
+        from tandem.retrieval.scoring import EMBEDDER
 
-        embedder = load_embedder(self.config.retrieval.embedder, num_threads=1)
-        scorer = load_scorer(self.config.weights.scorer, num_threads=1)
+        embedder, scorer = load_embedder_and_scorer(self.config, num_threads=1)
         retriever = open_retriever(self.party, self.config, embedder, scorer)
         retriever.search("warm up", 1)
         return retriever, {
