@@ -218,7 +218,9 @@ def _read(path: Path, model: str, num_tokens: int) -> DocumentCache:
     # By its descriptor, since safe_open opens twice, and another process may replace or remove the file in between.
     with path.open("rb") as whole, safe_open(f"/dev/fd/{whole.fileno()}", "pt") as file:
         about = dict(json.loads((file.metadata() or {})["tandem"]))
-        if about["format"] != FORMAT or about["name"] != path.stem:
+        if about["format"] != FORMAT:
+            raise ValueError(f"its format is {about['format']!r}, not {FORMAT!r}")
+        if about["name"] != path.stem:
             raise ValueError("it is no cache of this document")
         if about["model"] != model:
             raise ValueError("it was made by another model")

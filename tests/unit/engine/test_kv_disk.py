@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import signal
+import struct
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+import zlib
+from collections.abc import Callable, Sequence
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
@@ -155,6 +159,46 @@ def test_a_damaged_file_is_not_used_said_once_and_replaced(
         assert equal(files.get(TOKENS), entry())
         assert equal(store.open().get(TOKENS), entry())
         assert len(store.warnings) == 1
+
+
+def write_version_0_1(
+    folder: Path, model: str, tokens: Sequence[int], cache: DocumentCache, layout: str = "tandem-prefix-1"
+) -> Path:
+    """A file as version 0.1 wrote it, by its description and without the store's own functions."""
+    name = sha256(struct.pack(f"<{len(tokens)}q", *tokens)).hexdigest()
+    tensors = {f"{layer}.keys": tensor for layer, tensor in enumerate(cache.keys)}
+    tensors |= {f"{layer}.values": tensor for layer, tensor in enumerate(cache.values)}
+    crc = 0
+    for key, tensor in tensors.items():
+        crc = zlib.crc32(f"{key} {tensor.dtype} {tuple(tensor.shape)}".encode(), crc)
+        crc = zlib.crc32(tensor.numpy().tobytes(), crc)
+    about = {"format": layout, "name": name, "model": model, "checksum": crc}
+    path = folder / model / name[:2] / f"{name}.safetensors"
+    path.parent.mkdir(parents=True)
+    save_file(tensors, path, {"tandem": json.dumps(about)})
+    return path
+
+
+def test_files_of_version_0_1_are_used(store: Store) -> None:
+    path = write_version_0_1(store.folder, MODEL, TOKENS, entry())
+    assert equal(store.open().get(TOKENS), entry())
+    assert store.warnings == []
+    path.unlink()
+    store.open().put(TOKENS, entry())
+    assert store.files() == [path]  # and written at the same place
+
+
+def test_files_of_another_format_are_computed_again(store: Store) -> None:
+    path = write_version_0_1(store.folder, MODEL, TOKENS, entry(), "tandem-prefix-0")
+    files = store.open()
+    assert files.get(TOKENS) is None
+    assert files.get(TOKENS) is None
+    assert store.warnings == [
+        f"The stored cache {path} is damaged or of another kind (its format is 'tandem-prefix-0', not "
+        "'tandem-prefix-1') and is not used; it is computed again."
+    ]
+    files.put(TOKENS, entry())
+    assert equal(store.open().get(TOKENS), entry())
 
 
 def test_damage_to_an_open_file_is_found_by_its_size(store: Store) -> None:
