@@ -32,7 +32,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from benchmarks._common import finish, summary
-from tandem.codecs.top_p import make_codec
+from tandem.codecs import codec_of
 from tandem.config import Config, WeightsConfig
 from tandem.lab.quality import statistics
 from tandem.lab.quality.found import Counts
@@ -224,7 +224,7 @@ def main() -> None:
     counts = Counts(int(device), int(cloud or device))
 
     def parties(retrievers: Mapping[Any, Retriever]) -> Parties:
-        return Parties(engines, retrievers, make_codec(config.codec.name, p=config.codec.p), False)
+        return Parties(engines, retrievers, codec_of(config.codec), False)
 
     count = 3 if arguments.smoke else arguments.questions
     for scale in map(float, arguments.scales.split(",")):

@@ -22,7 +22,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from benchmarks._common import finish
-from tandem.codecs.top_p import make_codec
+from tandem.codecs import codec_of
 from tandem.config import Config
 from tandem.corpora import WEIGHTS
 from tandem.engine.engine import Engine
@@ -75,7 +75,7 @@ def _new_folder(folder: Path, number: int) -> Path:
 def answers(engine: Engine, question: str, seed: int, retrievers: Any) -> Iterator[tuple[str, list[Any]]]:
     """(case, [tokens, flags]) of one pair; a flag is 2 x (the device's draft was accepted) + (the cloud's was)."""
     config = Config()
-    codec = make_codec(config.codec.name, p=config.codec.p)
+    codec = codec_of(config.codec)
     for temperature in TEMPERATURES:
         for rule, placement in CASES:
             spec = replace(

@@ -99,11 +99,11 @@ class RetrieverActor(SiteActor):
         return replace(found, retrieve_us=int((time.perf_counter() - started_s) * 1e6))
 
     def _load(self) -> tuple[Any, dict[str, Any]]:
-        from tandem.retrieval.factory import load_embedder, open_retriever
-        from tandem.retrieval.scoring import EMBEDDER, load_scorer
+        from tandem.loading import load_embedder_and_scorer
+        from tandem.retrieval.factory import open_retriever
+        from tandem.retrieval.scoring import EMBEDDER
 
-        embedder = load_embedder(self.config.retrieval.embedder, num_threads=1)
-        scorer = load_scorer(self.config.weights.scorer, num_threads=1)
+        embedder, scorer = load_embedder_and_scorer(self.config, num_threads=1)
         retriever = open_retriever(self.party, self.config, embedder, scorer)
         retriever.search("warm up", 1)
         return retriever, {

@@ -81,36 +81,29 @@ def _reaches(found: StoredProfile, args: Namespace) -> bool:
 
 
 def _engine(party: Party, config: Config, progress: Progress) -> Engine:
-    from tandem.corpora import model_path
-    from tandem.engine.engine import Engine
+    from tandem.loading import load_engine
 
     chosen = config.party(party)
     progress(f"{party}: loading {chosen.model} on {chosen.torch_device}, {chosen.dtype}")
-    return Engine.load(
-        model_path(chosen.model),
-        device=chosen.torch_device,
-        dtype=chosen.dtype,
-        num_threads=chosen.num_threads,
-    )
+    return load_engine(chosen)
 
 
 def _measured(engine: Engine, party: Party, config: Config, args: Namespace, progress: Progress) -> Any:
     from tandem.aggregation.rules import draft_rule
-    from tandem.codecs.top_p import make_codec
+    from tandem.codecs import codec_of
     from tandem.profiler import offline
 
     generation = config.generation
     num_documents = config.party(party).num_documents
     chunk_tokens = offline.row_tokens(engine, _texts(party, config), num_documents)
     progress(f"{party}: {plural(num_documents, 'dummy document')} of {chunk_tokens} tokens")
-    codec = make_codec(config.codec.name, p=config.codec.p)
     rule = draft_rule(generation.draft_rule, generation.temperature)
     return offline.measure(
         engine,
         num_documents=num_documents,
         chunk_tokens=chunk_tokens,
         max_new=generation.max_new_tokens,
-        draft=offline.measure_drafting(codec, rule, party, generation.temperature),
+        draft=offline.measure_drafting(codec_of(config.codec), rule, party, generation.temperature),
         clock=time.perf_counter,
         limit=args.limit,
         runs=args.runs or DEFAULT_RUNS,

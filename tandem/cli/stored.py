@@ -39,9 +39,9 @@ def store_caches(args: Namespace, party: Party, out: Path, progress: Progress) -
 
     kv = kv_folder(party, config)
     if kv.exists() and kv.stat().st_mtime_ns < modified_ns(out):
-        from tandem.engine.prefix_files import remove
+        from tandem.engine.kv_disk import remove_store
 
-        remove(kv)
+        remove_store(kv)
     return None
 
 
@@ -59,16 +59,16 @@ def show_caches(report: PrecomputeReport) -> None:
 
 def _computed(config: Config, party: Party, progress: Progress, *, is_quiet: bool) -> PrecomputeReport:
     own = config.party(party)
-    from tandem.engine.opening import load_engine, open_files
     from tandem.engine.precompute import precompute
+    from tandem.loading import load_engine, open_disk_store
     from tandem.retrieval import Index
 
     progress(f"model: loading {own.model}")
     engine = load_engine(own)
-    files = open_files(own, engine, kv_folder(party, config), _warn)
+    store = open_disk_store(own, engine, kv_folder(party, config), _warn)
     index = Index.open(Path(own.index))
     bar = Bar("caches", is_quiet=is_quiet)
-    return precompute(engine, files, len(index), lambda row: index.document(row).page_content, bar)
+    return precompute(engine, store, len(index), lambda row: index.document(row).page_content, bar)
 
 
 def _say_left_out(count: int, why: str, name: str) -> None:

@@ -189,7 +189,7 @@ def test_an_answer_has_the_notes_on_its_documents() -> None:
 @pytest.mark.parametrize(
     ("setting", "sentence"),
     [
-        ("device.model=/nowhere/model", r"^A model is a directory or a hub id, '/nowhere/model' is neither"),
+        ("device.model=/nowhere/model", r"^'/nowhere/model' is neither a model directory nor a hub id"),
         ("cloud.model={folder}", r"^A model directory holds a config\.json"),
         ("cloud.index={folder}", r"^The index .* is damaged.*`tandem index`"),
         (f"device.model=/{'x' * 5000}", r"^A model is a directory or a hub id, '/xxx"),

@@ -13,9 +13,9 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from tandem.codecs.top_p import Codec
-from tandem.engine.detokenizer import Detokenizer, StopRule
 from tandem.engine.engine import Engine
 from tandem.engine.row_mixture import mix_rows
+from tandem.engine.tokenizer import Detokenizer, StopRule
 from tandem.lab.simulation.link import Link
 from tandem.lab.simulation.virtual import Outcome, VirtualRun
 from tandem.protocol.drafting import Forward, Prefill
@@ -109,7 +109,7 @@ class LocalPair:
                 spec,
                 dict(readers),
                 self.codec,
-                finished=rule.finished,
+                finished=rule.find_reason,
                 text=self._detokenizer.text,
                 link=link,
                 decode_s=decode_s,

@@ -178,7 +178,7 @@ def test_caches_go_though_an_earlier_run_changed_the_index(
         raise GenerationError("No model.")
 
     with monkeypatch.context() as patch:
-        patch.setattr("tandem.engine.opening.load_engine", failing)
+        patch.setattr("tandem.loading.load_engine", failing)
         assert main(["index", "device", str(notes), "--kv"]) == 1
     assert len(kv_files()) == 2
     capsys.readouterr()

@@ -37,10 +37,8 @@ def fakes(monkeypatch: pytest.MonkeyPatch) -> None:
     def opened(party: Party, config: Config, embedder: Any, scorer: Any) -> FakeRetriever:
         return FakeRetriever(party, config.party(party).index, embedder, scorer)
 
-    for module in (factory, parties):
-        monkeypatch.setattr(module, "load_embedder", load)
-    for module in (scoring, parties):
-        monkeypatch.setattr(module, "load_scorer", load)
+    monkeypatch.setattr(factory, "load_embedder", load)
+    monkeypatch.setattr(scoring, "load_scorer", load)
     for module in (factory, parties):
         monkeypatch.setattr(module, "open_retriever", opened)
     monkeypatch.setattr(parties, "load_engines", lambda config, say: {})

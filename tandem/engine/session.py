@@ -1,74 +1,25 @@
 """One session's batch on the model: its rows, its key-value cache, and moving both along a prefix of tokens.
 
 One batch row per document, padded on the left so that all rows end together; the positions of each row start
-at 0 at its first real token. It knows token ids and nothing of text, laws, weights or the other side.
+at 0 at its first real token.
 
-Bit for bit: documents are computed one by one (`prefill`), so that it shows nowhere which of them were stored.
-After the query, tokens are fed singly in one batch shape. A row's keys and values are then a function of the
-tokens before them alone, so what is decoded again after a rollback, or after a forward pass that was abandoned
+Bit for bit: documents are computed one by one (`kv_cache`), so that the result does not show which of them were
+stored. After the query, tokens are fed one at a time in one batch shape. A row's keys and values are then a function of
+the tokens before them alone, so what is decoded again after a rollback, or after a forward pass that was abandoned
 between two layers, equals what was never interrupted. A block of tokens in one pass does not.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from transformers import DynamicCache
 
-from tandem.engine.prefill import Prefixes, party_by_party
-from tandem.engine.prefixes import PrefixCache
+from tandem.engine.forward import IsStale, PreemptibleModel
+from tandem.engine.kv_cache import DocumentCache, DocumentCaches, stack_rows
 from tandem.engine.prompt import Prompt
-
-IsStale = Callable[[], bool]
-
-
-class Preempted(Exception):
-    """A forward pass was abandoned because its result is no longer wanted. The cache is consistent again."""
-
-
-class PreemptibleModel:
-    """A causal model whose forward pass asks before every decoder layer whether it is still wanted."""
-
-    def __init__(self, model: Any, layers: Sequence[torch.nn.Module]) -> None:
-        self.model = model
-        self.device: torch.device = model.device
-        self._is_stale: IsStale | None = None
-        for layer in layers:
-            layer.register_forward_pre_hook(self._ask)
-
-    def __call__(
-        self,
-        ids: torch.Tensor,
-        mask: torch.Tensor,
-        positions: torch.Tensor,
-        cache: DynamicCache,
-        is_stale: IsStale | None,
-    ) -> torch.Tensor:
-        """Logits [rows, vocab of the model] after the last of `ids`, extending `cache`; may raise Preempted.
-
-        ids, positions: [rows, new]. mask: [rows, cached + new], 0 for padding. An abandoned pass leaves some
-        layers of `cache` longer than others.
-        """
-        self._is_stale = is_stale
-        try:
-            with torch.inference_mode():
-                output = self.model(
-                    input_ids=ids,
-                    attention_mask=mask,
-                    position_ids=positions,
-                    past_key_values=cache,
-                    use_cache=True,
-                    logits_to_keep=1,
-                )
-        finally:
-            self._is_stale = None
-        return torch.as_tensor(output.logits)[:, -1]
-
-    def _ask(self, _layer: torch.nn.Module, _inputs: Any) -> None:
-        if self._is_stale is not None and self._is_stale():
-            raise Preempted
 
 
 class Session:
@@ -78,7 +29,7 @@ class Session:
         self,
         prompt: Prompt,
         model: PreemptibleModel,
-        prefixes: Prefixes,
+        caches: DocumentCaches,
         vocab_size: int,
         *,
         is_stored: bool = True,
@@ -86,19 +37,29 @@ class Session:
         """is_stored: whether the caches of documents go to the store, if they are whole."""
         self._model = model
         self._vocab_size = vocab_size
-        self._caches_of = prefixes
-        self._prefixes, self._tails = _split(prompt)
-        self._width = max(len(prefix) for prefix in self._prefixes)  # of the documents part
+        self._caches = caches
+        self._documents, self._tails = _split(prompt)
+        self._width = max(len(tokens) for tokens in self._documents)  # of the documents part
         whole = [document not in prompt.truncated for document in prompt.documents] or [True]
-        self._is_stored = [is_stored and each for each in whole]  # [rows]
-        self._pads = [self._width - len(prefix) for prefix in self._prefixes]
-        self._ready: list[PrefixCache | None] = []  # of the first rows until all are there; None: no tokens
+        self._is_stored = [is_stored and is_whole for is_whole in whole]  # [rows]
+        self._pads = [self._width - len(tokens) for tokens in self._documents]
+        self._ready: list[DocumentCache | None] = []  # of the first rows until all are there; None: no tokens
         self._cache = DynamicCache()
         self._mask = self._first_mask()  # [rows, capacity], grown as needed
         self._num_cached = 0  # columns that every layer holds
         self._fed: list[int] = []  # the tokens after the query that these columns hold
         self._prompt_logits: torch.Tensor | None = None  # [rows, vocab]
         self._last_logits: torch.Tensor | None = None  # those after `_fed`, if known
+
+    @property
+    def num_cached(self) -> int:
+        """Columns that every layer of the cache holds between two calls."""
+        return self._num_cached
+
+    @property
+    def layers(self) -> list[Any]:
+        """The cache's layers, each with `keys` and `values` of [rows, heads, columns, size]; read only."""
+        return list(self._cache.layers)
 
     def logits_after(self, tokens: Sequence[int], is_stale: IsStale | None) -> torch.Tensor:
         """Logits [rows, vocab] float32 after the query and `tokens`; Preempted if is_stale() turns True."""
@@ -123,12 +84,12 @@ class Session:
         return self._prompt_logits
 
     def _prefill_documents(self, is_stale: IsStale | None) -> None:
-        """What a preempted call had of whole documents is kept for the next."""
-        for row in range(len(self._ready), len(self._prefixes)):
-            prefix, is_stored = self._prefixes[row], self._is_stored[row]
-            cache = self._caches_of.get(prefix, is_stale, is_stored=is_stored) if prefix else None
+        """Whole documents that a preempted call computed are kept for the next."""
+        for row in range(len(self._ready), len(self._documents)):
+            tokens, is_stored = self._documents[row], self._is_stored[row]
+            cache = self._caches.get(tokens, is_stale, is_stored=is_stored) if tokens else None
             self._ready.append(cache)
-        self._cache = party_by_party(self._ready, self._width, self._model.device)
+        self._cache = stack_rows(self._ready, self._width, self._model.device)
         self._num_cached = self._width
         self._ready = []
 
@@ -179,11 +140,11 @@ class Session:
 
 
 def _split(prompt: Prompt) -> tuple[list[tuple[int, ...]], list[list[int]]]:
-    """The prefixes [rows], and what follows each in one common pass [rows, new], which has at least one token."""
-    prefixes = list(prompt.prefixes)
-    if prompt.query:
-        return prefixes, [list(prompt.query)] * len(prefixes)
-    return [prefix[:-1] for prefix in prefixes], [[prefix[-1]] for prefix in prefixes]
+    """The documents' tokens [rows], and what follows each in one pass [rows, new], which has at least one token."""
+    documents = list(prompt.document_tokens)
+    if prompt.query_tokens:
+        return documents, [list(prompt.query_tokens)] * len(documents)
+    return [tokens[:-1] for tokens in documents], [[tokens[-1]] for tokens in documents]
 
 
 def _common_length(left: Sequence[int], right: Sequence[int]) -> int:

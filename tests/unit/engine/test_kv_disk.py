@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import signal
+import struct
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+import zlib
+from collections.abc import Callable, Sequence
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from tandem.engine import prefix_files
+from tandem.engine import kv_disk
 from tandem.engine.engine import Engine
+from tandem.engine.kv_cache import DocumentCache
+from tandem.engine.kv_disk import DiskStore, remove_store
 from tandem.engine.precompute import precompute
-from tandem.engine.prefix_files import PrefixFiles, remove
-from tandem.engine.prefixes import PrefixCache
 
 ROOT = Path(__file__).parents[3]
 TOKENS = (0, 5, 6, 7)
@@ -28,16 +32,16 @@ MODEL = "m" * 32
 Save = Callable[..., Path]
 
 
-def entry(seed: int = 1, num_tokens: int = 4, dtype: torch.dtype = torch.float32) -> PrefixCache:
+def entry(seed: int = 1, num_tokens: int = 4, dtype: torch.dtype = torch.float32) -> DocumentCache:
     """Two layers, two heads of 8."""
     draw = torch.Generator().manual_seed(seed)
     keys, values = (
         tuple(torch.randn(2, num_tokens, 8, generator=draw).to(dtype) for _ in range(2)) for _ in range(2)
     )
-    return PrefixCache(keys=keys, values=values)
+    return DocumentCache(keys=keys, values=values)
 
 
-def equal(one: PrefixCache | None, other: PrefixCache) -> bool:
+def equal(one: DocumentCache | None, other: DocumentCache) -> bool:
     return one is not None and all(
         a.dtype == b.dtype and torch.equal(a, b)
         for a, b in zip(one.keys + one.values, other.keys + other.values, strict=True)
@@ -45,14 +49,14 @@ def equal(one: PrefixCache | None, other: PrefixCache) -> bool:
 
 
 class Store:
-    """A fresh PrefixFiles for every process that is played, and what was warned of."""
+    """A fresh DiskStore for every process that is played, and what was warned of."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder / "kv"
         self.warnings: list[str] = []
 
-    def open(self, model: str = MODEL, max_bytes: int = 1 << 20) -> PrefixFiles:
-        return PrefixFiles(self.folder, model, max_bytes, self.warnings.append)
+    def open(self, model: str = MODEL, max_bytes: int = 1 << 20) -> DiskStore:
+        return DiskStore(self.folder, model, max_bytes, self.warnings.append)
 
     def files(self) -> list[Path]:
         return sorted(self.folder.glob("*/*/*"))
@@ -145,14 +149,56 @@ def test_a_damaged_file_is_not_used_said_once_and_replaced(
     assert files.get(TOKENS) is None
     assert files.get(TOKENS) is None
     assert len(store.warnings) == 1
-    assert store.warnings[0].startswith(f"The stored cache {store.files()[0]} is not used, for it is damaged")
-    assert store.warnings[0].endswith("); it is computed again.")
+    assert store.warnings[0].startswith(
+        f"The stored cache {store.files()[0]} is damaged or of another kind ("
+    )
+    assert store.warnings[0].endswith(") and is not used; it is computed again.")
     assert "\n" not in store.warnings[0]
     if damage is not a_folder:
         files.put(TOKENS, entry())
         assert equal(files.get(TOKENS), entry())
         assert equal(store.open().get(TOKENS), entry())
         assert len(store.warnings) == 1
+
+
+def write_version_0_1(
+    folder: Path, model: str, tokens: Sequence[int], cache: DocumentCache, layout: str = "tandem-prefix-1"
+) -> Path:
+    """A file as version 0.1 wrote it, by its description and without the store's own functions."""
+    name = sha256(struct.pack(f"<{len(tokens)}q", *tokens)).hexdigest()
+    tensors = {f"{layer}.keys": tensor for layer, tensor in enumerate(cache.keys)}
+    tensors |= {f"{layer}.values": tensor for layer, tensor in enumerate(cache.values)}
+    crc = 0
+    for key, tensor in tensors.items():
+        crc = zlib.crc32(f"{key} {tensor.dtype} {tuple(tensor.shape)}".encode(), crc)
+        crc = zlib.crc32(tensor.numpy().tobytes(), crc)
+    about = {"format": layout, "name": name, "model": model, "checksum": crc}
+    path = folder / model / name[:2] / f"{name}.safetensors"
+    path.parent.mkdir(parents=True)
+    save_file(tensors, path, {"tandem": json.dumps(about)})
+    return path
+
+
+def test_files_of_version_0_1_are_used(store: Store) -> None:
+    path = write_version_0_1(store.folder, MODEL, TOKENS, entry())
+    assert equal(store.open().get(TOKENS), entry())
+    assert store.warnings == []
+    path.unlink()
+    store.open().put(TOKENS, entry())
+    assert store.files() == [path]  # and written at the same place
+
+
+def test_files_of_another_format_are_computed_again(store: Store) -> None:
+    path = write_version_0_1(store.folder, MODEL, TOKENS, entry(), "tandem-prefix-0")
+    files = store.open()
+    assert files.get(TOKENS) is None
+    assert files.get(TOKENS) is None
+    assert store.warnings == [
+        f"The stored cache {path} is damaged or of another kind (its format is 'tandem-prefix-0', not "
+        "'tandem-prefix-1') and is not used; it is computed again."
+    ]
+    files.put(TOKENS, entry())
+    assert equal(store.open().get(TOKENS), entry())
 
 
 def test_damage_to_an_open_file_is_found_by_its_size(store: Store) -> None:
@@ -168,7 +214,7 @@ def test_damage_to_an_open_file_is_found_by_its_size(store: Store) -> None:
 
 
 def test_mutant_without_the_checksum_damage_is_used(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prefix_files, "_checksum", lambda cache: 0)
+    monkeypatch.setattr(kv_disk, "checksum", lambda cache: 0)
     store.open().put(TOKENS, entry())
     flipped(store.files()[0])
     assert not equal(store.open().get(TOKENS), entry())
@@ -190,7 +236,7 @@ def test_files_of_another_model_or_prefix_that_were_copied_here(store: Store) ->
     there = ours.parent.parent / files.name((0, 1))[:2] / f"{files.name((0, 1))}.safetensors"
     os.replace(there, ours)
     assert store.open().get(TOKENS) is None
-    assert "it is no cache of this prefix" in store.warnings[1]
+    assert "it is no cache of this document" in store.warnings[1]
 
 
 def test_the_least_recently_used_goes_first_whatever_its_model(store: Store) -> None:
@@ -201,7 +247,7 @@ def test_the_least_recently_used_goes_first_whatever_its_model(store: Store) -> 
     names = [(0, number, 1, 1) for number in range(4)]
     for age, tokens in enumerate(names[:2]):
         files.put(tokens, entry())
-        os.utime(files._path(tokens), (1000 + age, 1000 + age))
+        os.utime(files.path(tokens), (1000 + age, 1000 + age))
     assert equal(files.get(names[0]), entry())  # now the second is the older one
     os.utime(next(path for path in store.files() if path.parent.parent.name == "old"), (1, 1))
     files.put(names[2], entry())
@@ -252,12 +298,12 @@ def test_a_full_disk_is_said_once_and_the_rest_goes_on(store: Store, monkeypatch
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(prefix_files.os, "replace", full)
+    monkeypatch.setattr(kv_disk.os, "replace", full)
     files.put((0, 1, 1, 1), entry())
     files.put((0, 2, 1, 1), entry())
     assert store.warnings == [
-        f"The key-value store {store.folder} cannot be written (No space left on device), documents are "
-        "computed for each question; free space, or lower kv_max_bytes."
+        f"The key-value store {store.folder} cannot be written (No space left on device), so documents "
+        "are computed for each question; free space, or lower kv_max_bytes."
     ]
     assert [path.suffix for path in store.files()] == [".safetensors"]  # nothing half-written stays
     assert equal(files.get(TOKENS), entry())
@@ -274,10 +320,10 @@ def test_computing_ahead_stops_where_the_disk_refuses(
             raise OSError(errno.ENOSPC, "No space left on device")
         replace(*paths)
 
-    monkeypatch.setattr(prefix_files.os, "replace", full_after_two)
+    monkeypatch.setattr(kv_disk.os, "replace", full_after_two)
     report = precompute(engine, files, 5, lambda number: f"Level {number}.")
     assert (report.num_computed, report.num_left_out) == (2, 3)
-    assert engine.prefixes.num_misses == 3  # the rest is not even computed
+    assert engine.caches.num_misses == 3  # the rest is not even computed
     assert len(store.files()) == 2
 
 
@@ -289,11 +335,11 @@ sys.path.insert(0, {str(ROOT)!r})
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 import torch
 from pathlib import Path
-from tandem.engine.prefix_files import PrefixFiles
-from tandem.engine.prefixes import PrefixCache
+from tandem.engine.kv_disk import DiskStore
+from tandem.engine.kv_cache import DocumentCache
 resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
-files = PrefixFiles(Path({str(store.folder)!r}), "m", 1 << 20, print)
-cache = PrefixCache(keys=(torch.zeros(2, 40, 8),), values=(torch.zeros(2, 40, 8),))
+files = DiskStore(Path({str(store.folder)!r}), "m", 1 << 20, print)
+cache = DocumentCache(keys=(torch.zeros(2, 40, 8),), values=(torch.zeros(2, 40, 8),))
 files.put(range(40), cache)
 print(files.get(range(40)))
 """
@@ -307,7 +353,7 @@ def test_removed_while_open(store: Store) -> None:
     files = store.open()
     files.put(TOKENS, entry())
     cache = files.get(TOKENS)
-    remove(store.folder)
+    remove_store(store.folder)
     assert cache is not None
     assert equal(cache, entry())  # the system keeps what is mapped
     assert files.get(TOKENS) is None
@@ -331,19 +377,19 @@ import sys
 sys.path.insert(0, {root!r})
 import torch
 from pathlib import Path
-from tandem.engine.prefix_files import PrefixFiles
-from tandem.engine.prefixes import PrefixCache
+from tandem.engine.kv_disk import DiskStore
+from tandem.engine.kv_cache import DocumentCache
 
 torch.set_num_threads(1)
 warnings = []
-files = PrefixFiles(Path({folder!r}), "m", 60_000, warnings.append)
+files = DiskStore(Path({folder!r}), "m", 60_000, warnings.append)
 found = 0
 for number in range(600):
     token = (number * {step}) % 20
     value = torch.full((2, 50, 8), float(token))
     cache = files.get([token] * 50)
     if cache is None:
-        files.put([token] * 50, PrefixCache(keys=(value,), values=(value + 0.5,)))
+        files.put([token] * 50, DocumentCache(keys=(value,), values=(value + 0.5,)))
     else:
         found += 1
         assert torch.equal(cache.keys[0], value) and torch.equal(cache.values[0], value + 0.5)
@@ -371,11 +417,11 @@ import sys
 sys.path.insert(0, {root!r})
 from pathlib import Path
 from tandem.engine.engine import Engine
-from tandem.engine.prefix_files import PrefixFiles
+from tandem.engine.kv_disk import DiskStore
 from tandem.engine.precompute import precompute
 
 engine = Engine.load({model!r}, num_threads=1)
-files = PrefixFiles(Path({folder!r}), engine.computing_fingerprint, 1 << 30, print)
+files = DiskStore(Path({folder!r}), engine.computing_fingerprint, 1 << 30, print)
 print(precompute(engine, files, 120, lambda number: f"Vantelu Cor has {{number}} levels. " * 3))
 """
 
@@ -400,4 +446,4 @@ def test_killed_while_computing_ahead_only_the_missing_are_computed(store: Store
     files = store.open(engine.computing_fingerprint, 1 << 30)
     for number in range(0, 120, 17):
         document = f"Vantelu Cor has {number} levels. " * 3
-        assert equal(files.get(engine.prefix_tokens(document)), engine.prefix(document))
+        assert equal(files.get(engine.document_tokens(document)), engine.document_cache(document))
