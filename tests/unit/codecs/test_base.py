@@ -35,7 +35,7 @@ def _registry(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_registered_codec_is_made_by_its_name() -> None:
-    assert register("argmax")(OnlyTheArgmax) is OnlyTheArgmax
+    assert register(OnlyTheArgmax) is OnlyTheArgmax
     codec = make_codec("argmax", num_bytes=3)
     payload = codec.encode(np.array([0.1, 0.7, 0.2]))
     assert payload == b"\x01\x00\x00"
@@ -43,7 +43,7 @@ def test_a_registered_codec_is_made_by_its_name() -> None:
 
 
 def test_its_parameters_are_those_of_its_constructor() -> None:
-    register("argmax")(OnlyTheArgmax)
+    register(OnlyTheArgmax)
     with pytest.raises(
         ConfigError, match=r"^The codec argmax has no parameter 'p'; did you mean 'num_bytes'\?$"
     ):
