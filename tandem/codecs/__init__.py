@@ -1,6 +1,20 @@
 """How distributions are compressed before a token is drawn."""
 
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
 from tandem.codecs.base import Codec, make_codec, register
 from tandem.codecs.top_p import TopP
 
-__all__ = ["Codec", "TopP", "make_codec", "register"]
+if TYPE_CHECKING:
+    from tandem.config import CodecConfig
+
+__all__ = ["Codec", "TopP", "codec_of", "make_codec", "register"]
+
+
+def codec_of(config: CodecConfig) -> Codec:
+    """The codec that the section `[codec]` names, with its other entries as parameters. Raises ConfigError."""
+    parameters = asdict(config)
+    return make_codec(parameters.pop("name"), **parameters)

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from tandem.aggregation.distributions import Distribution
-from tandem.codecs import base
+from tandem.codecs import base, codec_of
 from tandem.codecs.base import make_codec, register
+from tandem.config import CodecConfig
 from tandem.errors import ConfigError
 
 
@@ -50,3 +51,7 @@ def test_its_parameters_are_those_of_its_constructor() -> None:
         make_codec("argmax", p=0.8)
     with pytest.raises(ConfigError, match=r"^The codec 'argmin' is unknown; choose one of top_p, argmax\.$"):
         make_codec("argmin")
+
+
+def test_the_codec_of_the_settings() -> None:
+    assert codec_of(CodecConfig(p=0.9)).fingerprint() == make_codec("top_p", p=0.9).fingerprint()
