@@ -25,9 +25,11 @@ def speculative_acceptance(own: Distribution, other: Distribution, own_share: fl
 def coupled_acceptance(draft: Distribution, target: Distribution) -> float:
     """Probability that two distributions raced with shared clocks have the same winner.
 
-    alpha = sum_i 1 / sum_j max(q_j / q_i, p_j / p_i) over i with q_i, p_i > 0 (Daliri, Musco and Suresh, arXiv
-    2408.07978; NOT in the paper): token i wins both races iff its clock rings before every other one scaled by that
-    maximum. Sorted by q/p the inner sum splits into a tail of q and a head of p: n log n operations, not n^2.
+    alpha = sum_i 1 / sum_j max(q_j / q_i, p_j / p_i) over i with q_i, p_i > 0 (Moulton and Jiang, "Maximally consistent
+    sampling and the Jaccard index of probability distributions", arXiv 1809.04052; NOT in the paper): token i wins both
+    races iff its clock rings before every other one scaled by that maximum. Sorted by q/p the inner sum splits into a
+    tail of q and a head of p: n log n operations, not n^2. With delta = TV(q, p), alpha is between
+    (1 - delta) / (1 + delta) and 1 - delta (Daliri, Musco and Suresh, arXiv 2408.07978).
     """
     ids = union(draft, target)
     q, p = draft.on(ids), target.on(ids)

@@ -1,7 +1,8 @@
-"""Document weights: which relevance estimates count at a step, how momentum blends them, what a party weighs by them.
+"""Which relevance estimates weigh the documents at a step, how momentum blends them, and what a side weighs by them.
 
-Everything is a function of the step, the interval and the estimates at earlier prefixes, never of timing: a weight that
-depended on when an estimate arrived could not be reproduced. A decoder that lacks an estimate waits for it.
+Everything here is a function of the step, the interval and the estimates at earlier prefixes, never of
+timing: a weight that depended on when an estimate arrived could not be reproduced. It knows nothing of how
+relevance is measured, and a decoder that lacks an estimate has to wait for it.
 
 NOT in the paper: DRAGON section 4.1 re-estimates "during the decoding"; a fixed lag makes that deterministic.
 """
@@ -41,7 +42,7 @@ def blend(previous: Sequence[float] | None, estimate: Sequence[float], momentum:
     """
     if not 0 <= momentum < 1:
         raise GenerationError(
-            f"The momentum of document weights must lie in [0, 1), got {momentum}; set 0 for none."
+            f"The momentum of document weights lies in [0, 1), it is {momentum}; 0 is none."
         )
     if previous is None:
         return tuple(estimate)
@@ -54,7 +55,7 @@ def text_to_score(query: str, answer: str) -> str:
 
 
 def log_weight(scores: Sequence[float]) -> float:
-    """log h of a party = log-sum-exp of its scores R(d, x) [documents]; no document: -inf. DRAGON Appendix A.1.
+    """log h of a side = log-sum-exp of its scores R(d, x) [documents]; no document: -inf. DRAGON Appendix A.1.
 
     Raises GenerationError as `check_scores` does.
     """
@@ -69,5 +70,6 @@ def check_scores(scores: Sequence[float]) -> None:
     """Raise GenerationError unless every score is a number below infinity; -inf is a document without weight."""
     if not all(score < math.inf for score in scores):  # nan is not below either
         raise GenerationError(
-            f"Document scores must be numbers below infinity, got {list(scores)}; check the scoring model."
+            f"A document's score is a number below infinity, the scores are {list(scores)}; "
+            "check the scoring model."
         )

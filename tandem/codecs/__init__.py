@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from tandem.codecs.base import Codec, make_codec, register
@@ -14,5 +15,6 @@ __all__ = ["Codec", "TopP", "codec_of", "make_codec", "register"]
 
 
 def codec_of(config: CodecConfig) -> Codec:
-    """The codec that the settings name; ConfigError if there is none, or a parameter is out of range."""
-    return make_codec(config.name, p=config.p)
+    """The codec that the section `[codec]` names, with its other entries as parameters. Raises ConfigError."""
+    parameters = asdict(config)
+    return make_codec(parameters.pop("name"), **parameters)

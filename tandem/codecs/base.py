@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import difflib
 import inspect
-from collections.abc import Callable
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,19 +37,15 @@ class Codec(Protocol):
         """Everything that must agree between the parties, compared in the handshake."""
 
 
-C = TypeVar("C", bound=Callable[..., Codec])
-CODECS: dict[str, Callable[..., Codec]] = {}
+C = TypeVar("C", bound=type[Codec])
+CODECS: dict[str, type[Codec]] = {}
 """Codec classes by name."""
 
 
-def register(name: str) -> Callable[[C], C]:
-    """Class decorator: make a codec available as `name`."""
-
-    def add(codec: C) -> C:
-        CODECS[name] = codec
-        return codec
-
-    return add
+def register(codec: C) -> C:
+    """Class decorator: make a codec available under its name."""
+    CODECS[cast(str, codec.name)] = codec
+    return codec
 
 
 def make_codec(name: str, **parameters: Any) -> Codec:

@@ -33,7 +33,7 @@ _NARROW_WEIGHT, _WIDE_WEIGHT = np.dtype("<u2"), np.dtype("<u4")
 _WORTH_TRYING_BYTES = 32  # LZ4 finds nothing in less
 
 
-@register("top_p")
+@register
 class TopP:
     """Nucleus of mass p: ids as gaps, integer weights relative to the largest; LZ4 only where it saves bytes.
 

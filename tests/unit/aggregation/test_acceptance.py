@@ -75,3 +75,11 @@ def test_disjoint_distributions() -> None:
     assert both_coupled(device, cloud, 1.0) == (1.0, 0.0)
     assert coupled_acceptance(device, cloud) == 0.0
     assert speculative_acceptance(device, cloud, 0.25) == pytest.approx(0.25, abs=1e-12)
+
+
+@given(dense_distributions, dense_distributions)
+def test_the_coupled_acceptance_lies_between_its_bounds(a: np.ndarray, b: np.ndarray) -> None:
+    """(1 - delta) / (1 + delta) <= alpha <= 1 - delta, delta the total variation (Daliri, Musco and Suresh)."""
+    delta = float(np.abs(a - b).sum() / 2)
+    alpha = coupled_acceptance(from_dense(a), from_dense(b))
+    assert (1 - delta) / (1 + delta) - 1e-12 <= alpha <= 1 - delta + 1e-12

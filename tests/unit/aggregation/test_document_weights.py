@@ -46,7 +46,7 @@ def test_momentum_is_a_function_of_the_prefix(momentum: float) -> None:
 
 @pytest.mark.parametrize("momentum", [0.0, 0.1, 0.3, 0.9])
 def test_blended_scores_are_plain_floats_to_the_last_bit(momentum: float) -> None:
-    """A cache key and a seed of distributions: whoever computes it again must get the very same floats."""
+    """A cache key and a seed of laws: whoever computes it again must get the very same floats."""
     old, new = (0.1, -3.7, 1e-9), (0.7, 2.3, -1e9)
     blended = blend(old, new, momentum)
     assert blended == tuple(momentum * a + (1.0 - momentum) * b for a, b in zip(old, new, strict=True))
@@ -72,8 +72,7 @@ def test_log_weight_is_log_sum_exp() -> None:
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 def test_a_score_that_is_no_number_below_infinity_is_one_sentence(bad: float) -> None:
     with pytest.raises(
-        GenerationError,
-        match=rf"^Document scores must be numbers .*, got \[{bad}, 1.0\]; check the scoring model\.$",
+        GenerationError, match=rf"^A document's .*the scores are \[{bad}, 1.0\]; check the scoring model\.$"
     ):
         log_weight([bad, 1.0])
 
@@ -81,5 +80,5 @@ def test_a_score_that_is_no_number_below_infinity_is_one_sentence(bad: float) ->
 def test_wrong_settings_are_one_sentence() -> None:
     with pytest.raises(GenerationError, match="are -1 and 0 tokens; set them to at least 0"):
         weight_anchor(3, -1, 0)
-    with pytest.raises(GenerationError, match=r"must lie in \[0, 1\), got 1; set 0 for none"):
+    with pytest.raises(GenerationError, match=r"lies in \[0, 1\), it is 1"):
         blend(None, [1.0], 1)

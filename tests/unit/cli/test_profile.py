@@ -115,7 +115,7 @@ def test_a_damaged_file_is_measured_again(cache: Path, capsys: pytest.CaptureFix
     (file,) = (cache / "tandem" / "profiles").iterdir()
     file.write_text("{")
     assert main(["profile", "device", *SHORT]) == 0
-    assert f"The profile {file} is not used" in capsys.readouterr().err
+    assert f"The profile {file} was ignored because" in capsys.readouterr().err
     assert json.loads(file.read_text())["format"] == 1
 
 

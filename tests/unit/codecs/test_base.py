@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from tandem.aggregation.distributions import Distribution
-from tandem.codecs import base
+from tandem.codecs import base, codec_of
 from tandem.codecs.base import make_codec, register
+from tandem.config import CodecConfig
 from tandem.errors import ConfigError
 
 
@@ -35,7 +36,7 @@ def _registry(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_registered_codec_is_made_by_its_name() -> None:
-    assert register("argmax")(OnlyTheArgmax) is OnlyTheArgmax
+    assert register(OnlyTheArgmax) is OnlyTheArgmax
     codec = make_codec("argmax", num_bytes=3)
     payload = codec.encode(np.array([0.1, 0.7, 0.2]))
     assert payload == b"\x01\x00\x00"
@@ -43,10 +44,14 @@ def test_a_registered_codec_is_made_by_its_name() -> None:
 
 
 def test_its_parameters_are_those_of_its_constructor() -> None:
-    register("argmax")(OnlyTheArgmax)
+    register(OnlyTheArgmax)
     with pytest.raises(
         ConfigError, match=r"^The codec argmax has no parameter 'p'; did you mean 'num_bytes'\?$"
     ):
         make_codec("argmax", p=0.8)
     with pytest.raises(ConfigError, match=r"^The codec 'argmin' is unknown; choose one of top_p, argmax\.$"):
         make_codec("argmin")
+
+
+def test_the_codec_of_the_settings() -> None:
+    assert codec_of(CodecConfig(p=0.9)).fingerprint() == make_codec("top_p", p=0.9).fingerprint()
