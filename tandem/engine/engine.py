@@ -170,7 +170,7 @@ class Engine:
             if not 0 <= token < self.vocab_size:
                 raise GenerationError(
                     f"Token {token} is outside the vocabulary of {self.name!r}, [0, {self.vocab_size}); "
-                    "check that both sides use one vocabulary."
+                    "check that both parties use one vocabulary."
                 )
 
 

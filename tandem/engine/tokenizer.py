@@ -1,7 +1,7 @@
 """Tokens and text: what two models must share, text whole or as a stream, and when an answer ends.
 
 Needs the `tokenizers` package alone, so a process that only shows an answer never imports PyTorch or transformers.
-Everything about an answer is a function of its committed tokens: both sides stop at the same step.
+Everything about an answer is a function of its committed tokens: all parties stop at the same step.
 
 A distribution covers the ids below `vocab_size`, the highest id of the *tokenizer* plus one. Models pad their logits
 to a round number beyond it, each size differently (one tokenizer of 151,665 tokens meets 151,936 and 152,064
@@ -42,7 +42,7 @@ def vocab_size(tokenizer: Tokenizer, num_logits: int, model: str) -> int:
 def fingerprint_vocabulary(tokenizer: Tokenizer) -> str:
     """32 hex digits over what turns tokens into text: the map to ids, the ids of special tokens, the decoder.
 
-    Stop strings are searched for in text, so with different decoders two sides would stop at different steps.
+    Stop strings are searched for in text, so with different decoders two parties would stop at different steps.
     Which special token *ends* an answer is not included: a base model and its chat version differ in that, share
     the vocabulary, and the end is agreed on with each query.
     """
@@ -106,7 +106,7 @@ class Detokenizer:
 
 @dataclass(frozen=True, slots=True)
 class StopRule:
-    """When an answer ends: travels with the query, and both sides apply it, to committed tokens only.
+    """When an answer ends: travels with the query, and all parties apply it, to committed tokens only.
 
     eos_token_ids: tokens that end the answer. stop_strings: texts that end it; they need a `detokenizer`.
     max_new_tokens: tokens at most.

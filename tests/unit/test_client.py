@@ -190,9 +190,9 @@ def test_an_answer_has_the_notes_on_its_documents() -> None:
     ("setting", "sentence"),
     [
         ("device.model=/nowhere/model", r"^'/nowhere/model' is neither a model directory nor a hub id"),
-        ("cloud.model={folder}", r"^A model directory holds a config\.json"),
+        ("cloud.model={folder}", r"^The model directory .* has no config\.json"),
         ("cloud.index={folder}", r"^The index .* is damaged.*`tandem index`"),
-        (f"device.model=/{'x' * 5000}", r"^A model is a directory or a hub id, '/xxx"),
+        (f"device.model=/{'x' * 5000}", r"^'/xxx.* is neither a model directory"),
         ("device.index=/nowhere", r"^An index must hold a tandem-index\.sqlite, but /nowhere has none"),
     ],
 )

