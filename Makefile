@@ -8,7 +8,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input install --qui
 QUESTION ?= Which game should Mira try?
 SMOKE := $(wildcard benchmarks/[a-z]*.py)
 
-.PHONY: help demo install test lint format docs bench clean
+.PHONY: help demo install test lint format docs structure bench clean
 
 help:            ## these lines
 	@sed -n 's/^\([a-z]*\):.*## /\1	/p' Makefile
@@ -31,6 +31,9 @@ lint: $(VENV)/.test   ## style and types
 format: $(VENV)/.test   ## rewrite the code in the one style
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
+
+structure: $(VENV)/.test   ## sizes, import circles and layers of the source tree
+	@$(BIN)/python -m tests.structure
 
 docs: $(VENV)/.test   ## the documentation's site, in site/; a warning is an error
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet

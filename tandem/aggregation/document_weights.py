@@ -9,24 +9,28 @@ NOT in the paper: DRAGON section 4.1 re-estimates "during the decoding"; a fixed
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from tandem.errors import GenerationError
 
 
-def kappa(step: int, every: int, lag: int) -> int:
-    """Tokens of the prefix on which the relevance at `step` is estimated: max(0, n * floor((t - lag) / n)).
+def weight_anchor(step: int, interval: int, lag: int) -> int:
+    """Length kappa of the prefix on which the relevance at `step` is estimated: max(0, n * floor((t - lag) / n)).
 
-    every: tokens between two estimates; 0 means one estimate for the whole answer (static weights).
+    interval: n, tokens between two estimates; 0 means one estimate for the whole answer (static weights).
     lag: tokens that an estimate may take to arrive, >= 0.
     """
-    _check(every, lag)
-    return max(0, every * ((step - lag) // every)) if every else 0
+    if interval < 0 or lag < 0:
+        raise GenerationError(
+            f"The interval and the lag of document weights are {interval} and {lag} tokens; set them to at least 0 "
+            "(an interval of 0 for static weights)."
+        )
+    return max(0, interval * ((step - lag) // interval)) if interval else 0
 
 
-def checkpoints(step: int, every: int, lag: int) -> range:
+def checkpoints(step: int, interval: int, lag: int) -> range:
     """Lengths of the prefixes whose estimates shape the weights at `step` by momentum: 0, n, ..., kappa."""
-    return range(0, kappa(step, every, lag) + 1, every or 1)
+    return range(0, weight_anchor(step, interval, lag) + 1, interval or 1)
 
 
 def blend(previous: Sequence[float] | None, estimate: Sequence[float], momentum: float) -> tuple[float, ...]:
@@ -42,23 +46,6 @@ def blend(previous: Sequence[float] | None, estimate: Sequence[float], momentum:
     if previous is None:
         return tuple(estimate)
     return tuple(momentum * old + (1.0 - momentum) * new for old, new in zip(previous, estimate, strict=True))
-
-
-def scores_at(
-    step: int, estimates: Mapping[int, Sequence[float]], *, every: int, lag: int, momentum: float = 0.0
-) -> tuple[float, ...]:
-    """Scores R(d, x_<kappa) [rows] that weigh the documents at `step`, blended along the prefix.
-
-    estimates: prefix length -> scores [rows] of that very prefix. All of `checkpoints(step, every, lag)` must
-    be there, without momentum only the last of them; KeyError otherwise (the caller waits and retries). After a
-    rollback the caller drops the estimates of longer prefixes, which rolls the blend back too.
-    """
-    needed = checkpoints(step, every, lag)
-    scores = None
-    for length in needed if momentum else needed[-1:]:
-        scores = blend(scores, estimates[length], momentum)
-    assert scores is not None  # `checkpoints` holds at least 0
-    return scores
 
 
 def text_to_score(query: str, answer: str) -> str:
@@ -83,12 +70,4 @@ def check_scores(scores: Sequence[float]) -> None:
     if not all(score < math.inf for score in scores):  # nan is not below either
         raise GenerationError(
             f"Document scores must be numbers below infinity, got {list(scores)}; check the scoring model."
-        )
-
-
-def _check(every: int, lag: int) -> None:
-    if every < 0 or lag < 0:
-        raise GenerationError(
-            f"Interval and lag of document weights must be at least 0 tokens, got {every} and {lag}; "
-            "set an interval of 0 for static weights."
         )

@@ -22,7 +22,7 @@ def shares(log_weight_device: float, log_weight_cloud: float) -> tuple[float, fl
     for log_weight in (log_weight_device, log_weight_cloud):
         if math.isnan(log_weight) or log_weight == math.inf:
             raise ProtocolError(
-                f"A log weight must be finite or -inf, got {log_weight}; restart the side that sent it."
+                f"A log weight must be finite or -inf, got {log_weight}; restart the party that sent it."
             )
     if log_weight_device == log_weight_cloud:  # both -inf included
         return 0.5, 0.5

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import difflib
 import inspect
-from typing import Any, ClassVar, Protocol, TypeVar
+from collections.abc import Callable
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,8 +24,9 @@ MAX_VOCAB = 1 << 18
 class Codec(Protocol):
     """Turns one party's dense distribution into bytes, and the bytes into the sparse distribution that all use."""
 
-    name: ClassVar[str]
-    """The codec's name in the configuration."""
+    @property
+    def name(self) -> str:
+        """The codec's name in the configuration."""
 
     def encode(self, dense: NDArray[np.floating]) -> bytes:
         """Bytes of a distribution [vocab]: probabilities >= 0, not necessarily normalised. Raises GenerationError."""
@@ -33,18 +35,22 @@ class Codec(Protocol):
         """The distribution in the bytes; ProtocolError if they are malformed."""
 
     def fingerprint(self) -> str:
-        """Everything that must agree on both sides, compared in the handshake."""
+        """Everything that must agree between the parties, compared in the handshake."""
 
 
-C = TypeVar("C", bound=type[Codec])
-CODECS: dict[str, type[Codec]] = {}
-"""Codecs by name."""
+C = TypeVar("C", bound=Callable[..., Codec])
+CODECS: dict[str, Callable[..., Codec]] = {}
+"""Codec classes by name."""
 
 
-def register(codec: C) -> C:
-    """Class decorator: make a codec available under its name."""
-    CODECS[codec.name] = codec
-    return codec
+def register(name: str) -> Callable[[C], C]:
+    """Class decorator: make a codec available as `name`."""
+
+    def add(codec: C) -> C:
+        CODECS[name] = codec
+        return codec
+
+    return add
 
 
 def make_codec(name: str, **parameters: Any) -> Codec:

@@ -9,7 +9,7 @@ Layout (numbers as in `varints`, weights little-endian):
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 import lz4.block  # type: ignore[import-untyped, unused-ignore]
 import numpy as np
@@ -33,7 +33,7 @@ _NARROW_WEIGHT, _WIDE_WEIGHT = np.dtype("<u2"), np.dtype("<u4")
 _WORTH_TRYING_BYTES = 32  # LZ4 finds nothing in less
 
 
-@register
+@register("top_p")
 class TopP:
     """Nucleus of mass p: ids as gaps, integer weights relative to the largest; LZ4 only where it saves bytes.
 
@@ -44,7 +44,7 @@ class TopP:
     renormalised, so no payload exceeds `max_bytes`.
     """
 
-    name: ClassVar[str] = "top_p"
+    name = "top_p"
 
     def __init__(self, p: float = 0.8, max_tokens: int = DEFAULT_MAX_TOKENS) -> None:
         """p: mass of the nucleus, in (0, 1]. max_tokens: largest support, 1 to 2**18. Raises ConfigError."""

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import assert_never
 
-from tandem.aggregation.document_weights import blend, kappa, log_weight, text_to_score
+from tandem.aggregation.document_weights import blend, log_weight, text_to_score, weight_anchor
 from tandem.protocol.messages import (
     Adopt,
     Commit,
@@ -237,7 +237,7 @@ class DraftingSession:
 
     def _kappa(self, step: int) -> int:
         every = self.spec.estimation_interval
-        return kappa(step, every, self.spec.weight_lag) if every else 0
+        return weight_anchor(step, every, self.spec.weight_lag) if every else 0
 
     def _may_draft(self) -> bool:
         step = len(self.prefix)
