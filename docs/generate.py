@@ -28,31 +28,8 @@ from tandem.settings import Rule, Setting, settings_of
 from tandem.topology import Party
 
 DOCS = Path(__file__).parent
-COMMANDS = (
-    "",
-    "ask",
-    "index",
-    "profile",
-    "up",
-    "down",
-    "status",
-    "doctor",
-    "config",
-    "eval",
-    "eval lm",
-    "eval qa",
-    "fuzz",
-    "netlab",
-    "netlab up",
-    "netlab shape",
-    "netlab down",
-    "netlab status",
-    "replay",
-    "bench",
-    "bench latency",
-    "bench ttft",
-)
 HELP_COLUMNS = "100"
+OPTIONS = re.compile("options|arguments", re.IGNORECASE)
 
 LINK_BODIES = get_args(messages.LinkBody)
 WIRE_BYTES = {
@@ -238,12 +215,23 @@ def _value(value: Any) -> str:
 
 
 def command_pages() -> str:
-    """What `--help` prints for Tandem and for each of its commands."""
-    pages = []
-    for name in COMMANDS:
-        title = f"tandem {name}".strip()
-        pages.append(f"## {title}\n\n```text\n{_help(name)}\n```")
+    """What `--help` prints for Tandem and for each of its commands, found by reading those very pages."""
+    pages, waiting = [], [""]
+    while waiting:
+        name = waiting.pop(0)
+        text = _help(name)
+        pages.append(f"## {f'tandem {name}'.strip()}\n\n```text\n{text}\n```")
+        waiting = [f"{name} {command}".strip() for command in commands_in(text)] + waiting
     return "\n\n".join(pages)
+
+
+def commands_in(help_page: str) -> list[str]:
+    """The commands that a page of `--help` lists, below any heading but those of options and arguments."""
+    _, *sections = re.split(r"^([A-Za-z ]+):$", help_page, flags=re.MULTILINE)
+    lists = [
+        text for title, text in zip(sections[::2], sections[1::2], strict=True) if not OPTIONS.search(title)
+    ]
+    return re.findall(r"^ {2,4}([a-z][a-z-]*)  ", "\n".join(lists), re.MULTILINE)
 
 
 def _help(name: str) -> str:

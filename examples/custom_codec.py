@@ -13,7 +13,7 @@ from tandem.topology import Party
 
 
 # --8<-- [start:codec]
-@register
+@register("top_k_8")
 class TopK8:
     """The k likeliest tokens. Bytes: k ids of 32 bits, ascending, then k weights of 8 bits, each 1 to 255."""
 

@@ -274,3 +274,9 @@ def test_the_changelog_is_dated() -> None:
     assert headings[0].startswith("[Unreleased]")
     assert all(re.fullmatch(r"\[\d+\.\d+\.\d+\] - \d{4}-\d\d-\d\d", heading) for heading in headings[1:])
     assert "[0.1.0] - 2026-11-15" in headings
+
+
+def test_every_example_is_included_in_a_page() -> None:
+    text = "\n".join(path.read_text("utf-8") for path in DOCS.rglob("*.md"))
+    included = set(re.findall(r'^--8<-- "(examples/[\w.]+)', text, re.MULTILINE))
+    assert included == {f"examples/{path.name}" for path in (ROOT / "examples").glob("*.*")}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +14,11 @@ import pytest
 import tandem
 from tandem.codecs import Codec, make_codec
 from tandem.errors import ProtocolError
+from tandem.lab.simulation.fuzz import make_scenario
 from tandem.lab.simulation.link import Link
 from tandem.lab.simulation.virtual import Outcome, VirtualRun
 from tandem.lab.simulation.world import CODEC, VOCAB, World, stop_rule
 from tandem.protocol.drafting import Forward
-from tandem.protocol.spec import SessionSpec
 from tandem.topology import PARTIES, Party
 
 ROOT = Path(tandem.__file__).parent.parent
@@ -62,7 +63,7 @@ class Recoded(World):
 
 
 def simulate(codec: Codec, seed: int, link: Link, **settings: Any) -> Outcome:
-    spec = SessionSpec(session=1, query="q", seed=seed, temperature=1.0, max_new_tokens=16, **settings)
+    spec = replace(make_scenario(seed).spec, draft_rule="coupled", on_peer_loss="wait", **settings)
     readers = {party: Recoded(seed, party, codec) for party in PARTIES}
     return VirtualRun(spec, readers, codec, finished=stop_rule(16, 12), link=link, seed=seed).run()
 
@@ -77,7 +78,7 @@ def test_custom_codec_carries_whole_sessions(seed: int) -> None:
     wanted = simulate(codec, seed, Link(), synchronous=True, placement="device").tokens
     bad_link = Link(delay_s=0.1, jitter_s=0.1, drop=0.05)
     for placement in ("device", "cloud", "mirror"):
-        assert simulate(codec, seed, bad_link, placement=placement, on_peer_loss="wait").tokens == wanted
+        assert simulate(codec, seed, bad_link, placement=placement, synchronous=False).tokens == wanted
     assert wanted[Party.DEVICE] == wanted[Party.CLOUD]
     assert len(wanted[Party.DEVICE]) > 12
     assert make_codec("top_k_8", k=5).fingerprint() != codec.fingerprint()
