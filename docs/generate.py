@@ -90,7 +90,7 @@ def inner_messages() -> str:
 
 def tag_of(cls: type[Any]) -> int:
     """The byte that a message begins with."""
-    found = re.search(r"_registry\.message\((\d+)\)", inspect.getsource(cls))
+    found = re.search(r"registry\.message\((\d+)\)", inspect.getsource(cls))
     assert found is not None, cls
     return int(found[1])
 

@@ -198,7 +198,7 @@ class DraftQueueActor(SiteActor):
     def on_connected(self, name: str) -> None:
         """A new connection to the peer: what it has not acknowledged goes out at once."""
         if name == f"{self.party.other}/draft_queue" and self.host.sessions:
-            self.dispatch(self.host.reconnected(time.monotonic()))
+            self.dispatch(self.host.resend_all(time.monotonic()))
 
     def on_lost(self, name: str) -> None:
         """An actor of this side died: its sessions cannot go on."""
