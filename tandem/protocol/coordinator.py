@@ -100,8 +100,9 @@ class SessionCoordinator:
         self,
         message: ProposalReady | VerifyResult | LinkFrame | DecoderReady | DecoderFailed | Estimate,
         now_s: float,
+        waited_s: float = 0.0,
     ) -> list[Send]:
-        """Any message of this session."""
+        """Any message of this session. waited_s: how long ago it arrived, for a frame that came before the query."""
         if self.lifecycle.is_over:
             return []
         match message:
@@ -110,7 +111,7 @@ class SessionCoordinator:
             case VerifyResult():
                 return self._on_result(message, now_s)
             case LinkFrame():
-                return [] if self.lifecycle.is_solo else self._on_frame(message, now_s)
+                return [] if self.lifecycle.is_solo else self._on_frame(message, now_s, waited_s)
             case DecoderReady():
                 return []  # the driver turns it into a SourcesEvent: titles are its business
             case DecoderFailed():
@@ -248,8 +249,8 @@ class SessionCoordinator:
 
     # ---- the link ----------------------------------------------------------------------------------------------
 
-    def _on_frame(self, frame: LinkFrame, now_s: float) -> list[Send]:
-        self.reporter.measure(self.link.receive(frame, now_s), self.link.take_bytes_per_s())
+    def _on_frame(self, frame: LinkFrame, now_s: float, waited_s: float) -> list[Send]:
+        self.reporter.measure(self.link.receive(frame, now_s, waited_s), self.link.take_bytes_per_s())
         return self._answer_probe(frame.body, now_s) + self._act_on(frame, now_s)
 
     def _answer_probe(self, body: LinkBody, now_s: float) -> list[Send]:

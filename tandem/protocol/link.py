@@ -45,6 +45,7 @@ class Link:
         self.kept_proposals: dict[bytes, Proposal] = {}  # the peer may still need them
         self.kept_verdicts: dict[int, Verdict] = {}  # by step
         self._peer_sent_us: int | None = None
+        self._arrived_s = now_s  # of the frame that is echoed
         self._probes: dict[int, int] = {}  # by `sent_us`: bytes of padding
         self._probed_s: dict[int, float] = {}  # by bytes of padding: the round trip
         self._sent_s = now_s
@@ -95,9 +96,13 @@ class Link:
         """What the peer has not acknowledged: verdicts, then proposals."""
         return [*self.kept_verdicts.values(), *self.kept_proposals.values()]
 
-    def receive(self, frame: LinkFrame, now_s: float) -> float:
-        """Take in the header of a received frame; returns a round-trip time in seconds, or nan."""
-        self._peer_sent_us, self.received_s = frame.sent_us, now_s
+    def receive(self, frame: LinkFrame, now_s: float, waited_s: float = 0.0) -> float:
+        """Take in the header of a received frame; returns a round-trip time in seconds, or nan.
+
+        waited_s: how long ago the frame arrived. The echo says so, or the peer would take the wait for a part of the
+        round trip.
+        """
+        self._peer_sent_us, self._arrived_s, self.received_s = frame.sent_us, now_s - waited_s, now_s
         self.peer_view = max(self.peer_view, frame.view)
         if frame.held_us == _NEVER:
             return nan
@@ -112,10 +117,6 @@ class Link:
             return nan
         self.rtt_s = rtt_s
         return rtt_s
-
-    def ignore_echo(self) -> None:
-        """The last frame waited for the query to be opened: its age is no part of a round trip."""
-        self._peer_sent_us = None
 
     def probe(self, prefix: Prefix, now_s: float) -> list[Send]:
         """Two probes, an empty one and a longer one: the difference of their round trips gives the bandwidth."""
@@ -185,7 +186,7 @@ class Link:
 
     def _frame(self, body: LinkBody, prefix: Prefix, now_s: float) -> LinkFrame:
         held_us = (
-            _NEVER if self._peer_sent_us is None else min(int((now_s - self.received_s) * 1e6), _NEVER - 1)
+            _NEVER if self._peer_sent_us is None else min(int((now_s - self._arrived_s) * 1e6), _NEVER - 1)
         )
         return LinkFrame(
             session=self.session,

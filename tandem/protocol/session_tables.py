@@ -52,7 +52,7 @@ class CoordinatorTable:
         self.sessions: dict[int, SessionCoordinator] = {}
         self._make_stop_check = make_stop_check
         self._measured_s = -inf  # when a query last probed the link
-        self._early: list[LinkFrame] = []
+        self._early: list[tuple[float, LinkFrame]] = []  # with the time of arrival
         self._final: OrderedDict[int, LinkFrame] = (
             OrderedDict()
         )  # of ended sessions: what their peers are answered
@@ -74,12 +74,11 @@ class CoordinatorTable:
             self._measured_s = now_s
         session = SessionCoordinator(spec, self.party, self._make_stop_check(spec), now_s, measures=measures)
         self.sessions[spec.session] = session
-        early = [frame for frame in self._early if frame.session == spec.session]
-        self._early = [frame for frame in self._early if frame.session != spec.session]
+        early = [(at_s, frame) for at_s, frame in self._early if frame.session == spec.session]
+        self._early = [(at_s, frame) for at_s, frame in self._early if frame.session != spec.session]
         sends = session.begin(now_s)
-        for frame in early:
-            sends += session.receive(frame, now_s)
-            session.link.ignore_echo()
+        for arrived_s, frame in early:
+            sends += session.receive(frame, now_s, now_s - arrived_s)
         return sends
 
     def reopen(self, spec: SessionSpec, incarnation: int, now_s: float) -> list[Send]:
@@ -97,7 +96,7 @@ class CoordinatorTable:
         session = self.sessions.get(message.session)
         if session is not None:
             return self._close(session, session.receive(message, now_s), now_s)
-        return self._answer_closed(message) if isinstance(message, LinkFrame) else []
+        return self._answer_closed(message, now_s) if isinstance(message, LinkFrame) else []
 
     def tick(self, now_s: float) -> list[Send]:
         """Timers of all sessions."""
@@ -136,14 +135,14 @@ class CoordinatorTable:
                 self._final.popitem(last=False)
         return sends
 
-    def _answer_closed(self, frame: LinkFrame) -> list[Send]:
+    def _answer_closed(self, frame: LinkFrame, now_s: float) -> list[Send]:
         """Tell a peer that is still busy how the session ended; keep a frame of an unknown session for later."""
         is_last_word = isinstance(frame.body, Cancel) or (
             isinstance(frame.body, Done) and frame.body.is_reply
         )
         if (final := self._final.get(frame.session)) is not None:
             return [] if is_last_word else [Send("peer", final)]
-        self._early.append(frame)
+        self._early.append((now_s, frame))
         del self._early[:-MAX_EARLY_FRAMES]
         return []
 

@@ -279,8 +279,7 @@ def test_nothing_is_known_of_the_bandwidth_before_both_are_answered() -> None:
     assert isnan(link.take_bytes_per_s())
 
 
-def test_a_frame_that_lay_waiting_is_not_echoed() -> None:
+def test_the_time_that_a_frame_waited_for_its_query_is_no_part_of_the_round_trip() -> None:
     own, peer = Link(1, 0.0), Link(1, 0.0)
-    peer.receive(frame(own, 0.0), 9.0)
-    peer.ignore_echo()
-    assert isnan(own.receive(frame(peer, 9.1), 9.2))
+    peer.receive(frame(own, 0.0), 9.0, waited_s=8.9)
+    assert own.receive(frame(peer, 9.1), 9.2) == pytest.approx(0.2, abs=5e-6)

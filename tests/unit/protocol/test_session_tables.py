@@ -127,6 +127,17 @@ def test_frames_that_come_before_the_query_are_taken_in() -> None:
     assert isinstance(pair, Ballot)
 
 
+def test_a_cloud_that_opens_late_does_not_lengthen_the_round_trip() -> None:
+    """The device's frames waited 2 s for the query to be opened; the link takes 10 ms each way."""
+    device, cloud = host(), host(Party.CLOUD)
+    (early,) = [send.message for send in device.open(spec(), 0.0) if send.to == "peer"]
+    cloud.receive(early, 0.01)
+    answers = [send.message for send in cloud.open(spec(), 2.01) if send.to == "peer"]
+    for answer in answers:
+        device.receive(answer, 2.02)
+    assert device.sessions[1].link.rtt_s == pytest.approx(0.02, abs=1e-5)
+
+
 def test_a_cancel_before_the_query_frees_it_at_the_next_tick() -> None:
     cloud = host(Party.CLOUD)
     cloud.receive(frame(Cancel(reason="Enough.")), 0.0)
