@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Annotated, Any, Generic, TypeVar, get_args, get_origin, get_type_hints
 
 from tandem.errors import ProtocolError
@@ -220,7 +220,7 @@ class Registry:
         for name, form in self._fields(tag):
             form.write(out, getattr(message, name))
 
-    def read(self, cursor: FrameCursor, allowed: tuple[type[Any], ...] = ()) -> Any:
+    def read(self, cursor: FrameCursor, allowed: Collection[type[Any]] = ()) -> Any:
         """The message at the cursor; ProtocolError if it is not one of the `allowed` classes (if given)."""
         tag = cursor.take(1)[0]
         if tag not in self._by_tag:
@@ -229,7 +229,7 @@ class Registry:
             )
         if allowed and self._by_tag[tag][0] not in allowed:
             raise ProtocolError(
-                f"A {self._by_tag[tag][0].__name__} does not belong inside another message here; "
+                f"A {self._by_tag[tag][0].__name__} does not belong here; "
                 "check that both parties run the same version of Tandem."
             )
         fields = self._fields(tag)
@@ -241,14 +241,14 @@ class Registry:
         self.write(out, message)
         return bytes(out)
 
-    def decode(self, frame: bytes) -> Any:
-        """The message of one whole frame; ProtocolError if the frame is malformed or too long."""
+    def decode(self, frame: bytes, allowed: Collection[type[Any]] = ()) -> Any:
+        """The message of one whole frame; ProtocolError if it is malformed, too long, or not `allowed` (if given)."""
         if len(frame) > MAX_FRAME_BYTES:
             raise ProtocolError(
                 f"A frame has at most {MAX_FRAME_BYTES} bytes (got {len(frame)}); check the sender."
             )
         cursor = FrameCursor(frame)
-        message = self.read(cursor)
+        message = self.read(cursor, allowed)
         if cursor.position != len(frame):
             raise ProtocolError(
                 f"A frame has {len(frame) - cursor.position} bytes after its last field; "

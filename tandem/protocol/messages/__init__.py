@@ -5,7 +5,7 @@ A message is a frozen value. The layout of a frame is the order of the fields (d
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, get_args
 
 from tandem.protocol.messages.link import (
     Cancel,
@@ -77,9 +77,19 @@ def encode(message: Message | LinkBody) -> bytes:
     return registry.encode(message)
 
 
+_MESSAGES: frozenset[type[Any]] = frozenset(get_args(Message))
+_LINK_MESSAGES: frozenset[type[Any]] = frozenset({LinkFrame})
+
+
 def decode(frame: bytes) -> Any:
-    """The message in one frame; ProtocolError if the frame is malformed."""
-    return registry.decode(frame)
+    """The message in one frame; ProtocolError if the frame is malformed, or holds a body without its message."""
+    return registry.decode(frame, _MESSAGES)
+
+
+def decode_link(frame: bytes) -> LinkFrame:
+    """The message in one frame of another party, which may send nothing but a LinkFrame; else ProtocolError."""
+    message: LinkFrame = registry.decode(frame, _LINK_MESSAGES)
+    return message
 
 
 __all__ = [
@@ -117,6 +127,7 @@ __all__ = [
     "VerifyResult",
     "Window",
     "decode",
+    "decode_link",
     "encode",
     "in_127ths",
     "registry",
