@@ -163,15 +163,21 @@ class SiteActor:
         _log.error("%s: %s", self.name, error)
 
     def dispatch(self, sends: list[Send]) -> None:
-        """Deliver what a state machine returned."""
+        """Deliver what a state machine returned. A message that cannot be encoded ends its session only."""
         plane = self._plane()
         for send in sends:
             if send.to == "client":
                 self.on_event(send.message)
-            elif send.to == "peer":
-                self._send_to_peer(encode(send.message))
+                continue
+            try:
+                frame = encode(send.message)
+            except ProtocolError as error:
+                self.on_error(send.message, error)
+                continue
+            if send.to == "peer":
+                self._send_to_peer(frame)
             else:
-                plane.send(f"{self.party}/{send.to}", encode(send.message))
+                plane.send(f"{self.party}/{send.to}", frame)
 
     def on_event(self, event: Any) -> None:
         """An event for whoever asked; only a draft queue has any."""

@@ -130,6 +130,16 @@ def _read_party(cursor: FrameCursor) -> Party:
     return PARTIES[index]
 
 
+def _write_text(out: bytearray, value: str) -> None:
+    try:
+        _write_blob(out, value.encode())
+    except UnicodeEncodeError as error:
+        raise ProtocolError(
+            f"A text cannot be written as UTF-8: character {error.start} is half a surrogate pair; "
+            "repair the document or question that it comes from."
+        ) from None
+
+
 def _read_text(cursor: FrameCursor) -> str:
     try:
         return _read_blob(cursor).decode()
@@ -161,7 +171,7 @@ FLOAT32: FieldFormat[float] = _fixed("f")
 FLOAT64: FieldFormat[float] = _fixed("d")
 UINT32: FieldFormat[int] = _fixed("I")
 BLOB: FieldFormat[bytes] = FieldFormat(_write_blob, _read_blob)
-TEXT: FieldFormat[str] = FieldFormat(lambda out, value: _write_blob(out, value.encode()), _read_text)
+TEXT: FieldFormat[str] = FieldFormat(_write_text, _read_text)
 PARTY: FieldFormat[Party] = FieldFormat(lambda out, value: out.append(PARTIES.index(value)), _read_party)
 FLAG: FieldFormat[bool] = FieldFormat(
     lambda out, value: out.append(value), lambda cursor: cursor.take(1) != b"\0"
@@ -236,9 +246,14 @@ class Registry:
         return self._by_tag[tag][0](**{name: form.read(cursor) for name, form in fields})
 
     def encode(self, message: Any) -> bytes:
-        """One whole frame."""
+        """One whole frame; ProtocolError if it would be too long, or a text in it cannot be written."""
         out = bytearray()
         self.write(out, message)
+        if len(out) > MAX_FRAME_BYTES:
+            raise ProtocolError(
+                f"A {type(message).__name__} of {len(out)} bytes exceeds the {MAX_FRAME_BYTES} bytes that a message "
+                "may have; use fewer or shorter documents, or a shorter question."
+            )
         return bytes(out)
 
     def decode(self, frame: bytes, allowed: Collection[type[Any]] = ()) -> Any:

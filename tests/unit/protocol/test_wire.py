@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -133,6 +134,22 @@ def test_only_the_named_kinds_nest() -> None:
     assert frame.endswith(inner)
     with pytest.raises(ProtocolError, match="A Tree does not belong"):
         registry.decode(frame.removesuffix(inner) + frame)
+
+
+def test_a_message_that_is_too_long_is_refused_where_it_is_written() -> None:
+    """Else the receiver breaks the connection, and with it all sessions of the site."""
+    tree = Tree(texts=("x" * MAX_FRAME_BYTES,), numbers=(), text="", leaf=Leaf(number=1))
+    sentence = (
+        f"A Tree of {MAX_FRAME_BYTES + 10} bytes exceeds the {MAX_FRAME_BYTES} bytes that a message may have; "
+        "use fewer or shorter documents, or a shorter question."
+    )
+    with pytest.raises(ProtocolError, match=re.escape(sentence)):
+        registry.encode(tree)
+
+
+def test_half_a_surrogate_pair_is_refused_where_it_is_written() -> None:
+    with pytest.raises(ProtocolError, match="character 1 is half a surrogate pair"):
+        registry.encode(Tree(texts=("a\ud800",), numbers=(), text="", leaf=Leaf(number=1)))
 
 
 def test_a_digest_of_another_length_is_a_bug_of_the_sender() -> None:
