@@ -229,13 +229,15 @@ class DraftQueueActor(SiteActor):
 
     async def _tick(self) -> None:
         """Timers, and a new connection where the peer has fallen silent; ends with the last session."""
-        while self.host.sessions:
-            await asyncio.sleep(TICK_S)
-            now_s = time.monotonic()
-            self.dispatch(self.host.tick(now_s))
-            if any(session.is_silent(now_s) for session in self.host.sessions.values()):
-                self._renew_peer(now_s)
-        self._ticking = False
+        try:
+            while self.host.sessions:
+                await asyncio.sleep(TICK_S)
+                now_s = time.monotonic()
+                self.dispatch(self.host.tick(now_s))
+                if any(session.is_silent(now_s) for session in self.host.sessions.values()):
+                    self._renew_peer(now_s)
+        finally:
+            self._ticking = False
 
     def _renew_peer(self, now_s: float) -> None:
         if self.party is Party.DEVICE and now_s >= self._renew_again_s:

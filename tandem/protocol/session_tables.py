@@ -6,6 +6,7 @@ classes.
 
 from __future__ import annotations
 
+import logging
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from math import inf
@@ -34,6 +35,8 @@ from tandem.protocol.sessions import SessionTable
 from tandem.protocol.spec import SessionSpec
 from tandem.scheduler.session import SchedulerSession
 from tandem.topology import Party
+
+_log = logging.getLogger("tandem")
 
 MAX_EARLY_FRAMES = 256
 """Frames kept for sessions that the peer has opened and this party has not."""
@@ -123,7 +126,13 @@ class CoordinatorTable:
     def _apply(self, act: Callable[[SessionCoordinator], list[Send]], now_s: float) -> list[Send]:
         sends: list[Send] = []
         for session in list(self.sessions.values()):
-            sends += self._close(session, act(session), now_s)
+            try:
+                acted = act(session)
+            except Exception as error:  # the others' timers must go on
+                _log.exception("session %d of the %s failed", session.spec.session, self.party)
+                reason = f"The draft queue of the {self.party} failed on this query: {error!r}; see its log."
+                acted = session.fail(reason, now_s)
+            sends += self._close(session, acted, now_s)
         return sends
 
     def _close(self, session: SessionCoordinator, sends: list[Send], now_s: float) -> list[Send]:

@@ -258,6 +258,28 @@ def test_a_query_that_the_cloud_refuses_fails_whatever_the_policy(on_peer_loss: 
     assert any(isinstance(event, DoneEvent) for event in events) == (on_peer_loss != "continue")
 
 
+def test_a_session_that_breaks_does_not_stop_the_timers_of_the_others(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    queue = host()
+    for session in (1, 2, 3):
+        queue.open(spec(session), 0.0)
+
+    def due(*args: Any) -> list[Send]:
+        raise ZeroDivisionError("a bug")
+
+    queue.sessions[2].link.due = due  # type: ignore[method-assign]
+    sends = queue.tick(0.3)
+    assert [send.message.session for send in sends if isinstance(send.message, LinkFrame)] == [1, 2, 3]
+    (emitted,) = to("client", sends)
+    assert emitted.session == 2
+    assert emitted.event.error == (
+        "The draft queue of the device failed on this query: ZeroDivisionError('a bug'); see its log."
+    )
+    assert set(queue.sessions) == {1, 3}
+    assert "session 2 of the device failed" in caplog.text
+
+
 def test_messages_for_nobody_are_dropped() -> None:
     queue = host()
     assert queue.receive(ProposalReady(session=5, proposal=draft(Party.DEVICE)), 0.0) == []
