@@ -8,7 +8,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input install --qui
 QUESTION ?= Which game should Mira try?
 SMOKE := $(wildcard benchmarks/[a-z]*.py)
 
-.PHONY: help demo install test lint format bench clean
+.PHONY: help demo install test lint format docs structure bench clean
 
 help:            ## these lines
 	@sed -n 's/^\([a-z]*\):.*## /\1	/p' Makefile
@@ -32,11 +32,17 @@ format: $(VENV)/.test   ## rewrite the code in the one style
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
 
+structure: $(VENV)/.test   ## sizes, import circles and layers of the source tree
+	@$(BIN)/python -m tests.structure
+
+docs: $(VENV)/.test   ## the documentation's site, in site/; a warning is an error
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
 bench: $(VENV)/.test   ## every benchmark, in its smoke size
 	@set -e; for each in $(SMOKE); do echo "$$each"; $(BIN)/python "$$each" --smoke </dev/null; done
 
 clean:           ## remove .venv and caches
-	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build dist site *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # A stamp is newer than what it was installed from, so that a second run installs nothing.

@@ -48,19 +48,17 @@ def summary(values: Sequence[float]) -> dict[str, float]:
 
 def bundled_pair(config: Config) -> LocalPair:
     """Both sides in one process, with the bundled model and documents."""
-    from tandem.codecs.top_p import make_codec
-    from tandem.corpora import WEIGHTS
-    from tandem.corpora.indexes import bundled_index
-    from tandem.engine.engine import Engine
+    from tandem.codecs import codec_of
     from tandem.lab.quality.local import LocalPair
+    from tandem.loading import load_engine
     from tandem.retrieval.embedding import Embedder
+    from tandem.retrieval.factory import build_bundled_index
     from tandem.retrieval.retriever import Retriever
     from tandem.topology import PARTIES
 
-    engine, embedder = Engine.load(str(WEIGHTS), num_threads=1), Embedder.load("offline", num_threads=1)
-    retrievers = {party: Retriever.open(bundled_index(party, embedder), embedder) for party in PARTIES}
-    codec = make_codec(config.codec.name, p=config.codec.p)
-    return LocalPair(dict.fromkeys(PARTIES, engine), retrievers, codec)
+    engine, embedder = load_engine(config.device, num_threads=1), Embedder.load("offline", num_threads=1)
+    retrievers = {party: Retriever.open(build_bundled_index(party, embedder), embedder) for party in PARTIES}
+    return LocalPair(dict.fromkeys(PARTIES, engine), retrievers, codec_of(config.codec))
 
 
 def finish(result: dict[str, Any]) -> None:

@@ -32,9 +32,8 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from benchmarks._common import finish, summary
-from tandem.codecs.top_p import make_codec
+from tandem.codecs import codec_of
 from tandem.config import Config, WeightsConfig
-from tandem.corpora.indexes import open_index
 from tandem.lab.quality import statistics
 from tandem.lab.quality.found import Counts
 from tandem.lab.quality.heldout import dealt, indexes_of, retrievers_of, worlds
@@ -45,6 +44,7 @@ from tandem.lab.quality.questions import Question, read_questions
 from tandem.lab.quality.teacher import Teacher
 from tandem.lab.training.bundle import QUESTIONS
 from tandem.retrieval.embedding import Embedder, resolve
+from tandem.retrieval.factory import open_index
 from tandem.retrieval.retriever import Retriever
 from tandem.retrieval.scoring import CrossEncoderScorer, Scorer
 from tandem.topology import PARTIES
@@ -224,7 +224,7 @@ def main() -> None:
     counts = Counts(int(device), int(cloud or device))
 
     def parties(retrievers: Mapping[Any, Retriever]) -> Parties:
-        return Parties(engines, retrievers, make_codec(config.codec.name, p=config.codec.p), False)
+        return Parties(engines, retrievers, codec_of(config.codec), False)
 
     count = 3 if arguments.smoke else arguments.questions
     for scale in map(float, arguments.scales.split(",")):

@@ -22,10 +22,9 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from benchmarks._common import finish
-from tandem.codecs.top_p import make_codec
+from tandem.codecs import codec_of
 from tandem.config import Config
 from tandem.corpora import WEIGHTS
-from tandem.corpora.indexes import open_retriever
 from tandem.engine.engine import Engine
 from tandem.events import TokenEvent
 from tandem.lab.quality.heldout import retrievers_of, worlds
@@ -34,6 +33,7 @@ from tandem.lab.simulation.link import Link
 from tandem.lab.training.bundle import read_questions
 from tandem.request import spec_of
 from tandem.retrieval.embedding import Embedder
+from tandem.retrieval.factory import open_retriever
 from tandem.topology import PARTIES
 
 PATH = Path(__file__).parent.parent / "tests" / "golden" / "answers.jsonl"
@@ -75,7 +75,7 @@ def _new_folder(folder: Path, number: int) -> Path:
 def answers(engine: Engine, question: str, seed: int, retrievers: Any) -> Iterator[tuple[str, list[Any]]]:
     """(case, [tokens, flags]) of one pair; a flag is 2 x (the device's draft was accepted) + (the cloud's was)."""
     config = Config()
-    codec = make_codec(config.codec.name, p=config.codec.p)
+    codec = codec_of(config.codec)
     for temperature in TEMPERATURES:
         for rule, placement in CASES:
             spec = replace(
@@ -108,7 +108,7 @@ def main() -> None:
     print("prediction: 0 differences")
     part, parts = map(int, arguments.part.split("/"))
     step = 40 if arguments.smoke else parts
-    recorded = {} if arguments.record else _read(PATH)
+    recorded = {} if arguments.record else read_answers(PATH)
     rows, num_answers, num_different = [], 0, 0
     engine, embedder = Engine.load(str(WEIGHTS), num_threads=1), Embedder.load("offline", num_threads=1)
     with tempfile.TemporaryDirectory() as folder:
@@ -138,7 +138,8 @@ def main() -> None:
     sys.exit(1 if num_different else 0)
 
 
-def _read(path: Path) -> dict[int, Any]:
+def read_answers(path: Path) -> dict[int, Any]:
+    """The recorded rows by the number of their pair."""
     return {row["pair"]: row for row in map(json.loads, path.read_text("utf-8").splitlines())}
 
 

@@ -21,7 +21,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from benchmarks._common import finish
-from tandem.codecs.top_p import make_codec
+from tandem.codecs import codec_of
 from tandem.config import Config
 from tandem.corpora import WEIGHTS
 from tandem.engine.engine import Engine
@@ -57,7 +57,7 @@ def main() -> None:
     print("targets: " + ", ".join(f"{name} {target}" for name, target in TARGETS.items()))
     config = Config()
     engine, embedder = Engine.load(str(WEIGHTS), num_threads=1), Embedder.load("offline", num_threads=1)
-    codec = make_codec(config.codec.name, p=config.codec.p)
+    codec = codec_of(config.codec)
     spec = heldout_spec(config)
     result: dict[str, Any] = {}
     for weights, kind, settings in (

@@ -29,7 +29,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from benchmarks._common import environment, finish
-from tandem.codecs.top_p import make_codec
+from tandem.codecs import codec_of
 from tandem.config import Config
 from tandem.corpora import WEIGHTS
 from tandem.engine.engine import Engine
@@ -68,7 +68,7 @@ class TimedEngine:
 def record(engine: TimedEngine, temperature: float, limit_s: float, num_questions: int) -> list[str]:
     """One string of letters per answer; fewer than asked for where time runs out."""
     config = Config()
-    codec = make_codec(config.codec.name, p=config.codec.p)
+    codec = codec_of(config.codec)
     spec = replace(heldout_spec(config), temperature=temperature)
     embedder = Embedder.load("offline", num_threads=1)
     answers: list[str] = []

@@ -33,9 +33,8 @@ from numpy.typing import NDArray
 
 from benchmarks._common import finish, summary
 from tandem.retrieval import Document, Retriever, TextEmbedder, kinds
-from tandem.retrieval.embedded import blocks
-from tandem.retrieval.parts import calm, parts, vectors_to_train
-from tandem.retrieval.vectors import ADD_AT_ONCE, aligned, training_sample
+from tandem.retrieval.kinds import calm, parts, vectors_to_train
+from tandem.retrieval.vectors import ADD_AT_ONCE, aligned, blocks, training_sample
 from tandem.retrieval.writer import write_index
 
 DIMENSION, LATENT, NEIGHBOURS, WARM_UP = 384, 48, 10, 10
@@ -141,7 +140,9 @@ def search(folder: Path) -> dict[str, Any]:
     embedder = Replay(queries)
     retriever = Retriever.open(folder / "index", embedder)
     open_s = time.perf_counter() - started_s
-    plain_index = retriever.index._vectors._index  # the same object, so that both find the same caches
+    plain_index = (
+        retriever.index.vector_index.faiss_index
+    )  # the same object, so that both find the same caches
     times: dict[str, list[float]] = {"plain": [], "rows": [], "tandem": []}
     found: dict[str, list[list[int]]] = {"plain": [], "rows": [], "tandem": []}
 
@@ -171,8 +172,7 @@ def search(folder: Path) -> dict[str, Any]:
     return {
         "open_s": open_s,
         "memory_bytes_per_vector": (_anonymous_bytes() - before) / size,
-        "disk_bytes_per_vector": sum(file.num_bytes for file in retriever.index.manifest.files.values())
-        / size,
+        "disk_bytes_per_vector": sum(path.stat().st_size for path in (folder / "index").iterdir()) / size,
         **{
             f"{name}_ms": {**summary(each), "p99": float(np.quantile(each, 0.99))}
             for name, each in times.items()

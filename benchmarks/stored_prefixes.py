@@ -34,11 +34,12 @@ import torch
 
 from benchmarks._common import finish, summary
 from benchmarks._study import COLOURS, axes, parser, save
-from tandem.engine import loading
-from tandem.engine.decoding import PreemptibleModel, Session
-from tandem.engine.prefill import Prefixes
-from tandem.engine.prefix_files import PrefixFiles
+from tandem.engine.forward import PreemptibleModel
+from tandem.engine.kv_cache import DocumentCaches
+from tandem.engine.kv_disk import DiskStore
+from tandem.engine.model import decoder_layers
 from tandem.engine.prompt import Prompt
+from tandem.engine.session import Session
 
 VOCAB, CONTEXT, QUERY_TOKENS, BUDGET = 4096, 1024, 16, 1 << 34
 SHAPE = {"hidden_size": 512, "intermediate_size": 1408, "num_attention_heads": 8, "num_key_value_heads": 2}
@@ -61,7 +62,7 @@ def random_model(num_layers: int) -> PreemptibleModel:
         **SHAPE,
     )
     model = AutoModelForCausalLM.from_config(config).eval()
-    return PreemptibleModel(model, loading.decoder_layers(model))
+    return PreemptibleModel(model, decoder_layers(model))
 
 
 def prompt_of(num_documents: int, num_tokens: int) -> Prompt:
@@ -78,33 +79,33 @@ class Case:
     def __init__(self, model: PreemptibleModel, prompt: Prompt, folder: Path) -> None:
         self._model, self._prompt, self._folder = model, prompt, folder
         self._open_store = self._files()
-        prefixes = Prefixes(model)
-        prefixes.store = self._open_store
-        for tokens in prompt.prefixes:
-            prefixes.get(tokens)
+        caches = DocumentCaches(model)
+        caches.store = self._open_store
+        for tokens in prompt.document_tokens:
+            caches.get(tokens)
             self._open_store.get(tokens)
         os.sync()  # only clean pages can be dropped
 
     def first_token_s(self, state: str) -> float:
         """Seconds to the logits of the first token, in one of STATES."""
-        prefixes = Prefixes(self._model)
+        caches = DocumentCaches(self._model)
         if state == "cold":
             self._open_store = self._files()  # closes its files: mapped pages are not dropped
             self._drop_pages()
         if state == "warm":  # "cold", which comes before it in turn, closed them
-            for tokens in self._prompt.prefixes:
+            for tokens in self._prompt.document_tokens:
                 self._open_store.get(tokens)
         if state != "prefill":
-            prefixes.store = self._open_store if state == "warm" else self._files()
-        session = Session(self._prompt, self._model, prefixes, VOCAB)
+            caches.store = self._open_store if state == "warm" else self._files()
+        session = Session(self._prompt, self._model, caches, VOCAB)
         start_s = time.perf_counter()
         session.logits_after([], None)
         elapsed_s = time.perf_counter() - start_s
-        assert prefixes.num_hits == (0 if state == "prefill" else len(self._prompt.prefixes))
+        assert caches.num_hits == (0 if state == "prefill" else len(self._prompt.document_tokens))
         return elapsed_s
 
-    def _files(self) -> PrefixFiles:
-        return PrefixFiles(self._folder, "random", BUDGET, print)
+    def _files(self) -> DiskStore:
+        return DiskStore(self._folder, "random", BUDGET, print)
 
     def _drop_pages(self) -> None:
         for path in self._folder.glob("*/*/*"):

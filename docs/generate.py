@@ -1,8 +1,8 @@
 """Writes the generated parts of the documentation: `python docs/generate.py`, or `--check` to compare only.
 
 Tables of messages come from `tandem.protocol.messages`, of settings from `tandem.config`, command-line pages from the
-command line itself. A generated part stands between two comment lines that name it; what is around it is written
-by hand. Imports neither ray nor torch. Knows nothing of what the words mean.
+command line itself. A generated part is between two comment lines that name it; what is around it is written by hand.
+Imports neither ray nor torch.
 """
 
 from __future__ import annotations
@@ -152,7 +152,7 @@ def frame_example() -> str:
         body=body,
     )
     raw = messages.encode(frame)
-    head = [("tag of LinkFrame", 1), ("session 7", 4), ("generation 0", 1), ("committed 2", 1)]
+    head = [("tag of LinkFrame", 1), ("session 7", 4), ("view 0", 1), ("committed 2", 1)]
     head += [
         ("committed_digest of tokens 300, 12", 8),
         ("sent_us 1000000", 4),
@@ -172,7 +172,7 @@ def frame_example() -> str:
 
 
 def codec_example() -> str:
-    """The law [0.5, 0.31, 0.1, 0.09] through `top_p` with p = 0.8."""
+    """The distribution [0.5, 0.31, 0.1, 0.09] through `top_p` with p = 0.8."""
     codec = TopP(0.8)
     raw = codec.encode(np.array([0.5, 0.31, 0.1, 0.09]))
     distribution = codec.decode(raw)
@@ -187,7 +187,7 @@ def codec_example() -> str:
 
 
 def _dump(raw: bytes, parts: list[tuple[str, int]]) -> str:
-    """Bytes in hexadecimal with what they are, one part a line."""
+    """Bytes in hexadecimal with what they are, one part per line."""
     assert sum(size for _, size in parts) == len(raw), (parts, raw.hex())
     lines, position = [], 0
     for what, size in parts:
@@ -258,20 +258,20 @@ def _help(name: str) -> str:
 # ---- putting it together -------------------------------------------------------------------------------------
 
 PARTS: dict[str, dict[str, Callable[[], str]]] = {
-    "wire-format.md": {
+    "reference/wire-format.md": {
         "link messages": link_messages,
         "frame example": frame_example,
         "codec example": codec_example,
         "inner messages": inner_messages,
     },
-    "configuration.md": {"settings": settings_tables},
-    "cli.md": {"commands": command_pages},
+    "reference/configuration.md": {"settings": settings_tables},
+    "reference/cli.md": {"commands": command_pages},
 }
 """File -> name of a generated part -> what makes it."""
 
 
 def rendered(name: str) -> str:
-    """A file with its generated parts made anew. ValueError if it lacks the comment lines of one."""
+    """A file with its generated parts made again. ValueError if it lacks the comment lines of one."""
     text = (DOCS / name).read_text("utf-8")
     for part, make in PARTS[name].items():
         begin, end = f"<!-- generated: {part} -->", f"<!-- end: {part} -->"
@@ -294,7 +294,7 @@ def _main() -> int:
     is_check = parser.parse_args().check
     drifted = [name for name in PARTS if rendered(name) != (DOCS / name).read_text("utf-8")]
     for name in drifted:
-        print(f"docs/{name} {'has drifted; run python docs/generate.py' if is_check else 'is written anew'}")
+        print(f"docs/{name} {'has drifted; run python docs/generate.py' if is_check else 'was updated'}")
         if not is_check:
             (DOCS / name).write_text(rendered(name), "utf-8")
     return int(is_check and bool(drifted))

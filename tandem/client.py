@@ -41,7 +41,7 @@ from tandem.request import build_spec, party_named
 from tandem.topology import PARTIES, Party
 
 if TYPE_CHECKING:
-    from tandem.retrieval.filters import Filter
+    from tandem.retrieval.tables import Filter
 
 T = TypeVar("T")
 EVENTS_WAIT_S = 5.0

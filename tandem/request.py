@@ -17,7 +17,7 @@ from tandem.protocol.spec import SessionSpec
 from tandem.topology import PARTIES, Party
 
 if TYPE_CHECKING:
-    from tandem.retrieval.filters import Filter
+    from tandem.retrieval.tables import Filter
 
 MAX_SPEC_BYTES = 4_000_000
 """Of a query as JSON; a message within a side holds 4 MiB."""
@@ -131,7 +131,7 @@ def _filter(name: str, given: Filter | None) -> str:
     """As it travels. QueryError if it is none."""
     if given is None:
         return ""
-    from tandem.retrieval.filters import values_of
+    from tandem.retrieval.tables import values_of
 
     scalar = (str, int, float, bool)
     is_filter = isinstance(given, Mapping) and all(

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 from tandem.actors.base import Runtime, SiteActor
 from tandem.aggregation.document_weights import log_weight
 from tandem.aggregation.rules import DraftRule, draft_rule
-from tandem.codecs.top_p import make_codec
+from tandem.codecs import codec_of
 from tandem.errors import TandemError
 from tandem.protocol.drafting import DraftingSession, Forward, Job, Prefill
 from tandem.protocol.messages import PROTOCOL_VERSION, Begin, DecoderFailed, End
@@ -58,8 +58,7 @@ class DecoderActor(SiteActor):
 
     def __init__(self, party: Party, runtime: Runtime) -> None:
         super().__init__(party, runtime)
-        codec = runtime.config.codec
-        self.codec = make_codec(codec.name, p=codec.p)
+        self.codec = codec_of(runtime.config.codec)
         self.host = DraftingTable(party, lambda tokens: self._engine().text(tokens))
         self.num_forwards = 0
         self.num_abandoned = 0
@@ -76,7 +75,7 @@ class DecoderActor(SiteActor):
 
     async def prepare(self) -> dict[str, Any]:
         """Load the model; what is returned is compared with the other side's before the first query."""
-        from tandem.corpora.indexes import cache_folder
+        from tandem.paths import cache_folder
         from tandem.profiler.cache import cached_line
 
         loop = asyncio.get_running_loop()
@@ -164,13 +163,13 @@ class DecoderActor(SiteActor):
 
         TandemError if they are of another model, precision or template.
         """
-        from tandem.engine.prefixes import MemoryPrefixes
+        from tandem.engine.kv_cache import MemoryStore
         from tandem.lab.latency.lending import unpack
 
         engine = self._engine()
-        if engine.prefixes.lent is None:
-            engine.prefixes.lent = MemoryPrefixes(self.config.party(self.party).kv_max_bytes)
-        lent, loop = engine.prefixes.lent, asyncio.get_running_loop()
+        if engine.caches.lent is None:
+            engine.caches.lent = MemoryStore(self.config.party(self.party).kv_max_bytes)
+        lent, loop = engine.caches.lent, asyncio.get_running_loop()
         await loop.run_in_executor(self._thread, lambda: unpack(engine, texts, data, lent))
 
     # ---- data plane ------------------------------------------------------------------------------------------
@@ -311,8 +310,8 @@ class DecoderActor(SiteActor):
             self._sequences[job.session].setdefault(job.step, step)
 
     def _load(self) -> Engine:
-        from tandem.corpora.indexes import kv_folder
-        from tandem.engine.opening import open_engine
+        from tandem.loading import open_engine
+        from tandem.retrieval.factory import kv_folder
 
         return open_engine(self.config.party(self.party), kv_folder(self.party, self.config), self._on_kv)
 
@@ -347,7 +346,7 @@ class DecoderActor(SiteActor):
             "num_forwards": self.num_forwards,
             "num_abandoned": self.num_abandoned,
             "decode_s": self.decode_s,
-            **(self._loaded.prefixes.statistics() if self._loaded else {}),
+            **(self._loaded.caches.statistics() if self._loaded else {}),
         }
 
 

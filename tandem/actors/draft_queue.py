@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import Any, ClassVar
 
 from tandem.actors.base import Runtime, SiteActor
-from tandem.engine.detokenizer import Detokenizer, StopRule, TextStream
+from tandem.engine.tokenizer import Detokenizer, StopRule, TextStream
 from tandem.errors import TandemError
 from tandem.events import (
     ClientEvent,
@@ -94,7 +94,7 @@ class DraftQueueActor(SiteActor):
 
     def __init__(self, party: Party, runtime: Runtime) -> None:
         super().__init__(party, runtime)
-        self.host = CoordinatorTable(party, lambda spec: self._stop_rule(spec).finished)
+        self.host = CoordinatorTable(party, lambda spec: self._stop_rule(spec).find_reason)
         self._detokenizer: Detokenizer | None = None
         self._logs: dict[int, _Log] = {}
         self._opened = asyncio.Event()  # set, and replaced, whenever a session is opened

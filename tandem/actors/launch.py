@@ -29,9 +29,8 @@ from tandem.actors.stateless import AggregatorActor, ProfilerActor, SchedulerAct
 from tandem.cluster import nodes
 from tandem.cluster.nodes import Host, NodeInfo
 from tandem.config import Config
-from tandem.corpora import model_path
-from tandem.engine.directory import check_directory, expanded
 from tandem.errors import ClusterError, TandemError
+from tandem.loading import check_model
 from tandem.protocol.outbox import ROLES, ActorKind
 from tandem.topology import PARTIES, Party
 from tandem.transport.port import Endpoint
@@ -162,11 +161,11 @@ def check_files(config: Config, parties: tuple[Party, ...] = PARTIES) -> None:
     """
     for party in parties:
         settings = config.party(party)
-        check_directory(model_path(expanded(settings.model)))
+        check_model(settings)
         if settings.index_folder is not None and settings.num_documents:
-            from tandem.retrieval import manifest
+            from tandem.retrieval.index import read_manifest
 
-            manifest.read(settings.index_folder)
+            read_manifest(settings.index_folder)
 
 
 def runtime_for(config: Config, secret: bytes, host: str | None) -> Runtime:

@@ -74,14 +74,14 @@ class RetrieverActor(SiteActor):
         self.dispatch([Send("decoder", RetrieveFailed(session=message.session, reason=str(error)))])
 
     async def _serve(self) -> None:
-        from tandem.retrieval.answering import refused
+        from tandem.protocol.retrieval_requests import refuse_request
 
         while True:
             request = await self._requests.get()
             try:
                 answer: Any = await self.in_thread(lambda request=request: self._answer(request))  # type: ignore[misc]
             except TandemError as error:
-                answer = refused(request, error)
+                answer = refuse_request(request, error)
             except Exception as error:
                 answer = RetrieveFailed(session=request.session, reason=self._failed(request, error))
             self.dispatch([Send("decoder", answer)])
@@ -94,22 +94,21 @@ class RetrieverActor(SiteActor):
         return f"The retriever of the {self.party} failed on this query with {what}; see its log."
 
     def _answer(self, request: RetrieveRequest | RescoreRequest) -> RetrieveResult | RescoreResult:
-        from tandem.retrieval.answering import scored, searched
+        from tandem.protocol.retrieval_requests import score_documents, search_documents
 
         if isinstance(request, RescoreRequest):
-            return scored(self._retriever, request)
+            return score_documents(self._retriever, request)
         started_s = time.perf_counter()
-        found, hits = searched(self._retriever, request)
+        found, hits = search_documents(self._retriever, request)
         self._titles.update({hit.id: str(hit.document.metadata.get("source", "")) for hit in hits})
         return replace(found, retrieve_us=int((time.perf_counter() - started_s) * 1e6))
 
     def _load(self) -> tuple[Any, dict[str, Any]]:
-        from tandem.corpora.indexes import open_retriever
-        from tandem.retrieval.embedding import load_embedder
-        from tandem.retrieval.scoring import EMBEDDER, load_scorer
+        from tandem.loading import load_embedder_and_scorer
+        from tandem.retrieval.factory import open_retriever
+        from tandem.retrieval.scoring import EMBEDDER
 
-        embedder = load_embedder(self.config.retrieval.embedder, num_threads=1)
-        scorer = load_scorer(self.config.weights.scorer, num_threads=1)
+        embedder, scorer = load_embedder_and_scorer(self.config, num_threads=1)
         retriever = open_retriever(self.party, self.config, embedder, scorer)
         retriever.search("warm up", 1)
         return retriever, {

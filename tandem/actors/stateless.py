@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from tandem.actors.base import Runtime, SiteActor
-from tandem.codecs.top_p import make_codec
+from tandem.codecs import codec_of
 from tandem.errors import TandemError
 from tandem.protocol.messages import Ballot, DecoderFailed, SoloBallot
 from tandem.protocol.outbox import ActorKind, Send
@@ -24,8 +24,7 @@ class AggregatorActor(SiteActor):
 
     def __init__(self, party: Party, runtime: Runtime) -> None:
         super().__init__(party, runtime)
-        codec = runtime.config.codec
-        self.host = AggregatingTable(party, make_codec(codec.name, p=codec.p))
+        self.host = AggregatingTable(party, codec_of(runtime.config.codec))
 
     def handle(self, message: Any, source: str) -> list[Send]:
         """Decide."""

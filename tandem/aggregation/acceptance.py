@@ -1,6 +1,6 @@
-"""Acceptance rates: the probability that a side's draft equals the target, by the formula of each draft rule.
+"""Acceptance rates: the probability that a party's draft equals the target, by the formula of each draft rule.
 
-Expected values given the laws, which is what the profiler averages. Knows nothing of the draws made.
+Expected values given the distributions, whatever was actually drawn; the profiler averages them.
 """
 
 from __future__ import annotations
@@ -8,7 +8,6 @@ from __future__ import annotations
 import numpy as np
 
 from tandem.aggregation.distributions import Distribution, union
-from tandem.aggregation.mixture import target_distribution
 
 
 def speculative_acceptance(own: Distribution, other: Distribution, own_share: float) -> float:
@@ -24,11 +23,11 @@ def speculative_acceptance(own: Distribution, other: Distribution, own_share: fl
 
 
 def coupled_acceptance(draft: Distribution, target: Distribution) -> float:
-    """Probability that two laws raced with shared clocks have the same winner.
+    """Probability that two distributions raced with shared clocks have the same winner.
 
-    alpha = sum_i 1 / sum_j max(q_j / q_i, p_j / p_i) over i with q_i, p_i > 0. NOT in the paper:
-    token i wins both races iff its clock rings before each other one scaled by that maximum. Sorted by q/p
-    the inner sum splits into a tail of q and a head of p, so n log n and not n^2 operations.
+    alpha = sum_i 1 / sum_j max(q_j / q_i, p_j / p_i) over i with q_i, p_i > 0 (Daliri, Musco and Suresh, arXiv
+    2408.07978; NOT in the paper): token i wins both races iff its clock rings before every other one scaled by that
+    maximum. Sorted by q/p the inner sum splits into a tail of q and a head of p: n log n operations, not n^2.
     """
     ids = union(draft, target)
     q, p = draft.on(ids), target.on(ids)
@@ -43,11 +42,3 @@ def coupled_acceptance(draft: Distribution, target: Distribution) -> float:
     both = (q > 0.0) & (p > 0.0)
     q, p, head_p, tail_q = q[both], p[both], head_p[both], tail_q[both]
     return min(1.0, float((1.0 / (tail_q / q + head_p / p)).sum()))
-
-
-def both_coupled_acceptances(
-    device: Distribution, cloud: Distribution, eta_device: float
-) -> tuple[float, float]:
-    """(acceptance rate of the device, of the cloud) with coupled drafts."""
-    target = target_distribution(device, cloud, eta_device)
-    return coupled_acceptance(device, target), coupled_acceptance(cloud, target)

@@ -1,7 +1,4 @@
-"""A next-token law: a probability distribution over the vocabulary, stored sparse.
-
-Knows nothing of where a law comes from, how it is sent or how tokens are drawn from it.
-"""
+"""A next-token distribution over the vocabulary, stored sparse."""
 
 from __future__ import annotations
 
@@ -12,12 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 TOLERANCE = 1e-9
-"""How far the sum of a law may lie from one; rounding stays below n * 2**-53."""
+"""How far the sum of a distribution may lie from one; rounding stays below n * 2**-53."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Distribution:
-    """A distribution over token ids. Its arrays cannot be written through it: both sides rely on their bits.
+    """A distribution over token ids. Its arrays are read-only: all parties rely on their bits.
 
     Raises ValueError if the ids are not strictly ascending and non-negative, if the lengths differ, or if
     the probabilities are negative, not finite, or do not sum to one.
@@ -33,18 +30,22 @@ class Distribution:
         object.__setattr__(self, "ids", ids)
         object.__setattr__(self, "probabilities", probabilities)
         if ids.ndim != 1 or ids.shape != probabilities.shape or ids.size == 0:
-            raise ValueError(f"a law needs a probability per id, got {probabilities.shape} for {ids.shape}")
+            raise ValueError(
+                f"a distribution needs a probability per id, got {probabilities.shape} for {ids.shape}"
+            )
         if ids[0] < 0 or bool((ids[1:] <= ids[:-1]).any()):
-            raise ValueError("the ids of a law must be non-negative and strictly ascending")
+            raise ValueError("the ids of a distribution must be non-negative and strictly ascending")
         if not (probabilities.min() >= 0.0 and abs(float(probabilities.sum()) - 1.0) <= TOLERANCE):
-            raise ValueError(f"a law must have probabilities >= 0 of sum 1, got sum {probabilities.sum()}")
+            raise ValueError(
+                f"a distribution must have probabilities >= 0 of sum 1, got sum {probabilities.sum()}"
+            )
 
     def __len__(self) -> int:
         """Size of the support as stored."""
         return int(self.ids.size)
 
     def __eq__(self, other: object) -> bool:
-        """Whether two laws are the same bit for bit."""
+        """Whether two distributions are the same bit for bit."""
         if not isinstance(other, Distribution):
             return NotImplemented
         return np.array_equal(self.ids, other.ids) and np.array_equal(self.probabilities, other.probabilities)
@@ -54,7 +55,7 @@ class Distribution:
         return hash((self.ids.tobytes(), self.probabilities.tobytes()))
 
     def argmax(self) -> int:
-        """The likeliest token; of equally likely ones the lowest id."""
+        """The most probable token; of equally probable ones the lowest id."""
         return int(self.ids[np.argmax(self.probabilities)])
 
     def probability(self, token: int) -> float:
@@ -65,27 +66,20 @@ class Distribution:
         return float(self.probabilities[position])
 
     def on(self, ids: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Probabilities at the given ascending ids, [m]; they must contain the whole support of this law."""
+        """Probabilities at the given ascending ids, [m]; they must contain the whole support."""
         out = np.zeros(ids.size)
         out[np.searchsorted(ids, self.ids)] = self.probabilities
         return out
 
     def dense(self, vocab: int) -> NDArray[np.float64]:
-        """The law as an array [vocab]; IndexError if an id does not fit."""
+        """The distribution as an array [vocab]; IndexError if an id does not fit."""
         out = np.zeros(vocab)
         out[self.ids] = self.probabilities
         return out
 
-    @classmethod
-    def from_dense(cls, array: NDArray[np.floating]) -> Distribution:
-        """The law proportional to array [vocab], without the tokens of probability zero."""
-        ids = np.flatnonzero(array).astype(np.int64)
-        values = np.asarray(array, dtype=np.float64)[ids]
-        return cls(ids, values / values.sum())
-
 
 def union(first: Distribution, second: Distribution) -> NDArray[np.int64]:
-    """Ids in the support of either law, ascending, [n]."""
+    """Ids in the support of either distribution, ascending, [n]."""
     if np.array_equal(first.ids, second.ids):
         return first.ids
     both = np.sort(np.concatenate([first.ids, second.ids]), kind="stable")  # two runs: merged in linear time

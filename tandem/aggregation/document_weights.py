@@ -1,8 +1,7 @@
-"""Which relevance estimates weigh the documents at a step, how momentum blends them, and what a side weighs by them.
+"""Document weights: which relevance estimates count at a step, how momentum blends them, what a party weighs by them.
 
-Everything here is a function of the step, the interval and the estimates at earlier prefixes, never of
-timing: a weight that depended on when an estimate arrived could not be reproduced. It knows nothing of how
-relevance is measured, and a decoder that lacks an estimate has to wait for it.
+Everything is a function of the step, the interval and the estimates at earlier prefixes, never of timing: a weight that
+depended on when an estimate arrived could not be reproduced. A decoder that lacks an estimate waits for it.
 
 NOT in the paper: DRAGON section 4.1 re-estimates "during the decoding"; a fixed lag makes that deterministic.
 """
@@ -10,24 +9,28 @@ NOT in the paper: DRAGON section 4.1 re-estimates "during the decoding"; a fixed
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from tandem.errors import GenerationError
 
 
-def kappa(step: int, every: int, lag: int) -> int:
-    """Tokens of the prefix on which the relevance at `step` is estimated: max(0, n * floor((t - lag) / n)).
+def weight_anchor(step: int, interval: int, lag: int) -> int:
+    """Length kappa of the prefix on which the relevance at `step` is estimated: max(0, n * floor((t - lag) / n)).
 
-    every: tokens between two estimates; 0 means one estimate for the whole answer (static weights).
+    interval: n, tokens between two estimates; 0 means one estimate for the whole answer (static weights).
     lag: tokens that an estimate may take to arrive, >= 0.
     """
-    _check(every, lag)
-    return max(0, every * ((step - lag) // every)) if every else 0
+    if interval < 0 or lag < 0:
+        raise GenerationError(
+            f"The interval and the lag of document weights are {interval} and {lag} tokens; set them to at least 0 "
+            "(an interval of 0 for static weights)."
+        )
+    return max(0, interval * ((step - lag) // interval)) if interval else 0
 
 
-def checkpoints(step: int, every: int, lag: int) -> range:
+def checkpoints(step: int, interval: int, lag: int) -> range:
     """Lengths of the prefixes whose estimates shape the weights at `step` by momentum: 0, n, ..., kappa."""
-    return range(0, kappa(step, every, lag) + 1, every or 1)
+    return range(0, weight_anchor(step, interval, lag) + 1, interval or 1)
 
 
 def blend(previous: Sequence[float] | None, estimate: Sequence[float], momentum: float) -> tuple[float, ...]:
@@ -38,28 +41,11 @@ def blend(previous: Sequence[float] | None, estimate: Sequence[float], momentum:
     """
     if not 0 <= momentum < 1:
         raise GenerationError(
-            f"The momentum of document weights lies in [0, 1), it is {momentum}; 0 is none."
+            f"The momentum of document weights must lie in [0, 1), got {momentum}; set 0 for none."
         )
     if previous is None:
         return tuple(estimate)
     return tuple(momentum * old + (1.0 - momentum) * new for old, new in zip(previous, estimate, strict=True))
-
-
-def scores_at(
-    step: int, estimates: Mapping[int, Sequence[float]], *, every: int, lag: int, momentum: float = 0.0
-) -> tuple[float, ...]:
-    """Scores R(d, x_<kappa) [rows] that weigh the documents at `step`, blended along the prefix.
-
-    estimates: prefix length -> scores [rows] of that very prefix. All of `checkpoints(step, every, lag)` must
-    be there, without momentum only the last of them; KeyError otherwise (the caller waits and asks again).
-    After a rollback the caller drops the estimates of longer prefixes: the blend has rolled back with them.
-    """
-    needed = checkpoints(step, every, lag)
-    scores = None
-    for length in needed if momentum else needed[-1:]:
-        scores = blend(scores, estimates[length], momentum)
-    assert scores is not None  # `checkpoints` holds at least 0
-    return scores
 
 
 def text_to_score(query: str, answer: str) -> str:
@@ -68,7 +54,7 @@ def text_to_score(query: str, answer: str) -> str:
 
 
 def log_weight(scores: Sequence[float]) -> float:
-    """log h of a side = log-sum-exp of its scores R(d, x) [documents]; no document: -inf. DRAGON Appendix A.1.
+    """log h of a party = log-sum-exp of its scores R(d, x) [documents]; no document: -inf. DRAGON Appendix A.1.
 
     Raises GenerationError as `check_scores` does.
     """
@@ -83,14 +69,5 @@ def check_scores(scores: Sequence[float]) -> None:
     """Raise GenerationError unless every score is a number below infinity; -inf is a document without weight."""
     if not all(score < math.inf for score in scores):  # nan is not below either
         raise GenerationError(
-            f"A document's score is a number below infinity, the scores are {list(scores)}; "
-            "check the scoring model."
-        )
-
-
-def _check(every: int, lag: int) -> None:
-    if every < 0 or lag < 0:
-        raise GenerationError(
-            f"Interval and lag of document weights are at least 0 tokens, they are {every} and {lag}; "
-            "set an interval of 0 for static weights."
+            f"Document scores must be numbers below infinity, got {list(scores)}; check the scoring model."
         )

@@ -1,6 +1,6 @@
-"""The target law: how much each side counts, and the mixture of the two laws (Eq. 4, Appendix A.1).
+"""The target distribution: how much each party counts, and the mixture of the two distributions (Eq. 4, Appendix A.1).
 
-Knows nothing of drafts or of how the target is drawn. Bit-identical on both hosts: no libm, fixed order.
+Bit-identical on every machine: no libm, sums in a fixed order.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from tandem.errors import ProtocolError
 
 
 def shares(log_weight_device: float, log_weight_cloud: float) -> tuple[float, float]:
-    """Shares (eta of the device, eta of the cloud) from the sides' log-sum-exp weights (Appendix A.1).
+    """Shares (eta of the device, eta of the cloud) from the parties' log-sum-exp weights (Appendix A.1).
 
-    A side without documents has -inf and share 0; if both have, each counts half. The smaller share is one
-    minus the larger, both exact, so the pair sums to 1 exactly and swapping the sides swaps the pair.
-    Raises ProtocolError on NaN or +inf, which no side may send.
+    A party without documents has -inf and share 0; if neither has any, each counts half. The smaller share is one
+    minus the larger, both exact, so the pair sums to 1 exactly and swapping the parties swaps the pair. Raises
+    ProtocolError on NaN or +inf, which no party may send.
     """
     for log_weight in (log_weight_device, log_weight_cloud):
         if math.isnan(log_weight) or log_weight == math.inf:
             raise ProtocolError(
-                f"A log weight must be finite or -inf, got {log_weight}; restart the side that sent it."
+                f"A log weight must be finite or -inf, got {log_weight}; restart the party that sent it."
             )
     if log_weight_device == log_weight_cloud:  # both -inf included
         return 0.5, 0.5

@@ -1,9 +1,9 @@
 """Counter-based randomness: a number is a hash of (seed, purpose, step, id), with no state to keep or lose.
 
-Any side computes any number without communicating, in any order, and gets the same bits on every machine.
-NOT in the paper (coupled drafts are ours). Knows nothing of laws. The mixing function is the 64-bit
-finaliser of SplitMix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number generators", 2014). It is
-no cryptographic hash: whoever knows the seed knows the draws.
+Any party computes any number without communicating, in any order, and gets the same bits on every machine, which
+coupled drafts need (Daliri, Musco and Suresh, arXiv 2408.07978; NOT in the paper). The mixing function is the 64-bit
+finaliser of SplitMix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number generators", 2014). It is not a
+cryptographic hash: whoever knows the seed knows the draws.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ class Purpose(IntEnum):
     COUPLED = 1  # the noise that drafts and target share
     DRAFT_DEVICE = 2  # the device's draft under Algorithm 1
     DRAFT_CLOUD = 3  # the cloud's draft under Algorithm 1
-    DECISION = 4  # what Algorithm 1 makes of the two drafts
-    PLACEMENT = 5  # who aggregates, where that is drawn at random
+    DECISION = 4  # the outcome of Algorithm 1, given the two drafts
+    PLACEMENT = 5  # who aggregates, under random placement
 
     @classmethod
     def draft(cls, party: Party) -> Purpose:
-        """The stream from which one side draws its drafts."""
+        """The stream from which a party draws its drafts."""
         return cls.DRAFT_DEVICE if party is Party.DEVICE else cls.DRAFT_CLOUD
 
 
@@ -49,7 +49,7 @@ def uniforms(
     counter *= np.uint64(_GOLDEN)
     counter += np.uint64(first)
     _mix_in_place(counter)
-    counter ^= np.uint64(second)  # a second keyed round: two steps are no shifts of one sequence
+    counter ^= np.uint64(second)  # a second keyed round, so that two steps are not shifts of one sequence
     _mix_in_place(counter)
     counter >>= np.uint64(12)
     values = counter.astype(np.float64)  # 52 bits: exact, and so is adding a half
@@ -79,7 +79,7 @@ def _keys(seed: int, purpose: Purpose, step: int) -> tuple[int, int]:
 
 
 def _mix(value: int) -> int:
-    """A bijection of the 64-bit integers in which every input bit sways every output bit."""
+    """A bijection of the 64-bit integers in which every input bit affects every output bit."""
     value &= _MASK
     value = ((value ^ (value >> 30)) * _MULTIPLY_1) & _MASK
     value = ((value ^ (value >> 27)) * _MULTIPLY_2) & _MASK

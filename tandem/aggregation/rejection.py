@@ -1,7 +1,6 @@
-"""Speculative aggregation by independent drafts: Algorithm 1, law first and draw last.
+"""Speculative aggregation of independent drafts: Algorithm 1, distribution first and draw last.
 
-Every function here is a deterministic law, except `draw`, which turns a law and one uniform number into a
-token. Knows nothing of seeds, steps or which side hosts the aggregator.
+Every function is deterministic; `draw` turns a distribution and one uniform number into a token.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ def keep_probability(token: int, own: Distribution, other: Distribution, other_s
 
 
 def residual(own: Distribution, other: Distribution) -> Distribution | None:
-    """norm(max(0, q^o - q^s)): where a replaced draft is drawn from; None if nothing is left of it."""
+    """norm(max(0, q^o - q^s)): where a replaced draft is drawn from; None if it has no mass."""
     ids = union(own, other)
     excess = np.maximum(0.0, other.on(ids) - own.on(ids))
     has_mass = excess > 0.0
@@ -37,28 +36,28 @@ def residual(own: Distribution, other: Distribution) -> Distribution | None:
 def result_distribution(
     token: int, own: Distribution, other: Distribution, other_share: float
 ) -> Distribution:
-    """Law of one side's result (x tilde) given its draft: the draft if it is kept, else the residual.
+    """Distribution of one party's result (x tilde) given its draft: the draft if it is kept, else the residual.
 
-    NOT in the paper: a residual without mass (laws equal up to rounding) keeps the draft.
+    NOT in the paper: a residual without mass (distributions equal up to rounding) keeps the draft.
     """
-    kept = Distribution(np.array([token]), np.ones(1))
+    draft = Distribution(np.array([token]), np.ones(1))
     rest = residual(own, other)
     if rest is None:
-        return kept
-    return _mix(kept, rest, keep_probability(token, own, other, other_share))
+        return draft
+    return _mix(draft, rest, keep_probability(token, own, other, other_share))
 
 
 def target_given_drafts(
     device_token: int, cloud_token: int, device: Distribution, cloud: Distribution, eta_device: float
 ) -> Distribution:
-    """Law of the target given both drafts: either side's result with probability 1/2 (Algorithm 1)."""
+    """Distribution of the target given both drafts: each party's result with probability 1/2 (Algorithm 1)."""
     device_result = result_distribution(device_token, device, cloud, 1.0 - eta_device)
     cloud_result = result_distribution(cloud_token, cloud, device, eta_device)
     return _mix(device_result, cloud_result, 0.5)
 
 
 def draw(distribution: Distribution, u: float) -> int:
-    """The token at quantile u of the law. u: strictly inside (0, 1), at most 1 - 2**-53.
+    """The token at quantile u of the distribution. u: strictly inside (0, 1), at most 1 - 2**-53.
 
     Such a u times the total rounds to less than the total, so the index stays inside; `right` skips
     tokens of probability zero.

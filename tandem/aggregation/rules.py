@@ -1,7 +1,7 @@
-"""Draft rules: how drafts are drawn, and how a pair of laws becomes the target.
+"""Draft rules: how drafts are drawn, and how a pair of distributions becomes the target.
 
-One rule object serves drafting and verifying; all it holds is its name. Every result is a function of (laws,
-shares, seed, step), never of order or time. Knows nothing of how laws travel or who verifies.
+One rule object serves drafting and verifying; all it holds is its name. Every result is a function of (distributions,
+shares, seed, step), never of order or time.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tandem.topology import Party
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verification:
-    """What one step's pair of laws comes to."""
+    """The outcome of one step: the target, both drafts and their expected acceptance."""
 
     target: int  # the token to commit
     device_token: int  # the device's draft
@@ -42,80 +42,29 @@ class Verification:
         return self.cloud_token == self.target
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SingleDecision:
-    """What one step comes to when only one side is there: its own draft, read like a `Verification`."""
-
-    target: int  # the token to commit
-    party: Party  # whose draft it is
-
-    @property
-    def device_accepted(self) -> bool:
-        """Whether the device's draft is the target."""
-        return self.party is Party.DEVICE
-
-    @property
-    def cloud_accepted(self) -> bool:
-        """Whether the cloud's draft is the target."""
-        return self.party is Party.CLOUD
-
-    @property
-    def device_token(self) -> int | None:
-        """The device's draft; None without a device."""
-        return self.target if self.party is Party.DEVICE else None
-
-    @property
-    def cloud_token(self) -> int | None:
-        """The cloud's draft; None without a cloud."""
-        return self.target if self.party is Party.CLOUD else None
-
-    @property
-    def acceptance_device(self) -> float | None:
-        """1: a lone draft is always accepted; None without a device."""
-        return 1.0 if self.party is Party.DEVICE else None
-
-    @property
-    def acceptance_cloud(self) -> float | None:
-        """1: a lone draft is always accepted; None without a cloud."""
-        return 1.0 if self.party is Party.CLOUD else None
-
-
 class DraftRule(Protocol):
-    """How a side drafts and how an aggregator verifies. Laws are those decoded from the bytes sent."""
+    """How a party drafts and how an aggregator verifies. Distributions are those decoded from the bytes sent."""
 
     @property
     def name(self) -> str:
         """The rule's name in configuration and handshake."""
 
     def draft(self, distribution: Distribution, *, seed: int, step: int, party: Party) -> int:
-        """One side's draft: a token drawn from its own law."""
+        """A party's draft: a token drawn from its own distribution."""
 
     def verify(
         self, device: Distribution, cloud: Distribution, *, eta_device: float, seed: int, step: int
     ) -> Verification:
-        """The target and what became of both drafts. eta_device: share of the device in [0, 1]."""
-
-    def single(self, distribution: Distribution, *, seed: int, step: int, party: Party) -> SingleDecision:
-        """The decision when `side` is alone: its own draft is the target."""
+        """The target and both drafts. eta_device: share of the device in [0, 1]."""
 
 
-class _Rule:
-    """What the rules have in common: a lone side's draft is the target."""
-
-    def draft(self, distribution: Distribution, *, seed: int, step: int, party: Party) -> int:
-        raise NotImplementedError
-
-    def single(self, distribution: Distribution, *, seed: int, step: int, party: Party) -> SingleDecision:
-        return SingleDecision(target=self.draft(distribution, seed=seed, step=step, party=party), party=party)
-
-
-class Coupled(_Rule):
-    """Coupled drafts: both drafts and the target share one race. NOT in the paper, ours; the default."""
+class Coupled:
+    """Coupled drafts, the default: both drafts and the target share one race; see `coupling`. NOT in the paper."""
 
     name = "coupled"
 
     def draft(self, distribution: Distribution, *, seed: int, step: int, party: Party) -> int:
-        """The winner of the side's race; the noise is the same for both sides."""
+        """The winner of the party's race; the noise is the same for both parties."""
         return coupled_draw(distribution, seed=seed, step=step)
 
     def verify(
@@ -133,24 +82,24 @@ class Coupled(_Rule):
         )
 
 
-class Algorithm1(_Rule):
+class Algorithm1:
     """Independent drafts and Algorithm 1.
 
-    A draft is the quantile of the side's law at the uniform number of (seed, side, step), so a verifier finds
-    it from the law and no token travels. A step's numbers sway no earlier target, hence a draft that is
-    redone with the same number after a rollback still has exactly its law.
+    A draft is the quantile of the party's distribution at the uniform number of (seed, party, step), so a verifier
+    derives it from the distribution and no token travels. A step's numbers influence no earlier target, so a draft
+    that is redrawn with the same number after a rollback still follows its distribution exactly.
     """
 
     name = "algorithm1"
 
     def draft(self, distribution: Distribution, *, seed: int, step: int, party: Party) -> int:
-        """The quantile of the law at the side's own uniform number."""
+        """The quantile of the distribution at the party's own uniform number."""
         return draw(distribution, uniform(seed, Purpose.draft(party), step))
 
     def verify(
         self, device: Distribution, cloud: Distribution, *, eta_device: float, seed: int, step: int
     ) -> Verification:
-        """The target by Algorithm 1: one draw from its law given both drafts."""
+        """The target by Algorithm 1: one draw from its distribution given both drafts."""
         device_token = self.draft(device, seed=seed, step=step, party=Party.DEVICE)
         cloud_token = self.draft(cloud, seed=seed, step=step, party=Party.CLOUD)
         distribution = target_given_drafts(device_token, cloud_token, device, cloud, eta_device)
@@ -163,21 +112,21 @@ class Algorithm1(_Rule):
         )
 
 
-class Greedy(_Rule):
-    """Temperature 0: drafts and target are the likeliest tokens, whatever rule was asked for."""
+class Greedy:
+    """Temperature 0: drafts and target are the most probable tokens, whichever rule was requested."""
 
     def __init__(self, name: str) -> None:
-        """name: the rule that was asked for."""
+        """name: the rule that was requested."""
         self.name = name
 
     def draft(self, distribution: Distribution, *, seed: int, step: int, party: Party) -> int:
-        """The likeliest token of the law; ties go to the lowest id."""
+        """The most probable token; ties go to the lowest id."""
         return distribution.argmax()
 
     def verify(
         self, device: Distribution, cloud: Distribution, *, eta_device: float, seed: int, step: int
     ) -> Verification:
-        """The likeliest token of the mixture (Eq. 4)."""
+        """The most probable token of the mixture (Eq. 4)."""
         target = target_distribution(device, cloud, eta_device).argmax()
         device_token, cloud_token = device.argmax(), cloud.argmax()
         return Verification(

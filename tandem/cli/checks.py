@@ -15,10 +15,10 @@ from importlib import metadata
 from pathlib import Path
 
 from tandem.cli.findings import Check, missing, ok, weak
-from tandem.cli.folders import data_folder, state_folder
 from tandem.cli.model_checks import embedder, index, language_model, scorer
 from tandem.config import Config
-from tandem.corpora.indexes import kv_folder
+from tandem.paths import data_folder, state_folder
+from tandem.retrieval.factory import kv_folder
 from tandem.topology import PARTIES, Party
 
 GIB = 1 << 30

@@ -10,9 +10,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tandem.cli.folders import index_folder
 from tandem.cli.stored import check_store, show_caches, store_caches
 from tandem.cli.terminal import Progress, plural, print_json, settings
+from tandem.paths import index_folder
 from tandem.topology import Party
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def run(args: Namespace) -> int:
 def _built(args: Namespace, out: Path, progress: Progress) -> BuildReport:
     config = settings(args, [f"retrieval.factory={args.factory}"] if args.factory else [], progress)
     from tandem.retrieval import build_index, load_path
-    from tandem.retrieval.embedding import load_embedder
+    from tandem.retrieval.factory import load_embedder
 
     source = Path(args.path).expanduser()
     if not source.exists():

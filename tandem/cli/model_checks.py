@@ -14,8 +14,8 @@ from pathlib import Path
 from tandem import corpora as reader
 from tandem.cli.findings import Check, missing, ok, weak
 from tandem.config import LANGCHAIN, Config, PartyConfig
-from tandem.corpora.indexes import BUNDLED
 from tandem.errors import TandemError
+from tandem.retrieval.factory import BUNDLED
 from tandem.topology import Party
 
 HUB_CACHE_REMEDY = "run it once with access to the hub, or give a local path"
@@ -68,16 +68,15 @@ def index(party: Party, config: PartyConfig) -> Check:
         return _bundled_corpus(name, BUNDLED / party)
     if config.index.startswith(LANGCHAIN):
         return _langchain(name, config.index)
-    from tandem.retrieval import manifest
+    from tandem.retrieval.index import verify_index
 
     try:
-        found = manifest.read(Path(config.index))
-        manifest.verify(Path(config.index), found)
+        manifest = verify_index(Path(config.index))
     except TandemError as error:
         return missing(name, str(error).rstrip("."), f"tandem index {party} PATH --out {config.index}")
     except OSError as error:
         return missing(name, f"{config.index} cannot be read ({error})", f"tandem index {party} PATH")
-    return ok(name, f"{config.index}, {found.count} chunks, {found.factory}")
+    return ok(name, f"{config.index}, {manifest.count} chunks, {manifest.factory}")
 
 
 def _bundled_corpus(name: str, folder: Path) -> Check:

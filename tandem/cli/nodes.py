@@ -11,11 +11,11 @@ from dataclasses import asdict
 from typing import Any
 
 from tandem.cli import access, notes
-from tandem.cli.folders import state_folder
 from tandem.cli.notes import Note
 from tandem.cli.terminal import Progress, print_json, settings
 from tandem.config import Config
 from tandem.errors import ClusterError
+from tandem.paths import state_folder
 from tandem.topology import Party
 
 

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tandem.cli.folders import state_folder
 from tandem.errors import ClusterError
+from tandem.paths import state_folder
 from tandem.topology import PARTIES, Party
 
 

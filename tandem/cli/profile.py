@@ -57,7 +57,7 @@ def run(args: Namespace) -> int:
 
 def _profile(party: Party, config: Config, args: Namespace, progress: Progress) -> Result:
     """From the cache, or measured now and put there."""
-    from tandem.corpora.indexes import cache_folder
+    from tandem.paths import cache_folder
     from tandem.profiler import cache
 
     settings_of_party, folder = config.party(party), cache_folder()
@@ -81,36 +81,29 @@ def _reaches(found: StoredProfile, args: Namespace) -> bool:
 
 
 def _engine(party: Party, config: Config, progress: Progress) -> Engine:
-    from tandem.corpora import model_path
-    from tandem.engine.engine import Engine
+    from tandem.loading import load_engine
 
     chosen = config.party(party)
     progress(f"{party}: loading {chosen.model} on {chosen.torch_device}, {chosen.dtype}")
-    return Engine.load(
-        model_path(chosen.model),
-        device=chosen.torch_device,
-        dtype=chosen.dtype,
-        num_threads=chosen.num_threads,
-    )
+    return load_engine(chosen)
 
 
 def _measured(engine: Engine, party: Party, config: Config, args: Namespace, progress: Progress) -> Any:
     from tandem.aggregation.rules import draft_rule
-    from tandem.codecs.top_p import make_codec
+    from tandem.codecs import codec_of
     from tandem.profiler import offline
 
     generation = config.generation
     num_documents = config.party(party).num_documents
     chunk_tokens = offline.row_tokens(engine, _texts(party, config), num_documents)
     progress(f"{party}: {plural(num_documents, 'dummy document')} of {chunk_tokens} tokens")
-    codec = make_codec(config.codec.name, p=config.codec.p)
     rule = draft_rule(generation.draft_rule, generation.temperature)
     return offline.measure(
         engine,
         num_documents=num_documents,
         chunk_tokens=chunk_tokens,
         max_new=generation.max_new_tokens,
-        draft=offline.measure_drafting(codec, rule, party, generation.temperature),
+        draft=offline.measure_drafting(codec_of(config.codec), rule, party, generation.temperature),
         clock=time.perf_counter,
         limit=args.limit,
         runs=args.runs or DEFAULT_RUNS,
@@ -120,12 +113,13 @@ def _measured(engine: Engine, party: Party, config: Config, args: Namespace, pro
 
 def _texts(party: Party, config: Config) -> Sequence[str]:
     """Chunks of a side's index, for their length."""
-    from tandem.corpora.indexes import BUNDLED
     from tandem.retrieval import Index, load_path, split
+    from tandem.retrieval.factory import BUNDLED
 
     where = config.party(party).index
     if where == "bundled":  # its files are its chunks, and need no embedder
-        chunks = split(load_path(BUNDLED / party).documents)
+        lengths = config.retrieval
+        chunks = split(load_path(BUNDLED / party).documents, lengths.chunk_chars, lengths.chunk_overlap)
         return [each.page_content for each in chunks[:MAX_TEXTS]]
     if where.startswith(LANGCHAIN):
         raise TandemError(

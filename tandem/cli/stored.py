@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from tandem.cli.bar import Bar
 from tandem.cli.terminal import Progress, plural, settings
 from tandem.config import Config
-from tandem.corpora.indexes import kv_folder
 from tandem.errors import ConfigError
+from tandem.retrieval.factory import kv_folder
 from tandem.topology import Party
 
 if TYPE_CHECKING:
@@ -35,13 +35,13 @@ def store_caches(args: Namespace, party: Party, out: Path, progress: Progress) -
     config = settings(args, [f"{party}.index={out}"])
     if args.kv:
         return _computed(config, party, progress, is_quiet=args.json)
-    from tandem.retrieval import manifest
+    from tandem.retrieval.store import modified_ns
 
     kv = kv_folder(party, config)
-    if kv.exists() and kv.stat().st_mtime_ns < (out / manifest.NAME).stat().st_mtime_ns:
-        from tandem.engine.prefix_files import remove
+    if kv.exists() and kv.stat().st_mtime_ns < modified_ns(out):
+        from tandem.engine.kv_disk import remove_store
 
-        remove(kv)
+        remove_store(kv)
     return None
 
 
@@ -59,16 +59,16 @@ def show_caches(report: PrecomputeReport) -> None:
 
 def _computed(config: Config, party: Party, progress: Progress, *, is_quiet: bool) -> PrecomputeReport:
     own = config.party(party)
-    from tandem.engine.opening import load_engine, open_files
     from tandem.engine.precompute import precompute
+    from tandem.loading import load_engine, open_disk_store
     from tandem.retrieval import Index
 
     progress(f"model: loading {own.model}")
     engine = load_engine(own)
-    files = open_files(own, engine, kv_folder(party, config), _warn)
+    store = open_disk_store(own, engine, kv_folder(party, config), _warn)
     index = Index.open(Path(own.index))
     bar = Bar("caches", is_quiet=is_quiet)
-    return precompute(engine, files, len(index), lambda row: index.document(row).page_content, bar)
+    return precompute(engine, store, len(index), lambda row: index.document(row).page_content, bar)
 
 
 def _say_left_out(count: int, why: str, name: str) -> None:

@@ -1,8 +1,7 @@
-"""The nucleus of a dense law: the fewest likeliest tokens that together reach the mass top-p.
+"""The nucleus of a dense distribution: the fewest most probable tokens that together reach the mass top-p.
 
-Never sorts the vocabulary: a threshold finds candidates, then digits of their floating-point numbers, which
-order like the numbers themselves, narrow them down, and only a short rest is sorted. Knows nothing of how
-a nucleus is coded.
+Never sorts the vocabulary: a threshold finds candidates, then the digits of their floating-point numbers, which order
+like the numbers themselves, narrow them down, and only a short rest is sorted.
 """
 
 from __future__ import annotations
@@ -22,9 +21,9 @@ _FIRST_THRESHOLD = 2.0**-6  # of the largest probability; each further try goes 
 def nucleus(dense: NDArray[np.floating], top_p: float) -> NDArray[np.int64]:
     """Ids of the nucleus, ascending, [n], n >= 1.
 
-    Likeliest first until their mass is >= top_p, the token that crosses included; of equals the lowest ids.
+    Most probable first until their mass is >= top_p, including the token that crosses; of equals the lowest ids.
 
-    dense: [vocab], >= 0, need not be normalised but must have mass. top_p: in (0, 1].
+    dense: [vocab], >= 0, not all zero, not necessarily normalised. top_p: in (0, 1].
     """
     need = top_p * float(dense.sum(dtype=np.float64))
     ids = _candidates(dense, need, top_p)
@@ -39,8 +38,20 @@ def nucleus(dense: NDArray[np.floating], top_p: float) -> NDArray[np.int64]:
         need -= mass_above
         at_crossing = np.flatnonzero(digits == crossing)
         ids, values = ids[at_crossing], values[at_crossing]
-    chosen.append(_likeliest(ids, values, need))
+    chosen.append(_fewest(ids, values, need))
     return np.sort(np.concatenate(chosen), kind="stable") if len(chosen) > 1 else chosen[0]
+
+
+def most_probable(dense: NDArray[np.floating], ids: NDArray[np.int64], limit: int) -> NDArray[np.int64]:
+    """The `limit` most probable tokens of ascending `ids`, ascending; of equals the lowest ids."""
+    if ids.size <= limit:
+        return ids
+    values = dense[ids]
+    least = float(np.partition(values, ids.size - limit)[ids.size - limit])
+    is_kept = values > least
+    ties = np.flatnonzero(values == least)
+    is_kept[ties[: limit - int(is_kept.sum())]] = True
+    return ids[is_kept]
 
 
 def _candidates(dense: NDArray[Any], need: float, top_p: float) -> NDArray[np.int64]:
@@ -66,8 +77,8 @@ def _crossing(digits: NDArray[np.int64], values: NDArray[np.float64], need: floa
     return crossing, float(from_top[crossing + 1]) if crossing + 1 < from_top.size else 0.0
 
 
-def _likeliest(ids: NDArray[np.int64], values: NDArray[np.float64], need: float) -> NDArray[np.int64]:
-    """The likeliest of few, or of equally likely, tokens until their mass reaches `need`; ids ascending."""
+def _fewest(ids: NDArray[np.int64], values: NDArray[np.float64], need: float) -> NDArray[np.int64]:
+    """The most probable of few, or of equally probable, tokens until their mass reaches `need`; ids ascending."""
     is_few = ids.size <= SORT_LIMIT
     order = np.argsort(-values, kind="stable") if is_few else np.arange(ids.size)  # ids ascend among equals
     count = int(np.searchsorted(np.cumsum(values[order]), need)) + 1

@@ -1,7 +1,7 @@
-"""Ascending ids as variable-length gaps: seven bits a byte, lowest first, the high bit says that more follow.
+"""Ascending token ids as variable-length gaps (LEB128): seven bits per byte, lowest first; a set high bit means more.
 
-The first number is the first id, each further one the gap to the next id minus one, so every byte string
-decodes to strictly ascending ids. Knows nothing of laws.
+The first number is the first id, each further one the gap to the next id minus one, so every byte string decodes to
+strictly ascending ids. Works on whole arrays: a frame's single integers are written by `tandem.protocol.wire`.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from tandem.errors import ProtocolError
+from tandem.codecs.base import malformed
 
 MAX_BYTES = 3
 """Longest number: 21 bits, enough for ids below 2**18."""
@@ -34,6 +34,11 @@ def encode_ids(ids: NDArray[np.int64]) -> bytes:
     return _pack(gaps)
 
 
+def max_id_bytes(count: int, vocab: int) -> int:
+    """The most bytes that `count` ids below `vocab` can take: few gaps are wide, since they add up to < vocab."""
+    return count + min(count, vocab >> 7) + min(count, vocab >> 14)
+
+
 def decode_ids(payload: bytes, start: int, count: int) -> tuple[NDArray[np.int64], int]:
     """(ids [count], position after them); ProtocolError if the payload does not hold them."""
     gaps, end = _unpack(payload, start, count)
@@ -42,7 +47,7 @@ def decode_ids(payload: bytes, start: int, count: int) -> tuple[NDArray[np.int64
 
 def _pack(values: NDArray[np.int64]) -> bytes:
     """Numbers below 2**21, one after another."""
-    if int(values.max()) < 1 << 7:  # the usual case for flat laws, and ten times as fast
+    if int(values.max()) < 1 << 7:  # the usual case for flat distributions, and ten times as fast
         return values.astype(np.uint8).tobytes()
     lengths = 1 + (values >= 1 << 7) + (values >= 1 << 14)
     ends = np.cumsum(lengths)
@@ -61,17 +66,11 @@ def _unpack(payload: bytes, start: int, count: int) -> tuple[NDArray[np.int64], 
     digits = np.frombuffer(payload, dtype=np.uint8)[start : start + MAX_BYTES * count]
     ends = np.flatnonzero(digits < 0x80)[:count]
     if ends.size < count:
-        raise ProtocolError(
-            f"An encoded law must hold the {count} numbers it announces, got {ends.size}; "
-            "drop the frame and ask the sender again."
-        )
+        raise malformed(f"must hold the {count} numbers it announces, got {ends.size}")
     starts = np.concatenate([np.zeros(1, dtype=np.int64), ends[:-1] + 1])
     lengths = ends - starts + 1
     if int(lengths.max()) > MAX_BYTES:
-        raise ProtocolError(
-            f"An encoded law must hold numbers of at most {MAX_BYTES} bytes, got {int(lengths.max())}; "
-            "drop the frame and ask the sender again."
-        )
+        raise malformed(f"must hold numbers of at most {MAX_BYTES} bytes, got {int(lengths.max())}")
     values = np.zeros(count, dtype=np.int64)
     for position in range(MAX_BYTES):
         has = lengths > position

@@ -1,6 +1,5 @@
-"""The language model of one side: from documents and a question to next-token laws, and from tokens to text.
+"""The language model of one party: from documents and a question to next-token distributions, from tokens to text.
 
-Importing this package is free. `detokenizer`, `template` and `weights` need neither torch nor transformers;
-`mixing` touches torch only when it is called; `engine` needs both. Nothing here knows of the other side,
-of the link, of Ray or of time.
+Importing this package is free. `tokenizer` and `prompt` need neither PyTorch nor transformers; `model` and
+`row_mixture` import them when they are called; the rest needs both.
 """

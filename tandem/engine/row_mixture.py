@@ -1,7 +1,6 @@
-"""The law of one side: its rows' next-token laws, mixed by the weights of their documents.
+"""The distribution of one party: the next-token distributions of its rows, mixed by the weights of their documents.
 
-Knows the logits of a forward pass and one score per row; knows nothing of the other side, and does not yet
-compress (that is the codec's, and comes before any draw).
+It is not compressed yet (that is the codec's task, and comes before any draw).
 """
 
 from __future__ import annotations
@@ -26,17 +25,19 @@ def mix_rows(
     """q [vocab] = sum over rows d of omega(d) * softmax(logits[d] / T); DRAGON Eq. (1) and (2).
 
     logits: [rows, vocab] of any float type. log_weights: [rows], omega = softmax(log_weights); a bare row's
-    -inf is fine. temperature: T; 0 means T = 1 here, since a greedy token is the argmax of the decoded law.
+    -inf is fine. temperature: T; 0 means T = 1 here, since a greedy token is the argmax of the decoded distribution.
     The rows' softmax runs in float32, as exact as the logits are, the mixture in float64.
     """
     import torch
 
     if not (temperature >= 0 and math.isfinite(temperature)):
-        raise GenerationError(f"A temperature is a number of at least 0, it is {temperature}; 0 is greedy.")
-    weights = row_weights(log_weights)
+        raise GenerationError(
+            f"The temperature is {temperature}; set it to a number of at least 0 (0 is greedy)."
+        )
+    weights = weigh_rows(log_weights)
     if len(weights) != logits.shape[0]:
         raise GenerationError(
-            f"Each row needs one weight, there are {logits.shape[0]} rows and {len(weights)} weights; "
+            f"There are {logits.shape[0]} rows and {len(weights)} weights; "
             "score exactly the documents that the engine kept."
         )
     rows = logits.detach().float()
@@ -49,7 +50,7 @@ def mix_rows(
     return np.asarray(distribution / distribution.sum())
 
 
-def row_weights(log_weights: Sequence[float] | NDArray[np.float64]) -> NDArray[np.float64]:
+def weigh_rows(log_weights: Sequence[float] | NDArray[np.float64]) -> NDArray[np.float64]:
     """omega [rows] = softmax(log_weights), in log space; uniform where all are -inf (a bare row)."""
     scores = np.asarray(log_weights, dtype=np.float64).reshape(-1)
     check_scores(scores.tolist())

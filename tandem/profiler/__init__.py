@@ -1,1 +1,1 @@
-"""What a side knows of speed: decode times of both sides, round trips, acceptance. Pure: no clock, no Ray."""
+"""Measured speed: decode times of both parties, round trips, acceptance. Numbers in, numbers out."""

@@ -1,7 +1,7 @@
 """Offline profiles on disk: one JSON file per model, machine, torch device, precision, threads and batch size.
 
-A file that is damaged, or is not about what is asked for, is never used. Knows nothing of how a profile is
-measured. Reads the model's configuration and the sizes of its weights, but loads nothing of it.
+A file that is damaged or has another key is never used. Reads the model's configuration and the sizes of its weights,
+but does not load it.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class ProfileKey:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredProfile:
-    """A profile with what it is about."""
+    """A profile and what it was measured for."""
 
     key: ProfileKey
     model: str  # as the settings name it
@@ -50,7 +50,7 @@ class StoredProfile:
 
 
 def profile_key(party: PartyConfig) -> ProfileKey:
-    """The key of one side's settings on this machine."""
+    """The key of one party's settings on this machine."""
     return ProfileKey(
         model=model_fingerprint(model_path(party.model)),
         machine=machine(party.torch_device),
@@ -62,9 +62,9 @@ def profile_key(party: PartyConfig) -> ProfileKey:
 
 
 def model_fingerprint(model: str) -> str:
-    """Hash of config.json with names and sizes of the weight files: what speed depends on, without reading them.
+    """Hash of config.json and of the names and sizes of the weight files: what speed depends on, without reading them.
 
-    It does not change when a directory is moved or copied. A hub model that is not downloaded has only its name.
+    Moving or copying the directory does not change it. A hub model that is not downloaded has only its name.
     """
     directory = _directory(model)
     if directory is None:
@@ -72,15 +72,15 @@ def model_fingerprint(model: str) -> str:
     try:
         config = (directory / "config.json").read_bytes()
         files = sorted(
-            (path.name, path.stat().st_size) for each in WEIGHT_FILES for path in directory.glob(each)
+            (path.name, path.stat().st_size) for pattern in WEIGHT_FILES for path in directory.glob(pattern)
         )
     except OSError:
-        return _digest(f"name {model}")  # loading the model says what is wrong
+        return _digest(f"name {model}")  # loading the model reports what is wrong
     return _digest(f"{sha256(config).hexdigest()} {files}")
 
 
 def machine(torch_device: str) -> str:
-    """Processor and cores of this machine, with its graphics card if the model runs there."""
+    """Processor and cores of this machine, and its graphics card if the model runs there."""
     name = f"{_processor()}, {os.cpu_count()} cores"
     return f"{name}, {_graphics_card(torch_device)}" if torch_device.startswith("cuda") else name
 
@@ -91,12 +91,12 @@ def profile_path(key: ProfileKey, folder: Path) -> Path:
 
 
 def stored(key: ProfileKey, model: str, profile: OfflineProfile) -> StoredProfile:
-    """A profile with what it is about. model: as the settings name it."""
+    """A profile and what it was measured for. model: as the settings name it."""
     return StoredProfile(key=key, model=model, versions=_versions(), profile=profile)
 
 
 def save(value: StoredProfile, folder: Path) -> Path:
-    """Writes a profile in one step, so that a reader sees the old file or the new one. Raises TandemError."""
+    """Write a profile atomically, so that a reader sees either the old file or the new one. Raises TandemError."""
     path = profile_path(value.key, folder)
     text = json.dumps({"format": FORMAT, **_values(value)}, indent=1)
     try:
@@ -112,14 +112,14 @@ def save(value: StoredProfile, folder: Path) -> Path:
                 raise
     except OSError as error:
         raise TandemError(
-            f"A profile is kept in {path.parent}, which cannot be written ({error.strerror}); "
-            "set XDG_CACHE_HOME to a folder that can."
+            f"The profile folder {path.parent} cannot be written ({error.strerror}); "
+            "set XDG_CACHE_HOME to a writable folder."
         ) from None
     return path
 
 
 def load(key: ProfileKey, folder: Path, warn: Callable[[str], object]) -> StoredProfile | None:
-    """The profile of `key`, or None; a file that cannot be used is told to `warn` in one sentence."""
+    """The profile of `key`, or None; `warn` receives one sentence about a file that cannot be used."""
     path = profile_path(key, folder)
     try:
         return _read(json.loads(path.read_text("utf-8")), key)
@@ -128,19 +128,19 @@ def load(key: ProfileKey, folder: Path, warn: Callable[[str], object]) -> Stored
     except (OSError, ValueError, TypeError, KeyError, RecursionError, TandemError) as error:
         reason = str(error).partition(";")[0].strip().rstrip(".") or type(error).__name__
         warn(
-            f"The profile {path} is not used, for it is damaged or of another kind ({reason}); measure again."
+            f"The profile {path} was ignored because it is damaged or of another kind ({reason}); measure again."
         )
         return None
 
 
 def cached_line(party: PartyConfig, folder: Path, warn: Callable[[str], object]) -> list[float]:
-    """[k_a, k_b, k_c, start] of the profile of one side's settings on this machine; [] if there is none."""
-    found = load(profile_key(party), folder, warn)
-    return [] if found is None else list(found.profile.line.to_tuple())
+    """[k_a, k_b, k_c, start] of the profile of one party's settings on this machine; [] if there is none."""
+    profile = load(profile_key(party), folder, warn)
+    return [] if profile is None else list(profile.profile.line.to_tuple())
 
 
 def _read(value: Any, key: ProfileKey) -> StoredProfile:
-    """A profile from what JSON gave, checked. Raises ValueError, TypeError, KeyError or TandemError."""
+    """A checked profile from parsed JSON. Raises ValueError, TypeError, KeyError or TandemError."""
     if not isinstance(value, dict) or value.get("format") != FORMAT:
         raise ValueError(f"it does not say format {FORMAT}")
     if value["key"] != asdict(key):
@@ -149,16 +149,16 @@ def _read(value: Any, key: ProfileKey) -> StoredProfile:
     counts = {name: _int(numbers[name]) for name in ("prompt_tokens", "rows", "runs")}
     profile = OfflineProfile(
         **counts,
-        lengths=tuple(_int(each) for each in numbers["lengths"]),
-        seconds=tuple(_float(each) for each in numbers["seconds"]),
+        lengths=tuple(map(_int, numbers["lengths"])),
+        seconds=tuple(map(_float, numbers["seconds"])),
     )
     _ = profile.line  # raises where the points allow none
-    versions = {str(name): str(each) for name, each in dict(value["versions"]).items()}
+    versions = {str(name): str(text) for name, text in dict(value["versions"]).items()}
     return StoredProfile(key=key, model=str(value["model"]), versions=versions, profile=profile)
 
 
 def _values(value: StoredProfile) -> dict[str, Any]:
-    """A profile for JSON. The line is left out: it follows from the points."""
+    """A profile for JSON, without the line, which follows from the points."""
     return {
         "key": asdict(value.key),
         "model": value.model,
@@ -197,28 +197,28 @@ def _graphics_card(torch_device: str) -> str:
     try:
         return str(torch.cuda.get_device_name(torch_device))
     except (RuntimeError, AssertionError, ValueError):
-        return "no graphics card"  # loading the model says what is wrong
+        return "no graphics card"  # loading the model reports what is wrong
 
 
 def _versions() -> dict[str, str]:
-    found = {}
+    versions = {}
     for name in PACKAGES:
         try:
-            found[name] = version(name)
+            versions[name] = version(name)
         except PackageNotFoundError:
-            found[name] = "unknown"
-    return found
+            versions[name] = "unknown"
+    return versions
 
 
 def _int(value: Any) -> int:
     if type(value) is not int or value < 0:
-        raise ValueError(f"{value!r} is no count")
+        raise ValueError(f"expected a count, got {value!r}")
     return value
 
 
 def _float(value: Any) -> float:
     if type(value) not in (int, float):
-        raise ValueError(f"{value!r} is no number")
+        raise ValueError(f"expected a number, got {value!r}")
     return float(value)
 
 

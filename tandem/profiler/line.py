@@ -1,7 +1,4 @@
-"""The line of decode time over context length: fitted once to a profile, then bent by what is seen at runtime.
-
-Knows nothing of models, sides or where the measurements come from.
-"""
+"""The line of decode time over context length: fitted once to a profile, then adapted to measurements at runtime."""
 
 from __future__ import annotations
 
@@ -19,11 +16,11 @@ ZETA = 0.2
 class DecodeLine:
     """c(t) = (k_a / k_b) t + k_c: seconds for one decoded token at a context of t tokens (DRAGON 5.2).
 
-    k_a and k_b are kept as means over the points of the profile, of (c - k_c) t and of t^2. Their quotient is the
-    least-squares slope (its residuals are orthogonal to t), and with the intercept frozen they are just the
-    moments that `updated` mixes a new point's (c - k_c) t and t^2 into. So zeta is the share of one new point
-    against the whole past. With sums over N points it would be N times less, and with moments about the mean of t
-    many times more, since t^2 is far above the variance of t.
+    k_a and k_b are means over the points of the profile, of (c - k_c) t and of t^2. Their quotient is the least-squares
+    slope (its residuals are orthogonal to t), and with the intercept frozen they are exactly the moments into which
+    `update` mixes a new point's (c - k_c) t and t^2. So zeta is the share of one new point against the whole past. With
+    sums over N points it would be N times less, and with moments about the mean of t many times more, since t^2 is far
+    above the variance of t.
     """
 
     k_a: float  # mean of (c - k_c) t, second tokens
@@ -33,22 +30,22 @@ class DecodeLine:
 
     @property
     def slope(self) -> float:
-        """Seconds more for each further token of context."""
+        """Additional seconds per token of context."""
         return self.k_a / self.k_b
 
     def predict(self, t: float) -> float:
         """Seconds for a token decoded at a context of t tokens; never below 0."""
         return max(0.0, self.slope * t + self.k_c)
 
-    def updated(self, t: float, seconds: float, zeta: float = ZETA) -> DecodeLine:
+    def update(self, t: float, seconds: float, zeta: float = ZETA) -> DecodeLine:
         """The line after a token that took `seconds` at a context of t tokens; the intercept stays (DRAGON 5.2).
 
-        zeta: weight of this observation, from 0 to 1. What is not finite or below 0 was not seen and changes
-        nothing, as in `MovingAverage`. Raises TandemError for another zeta.
+        zeta: weight of this observation, from 0 to 1; TandemError otherwise. A value that is not finite or below 0 was
+        not measured and changes nothing, as in `MovingAverage`.
         """
         if not 0 <= zeta <= 1:
             raise TandemError(
-                f"The weight of a new decode time lies in [0, 1], but it is {zeta}; the default is {ZETA}."
+                f"The weight of a new decode time must lie in [0, 1], got {zeta}; the default is {ZETA}."
             )
         if not (_is_amount(t) and t > 0 and _is_amount(seconds)):
             return self
@@ -62,7 +59,7 @@ class DecodeLine:
     def fit(
         cls, lengths: Sequence[float], seconds: Sequence[float], *, start: float | None = None
     ) -> DecodeLine:
-        """The least-squares line through (lengths[i] tokens, seconds[i]). start: default the least length.
+        """The least-squares line through (lengths[i] tokens, seconds[i]). start: default the smallest length.
 
         Raises TandemError unless there are two different lengths, and every value is finite and at least 0.
         """
@@ -86,30 +83,30 @@ class DecodeLine:
     @classmethod
     def from_tuple(cls, values: Sequence[float]) -> DecodeLine:
         """Inverse of `to_tuple`. Raises TandemError unless these are four finite numbers with k_b above 0."""
-        is_line = len(values) == 4 and all(isfinite(each) for each in values) and values[1] > 0
+        is_line = len(values) == 4 and all(isfinite(value) for value in values) and values[1] > 0
         if not is_line:
             raise TandemError(
-                f"A decode line is four finite numbers with the second above 0, but it is {list(values)}; "
-                "run the same version of Tandem on both sides."
+                f"A decode line must be four finite numbers with the second above 0, got {list(values)}; "
+                "run the same version of Tandem everywhere."
             )
-        k_a, k_b, k_c, start = (float(each) for each in values)
+        k_a, k_b, k_c, start = map(float, values)
         return cls(k_a=k_a, k_b=k_b, k_c=k_c, start=start)
 
 
 def _check_points(lengths: Sequence[float], seconds: Sequence[float]) -> None:
     if len(lengths) != len(seconds):
         raise TandemError(
-            f"Each context length has one decode time, but there are {len(lengths)} lengths and "
-            f"{len(seconds)} times; measure again."
+            f"Each context length needs one decode time, got {len(lengths)} lengths and {len(seconds)} times; "
+            "measure again."
         )
-    wrong = [each for each in (*lengths, *seconds) if not _is_amount(each)]
+    wrong = [value for value in (*lengths, *seconds) if not _is_amount(value)]
     if wrong:
         raise TandemError(
-            f"Context lengths and decode times are finite and at least 0, but one is {wrong[0]}; measure again."
+            f"Context lengths and decode times must be finite and at least 0, got {wrong[0]}; measure again."
         )
     if len(set(lengths)) < 2:
         raise TandemError(
-            f"A line needs two different context lengths, but there are {len(set(lengths))}; decode more tokens."
+            f"A line needs two different context lengths, got {len(set(lengths))}; decode more tokens."
         )
 
 

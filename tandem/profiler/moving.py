@@ -1,7 +1,4 @@
-"""Moving averages that start with the first value and ignore what was not seen.
-
-Knows nothing of what is averaged.
-"""
+"""Moving averages that start with the first value and ignore missing ones."""
 
 from __future__ import annotations
 
@@ -20,7 +17,7 @@ class MovingAverage:
         self.num_values = 0
 
     def add(self, value: float) -> None:
-        """Take `value` in; nan and infinities are ignored."""
+        """Take in `value`; nan and infinities are ignored."""
         if not isfinite(value):
             return
         self.value = value if self.num_values == 0 else self.value + self.share * (value - self.value)

@@ -1,8 +1,7 @@
-"""The profiler's offline stage: how long one side's model takes for a token, over the length of its context.
+"""The profiler's offline stage: how long one party's model takes per token, over the length of its context.
 
-A session of dummy documents is decoded to the end of the context, several times over, and a line is fitted to
-what it took (DRAGON 5.2). Works on a loaded engine; the clock is the caller's. Knows nothing of the other side,
-of the link, or of where a profile is kept.
+A session of dummy documents is decoded to the end of the context several times, and a line is fitted to the decode
+times (DRAGON 5.2). Works on a loaded engine with the caller's clock.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
     from tandem.engine.engine import Engine
 
 QUERY = "What is it?"
-"""Every row ends with a question, but the paper's dummy rows have none; so it is short."""
+"""Every row ends with a question; the paper's dummy rows have none, so it is short."""
 
 NUM_WARM_UP = 8
 """Tokens decoded before the first that counts."""
@@ -37,7 +36,7 @@ LONGEST = 2048
 """Default limit for models with a longer context, or without one, in tokens."""
 
 DraftToken = Callable[[Any, int], int]
-"""(logits [rows, vocab], step) -> token: what a decoder does with a pass of its model."""
+"""(logits [rows, vocab], step) -> token: what a decoder does after each forward pass."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +51,7 @@ class OfflineProfile:
 
     @cached_property
     def line(self) -> DecodeLine:
-        """The least-squares line. Raises TandemError where the measurements allow none."""
+        """The least-squares line. Raises TandemError if the measurements do not determine one."""
         return DecodeLine.fit(self.lengths, self.seconds, start=self.prompt_tokens)
 
     @property
@@ -86,19 +85,19 @@ def measure(
 ) -> OfflineProfile:
     """Decode token by token from dummy documents to the full context, `runs` times; DRAGON 5.2, offline stage.
 
-    num_documents: rows, 0 for the bare one. chunk_tokens: length of a dummy document. max_new: room kept for an
-    answer, as in a real session; documents too long for that are cut. clock: seconds, steadily growing. limit:
-    context length to stop at, if before the model's (default: LONGEST). progress: called with (tokens decoded,
-    tokens in all). Raises TandemError if fewer than two tokens fit.
+    num_documents: rows; 0 is one row without a document. chunk_tokens: length of a dummy document. max_new: room
+    reserved for an answer, as in a real session; documents too long for that are cut. clock: monotonic seconds. limit:
+    context length to stop at, if below the model's (default: LONGEST). progress: called with (tokens decoded, tokens in
+    total). Raises TandemError if fewer than two tokens fit.
     """
     if runs < 1:
-        raise TandemError(f"A profile takes at least 1 run, but runs is {runs}; raise it.")
+        raise TandemError(f"A profile needs at least 1 run, got {runs}; raise runs.")
     documents = dummy_documents(engine, num_documents, chunk_tokens, seed)
-    prompt_tokens, rows = _opened(engine, documents, max_new)
+    prompt_tokens, rows = _measure_prompt(engine, documents, max_new)
     steps = _end(engine, limit) - prompt_tokens
     if steps < 2:
         raise TandemError(
-            f"A profile decodes at least 2 tokens, but the context ends at {prompt_tokens + steps} and the prompt "
+            f"A profile needs at least 2 tokens, but the context ends at {prompt_tokens + steps} and the prompt "
             f"has {prompt_tokens}; raise the limit or use a model with a longer context."
         )
     _run(engine, documents, min(NUM_WARM_UP, steps), draft, clock, lambda: None)
@@ -109,12 +108,12 @@ def measure(
         rows=rows,
         runs=runs,
         lengths=tuple(range(prompt_tokens + 1, prompt_tokens + steps + 1)),
-        seconds=tuple(median(each) for each in zip(*times, strict=True)),
+        seconds=tuple(median(step) for step in zip(*times, strict=True)),
     )
 
 
 def measure_drafting(codec: Codec, rule: DraftRule, party: Party, temperature: float) -> DraftToken:
-    """What the decoder does after each pass of its model, so that a profile times all of a draft."""
+    """What the decoder does after each forward pass, so that a profile times a whole draft."""
 
     def draft(logits: Any, step: int) -> int:
         from tandem.engine.row_mixture import mix_rows
@@ -126,9 +125,9 @@ def measure_drafting(codec: Codec, rule: DraftRule, party: Party, temperature: f
 
 
 def row_tokens(engine: Engine, texts: Sequence[str], num_documents: int) -> int:
-    """Length of a batch of `num_documents` chunks, in tokens, if they are drawn from `texts`.
+    """Expected length in tokens of a batch of `num_documents` chunks drawn from `texts`.
 
-    A batch is as long as its longest row, and the longest of n is n / (n + 1) up the ranks on average.
+    A batch is as long as its longest row, which on average has rank n / (n + 1) among n.
     """
     tokenizer = _tokenizer(engine)
     lengths = sorted(len(tokenizer.encode(text, add_special_tokens=False).ids) for text in texts)
@@ -137,14 +136,14 @@ def row_tokens(engine: Engine, texts: Sequence[str], num_documents: int) -> int:
 
 
 def dummy_documents(engine: Engine, count: int, num_tokens: int, seed: int) -> list[str]:
-    """`count` texts of random tokens, each of about `num_tokens`: what is cut may join with its neighbour."""
+    """`count` texts of random tokens, each of about `num_tokens`: a cut token may merge with its neighbour."""
     tokenizer, rng = _tokenizer(engine), np.random.default_rng(seed)
     return [_dummy(engine, tokenizer, num_tokens, rng) for _ in range(count)]
 
 
 def _dummy(engine: Engine, tokenizer: Tokenizer, num_tokens: int, rng: np.random.Generator) -> str:
     text = ""
-    for _ in range(64):  # special tokens leave no text, so one round may be too short
+    for _ in range(64):  # special tokens have no text, so one round may be too short
         encoding = tokenizer.encode(text, add_special_tokens=False)
         if len(encoding.ids) >= num_tokens:
             return text[: encoding.offsets[num_tokens - 1][1]] if num_tokens else ""
@@ -158,7 +157,7 @@ def _tokenizer(engine: Engine) -> Tokenizer:
     return Tokenizer.from_str(engine.tokenizer_json)
 
 
-def _opened(engine: Engine, documents: Sequence[str], max_new: int) -> tuple[int, int]:
+def _measure_prompt(engine: Engine, documents: Sequence[str], max_new: int) -> tuple[int, int]:
     """Length of the longest row, in tokens, and number of rows."""
     opened = engine.open("profile", QUERY, documents, max_new)
     engine.close("profile")
@@ -189,7 +188,7 @@ def _run(
     clock: Callable[[], float],
     on_step: Callable[[], None],
 ) -> list[float]:
-    """Seconds of each of `steps` drafts after the prompt's own, which comes with the prefill."""
+    """Seconds of each of `steps` drafts after the first, which comes with the prefill."""
     engine.open("profile", QUERY, documents, steps)
     seconds = []
     try:
@@ -205,5 +204,5 @@ def _run(
 
 
 def _never() -> bool:
-    """The real decoder asks before each layer whether the pass is still wanted; so is it asked here."""
+    """The real decoder checks before each layer whether the pass is still wanted, so this is timed too."""
     return False

@@ -12,17 +12,20 @@ from tandem.aggregation.mixture import shares
 from tandem.aggregation.rules import draft_rule
 from tandem.codecs.top_p import Codec
 from tandem.protocol.messages import Ballot, Proposal, SoloBallot, VerifyResult
+from tandem.protocol.scheduling import policy_of
 from tandem.protocol.spec import SessionSpec
-from tandem.scheduler.baseline import random_party
+from tandem.scheduler.policies import Policy
 from tandem.topology import Party
 
 
 class AggregatorSession:
     """Decides the steps of one query."""
 
-    def __init__(self, spec: SessionSpec, party: Party, codec: Codec) -> None:
+    def __init__(self, spec: SessionSpec, party: Party, codec: Codec, policy: Policy | None = None) -> None:
+        """policy: default the one that the query asks for."""
         self.spec = spec
         self._party = party
+        self._policy = policy or policy_of(spec)
         self._advice: Party | None = None  # of the scheduler: who is to aggregate after a remote rejection
         self._codec = codec
         self._rule = draft_rule(spec.draft_rule, spec.temperature)
@@ -48,7 +51,9 @@ class AggregatorSession:
             cloud_accepted=decision.cloud_accepted,
             device_acceptance=decision.acceptance_device,
             cloud_acceptance=decision.acceptance_cloud,
-            next_aggregator=self._next_aggregator(ballot.device.step + 1, remote_accepted),
+            next_aggregator=self._policy.choose_next(
+                ballot.device.step + 1, self._party, remote_accepted=remote_accepted, advice=self._advice
+            ),
         )
 
     def decide_solo(self, ballot: SoloBallot) -> VerifyResult:
@@ -72,15 +77,3 @@ class AggregatorSession:
     def advise(self, aggregator: Party) -> None:
         """Who is to aggregate after a rejection of the remote draft; holds until the next advice."""
         self._advice = aggregator
-
-    def _next_aggregator(self, step: int, remote_accepted: bool) -> Party:
-        """Who decides `step`. Greedy hands over only where the other party's draft was rejected: the verdict must go
-        there anyway, and until then nothing is lost by staying.
-        """
-        match self.spec.placement:
-            case "random":
-                return random_party(self.spec.seed, step)
-            case "greedy":
-                return self._party if remote_accepted or self._advice is None else self._advice
-            case _:
-                return self.spec.first_aggregator

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from tandem.aggregation.document_weights import blend, kappa, text_to_score
+from tandem.aggregation.document_weights import blend, text_to_score, weight_anchor
 from tandem.protocol.messages import RescoreRequest, RescoreResult
 from tandem.protocol.outbox import Send
 from tandem.protocol.prefix import Prefix
@@ -33,7 +33,7 @@ class RelevanceWeights:
 
     def anchor(self, step: int) -> int:
         """The position kappa up to which the answer so far decides the weights of `step`."""
-        return kappa(step, self._interval, self._spec.weight_lag) if self._interval else 0
+        return weight_anchor(step, self._interval, self._spec.weight_lag) if self._interval else 0
 
     def weights_for(self, prefix: Prefix, *, is_static: bool) -> Weights | None:
         """The weights of the step after `prefix`; None: still being estimated. is_static: by the question alone."""

@@ -14,7 +14,6 @@ from typing import Any
 
 from tandem.codecs.top_p import Codec
 from tandem.errors import TandemError
-from tandem.profiler.session import ProfilerSession
 from tandem.protocol.aggregating import AggregatorSession
 from tandem.protocol.coordinator import SessionCoordinator
 from tandem.protocol.drafting import DraftingSession, Job
@@ -31,9 +30,10 @@ from tandem.protocol.messages import (
     SoloBallot,
 )
 from tandem.protocol.outbox import ActorKind, Send
+from tandem.protocol.profiling import ProfilingSession
+from tandem.protocol.scheduling import SchedulingSession
 from tandem.protocol.sessions import SessionTable
 from tandem.protocol.spec import SessionSpec
-from tandem.scheduler.session import SchedulerSession
 from tandem.topology import Party
 
 _log = logging.getLogger("tandem")
@@ -209,33 +209,33 @@ class AggregatingTable(SessionTable[AggregatorSession]):
                 raise _misdirected(message, "an aggregator")
 
 
-class ProfilingTable(SessionTable[ProfilerSession]):
+class ProfilingTable(SessionTable[ProfilingSession]):
     """The profiler of one party. A query begins with what the last one learned."""
 
     def __init__(self, party: Party) -> None:
         super().__init__(party)
-        self._latest: ProfilerSession | None = None
+        self._latest: ProfilingSession | None = None
 
-    def _open(self, spec: SessionSpec) -> ProfilerSession:
-        self._latest = ProfilerSession(spec, self.party, self._latest)
+    def _open(self, spec: SessionSpec) -> ProfilingSession:
+        self._latest = ProfilingSession(spec, self.party, self._latest)
         return self._latest
 
-    def _begin(self, session: ProfilerSession) -> list[Send]:
+    def _begin(self, session: ProfilingSession) -> list[Send]:
         return session.begin()
 
-    def _act(self, session: ProfilerSession, message: Any) -> list[Send]:
+    def _act(self, session: ProfilingSession, message: Any) -> list[Send]:
         if not isinstance(message, Observations):
             raise _misdirected(message, "a profiler")
         return session.observe(*message.steps)
 
 
-class SchedulingTable(SessionTable[SchedulerSession]):
+class SchedulingTable(SessionTable[SchedulingSession]):
     """The scheduler of one party."""
 
-    def _open(self, spec: SessionSpec) -> SchedulerSession:
-        return SchedulerSession(spec, self.party)
+    def _open(self, spec: SessionSpec) -> SchedulingSession:
+        return SchedulingSession(spec, self.party)
 
-    def _act(self, session: SchedulerSession, message: Any) -> list[Send]:
+    def _act(self, session: SchedulingSession, message: Any) -> list[Send]:
         if not isinstance(message, Profile):
             raise _misdirected(message, "a scheduler")
         return session.observe(message)

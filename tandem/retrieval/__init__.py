@@ -1,12 +1,10 @@
-"""One side's documents: read, cut into chunks, embedded, indexed, searched and weighed.
+"""One party's documents: read, cut into chunks, embedded, indexed, searched and weighed.
 
-Knows files, vectors and texts. Knows nothing of actors, sessions, the link or language models; importing the
-package loads neither torch nor FAISS (they are imported where they are used).
+Importing the package loads neither torch nor FAISS; they are imported where they are used.
 """
 
 from tandem.retrieval.build import BuildReport, build_index, update_index
-from tandem.retrieval.chunking import split
-from tandem.retrieval.documents import Document
+from tandem.retrieval.documents import Document, split
 from tandem.retrieval.embedding import Embedder, TextEmbedder
 from tandem.retrieval.index import Index
 from tandem.retrieval.loaders import load_path

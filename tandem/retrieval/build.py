@@ -1,7 +1,6 @@
 """From files or documents to an index: load, split, embed what is new, write.
 
-The whole job behind `tandem index`, as one function, and its twin for a few files of many. Knows nothing of
-terminals: progress goes to a callable.
+The whole job behind `tandem index`, as one function, and its twin for a few files of many.
 """
 
 from __future__ import annotations
@@ -10,21 +9,21 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from hashlib import sha256
 from pathlib import Path
 
+from tandem.config import RetrievalConfig
 from tandem.errors import RetrievalError
-from tandem.retrieval import chunks as chunk_files
 from tandem.retrieval import kinds
-from tandem.retrieval import manifest as manifests
-from tandem.retrieval.chunking import CHUNK_CHARS, OVERLAP_CHARS, split
-from tandem.retrieval.documents import Document
-from tandem.retrieval.embedded import Progress
+from tandem.retrieval.documents import Document, split
 from tandem.retrieval.embedding import TextEmbedder
-from tandem.retrieval.index import Index
+from tandem.retrieval.index import Index, read_manifest
 from tandem.retrieval.loaders import Loaded, load_documents, load_path
 from tandem.retrieval.manifest import Manifest
-from tandem.retrieval.writer import tidy, write_index
+from tandem.retrieval.tables import hash_chunks
+from tandem.retrieval.writer import Progress, tidy, write_index
+
+DEFAULTS = RetrievalConfig()
+"""Lengths of chunks unless told otherwise: those of the settings."""
 
 MAX_KEY_BYTES = 64
 
@@ -51,8 +50,8 @@ def build_index(
     embedder: TextEmbedder,
     *,
     factory: str = kinds.AUTO,
-    chunk_chars: int = CHUNK_CHARS,
-    overlap: int = OVERLAP_CHARS,
+    chunk_chars: int = DEFAULTS.chunk_chars,
+    overlap: int = DEFAULTS.chunk_overlap,
     id_key: bytes = b"",
     num_threads: int = 1,
     progress: Progress | None = None,
@@ -66,12 +65,12 @@ def build_index(
     is kept.
     """
     _check_key(id_key)
-    loaded = _loaded(source)
-    previous = _opened(directory)
-    key = _kept_key(directory, id_key)
+    loaded = _load(source)
+    previous = _try_open(directory)
+    key = _choose_key(directory, id_key)
     chunks = split(loaded.documents, chunk_chars, overlap, key)
     write = partial(write_index, id_key=key, num_threads=num_threads, progress=progress)
-    return _synced(directory, previous, chunks, embedder, factory, loaded.problems, write)
+    return _bring_up_to_date(directory, previous, chunks, embedder, factory, loaded.problems, write)
 
 
 def update_index(
@@ -81,8 +80,8 @@ def update_index(
     add: Path | Sequence[Document] = (),
     delete: Sequence[str] = (),
     factory: str = kinds.AUTO,
-    chunk_chars: int = CHUNK_CHARS,
-    overlap: int = OVERLAP_CHARS,
+    chunk_chars: int = DEFAULTS.chunk_chars,
+    overlap: int = DEFAULTS.chunk_overlap,
     num_threads: int = 1,
     progress: Progress | None = None,
 ) -> BuildReport:
@@ -94,9 +93,9 @@ def update_index(
     Raises RetrievalError, also if another process changed the index meanwhile; the previous index is then kept.
     """
     previous = Index.open(directory, embedder.fingerprint)
-    held = [previous.document(row) for row in range(len(previous))]
-    loaded = _loaded(add) if add else Loaded([], [])
-    gone, problems = _named(delete, {_source(chunk) for chunk in held})
+    held = list(previous.chunks())
+    loaded = _load(add) if add else Loaded([], [])
+    gone, problems = _match_sources(delete, {_source(chunk) for chunk in held})
     replaced = gone | ({_source(document) for document in loaded.documents} - {""})
     key = bytes.fromhex(previous.manifest.id_key)
     chunks = [chunk for chunk in held if _source(chunk) not in replaced]
@@ -106,10 +105,12 @@ def update_index(
     write = partial(
         write_index, id_key=key, num_threads=num_threads, progress=progress, replaces=previous.manifest
     )
-    return _synced(directory, previous, chunks, embedder, factory, loaded.problems + problems, write)
+    return _bring_up_to_date(
+        directory, previous, chunks, embedder, factory, loaded.problems + problems, write
+    )
 
 
-def _synced(
+def _bring_up_to_date(
     directory: Path,
     previous: Index | None,
     chunks: Sequence[Document],
@@ -120,7 +121,7 @@ def _synced(
 ) -> BuildReport:
     """Has the index of `chunks` written, by `write_index` with its settings, unless it is there already."""
     num_embedded = 0
-    is_current = previous is not None and _is_of(previous, chunks, embedder, factory)
+    is_current = previous is not None and _is_current(previous, chunks, embedder, factory)
     if is_current:
         tidy(directory)
     else:
@@ -135,11 +136,11 @@ def _check_key(id_key: bytes) -> None:
         )
 
 
-def _loaded(source: Path | Sequence[Document]) -> Loaded:
+def _load(source: Path | Sequence[Document]) -> Loaded:
     return load_path(source) if isinstance(source, (Path, str)) else load_documents(source)
 
 
-def _opened(directory: Path) -> Index | None:
+def _try_open(directory: Path) -> Index | None:
     """The index that is there, if it is sound, whatever its embedder."""
     try:
         return Index.open(directory)
@@ -147,15 +148,15 @@ def _opened(directory: Path) -> Index | None:
         return None
 
 
-def _kept_key(directory: Path, id_key: bytes) -> bytes:
+def _choose_key(directory: Path, id_key: bytes) -> bytes:
     """The id key of the index that is there, so that ids stay the same; `id_key` where there is none."""
     try:
-        return bytes.fromhex(manifests.read(directory).id_key)
+        return bytes.fromhex(read_manifest(directory).id_key)
     except RetrievalError:
         return id_key
 
 
-def _named(names: Sequence[str], sources: set[str]) -> tuple[set[str], list[str]]:
+def _match_sources(names: Sequence[str], sources: set[str]) -> tuple[set[str], list[str]]:
     """The sources that are named, or lie in a folder that is; and a sentence for each name that fits none."""
     found: set[str] = set()
     problems: list[str] = []
@@ -167,15 +168,12 @@ def _named(names: Sequence[str], sources: set[str]) -> tuple[set[str], list[str]
     return found, problems
 
 
-def _is_of(index: Index, chunks: Sequence[Document], embedder: TextEmbedder, factory: str) -> bool:
+def _is_current(index: Index, chunks: Sequence[Document], embedder: TextEmbedder, factory: str) -> bool:
     """Whether an index is of exactly these chunks, this embedder and this kind."""
     kind = kinds.resolve(factory, len(chunks), embedder.dimension)
     if (index.manifest.embedder_fingerprint, index.manifest.factory) != (embedder.fingerprint, kind):
         return False
-    digest = sha256()
-    for chunk in chunks:
-        digest.update(chunk_files.line(chunk))
-    return index.manifest.files[chunk_files.TEXTS].sha256 == digest.hexdigest()
+    return index.manifest.chunks_sha256 == hash_chunks(chunks)
 
 
 def _report(
@@ -187,12 +185,12 @@ def _report(
     is_unchanged: bool,
 ) -> BuildReport:
     """Counts the changes: a chunk that came and one that went from the same source make one replacement."""
-    before = {} if previous is None else {name: row for row, name in enumerate(previous.ids())}
+    before = set() if previous is None else set(previous.ids())
     after = {str(chunk.id) for chunk in chunks}
     come = _count(chunk for chunk in chunks if chunk.id not in before)
     went = Counter[str]()
     if previous is not None:
-        went = _count(previous.document(row) for name, row in before.items() if name not in after)
+        went = _count(chunk for chunk in previous.chunks() if chunk.id not in after)
     num_replaced = (come & went).total()
     return BuildReport(
         num_files=len({_source(chunk) for chunk in chunks}),
@@ -203,7 +201,7 @@ def _report(
         num_unchanged=len(chunks) - come.total(),
         num_embedded=num_embedded,
         problems=problems,
-        manifest=manifests.read(directory),
+        manifest=read_manifest(directory),
         is_unchanged=is_unchanged,
     )
 

@@ -1,30 +1,48 @@
-"""What a document is, and the opaque name under which the other side may hear of it.
+"""Documents, the chunks they are cut into, and the opaque names of chunks.
 
-A document is LangChain's `Document` (page_content, metadata, id), so that what is loaded here can be handed
-to LangChain and back. Knows nothing of files, chunks or vectors.
+A document is LangChain's `Document` (page_content, metadata, id), so whatever is loaded here can be handed to LangChain
+and back. `langchain-text-splitters` cuts at headings, paragraphs, lines and words, in this order of preference.
 """
 
 from __future__ import annotations
 
+import os
+from collections import Counter
+from collections.abc import Iterable
 from hashlib import blake2b
+from typing import TYPE_CHECKING, Any
 
 from langchain_core.documents import Document
 
+from tandem.errors import RetrievalError
+
+if TYPE_CHECKING:
+    from langchain_text_splitters import RecursiveCharacterTextSplitter
+
 ID_BYTES = 10
-"""Length of an id: 80 bits, written as 20 hexadecimal digits; 10^7 chunks collide with chance 4e-11."""
+"""Length of an id: 80 bits, written as 20 hexadecimal digits; 10^7 chunks collide with probability 4e-11."""
 
 RESERVED = ("source", "chunk", "page", "line")
 """Metadata keys that Tandem sets itself; a file's own value under one of them is kept as `given_<key>`."""
 
-__all__ = ["ID_BYTES", "RESERVED", "Document", "chunk_id", "with_metadata"]
+__all__ = [
+    "ID_BYTES",
+    "RESERVED",
+    "Document",
+    "chunk_id",
+    "readable_name",
+    "split",
+    "with_metadata",
+    "writable",
+]
 
 
 def chunk_id(text: str, source: str, occurrence: int = 0, key: bytes = b"") -> str:
-    """Stable opaque id of a chunk: a hash of its text, its relative source path and how often both came
-    before.
+    """Stable opaque id of a chunk: a hash of its text, its relative source path and the number of earlier chunks with
+    the same two.
 
-    key: up to 64 bytes that stay on the side that owns the chunk. Without one, whoever sees the id can
-    confirm a guess of a short text; with one, the id says nothing.
+    key: up to 64 bytes that stay with the party that owns the chunk. Without one, anyone who sees the id can
+    confirm a guess of a short text; with one, the id reveals nothing.
     """
     digest = blake2b(digest_size=ID_BYTES, key=key)
     digest.update(f"{source}\0{occurrence}\0{text}".encode("utf-8", "replace"))
@@ -32,7 +50,74 @@ def chunk_id(text: str, source: str, occurrence: int = 0, key: bytes = b"") -> s
 
 
 def with_metadata(text: str, given: dict[str, object], **own: object) -> Document:
-    """Document of `text` with what the file gave and what Tandem adds, whose keys are never overwritten."""
-    kept = {f"given_{name}" if name in RESERVED else name: value for name, value in given.items()}
-    writable = text.encode("utf-8", "replace").decode()  # JSON may smuggle in half a surrogate pair
-    return Document(page_content=writable, metadata={**kept, **own})
+    """Document of `text` with the file's own metadata and Tandem's, which always wins."""
+    renamed = {f"given_{name}" if name in RESERVED else name: value for name, value in given.items()}
+    return Document(page_content=writable(text), metadata={**writable(renamed), **own})
+
+
+def writable(value: Any) -> Any:
+    """The value with everything in it that UTF-8 or JSON cannot hold replaced: half a surrogate pair becomes "?", keys
+    of mappings become strings.
+    """
+    if isinstance(value, str):
+        return value.encode("utf-8", "replace").decode()
+    if isinstance(value, dict):
+        in_order = sorted(
+            value.items(), key=lambda item: isinstance(item[0], str)
+        )  # a string key wins over others
+        return {writable(str(key)): writable(item) for key, item in in_order}
+    if isinstance(value, (list, tuple)):
+        return [writable(item) for item in value]
+    return value
+
+
+def readable_name(name: str) -> str:
+    """A file name as text that can be stored and printed: bytes that are not UTF-8 become `\\xff`."""
+    try:
+        return os.fsencode(name).decode("utf-8", "backslashreplace")
+    except UnicodeEncodeError:  # not from the file system
+        return name.encode("utf-8", "backslashreplace").decode()
+
+
+def split(documents: Iterable[Document], chunk_chars: int, overlap: int, key: bytes = b"") -> list[Document]:
+    """Chunks of at most `chunk_chars` characters, neighbours sharing up to `overlap`, in the order of the documents.
+
+    Each chunk keeps its document's metadata, gains `chunk` (its number within its source, from 0) and an id
+    (see `chunk_id`; `key` as there). Raises RetrievalError for lengths that make no sense.
+    """
+    _check_lengths(chunk_chars, overlap)
+    splitters = {is_markdown: _splitter(chunk_chars, overlap, is_markdown) for is_markdown in (False, True)}
+    chunks: list[Document] = []
+    numbers: Counter[str] = Counter()
+    occurrences: Counter[tuple[str, str]] = Counter()
+    for document in documents:
+        source = str(document.metadata.get("source", ""))
+        for text in splitters[source.lower().endswith(".md")].split_text(document.page_content):
+            identity = chunk_id(text, source, occurrences[source, text], key)
+            metadata = {**document.metadata, "chunk": numbers[source]}
+            chunks.append(Document(page_content=text, metadata=metadata, id=identity))
+            numbers[source] += 1
+            occurrences[source, text] += 1
+    return chunks
+
+
+def _splitter(chunk_chars: int, overlap: int, is_markdown: bool) -> RecursiveCharacterTextSplitter:
+    from langchain_text_splitters import Language, RecursiveCharacterTextSplitter
+
+    if is_markdown:
+        return RecursiveCharacterTextSplitter.from_language(
+            Language.MARKDOWN, chunk_size=chunk_chars, chunk_overlap=overlap
+        )
+    return RecursiveCharacterTextSplitter(chunk_size=chunk_chars, chunk_overlap=overlap)
+
+
+def _check_lengths(chunk_chars: int, overlap: int) -> None:
+    if chunk_chars < 1:
+        raise RetrievalError(
+            f"A chunk needs at least 1 character, but chunk_chars is {chunk_chars}; raise it."
+        )
+    if not 0 <= overlap < chunk_chars:
+        raise RetrievalError(
+            f"The overlap must lie between 0 and chunk_chars - 1 = {chunk_chars - 1}, but it is {overlap}; "
+            "change it."
+        )

@@ -1,7 +1,7 @@
 """Turns texts into normalised vectors with a sentence-transformers model.
 
-Knows models and texts, nothing of documents or indexes. `sentence_transformers` (with torch, several seconds)
-is imported by `Embedder.load` only; whoever wants the wait to overlap with other work calls it in a thread.
+`sentence_transformers` (with torch, several seconds) is imported by `Embedder.load` only; call it in a thread to
+overlap the wait with other work.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from tandem.config import LANGCHAIN
 from tandem.errors import RetrievalError
 
 if TYPE_CHECKING:
@@ -79,7 +78,7 @@ class Embedder:
                 model = SentenceTransformer(where, device=device, local_files_only=Path(where).is_dir())
         except Exception as error:  # hub, network, file and model errors have no common type
             raise RetrievalError(_not_loaded(name, error)) from error
-        return cls(HUB_NAME if where == _offline_folder() else where, model.eval(), batch_size=batch_size)
+        return cls(HUB_NAME if where == offline_folder() else where, model.eval(), batch_size=batch_size)
 
     def embed(self, texts: Sequence[str], *, keep_end: bool = False) -> NDArray[np.float32]:
         """Unit vectors [len(texts), dimension].
@@ -92,28 +91,16 @@ class Embedder:
             return np.zeros((0, self.dimension), np.float32)
         with self._lock:
             tokenizer = self._model.tokenizer
-            tokenizer.truncation_party = "left" if keep_end else "right"
+            tokenizer.truncation_side = "left" if keep_end else "right"
             vectors = self._model.encode(
                 list(texts), batch_size=self._batch_size, normalize_embeddings=True, show_progress_bar=False
             )
         return np.ascontiguousarray(vectors, np.float32)
 
 
-def load_embedder(name: str, *, num_threads: int | None = None) -> TextEmbedder:
-    """The embedder of a setting: one of LangChain's ("langchain:MODULE:FUNCTION"), or what `Embedder.load` takes.
-
-    Raises RetrievalError.
-    """
-    if name.startswith(LANGCHAIN):
-        from tandem.retrieval.langchain import open_embedder
-
-        return open_embedder(name)
-    return Embedder.load(name, num_threads=num_threads)
-
-
 def resolve(name: str) -> str:
     """Folder or hub name that an embedder's name stands for; RetrievalError if it is plainly not there."""
-    offline = _offline_folder()
+    offline = offline_folder()
     if name == "auto":
         return offline or HUB_NAME
     if name == "offline":
@@ -131,7 +118,7 @@ def resolve(name: str) -> str:
     return str(folder) if folder.is_dir() else name
 
 
-def _offline_folder() -> str | None:
+def offline_folder() -> str | None:
     """The model inside the offline package, found without importing the package; None if not installed."""
     spec = importlib.util.find_spec(OFFLINE_PACKAGE)
     if spec is None or spec.origin is None:

@@ -1,12 +1,9 @@
-"""An index on disk: vectors, chunks and the manifest that binds them.
-
-Knows rows, ids, vectors and chunks; asks an embedder only while building. Knows nothing of queries as text.
-"""
+"""An index, open for reading: vectors in FAISS, chunks in the database, and the manifest that binds them."""
 
 from __future__ import annotations
 
 import errno
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -14,17 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tandem.errors import RetrievalError
-from tandem.retrieval import embedded, kinds
-from tandem.retrieval import manifest as manifests
-from tandem.retrieval.chunks import ChunkStore
+from tandem.retrieval import old_format
 from tandem.retrieval.documents import Document
-from tandem.retrieval.embedded import Progress
-from tandem.retrieval.embedding import TextEmbedder
-from tandem.retrieval.filters import Filter, Metadata
-from tandem.retrieval.manifest import Manifest, damaged
+from tandem.retrieval.manifest import Manifest, NoIndexError, damaged
+from tandem.retrieval.store import Snapshot
+from tandem.retrieval.tables import Filter
 from tandem.retrieval.vectors import VectorIndex, cosines
 
-VECTORS = "vectors.faiss"
 SCORE_ALL = 10_000
 """Rows that a filter may leave and that are all scored rather than searched: 15 MB at dimension 384."""
 
@@ -39,84 +32,72 @@ class Index:
 
     def __init__(
         self,
-        manifest: Manifest,
+        snapshot: Snapshot,
         vectors: VectorIndex,
-        chunks: ChunkStore,
         embeddings: NDArray[np.float32] | None = None,
     ) -> None:
-        """Joins opened files that fit; `open` and `build` are the usual ways.
+        """Joins opened parts that fit; `open` is the usual way.
 
         embeddings: the vectors [n, d] on disk, for a kind that does not give them back exactly.
         """
-        self.manifest = manifest
-        self._vectors = vectors
-        self._chunks = chunks
+        self.manifest = snapshot.manifest
+        self.vector_index = vectors
+        self._snapshot = snapshot
         self._embeddings = embeddings
-        self._metadata = Metadata(chunks)
-
-    @classmethod
-    def build(
-        cls,
-        directory: Path,
-        documents: Sequence[Document],
-        embedder: TextEmbedder,
-        factory: str = kinds.AUTO,
-        *,
-        id_key: bytes = b"",
-        num_threads: int = 1,
-        progress: Progress | None = None,
-    ) -> Index:
-        """Writes the index of chunks (from `split`) in place of what `directory` held, and opens it.
-
-        See `write_index`, which says more. Raises RetrievalError; whatever fails, the previous index is kept.
-        """
-        from tandem.retrieval.writer import write_index
-
-        write_index(
-            directory, documents, embedder, factory, id_key=id_key, num_threads=num_threads, progress=progress
-        )
-        return cls.open(directory, embedder.fingerprint, num_threads=num_threads)
 
     @classmethod
     def open(cls, directory: Path, embedder_fingerprint: str | None = None, *, num_threads: int = 1) -> Index:
-        """Opens an index after checking its manifest, the checksum of every file, and the embedder if one is
-        given.
+        """Opens an index after checking its manifest, the checksums of all it holds, and the embedder if one is given.
 
-        Raises RetrievalError, one sentence with the remedy, if anything does not fit.
+        An index of Tandem 0.1 is converted. Raises RetrievalError, one sentence with the remedy, if anything does not
+        fit.
         """
         for _ in range(_ATTEMPTS):
-            manifest = manifests.read(directory)
-            _check_embedder(directory, manifest, embedder_fingerprint)
+            snapshot = _open_snapshot(directory)
             try:
-                return cls._opened(directory, manifest, num_threads)
+                _check_embedder(directory, snapshot.manifest, embedder_fingerprint)
+                return cls._load(snapshot, num_threads)
             except FileNotFoundError as error:
+                snapshot.close()
                 missing = Path(str(error.filename)).name
-                if manifests.read(directory) == manifest:  # else it was just rebuilt: read the new one
+                if (
+                    read_manifest(directory) == snapshot.manifest
+                ):  # else it was just rebuilt: read the new one
                     raise damaged(directory, f"{missing} is missing") from None
+            except BaseException:
+                snapshot.close()
+                raise
         raise RetrievalError(f"The index {directory} is being rebuilt again and again; wait, then open it.")
 
     @classmethod
-    def _opened(cls, directory: Path, manifest: Manifest, num_threads: int) -> Index:
-        manifests.verify(directory, manifest)
-        folder = directory / manifest.folder
+    def _load(cls, snapshot: Snapshot, num_threads: int) -> Index:
+        snapshot.verify()
+        directory, manifest = snapshot.directory, snapshot.manifest
+        paths = {Path(name).suffix: directory / name for name in manifest.files}
         try:
-            vectors, chunks = VectorIndex.read(folder / VECTORS, num_threads), ChunkStore(folder)
-            embeddings = _embeddings(folder, manifest)
+            vectors = VectorIndex.read(paths[".faiss"], num_threads)
+            embeddings = _map_embeddings(paths[".npy"], manifest) if ".npy" in paths else None
         except FileNotFoundError:
             raise
-        except (RuntimeError, OSError, ValueError) as error:
-            if not (folder / VECTORS).exists():  # FAISS has no error of its own for this
-                raise FileNotFoundError(errno.ENOENT, "removed", str(folder / VECTORS)) from None
+        except (RuntimeError, OSError, ValueError, KeyError) as error:
+            for path in paths.values():
+                if not path.exists():  # FAISS has no error of its own for this
+                    raise FileNotFoundError(errno.ENOENT, "removed", str(path)) from None
             raise damaged(directory, f"a file cannot be read ({str(error).splitlines()[0][:100]})") from None
         if vectors.dimension != manifest.dimension:
             raise damaged(
                 directory,
                 f"its vectors have dimension {vectors.dimension}, its manifest says {manifest.dimension}",
             )
-        if not len(vectors) == len(chunks) == manifest.count:
-            counts = f"{len(vectors)} vectors, {len(chunks)} chunks, {manifest.count} in the manifest"
-            raise damaged(directory, f"its counts differ ({counts})")
-        return cls(manifest, vectors, chunks, embeddings)
+        if len(vectors) != manifest.count:
+            raise damaged(
+                directory, f"its counts differ ({len(vectors)} vectors, {manifest.count} in the manifest)"
+            )
+        return cls(snapshot, vectors, embeddings)
+
+    def close(self) -> None:
+        """Frees the files; the index cannot be searched afterwards."""
+        self._snapshot.close()
 
     @property
     def dimension(self) -> int:
@@ -130,7 +111,7 @@ class Index:
     @property
     def is_exact(self) -> bool:
         """Whether `vectors` gives the very vectors of the embedder."""
-        return self._embeddings is not None or self._vectors.is_exact
+        return self._embeddings is not None or self.vector_index.is_exact
 
     def search(
         self, vector: NDArray[np.float32], k: int, filter: Filter | None = None
@@ -143,9 +124,9 @@ class Index:
         """
         self._check_search(vector, k)
         if filter:
-            rows = self._among(vector, k, self._metadata.rows(filter))
+            rows = self._among(vector, k, self._snapshot.select_rows(filter))
         else:
-            rows, _ = self._vectors.search(vector, k * self._refine)
+            rows, _ = self.vector_index.search(vector, k * self._refine)
         stored = self.vectors(rows)
         if len(rows) > k:  # single precision says which are worth double
             best = np.argsort(-(stored @ vector), kind="stable")[:k]
@@ -158,7 +139,7 @@ class Index:
         """The stored vectors [len(rows), d]."""
         if self._embeddings is not None:
             return self._embeddings[rows]
-        return self._vectors.vectors(rows)
+        return self.vector_index.vectors(rows)
 
     def document(self, row: int) -> Document:
         """The chunk of a row, with its id and metadata."""
@@ -166,15 +147,19 @@ class Index:
 
     def documents(self, rows: NDArray[np.int64]) -> list[Document]:
         """The chunk of each row [n]."""
-        return self._chunks.documents(rows)
+        return self._snapshot.documents(rows.tolist())
+
+    def chunks(self) -> Iterator[Document]:
+        """All chunks, by row."""
+        return self._snapshot.chunks()
 
     def rows(self, ids: Sequence[str]) -> NDArray[np.int64]:
         """The row of each id; RetrievalError if one is unknown."""
-        return self._chunks.rows(ids)
+        return self._snapshot.rows(ids)
 
     def ids(self) -> list[str]:
         """The id of each row."""
-        return self._chunks.ids()
+        return self._snapshot.ids()
 
     @property
     def _refine(self) -> int:
@@ -184,7 +169,7 @@ class Index:
         """Of the allowed rows those nearest to `vector`, k at least if there are so many."""
         if len(allowed) > SCORE_ALL:
             with suppress(RuntimeError):  # some kinds cannot keep to a set of rows
-                rows, _ = self._vectors.search(vector, k * self._refine, allowed)
+                rows, _ = self.vector_index.search(vector, k * self._refine, allowed)
                 if len(rows) >= k:
                     return rows
         best = [allowed[:0]]
@@ -204,13 +189,46 @@ class Index:
             )
 
 
-def _embeddings(folder: Path, manifest: Manifest) -> NDArray[np.float32] | None:
-    """The vectors on disk [count, d], mapped, if the index has them; ValueError if they do not fit."""
-    if embedded.NAME not in manifest.files:
-        return None
-    vectors: NDArray[np.float32] = np.load(folder / embedded.NAME, mmap_mode="r", allow_pickle=False)
+def read_manifest(directory: Path) -> Manifest:
+    """The manifest of an index, also of one of Tandem 0.1, which stays as it is. RetrievalError if there is none."""
+    try:
+        with Snapshot(directory) as snapshot:
+            return snapshot.manifest
+    except NoIndexError:
+        if old_format.is_old(directory):
+            return old_format.read_manifest(directory)[0]
+        raise
+
+
+def verify_index(directory: Path) -> Manifest:
+    """The manifest of an index whose content fits its checksums; it is not opened or converted.
+
+    RetrievalError, or OSError where something cannot be read.
+    """
+    try:
+        with Snapshot(directory) as snapshot:
+            snapshot.verify()
+            return snapshot.manifest
+    except NoIndexError:
+        if old_format.is_old(directory):
+            return old_format.verify(directory)
+        raise
+
+
+def _open_snapshot(directory: Path) -> Snapshot:
+    try:
+        return Snapshot(directory)
+    except NoIndexError:
+        if old_format.convert(directory):
+            return Snapshot(directory)
+        raise
+
+
+def _map_embeddings(path: Path, manifest: Manifest) -> NDArray[np.float32]:
+    """The vectors on disk [count, d], mapped; ValueError if they do not fit."""
+    vectors: NDArray[np.float32] = np.load(path, mmap_mode="r", allow_pickle=False)
     if vectors.shape != (manifest.count, manifest.dimension) or vectors.dtype != np.float32:
-        raise ValueError(f"{embedded.NAME} has the shape {vectors.shape} and the type {vectors.dtype}")
+        raise ValueError(f"{path.name} has the shape {vectors.shape} and the type {vectors.dtype}")
     return vectors.view(np.ndarray)  # still mapped; memmap's own indexing takes half as long again
 
 

@@ -1,13 +1,17 @@
-"""Which kind of FAISS index suits how many vectors.
+"""Which kind of FAISS index suits how many vectors, what it consists of, and how each part is set.
 
 Flat reads every vector, so its time and memory grow with their number; IVF reads the lists nearest to the query;
 IVF-PQ keeps a short code of each vector in memory and the vectors themselves on disk, where only the best few
-are read. Measured by `benchmarks/retrieval.py`, explained in docs/retrieval.md. Knows numbers only.
+are read. Measured by `benchmarks/retrieval.py`, explained in docs/retrieval.md.
 """
 
 from __future__ import annotations
 
 import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 AUTO = "auto"
 
@@ -16,6 +20,9 @@ FLAT_BELOW = 50_000
 
 IVF_BELOW = 1_000_000
 """Up to here the vectors themselves fit into memory: 1.5 GB at dimension 384."""
+
+MIN_EF_SEARCH = 64
+"""Candidates that an HNSW search keeps, at least."""
 
 _CODE_SHARE = 8
 """Vector components behind each byte of a code."""
@@ -42,3 +49,90 @@ def num_lists(count: int) -> int:
 def code_bytes(dimension: int) -> int:
     """Length of a PQ code, which must divide the dimension: about an eighth of it."""
     return max(size for size in range(1, dimension // _CODE_SHARE + 2) if dimension % size == 0)
+
+
+def vectors_to_train(index: Any) -> int:
+    """Fewest vectors that FAISS can train this index with: a centroid needs a vector of its own."""
+    return max([1, *(clusters for part in parts(index) for clusters in _clusters(part))])
+
+
+def keeping_to(index: Any, rows: NDArray[np.int64]) -> Any:
+    """Search parameters that keep to the given rows and look as far as the index is set to look."""
+    return _parameters(index, _selector(rows, int(index.ntotal)))
+
+
+def _parameters(index: Any, selector: Any) -> Any:
+    """Those of an index and, inside them, of what it wraps."""
+    import faiss
+
+    made: Any = faiss  # its stubs lack these arguments
+    index = faiss.downcast_index(index)
+    if isinstance(index, faiss.IndexPreTransform):
+        return made.SearchParametersPreTransform(index_params=_parameters(index.index, selector))
+    if isinstance(index, faiss.IndexRefine):
+        base = _parameters(index.base_index, selector)
+        return made.IndexRefineSearchParameters(k_factor=index.k_factor, base_index_params=base)
+    if isinstance(index, faiss.IndexIVF):
+        return made.SearchParametersIVF(sel=selector, nprobe=index.nprobe)
+    if isinstance(index, faiss.IndexHNSW):
+        return made.SearchParametersHNSW(sel=selector, efSearch=index.hnsw.efSearch)
+    return made.SearchParameters(sel=selector)
+
+
+def _selector(rows: NDArray[np.int64], count: int) -> Any:
+    """FAISS's form of a set of rows: a bit for each of the `count` rows."""
+    import faiss
+
+    made: Any = faiss  # its stubs want a pointer
+    is_in = np.zeros(count, bool)
+    is_in[rows] = True
+    return made.IDSelectorBitmap(np.packbits(is_in, bitorder="little"))
+
+
+def parts(index: Any) -> list[Any]:
+    """The index and whatever it is made of: transforms, coarse quantiser, storage, refinement."""
+    import faiss
+
+    index = faiss.downcast_index(index)
+    found: list[Any] = [index]
+    if isinstance(index, faiss.IndexPreTransform):
+        chain: Any = index.chain  # a C++ vector, whatever the type stub says
+        found += [faiss.downcast_VectorTransform(chain.at(place)) for place in range(chain.size())]
+        found += parts(index.index)
+    if isinstance(index, faiss.IndexIVF):
+        found += parts(index.quantizer)
+    if isinstance(index, faiss.IndexHNSW):
+        found += parts(index.storage)
+    if isinstance(index, faiss.IndexRefine):
+        found += parts(index.base_index) + parts(index.refine_index)
+    return found
+
+
+def _clusters(part: Any) -> list[int]:
+    """Numbers of centroids that this part itself trains."""
+    pq = getattr(part, "pq", None)
+    return [int(getattr(part, "nlist", 1)), int(getattr(pq, "ksub", 1))]
+
+
+def calm(part: Any) -> None:
+    """Turns off what only costs: a warning per cluster on stderr, and tables for a search not used here."""
+    for clustering in (getattr(part, "cp", None), getattr(getattr(part, "pq", None), "cp", None)):
+        if clustering is not None:
+            clustering.min_points_per_centroid = 1
+    if hasattr(part, "do_polysemous_training"):
+        part.do_polysemous_training = False  # simulated annealing, over a second per subquantiser
+
+
+def widen_search(index: Any) -> None:
+    """Sets how far searches look: twice the root of the number of lists for IVF, MIN_EF_SEARCH for HNSW.
+
+    With that IVF finds 0.95 or more of the ten nearest among up to 10^6 vectors in clusters, reading 4 to 9 % of
+    them (`benchmarks/retrieval.py`); the root alone finds 0.93 among 10^6.
+    """
+    import faiss
+
+    for part in parts(index):
+        if isinstance(part, faiss.IndexIVF):
+            part.nprobe = min(part.nlist, math.ceil(2 * math.sqrt(part.nlist)))
+        if isinstance(part, faiss.IndexHNSW):
+            part.hnsw.efSearch = max(MIN_EF_SEARCH, part.hnsw.efSearch)

@@ -26,9 +26,9 @@ from tandem.config import LANGCHAIN
 from tandem.errors import RetrievalError
 from tandem.retrieval.documents import Document, chunk_id
 from tandem.retrieval.embedding import TextEmbedder
-from tandem.retrieval.filters import Filter
 from tandem.retrieval.retriever import Hit, Retriever, scored_texts
 from tandem.retrieval.scoring import Scorer
+from tandem.retrieval.tables import Filter
 from tandem.retrieval.vectors import cosines
 
 Given = TypeVar("Given")

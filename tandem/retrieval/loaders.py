@@ -2,26 +2,36 @@
 
 Walks the folder in a fixed order (so that equal folders give equal indexes), picks a reader by file ending,
 and turns whatever cannot be read into one sentence each while the rest goes on. Hidden files, and folders
-that hold an index of Tandem's, are passed over. Knows nothing of chunks or vectors.
+that hold an index of Tandem's, are passed over. Links that lead out of the folder are not followed: whoever gave the
+folder may not know what lies behind them.
 """
 
 from __future__ import annotations
 
 import os
+import stat
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 from tandem.errors import RetrievalError
-from tandem.retrieval.documents import Document
-from tandem.retrieval.manifest import is_index
+from tandem.retrieval.documents import Document, readable_name
+from tandem.retrieval.old_format import is_old
 from tandem.retrieval.readers import READERS, Unreadable
+from tandem.retrieval.store import has_index
 
 _ATTEMPTS = 2
 """Readings of a file that changes meanwhile."""
 
+_MAX_SHOWN = 3
+"""Links that are named in one sentence."""
+
 KINDS = "txt, md, html, pdf and jsonl"
+
+
+class _NotAFileError(Exception):
+    """A path is a pipe, socket or device."""
 
 
 class Loaded(NamedTuple):
@@ -82,7 +92,7 @@ def iterate(root: Path, problems: list[str]) -> Iterator[Document]:
         if path.suffix.lower() in READERS:
             yield from _read(path, source, problems)
         else:
-            skipped[path.suffix.lower()] += 1
+            skipped[readable_name(path.suffix.lower())] += 1
     for suffix, count in sorted(skipped.items()):
         problems.append(_skipped(suffix, count))
 
@@ -90,21 +100,44 @@ def iterate(root: Path, problems: list[str]) -> Iterator[Document]:
 def _files(root: Path, problems: list[str]) -> Iterator[tuple[Path, str]]:
     """Every visible file under `root` with its relative posix path, sorted by it within each folder."""
     if root.is_file():
-        yield root, root.name
+        yield root, readable_name(root.name)
         return
 
     def denied(error: OSError) -> None:
-        where = Path(str(error.filename)).relative_to(root).as_posix()
+        where = _source(Path(str(error.filename)), root)
         problems.append(
             f"{where} was left out: the folder cannot be read ({error.strerror}); check its rights."
         )
 
+    outside: list[str] = []
+    inside = os.path.realpath(root)
     for folder, subfolders, names in os.walk(root, onerror=denied):
         here = Path(folder)
-        subfolders[:] = sorted(s for s in subfolders if not s.startswith(".") and not is_index(here / s))
+        subfolders[:] = sorted(s for s in subfolders if not s.startswith(".") and not _is_index(here / s))
+        names = [name for name in names if not name.startswith(".")]
+        outside += [
+            _source(here / s, root) for s in [*subfolders, *sorted(names)] if _leads_out(here / s, inside)
+        ]
         for name in sorted(names):
-            if not name.startswith("."):
-                yield here / name, (here / name).relative_to(root).as_posix()
+            if not _leads_out(here / name, inside):
+                yield here / name, _source(here / name, root)
+    if outside:
+        problems.append(_not_followed(outside))
+
+
+def _leads_out(path: Path, root: str) -> bool:
+    """Whether a path is a link to something that is not in the folder `root`, which is free of links."""
+    return path.is_symlink() and os.path.commonpath([root, os.path.realpath(path)]) != root
+
+
+def _source(path: Path, root: Path) -> str:
+    """What a file or folder under `root` is called in metadata and sentences."""
+    return readable_name(path.relative_to(root).as_posix())
+
+
+def _is_index(folder: Path) -> bool:
+    """Whether a folder holds an index, of whatever version."""
+    return has_index(folder) or is_old(folder)
 
 
 def _read(path: Path, source: str, problems: list[str]) -> list[Document]:
@@ -117,6 +150,9 @@ def _read(path: Path, source: str, problems: list[str]) -> list[Document]:
             if _state(path) == before:
                 problems.extend(said)
                 return found
+    except _NotAFileError:
+        problems.append(f"{source} was left out: it is a pipe, socket or device, not a file; remove it.")
+        return []
     except OSError as error:
         problems.append(
             f"{source} was left out: it cannot be read ({error.strerror or error}); check its rights."
@@ -139,8 +175,10 @@ def _documents(path: Path, source: str, problems: list[str]) -> list[Document]:
 
 
 def _state(path: Path) -> tuple[int, int, int]:
-    """What differs when a file was written to or replaced."""
+    """What differs when a file was written to or replaced. _NotAFileError for what could block a reader."""
     status = path.stat()
+    if not stat.S_ISREG(status.st_mode):
+        raise _NotAFileError(path)
     return status.st_size, status.st_mtime_ns, status.st_ino
 
 
@@ -151,6 +189,12 @@ def _skipped(suffix: str, count: int) -> str:
         f"{_counted(count, 'file')} {ending} {was} left out: only {KINDS} are read; "
         "convert what matters to one of these."
     )
+
+
+def _not_followed(names: list[str]) -> str:
+    shown = ", ".join(names[:_MAX_SHOWN]) + (", ..." if len(names) > _MAX_SHOWN else "")
+    were = "that leads out of the folder was" if len(names) == 1 else "that lead out of the folder were"
+    return f"{_counted(len(names), 'link')} {were} not followed ({shown}); copy what should be indexed."
 
 
 def _nothing(root: Path, problems: list[str]) -> str:

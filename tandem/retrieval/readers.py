@@ -1,7 +1,7 @@
 """One reader per file format: bytes of one file in, documents with text out.
 
 A reader yields `Document`s, appends a sentence to `problems` for a part that it must leave out, and raises
-`Unreadable` when the whole file is of no use. Knows nothing of folders, chunks or indexes.
+`Unreadable` when the whole file is of no use.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import json
 import logging
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tandem.retrieval.documents import Document, with_metadata
 
@@ -22,10 +22,13 @@ MAX_LINE_PROBLEMS = 10
 """Malformed lines of one jsonl file that are named one by one; the rest is counted."""
 
 _BLOCKS = (
-    "address article aside blockquote dd div dl dt figcaption figure footer form h1 h2 h3 h4 h5 h6 header hr"
+    "address article aside blockquote dd div dl dt figcaption figure footer form h1 h2 h3 h4 h5 h6 header hr "
 )
-_BLOCKS += " li main nav ol p pre section table tr ul"
-_INVISIBLE = ("script", "style", "noscript", "template", "head")
+_BLOCKS += "li main nav ol p pre section table tr ul"
+_BREAKS = frozenset(("br", *_BLOCKS.split()))
+"""Elements that begin and end a line."""
+
+_INVISIBLE = frozenset(("script", "style", "noscript", "template", "head"))
 
 
 class Unreadable(Exception):
@@ -46,8 +49,13 @@ def read_text(path: Path, source: str, problems: list[str]) -> Iterator[Document
 def read_html(path: Path, source: str, problems: list[str]) -> Iterator[Document]:
     """An html file: one document of what a reader sees, a line per block; its title becomes metadata."""
     from bs4 import BeautifulSoup
+    from bs4.exceptions import ParserRejectedMarkup
 
-    page = BeautifulSoup(path.read_bytes(), "html.parser")
+    try:
+        page = BeautifulSoup(path.read_bytes(), "html.parser")
+    except ParserRejectedMarkup as error:
+        why = str(error).strip().splitlines()[-1].partition(": ")[2]
+        raise Unreadable(f"it is not sound html ({why[:100]}); repair it or save it as text") from None
     if page.contains_replacement_characters:
         raise Unreadable("its bytes do not fit its declared encoding; save it as UTF-8")
     title = " ".join(page.title.get_text().split()) if page.title else ""
@@ -122,22 +130,26 @@ def _decoded(data: bytes) -> str:
 
 
 def _visible_text(page: BeautifulSoup) -> str:
-    """What a browser shows, one line per block, white space collapsed. Changes `page`."""
-    from bs4.element import NavigableString
-
-    for tag in page.find_all(_INVISIBLE):
-        tag.decompose()
-    for string in page.find_all(string=True):
-        if type(string) is NavigableString:  # subclasses are comments, doctypes and the like
-            collapsed = " ".join(f"|{string}|".split())[1:-1]  # the bars keep one space at either end
-            string.replace_with(NavigableString(collapsed))
-    for tag in page.find_all("br"):
-        tag.replace_with("\n")
-    for tag in page.find_all(_BLOCKS.split()):
-        tag.insert_before("\n")
-        tag.append("\n")
-    lines = (" ".join(line.split()) for line in page.get_text().split("\n"))
+    """What a browser shows, one line per block, white space collapsed; in time linear in the page's size."""
+    lines = (" ".join(line.split()) for line in "".join(_shown(page)).split("\n"))
     return "\n".join(line for line in lines if line)
+
+
+def _shown(page: BeautifulSoup) -> Iterator[str]:
+    """The pieces of text that a browser shows, in their order, with line breaks around blocks."""
+    from bs4.element import CData, NavigableString, Tag
+
+    left: list[Any] = [page]  # what is still to be shown, the next one last
+    while left:
+        item = left.pop()
+        if isinstance(item, Tag):
+            if item.name not in _INVISIBLE:
+                edge = ["\n"] if item.name in _BREAKS else []
+                left += [*edge, *reversed(item.contents), *edge]
+        elif type(item) is NavigableString:  # subclasses are comments, doctypes and the like
+            yield " ".join(f"|{item}|".split())[1:-1]  # the bars keep one space at either end
+        elif type(item) in (str, CData):
+            yield item
 
 
 def _open_pdf(path: Path) -> PdfReader:

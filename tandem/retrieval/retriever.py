@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from tandem.errors import RetrievalError
 from tandem.retrieval.documents import Document
 from tandem.retrieval.embedding import TextEmbedder
-from tandem.retrieval.filters import Filter
 from tandem.retrieval.index import Index
 from tandem.retrieval.scoring import Scorer
+from tandem.retrieval.tables import Filter
 from tandem.retrieval.vectors import cosines
 
 

@@ -1,13 +1,12 @@
-"""The vectors of an index in FAISS: built from a factory string, searched by inner product, given back by
-row.
+"""The vectors of an index in FAISS: built from a factory string, searched by inner product, given back by row.
 
-Knows vectors and row numbers, nothing of texts. FAISS and torch each bring an OpenMP runtime; both work in
-one process on Linux, and FAISS is told its number of threads in every calling thread, since that setting is
-one of the thread and not of the process.
+FAISS and torch each bring an OpenMP runtime; both work in one process on Linux, and FAISS receives its number of
+threads in every calling thread, since that setting belongs to the thread and not to the process.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -16,8 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tandem.errors import RetrievalError
-from tandem.retrieval.embedded import blocks
-from tandem.retrieval.parts import calm, keeping_to, parts, vectors_to_train, widen_search
+from tandem.retrieval.kinds import calm, keeping_to, parts, vectors_to_train, widen_search
 
 TRAIN_PER_CENTROID = 64
 """Vectors to train with, for each centroid; more add minutes and next to no recall."""
@@ -36,7 +34,7 @@ class VectorIndex:
 
     def __init__(self, index: Any, num_threads: int = 1) -> None:
         """index: a faiss.Index whose rows are numbered from 0 in the order of adding."""
-        self._index = index
+        self.faiss_index = index
         self._num_threads = num_threads
         self._lock = Lock()
         self._is_mapped = False
@@ -54,7 +52,7 @@ class VectorIndex:
         import faiss
 
         faiss.omp_set_num_threads(num_threads)
-        index = _made(vectors.shape[1], factory)
+        index = _make(vectors.shape[1], factory)
         _check_training(index, factory, len(vectors))
         try:
             index.train(training_sample(vectors, vectors_to_train(index)))
@@ -92,18 +90,18 @@ class VectorIndex:
 
         with path.open("wb") as file:
             try:
-                faiss.write_index(self._index, made.PyCallbackIOWriter(put, 1 << 20))
+                faiss.write_index(self.faiss_index, made.PyCallbackIOWriter(put, 1 << 20))
             except RuntimeError as error:
                 raise (refusals or [OSError(str(error).strip().splitlines()[-1])])[0] from None
 
     @property
     def dimension(self) -> int:
         """Length of a vector."""
-        return int(self._index.d)
+        return int(self.faiss_index.d)
 
     def __len__(self) -> int:
         """Number of vectors."""
-        return int(self._index.ntotal)
+        return int(self.faiss_index.ntotal)
 
     @property
     def is_exact(self) -> bool:
@@ -111,7 +109,7 @@ class VectorIndex:
         import faiss
 
         kinds = (faiss.IndexFlat, faiss.IndexIVFFlat, faiss.IndexHNSWFlat, faiss.IndexRefineFlat)
-        return isinstance(faiss.downcast_index(self._index), kinds)
+        return isinstance(faiss.downcast_index(self.faiss_index), kinds)
 
     def search(
         self, vector: NDArray[np.float32], k: int, among: NDArray[np.int64] | None = None
@@ -124,8 +122,8 @@ class VectorIndex:
         import faiss
 
         faiss.omp_set_num_threads(self._num_threads)
-        parameters = None if among is None else keeping_to(self._index, among)
-        scores, rows = self._index.search(aligned(vector[None]), min(k, len(self)), params=parameters)
+        parameters = None if among is None else keeping_to(self.faiss_index, among)
+        scores, rows = self.faiss_index.search(aligned(vector[None]), min(k, len(self)), params=parameters)
         is_found = rows[0] >= 0
         return rows[0][is_found], scores[0][is_found]
 
@@ -135,7 +133,7 @@ class VectorIndex:
 
         faiss.omp_set_num_threads(self._num_threads)
         self._map_rows()
-        stored = self._index.reconstruct_batch(np.ascontiguousarray(rows, np.int64))
+        stored = self.faiss_index.reconstruct_batch(np.ascontiguousarray(rows, np.int64))
         return np.asarray(stored, np.float32)
 
     def _map_rows(self) -> None:
@@ -145,7 +143,7 @@ class VectorIndex:
         if self._is_mapped:
             return
         with self._lock:
-            inverted = faiss.try_extract_index_ivf(self._index)
+            inverted = faiss.try_extract_index_ivf(self.faiss_index)
             if inverted is not None and not self._is_mapped:
                 inverted.make_direct_map()
             self._is_mapped = True
@@ -155,6 +153,12 @@ class VectorIndex:
             self.vectors(np.zeros(1, np.int64))
         except RuntimeError as error:
             raise RetrievalError(_refused(factory, error)) from None
+
+
+def blocks(vectors: NDArray[np.float32], at_once: int) -> Iterator[NDArray[np.float32]]:
+    """The rows of [n, d], `at_once` at a time and in memory, whether or not `vectors` is."""
+    for start in range(0, len(vectors), at_once):
+        yield np.ascontiguousarray(vectors[start : start + at_once], np.float32)
 
 
 def aligned(array: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -186,7 +190,7 @@ def training_sample(vectors: NDArray[np.float32], num_centroids: int) -> NDArray
     return np.ascontiguousarray(vectors[np.arange(count) * len(vectors) // count], np.float32)
 
 
-def _made(dimension: int, factory: str) -> Any:
+def _make(dimension: int, factory: str) -> Any:
     import faiss
 
     try:

@@ -1,1 +1,1 @@
-"""Who aggregates. Pure: no clock, no Ray."""
+"""Who aggregates: pure functions of estimates, and the placement policies made of them."""

@@ -1,7 +1,6 @@
-"""DRAGON's greedy rule as pure functions: what a token costs with the aggregator here or there.
+"""DRAGON's greedy rule as pure functions: what a token costs with the aggregator at either party.
 
-`l` is the side that aggregates (local), `r` the other (remote), as in the paper. Knows decode times, a round
-trip and acceptance rates as numbers; nothing of how they are measured, of sessions or of messages.
+`l` is the party that aggregates (local), `r` the other (remote), as in the paper.
 """
 
 from __future__ import annotations
@@ -11,13 +10,13 @@ from dataclasses import dataclass
 from tandem.topology import Party
 
 HORIZON = 3
-"""Tokens of Eq. (8)'s gain that a switch is weighed with: few, since a switch is taken back at the next rejection."""
+"""Tokens over which Eq. (8)'s gain is weighed against a switch: few, since the next rejection may revert it."""
 
 
 def token_s(c_l: float, c_r: float, alpha_r: float, rtt_s: float) -> float:
     """Z^l, expected time per token with the aggregator at l, in seconds; Eq. (7).
 
-    c_l, c_r: decode times in seconds. alpha_r: acceptance rate of the remote side's drafts, in [0, 1].
+    c_l, c_r: decode times in seconds. alpha_r: acceptance rate of the remote party's drafts, in [0, 1].
     The paper prints trans^l twice; Table 1 shows that trans^l + trans^r, the round trip, is meant.
     """
     slower_s = max(c_l, c_r)
@@ -77,12 +76,12 @@ class Situation:
 
 
 def switch_s(situation: Situation, aggregator: Party) -> float:
-    """What it costs, in seconds, to move the aggregator where a remote draft was just rejected; below 0: it saves.
+    """Cost in seconds of moving the aggregator when a remote draft was just rejected; below 0 it is a saving.
 
-    NOT in the paper. The verdict goes to the remote side in any case, and that side needs it to draft on. If it
-    aggregates there, the next pair is complete half a round trip after the verdict was sent; if the aggregator stays,
-    the new draft must come back first. A slower aggregator's side makes up for part of that wait: it drafts ahead
-    meanwhile, and until the next rejection the pairs follow each other at the faster side's pace.
+    NOT in the paper. The verdict goes to the remote party in any case, which needs it to draft on. If that party
+    aggregates, the next ballot is complete half a round trip after the verdict was sent; if the aggregator stays, the
+    new draft must come back first. If the aggregator's own decoder is the slower one, part of that wait is not lost: it
+    drafts ahead meanwhile, and until the next rejection ballots complete at the faster party's pace.
     """
     c_l, c_r = situation.decode_s[aggregator], situation.decode_s[aggregator.other]
     stall_s = max(c_l, c_r + situation.rtt_s) - max(c_l, c_r)
@@ -92,10 +91,10 @@ def switch_s(situation: Situation, aggregator: Party) -> float:
 
 
 def choose(situation: Situation, aggregator: Party, *, horizon: int = HORIZON) -> Party:
-    """Who shall aggregate once a remote draft is rejected; Eq. (6), with the switch itself weighed in.
+    """Who should aggregate once a remote draft is rejected; Eq. (6), with the cost of the switch included.
 
-    NOT in the paper: it switches as soon as the sign of Eq. (8) changes, after any step. While remote drafts are
-    accepted nothing is gained by a switch; where one is rejected the switch saves half a round trip (`switch_s`).
+    NOT in the paper, which switches as soon as the sign of Eq. (8) changes, after any step. While remote drafts are
+    accepted a switch gains nothing; when one is rejected it saves half a round trip (`switch_s`).
     """
     gain_s = situation.delta_z_s if aggregator is Party.DEVICE else -situation.delta_z_s
     return aggregator.other if gain_s * horizon > switch_s(situation, aggregator) else aggregator

@@ -11,7 +11,7 @@ import pytest
 
 from tandem import Tandem
 from tandem.aggregation.rules import draft_rule
-from tandem.codecs.top_p import make_codec
+from tandem.codecs import codec_of
 from tandem.errors import ConfigError, QueryError, TandemError
 from tandem.events import (
     Answer,
@@ -68,7 +68,7 @@ def test_law_of_a_lone_answer_is_the_party_s_own(
     options["placement"] = party.value  # of no effect, but the default goes with coupled drafts only
     answer = rag.query(QUESTION, alone=party.value, keeps_distributions=True, **options)
     kept = rag.sequence(answer, party.value)
-    codec = make_codec(rag.config.codec.name, p=rag.config.codec.p)
+    codec = codec_of(rag.config.codec)
     draw = draft_rule(rule, temperature)
     distributions = [codec.decode(distribution) for distribution in kept["laws"]]
     drawn = [

@@ -17,16 +17,16 @@ from tandem import Tandem
 from tandem.aggregation.distributions import Distribution
 from tandem.aggregation.document_weights import log_weight
 from tandem.aggregation.mixture import shares, target_distribution
-from tandem.codecs.top_p import make_codec
+from tandem.codecs import codec_of
 from tandem.config import Config
 from tandem.corpora import WEIGHTS
-from tandem.corpora.indexes import open_index
 from tandem.engine.engine import Engine
 from tandem.lab.quality.local import LocalParty
 from tandem.protocol.drafting import Forward, Prefill
 from tandem.protocol.messages import RetrieveRequest
 from tandem.protocol.wire import to_float32
 from tandem.retrieval.embedding import Embedder
+from tandem.retrieval.factory import open_index
 from tandem.retrieval.retriever import Retriever
 from tandem.topology import PARTIES, Party
 
@@ -40,7 +40,7 @@ def first_laws(config: Config) -> tuple[Distribution, Distribution]:
     """The target law of the first token, and the device's own."""
     engine = Engine.load(str(WEIGHTS), num_threads=1)
     embedder = Embedder.load("offline", num_threads=1)
-    codec = make_codec(config.codec.name, p=config.codec.p)
+    codec = codec_of(config.codec)
     distributions, log_weights = {}, {}
     for party in PARTIES:
         retriever = Retriever(open_index(party, config, embedder), embedder)

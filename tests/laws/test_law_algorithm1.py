@@ -20,14 +20,15 @@ from tandem.aggregation.mixture import target_distribution
 from tandem.aggregation.randomness import Purpose
 from tandem.codecs.top_p import TopP
 from tandem.topology import Party
+from tests.distributions import from_dense
 
 VOCAB = 7
 ETAS = (0.0, 0.2, 0.5, 0.9, 1.0)
-DraftLaw = Callable[[np.ndarray, Distribution], Distribution]
+DraftDistribution = Callable[[np.ndarray, Distribution], Distribution]
 
 
 def pairs() -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Dense laws of both sides, [VOCAB] each: random, overlapping in part, equal, disjoint, with ties."""
+    """Dense distributions of both parties, [VOCAB] each: random, overlapping in part, equal, disjoint, with ties."""
     rng = np.random.default_rng(11)
     for concentration in (0.2, 1.0, 10.0):
         yield tuple(rng.dirichlet(np.full(VOCAB, concentration), size=2))
@@ -37,7 +38,7 @@ def pairs() -> Iterator[tuple[np.ndarray, np.ndarray]]:
     yield np.array([0.4, 0.4, 0.1, 0.1, 0, 0, 0]), np.array([0.1, 0.1, 0.4, 0.4, 0, 0, 0])
 
 
-def drafted_from_the_sent_law(dense: np.ndarray, decoded: Distribution) -> Distribution:
+def drafted_from_the_sent_distribution(dense: np.ndarray, decoded: Distribution) -> Distribution:
     return decoded
 
 
@@ -58,12 +59,18 @@ def committed(
     return total
 
 
-def check_committed_is_the_mixture(draft_law: DraftLaw = drafted_from_the_sent_law) -> None:
+def check_committed_is_the_mixture(
+    draft_distribution: DraftDistribution = drafted_from_the_sent_distribution,
+) -> None:
     for (dense_device, dense_cloud), eta, p in itertools.product(pairs(), ETAS, (0.8, 1.0)):
         codec = TopP(p)
         device, cloud = (codec.decode(codec.encode(dense)) for dense in (dense_device, dense_cloud))
         distribution = committed(
-            device, cloud, draft_law(dense_device, device), draft_law(dense_cloud, cloud), eta
+            device,
+            cloud,
+            draft_distribution(dense_device, device),
+            draft_distribution(dense_cloud, cloud),
+            eta,
         )
         mixture = eta * device.dense(VOCAB) + (1 - eta) * cloud.dense(VOCAB)
         np.testing.assert_allclose(distribution, mixture, rtol=0, atol=1e-12)
@@ -79,7 +86,7 @@ def test_a2_committed_law_is_the_mixture() -> None:
 def test_a2_mutant_truncated_after_sampling() -> None:
     """Section 12: a draft outside the sent support has q = 0 and is always accepted."""
     with pytest.raises(AssertionError):
-        check_committed_is_the_mixture(draft_law=lambda dense, decoded: Distribution.from_dense(dense))
+        check_committed_is_the_mixture(draft_distribution=lambda dense, decoded: from_dense(dense))
 
 
 def keep_without_share(token: int, own: Distribution, other: Distribution, other_share: float) -> float:
@@ -98,7 +105,7 @@ def residual_swapped(own: Distribution, other: Distribution) -> Distribution | N
     return speculative_residual(other, own)
 
 
-def residual_is_the_other_law(own: Distribution, other: Distribution) -> Distribution | None:
+def residual_is_the_other_distribution(own: Distribution, other: Distribution) -> Distribution | None:
     return other
 
 
@@ -108,7 +115,7 @@ MUTANTS = [
     ("keep_probability", keep_with_own_share),
     ("keep_probability", keep_upside_down),
     ("residual", residual_swapped),
-    ("residual", residual_is_the_other_law),
+    ("residual", residual_is_the_other_distribution),
 ]
 
 
@@ -121,7 +128,7 @@ def test_a2_mutants(name: str, mutant: object, monkeypatch: pytest.MonkeyPatch) 
 
 def check_eq5_is_the_exact_acceptance(formula: Callable[[Distribution, Distribution, float], float]) -> None:
     for (dense_device, dense_cloud), eta in itertools.product(pairs(), ETAS):
-        device, cloud = Distribution.from_dense(dense_device), Distribution.from_dense(dense_cloud)
+        device, cloud = from_dense(dense_device), from_dense(dense_cloud)
         exact = 0.0
         for a, b in itertools.product(device.ids.tolist(), cloud.ids.tolist()):
             distribution = speculative.target_given_drafts(a, b, device, cloud, eta)
@@ -141,7 +148,7 @@ def test_eq5_mutant_share_of_the_wrong_party() -> None:
 
 
 def test_eq5_mutant_one_result_always_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Always taking the device's result commits the right law but shifts the acceptance from one side."""
+    """Always taking the device's result commits the right law but moves acceptance from one party to the other."""
     monkeypatch.setattr(
         speculative,
         "target_given_drafts",
@@ -168,7 +175,7 @@ def test_a2_verify_commits_the_mixture(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rules, "uniform", lambda seed, purpose, step: script[purpose])
     rule, eta = rules.Algorithm1(), 0.3
     for dense_device, dense_cloud in pairs():
-        device, cloud = Distribution.from_dense(dense_device), Distribution.from_dense(dense_cloud)
+        device, cloud = from_dense(dense_device), from_dense(dense_cloud)
         total = np.zeros(VOCAB)
         for (u, q_a), (v, q_b) in itertools.product(quantiles(device), quantiles(cloud)):
             script[Purpose.DRAFT_DEVICE], script[Purpose.DRAFT_CLOUD] = u, v

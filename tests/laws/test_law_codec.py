@@ -1,4 +1,4 @@
-"""What the codec does to a law: the defects of design section 12, each as a mutant.
+"""What the codec does to a distribution: known defects, each as a mutant.
 
 Nothing is drawn, so nothing has a false alarm.
 """
@@ -13,8 +13,9 @@ import pytest
 
 from tandem.codecs import top_p as module
 from tandem.codecs import varints
+from tandem.codecs.base import Codec
 from tandem.codecs.nucleus import nucleus
-from tandem.codecs.top_p import Codec, TopP
+from tandem.codecs.top_p import TopP
 
 
 def check_the_crossing_token_stays(codec: Codec) -> None:
@@ -49,8 +50,8 @@ def check_lz4_never_lengthens(codec: Codec) -> None:
         assert len(payload) <= plain_bytes
 
 
-def check_bytes_are_the_law(codec: Codec) -> None:
-    """Quantise, then sample: whatever decoding yields is the law, so encoding it again loses nothing more."""
+def check_bytes_are_the_distribution(codec: Codec) -> None:
+    """Quantise, then sample: whatever decoding yields is the distribution, so encoding it again loses nothing more."""
     rng = np.random.default_rng(8)
     for _ in range(20):
         distribution = codec.decode(codec.encode(rng.dirichlet(np.full(300, 0.1))))
@@ -62,7 +63,7 @@ CHECKS = [
     check_the_crossing_token_stays,
     check_ids_arrive,
     check_lz4_never_lengthens,
-    check_bytes_are_the_law,
+    check_bytes_are_the_distribution,
 ]
 
 
@@ -73,8 +74,8 @@ def test_top_p(check: Callable[[Codec], None]) -> None:
 
 def drop_the_crossing_token(dense: np.ndarray, top_p: float) -> np.ndarray:
     ids = nucleus(dense, top_p)
-    likeliest_first = ids[np.argsort(-dense[ids], kind="stable")]
-    return np.sort(likeliest_first[: max(1, ids.size - 1)])
+    most_probable_first = ids[np.argsort(-dense[ids], kind="stable")]
+    return np.sort(most_probable_first[: max(1, ids.size - 1)])
 
 
 def test_mutant_top_p_drops_the_crossing_token(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -110,14 +111,16 @@ def test_mutant_lz4_always(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         module,
         "_shortest",
-        lambda body: b"\x11" + varints.encode_number(len(body)) + lz4.block.compress(body, store_size=False),
+        lambda form, body: (
+            b"\x11" + varints.encode_number(len(body)) + lz4.block.compress(body, store_size=False)
+        ),
     )
     with pytest.raises(AssertionError):
         check_lz4_never_lengthens(TopP(0.8))
 
 
 def test_mutant_decoder_normalises_on_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A drafter that keeps its own unquantised law has another law than the one that it sent."""
+    """A drafter that keeps its own unquantised distribution does not use the one that it sent."""
     rng = np.random.default_rng(9)
     dense = rng.dirichlet(np.full(300, 0.1))
     codec = TopP(0.8)

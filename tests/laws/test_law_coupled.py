@@ -1,6 +1,6 @@
 """Coupled drafts: exact marginals of drafts and target through codec and rule.
 
-With two tokens the law follows by quadrature over the noise and a search for the point where the real code
+With two tokens each distribution follows by quadrature over the noise and a search for the point where the real code
 changes its mind; no sampling, no false alarm, agreement to 1e-11.
 """
 
@@ -17,6 +17,7 @@ from tandem.aggregation.acceptance import coupled_acceptance
 from tandem.aggregation.distributions import Distribution
 from tandem.aggregation.mixture import target_distribution
 from tandem.codecs.top_p import TopP
+from tests.distributions import from_dense
 
 NODES, NODE_WEIGHTS = np.polynomial.laguerre.laggauss(40)
 LOW, HIGH = np.array([0.25, 0.0, 0.75]), np.array([0.6, 0.0, 0.4])  # two tokens, 0 and 2
@@ -57,7 +58,7 @@ def check_marginals() -> None:
         assert probability(wins(lambda d: d.target)) == pytest.approx(mixture, abs=1e-11)
 
 
-def test_coupled_marginals_are_the_laws() -> None:
+def test_coupled_marginals_are_the_distributions() -> None:
     check_marginals()
 
 
@@ -85,7 +86,7 @@ def test_coupled_marginals_mutants(
 
 def test_coupled_acceptance_is_exact_for_two_tokens() -> None:
     """Draft and target agree where both or neither pick token 0; the smaller of two thresholds decides."""
-    device, cloud = Distribution.from_dense(LOW), Distribution.from_dense(HIGH)
+    device, cloud = from_dense(LOW), from_dense(HIGH)
     target = target_distribution(device, cloud, 0.3)
 
     def picks(distribution: Distribution, first: float, second: float) -> bool:

@@ -1,6 +1,6 @@
 """What the hash-driven draws look like: marginals, sequences and acceptance of both draft rules.
 
-Laws go through the codec. Each chi-square (asymptotic, cells of at least 10) and binomial check has a
+Distributions go through the codec. Each chi-square (asymptotic, cells of at least 10) and binomial check has a
 false-alarm probability of 1e-9; 41 of them here make 4e-8 in all. Power at 6,000 steps: a law of 12 tokens
 that is off by 0.08 in total variation, or an acceptance rate that is off by 0.06, is rejected with
 probability above 0.99; the mutants are off by far more.
@@ -64,7 +64,7 @@ def check_acceptance(
 
 
 def check_sequence(rule: rules.DraftRule, chi_square: Check) -> None:
-    """The joint law of two successive targets, where the second step's laws depend on the first target."""
+    """The joint law of two successive targets, where the second step's distributions depend on the first target."""
     (device, cloud), after = PAIRS[0], PAIRS[1]
     joint = np.zeros((VOCAB, VOCAB))
     for session in range(NUM_STEPS // 2):
@@ -99,11 +99,14 @@ def test_successive_targets_follow_their_joint_law(rule: rules.DraftRule, chi_sq
     check_sequence(rule, chi_square)
 
 
-class Mutant(rules._Rule):
+class Mutant:
     """A rule that bends what it hands to the true rule."""
 
     def __init__(self, rule: rules.DraftRule, bend: Callable[[int], int]) -> None:
         self.name, self._rule, self._bend = rule.name, rule, bend
+
+    def draft(self, distribution: Distribution, *, seed: int, step: int, party: Party) -> int:
+        return self._rule.draft(distribution, seed=seed, step=self._bend(step), party=party)
 
     def verify(
         self, device: Distribution, cloud: Distribution, *, eta_device: float, seed: int, step: int
@@ -138,7 +141,7 @@ def test_mutant_decision_reuses_the_numbers_of_a_draft(
 
 
 class Uncoupled(rules.Coupled):
-    """Drafts with noise of their own: exact marginals, but they agree far too seldom."""
+    """Drafts with noise of their own: exact marginals, but they agree far too rarely."""
 
     def verify(
         self, device: Distribution, cloud: Distribution, *, eta_device: float, seed: int, step: int
@@ -163,15 +166,15 @@ def test_mutant_uncoupled_drafts(
 
 
 def test_mutant_formula_of_the_other_rule(binomial: Check, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Eq. 5 is no acceptance rate of coupled drafts."""
+    """Eq. 5 is not the acceptance rate of coupled drafts."""
     eq5 = rules.speculative_acceptance(*PAIRS[0], ETA)
     monkeypatch.setattr(rules, "coupled_acceptance", lambda draft, target: eq5)
     with pytest.raises(AssertionError):
         check_acceptance(rules.Coupled(), *PAIRS[0], binomial)
 
 
-def test_coupling_raises_acceptance_on_noisy_copies_of_a_law() -> None:
-    """Design section 3: 0.60 to 0.90 against 0.33 to 0.63 for top-p laws that differ by noise."""
+def test_coupling_raises_acceptance_on_noisy_copies_of_a_distribution() -> None:
+    """Design section 3: 0.60 to 0.90 against 0.33 to 0.63 for top-p distributions that differ by noise."""
     rng, codec = np.random.default_rng(3), TopP(0.8)
     rates: dict[str, list[float]] = {"coupled": [], "algorithm1": []}
     for _ in range(20):

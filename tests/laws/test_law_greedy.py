@@ -1,4 +1,4 @@
-"""Temperature 0: drafts and target are argmaxes of the decoded laws, ties to the lowest id.
+"""Temperature 0: drafts and target are argmaxes of the decoded distributions, ties to the lowest id.
 
 Nothing is drawn, so nothing has a false alarm.
 """
@@ -26,7 +26,7 @@ def check_drafts_are_the_argmax(rule: rules.DraftRule) -> None:
 
 
 def check_ties_go_to_the_lowest_id(rule: rules.DraftRule) -> None:
-    """Equal after quantisation counts as equal, since both sides see only what was sent."""
+    """Equal after quantisation counts as equal, since both parties see only what was sent."""
     codec = TopP(1.0)
     distribution = codec.decode(codec.encode(np.array([0.1, 0.3, 0.3 + 1e-9, 0.3])))
     decision = rule.verify(distribution, distribution, eta_device=0.5, seed=1, step=1)
@@ -59,7 +59,7 @@ def test_temperature_zero(name: str, check: Callable[[rules.DraftRule], None]) -
 
 @by_rule
 def test_mutant_drafts_drawn_at_random_on_one_party(name: str) -> None:
-    """Section 12: drafts are drawn at random on one side even when decoding greedily."""
+    """Section 12: drafts are drawn at random by one party even when decoding greedily."""
 
     class Mutant(rules.Greedy):
         def draft(self, distribution: Distribution, *, seed: int, step: int, party: Party) -> int:

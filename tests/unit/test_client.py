@@ -189,17 +189,17 @@ def test_an_answer_has_the_notes_on_its_documents() -> None:
 @pytest.mark.parametrize(
     ("setting", "sentence"),
     [
-        ("device.model=/nowhere/model", r"^A model is a directory or a hub id, '/nowhere/model' is neither"),
+        ("device.model=/nowhere/model", r"^'/nowhere/model' is neither a model directory nor a hub id"),
         ("cloud.model={folder}", r"^A model directory holds a config\.json"),
         ("cloud.index={folder}", r"^The index .* is damaged.*`tandem index`"),
         (f"device.model=/{'x' * 5000}", r"^A model is a directory or a hub id, '/xxx"),
-        ("device.index=/nowhere", r"^An index must hold a manifest\.json, but /nowhere has none"),
+        ("device.index=/nowhere", r"^An index must hold a tandem-index\.sqlite, but /nowhere has none"),
     ],
 )
 def test_wrong_files_are_found_before_anything_is_started(
     setting: str, sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "manifest.json").write_text("{", "utf-8")
+    (tmp_path / "tandem-index.sqlite").write_text("{" * 200, "utf-8")
     monkeypatch.setattr(nodes, "start_head", lambda *_, **__: pytest.fail("a node was started"))
     environment = dict(os.environ)
     with pytest.raises(TandemError, match=sentence):

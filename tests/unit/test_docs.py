@@ -1,17 +1,20 @@
-"""The documentation says what the code says: generated parts, cited equations, links, settings."""
+"""The documentation says what the code says: generated parts, cited equations, links, named files, settings, a site."""
 
 from __future__ import annotations
 
 import importlib.util
+import os
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from types import ModuleType
 from typing import get_args
 from xml.etree import ElementTree
 
 import pytest
+import yaml
 
 import tandem
 from tandem.config import Config
@@ -20,7 +23,8 @@ from tandem.settings import settings_of
 
 ROOT = Path(tandem.__file__).parent.parent
 DOCS = ROOT / "docs"
-PAGES = sorted(DOCS.glob("*.md"))
+PAGES = sorted([*DOCS.rglob("*.md"), *ROOT.glob("*.md"), *(ROOT / "examples").glob("*.md")])
+NAMES = [str(path.relative_to(ROOT)) for path in PAGES]
 
 pytestmark = pytest.mark.skipif(not PAGES, reason="the documentation is not part of this installation")
 
@@ -62,7 +66,9 @@ def citations(text: str) -> set[tuple[str, str]]:
 
 def table() -> set[tuple[str, str]]:
     """What the table of symbols covers."""
-    rows = re.findall(r"^\|(?:[^|\n]*\|){3} *(\w+) *\| *([^|\n]+?) *\|$", page("notation.md"), re.MULTILINE)
+    rows = re.findall(
+        r"^\|(?:[^|\n]*\|){3} *(\w+) *\| *([^|\n]+?) *\|$", page("reference/notation.md"), re.MULTILINE
+    )
     return {(paper, where.strip()) for paper, cell in rows for where in cell.split(",") if where.strip()}
 
 
@@ -80,7 +86,10 @@ def anchors(text: str) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
-@pytest.mark.parametrize("name", ["wire-format.md", "configuration.md", "cli.md"])
+GENERATED = ["reference/wire-format.md", "reference/configuration.md", "reference/cli.md"]
+
+
+@pytest.mark.parametrize("name", GENERATED)
 def test_generated_parts_have_not_drifted(generate: ModuleType, name: str) -> None:
     # Versions of Python break the lines of a help page differently.
     assert page(name).split() == generate.rendered(name).split(), "run: python docs/generate.py"
@@ -89,11 +98,14 @@ def test_generated_parts_have_not_drifted(generate: ModuleType, name: str) -> No
 def test_a_changed_page_is_noticed(
     generate: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    (tmp_path / "configuration.md").write_text(page("configuration.md").replace("`48`", "`64`"), "utf-8")
+    (tmp_path / "reference").mkdir()
+    (tmp_path / "reference/configuration.md").write_text(
+        page("reference/configuration.md").replace("`48`", "`64`"), "utf-8"
+    )
     monkeypatch.setattr(generate, "DOCS", tmp_path)
-    text = generate.rendered("configuration.md")
-    assert text != (tmp_path / "configuration.md").read_text("utf-8")
-    assert text == page("configuration.md")
+    text = generate.rendered("reference/configuration.md")
+    assert text != (tmp_path / "reference/configuration.md").read_text("utf-8")
+    assert text == page("reference/configuration.md")
 
 
 def test_the_generator_needs_neither_ray_nor_torch() -> None:
@@ -102,17 +114,17 @@ def test_the_generator_needs_neither_ray_nor_torch() -> None:
         "for name in ('ray', 'torch', 'transformers'): sys.modules[name] = None\n"
         f"sys.path.insert(0, {str(ROOT)!r})\n"
         f"module = runpy.run_path({str(DOCS / 'generate.py')!r})\n"
-        "module['rendered']('wire-format.md'), module['rendered']('configuration.md')\n"
+        "module['rendered']('reference/wire-format.md'), module['rendered']('reference/configuration.md')\n"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 
 
 def test_every_message_and_setting_is_described() -> None:
-    headings = re.findall(r"^### (\w+) \(tag", page("wire-format.md"), re.MULTILINE)
+    headings = re.findall(r"^### (\w+) \(tag", page("reference/wire-format.md"), re.MULTILINE)
     known = [cls.__name__ for union in (messages.Message, messages.LinkBody) for cls in get_args(union)]
     assert sorted(headings) == sorted(known)
-    keys = re.findall(r"^\| `(\w+\.\w+)`", page("configuration.md"), re.MULTILINE)
+    keys = re.findall(r"^\| `(\w+\.\w+)`", page("reference/configuration.md"), re.MULTILINE)
     assert keys == [each.key for each in settings_of(Config)]
 
 
@@ -149,14 +161,14 @@ def test_every_cited_equation_is_in_the_table() -> None:
         for citation in citations(file.read_text("utf-8"))
     }
     assert len({each[:2] for each in cited}) >= 5
-    assert not {each for each in cited if each[:2] not in covered}, "add them to docs/notation.md"
+    assert not {each for each in cited if each[:2] not in covered}, "add them to docs/reference/notation.md"
 
 
 def test_the_table_names_things_that_exist() -> None:
     for module, name in (("mixture", "target_distribution"), ("rejection", "residual"), ("coupling", "race")):
-        assert f"`{module}.{name}`" in page("notation.md")
+        assert f"`{module}.{name}`" in page("reference/notation.md")
     sources = "\n".join(file.read_text("utf-8") for file in (ROOT / "tandem").rglob("*.py"))
-    cells = [row.split("|")[2] for row in page("notation.md").splitlines() if row.count("|") == 6]
+    cells = [row.split("|")[2] for row in page("reference/notation.md").splitlines() if row.count("|") == 6]
     names = {
         word for cell in cells for code in re.findall(r"`([^`]+)`", cell) for word in re.findall(r"\w+", code)
     }
@@ -164,7 +176,7 @@ def test_the_table_names_things_that_exist() -> None:
     assert not {name for name in names if not re.search(rf"\b{name}\b", sources)}
 
 
-@pytest.mark.parametrize("path", PAGES, ids=[path.name for path in PAGES])
+@pytest.mark.parametrize("path", PAGES, ids=NAMES)
 def test_links_lead_somewhere(path: Path) -> None:
     for target in re.findall(r"\]\(([^)\s]+)\)", without_code(path.read_text("utf-8"))):
         if "://" in target:
@@ -176,16 +188,89 @@ def test_links_lead_somewhere(path: Path) -> None:
             assert anchor in anchors(there.read_text("utf-8")), target
 
 
-@pytest.mark.parametrize("path", PAGES, ids=[path.name for path in PAGES])
+FOLDERS = (
+    "tandem|tests|docs|benchmarks|examples|actors|aggregation|codecs|engine|lab|protocol|retrieval|transport"
+)
+
+
+@pytest.mark.parametrize("path", PAGES, ids=NAMES)
 def test_files_named_in_a_page_exist(path: Path) -> None:
-    """Paths in code quotes that begin with a folder of the repository or of the package."""
-    for name in re.findall(
-        r"`((?:tandem|tests|docs|actors|transport)/[a-z_][\w./-]*)`", path.read_text("utf-8")
-    ):
+    """Paths in code quotes that begin with a folder of the repository or of the package, and scripts in commands."""
+    text = path.read_text("utf-8")
+    names = re.findall(rf"`((?:{FOLDERS})/[a-z_][\w./-]*)`", text)
+    names += re.findall(r"\bpython3? ((?:benchmarks|docs|examples)/\w+\.py)\b", text)
+    for name in names:
         assert (ROOT / name).exists() or (ROOT / "tandem" / name).exists(), name
 
 
+MAX_COLUMNS = 120
+NOT_YET_WRAPPED = {
+    f"docs/explanation/{name}.md" for name in ("kv-store", "placement", "protocol", "retrieval")
+}
+NOT_YET_WRAPPED |= {"docs/how-to/models.md"}
+
+
+@pytest.mark.parametrize("name", sorted({*NAMES} - NOT_YET_WRAPPED))
+def test_prose_is_wrapped(name: str) -> None:
+    """Outside tables, code and generated parts no line is longer than 120 columns."""
+    text = re.sub(r"<!-- generated: .*?<!-- end: ", "", (ROOT / name).read_text("utf-8"), flags=re.DOTALL)
+    lines = re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE).splitlines()
+    assert not [line for line in lines if len(line) > MAX_COLUMNS and not line.startswith(("|", "    "))]
+
+
+@pytest.mark.parametrize("path", PAGES, ids=NAMES)
+def test_included_files_exist(path: Path) -> None:
+    for name in re.findall(r'^--8<-- "([^"]+)"', path.read_text("utf-8"), re.MULTILINE):
+        assert (ROOT / name.partition(":")[0]).is_file(), name
+
+
+def test_the_site_builds_without_a_warning_and_needs_no_other_server(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path)],
+        cwd=ROOT,
+        env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    html = (tmp_path / "index.html").read_text("utf-8")
+    assert not re.findall(r"""<(?:script|link|img)[^>]+(?:src|href)=["']?https?:""", html)
+    api = (tmp_path / "reference/api/index.html").read_text("utf-8")
+    assert 'id="tandem.client.Tandem.query"' in api, "the reference is made from docstrings"
+
+
 def test_the_picture_is_well_formed() -> None:
-    root = ElementTree.parse(DOCS / "life-of-a-query.svg").getroot()
+    root = ElementTree.parse(DOCS / "explanation/life-of-a-query.svg").getroot()
     words = {text.strip() for each in root.iter() if (text := each.text or "").strip()}
     assert {"Retriever", "Decoder", "DraftQueue", "Aggregator", "client", "link"} <= words
+
+
+def test_every_dependency_has_a_reason() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    groups = [project["dependencies"], *project["optional-dependencies"].values()]
+    names = {re.split(r"[\[><=; ]", requirement)[0] for group in groups for requirement in group}
+    reasons = set(re.findall(r"`([\w-]+)`", page("reference/dependencies.md")))
+    assert names - {"tandem-rag"} <= reasons
+
+
+def test_the_workflow_runs_what_the_readme_says_on_every_supported_python() -> None:
+    workflow = yaml.safe_load((ROOT / ".github/workflows/ci.yml").read_text("utf-8"))["jobs"]
+    assert "`make test`" in (ROOT / "README.md").read_text("utf-8")
+    assert {"run": "make test"} in workflow["test"]["steps"]
+    assert {"run": "make lint"} in workflow["lint"]["steps"]
+    assert workflow["test"]["strategy"]["matrix"]["python-version"] == ["3.11", "3.12", "3.13"]
+
+
+def test_the_readme_shows_a_command_and_its_output_early() -> None:
+    lines = (ROOT / "README.md").read_text("utf-8").splitlines()
+    command = lines.index("$ make demo")
+    assert lines.index("```", command) < 25
+    assert any(line.startswith("![") for line in lines[:command])
+
+
+def test_the_changelog_is_dated() -> None:
+    headings = re.findall(r"^## (.+)$", (ROOT / "CHANGELOG.md").read_text("utf-8"), re.MULTILINE)
+    assert headings[0].startswith("[Unreleased]")
+    assert all(re.fullmatch(r"\[\d+\.\d+\.\d+\] - \d{4}-\d\d-\d\d", heading) for heading in headings[1:])
+    assert "[0.1.0] - 2026-11-15" in headings

@@ -19,7 +19,7 @@ ROOT = Path(tandem.__file__).parent
 WITH_RAY = {"actors", "client", "cli", "lab", "__main__"}
 """Everything else under tandem/ is pure."""
 
-HOT_PATH = ["aggregation", "codecs", "protocol", "profiler", "scheduler", "engine.detokenizer"]
+HOT_PATH = ["aggregation", "codecs", "protocol", "profiler", "scheduler", "engine.tokenizer"]
 """What draft queues and aggregators import."""
 
 SCRIPT = """

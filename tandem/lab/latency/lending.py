@@ -15,8 +15,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 
 from tandem.engine.engine import Engine
-from tandem.engine.prefix_files import cache_of, tensors
-from tandem.engine.prefixes import PrefixCache, PrefixStore
+from tandem.engine.kv_cache import CacheStore, DocumentCache
+from tandem.engine.kv_disk import build_cache, name_tensors
 from tandem.errors import GenerationError
 
 FORMAT = "tandem-lent-1"
@@ -32,15 +32,17 @@ def packed(engine: Engine, documents: Sequence[str]) -> bytes:
     about = {
         "format": FORMAT,
         "weights": engine.weights_fingerprint,
-        "prefixes": [list(engine.prefix_tokens(document)) for document in documents],
+        "prefixes": [list(engine.document_tokens(document)) for document in documents],
     }
     named = {ABOUT: torch.frombuffer(bytearray(json.dumps(about).encode()), dtype=torch.uint8)}
     for number, document in enumerate(documents):
-        named |= {f"{number}.{name}": each for name, each in tensors(engine.prefix(document)).items()}
+        named |= {
+            f"{number}.{name}": each for name, each in name_tensors(engine.document_cache(document)).items()
+        }
     return bytes(save(named))
 
 
-def unpack(engine: Engine, documents: Sequence[str], data: bytes, store: PrefixStore) -> None:
+def unpack(engine: Engine, documents: Sequence[str], data: bytes, store: CacheStore) -> None:
     """Puts the caches of `documents`, which another engine packed, into `store`.
 
     GenerationError, and nothing put, if they are damaged, of other weights, or of other tokens.
@@ -52,7 +54,7 @@ def unpack(engine: Engine, documents: Sequence[str], data: bytes, store: PrefixS
             f"{about['weights'][:8]} and the engine here has {engine.weights_fingerprint[:8]}; "
             "set the same model and dtype on both sides."
         )
-    prefixes = [engine.prefix_tokens(document) for document in documents]
+    prefixes = [engine.document_tokens(document) for document in documents]
     if [list(tokens) for tokens in prefixes] != about["prefixes"]:
         raise GenerationError(
             f"Lent caches are of the very documents asked for, as this engine's template puts them, but of these "
@@ -63,10 +65,10 @@ def unpack(engine: Engine, documents: Sequence[str], data: bytes, store: PrefixS
         store.put(tokens, cache)
 
 
-def _cache(named: dict[str, torch.Tensor], number: int, tokens: Sequence[int]) -> PrefixCache:
+def _cache(named: dict[str, torch.Tensor], number: int, tokens: Sequence[int]) -> DocumentCache:
     num_layers = sum(name.startswith(f"{number}.") for name in named) // 2
     try:
-        return cache_of(lambda name: named[f"{number}.{name}"], num_layers, len(tokens))
+        return build_cache(lambda name: named[f"{number}.{name}"], num_layers, len(tokens))
     except (KeyError, ValueError) as error:
         raise _damaged(error) from None
 

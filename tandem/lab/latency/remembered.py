@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any, cast
 
-from tandem.codecs.top_p import make_codec
+from tandem.codecs import codec_of
 from tandem.config import Config
 from tandem.topology import PARTIES
 
@@ -71,24 +71,18 @@ class RememberedRetriever:
 
 def local_pair(config: Config) -> LocalPair:
     """Both sides of `config` in this process, each question computed once. Raises TandemError."""
-    from tandem.corpora import model_path
-    from tandem.corpora.indexes import open_retriever
-    from tandem.engine.engine import Engine
     from tandem.lab.quality.local import LocalPair
-    from tandem.retrieval.embedding import load_embedder
-    from tandem.retrieval.scoring import load_scorer
+    from tandem.loading import load_embedder_and_scorer, load_engine
+    from tandem.retrieval.factory import open_retriever
 
-    load = cache(
-        lambda model, device, dtype: RememberedEngine(
-            Engine.load(model, device=device, dtype=dtype, num_threads=1)
-        )
-    )
-    embedder = load_embedder(config.retrieval.embedder, num_threads=1)
-    scorer = load_scorer(config.weights.scorer, num_threads=1)
+    loaded: dict[tuple[str, str, str], RememberedEngine] = {}
+    embedder, scorer = load_embedder_and_scorer(config, num_threads=1)
     engines, retrievers = {}, {}
     for party in PARTIES:
         own = config.party(party)
-        engines[party] = load(model_path(own.model), own.torch_device, own.dtype)
+        key = (own.model, own.torch_device, own.dtype)
+        if key not in loaded:
+            loaded[key] = RememberedEngine(load_engine(own, num_threads=1))
+        engines[party] = loaded[key]
         retrievers[party] = RememberedRetriever(open_retriever(party, config, embedder, scorer))
-    codec = make_codec(config.codec.name, p=config.codec.p)
-    return LocalPair(cast(Any, engines), cast(Any, retrievers), codec)
+    return LocalPair(cast(Any, engines), cast(Any, retrievers), codec_of(config.codec))

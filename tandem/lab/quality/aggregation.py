@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from tandem.aggregation.document_weights import blend, check_scores, checkpoints, kappa
+from tandem.aggregation.document_weights import blend, check_scores, checkpoints, weight_anchor
 from tandem.aggregation.mixture import shares
 from tandem.protocol.wire import to_float32
 
@@ -46,7 +46,7 @@ def relevance_by_step(
     previous: tuple[float, ...] | None = None
     for length in checkpoints(num_tokens - 1, every, lag):
         blended[length] = previous = blend(previous, estimate(length), momentum)
-    return np.array([blended[kappa(step, every, lag)] for step in range(num_tokens)], np.float64)
+    return np.array([blended[weight_anchor(step, every, lag)] for step in range(num_tokens)], np.float64)
 
 
 def party_tokens(log_p: Floats, relevance: Floats | None) -> PartyTokens:

@@ -13,16 +13,16 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from tandem.codecs.top_p import Codec
-from tandem.engine.detokenizer import Detokenizer, StopRule
 from tandem.engine.engine import Engine
 from tandem.engine.row_mixture import mix_rows
+from tandem.engine.tokenizer import Detokenizer, StopRule
 from tandem.lab.simulation.link import Link
 from tandem.lab.simulation.virtual import Outcome, VirtualRun
 from tandem.protocol.drafting import Forward, Prefill
 from tandem.protocol.messages import Message, RescoreRequest, RetrieveRequest
+from tandem.protocol.retrieval_requests import score_documents, search_documents
 from tandem.protocol.session_tables import ProfilingTable
 from tandem.protocol.spec import SessionSpec
-from tandem.retrieval.answering import scored, searched
 from tandem.retrieval.retriever import Retriever
 from tandem.topology import PARTIES, Party
 
@@ -49,8 +49,8 @@ class LocalParty:
     def retrieve(self, message: RetrieveRequest | RescoreRequest) -> Message:
         """Search the index, or score the documents again."""
         if isinstance(message, RescoreRequest):
-            return scored(self._retriever, message)
-        return searched(self._retriever, message)[0]
+            return score_documents(self._retriever, message)
+        return search_documents(self._retriever, message)[0]
 
     def prefill(self, job: Prefill) -> tuple[int, ...] | None:
         """Open the session in the engine; indices of the documents that have a row."""
@@ -109,7 +109,7 @@ class LocalPair:
                 spec,
                 dict(readers),
                 self.codec,
-                finished=rule.finished,
+                finished=rule.find_reason,
                 text=self._detokenizer.text,
                 link=link,
                 decode_s=decode_s,

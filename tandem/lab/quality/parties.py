@@ -13,19 +13,20 @@ from typing import TYPE_CHECKING
 
 from tokenizers import Tokenizer
 
-from tandem.codecs.top_p import Codec, make_codec
+from tandem.codecs import Codec, codec_of
 from tandem.config import Config, PartyConfig
-from tandem.corpora.indexes import cache_folder, open_retriever
 from tandem.engine.engine import Engine
-from tandem.engine.opening import load_engine
-from tandem.engine.prefixes import MemoryPrefixes
+from tandem.engine.kv_cache import MemoryStore
 from tandem.errors import EvaluationError
+from tandem.loading import load_embedder_and_scorer, load_engine
+from tandem.paths import cache_folder
 from tandem.retrieval.build import build_index
-from tandem.retrieval.embedded import Progress
-from tandem.retrieval.embedding import TextEmbedder, load_embedder
+from tandem.retrieval.embedding import TextEmbedder
+from tandem.retrieval.factory import open_retriever
 from tandem.retrieval.index import Index
 from tandem.retrieval.retriever import Retriever
-from tandem.retrieval.scoring import Scorer, load_scorer
+from tandem.retrieval.scoring import Scorer
+from tandem.retrieval.writer import Progress
 from tandem.topology import PARTIES, Party
 
 if TYPE_CHECKING:
@@ -55,16 +56,13 @@ def load(
     say: a line for each stage. progress(done, total) counts the chunks of `documents` while they are embedded.
     """
     say(f"embedder: loading {config.retrieval.embedder}")
-    embedder = load_embedder(config.retrieval.embedder, num_threads=config.device.num_threads)
-    scorer = load_scorer(config.weights.scorer)
+    embedder, scorer = load_embedder_and_scorer(config, num_threads=config.device.num_threads)
     if documents is None:
         retrievers = {party: open_retriever(party, config, embedder, scorer) for party in PARTIES}
     else:
         retrievers = dict.fromkeys(PARTIES, _shared(documents, config, embedder, scorer, say, progress))
     engines = load_engines(config, say)
-    return Parties(
-        engines, retrievers, make_codec(config.codec.name, p=config.codec.p), documents is not None
-    )
+    return Parties(engines, retrievers, codec_of(config.codec), documents is not None)
 
 
 def load_engines(config: Config, say: Say = lambda line: None) -> dict[Party, Engine]:
@@ -77,7 +75,7 @@ def load_engines(config: Config, say: Say = lambda line: None) -> dict[Party, En
         if (key := _key(chosen)) not in loaded:
             say(f"model: loading {chosen.model}")
             loaded[key] = load_engine(chosen)
-            loaded[key].prefixes.store = MemoryPrefixes(chosen.kv_max_bytes)
+            loaded[key].caches.store = MemoryStore(chosen.kv_max_bytes)
     engines = {party: loaded[_key(config.party(party))] for party in PARTIES}
     if len({engine.vocabulary_fingerprint for engine in engines.values()}) > 1:
         raise EvaluationError(

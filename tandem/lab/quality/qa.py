@@ -15,9 +15,9 @@ from tokenizers import Tokenizer
 from tandem.aggregation.rules import draft_rule
 from tandem.codecs.top_p import Codec
 from tandem.config import Config
-from tandem.engine.detokenizer import Detokenizer, StopRule
 from tandem.engine.engine import Engine
 from tandem.engine.row_mixture import mix_rows
+from tandem.engine.tokenizer import Detokenizer, StopRule
 from tandem.lab.quality import statistics
 from tandem.lab.quality.aggregation import Floats
 from tandem.lab.quality.answers import exact_match, f1
@@ -165,7 +165,7 @@ def answer_alone(engine: Engine, codec: Codec, spec: SessionSpec, document: str)
     key, tokens = "alone", list[int]()
     engine.open(key, spec.query, [document] if document else [], spec.max_new_tokens, is_stored=False)
     try:
-        while rule.finished(tokens) is None:
+        while rule.find_reason(tokens) is None:
             distribution = codec.decode(
                 codec.encode(mix_rows(engine.next_logits(key, tokens), [0.0], spec.temperature))
             )

@@ -18,6 +18,7 @@ from tandem.engine.engine import Engine
 from tandem.lab.quality.aggregation import Floats, PartyTokens, party_tokens, relevance_by_step, target_tokens
 from tandem.lab.quality.found import Counts, Found
 from tandem.lab.quality.methods import Method
+from tandem.lab.quality.teacher_forcing import force_tokens
 from tandem.topology import PARTIES, Party
 
 
@@ -125,10 +126,10 @@ class _Case:
     def _forced(self, engine: Engine, documents: Sequence[int | str]) -> tuple[Sequence[int | str], Floats]:
         """The documents that found room, and their rows [rows, tokens]; the bare row where none did."""
         texts = [self._found.texts[each] if isinstance(each, int) else each for each in documents]
-        prompt = engine.prompt(self._case.prompt, texts, len(self._case.tokens))
+        prompt = engine.build_prompt(self._case.prompt, texts, len(self._case.tokens))
         self._teacher.notes.num_truncated += len(prompt.truncated)
         self._teacher.notes.num_dropped += len(prompt.dropped)
-        rows = engine.forced(prompt, self._case.tokens)
+        rows = force_tokens(engine, prompt, self._case.tokens)
         return [documents[place] for place in prompt.documents], rows[: len(prompt.documents) or 1]
 
     def _relevances(self, is_dynamic: bool) -> Floats:

@@ -35,7 +35,6 @@ class CachedCodec:
     def __init__(self, codec: Codec) -> None:
         self.name = codec.name
         self.encode = codec.encode
-        self.bits = codec.bits
         self.fingerprint = codec.fingerprint
         self._decode = lru_cache(maxsize=10_000)(codec.decode)
 

@@ -15,7 +15,7 @@ from math import isfinite, nan
 from typing import Any, assert_never
 
 from tandem.client import Tandem
-from tandem.codecs.top_p import make_codec
+from tandem.codecs import codec_of
 from tandem.errors import QueryError
 from tandem.events import DoneEvent, Event, SessionStatistics, TokenEvent
 from tandem.lab.latency.records import Record, Setting
@@ -42,7 +42,7 @@ class Asker:
     def __init__(self, tandem: Tandem) -> None:
         config = tandem.config
         self._tandem = tandem
-        self._codec = make_codec(config.codec.name, p=config.codec.p)
+        self._codec = codec_of(config.codec)
         self._work = Work.of(tandem)
 
     def prepare(self, questions: Sequence[str]) -> None:

@@ -13,10 +13,10 @@ import pytest
 from tandem.actors.base import Runtime
 from tandem.actors.decoder import DecoderActor
 from tandem.config import Config
-from tandem.corpora.indexes import kv_folder
 from tandem.engine.engine import OpenResult
 from tandem.errors import TandemError
 from tandem.protocol.drafting import Prefill
+from tandem.retrieval.factory import kv_folder
 from tandem.topology import Party
 
 TEXTS = ["Mira likes puzzle games.", "The best rated puzzle game is Vantelu Cor."]

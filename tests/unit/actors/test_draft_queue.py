@@ -12,7 +12,7 @@ from tandem.actors.base import Runtime
 from tandem.actors.draft_queue import EVENTS_KEPT_S, DraftQueueActor, _Log
 from tandem.config import Config
 from tandem.corpora import WEIGHTS
-from tandem.engine.detokenizer import Detokenizer, StopRule
+from tandem.engine.tokenizer import Detokenizer, StopRule
 from tandem.events import (
     ClientEvent,
     DoneEvent,
@@ -55,7 +55,7 @@ def test_provisional_text_is_what_the_committed_token_will_add(stop: tuple[str, 
     ids = tokenizer.encode(TEXT, add_special_tokens=False).ids
     assert len(ids) > len(TEXT.split())
     rule = StopRule((), stop, len(ids), Detokenizer(tokenizer.to_str()))
-    end = next(count for count in range(1, len(ids) + 1) if rule.finished(ids[:count]))
+    end = next(count for count in range(1, len(ids) + 1) if rule.find_reason(ids[:count]))
     for seed in range(30):
         rng, log, display = random.Random(seed), _Log(rule, None, 0.0), Display()
         shown: list[int] = []

@@ -20,7 +20,7 @@ from tandem.protocol.messages import (
     RetrieveResult,
 )
 from tandem.protocol.outbox import Send
-from tandem.retrieval.answering import refused, searched
+from tandem.protocol.retrieval_requests import refuse_request, search_documents
 from tandem.retrieval.documents import Document
 from tandem.retrieval.retriever import Hit
 from tandem.topology import Party
@@ -98,6 +98,8 @@ def test_a_search_keeps_to_its_filter(filter: str, found: Any) -> None:
 def test_a_filter_that_cannot_be_kept_to_is_the_asker_s_fault() -> None:
     search = RetrieveRequest(session=1, query="q", num_documents=3, filter='{"colour": "red"}')
     with pytest.raises(FilterError) as caught:
-        searched(Searched(), search)  # type: ignore[arg-type]
-    assert refused(search, caught.value) == RetrieveFailed(session=1, reason="no such key", is_refused=True)
-    assert not refused(search, TandemError("the disk is gone")).is_refused
+        search_documents(Searched(), search)  # type: ignore[arg-type]
+    assert refuse_request(search, caught.value) == RetrieveFailed(
+        session=1, reason="no such key", is_refused=True
+    )
+    assert not refuse_request(search, TandemError("the disk is gone")).is_refused

@@ -8,17 +8,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import integrate
 
-from tandem.aggregation.acceptance import (
-    both_coupled_acceptances,
-    coupled_acceptance,
-    speculative_acceptance,
-)
+from tandem.aggregation.acceptance import coupled_acceptance, speculative_acceptance
 from tandem.aggregation.distributions import Distribution
 from tandem.aggregation.mixture import target_distribution
+from tests.distributions import from_dense
 
 VOCAB = 8
 weights = st.lists(st.integers(0, 9), min_size=VOCAB, max_size=VOCAB).filter(any)
-dense_laws = weights.map(lambda w: np.array(w) / sum(w))
+dense_distributions = weights.map(lambda w: np.array(w) / sum(w))
+
+
+def both_coupled(device: Distribution, cloud: Distribution, eta_device: float) -> tuple[float, float]:
+    """Acceptance rates of device and cloud against their mixture."""
+    target = target_distribution(device, cloud, eta_device)
+    return coupled_acceptance(device, target), coupled_acceptance(cloud, target)
 
 
 def slow_coupled(q: np.ndarray, p: np.ndarray) -> float:
@@ -26,13 +29,13 @@ def slow_coupled(q: np.ndarray, p: np.ndarray) -> float:
     return sum(1 / np.maximum(q / q[i], p / p[i]).sum() for i in alive)
 
 
-@given(dense_laws, dense_laws, st.floats(0, 1))
+@given(dense_distributions, dense_distributions, st.floats(0, 1))
 def test_coupled_formula_equals_the_double_sum(a: np.ndarray, b: np.ndarray, eta_device: float) -> None:
-    device, cloud = Distribution.from_dense(a), Distribution.from_dense(b)
+    device, cloud = from_dense(a), from_dense(b)
     assert coupled_acceptance(device, cloud) == pytest.approx(slow_coupled(a, b), abs=1e-12)
     p = target_distribution(device, cloud, eta_device)
     expected = slow_coupled(a, p.dense(VOCAB)), slow_coupled(b, p.dense(VOCAB))
-    assert both_coupled_acceptances(device, cloud, eta_device) == pytest.approx(expected, abs=1e-12)
+    assert both_coupled(device, cloud, eta_device) == pytest.approx(expected, abs=1e-12)
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -49,30 +52,26 @@ def test_coupled_formula_equals_the_integral_over_the_clocks(seed: int) -> None:
         )
 
     expected = sum(wins_both(i) for i in range(5))
-    assert coupled_acceptance(Distribution.from_dense(q), Distribution.from_dense(p)) == pytest.approx(
-        expected, abs=1e-8
-    )
+    assert coupled_acceptance(from_dense(q), from_dense(p)) == pytest.approx(expected, abs=1e-8)
 
 
-@given(dense_laws, dense_laws, st.floats(0, 1))
+@given(dense_distributions, dense_distributions, st.floats(0, 1))
 def test_eq5_equals_the_sum_over_the_vocabulary(a: np.ndarray, b: np.ndarray, eta: float) -> None:
     delta = 1 - np.minimum(a, b).sum()
     p = eta * a + (1 - eta) * b
     expected = 0.5 * (1 - (1 - eta) * delta) + 0.5 * (a * p).sum()
-    assert speculative_acceptance(
-        Distribution.from_dense(a), Distribution.from_dense(b), eta
-    ) == pytest.approx(expected, abs=1e-12)
+    assert speculative_acceptance(from_dense(a), from_dense(b), eta) == pytest.approx(expected, abs=1e-12)
 
 
-def test_equal_laws_always_agree_when_coupled_and_half_the_time_when_not() -> None:
+def test_equal_distributions_always_agree_when_coupled_and_half_the_time_when_not() -> None:
     flat = Distribution(np.arange(100), np.full(100, 0.01))
-    assert both_coupled_acceptances(flat, flat, 0.3) == pytest.approx((1.0, 1.0), abs=1e-12)
+    assert both_coupled(flat, flat, 0.3) == pytest.approx((1.0, 1.0), abs=1e-12)
     assert speculative_acceptance(flat, flat, 0.3) == pytest.approx(0.5 + 0.5 * 0.01, abs=1e-12)
 
 
-def test_disjoint_laws() -> None:
+def test_disjoint_distributions() -> None:
     device, cloud = Distribution(np.array([0]), np.ones(1)), Distribution(np.array([1]), np.ones(1))
-    assert both_coupled_acceptances(device, cloud, 0.25) == pytest.approx((0.25, 0.75), abs=1e-12)
-    assert both_coupled_acceptances(device, cloud, 1.0) == (1.0, 0.0)
+    assert both_coupled(device, cloud, 0.25) == pytest.approx((0.25, 0.75), abs=1e-12)
+    assert both_coupled(device, cloud, 1.0) == (1.0, 0.0)
     assert coupled_acceptance(device, cloud) == 0.0
     assert speculative_acceptance(device, cloud, 0.25) == pytest.approx(0.25, abs=1e-12)

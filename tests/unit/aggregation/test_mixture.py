@@ -1,4 +1,4 @@
-"""Shares and target law (Eq. 4, Appendix A.1)."""
+"""Shares and target distribution (Eq. 4, Appendix A.1)."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_a_log_weight_that_no_party_may_send_is_refused(bad: float) -> None:
         shares(0.0, bad)
 
 
-def test_eq4_target_law() -> None:
+def test_eq4_target_distribution() -> None:
     device = Distribution(np.array([1, 4]), np.array([0.5, 0.5]))
     cloud = Distribution(np.array([4, 9]), np.array([0.25, 0.75]))
     target = target_distribution(device, cloud, 0.25)

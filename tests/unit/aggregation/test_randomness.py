@@ -43,7 +43,7 @@ def test_each_party_has_its_own_draft_stream() -> None:
 
 
 def test_known_answers() -> None:
-    """The streams are part of the protocol: both sides must agree to the bit, whatever their versions."""
+    """The streams are part of the protocol: both parties must agree to the bit, whatever their versions."""
     assert [u.hex() for u in uniforms(7, Purpose.COUPLED, 3, IDS).tolist()] == UNIFORMS
     assert [e.hex() for e in exponentials(7, Purpose.COUPLED, 3, IDS).tolist()] == EXPONENTIALS
 

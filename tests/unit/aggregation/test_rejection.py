@@ -1,4 +1,4 @@
-"""Algorithm 1 piece by piece. Its law as a whole: tests/laws."""
+"""Algorithm 1 piece by piece. Its distribution as a whole: tests/laws."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_residual_without_mass_keeps_the_draft() -> None:
     assert residual(OWN, OWN) is None
 
 
-def test_result_law() -> None:
+def test_result_distribution() -> None:
     distribution = result_distribution(2, OWN, OTHER, 0.5)
     np.testing.assert_allclose(distribution.dense(4), [0.0, 0.1, 0.5, 0.4], atol=1e-16)
 

@@ -10,7 +10,7 @@ import pytest
 from tandem.aggregation.distributions import Distribution
 from tandem.aggregation.rules import DRAFT_RULES, draft_rule
 from tandem.errors import ConfigError
-from tandem.topology import PARTIES, Party
+from tandem.topology import Party
 
 DEVICE = Distribution(np.array([1, 4, 70_000]), np.array([0.5, 0.25, 0.25]))
 CLOUD = Distribution(np.array([1, 9]), np.array([0.25, 0.75]))
@@ -31,23 +31,7 @@ def test_the_verifier_sees_the_very_drafts_of_the_drafters(name: str, temperatur
 
 
 @pytest.mark.parametrize("name", DRAFT_RULES)
-@pytest.mark.parametrize("party", PARTIES)
-def test_a_lone_party_commits_its_own_draft(name: str, party: Party) -> None:
-    rule = draft_rule(name, 1.0)
-    decision = rule.single(DEVICE, seed=3, step=1, party=party)
-    assert decision.target == rule.draft(DEVICE, seed=3, step=1, party=party)
-    on_device = party is Party.DEVICE
-    assert (decision.device_accepted, decision.cloud_accepted) == (on_device, not on_device)
-    assert (decision.device_token, decision.cloud_token) == (
-        (decision.target, None) if on_device else (None, decision.target)
-    )
-    assert (decision.acceptance_device, decision.acceptance_cloud) == (
-        (1.0, None) if on_device else (None, 1.0)
-    )
-
-
-@pytest.mark.parametrize("name", DRAFT_RULES)
-def test_the_share_of_zero_leaves_the_other_law_alone(name: str) -> None:
+def test_the_share_of_zero_leaves_the_other_distribution_alone(name: str) -> None:
     rule = draft_rule(name, 1.0)
     targets = {rule.verify(DEVICE, CLOUD, eta_device=0.0, seed=3, step=s).target for s in range(200)}
     assert targets == {1, 9}

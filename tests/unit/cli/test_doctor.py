@@ -112,12 +112,12 @@ def test_indexes(tmp_path: Path) -> None:
 
     assert check(num_documents=0, index=str(tmp_path)) == "ok"
     assert check(index=str(tmp_path)) == "missing"
-    (tmp_path / "manifest.json").write_text("{}")
+    (tmp_path / "tandem-index.sqlite").write_text("{}" * 100)
     assert check(index=str(tmp_path)) == "missing"
 
 
 def test_embedders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(embedding, "_offline_folder", lambda: None)
+    monkeypatch.setattr(embedding, "offline_folder", lambda: None)
     monkeypatch.setattr(model_checks, "_is_cached", lambda name, file: False)
     assert status(model_checks.embedder(Config())) == "weak"
     assert status(model_checks.embedder(Config.load(None, ["retrieval.embedder=offline"]))) == "missing"

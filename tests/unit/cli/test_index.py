@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from tandem.cli import main
-from tandem.cli.folders import index_folder
 from tandem.errors import GenerationError, RetrievalError
+from tandem.paths import index_folder
 from tandem.retrieval import Embedder, Index
 from tandem.topology import Party
 
@@ -178,7 +178,7 @@ def test_caches_go_though_an_earlier_run_changed_the_index(
         raise GenerationError("No model.")
 
     with monkeypatch.context() as patch:
-        patch.setattr("tandem.engine.opening.load_engine", failing)
+        patch.setattr("tandem.loading.load_engine", failing)
         assert main(["index", "device", str(notes), "--kv"]) == 1
     assert len(kv_files()) == 2
     capsys.readouterr()

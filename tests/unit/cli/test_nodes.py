@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from tandem.cli import main, notes
-from tandem.cli.folders import state_folder
 from tandem.errors import ClusterError
+from tandem.paths import state_folder
 from tandem.topology import Party
 
 from .conftest import FakeLauncher, FakeTandem

@@ -61,7 +61,7 @@ def test_ties_at_the_crossing_go_to_the_lowest_ids_beyond_the_sort_limit() -> No
     assert ids.tolist() == [*range(10_000, 12_000), *range(15_000, 20_000)]
 
 
-def test_keeps_the_whole_law_at_p_one() -> None:
+def test_keeps_the_whole_distribution_at_p_one() -> None:
     dense = distribution("mid", 9_000, 3)
     assert nucleus(dense, 1.0).size >= 8_990
 

@@ -36,6 +36,21 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "opt": ("opt", {**SMALL, "ffn_dim": 64, "word_embed_proj_dim": 32, "init_std": 0.2}),
     "phi": ("phi", ROPE),
     "gpt-neox": ("gpt_neox", ROPE),
+    "phi3-longrope": (
+        "phi3",
+        {
+            **ROPE,
+            "pad_token_id": 0,
+            "max_position_embeddings": 320,
+            "original_max_position_embeddings": 96,
+            "rope_parameters": {
+                "rope_type": "longrope",
+                "rope_theta": 10000.0,
+                "short_factor": [1.0] * 4,
+                "long_factor": [8.0] * 4,
+            },
+        },
+    ),
 }
 
 

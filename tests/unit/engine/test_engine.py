@@ -5,11 +5,14 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from tokenizers import Tokenizer
 
+from tandem.engine import model as models
 from tandem.engine.engine import Engine, Preempted
 from tandem.errors import GenerationError
 
@@ -34,15 +37,16 @@ def engine(request: pytest.FixtureRequest, save_model: Save) -> Engine:
 def uncached_logits(engine: Engine, row: Sequence[int], tokens: Sequence[int]) -> torch.Tensor:
     """Oracle: one fresh pass over one row without padding, mask, positions or cache."""
     with torch.inference_mode():
-        output = engine._model.model(input_ids=torch.tensor([[*row, *tokens]]), use_cache=False)
+        output = engine.model(input_ids=torch.tensor([[*row, *tokens]]), use_cache=False)
     return output.logits[0, -1, : engine.vocab_size]
 
 
 def prompt_rows(engine: Engine, documents: Sequence[str]) -> list[list[int]]:
     """Oracle: the rows by the template's definition, tokenised in two parts."""
-    encode = engine._prompts._tokenizer.encode
+    tokenizer = Tokenizer.from_str(engine.tokenizer_json)
+    encode = tokenizer.encode
     query = encode(f"Question: {QUERY}\nAnswer:", add_special_tokens=False).ids
-    bare = [engine._prompts._bos[0]]
+    bare = [tokenizer.token_to_id("<bos>")]
     return [bare + encode(text + "\n\n", add_special_tokens=False).ids + query for text in documents] or [
         bare + query
     ]
@@ -83,7 +87,7 @@ def test_cached_equals_uncached(engine: Engine, documents: list[str]) -> None:
 def test_padding_leaves_no_nan_in_the_cache(engine: Engine) -> None:
     engine.open("s", QUERY, DOCUMENTS, 40)
     engine.next_logits("s", some_tokens(2))
-    for layer in engine._sessions["s"]._cache.layers:
+    for layer in engine.sessions["s"].layers:
         assert torch.isfinite(layer.keys).all()
         assert torch.isfinite(layer.values).all()
     engine.close("s")
@@ -99,8 +103,8 @@ def fresh(engine: Engine, tokens: Sequence[int]) -> torch.Tensor:
 
 
 def assert_consistent(engine: Engine, session: str) -> None:
-    state = engine._sessions[session]
-    assert {layer.get_seq_length() for layer in state._cache.layers} <= {state._num_cached}
+    state = engine.sessions[session]
+    assert {layer.get_seq_length() for layer in state.layers} <= {state.num_cached}
 
 
 def test_rolled_back_and_redone_equals_never_drafted_bit_for_bit(engine: Engine) -> None:
@@ -174,9 +178,8 @@ def test_answer_longer_than_announced_still_decodes(save_model: Save) -> None:
     engine = Engine.load(str(save_model("llama")), num_threads=1)
     tokens = some_tokens(80)
     engine.open("s", "?", ["Cor"], 1)
-    expected = uncached_logits(
-        engine, [*engine._sessions["s"]._prefixes[0], *engine._sessions["s"]._tails[0]], tokens
-    )
+    prompt = engine.build_prompt("?", ["Cor"], 1)
+    expected = uncached_logits(engine, [*prompt.document_tokens[0], *prompt.query_tokens], tokens)
     torch.testing.assert_close(engine.next_logits("s", tokens)[0], expected, atol=1e-4, rtol=1e-4)
 
 
@@ -191,18 +194,18 @@ def test_ids_eos_and_tokenizer_are_those_of_the_tokenizer(save_model: Save) -> N
     engine = Engine.load(str(save_model("llama")), num_threads=1)
     assert engine.eos_token_ids == (1,)  # not 2, the default of Llama's configuration
     assert engine.context_length == 160
-    ids = engine._prompts._encode(" Vantelu Cor")
+    ids = Tokenizer.from_str(engine.tokenizer_json).encode(" Vantelu Cor", add_special_tokens=False).ids
     assert engine.text([*ids, 1]) == " Vantelu Cor"
 
 
 def test_wrong_use_is_one_sentence(save_model: Save) -> None:
     engine = Engine.load(str(save_model("llama")), num_threads=1)
     engine.open("s", QUERY, [], 8)
-    with pytest.raises(GenerationError, match=r"'s' is open already; close it first\.$"):
+    with pytest.raises(GenerationError, match=r"^Session 's' is already open; close it first\.$"):
         engine.open("s", QUERY, [], 8)
-    with pytest.raises(GenerationError, match=r"lies in \[0, 300\), one is 300; check"):
+    with pytest.raises(GenerationError, match=r"^Token 300 is outside .*\[0, 300\); check"):
         engine.next_logits("s", [300])
-    with pytest.raises(GenerationError, match="'t' is not; open it first"):
+    with pytest.raises(GenerationError, match="'t' is not open; open it first"):
         engine.next_logits("t", [])
     engine.close("s")
     engine.close("s")  # twice is fine
@@ -224,3 +227,28 @@ def test_interruption_leaves_the_cache_consistent(save_model: Save) -> None:
         engine.next_logits("s", some_tokens(3), is_stale=interrupt)
     assert_consistent(engine, "s")
     assert torch.equal(engine.next_logits("s", some_tokens(3)), fresh(engine, some_tokens(3)))
+
+
+def test_a_long_row_does_not_change_the_others_with_longrope(save_model: Save) -> None:
+    """LongRoPE changes the frequencies of a whole batch when one of its rows exceeds the original context."""
+    engine = Engine.load(str(save_model("phi3-longrope")), num_threads=1)
+    assert engine.context_length == 96  # and not 320, where the long frequencies end
+    documents = [DOCUMENTS[0], "Vantelu Cor " * 60]
+    opened = engine.open("s", QUERY, documents, 8)
+    assert opened.truncated == (1,)
+    prompt = engine.build_prompt(QUERY, documents, 8)
+    tokens = some_tokens(8)
+    logits = engine.next_logits("s", tokens)
+    for document, row in zip(prompt.document_tokens, logits, strict=True):
+        alone = uncached_logits(engine, [*document, *prompt.query_tokens], tokens)
+        torch.testing.assert_close(row, alone, atol=1e-4, rtol=1e-4)
+    engine.close("s")
+
+
+def test_longrope_per_kind_of_layer(save_model: Save) -> None:
+    from transformers import AutoConfig
+
+    parameters = {"rope_type": "longrope", "original_max_position_embeddings": 64}
+    config = AutoConfig.for_model("llama", max_position_embeddings=128)
+    config.rope_parameters = {"full_attention": parameters, "sliding_attention": {"rope_type": "default"}}
+    assert models.context_length(SimpleNamespace(config=config)) == 64

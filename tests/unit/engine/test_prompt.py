@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 from tokenizers import Tokenizer
 
-from tandem.engine.prompt import PromptBuilder
-from tandem.engine.template import Template
+from tandem.engine.prompt import PromptBuilder, Template
 from tandem.errors import GenerationError
 
 TEMPLATE = Template(document="Note: {document}\n", query="Question: {query}\nAnswer:")
@@ -25,23 +27,23 @@ def ids(tokenizers: dict[str, Tokenizer], text: str) -> tuple[int, ...]:
 
 def test_rows_are_bos_document_query(tokenizers: dict[str, Tokenizer]) -> None:
     prompt = builder(tokenizers).build("Mira?", ["Vantelu {query}"], 8)
-    assert prompt.prefixes == ((0, *ids(tokenizers, "Note: Vantelu {query}\n")),)
-    assert prompt.query == ids(tokenizers, "Question: Mira?\nAnswer:")
+    assert prompt.document_tokens == ((0, *ids(tokenizers, "Note: Vantelu {query}\n")),)
+    assert prompt.query_tokens == ids(tokenizers, "Question: Mira?\nAnswer:")
     assert (prompt.documents, prompt.truncated, prompt.dropped) == ((0,), (), ())
 
 
 def test_without_documents_there_is_one_bare_row(tokenizers: dict[str, Tokenizer]) -> None:
-    assert builder(tokenizers).build("Mira?", [], 8).prefixes == ((0,),)
-    assert builder(tokenizers, bos=()).build("Mira?", [], 8).prefixes == ((),)
+    assert builder(tokenizers).build("Mira?", [], 8).document_tokens == ((0,),)
+    assert builder(tokenizers, bos=()).build("Mira?", [], 8).document_tokens == ((),)
 
 
 def test_a_long_document_loses_its_end_and_keeps_the_templates(tokenizers: dict[str, Tokenizer]) -> None:
     prompt = builder(tokenizers).build("Mira?", ["Cor", LONG], 8)
     assert prompt.truncated == (1,)
     assert prompt.documents == (0, 1)
-    room = 120 - 8 - 1 - len(prompt.query)
-    assert room - 3 <= len(prompt.prefixes[1]) - 1 <= room
-    text = tokenizers["byte_level"].decode(prompt.prefixes[1][1:])
+    room = 120 - 8 - 1 - len(prompt.query_tokens)
+    assert room - 3 <= len(prompt.document_tokens[1]) - 1 <= room
+    text = tokenizers["byte_level"].decode(prompt.document_tokens[1][1:])
     assert text.startswith("Note: Mira")
     assert text.endswith("\n")
     assert LONG.startswith(text[len("Note: ") : -1])
@@ -51,7 +53,7 @@ def test_documents_of_several_bytes_a_character_are_cut_between_characters(
     tokenizers: dict[str, Tokenizer],
 ) -> None:
     prompt = builder(tokenizers).build("Mira?", ["日本語€😀" * 40], 8)
-    text = tokenizers["byte_level"].decode(prompt.prefixes[0][1:])
+    text = tokenizers["byte_level"].decode(prompt.document_tokens[0][1:])
     assert "\ufffd" not in text
     assert ("日本語€😀" * 40).startswith(text[len("Note: ") : -1])
 
@@ -60,15 +62,15 @@ def test_documents_of_several_bytes_a_character_are_cut_between_characters(
 def test_every_context_is_kept(tokenizers: dict[str, Tokenizer], context: int) -> None:
     prompt = builder(tokenizers, context).build("Mira?", [LONG, "Cor 日本語", "x"], 8)
     assert sorted(prompt.documents + prompt.dropped) == [0, 1, 2]
-    for prefix in prompt.prefixes:
-        assert len(prefix) + len(prompt.query) + 8 <= context
+    for row in prompt.document_tokens:
+        assert len(row) + len(prompt.query_tokens) + 8 <= context
 
 
 def test_a_document_without_any_room_is_dropped_and_said(tokenizers: dict[str, Tokenizer]) -> None:
     num_query = len(ids(tokenizers, "Question: Mira?\nAnswer:"))
     prompt = builder(tokenizers, 1 + num_query + 8 + 2).build("Mira?", [LONG], 8)
     assert prompt.dropped == (0,)
-    assert prompt.prefixes == ((0,),)
+    assert prompt.document_tokens == ((0,),)
 
 
 def test_a_question_longer_than_the_context(tokenizers: dict[str, Tokenizer]) -> None:
@@ -76,9 +78,8 @@ def test_a_question_longer_than_the_context(tokenizers: dict[str, Tokenizer]) ->
     with pytest.raises(GenerationError) as raised:
         builder(tokenizers, 64).build(LONG, [], 8)
     assert str(raised.value) == (
-        "A question and its answer must fit the model's context of 64 tokens, the question has "
-        f"{num_tokens}, max_new_tokens is 8; shorten the question, lower max_new_tokens or use a model "
-        "with a longer context."
+        f"The question of {num_tokens} tokens and an answer of up to 8 tokens do not fit the model's context of 64; "
+        "shorten the question, lower max_new_tokens or use a model with a longer context."
     )
 
 
@@ -87,17 +88,51 @@ def test_no_limit_where_the_model_names_none(tokenizers: dict[str, Tokenizer]) -
 
 
 def test_max_new_tokens_must_be_positive(tokenizers: dict[str, Tokenizer]) -> None:
-    with pytest.raises(GenerationError, match="max_new_tokens is at least 1, it is 0"):
+    with pytest.raises(GenerationError, match="max_new_tokens is 0; set it to at least 1"):
         builder(tokenizers).build("Mira?", [], 0)
 
 
 def test_special_tokens_in_a_document_are_text(tokenizers: dict[str, Tokenizer]) -> None:
     prompt = builder(tokenizers).build("<eos>?", ["<eos> <bos>"], 8)
-    assert 1 not in prompt.prefixes[0] + prompt.query
-    assert 0 not in prompt.prefixes[0][1:]
+    assert 1 not in prompt.document_tokens[0] + prompt.query_tokens
+    assert 0 not in prompt.document_tokens[0][1:]
 
 
 def test_special_tokens_of_the_template_are_tokens(tokenizers: dict[str, Tokenizer]) -> None:
     template = Template(document="{document}", query="<eos>{query}")
     prompt = PromptBuilder(tokenizers["byte_level"], template, (0,), 120).build("Mira?", [], 8)
-    assert prompt.query[0] == 1
+    assert prompt.query_tokens[0] == 1
+
+
+# ---- template ------------------------------------------------------------------------------------------------
+
+
+def test_braces_in_texts_stay() -> None:
+    template = Template(document="<{document}>", query="{query}?")
+    assert template.document_text("{query} {document} {0}") == "<{query} {document} {0}>"
+    assert template.query_text("{document}") == "{document}?"
+    assert template.document_start == 1
+
+
+def test_load_default_and_file(tmp_path: Path) -> None:
+    assert Template.load(str(tmp_path)) == Template.load("org/name") == Template()
+    (tmp_path / "template.json").write_text(json.dumps({"document": "{document}\n"}))
+    assert Template.load(str(tmp_path)) == Template(document="{document}\n")
+
+
+@pytest.mark.parametrize(
+    ("content", "part"),
+    [
+        ("{", "is not readable JSON"),
+        ('["x"]', "but it has list"),
+        ('{"documents": "{document}"}', "but it has ['documents']"),
+        ('{"document": "x"}', "'document' must be a text that holds {document} once, but it is 'x'"),
+        ('{"query": 3}', "but it is 3"),
+    ],
+)
+def test_wrong_files_are_one_sentence(tmp_path: Path, content: str, part: str) -> None:
+    (tmp_path / "template.json").write_text(content)
+    with pytest.raises(GenerationError) as raised:
+        Template.load(str(tmp_path))
+    assert part in str(raised.value)
+    assert "\n" not in str(raised.value)

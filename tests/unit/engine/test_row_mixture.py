@@ -1,4 +1,4 @@
-"""The side's law and row weights against slow oracles in exact or plain arithmetic."""
+"""The party's distribution and row weights against slow oracles in exact or plain arithmetic."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from tandem.engine.row_mixture import mix_rows, row_weights
+from tandem.engine.row_mixture import mix_rows, weigh_rows
 from tandem.errors import GenerationError
 
 
@@ -63,19 +63,19 @@ def test_half_precision_logits() -> None:
     )
 
 
-def test_row_weights() -> None:
-    np.testing.assert_allclose(row_weights([0.0, math.log(3)]), [0.25, 0.75])
-    assert row_weights([-math.inf, 5.0]).tolist() == [0.0, 1.0]
-    assert row_weights([-math.inf, -math.inf]).tolist() == [0.5, 0.5]
+def test_weigh_rows() -> None:
+    np.testing.assert_allclose(weigh_rows([0.0, math.log(3)]), [0.25, 0.75])
+    assert weigh_rows([-math.inf, 5.0]).tolist() == [0.0, 1.0]
+    assert weigh_rows([-math.inf, -math.inf]).tolist() == [0.5, 0.5]
 
 
 def test_wrong_arguments_are_one_sentence() -> None:
     logits = torch.zeros(2, 3)
-    with pytest.raises(GenerationError, match="at least 0, it is -1"):
+    with pytest.raises(GenerationError, match="is -1; set it to a number of at least 0"):
         mix_rows(logits, [0.0, 0.0], -1)
-    with pytest.raises(GenerationError, match="at least 0, it is nan"):
+    with pytest.raises(GenerationError, match="is nan; set it to a number of at least 0"):
         mix_rows(logits, [0.0, 0.0], math.nan)
     with pytest.raises(GenerationError, match="2 rows and 1 weights"):
         mix_rows(logits, [0.0], 1.0)
     with pytest.raises(GenerationError, match=r"the scores are \[nan, 1.0\]; check the scoring model"):
-        row_weights([math.nan, 1.0])
+        weigh_rows([math.nan, 1.0])

@@ -1,4 +1,4 @@
-"""Profiles on disk: found again for the same settings alone, and never used when damaged."""
+"""Profiles on disk: loaded for exactly the same settings, and never when damaged."""
 
 from __future__ import annotations
 
@@ -99,13 +99,13 @@ def test_a_model_is_known_by_its_files_and_not_by_its_place(tmp_path: Path) -> N
         ({"format": 2}, "format 1"),
         ({"key__num_threads": 7}, "other settings"),
         ({"key": None}, "other settings"),
-        ({"profile__seconds": [0.5, 0.6]}, "there are 3 lengths and 2 times"),
-        ({"profile__seconds": [0.5, float("nan"), 0.7]}, "one is nan"),
-        ({"profile__seconds": [0.5, -1, 0.7]}, "one is -1"),
-        ({"profile__seconds": [0.5, "0.6", 0.7]}, "'0.6' is no number"),
+        ({"profile__seconds": [0.5, 0.6]}, "got 3 lengths and 2 times"),
+        ({"profile__seconds": [0.5, float("nan"), 0.7]}, "got nan"),
+        ({"profile__seconds": [0.5, -1, 0.7]}, "got -1"),
+        ({"profile__seconds": [0.5, "0.6", 0.7]}, "expected a number, got '0.6'"),
         ({"profile__lengths": [10, 10, 10]}, "two different context lengths"),
-        ({"profile__lengths": [10, 10.5, 11]}, "10.5 is no count"),
-        ({"profile__runs": True}, "True is no count"),
+        ({"profile__lengths": [10, 10.5, 11]}, "expected a count, got 10.5"),
+        ({"profile__runs": True}, "expected a count, got True"),
         ({"profile": {}}, "prompt_tokens"),
         ({"profile": None}, ""),
         ({"versions": 3}, ""),
@@ -119,7 +119,7 @@ def test_a_wrong_file_is_not_used(tmp_path: Path, changes: dict[str, Any], reaso
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b"\xff\xfe", b"[" * 100_000])
 def test_a_damaged_file_is_not_used(tmp_path: Path, content: bytes) -> None:
     saved(tmp_path).write_bytes(content)
-    assert "is damaged or of another kind" in refused(tmp_path)
+    assert "was ignored because it is damaged or of another kind" in refused(tmp_path)
 
 
 def test_a_folder_in_the_place_of_a_file(tmp_path: Path) -> None:

@@ -53,24 +53,24 @@ def test_fit_is_least_squares_and_k_a_k_b_are_its_moments() -> None:
 
 
 def test_update_by_hand() -> None:
-    bent = LINE.updated(20, 0.11, zeta=0.5)  # (0.5 * 2 + 0.5 * 0.1 * 20) / (0.5 * 1000 + 0.5 * 400)
-    assert bent.slope == pytest.approx(2.0 / 700.0)
-    assert (bent.k_c, bent.start) == (LINE.k_c, LINE.start)
+    updated = LINE.update(20, 0.11, zeta=0.5)  # (0.5 * 2 + 0.5 * 0.1 * 20) / (0.5 * 1000 + 0.5 * 400)
+    assert updated.slope == pytest.approx(2.0 / 700.0)
+    assert (updated.k_c, updated.start) == (LINE.k_c, LINE.start)
 
 
 def test_a_time_on_the_line_leaves_the_slope() -> None:
     line = LINE
     for t in (1, 20, 31, 5000):
-        line = line.updated(t, on(line, t))
+        line = line.update(t, on(line, t))
         assert line.slope == pytest.approx(LINE.slope, rel=1e-12)
 
 
 @pytest.mark.parametrize("zeta", [0.05, 0.2, 1.0])
-def test_another_slope_is_believed_in_the_end(zeta: float) -> None:
+def test_the_slope_converges_to_a_new_one(zeta: float) -> None:
     line, errors = LINE, []
     for step in range(600):
         t = 30 + step
-        line = line.updated(t, 0.005 * t + LINE.k_c, zeta)
+        line = line.update(t, 0.005 * t + LINE.k_c, zeta)
         errors.append(abs(line.slope - 0.005))
     assert all(later <= max(earlier, 1e-12) for earlier, later in pairwise(errors))
     assert errors[-1] < 1e-12
@@ -79,35 +79,35 @@ def test_another_slope_is_believed_in_the_end(zeta: float) -> None:
 def test_zeta_is_the_share_of_one_point_at_the_typical_length() -> None:
     line = DecodeLine.fit(range(100, 500), [0.01 + 1e-5 * t for t in range(100, 500)])
     typical = line.k_b**0.5
-    bent = line.updated(typical, 2e-5 * typical + line.k_c, zeta=0.1)
-    assert bent.slope == pytest.approx(0.9 * 1e-5 + 0.1 * 2e-5, rel=1e-9)
-    assert line.updated(typical, 1.0, zeta=0.0).slope == pytest.approx(line.slope, rel=1e-12)
+    updated = line.update(typical, 2e-5 * typical + line.k_c, zeta=0.1)
+    assert updated.slope == pytest.approx(0.9 * 1e-5 + 0.1 * 2e-5, rel=1e-9)
+    assert line.update(typical, 1.0, zeta=0.0).slope == pytest.approx(line.slope, rel=1e-12)
 
 
 @pytest.mark.parametrize(
     ("t", "seconds"), [(40, nan), (40, inf), (40, -0.1), (nan, 0.1), (0, 0.1), (-1, 0.1)]
 )
-def test_what_was_not_seen_changes_nothing(t: float, seconds: float) -> None:
-    assert LINE.updated(t, seconds) == LINE
+def test_what_was_not_measured_changes_nothing(t: float, seconds: float) -> None:
+    assert LINE.update(t, seconds) == LINE
 
 
 @pytest.mark.parametrize("zeta", [-0.1, 1.1, nan])
 def test_a_wrong_weight(zeta: float) -> None:
-    with pytest.raises(TandemError, match=r"lies in \[0, 1\], but it is .*; the default is 0.2"):
-        LINE.updated(40, 0.1, zeta)
+    with pytest.raises(TandemError, match=r"must lie in \[0, 1\], got .*; the default is 0.2"):
+        LINE.update(40, 0.1, zeta)
 
 
 @pytest.mark.parametrize(
     ("lengths", "seconds", "sentence"),
     [
-        ([], [], "two different context lengths, but there are 0"),
-        ([5], [0.1], "two different context lengths, but there are 1"),
-        ([5, 5], [0.1, 0.2], "two different context lengths, but there are 1"),
-        ([5, 6], [0.1], "there are 2 lengths and 1 times"),
-        ([5, 6], [0.1, nan], "at least 0, but one is nan"),
-        ([5, 6], [0.1, inf], "at least 0, but one is inf"),
-        ([5, 6], [0.1, -0.2], "at least 0, but one is -0.2"),
-        ([5, nan], [0.1, 0.2], "at least 0, but one is nan"),
+        ([], [], "two different context lengths, got 0"),
+        ([5], [0.1], "two different context lengths, got 1"),
+        ([5, 5], [0.1, 0.2], "two different context lengths, got 1"),
+        ([5, 6], [0.1], "got 2 lengths and 1 times"),
+        ([5, 6], [0.1, nan], "at least 0, got nan"),
+        ([5, 6], [0.1, inf], "at least 0, got inf"),
+        ([5, 6], [0.1, -0.2], "at least 0, got -0.2"),
+        ([5, nan], [0.1, 0.2], "at least 0, got nan"),
     ],
 )
 def test_points_that_make_no_line(lengths: list[float], seconds: list[float], sentence: str) -> None:
@@ -123,6 +123,6 @@ def test_control_plane() -> None:
 @pytest.mark.parametrize(
     "values", [(), (1.0, 2.0, 3.0), (1.0, 0.0, 3.0, 4.0), (1.0, -2.0, 3.0, 4.0), (1.0, 2.0, nan, 4.0)]
 )
-def test_a_tuple_that_is_no_line(values: tuple[float, ...]) -> None:
+def test_a_tuple_that_is_not_a_line(values: tuple[float, ...]) -> None:
     with pytest.raises(TandemError, match="four finite numbers"):
         DecodeLine.from_tuple(values)

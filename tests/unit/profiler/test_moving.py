@@ -20,7 +20,7 @@ def test_it_starts_with_the_first_value_and_moves_towards_new_ones() -> None:
 
 
 @pytest.mark.parametrize("value", [nan, inf, -inf])
-def test_what_was_not_seen_counts_for_nothing(value: float) -> None:
+def test_missing_values_are_ignored(value: float) -> None:
     average = MovingAverage()
     average.add(value)
     assert isnan(average.value)

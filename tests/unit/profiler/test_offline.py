@@ -84,7 +84,7 @@ def test_the_line_is_recovered_and_outliers_of_one_run_do_not_count(engine: Engi
     assert found.r_squared == pytest.approx(1)
     assert seen == [(done, 3 * steps) for done in range(1, 3 * steps + 1)]
     assert len(clock.contexts) == warm_up + 3 * (1 + steps)
-    assert engine._sessions == {}
+    assert engine.sessions == {}
 
 
 def test_it_goes_to_the_end_of_the_context(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -111,13 +111,13 @@ def test_without_documents_there_is_one_row(engine: Engine) -> None:
     ("changes", "sentence"),
     [
         ({"limit": 10}, "at least 2 tokens, but the context ends at 10 and the prompt has"),
-        ({"runs": 0}, "at least 1 run, but runs is 0"),
+        ({"runs": 0}, "at least 1 run, got 0"),
     ],
 )
 def test_nothing_to_measure(engine: Engine, changes: dict[str, Any], sentence: str) -> None:
     with pytest.raises(TandemError, match=sentence):
         profile(engine, Clock(engine, 0), **changes)
-    assert engine._sessions == {}
+    assert engine.sessions == {}
 
 
 def test_an_interruption_closes_the_session(engine: Engine) -> None:
@@ -126,10 +126,10 @@ def test_an_interruption_closes_the_session(engine: Engine) -> None:
 
     with pytest.raises(KeyboardInterrupt):
         profile(engine, Clock(engine, 0), progress=interrupt)
-    assert engine._sessions == {}
+    assert engine.sessions == {}
 
 
-def test_dummies_have_the_length_asked_for_and_differ(engine: Engine) -> None:
+def test_dummies_have_the_requested_length_and_differ(engine: Engine) -> None:
     documents = dummy_documents(engine, 4, 100, seed=1)
     assert len(set(documents)) == 4
     bare = prompt_tokens(engine, [""])

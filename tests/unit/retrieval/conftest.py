@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from tandem.retrieval import Document, Index, load_path, split
+from tandem.retrieval import Document, load_path, split
+from tests.unit.retrieval.helpers import CHUNK_CHARS, OVERLAP, make_index
 
 
 class WordEmbedder:
@@ -95,10 +96,10 @@ def corpus(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def chunks(corpus: Path) -> list[Document]:
-    return split(load_path(corpus).documents)
+    return split(load_path(corpus).documents, CHUNK_CHARS, OVERLAP)
 
 
 @pytest.fixture
 def directory(tmp_path: Path, chunks: list[Document], embedder) -> Path:
-    Index.build(tmp_path / "index", chunks, embedder)
+    make_index(tmp_path / "index", chunks, embedder)
     return tmp_path / "index"

@@ -3,8 +3,8 @@
     python tests/unit/retrieval/kill_trials.py --trials 20
 
 After each kill: the index is the one before or the new one, whole; what was reported as embedded is not embedded
-again; and the resumed run ends with the very files of a run that nobody disturbed. The last line says in which
-states the kills left the folder. With --mutant the old files go before the manifest changes: that must be found.
+again; and the resumed run ends with the very content of a run that nobody disturbed. The last line says in which
+states the kills left the folder. With --mutant the old files go before the commit: that must be found.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import os
 import random
 import shutil
 import signal
+import sqlite3
 import struct
 import sys
 import tempfile
@@ -23,17 +24,16 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from hashlib import blake2b
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tandem.errors import RetrievalError
-from tandem.retrieval import embedded, storage
+from tandem.retrieval import store, tables, writer
 from tandem.retrieval.build import BuildReport, build_index
 from tandem.retrieval.documents import Document
 from tandem.retrieval.index import Index
-from tandem.retrieval.manifest import checksum
+from tandem.retrieval.manifest import NAME, Manifest
 
 AT_ONCE = 16
 FACTORY = "IVF4,PQ4"  # a kind that has every file
@@ -66,22 +66,22 @@ def build(directory: Path, documents: list[Document], told: Callable[[int, int],
     return build_index(documents, directory, SlowEmbedder(), factory=FACTORY, progress=told)
 
 
-def files(directory: Path) -> dict[str, str]:
-    """The content of every file of the index, by name."""
-    folder = directory / Index.open(directory).manifest.folder
-    return {path.name: checksum(path).sha256 for path in folder.iterdir()}
+def content(directory: Path) -> dict[str, str]:
+    """The checksum of every part of the index, after checking it."""
+    index = Index.open(directory)
+    index.close()
+    files = {Path(name).suffix: file.sha256 for name, file in index.manifest.files.items()}
+    return {"chunks": index.manifest.chunks_sha256, "facts": index.manifest.facts_sha256, **files}
 
 
-def phase(directory: Path) -> str:
-    """How far a killed run came, by what it left."""
-    building = [path.name for path in directory.glob(".building-*/*")]
-    if not (directory / ".embedded").exists():
-        return "beginning" if building or not (directory / "manifest.json").exists() else "beginning or end"
-    if "vectors.faiss" in building:
-        return "index written"
-    if "embeddings.npy" in building:
-        return "vectors written"
-    return "embedding" if building else "publishing"
+def phase(directory: Path, generation: int) -> str:
+    """How far a killed run came, by what it left; generation: of the index that it was to write."""
+    names = {path.name for path in directory.iterdir()}
+    if f"vectors-{generation}.faiss" in names:
+        return "index written, or committed" if writer.JOURNAL in names else "end"
+    if f"vectors-{generation}.npy" not in names:
+        return "beginning"
+    return "vectors written" if (directory / f"vectors-{generation}.npy").stat().st_size else "embedding"
 
 
 class Trials:
@@ -94,7 +94,7 @@ class Trials:
         self.start.mkdir(parents=True)
         if before:
             build(self.start, before, lambda done, total: None)
-        self.old = files(self.start) if before else None
+        self.old = content(self.start) if before else None
         self._undisturbed()  # imports and caches; the next one is timed
         self.new = self._undisturbed()
 
@@ -107,20 +107,20 @@ class Trials:
         )
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
-        struck, done = phase(directory), struct.unpack("q", self.done[:8])[0]
+        struck, done = phase(directory, 2 if self.before else 1), struct.unpack("q", self.done[:8])[0]
         is_new = self._check_killed(directory)
         report = build(directory, NEW, lambda done, total: None)
         most = 0 if is_new else self.num_missing - done
         assert most - AT_ONCE <= report.num_embedded <= most, (report.num_embedded, most, done)
-        assert files(directory) == self.new
+        assert content(directory) == self.new
         names = {path.name for path in directory.iterdir()}
-        assert names == {".lock", report.manifest.folder, "manifest.json"}, names
+        assert names == {NAME, *report.manifest.files}, names
         return struck
 
     def _check_killed(self, directory: Path) -> bool:
         """The killed run's index is old or new, and whole; tells which."""
         try:
-            found = files(directory)
+            found = content(directory)
         except RetrievalError as error:
             if self.old is None and "has none" in str(error):
                 return False
@@ -129,6 +129,7 @@ class Trials:
         index = Index.open(directory, SlowEmbedder.fingerprint)
         texts = [index.document(row).page_content for row in range(len(index))]
         assert np.array_equal(index.vectors(np.arange(len(index))), SlowEmbedder().embed(texts))
+        index.close()
         return found == self.new
 
     def _undisturbed(self) -> dict[str, str]:
@@ -141,7 +142,7 @@ class Trials:
         )
         self.all_s, (self.embed_s, self.num_missing) = time.perf_counter() - started_s, seen[-1]
         assert report.num_embedded == self.num_missing == (400 if self.before else 800)
-        return files(directory)
+        return content(directory)
 
     def _fresh(self, name: str) -> Path:
         directory = self.root / name
@@ -164,22 +165,28 @@ class Trials:
 
 def slow_down(is_mutant: bool) -> None:
     """Stretches the phases that are over in no time, so that kills strike them."""
-    flush, embedded.EMBED_AT_ONCE = storage._flush, AT_ONCE
+    flush, hash_tables, writer.EMBED_AT_ONCE = store.flush, tables.hash_tables, AT_ONCE
 
-    def slowly(path: Path) -> None:
-        time.sleep(0.003)
+    def flush_slowly(path: Path) -> None:
+        time.sleep(0.02)
         flush(path)
 
-    storage._flush = slowly
+    def hash_slowly(database: sqlite3.Connection) -> tuple[str, str]:
+        time.sleep(0.02)
+        return hash_tables(database)
+
+    store.flush, tables.hash_tables = flush_slowly, hash_slowly
     if is_mutant:
-        replace, remove = os.replace, storage._remove
+        commit = store.Writer.commit
 
-        def hasty(draft: Path, final: Path) -> None:
-            remove(draft.parent, "data-", keep=max(path.name for path in draft.parent.glob("data-*")))
+        def commit_hastily(self: store.Writer, manifest: Manifest) -> None:
+            for path in store.vector_files(self.directory):
+                if path.name not in manifest.files:
+                    path.unlink()
             time.sleep(0.2)  # so that some of the kills strike here
-            replace(draft, final)
+            commit(self, manifest)
 
-        storage.os = SimpleNamespace(**{**vars(os), "replace": hasty})  # type: ignore[assignment]
+        store.Writer.commit = commit_hastily  # type: ignore[method-assign]
 
 
 def main() -> None:

@@ -43,7 +43,7 @@ def test_whatever_differs_is_built_anew(corpus: Path, tmp_path: Path, embedder, 
     assert not build_index(corpus, directory, embedder).is_unchanged
     (corpus / "soup.txt").write_text("A recipe for leek soup.")
     assert not build_index(corpus, directory, embedder).is_unchanged
-    (directory / "data-5" / "vectors.faiss").write_bytes(b"")
+    (directory / "vectors-5.faiss").write_bytes(b"")
     assert not build_index(corpus, directory, embedder).is_unchanged
     assert build_index(corpus, directory, embedder).is_unchanged
 

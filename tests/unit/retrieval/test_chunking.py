@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tandem.errors import RetrievalError
-from tandem.retrieval.chunking import split
-from tandem.retrieval.documents import Document
+from tandem.retrieval.documents import Document, split
+from tests.unit.retrieval.helpers import CHUNK_CHARS, OVERLAP
 
 
 def document(text: str, source: str = "a.txt", **metadata: object) -> Document:
@@ -14,7 +14,7 @@ def document(text: str, source: str = "a.txt", **metadata: object) -> Document:
 
 
 def test_a_short_document_is_one_chunk_with_its_metadata() -> None:
-    (chunk,) = split([document("A short page.", author="Ada")])
+    (chunk,) = split([document("A short page.", author="Ada")], CHUNK_CHARS, OVERLAP)
     assert chunk.page_content == "A short page."
     assert chunk.metadata == {"source": "a.txt", "author": "Ada", "chunk": 0}
 
@@ -37,20 +37,20 @@ def test_markdown_is_cut_at_headings() -> None:
 
 def test_chunk_numbers_count_per_source() -> None:
     documents = [document("one", "a.jsonl"), document("two", "a.jsonl"), document("three", "b.txt")]
-    assert [chunk.metadata["chunk"] for chunk in split(documents)] == [0, 1, 0]
+    assert [chunk.metadata["chunk"] for chunk in split(documents, CHUNK_CHARS, OVERLAP)] == [0, 1, 0]
 
 
 def test_ids_are_stable_and_differ_even_for_equal_texts() -> None:
     documents = [document("same"), document("same"), document("same", "b.txt")]
-    ids = [chunk.id for chunk in split(documents)]
+    ids = [chunk.id for chunk in split(documents, CHUNK_CHARS, OVERLAP)]
     assert len(set(ids)) == 3
-    assert ids == [chunk.id for chunk in split(documents)]
-    assert not set(ids) & {chunk.id for chunk in split(documents, key=b"secret")}
+    assert ids == [chunk.id for chunk in split(documents, CHUNK_CHARS, OVERLAP)]
+    assert not set(ids) & {chunk.id for chunk in split(documents, CHUNK_CHARS, OVERLAP, b"secret")}
 
 
 def test_an_unchanged_chunk_keeps_its_id_when_others_come() -> None:
-    before = split([document("kept")])
-    after = split([document("new", "0.txt"), document("kept")])
+    before = split([document("kept")], CHUNK_CHARS, OVERLAP)
+    after = split([document("new", "0.txt"), document("kept")], CHUNK_CHARS, OVERLAP)
     assert before[0].id == after[1].id
 
 

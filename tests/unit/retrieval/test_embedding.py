@@ -14,9 +14,9 @@ from tandem.retrieval.embedding import HUB_NAME, resolve
 
 
 def test_auto_prefers_the_offline_package(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(embedding, "_offline_folder", lambda: "/somewhere/model")
+    monkeypatch.setattr(embedding, "offline_folder", lambda: "/somewhere/model")
     assert resolve("auto") == resolve("offline") == "/somewhere/model"
-    monkeypatch.setattr(embedding, "_offline_folder", lambda: None)
+    monkeypatch.setattr(embedding, "offline_folder", lambda: None)
     assert resolve("auto") == HUB_NAME
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,10 @@ import numpy as np
 import pytest
 
 from tandem.errors import RetrievalError
-from tandem.retrieval.chunking import split
-from tandem.retrieval.documents import Document
+from tandem.retrieval.documents import Document, split
 from tandem.retrieval.index import Index
-from tandem.retrieval.manifest import checksum
+from tandem.retrieval.manifest import NAME, checksum
+from tests.unit.retrieval.helpers import CHUNK_CHARS, OVERLAP, edit, make_index
 
 
 def refusal(directory: Path, fingerprint: str | None = None) -> str:
@@ -28,10 +29,11 @@ def damaged(directory: Path, what: str) -> str:
 
 
 def edit_manifest(directory: Path, change: Callable[[dict[str, Any]], object]) -> None:
-    path = directory / "manifest.json"
-    body = json.loads(path.read_text())
+    index = Index.open(directory)
+    index.close()
+    body = asdict(index.manifest)
     change(body)
-    path.write_text(json.dumps(body))
+    edit(directory, "UPDATE manifest SET body = ?", json.dumps(body))
 
 
 def test_build_and_open(directory: Path, chunks: list[Document], embedder) -> None:
@@ -51,17 +53,18 @@ def test_an_index_can_be_moved(directory: Path, tmp_path: Path) -> None:
 
 
 def test_progress_counts_to_the_end(tmp_path: Path, embedder, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tandem.retrieval.embedded.EMBED_AT_ONCE", 2)
-    chunks = split([Document(page_content=f"page {n}", metadata={"source": f"{n}"}) for n in range(5)])
+    monkeypatch.setattr("tandem.retrieval.writer.EMBED_AT_ONCE", 2)
+    documents = [Document(page_content=f"page {n}", metadata={"source": f"{n}"}) for n in range(5)]
+    chunks = split(documents, CHUNK_CHARS, OVERLAP)
     seen: list[tuple[int, int]] = []
-    Index.build(tmp_path / "i", chunks, embedder, progress=lambda done, total: seen.append((done, total)))
+    make_index(tmp_path / "i", chunks, embedder, progress=lambda done, total: seen.append((done, total)))
     assert seen == [(0, 5), (2, 5), (4, 5), (5, 5)]
 
 
 def test_no_index(tmp_path: Path) -> None:
     for directory in (tmp_path / "nowhere", tmp_path):
         assert refusal(directory) == (
-            f"An index must hold a manifest.json, but {directory} has none; build it with `tandem index`."
+            f"An index must hold a tandem-index.sqlite, but {directory} has none; build it with `tandem index`."
         )
 
 
@@ -73,61 +76,116 @@ def test_another_embedder(directory: Path, embedder, other_embedder) -> None:
     )
 
 
-def test_an_unknown_version(directory: Path) -> None:
-    edit_manifest(directory, lambda body: body.update(version=7))
+def test_an_unknown_version(directory: Path, chunks: list[Document], embedder) -> None:
+    edit(directory, "PRAGMA user_version = 7")
     assert refusal(directory) == (
-        f"This Tandem reads index version 1, but {directory} has version 7; "
+        f"This Tandem reads index version 2, but {directory} has version 7; "
         "build it again with `tandem index`, or use the Tandem that wrote it."
     )
+    assert len(make_index(directory, chunks[:2], embedder)) == 2
 
 
-@pytest.mark.parametrize("name", ["vectors.faiss", "chunks.jsonl", "rows.npy"])
-def test_a_missing_file(directory: Path, name: str) -> None:
-    (directory / "data-1" / name).unlink()
-    assert refusal(directory) == damaged(directory, f"{name} is missing")
+FILES = ["vectors-1.faiss", "vectors-1.npy"]
 
 
-@pytest.mark.parametrize("name", ["vectors.faiss", "chunks.jsonl", "rows.npy"])
-def test_a_truncated_file(directory: Path, name: str) -> None:
-    path = directory / "data-1" / name
-    whole = path.read_bytes()
-    path.write_bytes(whole[:-5])
-    assert refusal(directory) == damaged(
-        directory, f"{name} has {len(whole) - 5} bytes instead of {len(whole)}"
-    )
+@pytest.fixture
+def coded(tmp_path: Path, chunks: list[Document], embedder) -> Path:
+    """An index that has every file."""
+    make_index(tmp_path / "coded", chunks, embedder, "SQ8").close()
+    return tmp_path / "coded"
 
 
-@pytest.mark.parametrize("name", ["vectors.faiss", "chunks.jsonl", "rows.npy"])
-def test_a_flipped_bit(directory: Path, name: str) -> None:
-    path = directory / "data-1" / name
-    data = bytearray(path.read_bytes())
+@pytest.mark.parametrize("name", FILES)
+def test_a_missing_file(coded: Path, name: str) -> None:
+    (coded / name).unlink()
+    assert refusal(coded) == damaged(coded, f"{name} is missing")
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_truncated_file(coded: Path, name: str) -> None:
+    whole = (coded / name).read_bytes()
+    (coded / name).write_bytes(whole[:-5])
+    assert refusal(coded) == damaged(coded, f"{name} has {len(whole) - 5} bytes instead of {len(whole)}")
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_flipped_bit(coded: Path, name: str) -> None:
+    data = bytearray((coded / name).read_bytes())
     data[len(data) // 2] ^= 1
-    path.write_bytes(data)
-    assert refusal(directory) == damaged(directory, f"{name} does not match its checksum")
+    (coded / name).write_bytes(data)
+    assert refusal(coded) == damaged(coded, f"{name} does not match its checksum")
 
 
-@pytest.mark.parametrize("text", ["", "{", "\udcff", "[" * 100_000])
+def state(directory: Path) -> Any:
+    """What an index answers."""
+    index = Index.open(directory)
+    rows = [index.search(np.ones(32, np.float32), 3, {"source": f"{name}"})[0].tolist() for name in SOURCES]
+    answers = (list(index.chunks()), index.ids(), index.rows(index.ids()).tolist(), rows)
+    index.close()
+    return answers
+
+
+SOURCES = ("chess.txt", "puzzle.md", "soup.txt")
+
+
+def test_a_flipped_bit_anywhere_in_the_database_changes_no_answer(directory: Path) -> None:
+    """Every 37th byte: the index is refused with one sentence, or the byte does not matter (it is in free space)."""
+    before, path = state(directory), directory / NAME
+    whole = path.read_bytes()
+    num_refused = 0
+    for place in range(0, len(whole), 37):
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ (1 << place % 8)]) + whole[place + 1 :])
+        try:
+            assert state(directory) == before, place
+        except RetrievalError:
+            num_refused += 1
+        for suffix in ("-wal", "-shm"):
+            path.with_name(path.name + suffix).unlink(missing_ok=True)
+    assert num_refused > 20
+    path.write_bytes(whole)
+    assert state(directory) == before
+
+
+@pytest.mark.parametrize("length", [100, 5000, -5000])
+def test_a_truncated_database(directory: Path, length: int, chunks: list[Document], embedder) -> None:
+    path = directory / NAME
+    path.write_bytes(path.read_bytes()[:length])
+    assert refusal(directory).startswith(f"The index {directory} is damaged: {NAME} ")
+    assert len(make_index(directory, chunks, embedder)) == 3
+
+
+@pytest.mark.parametrize("text", ["{", "[" * 100_000])
 def test_a_manifest_that_is_not_json(directory: Path, text: str) -> None:
-    (directory / "manifest.json").write_text(text, errors="surrogateescape")
-    assert refusal(directory) == damaged(directory, "manifest.json is not readable JSON")
+    edit(directory, "UPDATE manifest SET body = ?", text)
+    assert refusal(directory) == damaged(directory, "its manifest is not readable JSON")
 
 
-@pytest.mark.parametrize("text", ["{}", "[]", "3", '{"format": "other"}'])
+@pytest.mark.parametrize("text", ["{}", "[]", "3"])
 def test_a_manifest_of_something_else(directory: Path, text: str) -> None:
-    (directory / "manifest.json").write_text(text)
-    assert refusal(directory) == damaged(directory, 'manifest.json lacks "format": "tandem-index"')
+    edit(directory, "UPDATE manifest SET body = ?", text)
+    assert refusal(directory) == damaged(directory, 'its manifest lacks a proper "embedder"')
 
 
-@pytest.mark.parametrize("field", ["count", "dimension", "embedder", "factory", "folder", "files", "id_key"])
+def test_a_database_of_another_program(directory: Path, chunks: list[Document], embedder) -> None:
+    edit(directory, "PRAGMA application_id = 1")
+    assert refusal(directory) == damaged(directory, f"{NAME} is not a database of Tandem's")
+    (directory / NAME).write_text("not a database, but long enough to be taken for one " * 100)
+    assert refusal(directory) == damaged(directory, f"{NAME} cannot be read (file is not a database)")
+    assert len(make_index(directory, chunks, embedder)) == 3
+
+
+@pytest.mark.parametrize(
+    "field", ["count", "dimension", "embedder", "factory", "generation", "files", "id_key", "chunks_sha256"]
+)
 def test_a_manifest_without_a_field(directory: Path, field: str) -> None:
     edit_manifest(directory, lambda body: body.pop(field))
-    assert refusal(directory) == damaged(directory, f'manifest.json lacks a proper "{field}"')
+    assert refusal(directory) == damaged(directory, f'its manifest lacks a proper "{field}"')
 
 
-@pytest.mark.parametrize("value", [{"vectors.faiss": {}}, {"a": 3}])
+@pytest.mark.parametrize("value", [{"vectors-1.faiss": {}}, {"a": 3}])
 def test_a_manifest_with_bad_checksums(directory: Path, value: object) -> None:
     edit_manifest(directory, lambda body: body.update(files=value))
-    assert refusal(directory) == damaged(directory, 'manifest.json lacks a proper "files" or "id_key"')
+    assert refusal(directory) == damaged(directory, 'its manifest lacks a proper "files" or "id_key"')
 
 
 def test_a_manifest_of_another_dimension(directory: Path) -> None:
@@ -137,21 +195,27 @@ def test_a_manifest_of_another_dimension(directory: Path) -> None:
 
 def test_a_manifest_of_another_count(directory: Path) -> None:
     edit_manifest(directory, lambda body: body.update(count=4))
-    assert refusal(directory) == damaged(
-        directory, "its counts differ (3 vectors, 3 chunks, 4 in the manifest)"
-    )
+    assert refusal(directory) == damaged(directory, "its counts differ (3 vectors, 4 in the manifest)")
 
 
-@pytest.mark.parametrize("name", ["vectors.faiss", "chunks.jsonl", "rows.npy"])
-def test_a_file_of_another_kind_though_its_checksum_fits(directory: Path, name: str) -> None:
-    path = directory / "data-1" / name
-    path.write_bytes(b"something else")
-    new = checksum(path)
-    edit_manifest(
-        directory,
-        lambda body: body["files"][name].update(num_bytes=new.num_bytes, sha256=new.sha256),
-    )
-    assert refusal(directory).startswith(f"The index {directory} is damaged: a file cannot be read (")
+@pytest.mark.parametrize("name", FILES)
+def test_a_file_of_another_kind_though_its_checksum_fits(coded: Path, name: str) -> None:
+    changed = coded / name
+    original = changed.read_bytes()
+    changed.write_bytes(b"something else")
+    new = checksum(changed)
+    changed.write_bytes(original)
+    edit_manifest(coded, lambda body: body["files"][name].update(asdict(new)))
+    changed.write_bytes(b"something else")
+    assert refusal(coded).startswith(f"The index {coded} is damaged: a file cannot be read (")
+
+
+def test_a_folder_that_nobody_may_write_to(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is created next to the database, as on a read-only disk."""
+    monkeypatch.setattr("os.access", lambda *_: False)
+    index = Index.open(directory)
+    assert sorted(path.name for path in directory.iterdir()) == [NAME, "vectors-1.faiss"]
+    assert index.document(2).metadata["source"] == "soup.txt"
 
 
 def test_search_arguments(directory: Path) -> None:
@@ -169,7 +233,7 @@ def test_search_arguments(directory: Path) -> None:
 
 def test_no_chunks(tmp_path: Path, embedder) -> None:
     with pytest.raises(RetrievalError) as caught:
-        Index.build(tmp_path / "i", [], embedder)
+        make_index(tmp_path / "i", [], embedder)
     assert str(caught.value) == (
         f"An index needs at least one chunk, but {tmp_path}/i would get none; add documents."
     )

@@ -12,6 +12,7 @@ from tandem.retrieval.documents import Document
 from tandem.retrieval.index import Index
 from tandem.retrieval.retriever import Retriever
 from tandem.retrieval.writer import write_index
+from tests.unit.retrieval.helpers import make_index
 
 
 @pytest.mark.parametrize(
@@ -65,10 +66,10 @@ def test_codes_find_and_vectors_decide(tmp_path: Path) -> None:
     vectors = centres[rng.integers(30, size=2100)] + 0.5 * rng.normal(size=(2100, 32))
     vectors = (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
     documents = [Document(id=f"{n}", page_content=f"{n}", metadata={}) for n in range(2000)]
-    retriever = Retriever(Index.build(tmp_path / "i", documents, Numbered(), "IVF64,PQ4"), Numbered())
+    retriever = Retriever(make_index(tmp_path / "i", documents, Numbered(), "IVF64,PQ4"), Numbered())
     truth = [set(np.argsort(-(vectors[:2000] @ query))[:10].tolist()) for query in vectors[2000:]]
     refined = [{int(hit.id) for hit in retriever.search(f"{n}", 10)} for n in range(2000, 2100)]
-    alone = [set(retriever.index._vectors.search(query, 10)[0].tolist()) for query in vectors[2000:]]
+    alone = [set(retriever.index.vector_index.search(query, 10)[0].tolist()) for query in vectors[2000:]]
     recall = [
         np.mean([len(a & b) / 10 for a, b in zip(each, truth, strict=True)]) for each in (alone, refined)
     ]

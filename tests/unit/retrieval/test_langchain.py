@@ -14,12 +14,11 @@ from langchain_core.embeddings import Embeddings
 from langchain_core.vectorstores import InMemoryVectorStore, VectorStore
 
 from tandem.config import Config
-from tandem.corpora.indexes import open_retriever
 from tandem.errors import RetrievalError
 from tandem.retrieval import langchain
 from tandem.retrieval.build import build_index
 from tandem.retrieval.documents import Document
-from tandem.retrieval.embedding import load_embedder
+from tandem.retrieval.factory import load_embedder, open_retriever
 from tandem.retrieval.index import Index
 from tandem.retrieval.langchain import LangChainEmbedder, StoreRetriever, TandemEmbeddings, TandemRetriever
 from tandem.retrieval.retriever import Retriever

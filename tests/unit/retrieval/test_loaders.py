@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import threading
 from pathlib import Path
 
 import pytest
 
 from tandem.errors import RetrievalError
-from tandem.retrieval.build import build_index
-from tandem.retrieval.loaders import load_path
+from tandem.retrieval.build import build_index, update_index
+from tandem.retrieval.index import Index
+from tandem.retrieval.loaders import Loaded, load_path
 
 
 def test_a_folder_is_read_in_a_fixed_order_with_relative_sources(corpus: Path) -> None:
@@ -100,3 +103,74 @@ def test_a_folder_without_a_readable_file(tmp_path: Path) -> None:
         "(a.txt was left out: it is not UTF-8 text (byte 0xff at offset 0); save it as UTF-8; 1 more "
         "problem)."
     )
+
+
+def test_file_names_that_are_not_utf8(corpus: Path, tmp_path: Path, embedder) -> None:
+    """Equal texts under such names are two chunks, and a change replaces the right one."""
+    root = os.fsencode(corpus)
+    for name in (b"\xff.txt", b"\xfe.txt"):
+        (Path(os.fsdecode(root + b"/" + name))).write_text("Equal text.")
+    (Path(os.fsdecode(root + b"/\xff.p\xffg"))).write_text("Left out.")
+    directory = tmp_path / "index"
+    report = build_index(corpus, directory, embedder)
+    assert report.problems == [
+        "1 file ending in .p\\xffg was left out: only txt, md, html, pdf and jsonl are read; "
+        "convert what matters to one of these."
+    ]
+    assert sorted(str(chunk.metadata["source"]) for chunk in Index.open(directory).chunks()) == [
+        "\\xfe.txt",
+        "\\xff.txt",
+        "chess.txt",
+        "puzzle.md",
+        "soup.txt",
+    ]
+    assert len(set(Index.open(directory).ids())) == 5
+    Path(os.fsdecode(root + b"/\xff.txt")).write_text("Changed text.")
+    report = update_index(directory, embedder, add=corpus)
+    assert (report.num_replaced, report.num_unchanged, report.num_chunks) == (1, 4, 5)
+    assert update_index(directory, embedder, delete=["\\xff.txt"]).num_deleted == 1
+
+
+@pytest.mark.parametrize("name", ["pipe.txt", "pipe.html", "link.md"])
+def test_a_pipe_blocks_nothing(corpus: Path, name: str) -> None:
+    os.mkfifo(corpus / "pipe.txt" if name == "link.md" else corpus / name)
+    if name == "link.md":
+        (corpus / name).symlink_to(corpus / "pipe.txt")
+    read: list[Loaded] = []
+    reader = threading.Thread(target=lambda: read.append(load_path(corpus)), daemon=True)
+    reader.start()
+    reader.join(10)
+    assert read, "the build hangs"
+    assert len(read[0].documents) == 3
+    assert f"{name} was left out: it is a pipe, socket or device, not a file; remove it." in read[0].problems
+
+
+def test_links_that_lead_out_of_the_folder_are_not_followed(corpus: Path, tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    for name in ("a.txt", "b.txt"):
+        (outside / name).write_text("private")
+    (corpus / "folder").symlink_to(outside)
+    (corpus / "a.txt").symlink_to(outside / "a.txt")
+    (corpus / "b.txt").symlink_to("../outside/../outside/b.txt")
+    (corpus / "gone.txt").symlink_to(outside / "gone.txt")
+    (corpus / "loop.txt").symlink_to("loop.txt")
+    (corpus / ".hidden.txt").symlink_to(outside / "a.txt")
+    (corpus / "again.txt").symlink_to("soup.txt")
+    documents, problems = load_path(corpus)
+    sources = [document.metadata["source"] for document in documents]
+    assert sources == ["again.txt", "chess.txt", "puzzle.md", "soup.txt"]
+    assert problems == [
+        "loop.txt was left out: it cannot be read (Too many levels of symbolic links); check its rights.",
+        "4 links that lead out of the folder were not followed (folder, a.txt, b.txt, ...); "
+        "copy what should be indexed.",
+    ]
+
+
+def test_a_link_that_is_given_itself_is_followed(corpus: Path, tmp_path: Path) -> None:
+    (tmp_path / "notes").symlink_to(corpus)
+    assert len(load_path(tmp_path / "notes").documents) == 3
+    (tmp_path / "note.txt").symlink_to(corpus / "soup.txt")
+    assert [document.metadata["source"] for document in load_path(tmp_path / "note.txt").documents] == [
+        "note.txt"
+    ]

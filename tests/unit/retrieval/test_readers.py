@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -156,3 +157,28 @@ def test_jsonl_without_a_usable_line(tmp_path: Path) -> None:
     assert refusal(tmp_path / "a.jsonl", "bad\n") == (
         'it has no usable line; write one {"text": "...", "metadata": {...}} a line'
     )
+
+
+@pytest.mark.parametrize("data", ["<![ ", "<p>Chess.</p><![ x"])
+def test_html_that_the_parser_rejects(tmp_path: Path, data: str) -> None:
+    sentence = refusal(tmp_path / "a.html", data)
+    assert sentence.startswith("it is not sound html (expected name token at '<![ ")
+    assert sentence.endswith("); repair it or save it as text")
+
+
+def test_html_with_sections_and_comments(tmp_path: Path) -> None:
+    page = "<![if !x]>shown<![endif]><p><![CDATA[as\n it is]]> &amp; <!-- no --><rt>ruby</rt>more"
+    assert read(tmp_path / "a.html", page)[0][0].page_content == "shown\nas\nit is & more"
+
+
+def test_deeply_nested_html_takes_linear_time(tmp_path: Path) -> None:
+    """Twenty times the depth in less than sixty times the time, where quadratic time would be 400 times."""
+
+    def seconds(depth: int) -> float:
+        page = "<div>" * depth + "deep" + "</div>" * depth
+        started_s = time.process_time()
+        assert read(tmp_path / "a.html", page)[0][0].page_content == "deep"
+        return time.process_time() - started_s
+
+    base = min(seconds(1000) for _ in range(3))
+    assert seconds(20_000) < 60 * base

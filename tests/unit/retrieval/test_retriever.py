@@ -8,12 +8,11 @@ import numpy as np
 import pytest
 
 from tandem.errors import RetrievalError
-from tandem.retrieval.chunking import split
-from tandem.retrieval.documents import Document
-from tandem.retrieval.index import Index
+from tandem.retrieval.documents import Document, split
 from tandem.retrieval.loaders import load_path
 from tandem.retrieval.retriever import Retriever
 from tandem.retrieval.vectors import cosines
+from tests.unit.retrieval.helpers import CHUNK_CHARS, OVERLAP, make_index
 
 WORDS = [
     "ant",
@@ -42,12 +41,13 @@ WORDS = [
 def pages(count: int) -> list[Document]:
     rng = np.random.default_rng(3)
     texts = [" ".join(rng.choice(WORDS, 6)) for _ in range(count)]
-    return split([Document(page_content=text, metadata={"source": f"{n}"}) for n, text in enumerate(texts)])
+    documents = [Document(page_content=text, metadata={"source": f"{n}"}) for n, text in enumerate(texts)]
+    return split(documents, CHUNK_CHARS, OVERLAP)
 
 
 @pytest.fixture
 def retriever(tmp_path: Path, corpus: Path, embedder) -> Retriever:
-    Index.build(tmp_path / "index", split(load_path(corpus).documents), embedder)
+    make_index(tmp_path / "index", split(load_path(corpus).documents, CHUNK_CHARS, OVERLAP), embedder)
     return Retriever.open(tmp_path / "index", embedder)
 
 
@@ -68,7 +68,7 @@ def test_k_beyond_the_corpus_gives_every_page(retriever: Retriever) -> None:
 def test_relevance_to_the_query_is_the_search_score_bit_for_bit(
     tmp_path: Path, embedder, factory: str
 ) -> None:
-    index = Index.build(tmp_path / "i", pages(300), embedder, factory)
+    index = make_index(tmp_path / "i", pages(300), embedder, factory)
     retriever = Retriever(index, embedder)
     hits = retriever.search("owl and fox", 8)
     assert len(hits) == 8
@@ -79,7 +79,7 @@ def test_relevance_to_the_query_is_the_search_score_bit_for_bit(
 @pytest.mark.parametrize("factory", ["Flat", "IVF8,PQ8"])
 def test_relevance_does_not_depend_on_the_other_ids(tmp_path: Path, embedder, factory: str) -> None:
     documents = pages(300)
-    retriever = Retriever(Index.build(tmp_path / "i", documents, embedder, factory), embedder)
+    retriever = Retriever(make_index(tmp_path / "i", documents, embedder, factory), embedder)
     ids = [str(document.id) for document in documents]
     together = retriever.relevance(ids, "owl and fox")
     alone = [retriever.relevance([name], "owl and fox")[0] for name in ids]

@@ -11,11 +11,12 @@ import numpy as np
 import pytest
 
 from tandem.errors import RetrievalError
-from tandem.retrieval import embedded, loaders, storage
+from tandem.retrieval import loaders, store, writer
 from tandem.retrieval.build import BuildReport, build_index, update_index
 from tandem.retrieval.documents import Document
 from tandem.retrieval.index import Index
-from tandem.retrieval.manifest import checksum
+from tandem.retrieval.manifest import NAME
+from tests.unit.retrieval.helpers import content
 
 
 def counts(report: BuildReport) -> tuple[int, int, int, int, int]:
@@ -29,9 +30,8 @@ def counts(report: BuildReport) -> tuple[int, int, int, int, int]:
     )
 
 
-def files(directory: Path) -> dict[str, str]:
-    folder = directory / Index.open(directory).manifest.folder
-    return {path.name: checksum(path).sha256 for path in folder.iterdir()}
+def names(directory: Path) -> list[str]:
+    return sorted(path.name for path in directory.iterdir())
 
 
 def texts(embedder) -> list[str]:
@@ -54,7 +54,7 @@ def test_a_changed_folder(corpus: Path, tmp_path: Path, embedder, factory: str) 
     assert counts(report) == (1, 1, 1, 1, 2)
     assert sorted(texts(embedder)) == ["A recipe for leek soup.", "A walk in the hills."]
     build_index(corpus, tmp_path / "fresh", embedder, factory=factory)
-    assert files(directory) == files(tmp_path / "fresh")
+    assert content(directory) == content(tmp_path / "fresh")
 
 
 def test_another_kind_or_name_needs_no_embedding(corpus: Path, tmp_path: Path, embedder) -> None:
@@ -123,14 +123,14 @@ def test_an_update_of_an_index_that_changed_meanwhile(
     directory = tmp_path / "index"
     build_index(corpus, directory, embedder)
     (corpus / "soup.txt").unlink()
-    staging = storage.staging
+    writing = store.writing
 
     def late(where: Path):
         monkeypatch.undo()
         build_index(corpus, directory, embedder)
-        return staging(where)
+        return writing(where)
 
-    monkeypatch.setattr("tandem.retrieval.writer.staging", late)
+    monkeypatch.setattr(writer, "writing", late)
     with pytest.raises(RetrievalError) as caught:
         update_index(directory, embedder, delete=["chess.txt"])
     assert str(caught.value) == (
@@ -143,7 +143,7 @@ def test_an_update_of_an_index_that_changed_meanwhile(
 def test_what_was_embedded_before_a_failure_is_not_embedded_again(
     corpus: Path, tmp_path: Path, embedder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(embedded, "EMBED_AT_ONCE", 1)
+    monkeypatch.setattr(writer, "EMBED_AT_ONCE", 1)
     embed, left = embedder.embed, iter(range(2))
 
     def failing(some, **named):
@@ -156,67 +156,78 @@ def test_what_was_embedded_before_a_failure_is_not_embedded_again(
         build_index(corpus, tmp_path / "index", embedder)
     monkeypatch.setattr(embedder, "embed", embed)
     assert build_index(corpus, tmp_path / "index", embedder).num_embedded == 1
-    assert sorted(p.name for p in (tmp_path / "index").iterdir()) == [".lock", "data-1", "manifest.json"]
+    assert names(tmp_path / "index") == [NAME, "vectors-1.faiss"]
 
 
 def test_a_journal_that_outlived_its_build_goes(corpus: Path, tmp_path: Path, embedder) -> None:
     directory = tmp_path / "index"
     build_index(corpus, directory, embedder)
-    (directory / ".embedded").write_bytes(b"left")
-    with storage.staging(directory):
+    (directory / writer.JOURNAL).write_bytes(b"left")
+    with store.writing(directory):
         assert build_index(corpus, directory, embedder).is_unchanged
-        assert (directory / ".embedded").exists(), "another process may be using it"
+        assert (directory / writer.JOURNAL).exists(), "another process may be using it"
     assert build_index(corpus, directory, embedder).is_unchanged
-    assert not (directory / ".embedded").exists()
+    assert not (directory / writer.JOURNAL).exists()
 
 
-class Killed(BaseException):
-    """Ends a build at once."""
+KILLED_AFTER_ITS_COMMIT = """
+import os, sys
+from pathlib import Path
+from tandem.retrieval import store, writer
+from tandem.retrieval.build import build_index
+sys.path.insert(0, sys.argv[3])
+from tests.unit.retrieval.conftest import WordEmbedder
+
+writer.tidy = lambda directory: os._exit(9)
+build_index(Path(sys.argv[1]), Path(sys.argv[2]), WordEmbedder())
+"""
 
 
 def test_texts_that_were_deleted_go_though_the_build_was_killed(
-    corpus: Path, tmp_path: Path, embedder, monkeypatch: pytest.MonkeyPatch
+    corpus: Path, tmp_path: Path, embedder
 ) -> None:
-    """Killed between the manifest's rename and the removal of the index before."""
+    """Killed between the commit and the removal of the files before."""
     directory = tmp_path / "index"
     build_index(corpus, directory, embedder)
     (corpus / "soup.txt").unlink()
-    remove = storage._remove
-
-    def killed(where: Path, prefix: str, keep: str = "") -> None:
-        if keep:
-            raise Killed
-        remove(where, prefix, keep)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(storage, "_remove", killed)
-        with pytest.raises(Killed):
-            build_index(corpus, directory, embedder)
-    (directory / ".embedded").unlink()
-    assert {path.name for path in directory.glob("data-*")} == {"data-1", "data-2"}
+    root = str(Path(__file__).parents[3])
+    command = [sys.executable, "-c", KILLED_AFTER_ITS_COMMIT, str(corpus), str(directory), root]
+    assert subprocess.run(command, env={**os.environ, "PYTHONPATH": root}, check=False).returncode == 9
+    (directory / writer.JOURNAL).unlink()
+    assert {"vectors-1.faiss", "vectors-2.faiss"} < set(names(directory))
     assert update_index(directory, embedder, delete=["soup.txt"]).is_unchanged
-    assert [path.name for path in directory.glob("data-*")] == ["data-2"]
+    assert names(directory) == [NAME, "vectors-2.faiss"]
     assert len(Index.open(directory)) == 2
+
+
+def test_a_deleted_text_leaves_the_disk(corpus: Path, tmp_path: Path, embedder) -> None:
+    directory = tmp_path / "index"
+    build_index(corpus, directory, embedder)
+    assert any(b"tomato" in path.read_bytes() for path in directory.iterdir())
+    update_index(directory, embedder, delete=["soup.txt"])
+    assert not any(b"tomato" in path.read_bytes() for path in directory.iterdir())
 
 
 def test_nobody_else_may_read_an_index(corpus: Path, tmp_path: Path, embedder) -> None:
     directory = tmp_path / "index"
+
+    def modes() -> set[int]:
+        return {path.stat().st_mode & 0o777 for path in directory.iterdir()}
+
     old = os.umask(0)
     try:
-        report = build_index(corpus, directory, embedder)
+        build_index(corpus, directory, embedder, factory="SQ8")
+        index = Index.open(directory)  # with SQLite's files next to the database
     finally:
         os.umask(old)
-
-    def modes() -> list[int]:
-        paths = (directory / report.manifest.folder, directory / "manifest.json")
-        return [path.stat().st_mode & 0o777 for path in paths]
-
-    assert modes() == [0o700, 0o600]
+    assert len(names(directory)) == 5
+    assert modes() == {0o600}
     assert directory.stat().st_mode & 0o777 == 0o700
-    (directory / report.manifest.folder).chmod(0o755)  # as indexes were once written
-    (directory / "manifest.json").chmod(0o644)
-    assert build_index(corpus, directory, embedder).is_unchanged
-    assert modes() == [0o700, 0o600]
+    index.close()
+    for path in directory.iterdir():
+        path.chmod(0o644)
+    assert build_index(corpus, directory, embedder, factory="SQ8").is_unchanged
+    assert modes() == {0o600}
 
 
 SCRIPT = """
@@ -256,7 +267,7 @@ def test_a_disk_that_takes_no_more(tmp_path: Path, num_bytes: int) -> None:
         "what it held before is kept: free space or check its rights, then build again.\n"
     )
     assert len(Index.open(tmp_path / "index")) == 1
-    assert (tmp_path / "index" / ".embedded").exists() == (num_bytes > 100_000)
+    assert (tmp_path / "index" / writer.JOURNAL).exists() == (num_bytes > 100_000)
 
 
 def write_while_read(path: Path, monkeypatch: pytest.MonkeyPatch, times: int) -> None:

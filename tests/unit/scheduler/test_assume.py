@@ -1,32 +1,34 @@
-"""Whatever was measured, the scheduler computes with finite numbers, and says in one sentence what it assumed."""
+"""Whatever was measured, the scheduler computes with finite numbers and states each assumption in one sentence."""
 
 from __future__ import annotations
 
 from itertools import product
 from math import inf, isfinite, nan
-from typing import Any
 
 import pytest
 
-from tandem.protocol.messages import Profile
-from tandem.scheduler.assume import MAX_S, UNKNOWN_DECODE_S, situation
-from tandem.scheduler.greedy import choose
+from tandem.scheduler.assume import MAX_S, UNKNOWN_DECODE_S, fill_gaps
+from tandem.scheduler.greedy import Situation, choose
 from tandem.topology import PARTIES, Party
 
 BAD = (nan, 0.0, inf, -inf, -1.0, 1e-9, 0.05, 5.0, 1e300)
 
 
-def profile(**changes: Any) -> Profile:
-    values: dict[str, Any] = {
-        "session": 1, "step": 3, "aggregator": Party.DEVICE, "device_decode_s": 0.06, "cloud_decode_s": 0.02,
-        "device_acceptance": 0.9, "cloud_acceptance": 0.7, "rtt_s": 0.3, "rtt_average_s": 0.3,
-        "bytes_per_s": inf, "notes": (),
+def fill(**changes: float) -> tuple[Situation, tuple[str, ...]]:
+    """What is assumed where some of five good values are bad."""
+    values = {
+        "device_decode_s": 0.06, "cloud_decode_s": 0.02, "device_acceptance": 0.9, "cloud_acceptance": 0.7,
+        "rtt_s": 0.3, **changes,
     }  # fmt: skip
-    return Profile(**{**values, **changes})
+    return fill_gaps(
+        {party: values[f"{party}_decode_s"] for party in PARTIES},
+        {party: values[f"{party}_acceptance"] for party in PARTIES},
+        values["rtt_s"],
+    )
 
 
 def test_what_was_measured_is_taken_as_it_is() -> None:
-    now, assumed = situation(profile())
+    now, assumed = fill()
     assert assumed == ()
     assert now.decode_s == {Party.DEVICE: 0.06, Party.CLOUD: 0.02}
     assert now.acceptance == {Party.DEVICE: 0.9, Party.CLOUD: 0.7}
@@ -38,7 +40,7 @@ def test_what_was_measured_is_taken_as_it_is() -> None:
 )
 @pytest.mark.parametrize("value", BAD)
 def test_a_bad_value_stays_finite_and_takes_one_sentence_at_most(name: str, value: float) -> None:
-    now, assumed = situation(profile(**{name: value}))
+    now, assumed = fill(**{name: value})
     assert isfinite(now.delta_z_s)
     assert {choose(now, party) for party in PARTIES} <= set(PARTIES)
     assert len(assumed) <= 1
@@ -47,12 +49,10 @@ def test_a_bad_value_stays_finite_and_takes_one_sentence_at_most(name: str, valu
 
 def test_everything_bad_at_once() -> None:
     for decode_s, acceptance, rtt_s in product(BAD, BAD, BAD):
-        now, _ = situation(
-            profile(
+        now, _ = fill(
                 device_decode_s=decode_s, cloud_decode_s=decode_s,
                 device_acceptance=acceptance, cloud_acceptance=acceptance, rtt_s=rtt_s,
-            )
-        )  # fmt: skip
+            )  # fmt: skip
         assert isfinite(now.delta_z_s)
         assert all(isfinite(now.token_s(party)) for party in PARTIES)
 
@@ -60,9 +60,12 @@ def test_everything_bad_at_once() -> None:
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({"cloud_decode_s": nan}, "The decode time of the cloud is nan s; the other side's was assumed."),
-        ({"device_decode_s": 0.0}, "The decode time of the device is 0 s; the other side's was assumed."),
-        ({"device_decode_s": 100.0}, "The decode time of the device is 100 s; the other side's was assumed."),
+        ({"cloud_decode_s": nan}, "The decode time of the cloud is nan s; the other party's was assumed."),
+        ({"device_decode_s": 0.0}, "The decode time of the device is 0 s; the other party's was assumed."),
+        (
+            {"device_decode_s": 100.0},
+            "The decode time of the device is 100 s; the other party's was assumed.",
+        ),
         ({"device_acceptance": nan}, "The acceptance rate of the device is nan; 0.5 was assumed."),
         ({"rtt_s": nan}, "The round trip is nan s; 0 s was assumed."),
         ({"rtt_s": inf}, "The round trip is inf s; 60 s was assumed."),
@@ -70,21 +73,17 @@ def test_everything_bad_at_once() -> None:
     ],
 )
 def test_one_sentence_for_each_assumption(changes: dict[str, float], sentence: str) -> None:
-    assert situation(profile(**changes))[1] == (sentence,)
+    assert fill(**changes)[1] == (sentence,)
 
 
 def test_no_decode_time_at_all() -> None:
-    now, assumed = situation(profile(device_decode_s=nan, cloud_decode_s=inf))
+    now, assumed = fill(device_decode_s=nan, cloud_decode_s=inf)
     assert set(now.decode_s.values()) == {UNKNOWN_DECODE_S}
     assert len(assumed) == 2
 
 
 def test_rates_outside_0_to_1_and_long_round_trips_are_cut() -> None:
-    now, assumed = situation(profile(device_acceptance=7.0, cloud_acceptance=-3.0, rtt_s=100 * 0.3))
+    now, assumed = fill(device_acceptance=7.0, cloud_acceptance=-3.0, rtt_s=100 * 0.3)
     assert now.acceptance == {Party.DEVICE: 1.0, Party.CLOUD: 0.0}
     assert (now.rtt_s, assumed) == (30.0, ())
-    assert situation(profile(rtt_s=1e9))[0].rtt_s == MAX_S
-
-
-def test_what_the_profiler_did_not_believe_is_passed_on() -> None:
-    assert situation(profile(notes=("device: an outlier.",)))[1] == ("device: an outlier.",)
+    assert fill(rtt_s=1e9)[0].rtt_s == MAX_S

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from tandem.engine.engine import Engine
-from tandem.engine.prefixes import MemoryPrefixes
-from tandem.engine.template import Template
+from tandem.engine.kv_cache import MemoryStore
+from tandem.engine.prompt import Template
 from tandem.errors import GenerationError
 from tandem.lab.latency.lending import packed, unpack
 
@@ -35,14 +35,14 @@ def logits(engine: Engine) -> torch.Tensor:
 def test_lent_caches_give_the_same_bits_and_nothing_is_computed(save_model: Save, dtype: str) -> None:
     lender, borrower = load(save_model, dtype=dtype), load(save_model, dtype=dtype)
     expected = logits(lender)
-    borrower.prefixes.lent = MemoryPrefixes(1 << 20)
-    unpack(borrower, DOCUMENTS, packed(lender, DOCUMENTS), borrower.prefixes.lent)
+    borrower.caches.lent = MemoryStore(1 << 20)
+    unpack(borrower, DOCUMENTS, packed(lender, DOCUMENTS), borrower.caches.lent)
     assert torch.equal(logits(borrower), expected)
-    assert (borrower.prefixes.num_hits, borrower.prefixes.num_misses) == (3, 0)
+    assert (borrower.caches.num_hits, borrower.caches.num_misses) == (3, 0)
 
 
 def test_what_does_not_fit_is_one_sentence_and_nothing_is_kept(save_model: Save) -> None:
-    lender, kept = load(save_model), MemoryPrefixes(1 << 20)
+    lender, kept = load(save_model), MemoryStore(1 << 20)
     data = packed(lender, DOCUMENTS)
     template = Template(document="Note: {document}\n")
     cases = [
@@ -67,6 +67,6 @@ def test_what_does_not_fit_is_one_sentence_and_nothing_is_kept(save_model: Save)
 
 
 def test_none_at_all(save_model: Save) -> None:
-    engine, kept = load(save_model), MemoryPrefixes(1 << 20)
+    engine, kept = load(save_model), MemoryStore(1 << 20)
     unpack(engine, [], packed(engine, []), kept)
     assert len(kept) == 0

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tandem.engine.engine import Engine
-from tandem.engine.template import Template
+from tandem.engine.prompt import Template
 from tandem.lab.quality.found import Counts, Found
 from tandem.topology import Party
 from tests.unit.engine.conftest import save_model, tokenizers

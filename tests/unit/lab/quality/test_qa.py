@@ -10,7 +10,7 @@ import pytest
 from tandem.codecs.top_p import make_codec
 from tandem.config import Config
 from tandem.engine.engine import Engine
-from tandem.engine.prefixes import MemoryPrefixes
+from tandem.engine.kv_cache import MemoryStore
 from tandem.lab.quality.found import Counts
 from tandem.lab.quality.methods import chosen
 from tandem.lab.quality.parties import Parties, load_engines
@@ -39,8 +39,8 @@ class Shelf:
 def test_documents_are_computed_once_for_all_methods_and_joined_ones_are_not_kept(
     load_engine: Callable[..., Engine],
 ) -> None:
-    engine, store = load_engine(), MemoryPrefixes(1 << 30)
-    engine.prefixes.store = store
+    engine, store = load_engine(), MemoryStore(1 << 30)
+    engine.caches.store = store
     parties = Parties(
         dict.fromkeys(PARTIES, engine),
         dict.fromkeys(PARTIES, Shelf("Mira.")),
@@ -52,19 +52,19 @@ def test_documents_are_computed_once_for_all_methods_and_joined_ones_are_not_kep
     try:
         evaluate_questions(parties, asked, chosen("drcg"), [Counts(1, 1)], config)
         assert len(store) == 0
-        misses = engine.prefixes.num_misses
+        misses = engine.caches.num_misses
         evaluate_questions(parties, asked, chosen("device,static"), [Counts(1, 1)], config)
-        kept = {engine.prefix_tokens("Mira.")}
+        kept = {engine.document_tokens("Mira.")}
         assert {tokens for tokens in kept if store.get(tokens) is not None} == kept
-        assert engine.prefixes.num_misses - misses == len(store) <= 2  # and that of a row without document
+        assert engine.caches.num_misses - misses == len(store) <= 2  # and that of a row without document
     finally:
-        engine.prefixes.store = None
+        engine.caches.store = None
 
 
 def test_loaded_engines_keep_caches_in_memory() -> None:
     engines = load_engines(Config())
     assert engines[Party.DEVICE] is engines[Party.CLOUD]
-    assert isinstance(engines[Party.DEVICE].prefixes.store, MemoryPrefixes)
+    assert isinstance(engines[Party.DEVICE].caches.store, MemoryStore)
 
 
 @pytest.mark.parametrize(("times", "notes"), [(1, 0), (100, 1)])

@@ -7,11 +7,10 @@ from typing import Any
 import pytest
 
 from tandem.config import Config
-from tandem.corpora import indexes
 from tandem.engine.engine import Engine
 from tandem.lab.latency import remembered
 from tandem.lab.quality import local, parties
-from tandem.retrieval import embedding, scoring
+from tandem.retrieval import factory, scoring
 from tandem.topology import PARTIES, Party
 
 
@@ -38,11 +37,9 @@ def fakes(monkeypatch: pytest.MonkeyPatch) -> None:
     def opened(party: Party, config: Config, embedder: Any, scorer: Any) -> FakeRetriever:
         return FakeRetriever(party, config.party(party).index, embedder, scorer)
 
-    for module in (embedding, parties):
-        monkeypatch.setattr(module, "load_embedder", load)
-    for module in (scoring, parties):
-        monkeypatch.setattr(module, "load_scorer", load)
-    for module in (indexes, parties):
+    monkeypatch.setattr(factory, "load_embedder", load)
+    monkeypatch.setattr(scoring, "load_scorer", load)
+    for module in (factory, parties):
         monkeypatch.setattr(module, "open_retriever", opened)
     monkeypatch.setattr(parties, "load_engines", lambda config, say: {})
     monkeypatch.setattr(Engine, "load", lambda *_, **__: None)

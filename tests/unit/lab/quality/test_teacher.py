@@ -14,8 +14,7 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer
 
-from tandem.aggregation.distributions import Distribution
-from tandem.aggregation.document_weights import kappa, log_weight, scores_at
+from tandem.aggregation.document_weights import blend, checkpoints, log_weight, weight_anchor
 from tandem.aggregation.mixture import shares, target_distribution
 from tandem.config import WeightsConfig
 from tandem.engine.engine import Engine
@@ -24,9 +23,11 @@ from tandem.lab.quality import aggregation, teacher
 from tandem.lab.quality.found import Counts, Found
 from tandem.lab.quality.methods import METHODS, Method
 from tandem.lab.quality.teacher import Case, Teacher
+from tandem.lab.quality.teacher_forcing import force_tokens
 from tandem.protocol.drafting import JOINT
 from tandem.protocol.wire import to_float32
 from tandem.topology import PARTIES, Party
+from tests.distributions import from_dense
 from tests.unit.lab.quality.conftest import TEXTS, make_found, score
 
 QUERY = "Which puzzle game"
@@ -53,7 +54,7 @@ def step_by_step(
         for party in PARTIES:
             relevance = relevance_at(engine, case, documents[party], step, weights)
             logits = engine.next_logits(party.value, case.tokens[:step])
-            distributions[party] = Distribution.from_dense(mix_rows(logits, relevance or (0.0,), 1.0))
+            distributions[party] = from_dense(mix_rows(logits, relevance or (0.0,), 1.0))
             log_weights[party] = to_float32(log_weight(relevance))
         eta, _ = shares(log_weights[Party.DEVICE], log_weights[Party.CLOUD])
         losses.append(
@@ -71,14 +72,13 @@ def step_by_step(
 def relevance_at(
     engine: Engine, case: Case, documents: Sequence[int], step: int, weights: WeightsConfig
 ) -> list[float]:
-    estimates = {}
-    for length in range(0, step + 1, weights.interval or step + 1):
+    scores: tuple[float, ...] | None = None
+    for length in checkpoints(step, weights.interval, weights.lag):
         so_far = engine.text(case.tokens[:length]).strip()
         text = f"{case.query} {so_far}" if length else case.query
-        estimates[length] = [weights.scale * score(text, each) for each in documents]
-    return list(
-        scores_at(step, estimates, every=weights.interval, lag=weights.lag, momentum=weights.momentum)
-    )
+        estimate = [weights.scale * score(text, each) for each in documents]
+        scores = blend(scores, estimate, weights.momentum)
+    return list(scores or ())
 
 
 def differences(
@@ -155,7 +155,9 @@ def test_joined_documents_are_cut_at_their_end(load_engine: Callable[..., Engine
     found = make_found()
     losses = cut.losses(case, found, {"drcg": METHODS["drcg"]}, [counts])["drcg", counts]
     text = found.joined([0, 1, 3, 4], QUERY)[:20]
-    expected = -engine.forced(engine.prompt(case.prompt, [text], len(case.tokens)), case.tokens)[0]
+    expected = -force_tokens(engine, engine.build_prompt(case.prompt, [text], len(case.tokens)), case.tokens)[
+        0
+    ]
     assert np.array_equal(losses, expected)
 
 
@@ -184,7 +186,7 @@ def test_a_law_that_is_known_gives_its_perplexity_exactly(load_engine: Callable[
     import torch
 
     engine = load_engine("phi", 340)
-    head = engine._model.model.lm_head
+    head = engine.model.lm_head
     rng = np.random.default_rng(3)
     logits = rng.normal(size=340)
     with torch.no_grad():
@@ -208,15 +210,18 @@ def test_a_law_that_is_known_gives_its_perplexity_exactly(load_engine: Callable[
 
 def shifted_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """The logits after a token are taken for those before it."""
-    forced = Engine.forced
     monkeypatch.setattr(
-        Engine, "forced", lambda self, prompt, tokens: np.roll(forced(self, prompt, tokens), 1, 1)
+        teacher,
+        "force_tokens",
+        lambda engine, prompt, tokens: np.roll(force_tokens(engine, prompt, tokens), 1, 1),
     )
 
 
 def weights_from_the_future(monkeypatch: pytest.MonkeyPatch) -> None:
     """The weights at step t know the token of step t and more."""
-    monkeypatch.setattr(aggregation, "kappa", lambda step, every, lag: every * ((step + every) // every))
+    monkeypatch.setattr(
+        aggregation, "weight_anchor", lambda step, every, lag: every * ((step + every) // every)
+    )
     monkeypatch.setattr(
         aggregation, "checkpoints", lambda step, every, lag: range(0, step + 2 * every, every)
     )
@@ -224,7 +229,7 @@ def weights_from_the_future(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def no_lag(monkeypatch: pytest.MonkeyPatch) -> None:
     """Estimates count at once."""
-    monkeypatch.setattr(aggregation, "kappa", lambda step, every, lag: kappa(step, every, 0))
+    monkeypatch.setattr(aggregation, "weight_anchor", lambda step, every, lag: weight_anchor(step, every, 0))
     monkeypatch.setattr(aggregation, "checkpoints", lambda step, every, lag: range(0, step + every, every))
 
 
@@ -239,7 +244,7 @@ def mean_of_logs(monkeypatch: pytest.MonkeyPatch) -> None:
         omega = np.exp(relevance - found.log_weight[:, None])
         return replace(found, log_q=(omega * log_p.T).sum(axis=1))
 
-    monkeypatch.setattr(teacher, "side_tokens", mixed)
+    monkeypatch.setattr(teacher, "party_tokens", mixed)
 
 
 def parties_count_alike(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -254,7 +259,7 @@ def documents_swapped(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def question_not_scored(monkeypatch: pytest.MonkeyPatch) -> None:
     """Relevance is that of the answer alone."""
-    monkeypatch.setattr(teacher, "scored_text", lambda query, answer: answer.strip() or query)
+    monkeypatch.setattr(teacher, "text_to_score", lambda query, answer: answer.strip() or query)
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,8 @@ from tandem.events import PlacementEvent, StopReason, TokenEvent
 from tandem.lab.simulation.link import Link
 from tandem.lab.simulation.virtual import Outcome, VirtualRun
 from tandem.lab.simulation.world import CODEC, World
-from tandem.protocol.aggregating import AggregatorSession
 from tandem.protocol.coordinator import SessionCoordinator
+from tandem.scheduler.policies import Greedy
 from tandem.topology import PARTIES, Party
 from tests.unit.lab.simulation.world import make_spec
 
@@ -28,10 +28,8 @@ LINKS = (
 
 
 def after_every_token(patch: pytest.MonkeyPatch) -> None:
-    """Instead of the scheduler's advice: the other side, always."""
-    patch.setattr(
-        AggregatorSession, "_next_aggregator", lambda self, step, remote_accepted: self._party.other
-    )
+    """Instead of the scheduler's advice: the other party, always."""
+    patch.setattr(Greedy, "choose_next", lambda self, step, aggregator, **_: aggregator.other)
 
 
 def by_length(tokens: Sequence[int]) -> StopReason | None:

@@ -1,0 +1,253 @@
+"""A Hugging Face causal model and its fast tokenizer: where they are, loading them, and what identifies them.
+
+Everything that can be wrong with a model is found here, before the first question, and reported in one sentence.
+PyTorch and transformers are imported by the functions that need them, since the path of a model is checked by
+processes that never load one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from hashlib import sha256
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tokenizers import Tokenizer
+
+from tandem.errors import GenerationError
+
+if TYPE_CHECKING:
+    import torch
+
+DTYPES = ("bfloat16", "float16", "float32")
+
+_ORIGIN = ("_name_or_path", "transformers_version")
+"""Keys of a configuration that say where it came from."""
+
+
+# ---- where a model is ----------------------------------------------------------------------------------------
+
+
+def expand_home(model: str) -> str:
+    """`model` with a leading ~ replaced by the home directory."""
+    return os.path.expanduser(model) if model.startswith("~") else model
+
+
+def check_directory(model: str) -> None:
+    """GenerationError if `model` looks like a path but is no directory of a model; a hub id may be anything.
+
+    Asks through `os.path`, which answers no instead of raising for a name that cannot be a path.
+    """
+    looks_local = os.path.isabs(model) or model.startswith((".", "~")) or model.count("/") > 1
+    if not looks_local and not os.path.exists(model):
+        return
+    if not os.path.isdir(model):
+        reason = "it is a file" if os.path.exists(model) else "there is no such directory"
+        raise GenerationError(
+            f"{model!r:.200} is neither a model directory nor a hub id: {reason}; correct the path."
+        )
+    if not os.path.isfile(os.path.join(model, "config.json")):
+        raise GenerationError(
+            f"The model directory {model!r} has no config.json; point to a directory that save_pretrained wrote."
+        )
+
+
+# ---- loading -------------------------------------------------------------------------------------------------
+
+
+def load_model(model: str, *, device: str, dtype: str) -> Any:
+    """The model in evaluation mode on `device`, weights cast to `dtype`; GenerationError if that fails."""
+    import torch
+
+    target = _find_device(device)
+    if dtype not in DTYPES:
+        raise GenerationError(f"Unknown precision {dtype!r}; set the dtype to one of {', '.join(DTYPES)}.")
+    check_directory(model)
+    with _hide_progress_bars():
+        from transformers import AutoModelForCausalLM
+
+        try:
+            auto: Any = AutoModelForCausalLM
+            loaded, report = auto.from_pretrained(
+                model, dtype=getattr(torch, dtype), trust_remote_code=False, output_loading_info=True
+            )
+        except Exception as error:  # anything may come out of a wrong or damaged model directory
+            raise _loading_error("language model", model, error) from None
+    missing = sorted(report["missing_keys"])
+    if missing:  # transformers would fill them with random numbers
+        raise GenerationError(
+            f"The checkpoint of {model!r} lacks {len(missing)} of its model's weights ({missing[0]}, ...); "
+            "save or download it again."
+        )
+    return loaded.eval().to(target)
+
+
+def load_tokenizer(model: str) -> tuple[Tokenizer, Any]:
+    """The fast tokenizer (of the `tokenizers` package) of `model`, and its wrapper that knows bos and eos."""
+    check_directory(model)
+    with _hide_progress_bars():
+        from transformers import AutoTokenizer
+
+        try:
+            wrapper = AutoTokenizer.from_pretrained(model, use_fast=True, trust_remote_code=False)
+        except Exception as error:  # as above
+            if Path(model).is_dir() and not any(Path(model).glob("tokenizer*")):
+                raise _no_tokenizer(model, "no tokenizer.json") from None
+            raise _loading_error("tokenizer", model, error) from None
+    backend = getattr(wrapper, "backend_tokenizer", None)
+    if not isinstance(backend, Tokenizer):
+        raise GenerationError(
+            f"{model!r} has no fast tokenizer (tokenizer.json), only {type(wrapper).__name__}; "
+            "convert it with transformers and save it with the model."
+        )
+    # Without files transformers invents an empty tokenizer for some families.
+    if not backend.encode("a question", add_special_tokens=False).ids:
+        raise _no_tokenizer(model, f"{backend.get_vocab_size()} tokens")
+    backend.no_padding()
+    backend.no_truncation()
+    return backend, wrapper
+
+
+def _no_tokenizer(model: str, reason: str) -> GenerationError:
+    return GenerationError(
+        f"{model!r} has no tokenizer ({reason}); save the tokenizer into the model's directory."
+    )
+
+
+def _loading_error(what: str, model: str, error: Exception) -> GenerationError:
+    reason = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".:")
+    return GenerationError(
+        f"The {what} of {model!r} cannot be loaded: {reason}; check the directory or hub id, and whether "
+        "a hub model has been downloaded or can be."
+    )
+
+
+def _find_device(device: str) -> torch.device:
+    import torch
+
+    try:
+        target = torch.device(device)
+        torch.empty(0, device=target)
+    except (RuntimeError, AssertionError, NotImplementedError):
+        raise GenerationError(
+            f"The device {device!r} cannot be used here; set it to 'cpu', or to 'cuda' where PyTorch finds a GPU."
+        ) from None
+    return target
+
+
+@contextmanager
+def _hide_progress_bars() -> Iterator[None]:
+    """Keep transformers from drawing progress bars into the log of an actor."""
+    from transformers.utils import logging as transformers_logging
+
+    logging: Any = transformers_logging
+    was_enabled = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            logging.enable_progress_bar()
+
+
+# ---- what a model is like ------------------------------------------------------------------------------------
+
+
+def decoder_layers(model: Any) -> list[torch.nn.Module]:
+    """The model's decoder layers in order: the boundaries at which a forward pass may be abandoned."""
+    import torch
+
+    count = model.config.get_text_config(decoder=True).num_hidden_layers
+    for module in model.modules():
+        if isinstance(module, torch.nn.ModuleList) and len(module) == count:
+            return list(module)
+    raise GenerationError(
+        f"{type(model).__name__} has no list of {count} decoder layers; use another model family."
+    )
+
+
+def check_cache(model: Any) -> None:
+    """GenerationError if the model keeps state that a rollback cannot crop (state space, say)."""
+    from transformers import DynamicCache
+
+    kinds = {type(layer).__name__ for layer in DynamicCache(config=model.config).layers}
+    other = kinds - {"DynamicLayer", "DynamicSlidingWindowLayer"}
+    if other:
+        raise GenerationError(
+            f"The cache of {type(model).__name__} cannot be rolled back, since it has {sorted(other)}; "
+            "use a model with plain attention."
+        )
+
+
+def num_logits(model: Any) -> int:
+    """Width of the model's output, which may exceed its tokenizer's vocabulary."""
+    return int(model.config.get_text_config(decoder=True).vocab_size)
+
+
+def context_length(model: Any) -> int | None:
+    """Positions a row may have; None if the model's configuration names no limit.
+
+    Models with LongRoPE (Phi-3-128k, Phi-4-mini, MiniCPM) switch to other frequencies once any row of a batch goes
+    beyond `original_max_position_embeddings`: the other rows would change with it, and keys already cached would
+    not. So they are used up to that length only.
+    """
+    config = model.config.get_text_config(decoder=True)
+    limits = [getattr(config, "max_position_embeddings", None), *_longrope_limits(config)]
+    return min((int(limit) for limit in limits if limit), default=None)
+
+
+def _longrope_limits(config: Any) -> list[int | None]:
+    """Where LongRoPE would switch frequencies. Some models have one set of parameters per kind of layer."""
+    parameters = getattr(config, "rope_parameters", None) or {}
+    sets = [parameters, *(value for value in parameters.values() if isinstance(value, dict))]
+    return [
+        rope.get("original_max_position_embeddings") for rope in sets if rope.get("rope_type") == "longrope"
+    ]
+
+
+# ---- which model computed a cache, and how -------------------------------------------------------------------
+
+
+def fingerprint_weights(model: Any) -> str:
+    """32 hexadecimal digits of a model's configuration and of all its weights, in the precision they have.
+
+    Equal for two loads of the same weights, wherever their files are. Reads every weight once, at about the speed
+    of memory (4 GB/s on one core): sizes and times of files would not tell a fine-tuned copy from its original. Of
+    each tensor a CRC-32 is taken, which misses one changed tensor in 2^32. Guards against mix-ups, not forgery.
+    """
+    import torch
+
+    digest = sha256(_describe_configuration(model).encode())
+    for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
+        flat = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+        digest.update(f"\n{name} {tensor.dtype} {tuple(tensor.shape)} {zlib.crc32(flat.numpy())}".encode())
+    return digest.hexdigest()[:32]
+
+
+def fingerprint_computation(model: Any, weights: str) -> str:
+    """32 hexadecimal digits of all that the bits of a result depend on.
+
+    That is `weights` (the fingerprint), the versions of PyTorch and transformers, the kind of processor and the number
+    of threads.
+    """
+    import torch
+    import transformers
+
+    device: torch.device = model.device
+    if device.type == "cuda":
+        processor = str(torch.cuda.get_device_name(device))
+    else:
+        processor = f"{device.type} {torch.backends.cpu.get_cpu_capability()} {torch.get_num_threads()}"
+    versions = f"{torch.__version__} {transformers.__version__}"
+    return sha256(f"{weights} {versions} {processor}".encode()).hexdigest()[:32]
+
+
+def _describe_configuration(model: Any) -> str:
+    """The configuration as JSON, without its origin, with the kind of attention that is really used."""
+    values = json.loads(model.config.to_json_string(use_diff=False))
+    kept = {key: value for key, value in values.items() if key not in _ORIGIN}
+    return json.dumps([kept, model.config._attn_implementation, type(model).__name__], sort_keys=True)

@@ -1,0 +1,235 @@
+"""Tokens and text: what two models must share, text whole or as a stream, and when an answer ends.
+
+Needs the `tokenizers` package alone, so a process that only shows an answer never imports PyTorch or transformers.
+Everything about an answer is a function of its committed tokens: both sides stop at the same step.
+
+A distribution covers the ids below `vocab_size`, the highest id of the *tokenizer* plus one. Models pad their logits
+to a round number beyond it, each size differently (one tokenizer of 151,665 tokens meets 151,936 and 152,064
+logits); those columns name no token, so they are cut off before the softmax, and such models work together.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from tokenizers import Tokenizer
+
+from tandem.errors import GenerationError
+
+StopReason = Literal["eos", "stop", "length"]
+
+_BYTE_TOKEN = re.compile("<0x[0-9A-F]{2}>")
+_INCOMPLETE = "\ufffd"  # what decoders print for bytes that are not (yet) UTF-8
+_ENCODING_OPTIONS = ("add_prefix_space", "trim_offsets", "use_regex", "split")
+
+
+def vocab_size(tokenizer: Tokenizer, num_logits: int, model: str) -> int:
+    """Number of ids that a distribution covers; GenerationError if the model, of `num_logits` outputs, lacks some."""
+    size = max(tokenizer.get_vocab(with_added_tokens=True).values()) + 1
+    if size > num_logits:
+        raise GenerationError(
+            f"The tokenizer of {model!r} does not fit its model: its ids reach {size - 1} and the model has "
+            f"{num_logits} outputs; use the tokenizer that was saved with the model."
+        )
+    return size
+
+
+def fingerprint_vocabulary(tokenizer: Tokenizer) -> str:
+    """32 hex digits over what turns tokens into text: the map to ids, the ids of special tokens, the decoder.
+
+    Stop strings are searched for in text, so with different decoders two sides would stop at different steps.
+    Which special token *ends* an answer is not included: a base model and its chat version differ in that, share
+    the vocabulary, and the end is agreed on with each query.
+    """
+    tokens = sorted(tokenizer.get_vocab(with_added_tokens=True).items())
+    decoder = _drop_encoding_options(json.loads(tokenizer.to_str())["decoder"])
+    content = [tokens, sorted(_special_ids(tokenizer)), decoder]
+    text = json.dumps(content, ensure_ascii=True, separators=(",", ":"), sort_keys=True)
+    return hashlib.sha256(text.encode("ascii")).hexdigest()[:32]
+
+
+def find_eos_token_ids(generation_config: Any, config: Any, wrapper: Any, size: int) -> tuple[int, ...]:
+    """The ids (below `size`) that end an answer, ascending.
+
+    The tokenizer's own, and those of a generation configuration that somebody wrote. One that transformers
+    derived from the model's configuration, and that configuration itself, count only where nothing else is
+    known: their defaults name an id (2 for Llama) whatever the tokenizer means by it.
+    """
+    ids = _as_set(wrapper.eos_token_id)
+    if generation_config is not None and not getattr(generation_config, "_from_model_config", False):
+        ids |= _as_set(generation_config.eos_token_id)
+    ids = ids or _as_set(getattr(config, "eos_token_id", None))
+    return tuple(sorted(index for index in ids if 0 <= index < size))
+
+
+class Detokenizer:
+    """The decoding half of a tokenizer, from its serialised form (`Engine.tokenizer_json`)."""
+
+    def __init__(self, tokenizer_json: str) -> None:
+        try:
+            self._tokenizer = Tokenizer.from_str(tokenizer_json)
+        except Exception as error:  # the tokenizers package raises bare Exception
+            raise GenerationError(
+                f"The serialised tokenizer is not the JSON of a fast tokenizer ({error}); "
+                "use Engine.tokenizer_json."
+            ) from None
+        self._special = _special_ids(self._tokenizer)
+
+    def text(self, tokens: Sequence[int]) -> str:
+        """The text of an answer's `tokens`, special tokens left out.
+
+        Decoded as one sequence: a byte-level tokenizer keeps the space that leads the first word, a
+        SentencePiece one drops it, as each does for any text of its own.
+        """
+        return str(self._tokenizer.decode(list(tokens), skip_special_tokens=True))
+
+    def settled_text(self, tokens: Sequence[int]) -> str:
+        """The beginning of `text(tokens)` that no further token can change.
+
+        Byte-level decoders revise an unfinished character only. Byte fallback (`<0x0A>`) revises a whole run of
+        byte tokens, which is valid or not as one; tokens without text do not end a run.
+        """
+        end = len(tokens)
+        while end and self._may_continue_run(tokens[end - 1]):
+            end -= 1
+        return self.text(tokens[:end]).rstrip(_INCOMPLETE)
+
+    def _may_continue_run(self, index: int) -> bool:
+        token = self._tokenizer.id_to_token(index)
+        return token is None or index in self._special or _BYTE_TOKEN.fullmatch(token) is not None
+
+
+@dataclass(frozen=True, slots=True)
+class StopRule:
+    """When an answer ends: travels with the query, and both sides apply it, to committed tokens only.
+
+    eos_token_ids: tokens that end the answer. stop_strings: texts that end it; they need a `detokenizer`.
+    max_new_tokens: tokens at most.
+    """
+
+    eos_token_ids: tuple[int, ...]
+    stop_strings: tuple[str, ...] = ()
+    max_new_tokens: int = 256
+    detokenizer: Detokenizer | None = field(default=None, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if self.max_new_tokens < 0:
+            raise GenerationError(f"max_new_tokens is {self.max_new_tokens}; set it to at least 0.")
+        if "" in self.stop_strings:
+            raise GenerationError("A stop string is empty; leave it out.")
+        if self.stop_strings and self.detokenizer is None:
+            raise GenerationError(
+                f"The stop strings {list(self.stop_strings)} need a detokenizer to be found in text; pass one."
+            )
+
+    def find_reason(self, tokens: Sequence[int]) -> StopReason | None:
+        """Why the answer ends with, or before the end of, the committed `tokens`; None while it goes on."""
+        if any(token in self.eos_token_ids for token in tokens):
+            return "eos"
+        if self.stop_strings and self._find_stop(self.text_before_stop(tokens)) is not None:
+            return "stop"
+        return "length" if len(tokens) >= self.max_new_tokens else None
+
+    def text(self, tokens: Sequence[int]) -> str:
+        """The answer that `tokens` spell, cut before the first end-of-sequence or stop string."""
+        text = self.text_before_stop(tokens)
+        return text[: self._find_stop(text)]
+
+    def text_before_stop(self, tokens: Sequence[int]) -> str:
+        """The text of the tokens before the first end-of-sequence, stop strings not yet cut off."""
+        if self.detokenizer is None:
+            raise GenerationError(
+                "This stop rule has no detokenizer, so it cannot tell an answer's text; pass one."
+            )
+        ends = (index for index, token in enumerate(tokens) if token in self.eos_token_ids)
+        return self.detokenizer.text(tokens[: next(ends, len(tokens))])
+
+    def num_held_back(self, text: str) -> int:
+        """Length of the longest end of `text` that could still grow into a stop string."""
+        longest = max((len(stop) for stop in self.stop_strings), default=1) - 1
+        return next(
+            (
+                length
+                for length in range(min(longest, len(text)), 0, -1)
+                if any(stop.startswith(text[-length:]) for stop in self.stop_strings)
+            ),
+            0,
+        )
+
+    def _find_stop(self, text: str) -> int | None:
+        places = [index for stop in self.stop_strings if (index := text.find(stop)) >= 0]
+        return min(places, default=None)
+
+
+class TextStream:
+    """Turns a growing list of tokens into pieces of text that add up to `StopRule.text`.
+
+    A piece is released once no later token can change it: bytes that do not yet make a character and a possible
+    beginning of a stop string are held back. The whole answer is decoded each time, since decoders treat the
+    first word of a sequence differently from later ones (cost: microseconds for hundreds of tokens).
+    """
+
+    def __init__(self, rule: StopRule) -> None:
+        if rule.detokenizer is None:
+            raise GenerationError("The stop rule of a text stream has no detokenizer; pass one.")
+        self._rule = rule
+        self._detokenizer = rule.detokenizer
+        self._tokens: list[int] = []
+        self._shown = ""
+
+    @property
+    def num_tokens(self) -> int:
+        """Pushed so far."""
+        return len(self._tokens)
+
+    def copy(self) -> TextStream:
+        """A stream that continues from here on its own."""
+        other = TextStream(self._rule)
+        other._tokens, other._shown = list(self._tokens), self._shown
+        return other
+
+    def push(self, tokens: Sequence[int]) -> str:
+        """Append committed `tokens`; returns the text that is new and settled, often empty."""
+        self._tokens += tokens
+        if self._rule.find_reason(self._tokens) is not None:
+            return self._show(self._rule.text(self._tokens))
+        text = self._detokenizer.settled_text(self._tokens)
+        return self._show(text[: len(text) - self._rule.num_held_back(text)])
+
+    def finish(self) -> str:
+        """What was held back, for an answer that ends before its stop rule says so."""
+        return self._show(self._rule.text(self._tokens))
+
+    def _show(self, text: str) -> str:
+        if not text.startswith(self._shown):  # a decoder revised itself: what was shown stays
+            return ""
+        new, self._shown = text[len(self._shown) :], text
+        return new
+
+
+def _special_ids(tokenizer: Tokenizer) -> frozenset[int]:
+    added = tokenizer.get_added_tokens_decoder()
+    return frozenset(index for index, token in added.items() if token.special)
+
+
+def _drop_encoding_options(decoder: Any) -> Any:
+    """A decoder's JSON without the options that matter only when text is encoded.
+
+    Tokenizers of one family differ in those.
+    """
+    if isinstance(decoder, dict):
+        return {
+            key: _drop_encoding_options(value)
+            for key, value in decoder.items()
+            if key not in _ENCODING_OPTIONS
+        }
+    return [_drop_encoding_options(step) for step in decoder] if isinstance(decoder, list) else decoder
+
+
+def _as_set(ids: int | list[int] | None) -> set[int]:
+    return set() if ids is None else {ids} if isinstance(ids, int) else set(ids)

@@ -1,0 +1,80 @@
+"""Loads what the settings of a party name: its model, the store of its documents' caches, its retriever.
+
+The one place where "bundled" becomes a path. Everything heavy is imported when it is called.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tandem.config import Config, PartyConfig
+from tandem.corpora import model_path
+
+if TYPE_CHECKING:
+    from tandem.engine.engine import Engine
+    from tandem.engine.kv_disk import DiskStore
+    from tandem.retrieval.embedding import TextEmbedder
+    from tandem.retrieval.scoring import Scorer
+
+
+def check_model(party: PartyConfig) -> None:
+    """GenerationError if the setting looks like a path but is no directory of a model. Loads nothing."""
+    from tandem.engine.model import check_directory, expand_home
+
+    check_directory(expand_home(model_path(party.model)))
+
+
+def load_engine(party: PartyConfig, *, num_threads: int | None = None) -> Engine:
+    """The model of a party, without a store. num_threads: default is the setting. Raises GenerationError."""
+    from tandem.engine.engine import Engine
+
+    return Engine.load(
+        model_path(party.model),
+        device=party.torch_device,
+        dtype=party.dtype,
+        num_threads=num_threads or party.num_threads,
+    )
+
+
+def open_engine(party: PartyConfig, kv_folder: Path, warn: Callable[[str], object]) -> Engine:
+    """The model of a party with its store of documents' caches. Raises GenerationError.
+
+    warn: receives a sentence about each thing that the store leaves unused.
+    """
+    from tandem.engine.kv_cache import MemoryStore
+
+    engine = load_engine(party)
+    if party.kv_store == "disk":
+        store = open_disk_store(party, engine, kv_folder, warn)
+        if store.is_of_another_model():
+            warn(
+                f"The key-value store {kv_folder} was made by another model, precision, number of threads or "
+                "version of PyTorch and is not used; rebuild it with `tandem index --kv`, or let each document be "
+                "computed at its first use."
+            )
+        engine.caches.store = store
+    elif party.kv_store == "memory":
+        engine.caches.store = MemoryStore(party.kv_max_bytes)
+    return engine
+
+
+def open_disk_store(
+    party: PartyConfig, engine: Engine, kv_folder: Path, warn: Callable[[str], object]
+) -> DiskStore:
+    """The store on disk for the engine of a party."""
+    from tandem.engine.kv_disk import DiskStore
+
+    return DiskStore(kv_folder, engine.computing_fingerprint, party.kv_max_bytes, warn)
+
+
+def load_embedder_and_scorer(
+    config: Config, *, num_threads: int | None = None
+) -> tuple[TextEmbedder, Scorer | None]:
+    """What finds documents and what scores them; no scorer where the embedder does both. Raises RetrievalError."""
+    from tandem.retrieval.factory import load_embedder
+    from tandem.retrieval.scoring import load_scorer
+
+    embedder = load_embedder(config.retrieval.embedder, num_threads=num_threads)
+    return embedder, load_scorer(config.weights.scorer, num_threads=num_threads)

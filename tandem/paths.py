@@ -1,0 +1,57 @@
+"""Where Tandem keeps things on this machine, by the rules of the platform (XDG on Linux)."""
+
+from __future__ import annotations
+
+import os
+import stat
+import tempfile
+from pathlib import Path
+
+import platformdirs
+
+from tandem.errors import ConfigError
+from tandem.topology import Party
+
+_APP = "tandem"
+
+
+def cache_folder() -> Path:
+    """What Tandem can make again: $XDG_CACHE_HOME/tandem or ~/.cache/tandem, or a temporary folder of this user's.
+
+    ConfigError if the temporary folder cannot be trusted.
+    """
+    base = platformdirs.user_cache_path(_APP, appauthor=False)
+    try:
+        base.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=base):
+            return base
+    except OSError:
+        return _temporary_folder()
+
+
+def data_folder() -> Path:
+    """What a person would miss: $XDG_DATA_HOME/tandem, or ~/.local/share/tandem."""
+    return platformdirs.user_data_path(_APP, appauthor=False)
+
+
+def state_folder() -> Path:
+    """What a person would not miss: $XDG_STATE_HOME/tandem, or ~/.local/state/tandem."""
+    return platformdirs.user_state_path(_APP, appauthor=False)
+
+
+def index_folder(party: Party) -> Path:
+    """Where `tandem index` puts a side's index by default."""
+    return data_folder() / party
+
+
+def _temporary_folder() -> Path:
+    """A folder of this user's alone in the system's temporary folder, where others might have made one before."""
+    folder = Path(tempfile.gettempdir()) / f"tandem-cache-{os.getuid()}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    status = folder.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o077:
+        raise ConfigError(
+            f"The folder for caches must belong to this user alone, but {folder} belongs to uid {status.st_uid} "
+            f"with mode {stat.S_IMODE(status.st_mode):04o}; remove it, or set XDG_CACHE_HOME to a writable folder."
+        )
+    return folder

@@ -1,0 +1,96 @@
+"""One session's profiler: observations of committed steps in, a profile and a draft window out.
+
+The numbers are those of `tandem.profiler`; this is their message form.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import isfinite
+
+from tandem.profiler.estimates import Estimator, Measurement
+from tandem.profiler.line import DecodeLine
+from tandem.protocol.messages import Observation, Profile, Window
+from tandem.protocol.outbox import Send
+from tandem.protocol.spec import SessionSpec
+from tandem.topology import PARTIES, Party
+
+
+class ProfilingSession:
+    """Estimates of one query at one party."""
+
+    def __init__(self, spec: SessionSpec, party: Party, before: ProfilingSession | None = None) -> None:
+        """before: an earlier query, whose estimates are the first of this one as far as they apply."""
+        self.spec = spec
+        self.party = party
+        self.window = 0
+        self._estimator = Estimator(_lines(spec)) if before is None else before.carry_over(spec)
+        self._step = 0
+        self._aggregator = spec.first_aggregator
+
+    def carry_over(self, spec: SessionSpec) -> Estimator:
+        """This query's estimates for another query: the link's in any case, others where the settings are equal."""
+        old = self.spec
+        return self._estimator.carry_over(
+            _lines(spec),
+            decode_of=[party for party in PARTIES if _decoding(old, party) == _decoding(spec, party)],
+            acceptance=(old.draft_rule, old.temperature) == (spec.draft_rule, spec.temperature),
+        )
+
+    def begin(self) -> list[Send]:
+        """The draft window that earlier queries call for, if there were any."""
+        return self._update_window() if isfinite(self._estimator.estimate(1).rtt_s) else []
+
+    def observe(self, *steps: Observation) -> list[Send]:
+        """Take in committed steps: a Profile for the scheduler, and a Window for the decoder if it has changed."""
+        notes = [note for observation in steps for note in self._take(observation)]
+        return [Send("scheduler", self.profile(notes)), *self._update_window()]
+
+    def profile(self, notes: Sequence[str] = ()) -> Profile:
+        """The present estimates; nan where nothing is known."""
+        estimates = self._estimator.estimate(self._step + 1)
+        return Profile(
+            session=self.spec.session,
+            step=self._step,
+            aggregator=self._aggregator,
+            device_decode_s=estimates.decode_s[Party.DEVICE],
+            cloud_decode_s=estimates.decode_s[Party.CLOUD],
+            device_acceptance=estimates.acceptance[Party.DEVICE],
+            cloud_acceptance=estimates.acceptance[Party.CLOUD],
+            rtt_s=estimates.rtt_s,
+            rtt_average_s=estimates.rtt_average_s,
+            bytes_per_s=estimates.bytes_per_s,
+            notes=tuple(notes),
+        )
+
+    def _take(self, observation: Observation) -> tuple[str, ...]:
+        self._step, self._aggregator = observation.step, observation.aggregator
+        return self._estimator.add(
+            Measurement(
+                step=observation.step,
+                decode_s={Party.DEVICE: observation.device_decode_s, Party.CLOUD: observation.cloud_decode_s},
+                acceptance={
+                    Party.DEVICE: observation.device_acceptance,
+                    Party.CLOUD: observation.cloud_acceptance,
+                },
+                rtt_s=observation.rtt_s,
+                bytes_per_s=observation.bytes_per_s,
+            )
+        )
+
+    def _update_window(self) -> list[Send]:
+        window = self._estimator.estimate(self._step + 1).window(self.party)
+        if window == self.window:
+            return []
+        self.window = window
+        return [Send("decoder", Window(session=self.spec.session, size=window))]
+
+
+def _decoding(spec: SessionSpec, party: Party) -> tuple[object, ...]:
+    """What a party's decode time depends on."""
+    return spec.num_documents(party), spec.context_aggregation, spec.decode_line(party)
+
+
+def _lines(spec: SessionSpec) -> dict[Party, DecodeLine]:
+    """The offline profiles that come with a query."""
+    return {party: DecodeLine.from_tuple(line) for party in PARTIES if (line := spec.decode_line(party))}

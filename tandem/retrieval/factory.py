@@ -1,0 +1,83 @@
+"""What a side's settings name: its embedder, its index or vector store, and the folder of its documents' caches.
+
+The bundled corpora's index is built at first use and kept in the user's cache folder.
+"""
+
+from __future__ import annotations
+
+import secrets
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tandem import corpora
+from tandem.config import LANGCHAIN, Config
+from tandem.paths import cache_folder
+from tandem.topology import Party
+
+if TYPE_CHECKING:
+    from tandem.retrieval.embedding import TextEmbedder
+    from tandem.retrieval.index import Index
+    from tandem.retrieval.langchain import StoreRetriever
+    from tandem.retrieval.retriever import Retriever
+    from tandem.retrieval.scoring import Scorer
+
+BUNDLED = Path(corpora.__path__[0]) / "bundled"
+KV = "kv"
+"""Name of the folder of caches in that of an index."""
+
+
+def load_embedder(name: str, *, num_threads: int | None = None) -> TextEmbedder:
+    """The embedder of a setting: one of LangChain's ("langchain:MODULE:FUNCTION"), or what `Embedder.load` takes.
+
+    Raises RetrievalError.
+    """
+    if name.startswith(LANGCHAIN):
+        from tandem.retrieval.langchain import open_embedder
+
+        return open_embedder(name)
+    from tandem.retrieval.embedding import Embedder
+
+    return Embedder.load(name, num_threads=num_threads)
+
+
+def open_index(party: Party, config: Config, embedder: TextEmbedder) -> Index:
+    """The index that `config` names for `side`. Raises RetrievalError where it is missing or damaged."""
+    from tandem.retrieval.index import Index
+
+    where = config.party(party).index
+    folder = build_bundled_index(party, embedder) if where == "bundled" else Path(where)
+    return Index.open(folder, embedder.fingerprint)
+
+
+def open_retriever(
+    party: Party, config: Config, embedder: TextEmbedder, scorer: Scorer | None = None
+) -> Retriever | StoreRetriever:
+    """What finds documents for `side`: its index, or the LangChain vector store that `config` names.
+
+    Raises RetrievalError where that is missing or damaged.
+    """
+    from tandem.retrieval.retriever import Retriever
+
+    where = config.party(party).index
+    if not where.startswith(LANGCHAIN):
+        return Retriever(open_index(party, config, embedder), embedder, scorer)
+    from tandem.retrieval.langchain import StoreRetriever, open_store
+
+    return StoreRetriever(open_store(where), embedder, secrets.token_bytes(32), scorer)
+
+
+def build_bundled_index(party: Party, embedder: TextEmbedder) -> Path:
+    """Folder of the index of a bundled corpus, built there unless it is up to date."""
+    from tandem.retrieval.build import build_index
+
+    folder = cache_folder() / f"bundled-{party}-{embedder.fingerprint[:16]}"
+    build_index(BUNDLED / party, folder, embedder)
+    return folder
+
+
+def kv_folder(party: Party, config: Config) -> Path:
+    """Where the caches of a side's documents are kept: in the folder of its index, if it has one."""
+    settings = config.party(party)
+    if settings.index_folder is None:
+        return cache_folder() / f"{settings.index.partition(':')[0]}-{party}-kv"
+    return settings.index_folder / KV

@@ -1,0 +1,30 @@
+"""The examples that start a cluster, as a reader would run them; each stops what it started."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        (
+            "quickstart.py",
+            ["Mira likes puzzle games, so try Pukan Vakun.", "  device: note-01-mira-games.md"],
+        ),
+        ("your_documents.py", ["2 files, 2 chunks", "Nido likes puzzle games, so try Pukan Vakun."]),
+    ],
+)
+def test_an_example_runs(name: str, expected: list[str]) -> None:
+    done = subprocess.run(
+        [sys.executable, str(EXAMPLES / name)], capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert not [line for line in expected if line not in lines], done.stdout

@@ -1,0 +1,253 @@
+"""How the source tree is built: sizes, imports, layers.
+
+`make structure` prints the figures; test_structure.py holds the limits.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "tandem"
+LAB = "tandem.lab"
+MAX_LINES = 300
+FORBIDDEN = {
+    "protocol": {"ray", "torch", "transformers", "asyncio"},
+    "aggregation": {"ray", "torch", "transformers", "asyncio"},
+    "codecs": {"ray", "torch", "transformers", "asyncio"},
+    "scheduler": {"ray", "torch", "transformers", "asyncio"},
+    "profiler": {"ray", "transformers", "asyncio"},
+}
+"""What a package of the pure core never imports, not even inside a function."""
+LAYERS = {
+    "aggregation": {"errors", "topology", "nearest"},
+    "codecs": {"aggregation", "errors", "nearest", "config"},
+    "scheduler": {"aggregation", "errors", "topology"},
+    "protocol": {
+        "aggregation",
+        "codecs",
+        "errors",
+        "events",
+        "profiler",
+        "sampling",
+        "scheduler",
+        "topology",
+    },
+    "engine": {"aggregation", "codecs", "config", "errors", "sampling", "topology"},
+    "retrieval": {"config", "errors", "paths", "topology", "corpora", "nearest"},
+    "transport": {"errors", "topology", "protocol"},
+    "corpora": set(),
+}
+"""Packages and modules of tandem that a package may import besides itself."""
+BASELINE_METHODS = ("sequence", "written", "cloud_texts", "cloud_caches", "lend_caches")
+"""Methods that `Tandem` had in version 0.1 for the laboratory's baselines."""
+
+
+class Import(NamedTuple):
+    """One import of a module of Tandem or of another distribution."""
+
+    source: str  # the importing module, such as tandem.cli.ask
+    target: str
+    is_typing: bool  # under `if TYPE_CHECKING`
+
+
+def module_name(path: Path) -> str:
+    """Dotted name of a file below the repository."""
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+@cache
+def modules() -> Mapping[str, Path]:
+    """Every module of the package by its dotted name."""
+    return {module_name(path): path for path in sorted(PACKAGE.rglob("*.py"))}
+
+
+@cache
+def imports() -> tuple[Import, ...]:
+    """Every import statement of the package, at module level or inside functions."""
+    return tuple(found for name, path in modules().items() for found in _imports_of(name, path))
+
+
+def _imports_of(name: str, path: Path) -> Iterator[Import]:
+    tree = ast.parse(path.read_text("utf-8"))
+    typing_lines = {
+        line
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test)
+        for line in range(node.lineno, (node.end_lineno or node.lineno) + 1)
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            targets = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
+            full = [f"{node.module}.{alias.name}" for alias in node.names]
+            targets = [target if target in modules() else node.module for target in full]
+        else:
+            continue
+        for target in dict.fromkeys(targets):
+            yield Import(name, target, node.lineno in typing_lines)
+
+
+def package_of(module: str) -> str:
+    """The part of tandem that a module belongs to: a package or a single module; "" for tandem itself."""
+    parts = module.split(".")
+    return parts[1] if len(parts) > 1 else ""
+
+
+def circles(edges: Mapping[str, set[str]]) -> list[list[str]]:
+    """Strongly connected groups of more than one node, each sorted (Tarjan)."""
+    index: dict[str, int] = {}
+    low: dict[str, int] = {}
+    stack: list[str] = []
+    groups: list[list[str]] = []
+
+    def visit(node: str) -> None:
+        index[node] = low[node] = len(index)
+        stack.append(node)
+        for target in sorted(edges.get(node, ())):
+            if target not in index:
+                visit(target)
+                low[node] = min(low[node], low[target])
+            elif target in stack:
+                low[node] = min(low[node], index[target])
+        if low[node] == index[node]:
+            group = stack[stack.index(node) :]
+            del stack[stack.index(node) :]
+            if len(group) > 1:
+                groups.append(sorted(group))
+
+    for node in sorted(edges):
+        if node not in index:
+            visit(node)
+    return groups
+
+
+def module_circles() -> list[list[str]]:
+    """Modules that import each other, in a round of any length, type annotations apart."""
+    edges: dict[str, set[str]] = {}
+    for each in imports():
+        if each.target in modules() and not each.is_typing and each.target != each.source:
+            edges.setdefault(each.source, set()).add(each.target)
+    return circles(edges)
+
+
+def package_circles() -> list[list[str]]:
+    """Packages that import each other, type annotations apart; the laboratory counts as one package."""
+    edges: dict[str, set[str]] = {}
+    for each in imports():
+        source, target = package_of(each.source), package_of(each.target)
+        if each.target.startswith("tandem.") and source and source != target and not each.is_typing:
+            edges.setdefault(source, set()).add(target)
+    return circles(edges)
+
+
+def lab_imports() -> list[Import]:
+    """Imports of the laboratory from outside of it."""
+    return [
+        each
+        for each in imports()
+        if (each.target + ".").startswith(LAB + ".") and not (each.source + ".").startswith(LAB + ".")
+    ]
+
+
+def layer_breaks() -> list[str]:
+    """Imports that the layering does not allow, as sentences."""
+    breaks = []
+    for each in imports():
+        package, target = package_of(each.source), package_of(each.target)
+        if each.target.split(".")[0] in FORBIDDEN.get(package, ()):
+            breaks.append(f"{each.source} imports {each.target}")
+        if (
+            package in LAYERS
+            and each.target.startswith("tandem.")
+            and target not in LAYERS[package] | {package}
+        ):
+            breaks.append(f"{each.source} imports {each.target}")
+    return sorted(set(breaks))
+
+
+def num_lines(path: Path) -> int:
+    """Lines of a file."""
+    return path.read_text("utf-8").count("\n")
+
+
+def product_files() -> list[Path]:
+    """The package's files without the laboratory's."""
+    return [path for name, path in modules().items() if not (name + ".").startswith(LAB + ".")]
+
+
+def experiment_settings() -> list[str]:
+    """Settings of the product that exist for experiments only, by what they say of themselves."""
+    text = (PACKAGE / "config.py").read_text("utf-8")
+    return re.findall(r'"[^"\n]*for experiments[^"\n]*"|"random"', text)
+
+
+def baseline_methods() -> list[str]:
+    """Public methods of `Tandem` that only the laboratory's baselines need."""
+    tree = ast.parse((PACKAGE / "client.py").read_text("utf-8"))
+    names = {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
+    return sorted(names & set(BASELINE_METHODS))
+
+
+def private_accesses() -> list[str]:
+    """Places where a test reads or patches a private attribute of Tandem's own objects, as file:line name."""
+    own = _private_names()
+    places = []
+    for path in sorted((ROOT / "tests").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            is_private = isinstance(node, ast.Attribute) and node.attr in own
+            if is_private and not (isinstance(node.value, ast.Name) and node.value.id in ("self", "cls")):
+                places.append(f"{path.relative_to(ROOT)}:{node.lineno} {node.attr}")
+    return places
+
+
+def _private_names() -> set[str]:
+    """Names with one leading underscore that the package defines."""
+    names: set[str] = set()
+    for path in modules().values():
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+                names.add(node.name)
+            elif isinstance(node, ast.Attribute):
+                names.add(node.attr)
+            elif isinstance(node, ast.Name):
+                names.add(node.id)
+    return {name for name in names if re.match(r"_[a-zA-Z]", name)} - {"_private", "_replace", "_asdict"}
+
+
+def main() -> None:
+    """Print every figure."""
+    product = sum(map(num_lines, product_files()))
+    total = sum(map(num_lines, modules().values()))
+    long = [
+        f"{path.relative_to(ROOT)} ({num_lines(path)})"
+        for path in product_files()
+        if num_lines(path) > MAX_LINES
+    ]
+    figures: dict[str, object] = {
+        "lines of the product": product,
+        "lines of the laboratory": total - product,
+        f"product files over {MAX_LINES} lines": long,
+        "circles of modules": module_circles(),
+        "circles of packages": package_circles(),
+        "imports of the laboratory by the product": [f"{e.source} -> {e.target}" for e in lab_imports()],
+        "imports against the layering": layer_breaks(),
+        "settings for experiments in the product": experiment_settings(),
+        "methods of Tandem for baselines": baseline_methods(),
+        "private attributes used by tests": len(private_accesses()),
+    }
+    for name, value in figures.items():
+        shown = value if not isinstance(value, list) else "none" if not value else ""
+        print(f"{name:44} {shown}".rstrip())
+        for line in value if isinstance(value, list) else ():
+            print(f"    {line if isinstance(line, str) else ' <-> '.join(line)}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,449 @@
+"""The store on disk: what comes out is what went in, or nothing; damage, budget, other processes."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import signal
+import struct
+import subprocess
+import sys
+import time
+import zlib
+from collections.abc import Callable, Sequence
+from hashlib import sha256
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from tandem.engine import kv_disk
+from tandem.engine.engine import Engine
+from tandem.engine.kv_cache import DocumentCache
+from tandem.engine.kv_disk import DiskStore, remove_store
+from tandem.engine.precompute import precompute
+
+ROOT = Path(__file__).parents[3]
+TOKENS = (0, 5, 6, 7)
+MODEL = "m" * 32
+
+Save = Callable[..., Path]
+
+
+def entry(seed: int = 1, num_tokens: int = 4, dtype: torch.dtype = torch.float32) -> DocumentCache:
+    """Two layers, two heads of 8."""
+    draw = torch.Generator().manual_seed(seed)
+    keys, values = (
+        tuple(torch.randn(2, num_tokens, 8, generator=draw).to(dtype) for _ in range(2)) for _ in range(2)
+    )
+    return DocumentCache(keys=keys, values=values)
+
+
+def equal(one: DocumentCache | None, other: DocumentCache) -> bool:
+    return one is not None and all(
+        a.dtype == b.dtype and torch.equal(a, b)
+        for a, b in zip(one.keys + one.values, other.keys + other.values, strict=True)
+    )
+
+
+class Store:
+    """A fresh DiskStore for every process that is played, and what was warned of."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder / "kv"
+        self.warnings: list[str] = []
+
+    def open(self, model: str = MODEL, max_bytes: int = 1 << 20) -> DiskStore:
+        return DiskStore(self.folder, model, max_bytes, self.warnings.append)
+
+    def files(self) -> list[Path]:
+        return sorted(self.folder.glob("*/*/*"))
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(tmp_path)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_round_trip_through_another_process(store: Store, dtype: torch.dtype) -> None:
+    store.open().put(TOKENS, entry(dtype=dtype))
+    files = store.open()
+    assert equal(files.get(TOKENS), entry(dtype=dtype))
+    assert equal(files.get(list(TOKENS)), entry(dtype=dtype))
+    assert files.get((0, 5, 6, 8)) is None
+    assert files.get(TOKENS[:3]) is None
+    assert store.open("other").get(TOKENS) is None
+    assert files.num_bytes == store.files()[0].stat().st_size
+    assert store.warnings == []
+
+
+def test_what_is_read_is_the_mapped_file(store: Store) -> None:
+    store.open().put(TOKENS, entry())
+    cache = store.open().get(TOKENS)
+    assert cache is not None
+    address = cache.values[1].data_ptr()
+    lines = [line.split() for line in Path("/proc/self/maps").read_text().splitlines()]
+    ranges = {line[-1]: [int(each, 16) for each in line[0].split("-")] for line in lines}
+    start, end = ranges[str(store.files()[0])]
+    assert start <= address < end
+
+
+def test_nobody_else_may_read_it(store: Store) -> None:
+    old = os.umask(0)
+    try:
+        store.open().put(TOKENS, entry())
+    finally:
+        os.umask(old)
+    path = store.files()[0]
+    assert path.stat().st_mode & 0o777 == 0o600
+    for folder in path.parents[:3]:
+        assert folder.stat().st_mode & 0o777 == 0o700
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-7])
+
+
+def emptied(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+def flipped(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[-20] ^= 4
+    path.write_bytes(content)
+
+
+def header_flipped(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[11] ^= 1
+    path.write_bytes(content)
+
+
+def no_metadata(path: Path) -> None:
+    save_file(load_file(path), path)
+
+
+def odd_metadata(path: Path) -> None:
+    save_file(load_file(path), path, {"tandem": "[1]"})
+
+
+def a_folder(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+DAMAGE = [cut, emptied, flipped, header_flipped, no_metadata, odd_metadata, a_folder]
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_a_damaged_file_is_not_used_said_once_and_replaced(
+    store: Store, damage: Callable[[Path], None]
+) -> None:
+    store.open().put(TOKENS, entry())
+    damage(store.files()[0])
+    files = store.open()
+    assert files.get(TOKENS) is None
+    assert files.get(TOKENS) is None
+    assert len(store.warnings) == 1
+    assert store.warnings[0].startswith(
+        f"The stored cache {store.files()[0]} is damaged or of another kind ("
+    )
+    assert store.warnings[0].endswith(") and is not used; it is computed again.")
+    assert "\n" not in store.warnings[0]
+    if damage is not a_folder:
+        files.put(TOKENS, entry())
+        assert equal(files.get(TOKENS), entry())
+        assert equal(store.open().get(TOKENS), entry())
+        assert len(store.warnings) == 1
+
+
+def write_version_0_1(
+    folder: Path, model: str, tokens: Sequence[int], cache: DocumentCache, layout: str = "tandem-prefix-1"
+) -> Path:
+    """A file as version 0.1 wrote it, by its description and without the store's own functions."""
+    name = sha256(struct.pack(f"<{len(tokens)}q", *tokens)).hexdigest()
+    tensors = {f"{layer}.keys": tensor for layer, tensor in enumerate(cache.keys)}
+    tensors |= {f"{layer}.values": tensor for layer, tensor in enumerate(cache.values)}
+    crc = 0
+    for key, tensor in tensors.items():
+        crc = zlib.crc32(f"{key} {tensor.dtype} {tuple(tensor.shape)}".encode(), crc)
+        crc = zlib.crc32(tensor.numpy().tobytes(), crc)
+    about = {"format": layout, "name": name, "model": model, "checksum": crc}
+    path = folder / model / name[:2] / f"{name}.safetensors"
+    path.parent.mkdir(parents=True)
+    save_file(tensors, path, {"tandem": json.dumps(about)})
+    return path
+
+
+def test_files_of_version_0_1_are_used(store: Store) -> None:
+    path = write_version_0_1(store.folder, MODEL, TOKENS, entry())
+    assert equal(store.open().get(TOKENS), entry())
+    assert store.warnings == []
+    path.unlink()
+    store.open().put(TOKENS, entry())
+    assert store.files() == [path]  # and written at the same place
+
+
+def test_files_of_another_format_are_computed_again(store: Store) -> None:
+    path = write_version_0_1(store.folder, MODEL, TOKENS, entry(), "tandem-prefix-0")
+    files = store.open()
+    assert files.get(TOKENS) is None
+    assert files.get(TOKENS) is None
+    assert store.warnings == [
+        f"The stored cache {path} is damaged or of another kind (its format is 'tandem-prefix-0', not "
+        "'tandem-prefix-1') and is not used; it is computed again."
+    ]
+    files.put(TOKENS, entry())
+    assert equal(store.open().get(TOKENS), entry())
+
+
+def test_damage_to_an_open_file_is_found_by_its_size(store: Store) -> None:
+    files = store.open()
+    files.put(TOKENS, entry())
+    assert equal(files.get(TOKENS), entry())
+    path = store.files()[0]
+    copy = path.with_name("copy")
+    copy.write_bytes(path.read_bytes()[:-1])
+    os.replace(copy, path)
+    assert files.get(TOKENS) is None
+    assert len(store.warnings) == 1
+
+
+def test_mutant_without_the_checksum_damage_is_used(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kv_disk, "checksum", lambda cache: 0)
+    store.open().put(TOKENS, entry())
+    flipped(store.files()[0])
+    assert not equal(store.open().get(TOKENS), entry())
+    assert store.warnings == []
+
+
+def test_files_of_another_model_or_prefix_that_were_copied_here(store: Store) -> None:
+    store.open("other").put(TOKENS, entry())
+    assert store.open().is_of_another_model()
+    theirs = store.files()[0]
+    ours = store.folder / MODEL / theirs.parent.name / theirs.name
+    ours.parent.mkdir(parents=True)
+    ours.write_bytes(theirs.read_bytes())
+    files = store.open()
+    assert not files.is_of_another_model()
+    assert files.get(TOKENS) is None
+    assert "it was made by another model" in store.warnings[0]
+    files.put((0, 1), entry(2, 2))
+    there = ours.parent.parent / files.name((0, 1))[:2] / f"{files.name((0, 1))}.safetensors"
+    os.replace(there, ours)
+    assert store.open().get(TOKENS) is None
+    assert "it is no cache of this document" in store.warnings[1]
+
+
+def test_the_least_recently_used_goes_first_whatever_its_model(store: Store) -> None:
+    files = store.open("old")
+    files.put(TOKENS, entry())
+    size = files.num_bytes
+    files = store.open(max_bytes=int(3.3 * size))  # a sixteenth of it stays free: three files
+    names = [(0, number, 1, 1) for number in range(4)]
+    for age, tokens in enumerate(names[:2]):
+        files.put(tokens, entry())
+        os.utime(files.path(tokens), (1000 + age, 1000 + age))
+    assert equal(files.get(names[0]), entry())  # now the second is the older one
+    os.utime(next(path for path in store.files() if path.parent.parent.name == "old"), (1, 1))
+    files.put(names[2], entry())
+    assert store.open("old").get(TOKENS) is None
+    files.put(names[3], entry())
+    again = store.open(max_bytes=int(3.3 * size))
+    assert [again.get(tokens) is not None for tokens in names] == [True, False, True, True]
+    assert again.num_bytes == sum(path.stat().st_size for path in store.files()) <= 3.3 * size
+
+
+def test_a_budget_holds_with_two_writers_and_counts_what_a_killed_one_left(store: Store) -> None:
+    store.open().put(TOKENS, entry())
+    size = store.files()[0].stat().st_size
+    (store.files()[0].parent / ".writing-left").write_bytes(b"x" * 3 * size)
+    os.utime(store.files()[0].parent / ".writing-left", (1, 1))
+    writers = [store.open(max_bytes=10 * size) for _ in range(2)]
+    for number in range(30):
+        writers[number % 2].put((number, 1, 1, 1), entry())
+        assert sum(path.stat().st_size for path in store.files()) <= 11 * size
+    assert not any(path.name == ".writing-left" for path in store.files())
+    assert len(store.files()) >= 8
+
+
+def test_what_went_beyond_the_budget_frees_the_disk(store: Store) -> None:
+    """A file that is still mapped takes its room even when it has no name any more."""
+    files = store.open()
+    files.put(TOKENS, entry())
+    files = store.open(max_bytes=4 * files.num_bytes)
+    for number in range(12):
+        tokens = (number, 1, 1, 1)
+        files.put(tokens, entry())
+        assert files.get(tokens) is not None
+    lines = Path("/proc/self/maps").read_text().splitlines()
+    mapped = {line.split()[5] for line in lines if str(store.folder) in line}
+    assert mapped <= {str(path) for path in store.files()}
+    assert not any("(deleted)" in line and str(store.folder) in line for line in lines)
+
+
+def test_a_cache_larger_than_the_budget_is_not_written(store: Store) -> None:
+    store.open(max_bytes=100).put(TOKENS, entry())
+    assert store.files() == []
+
+
+def test_a_full_disk_is_said_once_and_the_rest_goes_on(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = store.open()
+    files.put(TOKENS, entry())
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(kv_disk.os, "replace", full)
+    files.put((0, 1, 1, 1), entry())
+    files.put((0, 2, 1, 1), entry())
+    assert store.warnings == [
+        f"The key-value store {store.folder} cannot be written (No space left on device), so documents "
+        "are computed for each question; free space, or lower kv_max_bytes."
+    ]
+    assert [path.suffix for path in store.files()] == [".safetensors"]  # nothing half-written stays
+    assert equal(files.get(TOKENS), entry())
+
+
+def test_computing_ahead_stops_where_the_disk_refuses(
+    store: Store, save_model: Save, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = Engine.load(str(save_model("llama-grouped")), num_threads=1)
+    files, replace, left = store.open(), os.replace, iter(range(2))
+
+    def full_after_two(*paths: Path) -> None:
+        if next(left, None) is None:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        replace(*paths)
+
+    monkeypatch.setattr(kv_disk.os, "replace", full_after_two)
+    report = precompute(engine, files, 5, lambda number: f"Level {number}.")
+    assert (report.num_computed, report.num_left_out) == (2, 3)
+    assert engine.caches.num_misses == 3  # the rest is not even computed
+    assert len(store.files()) == 2
+
+
+def test_a_really_full_disk(store: Store) -> None:
+    """A write that the system itself refuses: beyond the limit on a file's size."""
+    script = f"""
+import resource, signal, sys
+sys.path.insert(0, {str(ROOT)!r})
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+import torch
+from pathlib import Path
+from tandem.engine.kv_disk import DiskStore
+from tandem.engine.kv_cache import DocumentCache
+resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
+files = DiskStore(Path({str(store.folder)!r}), "m", 1 << 20, print)
+cache = DocumentCache(keys=(torch.zeros(2, 40, 8),), values=(torch.zeros(2, 40, 8),))
+files.put(range(40), cache)
+print(files.get(range(40)))
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[0].endswith("free space, or lower kv_max_bytes.")
+    assert done.stdout.splitlines()[1] == "None"
+    assert store.files() == []
+
+
+def test_removed_while_open(store: Store) -> None:
+    files = store.open()
+    files.put(TOKENS, entry())
+    cache = files.get(TOKENS)
+    remove_store(store.folder)
+    assert cache is not None
+    assert equal(cache, entry())  # the system keeps what is mapped
+    assert files.get(TOKENS) is None
+    files.put(TOKENS, entry())
+    assert equal(files.get(TOKENS), entry())
+    assert store.warnings == []
+
+
+def test_prune_keeps_only_what_is_named(store: Store) -> None:
+    store.open("old").put(TOKENS, entry())
+    files = store.open()
+    files.put(TOKENS, entry())
+    files.put((0, 1, 1, 1), entry())
+    files.prune({files.name(TOKENS)})
+    assert [path.stem for path in store.files()] == [files.name(TOKENS)]
+    assert files.num_bytes == store.files()[0].stat().st_size
+
+
+WORKER = """
+import sys
+sys.path.insert(0, {root!r})
+import torch
+from pathlib import Path
+from tandem.engine.kv_disk import DiskStore
+from tandem.engine.kv_cache import DocumentCache
+
+torch.set_num_threads(1)
+warnings = []
+files = DiskStore(Path({folder!r}), "m", 60_000, warnings.append)
+found = 0
+for number in range(600):
+    token = (number * {step}) % 20
+    value = torch.full((2, 50, 8), float(token))
+    cache = files.get([token] * 50)
+    if cache is None:
+        files.put([token] * 50, DocumentCache(keys=(value,), values=(value + 0.5,)))
+    else:
+        found += 1
+        assert torch.equal(cache.keys[0], value) and torch.equal(cache.values[0], value + 0.5)
+assert not warnings, warnings
+print(found)
+"""
+
+
+def test_several_processes_write_read_and_forget_at_once(store: Store) -> None:
+    """20 prefixes of 6.7 kB in a budget of 60 kB, so that files come and go under everybody's feet."""
+    scripts = [WORKER.format(root=str(ROOT), folder=str(store.folder), step=step) for step in (3, 7, 11)]
+    workers = [
+        subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        for script in scripts
+    ]
+    for worker in workers:
+        out, err = worker.communicate(timeout=120)
+        assert worker.returncode == 0, err.decode()
+        assert int(out) > 0
+    assert sum(path.stat().st_size for path in store.files()) <= 60_000 * 1.25
+
+
+PRECOMPUTE = """
+import sys
+sys.path.insert(0, {root!r})
+from pathlib import Path
+from tandem.engine.engine import Engine
+from tandem.engine.kv_disk import DiskStore
+from tandem.engine.precompute import precompute
+
+engine = Engine.load({model!r}, num_threads=1)
+files = DiskStore(Path({folder!r}), engine.computing_fingerprint, 1 << 30, print)
+print(precompute(engine, files, 120, lambda number: f"Vantelu Cor has {{number}} levels. " * 3))
+"""
+
+
+def test_killed_while_computing_ahead_only_the_missing_are_computed(store: Store, save_model: Save) -> None:
+    """kill -9 at some moment; the next run keeps all that was whole, and each is as if computed now."""
+    model = str(save_model("llama-grouped"))
+    script = PRECOMPUTE.format(root=str(ROOT), model=model, folder=str(store.folder))
+    worker = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE)
+    deadline = time.monotonic() + 120
+    while len(list(store.folder.glob("*/*/*.safetensors"))) < 20:
+        assert worker.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.002)
+    worker.send_signal(signal.SIGKILL)
+    worker.communicate()
+    finished = len(list(store.folder.glob("*/*/*.safetensors")))
+    assert 20 <= finished < 120
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert f"(num_computed={120 - finished}, num_present={finished}, num_too_long=0" in done.stdout
+    engine = Engine.load(model, num_threads=1)
+    files = store.open(engine.computing_fingerprint, 1 << 30)
+    for number in range(0, 120, 17):
+        document = f"Vantelu Cor has {number} levels. " * 3
+        assert equal(files.get(engine.document_tokens(document)), engine.document_cache(document))

@@ -1,0 +1,161 @@
+"""What can be wrong with a model is said in one sentence, with the value seen and the remedy."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from tokenizers import Tokenizer
+
+from tandem.engine import model as models
+from tandem.engine.engine import Engine
+from tandem.errors import GenerationError
+
+Save = Callable[..., Path]
+
+
+def sentence(model: Path | str, **options: str) -> str:
+    with pytest.raises(GenerationError) as raised:
+        Engine.load(str(model), **options)
+    assert (
+        raised.value.__suppress_context__ or raised.value.__context__ is None
+    )  # no traceback from deep inside
+    text = str(raised.value)
+    assert "\n" not in text
+    assert text.endswith(".")
+    return text
+
+
+def test_missing_directory(tmp_path: Path) -> None:
+    assert sentence(tmp_path / "nowhere") == (
+        f"{str(tmp_path / 'nowhere')!r} is neither a model directory nor a hub id: "
+        "there is no such directory; correct the path."
+    )
+
+
+def test_a_file_and_an_empty_directory(copied: Path, tmp_path: Path) -> None:
+    assert "it is a file; correct the path" in sentence(copied / "config.json")
+    (tmp_path / "empty").mkdir()
+    assert "has no config.json; point" in sentence(tmp_path / "empty")
+
+
+def test_unknown_hub_id(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    text = sentence("nobody/no-such-model")
+    assert text.startswith("The tokenizer of 'nobody/no-such-model' cannot be loaded: ")
+    assert text.endswith("or can be.")
+
+
+@pytest.mark.parametrize("family", ["llama", "opt"])
+def test_model_without_tokenizer(save_model: Save, family: str) -> None:
+    """For OPT transformers invents an empty one."""
+    text = sentence(save_model(family, tokenizer=False))
+    assert "has no tokenizer (" in text
+    assert text.endswith("save the tokenizer into the model's directory.")
+
+
+def test_no_fast_tokenizer(save_model: Save, monkeypatch: pytest.MonkeyPatch) -> None:
+    from transformers import AutoTokenizer
+
+    monkeypatch.setattr(AutoTokenizer, "from_pretrained", lambda *_, **__: object())
+    assert "has no fast tokenizer (tokenizer.json), only object; convert it" in sentence(save_model("llama"))
+
+
+def test_damaged_weights_and_missing_weights(copied: Path) -> None:
+    path = copied / "model.safetensors"
+    weights = load_file(path)
+    weights.pop("model.layers.1.mlp.up_proj.weight")
+    save_file(weights, path, metadata={"format": "pt"})
+    assert "lacks 1 of its model's weights (model.layers.1.mlp.up_proj.weight, ...)" in sentence(copied)
+    path.write_bytes(path.read_bytes()[:500])
+    assert "The language model of" in sentence(copied)
+    path.unlink()
+    assert "The language model of" in sentence(copied)
+
+
+def test_damaged_configuration(copied: Path) -> None:
+    (copied / "config.json").write_text("{")
+    assert "cannot be loaded" in sentence(copied)
+
+
+def test_tokenizer_larger_than_the_model(save_model: Save) -> None:
+    assert "its ids reach 299 and the model has 200 outputs" in sentence(save_model("llama", 200))
+
+
+def test_device_and_dtype(save_model: Save) -> None:
+    assert "'tpu9' cannot be used here; set it to 'cpu'" in sentence(save_model("llama"), device="tpu9")
+    assert "Unknown precision 'int3'; set the dtype to one of bfloat16, float16, float32." in sentence(
+        save_model("llama"), dtype="int3"
+    )
+
+
+def test_template_beside_the_model_is_used(copied: Path) -> None:
+    (copied / "template.json").write_text(json.dumps({"document": "{document}\n", "query": "Q: {query}"}))
+    engine = Engine.load(str(copied))
+    prompt = engine.build_prompt("Mira?", ["Cor"], 8)
+    tokenizer = Tokenizer.from_str(engine.tokenizer_json)
+    assert tokenizer.decode(prompt.document_tokens[0]) == "Cor\n"
+    assert tokenizer.decode(prompt.query_tokens) == "Q: Mira?"
+
+
+def test_state_space_models_are_refused() -> None:
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    config = AutoConfig.for_model("mamba", vocab_size=32, hidden_size=16, num_hidden_layers=2, state_size=4)
+    with pytest.raises(GenerationError, match="The cache of MambaForCausalLM cannot be rolled back"):
+        models.check_cache(AutoModelForCausalLM.from_config(config))
+
+
+def test_progress_bars_are_left_as_they_were(save_model: Save, capfd: pytest.CaptureFixture[str]) -> None:
+    from transformers.utils import logging
+
+    before = logging.is_progress_bar_enabled()
+    Engine.load(str(save_model("llama")))
+    assert logging.is_progress_bar_enabled() == before
+    assert "Loading weights" not in capfd.readouterr().err
+
+
+def test_tokenizer_json_is_complete(save_model: Save) -> None:
+    engine = Engine.load(str(save_model("llama")))
+    assert Tokenizer.from_str(engine.tokenizer_json).get_vocab_size() == 300
+
+
+# ---- fingerprints --------------------------------------------------------------------------------------------
+
+
+def load(path: Path, **options: str) -> Engine:
+    return Engine.load(str(path), num_threads=1, **options)
+
+
+def test_equal_for_copies_elsewhere_and_different_for_one_changed_bit(
+    save_model: Save, copied: Path, tmp_path: Path
+) -> None:
+    original = load(save_model("llama"))
+    assert load(copied).weights_fingerprint == original.weights_fingerprint
+    assert load(copied).computing_fingerprint == original.computing_fingerprint
+    changed = Path(shutil.copytree(copied, tmp_path / "changed"))
+    weights = load_file(changed / "model.safetensors")
+    weights["model.norm.weight"].view(torch.int32)[3] ^= 1  # same shape, size, configuration
+    save_file(weights, changed / "model.safetensors", metadata={"format": "pt"})
+    assert load(changed).weights_fingerprint != original.weights_fingerprint
+
+
+def test_the_configuration_the_precision_and_the_threads_count(save_model: Save, copied: Path) -> None:
+    original = load(save_model("llama"))
+    assert load(copied, dtype="bfloat16").weights_fingerprint != original.weights_fingerprint
+    config = copied / "config.json"
+    assert "10000.0" in config.read_text()
+    config.write_text(config.read_text().replace("10000.0", "20000.0"))  # of the rotary embedding
+    assert load(copied).weights_fingerprint != original.weights_fingerprint
+    one = original.computing_fingerprint
+    torch.set_num_threads(2)
+    try:
+        assert original.computing_fingerprint != one
+    finally:
+        torch.set_num_threads(1)
+    assert original.computing_fingerprint == one

@@ -1,0 +1,124 @@
+"""What a profiler sends to scheduler and decoder, and what one query leaves to the next."""
+
+from __future__ import annotations
+
+from math import isnan, nan
+from typing import Any
+
+import pytest
+
+from tandem.profiler.line import DecodeLine
+from tandem.protocol.messages import Observation, Window
+from tandem.protocol.outbox import Send
+from tandem.protocol.profiling import ProfilingSession
+from tandem.protocol.spec import SessionSpec
+from tandem.topology import Party
+
+
+def observation(**changes: Any) -> Observation:
+    values: dict[str, Any] = {
+        "step": 0, "aggregator": Party.DEVICE, "device_decode_s": 0.05, "cloud_decode_s": 0.1,
+        "device_acceptance": 0.9, "cloud_acceptance": 0.5, "rtt_s": 0.3, "bytes_per_s": nan,
+    }  # fmt: skip
+    return Observation(**{**values, **changes})
+
+
+def windows(sends: list[Send]) -> list[int]:
+    return [send.message.size for send in sends if isinstance(send.message, Window)]
+
+
+def test_every_step_goes_to_the_scheduler_and_a_changed_window_to_the_decoder() -> None:
+    session = ProfilingSession(SessionSpec(session=1, query="q", seed=0), Party.DEVICE)
+    first = session.observe(observation())
+    assert [send.to for send in first] == ["scheduler", "decoder"]
+    assert windows(first) == [6]  # (0.3 + 0.05) / 0.1, rounded up, and two
+    assert [send.to for send in session.observe(observation())] == ["scheduler"]
+    assert windows(session.observe(observation(rtt_s=30.0))) != []
+
+
+def test_own_and_peer_are_the_parties() -> None:
+    """A cloud's own decode time is the cloud's."""
+    spec = SessionSpec(session=1, query="q", seed=0)
+    slow_own = ProfilingSession(spec, Party.CLOUD).observe(
+        observation(cloud_decode_s=0.3, device_decode_s=0.1)
+    )
+    assert windows(slow_own) == [4]  # (0.3 + 0.3) / 0.3 and two
+
+
+def test_what_was_not_measured_is_nan() -> None:
+    session = ProfilingSession(SessionSpec(session=1, query="q", seed=0), Party.DEVICE)
+    nothing = observation(
+        device_decode_s=nan, cloud_decode_s=nan, device_acceptance=nan, cloud_acceptance=nan, rtt_s=nan
+    )
+    assert windows(session.observe(nothing)) == [2]
+    profile = session.profile()
+    assert isnan(profile.rtt_s)
+    assert isnan(profile.device_acceptance)
+    session.observe(observation())
+    assert session.profile().rtt_s == 0.3
+    assert session.profile().cloud_acceptance == 0.5
+
+
+def test_who_aggregates_next_and_the_last_step_go_with_the_profile() -> None:
+    session = ProfilingSession(SessionSpec(session=1, query="q", seed=0), Party.DEVICE)
+    session.observe(observation(step=7, aggregator=Party.CLOUD, bytes_per_s=1e5))
+    profile = session.profile()
+    assert (profile.step, profile.aggregator, profile.bytes_per_s) == (7, Party.CLOUD, 1e5)
+
+
+def test_the_real_time_estimate_follows_faster_than_the_average() -> None:
+    session = ProfilingSession(SessionSpec(session=1, query="q", seed=0), Party.DEVICE)
+    session.observe(observation(rtt_s=0.1))
+    session.observe(observation(rtt_s=0.3))
+    assert session.profile().rtt_s == pytest.approx(0.2)
+    assert session.profile().rtt_average_s == pytest.approx(0.12)
+
+
+def test_an_outlier_is_clamped_and_reported() -> None:
+    session = ProfilingSession(SessionSpec(session=1, query="q", seed=0), Party.DEVICE)
+    for step in range(5):
+        session.observe(observation(step=step))
+    (profile,) = [
+        send.message
+        for send in session.observe(observation(step=5, cloud_decode_s=10.0))
+        if send.to == "scheduler"
+    ]
+    assert profile.cloud_decode_s < 0.15
+    assert profile.notes == (
+        "cloud: A decode time of 10 s at step 5 was clamped to 0.3 s: 0.1 s was expected.",
+    )
+
+
+def test_offline_lines_count_before_anything_is_measured() -> None:
+    line = DecodeLine.fit([50, 100, 200], [0.06, 0.07, 0.09])
+    spec = SessionSpec(session=1, query="q", seed=0, device_decode_line=line.to_tuple())
+    profile = ProfilingSession(spec, Party.DEVICE).profile()
+    assert profile.device_decode_s == pytest.approx(line.predict(51))
+    assert isnan(profile.cloud_decode_s)
+
+
+@pytest.mark.parametrize(
+    ("changes", "keeps_decode", "keeps_acceptance"),
+    [({}, True, True), ({"device_documents": 9}, False, True), ({"temperature": 0.7}, True, False)],
+)
+def test_an_earlier_query_counts_as_far_as_it_fits(
+    changes: dict[str, Any], keeps_decode: bool, keeps_acceptance: bool
+) -> None:
+    before = ProfilingSession(SessionSpec(session=1, query="q", seed=0), Party.DEVICE)
+    before.observe(observation())
+    after = ProfilingSession(SessionSpec(session=2, query="q", seed=0, **changes), Party.DEVICE, before)
+    profile = after.profile()
+    assert profile.rtt_s == 0.3
+    assert isnan(profile.device_decode_s) is not keeps_decode
+    assert isnan(profile.device_acceptance) is not keeps_acceptance
+    after.observe(observation(rtt_s=9.0))
+    assert before.profile().rtt_s == 0.3, "each query has its own estimates"
+
+
+def test_one_row_for_all_documents_has_its_own_decode_time() -> None:
+    first = ProfilingSession(SessionSpec(session=1, query="q", seed=0), Party.DEVICE)
+    first.observe(observation(step=0, device_decode_s=0.5, cloud_decode_s=0.5, rtt_s=0.2))
+    joined = SessionSpec(session=2, query="q", seed=0, context_aggregation=True)
+    after = ProfilingSession(joined, Party.DEVICE, first).profile()
+    assert after.device_decode_s != after.device_decode_s
+    assert after.rtt_s == 0.2

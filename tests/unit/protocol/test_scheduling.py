@@ -1,0 +1,91 @@
+"""A scheduler sends estimates under every placement, and advice under greedy alone."""
+
+from __future__ import annotations
+
+from math import inf, isfinite, nan
+from typing import Any
+
+import pytest
+
+from tandem.protocol.messages import Estimate, Placement, Profile
+from tandem.protocol.outbox import Send
+from tandem.protocol.scheduling import SchedulingSession, policy_of
+from tandem.protocol.spec import SessionSpec
+from tandem.scheduler.policies import Fixed, Greedy
+from tandem.topology import PARTIES, Party
+
+
+def profile(aggregator: Party = Party.DEVICE, **changes: Any) -> Profile:
+    """Remote drafts of the cloud mostly fail: the cloud should aggregate."""
+    values: dict[str, Any] = {
+        "session": 1, "step": 3, "aggregator": aggregator, "device_decode_s": 0.06, "cloud_decode_s": 0.06,
+        "device_acceptance": 0.95, "cloud_acceptance": 0.2, "rtt_s": 0.3, "rtt_average_s": 0.3,
+        "bytes_per_s": inf, "notes": (),
+    }  # fmt: skip
+    return Profile(**{**values, **changes})
+
+
+def session(placement: str, party: Party = Party.DEVICE) -> SchedulingSession:
+    return SchedulingSession(SessionSpec(session=1, query="q", seed=0, placement=placement), party)  # type: ignore[arg-type]
+
+
+def estimates(sends: list[Send]) -> list[Estimate]:
+    return [send.message for send in sends if send.to == "draft_queue"]
+
+
+def advice(sends: list[Send]) -> list[Party]:
+    assert all(isinstance(send.message, Placement) for send in sends if send.to == "aggregator")
+    return [send.message.aggregator for send in sends if send.to == "aggregator"]
+
+
+@pytest.mark.parametrize("placement", ["device", "cloud", "mirror", "random"])
+@pytest.mark.parametrize("party", PARTIES)
+def test_other_placements_are_estimated_and_never_advised(placement: str, party: Party) -> None:
+    for seen in (profile(), profile(Party.CLOUD), profile(rtt_s=nan, device_decode_s=nan)):
+        sends = session(placement, party).observe(seen)
+        (estimate,) = estimates(sends)
+        assert advice(sends) == []
+        assert estimate.chosen is seen.aggregator
+        assert estimate.profile is seen
+
+
+def test_the_estimate_holds_eq_8() -> None:
+    (estimate,) = estimates(session("greedy").observe(profile()))
+    assert estimate.delta_z_s == pytest.approx(
+        (0.95 - 0.2) * 0.3
+    )  # equal decode times: (alpha^l - alpha^r) rtt
+    assert estimate.chosen is Party.CLOUD
+    assert estimate.assumed == ()
+
+
+def test_greedy_advises_its_own_aggregator_to_hand_over() -> None:
+    on_device = session("greedy", Party.DEVICE)
+    assert advice(on_device.observe(profile(Party.DEVICE))) == [Party.CLOUD]
+    assert advice(on_device.observe(profile(Party.DEVICE))) == [
+        Party.CLOUD
+    ]  # repeated: it may have restarted
+
+
+def test_nothing_is_handed_over_by_a_party_that_should_keep_it() -> None:
+    on_cloud = session("greedy", Party.CLOUD)
+    assert Party.DEVICE not in advice(on_cloud.observe(profile(Party.CLOUD)))
+
+
+@pytest.mark.parametrize("bad", [nan, 0.0, inf, -1.0, 6.0])
+def test_gaps_leave_it_finite_and_are_named(bad: float) -> None:
+    seen = profile(device_decode_s=bad, device_acceptance=nan, rtt_s=bad)
+    (estimate,) = estimates(session("greedy").observe(seen))
+    assert isfinite(estimate.delta_z_s)
+    assert any("acceptance rate of the device" in sentence for sentence in estimate.assumed)
+
+
+def test_notes_of_the_profiler_come_first() -> None:
+    (estimate,) = estimates(session("device").observe(profile(notes=("device: an outlier.",), rtt_s=nan)))
+    assert estimate.assumed == ("device: an outlier.", "The round trip is nan s; 0 s was assumed.")
+
+
+def test_a_policy_can_be_handed_in() -> None:
+    spec = SessionSpec(session=1, query="q", seed=0, placement="greedy")
+    sends = SchedulingSession(spec, Party.DEVICE, Fixed(Party.DEVICE)).observe(profile())
+    assert advice(sends) == []
+    assert isinstance(policy_of(spec), Greedy)

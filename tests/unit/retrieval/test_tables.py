@@ -1,0 +1,201 @@
+"""Chunks and metadata in the database: what was written comes back, and filters agree with the obvious oracle."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tandem.errors import RetrievalError
+from tandem.retrieval.documents import Document
+from tandem.retrieval.retriever import Retriever
+from tandem.retrieval.tables import Filter, canonical, values_of
+from tests.unit.retrieval.helpers import make_index
+
+WORDS = ["ant", "bee", "cat", "dog", "eel", "fox", "gnu", "hen", "ibis", "jay"]
+KINDS = ["Flat", "IVF8,Flat", "HNSW16", "PQ8", "IVF8,PQ8", "SQ8", "PQ8x4fs", "PCA16,Flat", "IVF8,PQ8,RFlat"]
+
+
+def chunk(identity: str | None, text: str = "t", **metadata: object) -> Document:
+    return Document(id=identity, page_content=text, metadata=metadata)
+
+
+def documents(count: int) -> list[Document]:
+    rng = np.random.default_rng(3)
+    return [
+        chunk(f"{n}", " ".join(rng.choice(WORDS, 6)), source=f"{n % 3}.txt", page=n % 50)
+        for n in range(count)
+    ]
+
+
+def test_round_trip(tmp_path: Path, embedder) -> None:
+    chunks = [
+        chunk("b", "grün\nblau\u2028\0", n=1, deep={"x": [1, None]}, half=0.1 + 0.2, big=2**70, none=None),
+        chunk("a", "", **{'a "quoted" key.$[0]': 1.0}),
+        chunk("cc", "last"),
+    ]
+    index = make_index(tmp_path / "i", chunks, embedder)
+    assert len(index) == 3
+    assert list(index.chunks()) == index.documents(np.arange(3)) == chunks
+    assert index.rows(["cc", "a", "b", "a"]).tolist() == [2, 1, 0, 1]
+    assert index.rows([]).tolist() == []
+    assert index.ids() == ["b", "a", "cc"]
+
+
+@pytest.mark.parametrize("name", ["", "aa", "zzz", "ü", "a" * 50, "\ud800"])
+def test_an_unknown_id(tmp_path: Path, embedder, name: str) -> None:
+    index = make_index(tmp_path / "i", [chunk("a"), chunk("b")], embedder)
+    with pytest.raises(RetrievalError) as caught:
+        index.rows(["a", name])
+    assert str(caught.value) == (
+        f"The index holds no document with the id {name!r}; it may have been rebuilt: search again."
+    )
+
+
+def test_duplicate_and_missing_ids(tmp_path: Path, embedder) -> None:
+    with pytest.raises(RetrievalError) as caught:
+        make_index(tmp_path / "i", [chunk("a"), chunk("a")], embedder)
+    assert str(caught.value) == "Each chunk needs an id of its own, but a comes twice; let `split` set them."
+    with pytest.raises(RetrievalError) as caught:
+        make_index(tmp_path / "i", [chunk(None)], embedder)
+    assert str(caught.value) == (
+        "A chunk needs an id of 1 to 20 ASCII characters, but one has ''; let `split` set it."
+    )
+
+
+@pytest.mark.parametrize("score_all", [0, 10_000])
+@pytest.mark.parametrize("factory", KINDS)
+def test_every_hit_fits_and_there_are_k(
+    tmp_path: Path, embedder, monkeypatch: pytest.MonkeyPatch, factory: str, score_all: int
+) -> None:
+    monkeypatch.setattr("tandem.retrieval.index.SCORE_ALL", max(score_all, 7))
+    index = make_index(tmp_path / "i", documents(600), embedder, factory)
+    hits = Retriever(index, embedder).search("owl and fox", 9, filter={"source": "1.txt", "page": [4, 7, 99]})
+    assert len(hits) == 8
+    assert {(hit.document.metadata["source"], hit.document.metadata["page"]) for hit in hits} == {
+        ("1.txt", 4),
+        ("1.txt", 7),
+    }
+    assert [hit.score for hit in hits] == sorted((hit.score for hit in hits), reverse=True)
+
+
+@pytest.mark.parametrize("factory", KINDS)
+def test_few_that_fit_are_all_weighed(tmp_path: Path, embedder, factory: str) -> None:
+    index = make_index(tmp_path / "i", documents(600), embedder, factory)
+    retriever = Retriever(index, embedder)
+    fits = [name for name, document in enumerate(documents(600)) if document.metadata["page"] < 5]
+    hits = retriever.search("cat and dog", 6, filter={"page": list(range(5))})
+    scores = dict(zip(fits, retriever.relevance([str(name) for name in fits], "cat and dog"), strict=True))
+    assert [hit.score for hit in hits] == sorted(scores.values(), reverse=True)[:6]
+
+
+def test_nothing_fits(directory: Path, embedder) -> None:
+    retriever = Retriever.open(directory, embedder)
+    assert retriever.search("game", 3, filter={"source": "other.txt"}) == []
+    assert retriever.search("game", 3, filter={"source": []}) == []
+    assert len(retriever.search("game", 3, filter={})) == 3
+
+
+def test_an_unknown_key(directory: Path, embedder) -> None:
+    retriever = Retriever.open(directory, embedder)
+    for filter in ({"author": "Ada"}, {"author": []}, {"source": "chess.txt", "author": "Ada"}):
+        with pytest.raises(RetrievalError) as caught:
+            retriever.search("game", 3, filter=filter)
+        assert str(caught.value) == (
+            "A filter must name metadata that the documents have, but 'author' is none of chunk, source; "
+            "use one of these."
+        )
+
+
+def select(tmp_path: Path, embedder: Any, metadata: list[dict[str, Any]], filter: Filter) -> list[int]:
+    """The rows that a filter lets through, by the ids of what a search for everything finds."""
+    chunks = [chunk(str(row), f"text {row}", **body) for row, body in enumerate(metadata)]
+    index = make_index(tmp_path / "i", chunks, embedder)
+    rows, _ = index.search(embedder.embed(["text"])[0], len(index), filter)
+    return sorted(rows.tolist())
+
+
+VALUES: list[Any] = [1, 2, 1.0, True, "1", None, {"deep": [1]}, [2, 3]]
+
+
+@pytest.mark.parametrize(
+    ("filter", "rows"),
+    [
+        ({"a": 1}, [0, 2]),
+        ({"a": 1.0}, [0, 2]),
+        ({"a": True}, [3]),
+        ({"a": "1"}, [4]),
+        ({"a": None}, [5]),
+        ({"a": [True, "1", 7]}, [3, 4]),
+        ({"a": {1, None}}, [0, 2, 5]),
+        ({"a": 1, "b": "x"}, [0]),
+        ({"a": {"deep": [1]}}, [6]),
+        ({"a": [[2, 3]]}, [7]),
+    ],
+)
+def test_what_equals_what(tmp_path: Path, embedder, filter: Filter, rows: list[int]) -> None:
+    metadata = [{"a": value} for value in VALUES]
+    metadata[0]["b"] = "x"
+    del metadata[1]["a"]
+    assert select(tmp_path, embedder, metadata, filter) == rows
+
+
+def oracle(metadata: list[dict[str, Any]], filter: Filter) -> list[int]:
+    """The rows that fit, one by one."""
+
+    def fits(body: dict[str, Any]) -> bool:
+        wanted = {key: {canonical(value) for value in values_of(filter[key])} for key in filter}
+        return all(key in body and canonical(body[key]) in wanted[key] for key in filter)
+
+    return [row for row, body in enumerate(metadata) if fits(body)]
+
+
+def test_filters_agree_with_the_obvious_oracle(tmp_path: Path, embedder) -> None:
+    """Odd values under odd keys: every pair of them as a filter."""
+    values = [
+        *VALUES,
+        2**70,
+        2**70 + 1,
+        0.1 + 0.2,
+        0.3,
+        math.inf,
+        "",
+        "ü\u2028",
+        "\0",
+        '"',
+        {},
+        [],
+        {"b": {"c": 2}},
+    ]
+    keys = ["a", 'a "b"', "$.a", "a[0]", "\\", "ü"]
+    rng = np.random.default_rng(0)
+    metadata = [
+        {key: values[rng.integers(len(values))] for key in keys if rng.random() < 0.7} for _ in range(300)
+    ]
+    chunks = [chunk(str(row), f"text {row}", **body) for row, body in enumerate(metadata)]
+    index = make_index(tmp_path / "i", chunks, embedder)
+    query = embedder.embed(["text"])[0]
+    num_found = 0
+    for one, other in itertools.product(values, repeat=2):
+        key, second = rng.choice(keys, 2, replace=False)
+        for filter in ({key: [one, other]}, {key: [one], second: [other, one]}):
+            rows, _ = index.search(query, len(index), filter)
+            assert sorted(rows.tolist()) == oracle(metadata, filter), filter
+            num_found += len(rows)
+    assert num_found > 1000
+
+
+def test_not_a_number_can_be_found(tmp_path: Path, embedder) -> None:
+    """As pandas writes what is missing; JSON has no word for it."""
+    assert select(tmp_path, embedder, [{"a": 1}, {"a": math.nan}], {"a": math.nan}) == [1]
+
+
+def test_many_rows_fit(tmp_path: Path, embedder) -> None:
+    index = make_index(tmp_path / "i", documents(2500), embedder)
+    assert Retriever(index, embedder).search("cat", 3, filter={"source": "moon.txt"}) == []
+    rows, _ = index.search(embedder.embed(["cat"])[0], 2500, {"page": 7})
+    assert sorted(rows.tolist()) == list(range(7, 2500, 50))

