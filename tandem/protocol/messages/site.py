@@ -276,8 +276,6 @@ class Estimate:
 
     session: UInt32
     profile: Annotated[Any, registry.nested(Profile)]
-    delta_z_s: (
-        Float64  # Z of the device minus Z of the cloud, DRAGON Eq. 8: above 0 the cloud should aggregate
-    )
+    delta_z_s: Float64  # Z(device) - Z(cloud), DRAGON Eq. 8: above 0 the cloud should aggregate
     chosen: PartyField
     assumed: Texts  # one sentence for each value that was not measured or not believed
