@@ -54,12 +54,12 @@ WIRE_BYTES = {
 
 
 def link_messages() -> str:
-    """The header frame, then each body that may stand in it."""
+    """The header frame, then each body that it may hold."""
     return "\n".join(_message(cls) for cls in (messages.LinkFrame, *LINK_BODIES)).rstrip()
 
 
 def inner_messages() -> str:
-    """All messages between actors of one side, by tag."""
+    """All messages between actors of one site, by tag."""
     link = {messages.LinkFrame, *LINK_BODIES}
     inner = [cls for cls in get_args(messages.Message) if cls not in link]
     return "\n".join(_message(cls) for cls in sorted(inner, key=tag_of)).rstrip()
@@ -67,9 +67,7 @@ def inner_messages() -> str:
 
 def tag_of(cls: type[Any]) -> int:
     """The byte that a message begins with."""
-    found = re.search(r"_registry\.message\((\d+)\)", inspect.getsource(cls))
-    assert found is not None, cls
-    return int(found[1])
+    return messages.registry.tag(cls)
 
 
 def _message(cls: type[Any]) -> str:
@@ -94,9 +92,9 @@ def _wire_name(annotation: str) -> str:
 
 
 def _kinds(annotation: str) -> str:
-    """Which messages may stand in a nested field."""
-    found = re.search(r"nested\((.+?)\)", annotation)
-    return found[1] if found else ""
+    """Which messages a nested field may hold."""
+    kinds = re.search(r"nested\((.+?)\)", annotation)
+    return kinds[1] if kinds else ""
 
 
 def comments_of(cls: type[Any]) -> dict[str, str]:

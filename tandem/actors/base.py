@@ -22,7 +22,7 @@ from typing import Any, ClassVar
 
 from tandem.config import Config
 from tandem.errors import ProtocolError, TandemError
-from tandem.protocol.messages import decode, encode
+from tandem.protocol.messages import decode, decode_link, encode
 from tandem.protocol.outbox import ActorKind, Send
 from tandem.topology import Party
 from tandem.transport.port import DataPlane, Endpoint
@@ -135,10 +135,11 @@ class SiteActor:
     # ---- data plane ------------------------------------------------------------------------------------------
 
     def on_frames(self, source: str, frames: list[bytes]) -> None:
-        """Frames of one actor, in order. A malformed one is counted and dropped."""
+        """Frames of one actor, in order. A malformed one is counted and dropped; the peer may only send LinkFrames."""
+        is_own = source.partition("/")[0] == self.party
         for frame in frames:
             try:
-                message = decode(frame)
+                message = decode(frame) if is_own else decode_link(frame)
             except ProtocolError as error:
                 self.num_malformed += 1
                 _log.warning("%s dropped a frame of %s: %s", self.name, source, error)
@@ -162,15 +163,21 @@ class SiteActor:
         _log.error("%s: %s", self.name, error)
 
     def dispatch(self, sends: list[Send]) -> None:
-        """Deliver what a state machine returned."""
+        """Deliver what a state machine returned. A message that cannot be encoded ends its session only."""
         plane = self._plane()
         for send in sends:
             if send.to == "client":
                 self.on_event(send.message)
-            elif send.to == "peer":
-                self._send_to_peer(encode(send.message))
+                continue
+            try:
+                frame = encode(send.message)
+            except ProtocolError as error:
+                self.on_error(send.message, error)
+                continue
+            if send.to == "peer":
+                self._send_to_peer(frame)
             else:
-                plane.send(f"{self.party}/{send.to}", encode(send.message))
+                plane.send(f"{self.party}/{send.to}", frame)
 
     def on_event(self, event: Any) -> None:
         """An event for whoever asked; only a draft queue has any."""

@@ -268,7 +268,7 @@ class DecoderActor(SiteActor):
         except Preempted:
             return list
         prefill_us = _elapsed_us(started_s)
-        return lambda: session.prefilled(prefill_us, self._notes(opened), opened.documents)
+        return lambda: session.finish_prefill(prefill_us, self._notes(opened), opened.documents)
 
     def _forward(self, session: DraftingSession, job: Forward) -> Callable[[], list[Send]]:
         from tandem.engine.engine import Preempted
@@ -292,12 +292,12 @@ class DecoderActor(SiteActor):
         self.num_forwards += 1
         self.decode_s += decode_us / 1e6
         if not spec.keeps_distributions:
-            return lambda: session.drafted(job, payload, token, decode_us)
+            return lambda: session.finish_forward(job, payload, token, decode_us)
         step = Step(token, payload, dense.astype("<f2").tobytes(), log_weight(job.weights))
 
         def tell() -> list[Send]:
             self._keep(job, step)
-            return session.drafted(job, payload, token, decode_us)
+            return session.finish_forward(job, payload, token, decode_us)
 
         return tell
 

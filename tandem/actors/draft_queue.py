@@ -198,7 +198,7 @@ class DraftQueueActor(SiteActor):
     def on_connected(self, name: str) -> None:
         """A new connection to the peer: what it has not acknowledged goes out at once."""
         if name == f"{self.party.other}/draft_queue" and self.host.sessions:
-            self.dispatch(self.host.reconnected(time.monotonic()))
+            self.dispatch(self.host.resend_all(time.monotonic()))
 
     def on_lost(self, name: str) -> None:
         """An actor of this side died: its sessions cannot go on."""
@@ -229,13 +229,15 @@ class DraftQueueActor(SiteActor):
 
     async def _tick(self) -> None:
         """Timers, and a new connection where the peer has fallen silent; ends with the last session."""
-        while self.host.sessions:
-            await asyncio.sleep(TICK_S)
-            now_s = time.monotonic()
-            self.dispatch(self.host.tick(now_s))
-            if any(session.is_silent(now_s) for session in self.host.sessions.values()):
-                self._renew_peer(now_s)
-        self._ticking = False
+        try:
+            while self.host.sessions:
+                await asyncio.sleep(TICK_S)
+                now_s = time.monotonic()
+                self.dispatch(self.host.tick(now_s))
+                if any(session.is_silent(now_s) for session in self.host.sessions.values()):
+                    self._renew_peer(now_s)
+        finally:
+            self._ticking = False
 
     def _renew_peer(self, now_s: float) -> None:
         if self.party is Party.DEVICE and now_s >= self._renew_again_s:

@@ -68,6 +68,11 @@ class RetrieverActor(SiteActor):
         self._requests.put_nowait(message)
         return []
 
+    def on_error(self, message: Any, error: TandemError) -> None:
+        """An answer that cannot be sent ends its query, not the actor."""
+        super().on_error(message, error)
+        self.dispatch([Send("decoder", RetrieveFailed(session=message.session, reason=str(error)))])
+
     async def _serve(self) -> None:
         from tandem.protocol.retrieval_requests import refuse_request
 

@@ -1,7 +1,7 @@
-"""One session as an aggregator sees it: a pair of drafts in, a decision out.
+"""One session as an aggregator sees it: a ballot in, a result out.
 
 It keeps nothing between steps but the scheduler's last advice on placement, so a restarted aggregator decides the
-same tokens. Knows nothing of the link, Ray or clocks.
+same tokens.
 """
 
 from __future__ import annotations
@@ -26,54 +26,54 @@ class AggregatorSession:
         self.spec = spec
         self._party = party
         self._policy = policy or policy_of(spec)
-        self._advice: Party | None = None  # of the scheduler: who shall aggregate after a remote rejection
+        self._advice: Party | None = None  # of the scheduler: who is to aggregate after a remote rejection
         self._codec = codec
         self._rule = draft_rule(spec.draft_rule, spec.temperature)
 
-    def decide(self, pair: Ballot) -> VerifyResult:
-        """Algorithm 1 or the coupled race on the two decoded laws (Eq. 4)."""
-        eta_device, _ = shares(pair.device.log_weight, pair.cloud.log_weight)
-        found = self._rule.verify(
-            self._codec.decode(pair.device.payload),
-            self._codec.decode(pair.cloud.payload),
+    def decide(self, ballot: Ballot) -> VerifyResult:
+        """Algorithm 1 or the coupled race on the two decoded distributions (Eq. 4)."""
+        eta_device, _ = shares(ballot.device.log_weight, ballot.cloud.log_weight)
+        decision = self._rule.verify(
+            self._codec.decode(ballot.device.payload),
+            self._codec.decode(ballot.cloud.payload),
             eta_device=eta_device,
             seed=self.spec.seed,
-            step=pair.device.step,
+            step=ballot.device.step,
         )
-        remote_accepted = found.cloud_accepted if self._party is Party.DEVICE else found.device_accepted
+        remote_accepted = decision.cloud_accepted if self._party is Party.DEVICE else decision.device_accepted
         return VerifyResult(
-            session=pair.session,
-            view=pair.view,
-            digest=pair.device.digest,
-            step=pair.device.step,
-            target=found.target,
-            device_accepted=found.device_accepted,
-            cloud_accepted=found.cloud_accepted,
-            device_acceptance=found.acceptance_device,
-            cloud_acceptance=found.acceptance_cloud,
+            session=ballot.session,
+            view=ballot.view,
+            digest=ballot.device.digest,
+            step=ballot.device.step,
+            target=decision.target,
+            device_accepted=decision.device_accepted,
+            cloud_accepted=decision.cloud_accepted,
+            device_acceptance=decision.acceptance_device,
+            cloud_acceptance=decision.acceptance_cloud,
             next_aggregator=self._policy.choose_next(
-                pair.device.step + 1, self._party, remote_accepted=remote_accepted, advice=self._advice
+                ballot.device.step + 1, self._party, remote_accepted=remote_accepted, advice=self._advice
             ),
         )
 
-    def decide_alone(self, lone: SoloBallot) -> VerifyResult:
-        """The peer is lost: the own draft is the target."""
-        draft: Proposal = lone.draft
-        distribution = self._codec.decode(draft.payload)
-        target = self._rule.draft(distribution, seed=self.spec.seed, step=draft.step, party=draft.party)
+    def decide_solo(self, ballot: SoloBallot) -> VerifyResult:
+        """Without the peer the token drawn from the own proposal is the target."""
+        proposal: Proposal = ballot.proposal
+        distribution = self._codec.decode(proposal.payload)
+        target = self._rule.draft(distribution, seed=self.spec.seed, step=proposal.step, party=proposal.party)
         return VerifyResult(
-            session=lone.session,
-            view=lone.view,
-            digest=draft.digest,
-            step=draft.step,
+            session=ballot.session,
+            view=ballot.view,
+            digest=proposal.digest,
+            step=proposal.step,
             target=target,
-            device_accepted=draft.party is Party.DEVICE,
-            cloud_accepted=draft.party is Party.CLOUD,
+            device_accepted=proposal.party is Party.DEVICE,
+            cloud_accepted=proposal.party is Party.CLOUD,
             device_acceptance=nan,
             cloud_acceptance=nan,
             next_aggregator=self._party,
         )
 
     def advise(self, aggregator: Party) -> None:
-        """Who shall aggregate after a rejection of the remote draft, from the scheduler; until told otherwise."""
+        """Who is to aggregate after a rejection of the remote draft; holds until the next advice."""
         self._advice = aggregator

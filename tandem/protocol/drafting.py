@@ -1,8 +1,6 @@
 """One session as a decoder sees it: what to compute next, and what a commit, a rollback or a Resync changes.
 
-It plans and never computes: the driver runs a `Job` on the model and brings the law back. Weights of documents
-are a function of the prefix alone (DRAGON 4.1 with a fixed lag), so timing cannot change an answer.
-Knows nothing of models, Ray or clocks.
+It decides what to compute and does no computation: the driver runs each `Job` on the model and returns the result.
 """
 
 from __future__ import annotations
@@ -11,7 +9,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import assert_never
 
-from tandem.aggregation.document_weights import blend, log_weight, text_to_score, weight_anchor
+from tandem.aggregation.document_weights import log_weight
+from tandem.protocol.line import DraftLine
 from tandem.protocol.messages import (
     Adopt,
     Commit,
@@ -19,7 +18,6 @@ from tandem.protocol.messages import (
     DecoderReady,
     Proposal,
     ProposalReady,
-    RescoreRequest,
     RescoreResult,
     RetrieveFailed,
     RetrieveRequest,
@@ -28,12 +26,11 @@ from tandem.protocol.messages import (
 )
 from tandem.protocol.outbox import Send
 from tandem.protocol.prefix import Prefix
+from tandem.protocol.relevance import RelevanceWeights, Weights
 from tandem.protocol.spec import SessionSpec
 from tandem.protocol.wire import to_float32
 from tandem.topology import Party
 
-Weights = tuple[float, ...]
-"""R(d, x) = scale * score of each row of this side: of each document, in the order of `RetrieveResult.ids`."""
 JOINT = "\n\n"
 """Between the documents of one row (context aggregation)."""
 
@@ -50,7 +47,7 @@ class Prefill:
 
 @dataclass(frozen=True, slots=True)
 class Forward:
-    """Compute this side's law for one step."""
+    """Compute this party's distribution for one step."""
 
     session: int
     step: int
@@ -63,29 +60,35 @@ Job = Prefill | Forward
 
 
 class DraftingSession:
-    """The state of one query in a decoder."""
+    """The state of one query in a decoder.
+
+    Invariant: one proposal per prefix, ever; what was computed is stored and emitted again from the store.
+    """
 
     def __init__(self, spec: SessionSpec, party: Party, text: Callable[[Sequence[int]], str]) -> None:
-        """`text` turns answer tokens into text, for the re-estimation of relevance."""
+        """text: turns answer tokens into text, for the re-estimation of relevance."""
         self.spec = spec
         self.party = party
-        self.prefix = Prefix(spec.session)  # committed tokens, then own drafts
-        self.num_committed = 0
+        self.line = DraftLine(spec.session)
+        self.relevance = RelevanceWeights(spec, text)
         self.epoch = 0
         self.window = 1 if spec.synchronous else min(4, spec.max_window)
-        self.num_forwards = 0
-        self._text = text
-        self._found: RetrieveResult | None = None
+        self._retrieved: RetrieveResult | None = None
         self._is_filtered_out = False
         self._is_prefilled = False
-        self._ready: DecoderReady | None = None  # what was told of the documents
+        self._ready: DecoderReady | None = None  # what the coordinator knows of the documents
         self._has_ended = False  # the answer is complete
-        self._drafts: dict[bytes, tuple[Proposal, int]] = {}  # by prefix digest: one draft per prefix, ever
-        self._weights: dict[bytes, Weights] = {}  # by digest of x_<kappa
-        self._scoring: bytes | None = None  # digest under way at the retriever
-        self._view = 0
-        # Commits that overtook an earlier one, or an Adopt: the data plane may be Ray calls. By generation and step.
-        self._early: dict[tuple[int, int], Commit] = {}
+        self._proposals: dict[bytes, tuple[Proposal, int]] = {}  # by digest of their prefix, with the token
+
+    @property
+    def prefix(self) -> Prefix:
+        """The committed tokens, then the own drafts."""
+        return self.line.prefix
+
+    @property
+    def num_proposals(self) -> int:
+        """Proposals that are stored."""
+        return len(self._proposals)
 
     # ---- entries ---------------------------------------------------------------------------------------------
 
@@ -96,17 +99,17 @@ class DraftingSession:
         if num_documents == 0 and not spec.given_texts:
             nothing = RetrieveResult(session=spec.session, ids=(), texts=(), scores=(), retrieve_us=0)
             return self.receive(nothing)
-        search = RetrieveRequest(
+        request = RetrieveRequest(
             session=spec.session,
             query=spec.query,
             num_documents=num_documents,
             given_texts=spec.given_texts,
             filter=spec.filter(self.party),
         )
-        return [Send("retriever", search)]
+        return [Send("retriever", request)]
 
-    def restart_peer(self) -> list[Send]:
-        """The draft queue was started anew and will Adopt; what was found, prefilled and drafted here stays."""
+    def begin_again(self) -> list[Send]:
+        """The coordinator was restarted and will Adopt; what was retrieved, prefilled and drafted here stays."""
         return [] if self._ready is None else [Send("draft_queue", self._ready)]
 
     def receive(
@@ -115,9 +118,9 @@ class DraftingSession:
         """Any message of this session."""
         match message:
             case RetrieveResult():
-                self._found = message
+                self._retrieved = message
                 self._is_filtered_out = self._lets_nothing_through(message)
-                self._weights[self.prefix.digests[0]] = self._first_weights(message)
+                self.relevance.weights[self.prefix.digests[0]] = self._first_weights(message)
                 return []
             case RetrieveFailed():
                 failed = DecoderFailed(
@@ -125,7 +128,8 @@ class DraftingSession:
                 )
                 return [Send("draft_queue", failed)]
             case RescoreResult():
-                return self._on_relevance(message)
+                self.relevance.receive(message, self.prefix)
+                return self.request_weights()
             case Commit():
                 return self._on_commit(message)
             case Adopt():
@@ -133,46 +137,45 @@ class DraftingSession:
             case Window():
                 if not self.spec.synchronous:
                     self.window = max(1, min(message.size, self.spec.max_window))
-                return self.replay()  # what was drafted under a wider window
+                return self._replay()  # what was drafted under a wider window
             case _:
                 assert_never(message)
 
-    def prefilled(
+    def finish_prefill(
         self, prefill_us: int, notes: tuple[str, ...], rows: Sequence[int] | None = None
     ) -> list[Send]:
-        """The engine holds the query and, one row each, the documents `rows` of the job (indices; None: all)."""
-        assert self._found is not None
+        """The engine holds the query and the documents `rows` of the job, one row each (indices; None: all)."""
+        assert self._retrieved is not None
         self._is_prefilled = True
         is_joined = self.spec.context_aggregation and rows != ()  # one row stands for all
-        self._found = found = self._found if is_joined else _only(self._found, rows)
-        self._weights[self.prefix.digests[0]] = self._first_weights(found)
+        self._retrieved = retrieved = self._retrieved if is_joined else _select(self._retrieved, rows)
+        self.relevance.weights[self.prefix.digests[0]] = self._first_weights(retrieved)
         self._ready = DecoderReady(
             session=self.spec.session,
-            sources=found.ids,
-            scores=found.scores,
-            retrieve_us=found.retrieve_us,
+            sources=retrieved.ids,
+            scores=retrieved.scores,
+            retrieve_us=retrieved.retrieve_us,
             prefill_us=prefill_us,
             notes=(*self._notes_on_filter(), *notes),
         )
-        # A decoder that was started anew, or a cloud that joins late, begins amid an answer.
-        return [Send("draft_queue", self._ready), *self.missing_weights()]
+        # A restarted decoder, or a cloud that joins late, begins in the middle of an answer.
+        return [Send("draft_queue", self._ready), *self.request_weights()]
 
-    def _lets_nothing_through(self, found: RetrieveResult) -> bool:
+    def _lets_nothing_through(self, retrieved: RetrieveResult) -> bool:
         """Whether documents were searched for, and the filter left none; texts of the caller pass all filters."""
         is_searched = self.spec.num_documents(self.party) > 0 and bool(self.spec.filter(self.party))
-        return is_searched and len(found.ids) == len(self.spec.given_texts)
+        return is_searched and len(retrieved.ids) == len(self.spec.given_texts)
 
     def _notes_on_filter(self) -> tuple[str, ...]:
         if not self._is_filtered_out:
             return ()
         return (f"The {self.party} has no document that its filter lets through; it answers without.",)
 
-    def drafted(self, job: Forward, payload: bytes, token: int, decode_us: int) -> list[Send]:
-        """The law of `job` is there, encoded, with the token drawn from its decoded form."""
-        self.num_forwards += 1
+    def finish_forward(self, job: Forward, payload: bytes, token: int, decode_us: int) -> list[Send]:
+        """Propose the result of `job`. payload: its encoded distribution; token: drawn from the decoded form."""
         if not self.is_current(job):
             return []
-        draft = Proposal(
+        proposal = Proposal(
             party=self.party,
             step=job.step,
             epoch=self.epoch,
@@ -181,160 +184,107 @@ class DraftingSession:
             decode_us=decode_us,
             payload=payload,
         )
-        self._drafts[job.digest] = (draft, token)
-        return self._emit(draft, token)
+        self._proposals[job.digest] = (proposal, token)
+        return self._emit(proposal, token)
 
-    def replay(self) -> list[Send]:
-        """Emit again what was already drafted for the present prefix (after a Resync): the stored bytes."""
+    def request_weights(self) -> list[Send]:
+        """Ask the retriever for the next estimation that the line will need."""
+        # Until the prefill it is not known which documents have a row.
+        if self._retrieved is None or not self._is_prefilled or self._has_ended:
+            return []
+        return self.relevance.request_next(self.prefix, self._retrieved.ids)
+
+    def _replay(self) -> list[Send]:
+        """Emit again what was already drafted on the present prefix: the stored bytes."""
         sends: list[Send] = []
-        while self._may_draft() and (stored := self._drafts.get(self.prefix.digest)) is not None:
+        while self._may_draft() and (stored := self._proposals.get(self.prefix.digest)) is not None:
             sends += self._emit(*stored)
         return sends
 
     # ---- planning --------------------------------------------------------------------------------------------
 
     def next_job(self) -> Job | None:
-        """What to compute now, or None: nothing may be drafted, or a weight is still awaited."""
-        if self._found is None or self._has_ended:
+        """What to compute now, or None: nothing may be drafted, or a weight is still missing."""
+        if self._retrieved is None or self._has_ended:
             return None
         if not self._is_prefilled:
             return Prefill(self.spec.session, self.spec.query, self._rows(), self.spec.max_new_tokens)
         step = len(self.prefix)
         if not self._may_draft():
             return None
-        position = self._kappa(step) if self._found.ids else 0  # without documents nothing is re-estimated
-        weights = self._weights.get(self.prefix.digests[position])
+        weights = self.relevance.weights_for(self.prefix, is_static=not self._retrieved.ids)
         if weights is None:
             return None
         return Forward(self.spec.session, step, self.prefix.digest, tuple(self.prefix.tokens), weights)
 
     def is_current(self, job: Forward) -> bool:
-        """Whether the law of `job` is still wanted; asked by the model between layers."""
+        """Whether the result of `job` is still wanted; the model asks between layers."""
         return not self._has_ended and len(self.prefix) == job.step and self.prefix.digest == job.digest
-
-    def missing_weights(self) -> list[Send]:
-        """Ask the retriever for the next re-estimation that this prefix will need; one at a time, in order."""
-        every = self.spec.estimation_interval
-        if (
-            every == 0
-            or self._scoring is not None
-            or self._found is None
-            or not self._is_prefilled  # until then it is not known which documents have a row
-            or not self._found.ids
-            or self._has_ended
-        ):
-            return []
-        for position in range(every, len(self.prefix) + 1, every):
-            digest = self.prefix.digests[position]
-            if digest not in self._weights:
-                self._scoring = digest
-                text = text_to_score(self.spec.query, self._text(self.prefix.tokens[:position]))
-                message = RescoreRequest(
-                    session=self.spec.session, digest=digest, ids=self._found.ids, text=text
-                )
-                return [Send("retriever", message)]
-        return []
-
-    def _kappa(self, step: int) -> int:
-        every = self.spec.estimation_interval
-        return weight_anchor(step, every, self.spec.weight_lag) if every else 0
 
     def _may_draft(self) -> bool:
         step = len(self.prefix)
-        if self._has_ended or step >= self.spec.max_new_tokens or step - self.num_committed >= self.window:
+        if (
+            self._has_ended
+            or step >= self.spec.max_new_tokens
+            or step - self.line.num_committed >= self.window
+        ):
             return False
         return step == 0 or self.prefix.tokens[-1] not in self.spec.eos_token_ids
 
     # ---- changes ---------------------------------------------------------------------------------------------
 
-    def _emit(self, draft: Proposal, token: int) -> list[Send]:
+    def _emit(self, proposal: Proposal, token: int) -> list[Send]:
         self.prefix.append(token)
-        drafted = ProposalReady(session=self.spec.session, draft=draft, token=token)
-        return [Send("draft_queue", drafted), *self.missing_weights()]
-
-    def _on_relevance(self, message: RescoreResult) -> list[Send]:
-        """Momentum mixes with the weights of the previous estimation of the same prefix, so it rolls back with it."""
-        if message.digest == self._scoring:
-            self._scoring = None
-        position = self._position(message.digest)
-        before = None if position is None else self.prefix.digests[position - self.spec.estimation_interval]
-        if before is not None and (previous := self._weights.get(before)) is not None:
-            fresh = self._scaled(message.scores)
-            self._weights[message.digest] = blend(previous, fresh, self.spec.weight_momentum)
-        return self.missing_weights()
-
-    def _position(self, digest: bytes) -> int | None:
-        """Where `digest` stands in the present prefix; None: that prefix was rolled back meanwhile."""
-        every = self.spec.estimation_interval
-        for position in range(every, len(self.prefix) + 1, every):
-            if self.prefix.digests[position] == digest:
-                return position
-        return None
+        ready = ProposalReady(session=self.spec.session, proposal=proposal, token=token)
+        return [Send("draft_queue", ready), *self.request_weights()]
 
     def _on_commit(self, commit: Commit) -> list[Send]:
-        key = commit.view, commit.step
-        if key != (self._view, self.num_committed):
-            if key > (self._view, self.num_committed):
-                self._early[key] = commit
+        if not self.line.commit(commit):
             return []
-        self.num_committed += 1
         self.epoch = commit.epoch
         self._has_ended = commit.is_last
-        tokens = self.prefix.tokens
-        if commit.step >= len(tokens) or tokens[commit.step] != commit.token:
-            self.prefix.truncate(commit.step)
-            self.prefix.append(commit.token)
         self._forget()
-        return self._go_on()
+        return self._continue()
 
     def _on_adopt(self, adopt: Adopt) -> list[Send]:
-        length = len(adopt.tokens)
-        if (adopt.view, length) < (self._view, self.num_committed):
-            return []  # overtaken by what came after it
-        self._view = adopt.view
+        if not self.line.adopt(adopt):
+            return []
         self.epoch = adopt.epoch
         self._has_ended = adopt.is_last
-        self.prefix.truncate(self.prefix.common_length(adopt.tokens))
-        self.prefix.extend(adopt.tokens[len(self.prefix) :])
-        self.num_committed = len(self.prefix)
-        self._early = {key: kept for key, kept in self._early.items() if key >= (adopt.view, length)}
-        return self._go_on()
+        return self._continue()
 
-    def _go_on(self) -> list[Send]:
+    def _continue(self) -> list[Send]:
         """After a change of what is committed."""
-        if (following := self._early.pop((self._view, self.num_committed), None)) is not None:
+        if (following := self.line.take_next()) is not None:
             return self._on_commit(following)
-        return [*self.missing_weights(), *self.replay()]
+        return [*self.request_weights(), *self._replay()]
 
     def _forget(self) -> None:
-        """Drop what no later step can need: drafts and weights well before the committed prefix."""
-        horizon = self.num_committed - 2 * (self.spec.estimation_interval + self.spec.weight_lag)
-        if horizon > 0 and self.num_committed % 32 == 0:
-            wanted = set(self.prefix.digests[: len(self.prefix) + 1])
-            self._weights = {key: kept for key, kept in self._weights.items() if key in wanted}
-            self._drafts = {key: kept for key, kept in self._drafts.items() if kept[0].step >= horizon}
+        """Drop what no later step can need: proposals and weights well before the committed prefix."""
+        num_committed = self.line.num_committed
+        horizon = num_committed - 2 * (self.spec.estimation_interval + self.spec.weight_lag)
+        if horizon > 0 and num_committed % 32 == 0:
+            self.relevance.forget(self.prefix)
+            self._proposals = {key: kept for key, kept in self._proposals.items() if kept[0].step >= horizon}
 
     def _rows(self) -> tuple[str, ...]:
-        """The documents of this side, one text a row."""
-        assert self._found is not None
-        texts = self._found.texts
+        """The documents of this party, one text per row."""
+        assert self._retrieved is not None
+        texts = self._retrieved.texts
         return (JOINT.join(texts),) if self.spec.context_aggregation and texts else texts
 
-    def _first_weights(self, found: RetrieveResult) -> Weights:
+    def _first_weights(self, retrieved: RetrieveResult) -> Weights:
         """By the question alone. A row of several documents weighs what they weigh together (DRAGON A.1)."""
-        scaled = self._scaled(found.scores)
+        scaled = self.relevance.scale(retrieved.scores)
         return (log_weight(scaled),) if self.spec.context_aggregation and scaled else scaled
 
-    def _scaled(self, scores: Sequence[float]) -> Weights:
-        return tuple(self.spec.relevance_scale * score for score in scores)
 
-
-def _only(found: RetrieveResult, rows: Sequence[int] | None) -> RetrieveResult:
+def _select(retrieved: RetrieveResult, rows: Sequence[int] | None) -> RetrieveResult:
     if rows is None:
-        return found
+        return retrieved
     return replace(
-        found,
-        ids=tuple(found.ids[row] for row in rows),
-        texts=tuple(found.texts[row] for row in rows),
-        scores=tuple(found.scores[row] for row in rows),
+        retrieved,
+        ids=tuple(retrieved.ids[row] for row in rows),
+        texts=tuple(retrieved.texts[row] for row in rows),
+        scores=tuple(retrieved.scores[row] for row in rows),
     )

@@ -1,7 +1,4 @@
-"""What a state machine returns: messages with receivers named by role, for a driver to deliver.
-
-Knows nothing of addresses or delivery.
-"""
+"""What a state machine returns: messages with receivers named by role, for a driver to deliver."""
 
 from __future__ import annotations
 
@@ -11,10 +8,10 @@ from typing import Any, Literal
 ActorKind = Literal[
     "retriever", "decoder", "draft_queue", "aggregator", "profiler", "scheduler", "peer", "client"
 ]
-"""An actor of the own side, the peer's draft queue, or whoever asked the question."""
+"""An actor of the own site, the peer's coordinator, or the client."""
 
 ROLES: tuple[ActorKind, ...] = ("retriever", "decoder", "draft_queue", "aggregator", "profiler", "scheduler")
-"""The actors of one side."""
+"""The actors of one site."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,4 +19,4 @@ class Send:
     """Deliver `message` to `to`."""
 
     to: ActorKind
-    message: Any  # a tandem.protocol.messages.Message, or a tandem.events.Told where `to` is "client"
+    message: Any  # a tandem.protocol.messages.Message, or a tandem.events.ClientEvent where `to` is "client"

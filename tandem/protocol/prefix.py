@@ -1,7 +1,4 @@
-"""A token sequence with a digest of every prefix of it.
-
-Knows nothing of drafts or verdicts: it answers "is this the same beginning?" in eight bytes.
-"""
+"""A token sequence with a digest of each of its prefixes: "is this the same beginning?" in eight bytes."""
 
 from __future__ import annotations
 

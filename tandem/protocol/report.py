@@ -1,137 +1,229 @@
-"""What a draft queue reports of a session: events for the user, observations for the profiler, counters.
+"""What a coordinator reports of a session: events for the client, observations for the profiler, counters.
 
-Knows commits after they happened; decides nothing.
+It learns of a commit after it happened and decides nothing.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import nan
 
-from tandem.events import EstimateEvent, SessionStatistics, TokenEvent
-from tandem.protocol.messages import Estimate, Observation, Observations, Proposal, Verdict
+from tandem.events import (
+    ClientEvent,
+    EstimateEvent,
+    Event,
+    ProvisionalEvent,
+    RetractEvent,
+    SessionStatistics,
+    TokenEvent,
+)
+from tandem.protocol.messages import Estimate, Observation, Observations, Proposal, Verdict, VerifyResult
 from tandem.protocol.outbox import Send
+from tandem.protocol.prefix import Prefix
+from tandem.protocol.spec import SessionSpec
 from tandem.topology import PARTIES, Party
 
 REPORT_STEPS = 4
-"""Steps that the profiler hears of at a time: one message a step would wake two actors more for each token."""
+"""Steps per message to the profiler: one message per step would wake two more actors for every token."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitRecord:
-    """One commit, as the queue saw it."""
+    """One commit, as the coordinator saw it."""
 
     verdict: Verdict
     decided_by: Party
     acceptance: dict[
         Party, float
     ]  # expected, by the formula of the draft rule; nan: decided without the peer
-    drafts: dict[Party, Proposal | None]  # the pair; None: not seen here
-    arrived_s: dict[Party, float]  # when each came to this queue, since the query was opened; nan: not seen
-    is_alone: bool
-    is_degraded: bool  # alone because the peer, which had been asked, is lost
+    proposals: dict[Party, Proposal | None]  # the ballot; None: not seen here
+    arrived_s: dict[Party, float]  # when each arrived here, since the query was opened; nan: not seen
+    is_alone: bool  # decided without the peer
+    is_degraded: bool  # alone because the peer is lost
     is_last: bool
     committed_s: float  # since the query was opened
 
 
-class SessionReport:
-    """Counts and tells of one query."""
+class Reporter:
+    """Everything that leaves the session for the client or the profiler.
 
-    def __init__(self, session: int) -> None:
-        self.session = session
-        self.counts = SessionStatistics()
-        self.rtt_s = nan  # measured since the last commit
-        self.bytes_per_s = nan
+    Invariants: events are emitted at the home party only; the tokens shown are always the committed ones followed by
+    one chain of provisional ones.
+    """
+
+    def __init__(self, spec: SessionSpec, party: Party) -> None:
+        self._session = spec.session
+        self._is_home = party is spec.home
+        self._has_profiler = spec.alone is None  # a solo session has nobody to place or to wait for
+        self._counts = SessionStatistics()
+        self._rtt_s = nan  # measured since the last commit
+        self._bytes_per_s = nan
         self._last_rtt_s = nan
         self._unreported: list[Observation] = []
         self._expected: dict[Party, list[float]] = {party: [] for party in PARTIES}
+        self._shown = Provisional(spec.session) if spec.provisional and self._is_home else None
 
-    @property
-    def statistics(self) -> SessionStatistics:
+    def emit(self, *events: Event) -> list[Send]:
+        """Events for the client, which listens at the home party."""
+        if not self._is_home:
+            return []
+        return [Send("client", ClientEvent(self._session, event)) for event in events]
+
+    # ---- counters ----------------------------------------------------------------------------------------------
+
+    def statistics(self, num_resent_frames: int) -> SessionStatistics:
         """Counters so far."""
         return replace(
-            self.counts,
+            self._counts,
+            num_resent_frames=num_resent_frames,
             expected_device_acceptance=_mean(self._expected[Party.DEVICE]),
             expected_cloud_acceptance=_mean(self._expected[Party.CLOUD]),
             rtt_s=self._last_rtt_s,
         )
 
-    def count(self, *names: str) -> None:
-        """One more of each counter of `SessionStatistics` named."""
-        self.counts = replace(self.counts, **{name: getattr(self.counts, name) + 1 for name in names})
+    def count(self, name: str) -> None:
+        """Add one to a counter of `SessionStatistics`."""
+        self._counts = replace(self._counts, **{name: getattr(self._counts, name) + 1})
 
-    def measured(self, rtt_s: float, bytes_per_s: float) -> None:
-        """What a frame's header showed; nan: nothing."""
+    def measure(self, rtt_s: float, bytes_per_s: float) -> None:
+        """Take in what a frame's header showed; nan: nothing."""
         if rtt_s == rtt_s:
-            self.rtt_s = self._last_rtt_s = rtt_s
+            self._rtt_s = self._last_rtt_s = rtt_s
         if bytes_per_s == bytes_per_s:
-            self.bytes_per_s = bytes_per_s
-            self.counts = replace(self.counts, bytes_per_s=bytes_per_s)
+            self._bytes_per_s = bytes_per_s
+            self._counts = replace(self._counts, bytes_per_s=bytes_per_s)
 
-    def commit(self, seen: CommitRecord) -> tuple[TokenEvent, list[Send]]:
-        """One token is committed: the event for the user, and what the profiler is told."""
-        verdict = seen.verdict
-        accepted = {Party.DEVICE: verdict.device_accepted, Party.CLOUD: verdict.cloud_accepted}
-        decode_s = {party: _decode_s(draft) for party, draft in seen.drafts.items()}
-        self._count(seen, accepted)
+    # ---- commits -----------------------------------------------------------------------------------------------
+
+    def commit(self, record: CommitRecord) -> tuple[TokenEvent, list[Send]]:
+        """One token is committed: the event for the client, and the message to the profiler."""
+        self._count_commit(record)
+        verdict = record.verdict
+        decode_s = {party: _decode_s(proposal) for party, proposal in record.proposals.items()}
         event = TokenEvent(
             step=verdict.step,
             token=verdict.target,
             text="",
-            device_accepted=accepted[Party.DEVICE],
-            cloud_accepted=accepted[Party.CLOUD],
-            aggregator=seen.decided_by,
-            committed_s=seen.committed_s,
+            device_accepted=verdict.device_accepted,
+            cloud_accepted=verdict.cloud_accepted,
+            aggregator=record.decided_by,
+            committed_s=record.committed_s,
             device_decode_s=decode_s[Party.DEVICE],
             cloud_decode_s=decode_s[Party.CLOUD],
-            device_arrived_s=seen.arrived_s[Party.DEVICE],
-            cloud_arrived_s=seen.arrived_s[Party.CLOUD],
-            device_acceptance=seen.acceptance[Party.DEVICE],
-            cloud_acceptance=seen.acceptance[Party.CLOUD],
-            device_epoch=verdict.device_epoch - (not accepted[Party.DEVICE]),
-            cloud_epoch=verdict.cloud_epoch - (not accepted[Party.CLOUD]),
+            device_arrived_s=record.arrived_s[Party.DEVICE],
+            cloud_arrived_s=record.arrived_s[Party.CLOUD],
+            device_acceptance=record.acceptance[Party.DEVICE],
+            cloud_acceptance=record.acceptance[Party.CLOUD],
+            device_epoch=verdict.device_epoch - (not verdict.device_accepted),
+            cloud_epoch=verdict.cloud_epoch - (not verdict.cloud_accepted),
             rtt_s=self._last_rtt_s,
-            is_alone=seen.is_alone,
+            is_alone=record.is_alone,
         )
         observation = Observation(
             step=verdict.step,
             aggregator=verdict.next_aggregator,
             device_decode_s=decode_s[Party.DEVICE],
             cloud_decode_s=decode_s[Party.CLOUD],
-            device_acceptance=seen.acceptance[Party.DEVICE],
-            cloud_acceptance=seen.acceptance[Party.CLOUD],
-            rtt_s=self.rtt_s,
-            bytes_per_s=self.bytes_per_s,
+            device_acceptance=record.acceptance[Party.DEVICE],
+            cloud_acceptance=record.acceptance[Party.CLOUD],
+            rtt_s=self._rtt_s,
+            bytes_per_s=self._bytes_per_s,
         )
-        self.rtt_s = self.bytes_per_s = nan
-        return event, self._observe(observation, seen.is_last)
+        self._rtt_s = self._bytes_per_s = nan
+        return event, self._observe(observation, record.is_last)
 
     def _observe(self, observation: Observation, is_last: bool) -> list[Send]:
-        """Tell the profiler: at once of the first step, then of some at a time."""
+        """To the profiler: the first step at once, then a few at a time."""
+        if not self._has_profiler:
+            return []
         self._unreported.append(observation)
         if observation.step > 0 and len(self._unreported) < REPORT_STEPS and not is_last:
             return []
         steps, self._unreported = tuple(self._unreported), []
-        return [Send("profiler", Observations(session=self.session, steps=steps))]
+        return [Send("profiler", Observations(session=self._session, steps=steps))]
 
-    def _count(self, seen: CommitRecord, accepted: dict[Party, bool]) -> None:
-        step, counts = seen.verdict.step, self.counts
+    def _count_commit(self, record: CommitRecord) -> None:
+        verdict, counts = record.verdict, self._counts
         for party in PARTIES:
-            if seen.acceptance[party] == seen.acceptance[party]:
-                self._expected[party].append(seen.acceptance[party])
-        self.counts = replace(
+            if record.acceptance[party] == record.acceptance[party]:
+                self._expected[party].append(record.acceptance[party])
+        is_first_degraded = record.is_degraded and counts.degraded_from is None
+        self._counts = replace(
             counts,
-            num_tokens=step + 1,
-            num_device_accepted=counts.num_device_accepted + accepted[Party.DEVICE],
-            num_cloud_accepted=counts.num_cloud_accepted + accepted[Party.CLOUD],
-            degraded_from=step if seen.is_degraded and counts.degraded_from is None else counts.degraded_from,
-            first_token_s=seen.committed_s if step == 0 else counts.first_token_s,
-            total_s=seen.committed_s,
+            num_tokens=verdict.step + 1,
+            num_device_accepted=counts.num_device_accepted + verdict.device_accepted,
+            num_cloud_accepted=counts.num_cloud_accepted + verdict.cloud_accepted,
+            degraded_from=verdict.step if is_first_degraded else counts.degraded_from,
+            first_token_s=record.committed_s if verdict.step == 0 else counts.first_token_s,
+            total_s=record.committed_s,
         )
 
+    # ---- provisional tokens ------------------------------------------------------------------------------------
 
-def estimate_event(estimate: Estimate) -> EstimateEvent:
-    """The scheduler's view, for the user."""
+    def hold(self, proposal: Proposal, token: int) -> None:
+        """A new proposal of this party, and the token drawn from it."""
+        if self._shown is not None:
+            self._shown.hold(proposal, token)
+
+    def show(self, own: Mapping[bytes, Proposal], now_s: float) -> list[Send]:
+        """Emit this party's proposals that follow what is shown. own: those held, by digest."""
+        return [] if self._shown is None else self.emit(*self._shown.extend(own, now_s))
+
+    def confirm(self, step: int, token: int) -> list[Send]:
+        """Void the provisional tokens that a commit contradicts."""
+        return [] if self._shown is None else self.emit(*self._shown.commit(step, token))
+
+    def void(self, step: int) -> list[Send]:
+        """Void whatever is shown from `step` on."""
+        return [] if self._shown is None else self.emit(*self._shown.retract(step))
+
+
+class Provisional:
+    """The tokens that are shown: the committed ones, then drafts that continue them."""
+
+    def __init__(self, session: int) -> None:
+        self.shown = Prefix(session)
+        self.tokens: dict[bytes, int] = {}  # of own proposals, by the digest of their prefix
+
+    def hold(self, proposal: Proposal, token: int) -> None:
+        """A new own proposal; the first for a prefix counts, as in the ballot box."""
+        self.tokens.setdefault(proposal.digest, token)
+
+    def extend(self, own: Mapping[bytes, Proposal], now_s: float) -> list[Event]:
+        """Show the drafts that have become the next ones."""
+        events: list[Event] = []
+        self.tokens = {digest: token for digest, token in self.tokens.items() if digest in own}
+        while (token := self.tokens.get(self.shown.digest)) is not None:
+            events.append(ProvisionalEvent(step=len(self.shown), token=token, text="", shown_at_s=now_s))
+            self.shown.append(token)
+        return events
+
+    def commit(self, step: int, token: int) -> list[Event]:
+        """`token` is committed: retract what contradicts it. Emit the result before the TokenEvent."""
+        if len(self.shown) > step and self.shown.tokens[step] == token:
+            return []
+        events = self.retract(step)
+        self.shown.append(token)
+        return events
+
+    def retract(self, step: int) -> list[Event]:
+        """Whatever is shown from `step` on is void."""
+        if len(self.shown) <= step:
+            return []
+        self.shown.truncate(step)
+        return [RetractEvent(step=step)]
+
+
+def expected_acceptance(verdict: Verdict, result: VerifyResult | None) -> dict[Party, float]:
+    """Expected acceptance of a step: of the own result, or as the peer's verdict says."""
+    if result is not None:
+        return {Party.DEVICE: result.device_acceptance, Party.CLOUD: result.cloud_acceptance}
+    return {Party.DEVICE: verdict.device_acceptance / 127, Party.CLOUD: verdict.cloud_acceptance / 127}
+
+
+def make_estimate_event(estimate: Estimate) -> EstimateEvent:
+    """The scheduler's view, for the client."""
     profile = estimate.profile
     return EstimateEvent(
         step=profile.step,
@@ -149,8 +241,8 @@ def estimate_event(estimate: Estimate) -> EstimateEvent:
     )
 
 
-def _decode_s(draft: Proposal | None) -> float:
-    return nan if draft is None else draft.decode_us / 1e6
+def _decode_s(proposal: Proposal | None) -> float:
+    return nan if proposal is None else proposal.decode_us / 1e6
 
 
 def _mean(values: list[float]) -> float:

@@ -1,11 +1,12 @@
 """All sessions of one actor behind one entry: message and time in, messages out.
 
-One host class per actor. An actor adds delivery and a clock, the virtual-clock driver adds neither; both run
-these classes. Knows nothing of Ray, sockets or models.
+One table per kind of actor. An actor adds delivery and a clock, the virtual-clock driver adds neither; both run these
+classes.
 """
 
 from __future__ import annotations
 
+import logging
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from math import inf
@@ -14,8 +15,9 @@ from typing import Any
 from tandem.codecs.top_p import Codec
 from tandem.errors import TandemError
 from tandem.protocol.aggregating import AggregatorSession
-from tandem.protocol.coordinator import Finished, SessionCoordinator
+from tandem.protocol.coordinator import SessionCoordinator
 from tandem.protocol.drafting import DraftingSession, Job
+from tandem.protocol.lifecycle import StopCheck
 from tandem.protocol.messages import (
     Ballot,
     Cancel,
@@ -30,128 +32,147 @@ from tandem.protocol.messages import (
 from tandem.protocol.outbox import ActorKind, Send
 from tandem.protocol.profiling import ProfilingSession
 from tandem.protocol.scheduling import SchedulingSession
-from tandem.protocol.sessions import SessionHost
+from tandem.protocol.sessions import SessionTable
 from tandem.protocol.spec import SessionSpec
 from tandem.topology import Party
 
+_log = logging.getLogger("tandem")
+
 MAX_EARLY_FRAMES = 256
-"""Frames kept for sessions that the peer has opened and this side not yet."""
+"""Frames kept for sessions that the peer has opened and this party has not."""
 MEASURE_AGAIN_S = 60.0
-"""Between queries that probe the link; the profiler remembers meanwhile."""
+"""Time between queries that probe the link; the profiler remembers in between."""
 MAX_CLOSED_SESSIONS = 256
-"""Ended sessions that are still answered for."""
+"""Ended sessions that still answer their peer."""
 
 
 class CoordinatorTable:
-    """The draft queue of one side."""
+    """The coordinator (draft queue) of one party."""
 
-    def __init__(self, party: Party, finished: Callable[[SessionSpec], Finished]) -> None:
-        """`finished` makes the stop rule of a query."""
+    def __init__(self, party: Party, make_stop_check: Callable[[SessionSpec], StopCheck]) -> None:
+        """make_stop_check: makes the stop rule of a query."""
         self.party = party
         self.sessions: dict[int, SessionCoordinator] = {}
-        self._finished = finished
+        self._make_stop_check = make_stop_check
         self._measured_s = -inf  # when a query last probed the link
-        self._early: list[LinkFrame] = []
-        self._closed: OrderedDict[int, LinkFrame] = OrderedDict()
+        self._early: list[tuple[float, LinkFrame]] = []  # with the time of arrival
+        self._final: OrderedDict[int, LinkFrame] = (
+            OrderedDict()
+        )  # of ended sessions: what their peers are answered
+
+    @property
+    def num_early_frames(self) -> int:
+        """Frames kept for sessions that are not open yet."""
+        return len(self._early)
+
+    @property
+    def num_closed_sessions(self) -> int:
+        """Ended sessions that still answer their peer."""
+        return len(self._final)
 
     def open(self, spec: SessionSpec, now_s: float) -> list[Send]:
-        """A query starts; frames of the peer that came before it are taken in."""
+        """A query starts; frames of the peer that arrived before it are taken in."""
         measures = spec.alone is None and now_s - self._measured_s > MEASURE_AGAIN_S
         if measures:
             self._measured_s = now_s
-        session = SessionCoordinator(spec, self.party, self._finished(spec), now_s, measures=measures)
+        session = SessionCoordinator(spec, self.party, self._make_stop_check(spec), now_s, measures=measures)
         self.sessions[spec.session] = session
-        early = [frame for frame in self._early if frame.session == spec.session]
-        self._early = [frame for frame in self._early if frame.session != spec.session]
+        early = [(at_s, frame) for at_s, frame in self._early if frame.session == spec.session]
+        self._early = [(at_s, frame) for at_s, frame in self._early if frame.session != spec.session]
         sends = session.begin(now_s)
-        for frame in early:
-            sends += session.receive(frame, now_s)
-            session.link.ignore_echo()
+        for arrived_s, frame in early:
+            sends += session.receive(frame, now_s, now_s - arrived_s)
         return sends
 
     def reopen(self, spec: SessionSpec, incarnation: int, now_s: float) -> list[Send]:
-        """A query goes on whose state was lost with this side's former draft queue: the cloud asks for a Resync."""
-        session = SessionCoordinator(spec, self.party, self._finished(spec), now_s)
+        """Go on with a query whose state was lost when this coordinator was restarted: the cloud asks for a Resync."""
+        session = SessionCoordinator(spec, self.party, self._make_stop_check(spec), now_s)
         self.sessions[spec.session] = session
         return session.rejoin(incarnation, now_s)
 
-    def restarted(self, role: ActorKind) -> list[Send]:
-        """Another actor of this side was started anew: it is given every session as it stands."""
-        return [send for session in self.sessions.values() for send in session.restarted(role)]
+    def restart(self, role: ActorKind) -> list[Send]:
+        """Give every session as it stands to another actor of this party that was restarted."""
+        return [send for session in self.sessions.values() for send in session.restart(role)]
 
     def receive(self, message: Any, now_s: float) -> list[Send]:
-        """Any message for a draft queue."""
+        """Any message for a coordinator."""
         session = self.sessions.get(message.session)
         if session is not None:
-            return self._after(session, session.receive(message, now_s), now_s)
-        return self._answer_for_closed(message) if isinstance(message, LinkFrame) else []
+            return self._close(session, session.receive(message, now_s), now_s)
+        return self._answer_closed(message, now_s) if isinstance(message, LinkFrame) else []
 
     def tick(self, now_s: float) -> list[Send]:
         """Timers of all sessions."""
-        return self._each(lambda session: session.tick(now_s), now_s)
+        return self._apply(lambda session: session.tick(now_s), now_s)
 
-    def reconnected(self, now_s: float) -> list[Send]:
-        """A new connection to the peer stands."""
-        return self._each(lambda session: session.reconnected(now_s), now_s)
+    def resend_all(self, now_s: float) -> list[Send]:
+        """There is a new connection to the peer: send at once whatever it has not acknowledged."""
+        return self._apply(lambda session: session.resend_all(now_s), now_s)
 
     def cancel(self, session_id: int, now_s: float) -> list[Send]:
-        """The user gave a query up."""
+        """The user gave up a query."""
         session = self.sessions.get(session_id)
-        return [] if session is None else self._after(session, session.cancel(now_s), now_s)
+        return [] if session is None else self._close(session, session.cancel(now_s), now_s)
 
     def fail(self, session_id: int, reason: str, now_s: float) -> list[Send]:
         """A session cannot go on."""
         session = self.sessions.get(session_id)
-        return [] if session is None else self._after(session, session.fail(reason, now_s), now_s)
+        return [] if session is None else self._close(session, session.fail(reason, now_s), now_s)
 
     def fail_all(self, reason: str, now_s: float) -> list[Send]:
-        """An actor of this side was lost: its sessions cannot go on."""
-        return self._each(lambda session: session.fail(reason, now_s), now_s)
+        """An actor of this party was lost: its sessions cannot go on."""
+        return self._apply(lambda session: session.fail(reason, now_s), now_s)
 
-    def _each(self, act: Callable[[SessionCoordinator], list[Send]], now_s: float) -> list[Send]:
+    def _apply(self, act: Callable[[SessionCoordinator], list[Send]], now_s: float) -> list[Send]:
         sends: list[Send] = []
         for session in list(self.sessions.values()):
-            sends += self._after(session, act(session), now_s)
+            try:
+                acted = act(session)
+            except Exception as error:  # the others' timers must go on
+                _log.exception("session %d of the %s failed", session.spec.session, self.party)
+                reason = f"The draft queue of the {self.party} failed on this query: {error!r}; see its log."
+                acted = session.fail(reason, now_s)
+            sends += self._close(session, acted, now_s)
         return sends
 
-    def _after(self, session: SessionCoordinator, sends: list[Send], now_s: float) -> list[Send]:
-        if session.is_over and self.sessions.pop(session.spec.session, None) is not None:
-            if session.is_lone:  # no peer will ask how it ended
+    def _close(self, session: SessionCoordinator, sends: list[Send], now_s: float) -> list[Send]:
+        if session.lifecycle.is_over and self.sessions.pop(session.spec.session, None) is not None:
+            if session.lifecycle.is_solo:  # no peer will ask how it ended
                 return sends
-            self._closed[session.spec.session] = session.final_frame(now_s)
-            while len(self._closed) > MAX_CLOSED_SESSIONS:
-                self._closed.popitem(last=False)
+            self._final[session.spec.session] = session.make_final_frame(now_s)
+            while len(self._final) > MAX_CLOSED_SESSIONS:
+                self._final.popitem(last=False)
         return sends
 
-    def _answer_for_closed(self, frame: LinkFrame) -> list[Send]:
-        """A peer that is still at it learns how the session ended; an unknown session is kept for later."""
+    def _answer_closed(self, frame: LinkFrame, now_s: float) -> list[Send]:
+        """Tell a peer that is still busy how the session ended; keep a frame of an unknown session for later."""
         is_last_word = isinstance(frame.body, Cancel) or (
             isinstance(frame.body, Done) and frame.body.is_reply
         )
-        if (final := self._closed.get(frame.session)) is not None:
+        if (final := self._final.get(frame.session)) is not None:
             return [] if is_last_word else [Send("peer", final)]
-        self._early.append(frame)
+        self._early.append((now_s, frame))
         del self._early[:-MAX_EARLY_FRAMES]
         return []
 
 
-class DraftingTable(SessionHost[DraftingSession]):
-    """The decoder of one side: plans for all its sessions, one job at a time. After `End` the driver frees the session
+class DraftingTable(SessionTable[DraftingSession]):
+    """The decoder of one party: plans for all its sessions, one job at a time. After `End` the driver frees the session
     in the engine."""
 
     def __init__(self, party: Party, text: Callable[[Sequence[int]], str]) -> None:
-        """`text` turns answer tokens into text."""
+        """text: turns answer tokens into text."""
         super().__init__(party)
         self._text = text
 
     def _open(self, spec: SessionSpec) -> DraftingSession:
         return DraftingSession(spec, self.party, self._text)
 
-    def _first(self, session: DraftingSession) -> list[Send]:
+    def _begin(self, session: DraftingSession) -> list[Send]:
         return session.begin()
 
-    def _again(self, session: DraftingSession) -> list[Send]:
-        return session.restart_peer()
+    def _begin_again(self, session: DraftingSession) -> list[Send]:
+        return session.begin_again()
 
     def _act(self, session: DraftingSession, message: Any) -> list[Send]:
         return session.receive(message)
@@ -165,8 +186,8 @@ class DraftingTable(SessionHost[DraftingSession]):
         return None
 
 
-class AggregatingTable(SessionHost[AggregatorSession]):
-    """The aggregator of one side."""
+class AggregatingTable(SessionTable[AggregatorSession]):
+    """The aggregator of one party."""
 
     def __init__(self, party: Party, codec: Codec) -> None:
         super().__init__(party)
@@ -180,7 +201,7 @@ class AggregatingTable(SessionHost[AggregatorSession]):
             case Ballot():
                 return [Send("draft_queue", session.decide(message))]
             case SoloBallot():
-                return [Send("draft_queue", session.decide_alone(message))]
+                return [Send("draft_queue", session.decide_solo(message))]
             case Placement():
                 session.advise(message.aggregator)
                 return []
@@ -188,8 +209,8 @@ class AggregatingTable(SessionHost[AggregatorSession]):
                 raise _misdirected(message, "an aggregator")
 
 
-class ProfilingTable(SessionHost[ProfilingSession]):
-    """The profiler of one side. What it learned in one query is where the next begins."""
+class ProfilingTable(SessionTable[ProfilingSession]):
+    """The profiler of one party. A query begins with what the last one learned."""
 
     def __init__(self, party: Party) -> None:
         super().__init__(party)
@@ -199,7 +220,7 @@ class ProfilingTable(SessionHost[ProfilingSession]):
         self._latest = ProfilingSession(spec, self.party, self._latest)
         return self._latest
 
-    def _first(self, session: ProfilingSession) -> list[Send]:
+    def _begin(self, session: ProfilingSession) -> list[Send]:
         return session.begin()
 
     def _act(self, session: ProfilingSession, message: Any) -> list[Send]:
@@ -208,8 +229,8 @@ class ProfilingTable(SessionHost[ProfilingSession]):
         return session.observe(*message.steps)
 
 
-class SchedulingTable(SessionHost[SchedulingSession]):
-    """The scheduler of one side."""
+class SchedulingTable(SessionTable[SchedulingSession]):
+    """The scheduler of one party."""
 
     def _open(self, spec: SessionSpec) -> SchedulingSession:
         return SchedulingSession(spec, self.party)
@@ -224,7 +245,7 @@ def _misdirected(message: Message, receiver: str) -> TandemError:
     return TandemError(f"A {type(message).__name__} is not for {receiver}; report this as a bug.")
 
 
-def sessions_of(hosts: Sequence[Any]) -> Iterator[int]:
-    """Ids of all sessions that any of `hosts` still holds; empty once everything is freed."""
-    for host in hosts:
-        yield from host.sessions
+def sessions_of(tables: Sequence[Any]) -> Iterator[int]:
+    """Ids of all sessions that any of `tables` still holds; empty once everything is freed."""
+    for table in tables:
+        yield from table.sessions

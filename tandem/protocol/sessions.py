@@ -1,32 +1,66 @@
-"""What all actors' hosts but the draft queue's have in common: sessions begin and end, whatever overtakes what.
+"""What the tables of all actors but the coordinator have in common: sessions begin and end, whatever overtakes what.
 
-Knows nothing of what a session does.
+Order is not promised within a site, so a message may overtake the `Begin` of its session or arrive after its `End`.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import deque
 from typing import Any, Generic, TypeVar
 
 from tandem.protocol.messages import Begin, End
 from tandem.protocol.outbox import Send
-from tandem.protocol.reorder_buffer import Early
 from tandem.protocol.spec import SessionSpec
 from tandem.topology import Party
 
 S = TypeVar("S")
 
+MAX_EARLY = 256
+"""Messages kept for sessions that have not begun, and ended sessions remembered."""
 
-class SessionHost(ABC, Generic[S]):
+
+class ReorderBuffer:
+    """What waits for a session to begin, and which sessions have ended."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[Any] = deque(maxlen=MAX_EARLY)
+        self._ended: deque[int] = deque(maxlen=MAX_EARLY)
+
+    def keep(self, message: Any) -> None:
+        """Keep a message of a session that has not begun; one of an ended session is dropped."""
+        if not self.has_ended(message.session):
+            self._waiting.append(message)
+
+    def end(self, session: int) -> None:
+        """This session has ended, whether it had begun or not: what still arrives for it is late."""
+        if not self.has_ended(session):
+            self._ended.append(session)
+        self.take(session)
+
+    def has_ended(self, session: int) -> bool:
+        """Whether its end was seen."""
+        return session in self._ended
+
+    def take(self, session: int) -> list[Any]:
+        """What arrived for this session, in order; it is no longer kept."""
+        messages = [message for message in self._waiting if message.session == session]
+        if messages:
+            rest = [message for message in self._waiting if message.session != session]
+            self._waiting = deque(rest, maxlen=MAX_EARLY)
+        return messages
+
+
+class SessionTable(ABC, Generic[S]):
     """All sessions of one actor.
 
-    A `Begin` of a session that is known comes from a draft queue that was started anew: the session goes on.
+    A `Begin` of a known session comes from a coordinator that was restarted: the session goes on.
     """
 
     def __init__(self, party: Party) -> None:
         self.party = party
         self.sessions: dict[int, S] = {}
-        self._early = Early()
+        self._early = ReorderBuffer()
 
     def receive(self, message: Any) -> list[Send]:
         """Any message for this actor."""
@@ -36,18 +70,18 @@ class SessionHost(ABC, Generic[S]):
             self._early.end(message.session)
             return []
         if isinstance(message, Begin):
-            return self._again(known) if known is not None else self._start(message)
+            return self._begin_again(known) if known is not None else self._start(message)
         if known is None:
             self._early.keep(message)
             return []
         return self._act(known, message)
 
     def _start(self, begin: Begin) -> list[Send]:
-        if self._early.is_over(begin.session):
+        if self._early.has_ended(begin.session):
             return []
         spec = SessionSpec.from_json(begin.spec)
         self.sessions[begin.session] = session = self._open(spec)
-        sends = self._first(session)
+        sends = self._begin(session)
         for message in self._early.take(begin.session):
             sends += self.receive(message)
         return sends
@@ -58,12 +92,12 @@ class SessionHost(ABC, Generic[S]):
 
     @abstractmethod
     def _act(self, session: S, message: Any) -> list[Send]:
-        """Any message of a known session but its begin and end."""
+        """Any message of a known session, except its begin and end."""
 
-    def _first(self, session: S) -> list[Send]:
+    def _begin(self, session: S) -> list[Send]:
         """What a session sends as it begins."""
         return []
 
-    def _again(self, session: S) -> list[Send]:
-        """What a draft queue that was started anew has to be told."""
+    def _begin_again(self, session: S) -> list[Send]:
+        """What a restarted coordinator needs to know of a session."""
         return []

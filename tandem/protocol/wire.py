@@ -1,14 +1,14 @@
 """Binary form of the frozen dataclasses in `tandem.protocol.messages`: field by field, in order, little-endian.
 
-Knows nothing of what a message means or how it travels. No pickle: a frame can only become one of the
-registered classes, every length is checked against the frame, and what remains at the end is an error.
+No pickle: a frame can only become one of the registered classes, every length is checked against the frame, and
+bytes after the last field are an error.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Annotated, Any, Generic, TypeVar, get_args, get_origin, get_type_hints
 
 from tandem.errors import ProtocolError
@@ -18,18 +18,19 @@ T = TypeVar("T")
 C = TypeVar("C", bound=type[Any])
 
 MAX_FRAME_BYTES = 1 << 22
-"""Longest frame that is accepted, in bytes; a dense law of 2^18 ids fits."""
+"""Longest frame, in bytes; a dense distribution over 2^18 ids fits."""
+MAX_VARINT_BITS = 64
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Wire(Generic[T]):
+class FieldFormat(Generic[T]):
     """How one field is written to and read from a frame."""
 
     write: Callable[[bytearray, T], None]
-    read: Callable[[Reader], T]
+    read: Callable[[FrameCursor], T]
 
 
-class Reader:
+class FrameCursor:
     """A cursor over one received frame; reading past its end is a ProtocolError."""
 
     __slots__ = ("frame", "position")
@@ -42,28 +43,25 @@ class Reader:
         """The next `num_bytes` bytes."""
         end = self.position + num_bytes
         if num_bytes < 0 or end > len(self.frame):
-            raise ProtocolError(
-                f"A frame must hold every field it announces, this one of {len(self.frame)} bytes lacks "
-                f"{end - len(self.frame)}; check that both sides run the same version of Tandem."
-            )
+            raise _cut_short(self.frame, end - len(self.frame))
         taken = self.frame[self.position : end]
         self.position = end
         return taken
 
     def varint(self) -> int:
         """An unsigned LEB128 integer of at most 64 bits."""
-        value = shift = 0
-        while True:
-            byte = self.take(1)[0]
-            value |= (byte & 0x7F) << shift
-            shift += 7
-            if value >> 64 or (byte >= 0x80 and shift > 63):
-                raise ProtocolError(
-                    "An integer in a frame must fit in 64 bits, this one is longer; "
-                    "check that both sides run the same version of Tandem."
-                )
-            if byte < 0x80:
-                return value
+        parsed = read_varint(self.frame, self.position)
+        if parsed is None:
+            raise _cut_short(self.frame, 1)
+        value, self.position = parsed
+        return value
+
+
+def _cut_short(frame: bytes, num_missing: int) -> ProtocolError:
+    return ProtocolError(
+        f"A frame of {len(frame)} bytes ends {num_missing} bytes too early; "
+        "check that both parties run the same version of Tandem."
+    )
 
 
 def write_varint(out: bytearray, value: int) -> None:
@@ -74,24 +72,44 @@ def write_varint(out: bytearray, value: int) -> None:
     out.append(value)
 
 
-def _fixed(layout: str) -> Wire[Any]:
+def read_varint(
+    data: bytes | bytearray, position: int, max_bits: int = MAX_VARINT_BITS
+) -> tuple[int, int] | None:
+    """(value, position after it) of the LEB128 integer at `position`; None: `data` ends within it.
+
+    ProtocolError if it has more than `max_bits` bits.
+    """
+    value = shift = 0
+    while position < len(data):
+        byte = data[position]
+        value |= (byte & 0x7F) << shift
+        position, shift = position + 1, shift + 7
+        if value >> max_bits or (byte >= 0x80 and shift >= max_bits):
+            raise ProtocolError(
+                f"An integer in a frame has more than {max_bits} bits; check that both parties run the same version "
+                "of Tandem."
+            )
+        if byte < 0x80:
+            return value, position
+    return None
+
+
+def _fixed(layout: str) -> FieldFormat[Any]:
     packer = struct.Struct("<" + layout)
 
     def write(out: bytearray, value: Any) -> None:
         out += packer.pack(value)
 
-    return Wire(write, lambda reader: packer.unpack(reader.take(packer.size))[0])
+    return FieldFormat(write, lambda cursor: packer.unpack(cursor.take(packer.size))[0])
 
 
-def _raw(num_bytes: int) -> Wire[bytes]:
+def _raw(num_bytes: int) -> FieldFormat[bytes]:
     def write(out: bytearray, value: bytes) -> None:
         if len(value) != num_bytes:
-            raise ProtocolError(
-                f"A digest has {num_bytes} bytes, this one has {len(value)}; report this as a bug."
-            )
+            raise ProtocolError(f"A digest has {num_bytes} bytes (got {len(value)}); report this as a bug.")
         out += value
 
-    return Wire(write, lambda reader: reader.take(num_bytes))
+    return FieldFormat(write, lambda cursor: cursor.take(num_bytes))
 
 
 def _write_blob(out: bytearray, value: bytes) -> None:
@@ -99,51 +117,65 @@ def _write_blob(out: bytearray, value: bytes) -> None:
     out += value
 
 
-def _read_blob(reader: Reader) -> bytes:
-    return reader.take(reader.varint())
+def _read_blob(cursor: FrameCursor) -> bytes:
+    return cursor.take(cursor.varint())
 
 
-def _read_party(reader: Reader) -> Party:
-    index = reader.take(1)[0]
+def _read_party(cursor: FrameCursor) -> Party:
+    index = cursor.take(1)[0]
     if index >= len(PARTIES):
         raise ProtocolError(
-            f"A side in a frame is 0 or 1, this one is {index}; check both sides' versions of Tandem."
+            f"A party in a frame is 0 or 1 (got {index}); check that both parties run the same version of Tandem."
         )
     return PARTIES[index]
 
 
-def _read_text(reader: Reader) -> str:
+def _write_text(out: bytearray, value: str) -> None:
     try:
-        return _read_blob(reader).decode()
+        _write_blob(out, value.encode())
+    except UnicodeEncodeError as error:
+        raise ProtocolError(
+            f"A text cannot be written as UTF-8: character {error.start} is half a surrogate pair; "
+            "repair the document or question that it comes from."
+        ) from None
+
+
+def _read_text(cursor: FrameCursor) -> str:
+    try:
+        return _read_blob(cursor).decode()
     except UnicodeDecodeError as error:
-        raise ProtocolError("Text in a frame must be UTF-8; check both sides' versions of Tandem.") from error
+        raise ProtocolError(
+            "A text in a frame is not UTF-8; check that both parties run the same version of Tandem."
+        ) from error
 
 
-def sequence(item: Wire[Any]) -> Wire[tuple[Any, ...]]:
-    """A field of any number of items: their count, then each."""
+def sequence(item: FieldFormat[Any]) -> FieldFormat[tuple[Any, ...]]:
+    """A field of any number of items: their count, then the items."""
 
     def write(out: bytearray, values: tuple[Any, ...]) -> None:
         write_varint(out, len(values))
         for value in values:
             item.write(out, value)
 
-    def read(reader: Reader) -> tuple[Any, ...]:
-        count = reader.varint()
-        if count > len(reader.frame):  # every item takes at least one byte
-            reader.take(count)
-        return tuple(item.read(reader) for _ in range(count))
+    def read(cursor: FrameCursor) -> tuple[Any, ...]:
+        count = cursor.varint()
+        if count > len(cursor.frame):  # every item takes at least one byte
+            cursor.take(count)
+        return tuple(item.read(cursor) for _ in range(count))
 
-    return Wire(write, read)
+    return FieldFormat(write, read)
 
 
-VARINT: Wire[int] = Wire(write_varint, Reader.varint)
-FLOAT32: Wire[float] = _fixed("f")
-FLOAT64: Wire[float] = _fixed("d")
-UINT32: Wire[int] = _fixed("I")
-BLOB: Wire[bytes] = Wire(_write_blob, _read_blob)
-TEXT: Wire[str] = Wire(lambda out, value: _write_blob(out, value.encode()), _read_text)
-PARTY: Wire[Party] = Wire(lambda out, value: out.append(PARTIES.index(value)), _read_party)
-FLAG: Wire[bool] = Wire(lambda out, value: out.append(value), lambda reader: reader.take(1) != b"\0")
+VARINT: FieldFormat[int] = FieldFormat(write_varint, FrameCursor.varint)
+FLOAT32: FieldFormat[float] = _fixed("f")
+FLOAT64: FieldFormat[float] = _fixed("d")
+UINT32: FieldFormat[int] = _fixed("I")
+BLOB: FieldFormat[bytes] = FieldFormat(_write_blob, _read_blob)
+TEXT: FieldFormat[str] = FieldFormat(_write_text, _read_text)
+PARTY: FieldFormat[Party] = FieldFormat(lambda out, value: out.append(PARTIES.index(value)), _read_party)
+FLAG: FieldFormat[bool] = FieldFormat(
+    lambda out, value: out.append(value), lambda cursor: cursor.take(1) != b"\0"
+)
 
 Varint = Annotated[int, VARINT]
 Float32 = Annotated[float, FLOAT32]
@@ -160,7 +192,7 @@ Texts = Annotated[tuple[str, ...], sequence(TEXT)]
 
 
 def to_float32(value: float) -> float:
-    """`value` as it comes out of a FLOAT32 field, so that the sender computes with what it sends."""
+    """Round `value` to a FLOAT32 field, so that the sender computes with what it sends."""
     return float(struct.unpack("<f", struct.pack("<f", value))[0])
 
 
@@ -168,7 +200,7 @@ class Registry:
     """Maps one tag byte to one message class, both ways."""
 
     def __init__(self) -> None:
-        self._by_tag: dict[int, tuple[type[Any], tuple[tuple[str, Wire[Any]], ...] | None]] = {}
+        self._by_tag: dict[int, tuple[type[Any], tuple[tuple[str, FieldFormat[Any]], ...] | None]] = {}
         self._tags: dict[type[Any], int] = {}
 
     def message(self, tag: int) -> Callable[[C], C]:
@@ -183,68 +215,81 @@ class Registry:
 
         return register
 
+    def classes(self) -> tuple[type[Any], ...]:
+        """All registered classes."""
+        return tuple(self._tags)
+
+    def tag(self, cls: type[Any]) -> int:
+        """The byte that messages of this class begin with."""
+        return self._tags[cls]
+
     def write(self, out: bytearray, message: Any) -> None:
         """Append tag and fields of `message`."""
         tag = self._tags[type(message)]
         out.append(tag)
-        for name, wire in self._fields(tag):
-            wire.write(out, getattr(message, name))
+        for name, form in self._fields(tag):
+            form.write(out, getattr(message, name))
 
-    def read(self, reader: Reader, allowed: tuple[type[Any], ...] = ()) -> Any:
-        """The message at the cursor; ProtocolError if there is none, or none of the `allowed` classes (if any)."""
-        tag = reader.take(1)[0]
+    def read(self, cursor: FrameCursor, allowed: Collection[type[Any]] = ()) -> Any:
+        """The message at the cursor; ProtocolError if it is not one of the `allowed` classes (if given)."""
+        tag = cursor.take(1)[0]
         if tag not in self._by_tag:
             raise ProtocolError(
-                f"A frame's first byte names its kind, {tag} is unknown; check both sides' versions."
+                f"A frame begins with the unknown tag {tag}; check that both parties run the same version of Tandem."
             )
         if allowed and self._by_tag[tag][0] not in allowed:
             raise ProtocolError(
-                f"A message within another must be of a kind that belongs there, {self._by_tag[tag][0].__name__} "
-                "does not; check both sides' versions of Tandem."
+                f"A {self._by_tag[tag][0].__name__} does not belong here; "
+                "check that both parties run the same version of Tandem."
             )
         fields = self._fields(tag)
-        return self._by_tag[tag][0](**{name: wire.read(reader) for name, wire in fields})
+        return self._by_tag[tag][0](**{name: form.read(cursor) for name, form in fields})
 
     def encode(self, message: Any) -> bytes:
-        """One whole frame."""
+        """One whole frame; ProtocolError if it would be too long, or a text in it cannot be written."""
         out = bytearray()
         self.write(out, message)
+        if len(out) > MAX_FRAME_BYTES:
+            raise ProtocolError(
+                f"A {type(message).__name__} of {len(out)} bytes exceeds the {MAX_FRAME_BYTES} bytes that a message "
+                "may have; use fewer or shorter documents, or a shorter question."
+            )
         return bytes(out)
 
-    def decode(self, frame: bytes) -> Any:
-        """The message of one whole frame; ProtocolError if it is malformed or too long."""
+    def decode(self, frame: bytes, allowed: Collection[type[Any]] = ()) -> Any:
+        """The message of one whole frame; ProtocolError if it is malformed, too long, or not `allowed` (if given)."""
         if len(frame) > MAX_FRAME_BYTES:
             raise ProtocolError(
-                f"A frame has at most {MAX_FRAME_BYTES} bytes, this one {len(frame)}; check the sender."
+                f"A frame has at most {MAX_FRAME_BYTES} bytes (got {len(frame)}); check the sender."
             )
-        reader = Reader(frame)
-        message = self.read(reader)
-        if reader.position != len(frame):
+        cursor = FrameCursor(frame)
+        message = self.read(cursor, allowed)
+        if cursor.position != len(frame):
             raise ProtocolError(
-                f"A frame ends with its last field, this one has {len(frame) - reader.position} bytes more; "
-                "check that both sides run the same version of Tandem."
+                f"A frame has {len(frame) - cursor.position} bytes after its last field; "
+                "check that both parties run the same version of Tandem."
             )
         return message
 
-    def nested(self, *classes: type[Any]) -> Wire[Any]:
+    def nested(self, *classes: type[Any]) -> FieldFormat[Any]:
         """A field that holds a message of one of `classes`; so a frame's depth is bounded by its class."""
-        return Wire(self.write, lambda reader: self.read(reader, classes))
+        return FieldFormat(self.write, lambda cursor: self.read(cursor, classes))
 
-    def _fields(self, tag: int) -> tuple[tuple[str, Wire[Any]], ...]:
+    def _fields(self, tag: int) -> tuple[tuple[str, FieldFormat[Any]], ...]:
         cls, fields = self._by_tag[tag]
         if fields is None:
             hints = get_type_hints(cls, include_extras=True)
             fields = tuple(
-                (field.name, _wire_of(cls, field.name, hints)) for field in dataclasses.fields(cls)
+                (field.name, _format_of(cls, field.name, hints)) for field in dataclasses.fields(cls)
             )
             self._by_tag[tag] = (cls, fields)
         return fields
 
 
-def _wire_of(cls: type[Any], name: str, hints: dict[str, Any]) -> Wire[Any]:
+def _format_of(cls: type[Any], name: str, hints: dict[str, Any]) -> FieldFormat[Any]:
     hint = hints[name]
     if get_origin(hint) is Annotated:
         for extra in get_args(hint)[1:]:
-            if isinstance(extra, Wire):
+            if isinstance(extra, FieldFormat):
                 return extra
-    raise TypeError(f"{cls.__name__}.{name} has no wire form")
+    raise TypeError(f"{cls.__name__}.{name} has no binary form")

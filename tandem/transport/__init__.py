@@ -1,4 +1,4 @@
-"""The data plane: frames between actors, over sockets that the actors open to each other, or over Ray calls.
+"""The data plane: frames between actors, over sockets that they open to each other, or over Ray calls.
 
-Both implementations fulfil the port in `tandem.transport.port`; nothing here knows what a frame says.
+Both implementations fulfil the port in `tandem.transport.port`.
 """

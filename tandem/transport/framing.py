@@ -1,12 +1,12 @@
-"""Frames in a byte stream: each is preceded by its length as a varint.
-
-Knows nothing of sockets or of what a frame holds.
-"""
+"""Frames in a byte stream: each is preceded by its length as a varint."""
 
 from __future__ import annotations
 
 from tandem.errors import ProtocolError
-from tandem.protocol.wire import MAX_FRAME_BYTES, write_varint
+from tandem.protocol.wire import MAX_FRAME_BYTES, read_varint, write_varint
+
+_LENGTH_BITS = 35
+"""Five bytes of a varint: more than any length that is accepted."""
 
 
 def join_frames(frames: list[bytes]) -> bytes:
@@ -19,39 +19,47 @@ def join_frames(frames: list[bytes]) -> bytes:
 
 
 class FrameSplitter:
-    """Cuts a received byte stream into frames."""
+    """Cuts a received byte stream into frames of at most `max_frame_bytes`, which may change on the way."""
 
-    __slots__ = ("_buffer",)
+    __slots__ = ("_buffer", "max_frame_bytes")
 
-    def __init__(self) -> None:
+    def __init__(self, max_frame_bytes: int = MAX_FRAME_BYTES) -> None:
+        self.max_frame_bytes = max_frame_bytes
         self._buffer = bytearray()
 
-    def feed(self, received: bytes) -> list[bytes]:
-        """The frames that `received` completes; ProtocolError where a length exceeds MAX_FRAME_BYTES."""
+    def append(self, received: bytes) -> None:
+        """More bytes of the stream."""
         self._buffer += received
-        frames: list[bytes] = []
-        position = 0
-        while (header := self._length_at(position)) is not None:
-            length, start = header
-            if start + length > len(self._buffer):
-                break
-            frames.append(bytes(self._buffer[start : start + length]))
-            position = start + length
-        del self._buffer[:position]
+
+    def take(self) -> bytes | None:
+        """The next whole frame; ProtocolError where a length exceeds `max_frame_bytes`."""
+        frames, end = self._parse(1)
+        del self._buffer[:end]
+        return frames[0] if frames else None
+
+    def take_all(self) -> list[bytes]:
+        """All whole frames; ProtocolError where a length exceeds `max_frame_bytes`."""
+        frames, end = self._parse(None)
+        del self._buffer[:end]
         return frames
 
-    def _length_at(self, position: int) -> tuple[int, int] | None:
-        value = shift = 0
-        while position < len(self._buffer):
-            byte = self._buffer[position]
-            value |= (byte & 0x7F) << shift
-            position += 1
-            if value > MAX_FRAME_BYTES or shift > 28:
+    def feed(self, received: bytes) -> list[bytes]:
+        """The frames that `received` completes; ProtocolError where a length exceeds `max_frame_bytes`."""
+        self.append(received)
+        return self.take_all()
+
+    def _parse(self, most: int | None) -> tuple[list[bytes], int]:
+        frames: list[bytes] = []
+        end = 0
+        while len(frames) != most and (header := read_varint(self._buffer, end, _LENGTH_BITS)) is not None:
+            length, start = header
+            if length > self.max_frame_bytes:
                 raise ProtocolError(
-                    f"A frame has at most {MAX_FRAME_BYTES} bytes, a length of {value} was announced; "
+                    f"A frame of {length} bytes was announced, at most {self.max_frame_bytes} are accepted here; "
                     "check what connects to this port."
                 )
-            if byte < 0x80:
-                return value, position
-            shift += 7
-        return None
+            if start + length > len(self._buffer):
+                break
+            end = start + length
+            frames.append(bytes(self._buffer[start:end]))
+        return frames, end

@@ -1,6 +1,6 @@
-"""The port of the data plane: what an actor asks of whatever delivers its frames.
+"""The port of the data plane: what an actor needs of whatever delivers its frames.
 
-Knows nothing of sockets, Ray or messages. Actors are named "side/role"; frames are bytes.
+Actors are named "party/role"; frames are bytes.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Protocol
 OnFrames = Callable[[str, list[bytes]], None]
 """Called with the sender's name and the frames that arrived together, in order."""
 OnConnected = Callable[[str], None]
-"""Called with the name of an actor to which a new connection stands."""
+"""Called with the name of an actor to which there is a new connection."""
 OnLost = Callable[[str], None]
 """Called with the name of an actor whose last connection broke."""
 
@@ -21,7 +21,7 @@ OnLost = Callable[[str], None]
 class Endpoint:
     """Where an actor can be reached. Travels on the control plane."""
 
-    name: str  # "side/role"
+    name: str  # "party/role"
     unix_path: str | None = None  # within the node
     host: str | None = None  # from another node
     port: int | None = None
@@ -29,7 +29,7 @@ class Endpoint:
 
 @dataclass(slots=True)
 class LinkCounters:
-    """What went over the connections to one actor."""
+    """Traffic of all connections to one actor."""
 
     sent_frames: int = 0
     sent_bytes: int = 0  # frames and their length prefixes
@@ -41,15 +41,15 @@ class LinkCounters:
 
 
 class DataPlane(Protocol):
-    """Delivers frames, at most once each, in order while a connection stands."""
+    """Delivers frames, each at most once, in order as long as a connection lasts."""
 
     counters: dict[str, LinkCounters]
 
     async def start(self) -> Endpoint:
-        """Begin to listen."""
+        """Start listening."""
 
     async def connect(self, endpoint: Endpoint) -> None:
-        """Make an actor known and open a connection to it."""
+        """Make an actor known and open a connection to it; ProtocolError if it refuses this one."""
 
     def send(self, to: str, frame: bytes) -> None:
         """Hand one frame over; frames of one event-loop turn go out together. Never blocks, never raises."""
@@ -58,7 +58,7 @@ class DataPlane(Protocol):
         """Whether a frame handed over now has a connection to go out on."""
 
     def renew(self, to: str) -> None:
-        """The connection to `to` is silent: open another one, unless that is under way."""
+        """Re-dial a silent actor unless a dial is already in progress."""
 
     async def close(self) -> None:
         """Stop listening and drop all connections."""

@@ -1,107 +1,37 @@
 """The data plane over asyncio sockets: Unix-domain within a node, one TCP connection across nodes.
 
 TCP_NODELAY, mutual proof of the cluster's secret before the first frame, TLS where contexts are given; all frames
-of one event-loop turn go out in one write. Knows nothing of what a frame says.
+of one event-loop turn go out in one write.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
-import secrets
 import socket
 import ssl
 from collections import defaultdict
-from typing import cast
 
 from tandem.errors import ProtocolError
-from tandem.transport.framing import FrameSplitter, join_frames
-from tandem.transport.handshake import NONCE_BYTES, Greeting, is_proven, proof
+from tandem.transport.connection import Connection
+from tandem.transport.framing import join_frames
 from tandem.transport.port import Endpoint, LinkCounters, OnConnected, OnFrames, OnLost
+from tandem.transport.unix_paths import shorten
+
+_log = logging.getLogger("tandem")
 
 RETRY_S = 0.5
 """Between attempts to connect."""
 DIAL_LIMIT_S = 5.0
-"""For one attempt: connection, TLS and proof. Whoever connects has as long for its proof."""
+"""For one attempt: connection, TLS and proof. An end that connects has as long for each of its steps."""
+MAX_REFUSALS = 3
+"""Attempts in a row that may be refused before an actor that was never reached is given up."""
+MAX_UNPROVEN = 64
+"""Accepted connections without a proof; the oldest makes room for the next."""
 MAX_BUFFERED_BYTES = 1 << 20
 """Unsent bytes on one connection beyond which frames are dropped; the protocol resends them."""
-
-
-class _Connection(asyncio.Protocol):
-    """One connection, accepted or dialled: greeting, proof, then frames."""
-
-    def __init__(self, plane: SocketPlane, dials: bool) -> None:
-        self.plane = plane
-        self.name: str | None = None  # of the other end, once proven
-        self.proven: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        self.transport: asyncio.Transport | None = None
-        self._splitter = FrameSplitter()
-        self._greeting = Greeting(plane.name, secrets.token_bytes(NONCE_BYTES), dials)
-        self._other: Greeting | None = None
-        self._deadline: asyncio.TimerHandle | None = None
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport = transport = cast(
-            asyncio.Transport, transport
-        )  # uvloop's own classes are not derived from it
-        handle = transport.get_extra_info("socket")
-        if handle is not None and handle.family in (socket.AF_INET, socket.AF_INET6):
-            handle.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        transport.write(join_frames([self._greeting.encode()]))
-        self._deadline = asyncio.get_running_loop().call_later(DIAL_LIMIT_S, self.abort)
-        self.plane.opened(self)
-
-    def data_received(self, data: bytes) -> None:
-        try:
-            frames = self._splitter.feed(data)
-            while frames and self.name is None:
-                self._prove(frames.pop(0))
-        except ProtocolError as error:
-            self.refuse(error)
-            return
-        if frames and self.name is not None:
-            self.plane.received(self, self.name, frames, len(data))
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._stop_deadline()
-        if not self.proven.done():
-            self.proven.set_exception(ConnectionError("the connection was closed before the proof"))
-            self.proven.exception()  # mark as retrieved: an accepted connection has no waiter
-        self.plane.disconnected(self)
-
-    def refuse(self, error: ProtocolError) -> None:
-        """Close; nothing more is read from this end."""
-        if not self.proven.done():
-            self.proven.set_exception(error)
-            self.proven.exception()
-        self.abort()
-
-    def abort(self) -> None:
-        """Drop the connection and what it still had to send."""
-        if self.transport is not None:
-            self.transport.abort()
-
-    def _stop_deadline(self) -> None:
-        if self._deadline is not None:
-            self._deadline.cancel()
-
-    def _prove(self, frame: bytes) -> None:
-        assert self.transport is not None
-        if self._other is None:
-            self._other = Greeting.decode(frame)
-            self.transport.write(join_frames([proof(self.plane.secret, self._greeting, self._other)]))
-            return
-        if not is_proven(self.plane.secret, frame, self._greeting, self._other):
-            raise ProtocolError(
-                f"A connection must prove the cluster's secret, {self._other.name!r} did not; "
-                "connect only actors of one cluster."
-            )
-        self._stop_deadline()
-        self.name = self._other.name
-        self.plane.proven(self, self.name)
-        if not self.proven.done():
-            self.proven.set_result(self.name)
 
 
 class SocketPlane:
@@ -131,32 +61,38 @@ class SocketPlane:
         self._server_tls, self._client_tls = server_tls, client_tls
         self._servers: list[asyncio.Server] = []
         self._endpoints: dict[str, Endpoint] = {}
-        self._connections: dict[str, _Connection] = {}  # the newest to each actor
-        self._dialled: dict[str, _Connection] = {}  # of those, the ones that this actor opened
-        self._all: set[_Connection] = set()
+        self._connections: dict[str, Connection] = {}  # the newest to each actor
+        self._dialled: dict[str, Connection] = {}  # of those, the ones that this actor opened
+        self._accepted: dict[str, Connection] = {}  # and the ones that the other actor opened
+        self._all: dict[Connection, None] = {}  # oldest first
         self._is_closed = False
         self._waiting: dict[str, list[bytes]] = {}  # frames of this event-loop turn
         self._dialling: dict[str, asyncio.Task[None]] = {}
+        self._refusing: set[str] = set()  # actors whose refusal has been logged
 
     async def start(self) -> Endpoint:
         """Listen on a Unix-domain socket and, where a host is given, on TCP."""
         loop = asyncio.get_running_loop()
         with contextlib.suppress(FileNotFoundError):
             os.unlink(self._unix_path)
-        self._servers.append(
-            await loop.create_unix_server(lambda: _Connection(self, dials=False), self._unix_path)
-        )
-        os.chmod(self._unix_path, 0o600)
+        self._servers.append(await loop.create_unix_server(self._accept_local, sock=self._bind_local()))
         if self._host is None:
             return Endpoint(self.name, self._unix_path)
         server = await loop.create_server(
-            lambda: _Connection(self, dials=False), self._host, self._port, ssl=self._server_tls
+            self._accept_remote,
+            self._host,
+            self._port,
+            ssl=self._server_tls,
+            ssl_handshake_timeout=DIAL_LIMIT_S if self._server_tls else None,
         )
         self._servers.append(server)
         return Endpoint(self.name, self._unix_path, self._host, server.sockets[0].getsockname()[1])
 
     async def connect(self, endpoint: Endpoint) -> None:
-        """Make an actor known and open a connection to it; retried until it stands."""
+        """Make an actor known and open a connection to it; retried until there is one.
+
+        ProtocolError if what answers there refuses this actor, or is not what it should be.
+        """
         self._endpoints[endpoint.name] = endpoint
         self.renew(endpoint.name)
         await asyncio.shield(self._dialling[endpoint.name])
@@ -168,15 +104,24 @@ class SocketPlane:
         self._waiting.setdefault(to, []).append(frame)
 
     def is_connected(self, to: str) -> bool:
-        """Whether a proven connection to an actor stands."""
+        """Whether there is a proven connection to an actor."""
         return to in self._connections
 
+    def connection_to(self, name: str) -> Connection | None:
+        """The connection that frames for an actor go out on."""
+        return self._connections.get(name)
+
+    @property
+    def num_connections(self) -> int:
+        """Open connections, proven or not."""
+        return len(self._all)
+
     def renew(self, to: str) -> None:
-        """Open another connection to a known actor, unless that is under way."""
+        """Open another connection to a known actor, unless that is in progress."""
         if to in self._endpoints and to not in self._dialling and not self._is_closed:
             task = asyncio.get_running_loop().create_task(self._dial(self._endpoints[to]))
             self._dialling[to] = task
-            task.add_done_callback(lambda _: self._dialling.pop(to, None))
+            task.add_done_callback(lambda task: self._finish_dial(to, task))
 
     async def close(self) -> None:
         """Stop listening, drop all connections."""
@@ -194,27 +139,36 @@ class SocketPlane:
 
     # ---- called by connections -------------------------------------------------------------------------------
 
-    def opened(self, connection: _Connection) -> None:
-        """A connection stands, its other end yet unknown."""
-        self._all.add(connection)
+    def opened(self, connection: Connection) -> None:
+        """There is a connection; the other end is still unknown."""
+        self._all[connection] = None
+        unproven = [other for other in self._all if other.name is None and not other.dials]
+        if len(unproven) > MAX_UNPROVEN:
+            unproven[0].abort()
 
-    def proven(self, connection: _Connection, name: str) -> None:
-        """A connection may carry frames; it replaces an older one to the same actor for sending."""
+    def proven(self, connection: Connection, name: str) -> None:
+        """A connection may carry frames; it replaces an older one to the same actor."""
         self._connections[name] = connection
+        self._refusing.discard(name)
+        if not connection.dials:
+            self._replace(self._accepted, name, connection)
         self.counters[name].connections += 1
         self._on_connected(name)
 
-    def received(self, connection: _Connection, name: str, frames: list[bytes], num_bytes: int) -> None:
-        """Frames arrived."""
+    def received(self, name: str, frames: list[bytes], num_bytes: int) -> None:
+        """Frames of a proven connection arrived."""
         counters = self.counters[name]
         counters.received_frames += len(frames)
         counters.received_bytes += num_bytes
         self._on_frames(name, frames)
 
-    def disconnected(self, connection: _Connection) -> None:
+    def disconnected(self, connection: Connection) -> None:
         """A connection broke; a known actor is dialled again."""
-        self._all.discard(connection)
+        self._all.pop(connection, None)
         name = connection.name
+        for ends in (self._dialled, self._accepted):
+            if name is not None and ends.get(name) is connection:
+                del ends[name]
         if name is not None and self._connections.get(name) is connection:
             del self._connections[name]
             if not self._is_closed:
@@ -243,35 +197,77 @@ class SocketPlane:
             counters.sent_bytes += len(data)
             counters.writes += 1
 
+    def _bind_local(self) -> socket.socket:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self._unix_path)
+        listener = socket.socket(socket.AF_UNIX)
+        try:
+            with shorten(self._unix_path) as path:
+                listener.bind(path)
+            os.chmod(self._unix_path, 0o600)
+        except BaseException:
+            listener.close()
+            raise
+        listener.setblocking(False)
+        return listener
+
+    def _accept_local(self) -> Connection:
+        return Connection(self, dials=False, crosses_sites=False, limit_s=DIAL_LIMIT_S)
+
+    def _accept_remote(self) -> Connection:
+        return Connection(self, dials=False, crosses_sites=True, limit_s=DIAL_LIMIT_S)
+
     async def _dial(self, endpoint: Endpoint) -> None:
+        num_refusals = 0
         while True:
             try:
                 async with asyncio.timeout(DIAL_LIMIT_S):
                     connection = await self._open(endpoint)
                     await connection.proven
-                self._replace(endpoint.name, connection)
+                self._replace(self._dialled, endpoint.name, connection)
                 return
-            except (OSError, TimeoutError, ProtocolError):
-                await asyncio.sleep(RETRY_S)
+            except ProtocolError as error:
+                num_refusals += 1
+                self._log_refusal(endpoint.name, error)
+                if num_refusals == MAX_REFUSALS and not self.counters[endpoint.name].connections:
+                    raise
+            except (OSError, TimeoutError):
+                pass
+            await asyncio.sleep(RETRY_S)
 
-    def _replace(self, name: str, connection: _Connection) -> None:
-        """Give up the connection that was opened before: it may hang for as long as TCP likes."""
-        if (old := self._dialled.get(name)) is not None:
+    def _log_refusal(self, name: str, error: ProtocolError) -> None:
+        if name not in self._refusing:
+            self._refusing.add(name)
+            _log.error("%s cannot connect to %s: %s", self.name, name, error)
+
+    def _finish_dial(self, name: str, task: asyncio.Task[None]) -> None:
+        self._dialling.pop(name, None)
+        if not task.cancelled():
+            task.exception()  # mark as retrieved: after a renewal nobody waits
+
+    def _replace(self, ends: dict[str, Connection], name: str, connection: Connection) -> None:
+        """Drop the connection that was there before: it may hang for as long as TCP likes."""
+        old = ends.get(name)
+        ends[name] = connection
+        if old is not None and old is not connection:
             old.abort()
-        self._dialled[name] = connection
 
-    async def _open(self, endpoint: Endpoint) -> _Connection:
+    async def _open(self, endpoint: Endpoint) -> Connection:
         loop = asyncio.get_running_loop()
         is_remote = endpoint.name.split("/")[0] != self.name.split("/")[0]
         if endpoint.host is not None and endpoint.port is not None and is_remote:
             _, connection = await loop.create_connection(
-                lambda: _Connection(self, dials=True), endpoint.host, endpoint.port, ssl=self._client_tls,
+                lambda: Connection(self, dials=True, crosses_sites=True, limit_s=DIAL_LIMIT_S),
+                endpoint.host,
+                endpoint.port,
+                ssl=self._client_tls,
                 server_hostname="" if self._client_tls else None,
-            )  # fmt: skip
-        else:
-            assert endpoint.unix_path is not None
+            )
+            return connection
+        assert endpoint.unix_path is not None
+        with shorten(endpoint.unix_path) as path:
             _, connection = await loop.create_unix_connection(
-                lambda: _Connection(self, dials=True), endpoint.unix_path
+                lambda: Connection(self, dials=True, crosses_sites=False, limit_s=DIAL_LIMIT_S), path
             )
         return connection
 

@@ -65,7 +65,7 @@ class WatchedRun(VirtualRun):
         tokens = device.prefix.tokens
         if tokens != self.committed:
             self._grow(tokens)
-        if device.is_alone:
+        if device.lifecycle.decides_alone:
             self._excuse(device)
         if cloud is None or cloud.link.view <= self._excused_generation:
             return
@@ -105,7 +105,7 @@ class WatchedRun(VirtualRun):
         if isinstance(message, Ballot):
             self._check_paired(party, message.device, message.cloud)
         elif isinstance(message, SoloBallot):
-            self._check_paired(party, message.draft)
+            self._check_paired(party, message.proposal)
         elif isinstance(message, VerifyResult) and party is Party.CLOUD and message.step in self._slips:
             return Send(send.to, self._slipped(message))
         if send.to == "peer":

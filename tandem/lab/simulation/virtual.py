@@ -19,8 +19,8 @@ from tandem.aggregation.rules import DraftRule, draft_rule
 from tandem.codecs.top_p import Codec
 from tandem.events import DoneEvent, Event, TokenEvent
 from tandem.lab.simulation.link import Link, Wire
-from tandem.protocol.coordinator import Finished
 from tandem.protocol.drafting import Forward, Job, Prefill
+from tandem.protocol.lifecycle import StopCheck
 from tandem.protocol.messages import Message, RescoreRequest, RetrieveRequest, decode, encode
 from tandem.protocol.outbox import ActorKind, Send
 from tandem.protocol.session_tables import (
@@ -89,7 +89,7 @@ class VirtualRun:
         readers: dict[Party, Reader],
         codec: Codec,
         *,
-        finished: Finished,
+        finished: StopCheck,
         text: Callable[[Sequence[int]], str] = lambda tokens: " ".join(map(str, tokens)),
         link: Link | None = None,
         decode_s: Callable[[Party, random.Random], float] = lambda party, rng: 0.01,
@@ -211,7 +211,7 @@ class VirtualRun:
         elif role == "scheduler":
             state.scheduler = SchedulingTable(party)
         if "draft_queue" not in state.down:  # else it gets its sessions from the queue's own restart
-            self._deliver(party, state.queue.restarted(role))
+            self._deliver(party, state.queue.restart(role))
 
     def cancel(self, party: Party) -> None:
         """The user of `side` gives the query up, now."""
@@ -298,12 +298,12 @@ class VirtualRun:
         session = state.decoder.sessions.get(job.session)
         if session is not None and isinstance(job, Prefill):
             rows = state.reader.prefill(job)
-            self._deliver(party, session.prefilled(int(duration_s * 1e6), (), rows))
+            self._deliver(party, session.finish_prefill(int(duration_s * 1e6), (), rows))
         elif session is not None and isinstance(job, Forward):
             state.num_forwards += 1
             payload = state.reader.payload(job)
             token = self._rule.draft(
                 self._codec.decode(payload), seed=self.spec.seed, step=job.step, party=party
             )
-            self._deliver(party, session.drafted(job, payload, token, int(duration_s * 1e6)))
+            self._deliver(party, session.finish_forward(job, payload, token, int(duration_s * 1e6)))
         self._work(party)

@@ -46,7 +46,7 @@ def session(**changes: Any) -> DraftingSession:
         RetrieveResult(session=1, ids=("a", "b"), texts=("x", "y"), scores=(0.5, 0.2), retrieve_us=7)
     )
     assert isinstance(made.next_job(), Prefill)
-    made.prefilled(11, ())
+    made.finish_prefill(11, ())
     return made
 
 
@@ -54,11 +54,11 @@ def compute(made: DraftingSession, token: int, distribution: bytes = b"law") -> 
     """Do the next job, a forward that draws `token`."""
     job = made.next_job()
     assert isinstance(job, Forward)
-    return made.drafted(job, distribution, token, 5)
+    return made.finish_forward(job, distribution, token, 5)
 
 
 def drafts(sends: list[Send]) -> list[Proposal]:
-    return [send.message.draft for send in sends if isinstance(send.message, ProposalReady)]
+    return [send.message.proposal for send in sends if isinstance(send.message, ProposalReady)]
 
 
 def scores(sends: list[Send]) -> list[RescoreRequest]:
@@ -80,7 +80,7 @@ def test_documents_come_first_then_the_prefill() -> None:
         RetrieveResult(session=1, ids=("a", "b"), texts=("x", "y"), scores=(0.5, 0.2), retrieve_us=7)
     )
     assert made.next_job() == Prefill(1, "Why?", ("x", "y"), 64)
-    ready = made.prefilled(11, ("A note.",))
+    ready = made.finish_prefill(11, ("A note.",))
     assert ready == [
         Send(
             "draft_queue",
@@ -103,7 +103,7 @@ def test_documents_that_did_not_fit_have_no_weight() -> None:
     made.receive(
         RetrieveResult(session=1, ids=("a", "b"), texts=("x", "y"), scores=(0.5, 0.2), retrieve_us=7)
     )
-    (ready,) = made.prefilled(11, (), [1])
+    (ready,) = made.finish_prefill(11, (), [1])
     assert (ready.message.sources, ready.message.scores) == (("b",), (0.2,))
     job = made.next_job()
     assert isinstance(job, Forward)
@@ -115,7 +115,7 @@ def test_a_party_without_documents_drafts_and_waits_for_no_weight(weight_interva
     made = DraftingSession(spec(device_documents=0, weight_interval=weight_interval), Party.DEVICE, str)
     assert made.begin() == []
     assert made.next_job() == Prefill(1, "Why?", (), 64)
-    made.prefilled(0, ())
+    made.finish_prefill(0, ())
     for step in range(12):
         (draft,) = drafts(compute(made, 7))
         assert draft.log_weight == -math.inf
@@ -128,7 +128,7 @@ def test_a_filter_goes_to_the_search_and_what_lets_nothing_through_is_told() -> 
     assert isinstance(search.message, RetrieveRequest)
     assert search.message.filter == '{"source": ["a"]}'
     made.receive(RetrieveResult(session=1, ids=(), texts=(), scores=(), retrieve_us=7))
-    ready = made.prefilled(11, ("A note.",))[0].message
+    ready = made.finish_prefill(11, ("A note.",))[0].message
     assert isinstance(ready, DecoderReady)
     assert ready.notes == (
         "The device has no document that its filter lets through; it answers without.",
@@ -152,7 +152,7 @@ def test_a_filter_is_not_blamed_for_what_it_did_not_do(
     made.begin()
     if changes.get("device_documents") != 0:
         made.receive(RetrieveResult(session=1, ids=ids, texts=ids, scores=(0.5,) * len(ids), retrieve_us=7))
-    ready = made.prefilled(11, (), rows)[0].message
+    ready = made.finish_prefill(11, (), rows)[0].message
     assert isinstance(ready, DecoderReady)
     assert ready.notes == ()
 
@@ -162,7 +162,7 @@ def test_texts_of_the_caller_pass_all_filters() -> None:
     made = DraftingSession(given, Party.DEVICE, str)
     made.begin()
     made.receive(RetrieveResult(session=1, ids=("given-1",), texts=("x",), scores=(0.5,), retrieve_us=7))
-    ready = made.prefilled(11, ())[0].message
+    ready = made.finish_prefill(11, ())[0].message
     assert isinstance(ready, DecoderReady)
     assert "no document that its filter lets through" in ready.notes[0]
 
@@ -255,7 +255,7 @@ def test_a_forward_whose_prefix_was_rolled_back_is_stale() -> None:
     assert made.is_current(job)
     made.receive(commit(0, 9, epoch=1))
     assert not made.is_current(job)
-    assert made.drafted(job, b"law", 8, 5) == []
+    assert made.finish_forward(job, b"law", 8, 5) == []
     assert made.prefix.tokens == [9]
 
 
@@ -266,7 +266,7 @@ def test_a_forward_goes_on_over_a_commit_that_accepts() -> None:
     assert isinstance(job, Forward)
     made.receive(commit(0, 5))
     assert made.is_current(job)
-    assert len(drafts(made.drafted(job, b"law", 8, 5))) == 1
+    assert len(drafts(made.finish_forward(job, b"law", 8, 5))) == 1
 
 
 def test_a_commit_ahead_of_the_own_drafts() -> None:
@@ -286,9 +286,9 @@ def test_commits_count_once_and_in_order() -> None:
         compute(made, token)
     made.receive(commit(2, 9, epoch=1))
     made.receive(commit(1, 6))
-    assert made.num_committed == 0
+    assert made.line.num_committed == 0
     made.receive(commit(0, 5))
-    assert made.num_committed == 3
+    assert made.line.num_committed == 3
     assert made.prefix.tokens == [5, 6, 9]
     made.receive(commit(1, 4, epoch=2))
     assert made.prefix.tokens == [5, 6, 9]
@@ -306,7 +306,6 @@ def test_after_a_resync_the_stored_bytes_are_used() -> None:
     again = drafts(made.receive(Adopt(session=1, tokens=(), epoch=2, is_last=False, view=1)))
     assert again == first
     assert made.prefix.tokens == [5, 6]
-    assert made.num_forwards == 3
 
 
 def test_what_was_drafted_under_a_wider_window_is_not_computed_again() -> None:
@@ -325,7 +324,7 @@ def test_adopted_tokens_replace_what_differs() -> None:
     made.receive(commit(0, 5))
     made.receive(Adopt(session=1, tokens=(5, 8, 9), epoch=4, is_last=False))
     assert made.prefix.tokens == [5, 8, 9]
-    assert (made.num_committed, made.epoch) == (3, 4)
+    assert (made.line.num_committed, made.epoch) == (3, 4)
     made.receive(Adopt(session=1, tokens=(5, 8, 9, EOS), epoch=5, is_last=True))
     assert made.next_job() is None
 
@@ -337,8 +336,8 @@ def test_memory_is_bounded() -> None:
         asked += scores(made.receive(commit(step, 7)))
         for ask in asked:
             made.receive(RescoreResult(session=1, digest=ask.digest, scores=(0.1, 0.2)))
-    assert len(made._drafts) < 64
-    assert len(made._weights) <= 251
+    assert made.num_proposals < 64
+    assert len(made.relevance.weights) <= 251
 
 
 # ---- weights ---------------------------------------------------------------------------------------------------
@@ -421,7 +420,7 @@ def host_with(*ids: int) -> DraftingTable:
     host = DraftingTable(Party.DEVICE, str)
     for key in ids:
         host.receive(Begin(session=key, spec=spec(session=key, device_documents=0).to_json()))
-        host.sessions[key].prefilled(0, ())
+        host.sessions[key].finish_prefill(0, ())
     return host
 
 
@@ -432,7 +431,7 @@ def test_sessions_take_turns() -> None:
         job = host.next_job()
         assert isinstance(job, Forward)
         served.append(job.session)
-        host.sessions[job.session].drafted(job, b"law", 7, 1)
+        host.sessions[job.session].finish_forward(job, b"law", 7, 1)
     assert served == [1, 2, 3] * 3
 
 

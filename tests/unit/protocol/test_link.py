@@ -43,9 +43,9 @@ def verdict(step: int) -> Verdict:
 def exchange(start_s: float, offset_s: float, there_s: float, held_s: float, back_s: float) -> float:
     """What the asker measures when the other's clock is ahead by `offset_s`."""
     own, peer = Link(1, start_s), Link(1, start_s + offset_s)
-    peer.hear(frame(own, start_s), start_s + there_s + offset_s)
+    peer.receive(frame(own, start_s), start_s + there_s + offset_s)
     answered_s = start_s + there_s + held_s
-    return own.hear(frame(peer, answered_s + offset_s), answered_s + back_s)
+    return own.receive(frame(peer, answered_s + offset_s), answered_s + back_s)
 
 
 @UNHURRIED
@@ -77,27 +77,27 @@ def test_nothing_is_measured_before_the_first_echo() -> None:
     own, peer = Link(1, 0.0), Link(1, 0.0)
     first = frame(own, 5.0)
     assert first.held_us == 2**32 - 1
-    assert isnan(peer.hear(first, 6.0))
+    assert isnan(peer.receive(first, 6.0))
     assert isnan(peer.rtt_s)
 
 
 def test_silence_longer_than_the_wrap_measures_nothing() -> None:
     own, peer = Link(1, 0.0), Link(1, 0.0)
-    peer.hear(frame(own, 0.0), 0.1)
-    assert isnan(own.hear(frame(peer, 2 * WRAP_S), 2 * WRAP_S + 0.1))
+    peer.receive(frame(own, 0.0), 0.1)
+    assert isnan(own.receive(frame(peer, 2 * WRAP_S), 2 * WRAP_S + 0.1))
 
 
 def test_a_duplicate_and_an_overtaken_frame_measure_their_own_way() -> None:
     """Never less than the true round trip, never negative, and the next good frame puts it right."""
     own, peer = Link(1, 0.0), Link(1, 0.0)
     first, second = frame(own, 1.0), frame(own, 1.01)
-    peer.hear(second, 1.11)
-    peer.hear(first, 1.3)  # overtaken: it took 0.3 s
+    peer.receive(second, 1.11)
+    peer.receive(first, 1.3)  # overtaken: it took 0.3 s
     answer = frame(peer, 1.35)
-    assert own.hear(answer, 1.45) == pytest.approx(0.4, abs=1e-5)
-    assert own.hear(answer, 1.75) == pytest.approx(0.7, abs=1e-5)  # its duplicate, 0.3 s later
-    peer.hear(frame(own, 2.0), 2.1)
-    assert own.hear(frame(peer, 2.1), 2.2) == pytest.approx(0.2, abs=1e-5)
+    assert own.receive(answer, 1.45) == pytest.approx(0.4, abs=1e-5)
+    assert own.receive(answer, 1.75) == pytest.approx(0.7, abs=1e-5)  # its duplicate, 0.3 s later
+    peer.receive(frame(own, 2.0), 2.1)
+    assert own.receive(frame(peer, 2.1), 2.2) == pytest.approx(0.2, abs=1e-5)
 
 
 def test_a_peer_whose_clock_jumped_back_measures_nothing() -> None:
@@ -106,8 +106,8 @@ def test_a_peer_whose_clock_jumped_back_measures_nothing() -> None:
         session=1, view=0, committed=0, committed_digest=PREFIX.digests[0],
         sent_us=0, echo_us=1_000_000, held_us=9_000_000, body=Heartbeat(),
     )  # fmt: skip
-    assert isnan(own.hear(answer, 2.0))
-    assert own.heard_s == 2.0
+    assert isnan(own.receive(answer, 2.0))
+    assert own.received_s == 2.0
 
 
 def test_the_header_says_where_the_sender_stands() -> None:
@@ -174,9 +174,11 @@ def test_acknowledged_bodies_are_forgotten_and_no_others() -> None:
         link.keep(draft(step))
         link.keep(verdict(step))
     link.acknowledge(3, 1.0)
-    assert sorted(draft.step for draft in link.kept_drafts.values()) == sorted(link.kept_verdicts) == [3, 4]
+    assert (
+        sorted(draft.step for draft in link.kept_proposals.values()) == sorted(link.kept_verdicts) == [3, 4]
+    )
     link.acknowledge(2, 2.0)  # an overtaken frame
-    assert sorted(draft.step for draft in link.kept_drafts.values()) == [3, 4]
+    assert sorted(draft.step for draft in link.kept_proposals.values()) == [3, 4]
     link.start_view(1, 0, 3.0)
     assert not link.kept_verdicts
     assert link.peer_committed == 0
@@ -191,8 +193,8 @@ def test_drafts_of_the_next_step_for_another_prefix_are_dropped_and_later_ones_s
         replace(draft(step + 1), digest=b"whoknows"),
     ):
         link.keep(body)
-    link.drop_stale_drafts(PREFIX)
-    assert list(link.kept_drafts.values()) == [fitting, replace(draft(step + 1), digest=b"whoknows")]
+    link.drop_stale_proposals(PREFIX)
+    assert list(link.kept_proposals.values()) == [fitting, replace(draft(step + 1), digest=b"whoknows")]
 
 
 def test_a_resend_repeats_everything_owed_in_the_present_generation() -> None:
@@ -233,15 +235,15 @@ def test_the_loss_limit(rtt_s: float, limit_s: float) -> None:
 def test_silence_ends_with_any_frame() -> None:
     own, peer = Link(1, 0.0), Link(1, 0.0)
     assert own.silence_s(3.0) == 3.0
-    own.hear(replace(frame(peer, 3.0), view=0), 3.0)
+    own.receive(replace(frame(peer, 3.0), view=0), 3.0)
     assert own.silence_s(3.5) == 0.5
 
 
 def test_the_generation_of_the_peer_only_grows() -> None:
     own, peer = Link(1, 0.0), Link(1, 0.0)
-    own.hear(replace(frame(peer, 0.0), view=2), 0.1)
-    own.hear(replace(frame(peer, 0.0), view=1), 0.2)
-    assert own.peer_generation == 2
+    own.receive(replace(frame(peer, 0.0), view=2), 0.1)
+    own.receive(replace(frame(peer, 0.0), view=1), 0.2)
+    assert own.peer_view == 2
 
 
 # ---- probes ----------------------------------------------------------------------------------------------------
@@ -252,9 +254,9 @@ def probed(bytes_per_s: float, delay_s: float = 0.05) -> Link:
     own, peer = Link(1, 0.0), Link(1, 0.0)
     for number, send in enumerate(own.probe(PREFIX, 1.0)):
         there_s = 1.0 + number * 2e-6 + delay_s + len(send.message.body.padding) / bytes_per_s
-        peer.hear(send.message, there_s)
+        peer.receive(send.message, there_s)
         reply = peer.send(Probe(is_reply=True, padding=b""), PREFIX, there_s).message
-        own.hear(reply, there_s + delay_s)
+        own.receive(reply, there_s + delay_s)
     return own
 
 
@@ -262,23 +264,22 @@ def probed(bytes_per_s: float, delay_s: float = 0.05) -> Link:
 def test_two_probes_show_the_bandwidth_and_the_longer_one_is_no_round_trip(bytes_per_s: float) -> None:
     link = probed(bytes_per_s)
     assert link.rtt_s == pytest.approx(0.1, abs=5e-6)
-    assert link.bytes_per_s() == pytest.approx(bytes_per_s, rel=0.01)
-    assert isnan(link.bytes_per_s()), "each pair of probes tells once"
+    assert link.take_bytes_per_s() == pytest.approx(bytes_per_s, rel=0.01)
+    assert isnan(link.take_bytes_per_s()), "each pair of probes tells once"
 
 
 def test_a_link_that_is_too_fast_to_measure_is_infinite() -> None:
-    assert probed(1e12).bytes_per_s() > 1e8
+    assert probed(1e12).take_bytes_per_s() > 1e8
 
 
 def test_nothing_is_known_of_the_bandwidth_before_both_are_answered() -> None:
     link = Link(1, 0.0)
-    assert isnan(link.bytes_per_s())
+    assert isnan(link.take_bytes_per_s())
     link.probe(PREFIX, 1.0)
-    assert isnan(link.bytes_per_s())
+    assert isnan(link.take_bytes_per_s())
 
 
-def test_a_frame_that_lay_waiting_is_not_echoed() -> None:
+def test_the_time_that_a_frame_waited_for_its_query_is_no_part_of_the_round_trip() -> None:
     own, peer = Link(1, 0.0), Link(1, 0.0)
-    peer.hear(frame(own, 0.0), 9.0)
-    peer.ignore_echo()
-    assert isnan(own.hear(frame(peer, 9.1), 9.2))
+    peer.receive(frame(own, 0.0), 9.0, waited_s=8.9)
+    assert own.receive(frame(peer, 9.1), 9.2) == pytest.approx(0.2, abs=5e-6)

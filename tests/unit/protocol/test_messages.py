@@ -33,7 +33,9 @@ from tandem.protocol.messages import (
     Resync,
     Verdict,
     decode,
+    decode_link,
     encode,
+    registry,
 )
 from tandem.protocol.wire import (
     Blob,
@@ -99,14 +101,14 @@ def test_every_message_comes_back(kind: type[Any]) -> None:
     @given(any_of(kind))
     def comes_back(message: Any) -> None:
         frame = encode(message)
-        assert decode(frame) == message
-        assert encode(decode(frame)) == frame
+        assert registry.decode(frame) == message
+        assert encode(registry.decode(frame)) == frame
 
     comes_back()
 
 
 def test_the_kinds_are_all_there_are() -> None:
-    registered = {kind for kind, _ in messages._registry._by_tag.values()}
+    registered = set(registry.classes())
     assert registered == set(KINDS)
 
 
@@ -116,14 +118,14 @@ def test_a_truncated_frame_is_malformed(message: Any, data: st.DataObject) -> No
     frame = encode(message)
     length = data.draw(st.integers(0, len(frame) - 1))
     with pytest.raises(ProtocolError):
-        decode(frame[:length])
+        registry.decode(frame[:length])
 
 
 @settings(UNHURRIED, max_examples=150)
 @given(anything, st.binary(min_size=1, max_size=4))
 def test_a_frame_with_a_tail_is_malformed(message: Any, tail: bytes) -> None:
     with pytest.raises(ProtocolError):
-        decode(encode(message) + tail)
+        registry.decode(encode(message) + tail)
 
 
 @settings(UNHURRIED, max_examples=400)
@@ -134,7 +136,7 @@ def test_a_garbled_frame_is_a_message_or_a_protocol_error(message: Any, data: st
     for bit in data.draw(st.lists(st.integers(0, 8 * len(frame) - 1), min_size=1, max_size=8)):
         frame[bit // 8] ^= 1 << bit % 8
     with contextlib.suppress(ProtocolError):
-        received = decode(bytes(frame))
+        received = registry.decode(bytes(frame))
         assert isinstance(received, KINDS)
         encode(received)
 
@@ -143,7 +145,7 @@ def test_a_garbled_frame_is_a_message_or_a_protocol_error(message: Any, data: st
 @given(st.sampled_from([*range(1, 8), 16, 17, 18, 32, 33, 48, 64, 80, 255]), st.binary(max_size=60))
 def test_random_bytes_are_a_message_or_a_protocol_error(tag: int, rest: bytes) -> None:
     with contextlib.suppress(ProtocolError):
-        assert isinstance(decode(bytes([tag]) + rest), KINDS)
+        assert isinstance(registry.decode(bytes([tag]) + rest), KINDS)
 
 
 def draft(**changes: Any) -> Proposal:
@@ -176,15 +178,29 @@ def test_a_tower_of_frames_cannot_exhaust_the_stack() -> None:
     """A frame within a frame within a frame ..., each whole, is refused at the second."""
     frame = encode(frame_of(Heartbeat()))
     header = frame[:-1]
-    with pytest.raises(ProtocolError, match="LinkFrame does not"):
+    with pytest.raises(ProtocolError, match="A LinkFrame does not belong"):
         decode(header * 100_000 + encode(Heartbeat()))
-    drafted = encode(ProposalReady(session=1, draft=draft()))
-    with pytest.raises(ProtocolError, match="ProposalReady does not"):
+    drafted = encode(ProposalReady(session=1, proposal=draft()))
+    with pytest.raises(ProtocolError, match="A ProposalReady does not belong"):
         decode(drafted[:5] * 100_000)
 
 
+@pytest.mark.parametrize("body", [Heartbeat(), draft()], ids=lambda body: type(body).__name__)
+def test_a_body_is_no_message_of_its_own(body: Any) -> None:
+    """It names no session, so nobody could handle it."""
+    with pytest.raises(ProtocolError, match=f"A {type(body).__name__} does not belong here"):
+        decode(encode(body))
+
+
+def test_the_peer_may_only_send_link_frames() -> None:
+    frame = encode(frame_of(Heartbeat()))
+    assert decode_link(frame) == decode(frame)
+    with pytest.raises(ProtocolError, match="A Begin does not belong here"):
+        decode_link(encode(Begin(session=1, spec="{}")))
+
+
 def test_only_bodies_cross_the_link() -> None:
-    with pytest.raises(ProtocolError, match="Begin does not"):
+    with pytest.raises(ProtocolError, match="A Begin does not belong"):
         decode(encode(frame_of(Begin(session=1, spec="{}"))))
 
 
@@ -217,7 +233,7 @@ def test_the_layout_is_pinned() -> None:
 
 
 def test_what_a_number_need_not_be() -> None:
-    """Not seen is nan; a side without documents has -inf."""
+    """Not seen is nan; a party without documents has -inf."""
     profile = messages.Profile(
         session=1, step=0, aggregator=Party.DEVICE, device_decode_s=math.nan, cloud_decode_s=0.1,
         device_acceptance=math.nan, cloud_acceptance=math.nan, rtt_s=math.inf, rtt_average_s=math.nan,
@@ -226,7 +242,7 @@ def test_what_a_number_need_not_be() -> None:
     received = decode(encode(profile))
     assert math.isnan(received.device_decode_s)
     assert received.rtt_s == math.inf
-    assert decode(encode(draft(log_weight=-math.inf))).log_weight == -math.inf
+    assert registry.decode(encode(draft(log_weight=-math.inf))).log_weight == -math.inf
 
 
 @pytest.mark.parametrize(

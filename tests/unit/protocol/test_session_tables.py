@@ -1,4 +1,4 @@
-"""Draft queue host: early frames, closed sessions, bounds; and that the other hosts hold nothing after End."""
+"""The coordinators' table: early frames, closed sessions, bounds; and that other tables hold nothing after End."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ import pytest
 
 from tandem.errors import TandemError
 from tandem.events import ClientEvent, DoneEvent, PlacementEvent, StopReason
-from tandem.protocol.coordinator import ABANDONED_S, LINGER_S, MAX_AHEAD
+from tandem.protocol.lifecycle import ABANDONED_S, LINGER_S
 from tandem.protocol.link import PROBE_BYTES
+from tandem.protocol.log import MAX_AHEAD
 from tandem.protocol.messages import (
     Ballot,
     Begin,
@@ -122,8 +123,19 @@ def test_frames_that_come_before_the_query_are_taken_in() -> None:
     assert cloud.receive(frame(draft(Party.DEVICE)), 0.0) == []
     assert cloud.receive(frame(draft(Party.DEVICE, session=2), session=2), 0.0) == []
     cloud.open(spec(placement="mirror"), 0.1)
-    (pair,) = to("aggregator", cloud.receive(ProposalReady(session=1, draft=draft(Party.CLOUD)), 0.2))
+    (pair,) = to("aggregator", cloud.receive(ProposalReady(session=1, proposal=draft(Party.CLOUD)), 0.2))
     assert isinstance(pair, Ballot)
+
+
+def test_a_cloud_that_opens_late_does_not_lengthen_the_round_trip() -> None:
+    """The device's frames waited 2 s for the query to be opened; the link takes 10 ms each way."""
+    device, cloud = host(), host(Party.CLOUD)
+    (early,) = [send.message for send in device.open(spec(), 0.0) if send.to == "peer"]
+    cloud.receive(early, 0.01)
+    answers = [send.message for send in cloud.open(spec(), 2.01) if send.to == "peer"]
+    for answer in answers:
+        device.receive(answer, 2.02)
+    assert device.sessions[1].link.rtt_s == pytest.approx(0.02, abs=1e-5)
 
 
 def test_a_cancel_before_the_query_frees_it_at_the_next_tick() -> None:
@@ -139,7 +151,7 @@ def test_early_frames_are_bounded() -> None:
     cloud = host(Party.CLOUD)
     for session in range(10 * MAX_EARLY_FRAMES):
         cloud.receive(frame(Heartbeat(), session=session), 0.0)
-    assert len(cloud._early) == MAX_EARLY_FRAMES
+    assert cloud.num_early_frames == MAX_EARLY_FRAMES
 
 
 # ---- closed sessions -------------------------------------------------------------------------------------------
@@ -209,7 +221,7 @@ def test_closed_sessions_are_bounded() -> None:
         queue.open(spec(session), 0.0)
         queue.cancel(session, 0.1)
     assert not queue.sessions
-    assert len(queue._closed) == MAX_CLOSED_SESSIONS
+    assert queue.num_closed_sessions == MAX_CLOSED_SESSIONS
 
 
 @pytest.mark.parametrize("party", PARTIES)
@@ -246,9 +258,31 @@ def test_a_query_that_the_cloud_refuses_fails_whatever_the_policy(on_peer_loss: 
     assert any(isinstance(event, DoneEvent) for event in events) == (on_peer_loss != "continue")
 
 
+def test_a_session_that_breaks_does_not_stop_the_timers_of_the_others(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    queue = host()
+    for session in (1, 2, 3):
+        queue.open(spec(session), 0.0)
+
+    def due(*args: Any) -> list[Send]:
+        raise ZeroDivisionError("a bug")
+
+    queue.sessions[2].link.due = due  # type: ignore[method-assign]
+    sends = queue.tick(0.3)
+    assert [send.message.session for send in sends if isinstance(send.message, LinkFrame)] == [1, 2, 3]
+    (emitted,) = to("client", sends)
+    assert emitted.session == 2
+    assert emitted.event.error == (
+        "The draft queue of the device failed on this query: ZeroDivisionError('a bug'); see its log."
+    )
+    assert set(queue.sessions) == {1, 3}
+    assert "session 2 of the device failed" in caplog.text
+
+
 def test_messages_for_nobody_are_dropped() -> None:
     queue = host()
-    assert queue.receive(ProposalReady(session=5, draft=draft(Party.DEVICE)), 0.0) == []
+    assert queue.receive(ProposalReady(session=5, proposal=draft(Party.DEVICE)), 0.0) == []
     assert queue.cancel(5, 0.0) == []
     assert queue.tick(0.0) == []
 
@@ -269,7 +303,7 @@ def test_a_draft_of_another_prefix_is_not_paired() -> None:
     """Nor does a newer epoch invalidate an older draft: the digest alone decides."""
     device = host()
     device.open(spec(placement="device"), 0.0)
-    device.receive(ProposalReady(session=1, draft=draft(Party.DEVICE)), 0.1)
+    device.receive(ProposalReady(session=1, proposal=draft(Party.DEVICE)), 0.1)
     assert to("aggregator", device.receive(frame(draft(Party.CLOUD, [9], epoch=3)), 0.1)) == []
     stale = Proposal(
         party=Party.CLOUD, step=0, epoch=3, digest=b"another.", log_weight=0.0, decode_us=1, payload=b""
@@ -283,7 +317,7 @@ def test_a_draft_of_another_prefix_is_not_paired() -> None:
 def test_a_decision_counts_once_and_only_for_what_was_asked() -> None:
     device = host()
     device.open(spec(placement="device", max_new_tokens=9), 0.0)
-    device.receive(ProposalReady(session=1, draft=draft(Party.DEVICE)), 0.1)
+    device.receive(ProposalReady(session=1, proposal=draft(Party.DEVICE)), 0.1)
     decision = VerifyResult(
         session=1, view=0, digest=Prefix(1).digest, step=0, target=7, device_accepted=True,
         cloud_accepted=False, device_acceptance=0.5, cloud_acceptance=0.5, next_aggregator=Party.DEVICE,
@@ -307,23 +341,23 @@ def test_buffers_ahead_of_the_committed_prefix_are_bounded() -> None:
         )  # fmt: skip
         cloud.receive(frame(far, [1] * step), 0.1)
         cloud.receive(frame(verdict(step, 1), [1] * step), 0.1)
-    assert len(session._drafts[Party.DEVICE]) < MAX_AHEAD
-    assert len(session._early) < MAX_AHEAD
-    assert len(session._claims) <= MAX_AHEAD
+    assert len(session.ballots.proposals[Party.DEVICE]) < MAX_AHEAD
+    assert len(session.log.verdicts) < MAX_AHEAD
+    assert len(session.convergence.claims) <= MAX_AHEAD
 
 
 def test_a_draft_of_the_wrong_party_is_not_taken_for_the_peers() -> None:
     device = host()
     device.open(spec(), 0.0)
     device.receive(frame(draft(Party.DEVICE)), 0.1)
-    assert not any(device.sessions[1]._drafts.values())
+    assert not any(device.sessions[1].ballots.proposals.values())
 
 
 def test_drafts_travel_only_where_they_are_needed() -> None:
     for placement, travels in {"device": False, "cloud": True, "mirror": True}.items():
         device = host()
         device.open(spec(placement=placement), 0.0)
-        sends = device.receive(ProposalReady(session=1, draft=draft(Party.DEVICE)), 0.1)
+        sends = device.receive(ProposalReady(session=1, proposal=draft(Party.DEVICE)), 0.1)
         assert bodies(sends) == ([draft(Party.DEVICE)] if travels else [])
 
 
@@ -335,7 +369,7 @@ def test_frames_of_another_generation_are_ignored_but_heard() -> None:
     assert session.prefix.tokens == [5]
     cloud.receive(frame(verdict(1, 9), [5], view=1), 2.0)
     assert session.prefix.tokens == [5]
-    assert session.link.heard_s == 2.0
+    assert session.link.received_s == 2.0
     cloud.receive(frame(Resync(aggregator=Party.DEVICE, tokens=(6,)), [6], view=1), 2.0)
     cloud.receive(frame(Resync(aggregator=Party.DEVICE, tokens=(6,)), [6], view=2), 2.0)
     assert session.prefix.tokens == [5]
@@ -368,11 +402,11 @@ def test_a_cloud_that_is_ahead_shows_what_the_device_can_compare() -> None:
 def test_a_new_connection_brings_everything_unacknowledged_at_once() -> None:
     device = host()
     device.open(spec(placement="mirror"), 0.0)
-    device.receive(ProposalReady(session=1, draft=draft(Party.DEVICE)), 0.1)
-    assert bodies(device.reconnected(0.2)) == [draft(Party.DEVICE)]
+    device.receive(ProposalReady(session=1, proposal=draft(Party.DEVICE)), 0.1)
+    assert bodies(device.resend_all(0.2)) == [draft(Party.DEVICE)]
     idle = host()
     idle.open(spec(), 0.0)
-    assert bodies(idle.reconnected(0.2)) == [Heartbeat()]
+    assert bodies(idle.resend_all(0.2)) == [Heartbeat()]
 
 
 def test_who_asked_hears_when_it_is_done_and_the_cloud_tells_nobody() -> None:
@@ -499,7 +533,7 @@ def test_the_verdict_hands_over() -> None:
         for party in PARTIES:
             of_party = draft(party)
             queue.receive(
-                ProposalReady(session=1, draft=of_party) if party is queue.party else frame(of_party), 0.1
+                ProposalReady(session=1, proposal=of_party) if party is queue.party else frame(of_party), 0.1
             )
     decision = VerifyResult(
         session=1, view=0, digest=Prefix(1).digest, step=0, target=7, device_accepted=True,
@@ -516,7 +550,7 @@ def test_the_verdict_hands_over() -> None:
         for party in PARTIES:
             of_party = draft(party, [7])
             sends = queue.receive(
-                ProposalReady(session=1, draft=of_party) if party is queue.party else frame(of_party, [7]),
+                ProposalReady(session=1, proposal=of_party) if party is queue.party else frame(of_party, [7]),
                 0.4,
             )
         assert len(to("aggregator", sends)) == asks
@@ -526,7 +560,7 @@ def test_a_restarted_decoder_is_given_the_committed_prefix() -> None:
     cloud = host(Party.CLOUD)
     cloud.open(spec(max_new_tokens=9), 0.0)
     cloud.receive(frame(verdict(0, 7)), 0.1)
-    begin, adopt = to("decoder", cloud.restarted("decoder"))
+    begin, adopt = to("decoder", cloud.restart("decoder"))
     assert isinstance(begin, Begin)
     assert (adopt.tokens, adopt.is_last) == ((7,), False)
 
@@ -534,9 +568,9 @@ def test_a_restarted_decoder_is_given_the_committed_prefix() -> None:
 def test_a_restarted_aggregator_is_asked_again() -> None:
     device = host()
     device.open(spec(), 0.0)
-    device.receive(ProposalReady(session=1, draft=draft(Party.DEVICE)), 0.1)
+    device.receive(ProposalReady(session=1, proposal=draft(Party.DEVICE)), 0.1)
     (pair,) = to("aggregator", device.receive(frame(draft(Party.CLOUD)), 0.1))
-    begin, again = to("aggregator", device.restarted("aggregator"))
+    begin, again = to("aggregator", device.restart("aggregator"))
     assert isinstance(begin, Begin)
     assert again == pair
 

@@ -51,8 +51,8 @@ class _Stepped(_Decoder):
 
     def _job(self, session: Any, job: Any) -> Callable[[], Any]:
         if hasattr(job, "step"):
-            return lambda: lambda: session.drafted(job, b"law", 7, 1)
-        return lambda: lambda: session.prefilled(1, ())
+            return lambda: lambda: session.finish_forward(job, b"law", 7, 1)
+        return lambda: lambda: session.finish_prefill(1, ())
 
 
 async def _answer(actor: _Stepped, session: int, rng: random.Random) -> None:

@@ -63,8 +63,8 @@ class _Decoder(DecoderActor):
         def compute() -> Callable[[], list[Send]]:
             time.sleep(pause_s)
             if isinstance(job, Forward):
-                return lambda: session.drafted(job, b"law", 7, 1)
-            return lambda: session.prefilled(1, ())
+                return lambda: session.finish_forward(job, b"law", 7, 1)
+            return lambda: session.finish_prefill(1, ())
 
         return compute
 
@@ -76,7 +76,7 @@ def begin(session: int, **changes: Any) -> Begin:
 
 def has_drafted(actor: _Decoder, session: int, step: int) -> bool:
     drafts = (message for message in actor.outbox.sent if isinstance(message, ProposalReady))
-    return any(drafted.session == session and drafted.draft.step == step for drafted in drafts)
+    return any(drafted.session == session and drafted.proposal.step == step for drafted in drafts)
 
 
 async def _answer(actor: _Decoder, session: int, rng: random.Random, patience_s: float) -> None:

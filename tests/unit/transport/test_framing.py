@@ -40,17 +40,33 @@ def test_a_frame_costs_its_length_in_as_few_bytes_as_possible(num_bytes: int) ->
 
 
 @pytest.mark.parametrize(
-    "head", [b"\xff" * 5, b"\x80" * 8, b"\xff\xff\xff\x7f", b"GET / HTTP/1.1\xff\xff\xff\xff\x7f"]
+    ("head", "sentence"),
+    [
+        (b"\xff" * 5, "An integer in a frame has more than 35 bits;"),
+        (b"\x80" * 8, "An integer in a frame has more than 35 bits;"),
+        (b"\xff\xff\xff\x7f", f"at most {MAX_FRAME_BYTES} are accepted here;"),
+        (b"GET / HTTP/1.1\xff\xff\xff\xff\x7f", f"at most {MAX_FRAME_BYTES} are accepted here;"),
+    ],
 )
-def test_lengths_that_no_frame_has(head: bytes) -> None:
-    with pytest.raises(ProtocolError, match=f"A frame has at most {MAX_FRAME_BYTES} bytes"):
+def test_lengths_that_no_frame_has(head: bytes, sentence: str) -> None:
+    with pytest.raises(ProtocolError, match=sentence):
         FrameSplitter().feed(head * 20)
+
+
+def test_the_limit_may_change_between_two_frames() -> None:
+    """The handshake's frames are short, those after it need not be."""
+    splitter = FrameSplitter(8)
+    splitter.append(join_frames([b"short", bytes(1000)]))
+    assert splitter.take() == b"short"
+    splitter.max_frame_bytes = 1000
+    assert splitter.take_all() == [bytes(1000)]
+    assert splitter.take() is None
 
 
 def test_one_byte_too_many() -> None:
     out = bytearray()
     write_varint(out, MAX_FRAME_BYTES + 1)
-    with pytest.raises(ProtocolError, match=f"a length of {MAX_FRAME_BYTES + 1} was announced"):
+    with pytest.raises(ProtocolError, match=f"A frame of {MAX_FRAME_BYTES + 1} bytes was announced"):
         FrameSplitter().feed(bytes(out))
 
 

@@ -72,7 +72,7 @@ def test_a_greeting_comes_back() -> None:
     ],
 )
 def test_what_is_no_greeting(frame: bytes) -> None:
-    with pytest.raises(ProtocolError, match="must open with Tandem's greeting 'tandem/1', not b'"):
+    with pytest.raises(ProtocolError, match=r"must open with Tandem's greeting 'tandem/1' \(got b'"):
         Greeting.decode(frame)
 
 

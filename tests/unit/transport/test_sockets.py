@@ -14,9 +14,10 @@ from typing import Any
 
 import pytest
 
+from tandem.errors import ProtocolError
 from tandem.transport import sockets
 from tandem.transport.framing import FrameSplitter, join_frames
-from tandem.transport.handshake import Greeting, proof
+from tandem.transport.handshake import MAX_HANDSHAKE_BYTES, Greeting, proof
 from tandem.transport.port import Endpoint
 from tandem.transport.sockets import tls_contexts
 from tests.unit.transport.conftest import SECRET, Recorder, run, until
@@ -36,6 +37,13 @@ async def pair(directory: str, *, tcp: bool = True, **options: Any) -> tuple[Rec
     await asyncio.wait_for(device.plane.connect(endpoint), 5)
     await until(lambda: cloud.connected)
     return cloud, device, endpoint
+
+
+def transport_of(recorder: Recorder, name: str) -> asyncio.Transport:
+    connection = recorder.plane.connection_to(name)
+    assert connection is not None
+    assert connection.transport is not None
+    return connection.transport
 
 
 async def close(*recorders: Recorder) -> None:
@@ -86,9 +94,7 @@ def test_tcp_sends_at_once(directory: str) -> None:
     async def main() -> None:
         cloud, device, _ = await pair(directory)
         for recorder, name in ((cloud, PEER), (device, QUEUE)):
-            transport = recorder.plane._connections[name].transport
-            assert transport is not None
-            handle = transport.get_extra_info("socket")
+            handle = transport_of(recorder, name).get_extra_info("socket")
             assert handle.family == socket.AF_INET
             assert handle.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) != 0
         await close(cloud, device)
@@ -115,18 +121,14 @@ def test_a_full_buffer_drops_rather_than_blocks(directory: str) -> None:
         cloud, device, _ = await pair(directory)
         renewed: list[str] = []
         device.plane.renew = renewed.append  # type: ignore[method-assign]
-        receiving = cloud.plane._connections[PEER].transport
-        assert receiving is not None
-        receiving.pause_reading()
+        transport_of(cloud, PEER).pause_reading()
         for _ in range(200):
             device.plane.send(QUEUE, bytes(100_000))
             await asyncio.sleep(0)
         counters = device.plane.counters[QUEUE]
         assert counters.dropped_frames > 50
         assert set(renewed) == {QUEUE}
-        sending = device.plane._connections[QUEUE].transport
-        assert sending is not None
-        assert sending.get_write_buffer_size() <= sockets.MAX_BUFFERED_BYTES + 100_010
+        assert transport_of(device, QUEUE).get_write_buffer_size() <= sockets.MAX_BUFFERED_BYTES + 100_010
         await close(cloud, device)
 
     run(main)
@@ -135,14 +137,23 @@ def test_a_full_buffer_drops_rather_than_blocks(directory: str) -> None:
 # ---- strangers -------------------------------------------------------------------------------------------------
 
 
-def test_another_secret_is_refused_by_both_ends(directory: str) -> None:
+def test_another_secret_is_refused_by_both_ends_and_said_once(
+    directory: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A few attempts, for a site that is being replaced; then one sentence for whoever connects, and in the log."""
+
     async def main() -> None:
         cloud = Recorder(QUEUE, directory, host="127.0.0.1")
         stranger = Recorder(PEER, directory, secret=b"another")
         endpoint = await cloud.plane.start()
-        with pytest.raises(TimeoutError):
-            await asyncio.wait_for(stranger.plane.connect(endpoint), 0.3)
+        sentence = (
+            "'cloud/draft_queue' does not know this cluster's secret; connect only actors of one cluster"
+        )
+        for _ in range(2):
+            with pytest.raises(ProtocolError, match=sentence):
+                await asyncio.wait_for(stranger.plane.connect(endpoint), 5)
         assert cloud.connected == stranger.connected == []
+        assert len([line for line in caplog.messages if sentence in line]) == 1
         await close(cloud, stranger)
 
     run(main)
@@ -184,7 +195,7 @@ def test_garbage_is_refused_and_the_server_survives(directory: str, garbage: byt
         device.plane.send(QUEUE, b"still here")
         await until(lambda: cloud.received == [b"still here"])
         assert cloud.connected == [PEER]
-        assert len(cloud.plane._all) == 1
+        assert cloud.plane.num_connections == 1
         await close(cloud, device)
 
     run(main)
@@ -257,6 +268,103 @@ def test_an_actors_own_proof_does_not_open_it(directory: str) -> None:
     run(main)
 
 
+def test_a_stranger_cannot_announce_a_long_frame(directory: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """60 such connections would hold 240 MB."""
+    monkeypatch.setattr(sockets, "DIAL_LIMIT_S", 30.0)
+
+    async def main() -> None:
+        cloud = Recorder(QUEUE, directory, host="127.0.0.1")
+        reader, writer = await dial_raw(await cloud.plane.start())
+        writer.write(join_frames([bytes(MAX_HANDSHAKE_BYTES + 1)])[:10])
+        await asyncio.wait_for(reader_end(reader), 2)
+        writer.close()
+        await close(cloud)
+
+    run(main)
+
+
+def test_connections_without_a_proof_are_bounded(directory: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The oldest makes room, so that a flood of strangers keeps nobody out."""
+    monkeypatch.setattr(sockets, "DIAL_LIMIT_S", 30.0)
+    monkeypatch.setattr(sockets, "MAX_UNPROVEN", 8)
+
+    async def main() -> None:
+        cloud = Recorder(QUEUE, directory, host="127.0.0.1")
+        endpoint = await cloud.plane.start()
+        strangers = [await dial_raw(endpoint) for _ in range(30)]
+        await asyncio.wait_for(asyncio.gather(*(reader_end(reader) for reader, _ in strangers[:22])), 2)
+        assert cloud.plane.num_connections == 8
+        device = Recorder(PEER, directory)
+        await asyncio.wait_for(device.plane.connect(endpoint), 2)
+        await until(lambda: cloud.connected == [PEER])
+        for _, writer in strangers:
+            writer.close()
+        await close(cloud, device)
+
+    run(main)
+
+
+async def prove_raw(endpoint: Endpoint, name: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """A connection with a right proof and nothing behind it, as that of a host that vanished."""
+    reader, writer = await dial_raw(endpoint)
+    own = Greeting(name, os.urandom(16), dials=True)
+    writer.write(join_frames([own.encode()]))
+    other = Greeting.decode(await frame_from(reader, FrameSplitter(), []))
+    writer.write(join_frames([proof(SECRET, own, other)]))
+    return reader, writer
+
+
+def test_a_peer_that_reconnects_leaves_no_connection_behind(directory: str) -> None:
+    """A device that vanishes says no goodbye: its next connection replaces the last."""
+
+    async def main() -> None:
+        cloud = Recorder(QUEUE, directory, host="127.0.0.1")
+        endpoint = await cloud.plane.start()
+        ends = []
+        for number in range(20):
+            ends.append(await prove_raw(endpoint, PEER))
+            await until(lambda number=number: len(cloud.connected) == number + 1)  # type: ignore[misc]
+        await until(lambda: cloud.plane.num_connections == 1)
+        assert cloud.lost == []
+        cloud.plane.send(PEER, b"to the last")
+        await until(lambda: cloud.plane.counters[PEER].sent_frames == 1)
+        for _, writer in ends:
+            writer.close()
+        await until(lambda: cloud.lost == [PEER])
+        await close(cloud)
+
+    run(main)
+
+
+def test_a_host_that_vanished_is_noticed(directory: str) -> None:
+    """TCP asks after 10 s without a packet, and gives up after three questions 5 s apart."""
+
+    async def main() -> None:
+        cloud, device, _ = await pair(directory)
+        for recorder, name in ((cloud, PEER), (device, QUEUE)):
+            handle = transport_of(recorder, name).get_extra_info("socket")
+            assert handle.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) != 0
+            options = [socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT]
+            assert [handle.getsockopt(socket.IPPROTO_TCP, option) for option in options] == [10, 5, 3]
+        await close(cloud, device)
+
+    run(main)
+
+
+def test_the_peer_cannot_pass_for_an_actor_of_the_site(directory: str) -> None:
+    """It knows the secret, but what comes from outside is of the other party."""
+
+    async def main() -> None:
+        cloud = Recorder(QUEUE, directory, host="127.0.0.1")
+        reader, writer = await prove_raw(await cloud.plane.start(), "cloud/decoder")
+        await asyncio.wait_for(reader_end(reader), 0.3)
+        assert cloud.connected == []
+        writer.close()
+        await close(cloud)
+
+    run(main)
+
+
 def test_who_says_nothing_is_disconnected(directory: str) -> None:
     async def main() -> None:
         cloud = Recorder(QUEUE, directory, host="127.0.0.1")
@@ -264,7 +372,7 @@ def test_who_says_nothing_is_disconnected(directory: str) -> None:
         reader, writer = await dial_raw(endpoint)
         await asyncio.wait_for(reader_end(reader), 5 * sockets.DIAL_LIMIT_S)
         writer.close()
-        await until(lambda: not cloud.plane._all)
+        await until(lambda: not cloud.plane.num_connections)
         await close(cloud)
 
     run(main)
@@ -367,7 +475,7 @@ def test_renew_opens_a_fresh_connection_while_the_old_one_hangs(directory: str) 
         device.plane.renew(QUEUE)
         device.plane.renew(QUEUE)  # once is enough
         await until(lambda: len(cloud.connected) == 2)
-        await until(lambda: len(device.plane._all) == 1)
+        await until(lambda: device.plane.num_connections == 1)
         device.plane.send(QUEUE, b"passes")
         cloud.plane.send(PEER, b"back")
         await until(lambda: cloud.received == [b"passes"] and device.received == [b"back"])
@@ -388,7 +496,7 @@ def test_a_server_that_accepts_and_says_nothing_is_given_up_and_tried_again(dire
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(device.plane.connect(Endpoint(QUEUE, None, "127.0.0.1", port)), 1.5)
         assert len(seen) >= 2
-        assert len(device.plane._all) <= 1
+        assert device.plane.num_connections <= 1
         await close(device)
         server.close()
         for writer in seen:
@@ -413,8 +521,8 @@ def test_close_leaves_no_task_no_socket_file_and_no_connection(directory: str) -
         await asyncio.wait_for(reader_end(reader), 2)
         writer.close()
         assert not os.listdir(directory)
-        assert not cloud.plane._all
-        assert not device.plane._all
+        assert not cloud.plane.num_connections
+        assert not device.plane.num_connections
 
     run(main)
 
@@ -444,6 +552,25 @@ def test_close_while_dialling(directory: str) -> None:
             await connecting
 
     run(main)
+
+
+@pytest.mark.parametrize("length", [89, 107, 300])
+def test_the_path_of_the_folder_may_be_long(directory: str, length: int) -> None:
+    """The address of a Unix-domain socket has at most 107 bytes, its folder's path may have more."""
+    folder = os.path.join(directory, "x" * min(length - len(directory) - 1, 250))
+    while len(folder) < length:
+        folder = os.path.join(folder, "y" * max(1, length - len(folder) - 1))
+    os.makedirs(folder)
+
+    async def main() -> None:
+        cloud, device, _ = await pair(folder, tcp=False)
+        device.plane.send(QUEUE, b"there")
+        await until(lambda: cloud.received == [b"there"])
+        await close(cloud, device)
+        assert not os.listdir(folder)
+
+    run(main)
+    shutil.rmtree(os.path.join(directory, os.path.relpath(folder, directory).split(os.sep)[0]))
 
 
 def test_a_stale_socket_file_is_replaced(directory: str) -> None:
@@ -509,15 +636,30 @@ def test_tls_between_nodes(directory: str, certificates: dict[str, str]) -> None
         device.plane.send(QUEUE, b"there")
         cloud.plane.send(PEER, b"back")
         await until(lambda: cloud.received == [b"there"] and device.received == [b"back"])
-        transport = device.plane._connections[QUEUE].transport
-        assert transport is not None
-        assert transport.get_extra_info("cipher") is not None
+        assert transport_of(device, QUEUE).get_extra_info("cipher") is not None
 
         reader, writer = await dial_raw(endpoint)  # plain bytes meet a TLS server
         writer.write(join_frames([Greeting(PEER, bytes(16), True).encode()]))
         await asyncio.wait_for(reader_end(reader), 2)
         writer.close()
         await close(cloud, device)
+        await asyncio.sleep(0.05)
+
+    run(main)
+
+
+def test_a_silent_connection_to_a_tls_port_is_disconnected(
+    directory: str, certificates: dict[str, str]
+) -> None:
+    """By default the handshake of TLS has 60 s."""
+
+    async def main() -> None:
+        server, _ = tls_contexts(certificates["cert"], certificates["key"], certificates["ca"])
+        cloud = Recorder(QUEUE, directory, host="127.0.0.1", server_tls=server)
+        reader, writer = await dial_raw(await cloud.plane.start())
+        await asyncio.wait_for(reader_end(reader), 10 * sockets.DIAL_LIMIT_S)
+        writer.close()
+        await close(cloud)
         await asyncio.sleep(0.05)
 
     run(main)

@@ -15,8 +15,11 @@ from tandem.lab.simulation.world import distribution
 from tandem.lab.timeline.intervals import timeline
 from tandem.protocol.coordinator import SessionCoordinator
 from tandem.protocol.drafting import DraftingSession, Forward, Prefill
+from tandem.protocol.lifecycle import Lifecycle
+from tandem.protocol.link import Link as PeerLink
 from tandem.protocol.messages import Proposal, RetrieveRequest, RetrieveResult
 from tandem.protocol.outbox import Send
+from tandem.protocol.prefix import Prefix
 from tandem.protocol.spec import SessionSpec
 from tandem.topology import PARTIES, Party
 from tests.unit.lab.simulation.world import CODEC, Case, make_spec
@@ -75,9 +78,11 @@ def test_no_draft_is_wasted_but_those_past_the_end(party: Party) -> None:
 
 def test_a_heartbeat_to_nobody_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """The mutant: a lone queue that sends as if it had a peer."""
-    monkeypatch.setattr(
-        SessionCoordinator, "_to_peer", lambda self, body, now_s: [self.link.send(body, self.prefix, now_s)]
-    )
+
+    def send(self: Lifecycle, body: Any, now_s: float) -> list[Send]:
+        return [PeerLink(1, now_s).send(body, Prefix(1), now_s)]
+
+    monkeypatch.setattr(Lifecycle, "to_peer", send)
     case = lone(0, Party.CLOUD)
     with pytest.raises(AssertionError):
         check(case, case.run())
@@ -116,7 +121,7 @@ def test_frames_of_a_lone_session_are_not_heard() -> None:
     device = SessionCoordinator(make_spec(3), Party.DEVICE, lambda tokens: None, 0.0)
     frame = device.begin(0.0)[-1].message
     assert queue.receive(frame, 0.3) == []
-    assert queue.reconnected(0.3) == []
+    assert queue.resend_all(0.3) == []
     assert not queue.is_silent(1e6)
 
 
@@ -165,14 +170,14 @@ def test_one_row_holds_all_documents_and_weighs_as_they_do() -> None:
     job = found_of(session, ("one", "two"), (0.5, 0.25))
     assert isinstance(job, Prefill)
     assert job.documents == ("one\n\ntwo",)
-    (ready,) = (send.message for send in session.prefilled(1, (), (0,)))
+    (ready,) = (send.message for send in session.finish_prefill(1, (), (0,)))
     assert (ready.sources, ready.scores) == (("id-0", "id-1"), (0.5, 0.25))
     for step in range(5):
         forward = session.next_job()
         assert isinstance(forward, Forward)
         assert forward.weights == (log_weight((5.0, 2.5)),)
-        sends = session.drafted(forward, b"law", step, 1)
-        draft: Proposal = sends[0].message.draft
+        sends = session.finish_forward(forward, b"law", step, 1)
+        draft: Proposal = sends[0].message.proposal
         assert draft.log_weight == pytest.approx(log_weight((5.0, 2.5)))
         assert [send.to for send in sends] == ["draft_queue"], "nothing is scored again"
         session.window = 16
@@ -181,7 +186,7 @@ def test_one_row_holds_all_documents_and_weighs_as_they_do() -> None:
 def test_one_row_that_finds_no_room() -> None:
     session = joined()
     found_of(session, ("one", "two"), (0.5, 0.25))
-    (ready,) = (send.message for send in session.prefilled(1, (), ()))
+    (ready,) = (send.message for send in session.finish_prefill(1, (), ()))
     assert ready.sources == ()
     forward = session.next_job()
     assert isinstance(forward, Forward)

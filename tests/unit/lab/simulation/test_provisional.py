@@ -10,7 +10,7 @@ import pytest
 from tandem.events import DoneEvent, Event, PeerEvent, ProvisionalEvent, RetractEvent, TokenEvent
 from tandem.lab.simulation.display import Display
 from tandem.lab.simulation.virtual import Outcome
-from tandem.protocol.provisional import Provisional
+from tandem.protocol.report import Provisional
 from tandem.topology import PARTIES, Party
 from tests.unit.lab.simulation.world import PLACEMENTS, Case, make_case
 
@@ -123,9 +123,9 @@ def told_by_step(patch: pytest.MonkeyPatch) -> None:
 
     def extend(self: Provisional, held: Any, now_s: float) -> list[Event]:
         return [
-            ProvisionalEvent(step=draft.step, token=self._tokens[key], text="", shown_at_s=now_s)
+            ProvisionalEvent(step=draft.step, token=self.tokens[key], text="", shown_at_s=now_s)
             for key, draft in held.items()
-            if key in self._tokens
+            if key in self.tokens
         ]
 
     patch.setattr(Provisional, "extend", extend)

@@ -12,7 +12,7 @@ from tandem.lab.simulation.link import Link
 from tandem.lab.simulation.virtual import Outcome, VirtualRun
 from tandem.lab.simulation.world import CODEC, EOS, VOCAB, World, distribution, number, stop_rule
 from tandem.protocol.spec import SessionSpec
-from tandem.topology import PARTIES
+from tandem.topology import PARTIES, Party
 
 __all__ = ["CODEC", "EOS", "VOCAB", "World", "distribution", "stop_rule"]
 
@@ -33,7 +33,8 @@ class Case:
         prepare(run)
         return run.run(limit_s)
 
-    def make(self) -> VirtualRun:
+    def make(self, decode_s: Callable[[Party, random.Random], float] | None = None) -> VirtualRun:
+        """decode_s: time of each forward; None: drawn around the mean."""
         seed = self.spec.seed
         return VirtualRun(
             self.spec,
@@ -41,7 +42,7 @@ class Case:
             CODEC,
             finished=stop_rule(self.spec.max_new_tokens),
             link=self.link,
-            decode_s=lambda party, rng: rng.expovariate(1 / self.mean_decode_s),
+            decode_s=decode_s or (lambda party, rng: rng.expovariate(1 / self.mean_decode_s)),
             seed=seed,
         )
 

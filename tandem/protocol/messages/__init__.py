@@ -1,0 +1,134 @@
+"""Every message that Tandem's actors exchange, with its binary form: across the link, and within a site.
+
+A message is a frozen value. The layout of a frame is the order of the fields (docs/wire-format.md).
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias, get_args
+
+from tandem.protocol.messages.link import (
+    Cancel,
+    Done,
+    Heartbeat,
+    LinkBody,
+    LinkFrame,
+    Probe,
+    Proposal,
+    Rejoin,
+    Resync,
+    Verdict,
+    in_127ths,
+    registry,
+)
+from tandem.protocol.messages.site import (
+    Adopt,
+    Ballot,
+    Begin,
+    Commit,
+    DecoderFailed,
+    DecoderReady,
+    End,
+    Estimate,
+    Observation,
+    Observations,
+    Placement,
+    Profile,
+    ProposalReady,
+    RescoreRequest,
+    RescoreResult,
+    RetrieveFailed,
+    RetrieveRequest,
+    RetrieveResult,
+    SoloBallot,
+    VerifyResult,
+    Window,
+)
+
+PROTOCOL_VERSION = 3
+
+Message: TypeAlias = (
+    LinkFrame
+    | ProposalReady
+    | VerifyResult
+    | DecoderReady
+    | DecoderFailed
+    | Window
+    | Begin
+    | Commit
+    | Adopt
+    | End
+    | RetrieveResult
+    | RescoreResult
+    | RetrieveFailed
+    | RetrieveRequest
+    | RescoreRequest
+    | Ballot
+    | SoloBallot
+    | Placement
+    | Observations
+    | Profile
+    | Estimate
+)
+
+
+def encode(message: Message | LinkBody) -> bytes:
+    """The frame of one message: a tag byte, then its fields."""
+    return registry.encode(message)
+
+
+_MESSAGES: frozenset[type[Any]] = frozenset(get_args(Message))
+_LINK_MESSAGES: frozenset[type[Any]] = frozenset({LinkFrame})
+
+
+def decode(frame: bytes) -> Any:
+    """The message in one frame; ProtocolError if the frame is malformed, or holds a body without its message."""
+    return registry.decode(frame, _MESSAGES)
+
+
+def decode_link(frame: bytes) -> LinkFrame:
+    """The message in one frame of another party, which may send nothing but a LinkFrame; else ProtocolError."""
+    message: LinkFrame = registry.decode(frame, _LINK_MESSAGES)
+    return message
+
+
+__all__ = [
+    "PROTOCOL_VERSION",
+    "Adopt",
+    "Ballot",
+    "Begin",
+    "Cancel",
+    "Commit",
+    "DecoderFailed",
+    "DecoderReady",
+    "Done",
+    "End",
+    "Estimate",
+    "Heartbeat",
+    "LinkBody",
+    "LinkFrame",
+    "Message",
+    "Observation",
+    "Observations",
+    "Placement",
+    "Probe",
+    "Profile",
+    "Proposal",
+    "ProposalReady",
+    "Rejoin",
+    "RescoreRequest",
+    "RescoreResult",
+    "Resync",
+    "RetrieveFailed",
+    "RetrieveRequest",
+    "RetrieveResult",
+    "SoloBallot",
+    "Verdict",
+    "VerifyResult",
+    "Window",
+    "decode",
+    "decode_link",
+    "encode",
+    "in_127ths",
+    "registry",
+]

@@ -1,0 +1,127 @@
+"""What crosses the link: a `LinkFrame` with one body. No text of documents, questions or answers is in any of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any, TypeAlias
+
+from tandem.protocol.wire import (
+    Blob,
+    Digest,
+    Flag,
+    Float32,
+    PartyField,
+    Registry,
+    Text,
+    UInt32,
+    Varint,
+    Varints,
+)
+
+registry = Registry()
+
+
+@registry.message(1)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proposal:
+    """One party's proposal for one output position. Decoder -> both coordinators.
+
+    The token is not sent: it is a function of the distribution, the seed, the party and the step
+    (tandem.aggregation.rules).
+    """
+
+    party: PartyField  # who drafted
+    step: Varint  # output position, 0-based
+    epoch: Varint  # rollbacks of that party before this proposal
+    digest: Digest  # of the prefix it was conditioned on; decides alone whether it is valid
+    log_weight: Float32  # log-sum-exp of this party's document scores, DRAGON A.1
+    decode_us: Varint  # time the party took to decode it, microseconds
+    payload: Blob  # Codec.encode(q), q: [vocab]
+
+
+@registry.message(2)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """What was decided for one step. The deciding party's coordinator -> the peer's."""
+
+    step: Varint  # output position, 0-based
+    target: Varint  # the token to commit
+    device_accepted: Flag  # the device's token equals the target
+    cloud_accepted: Flag
+    device_epoch: Varint  # rollbacks of each party after this verdict
+    cloud_epoch: Varint
+    device_acceptance: Varint  # expected, by the formula of the draft rule, in 1/127 (`in_127ths`)
+    cloud_acceptance: Varint
+    next_aggregator: PartyField  # who decides the next step
+
+
+@registry.message(3)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Done:
+    """The sender has committed the whole answer: the count and the digest are in the frame's header."""
+
+    is_reply: Flag  # an answer to the receiver's own Done; not to be answered
+
+
+@registry.message(4)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resync:
+    """The device's committed tokens, which the cloud adopts. It starts the view of its frame."""
+
+    aggregator: PartyField  # who decides the next step
+    tokens: Varints  # all committed tokens, from step 0
+
+
+@registry.message(5)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Heartbeat:
+    """The sender is alive; its LinkFrame carries what is acknowledged."""
+
+
+@registry.message(6)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cancel:
+    """The sender has given up the session; drop it."""
+
+    reason: Text  # one sentence about the session, never document text
+    is_refused: Flag = False  # the query itself is at fault, not the sender: the peer cannot answer it either
+
+
+@registry.message(8)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Probe:
+    """To be echoed at once: measures the round trip and, by its padding, the bandwidth."""
+
+    is_reply: Flag  # an echo; not to be answered
+    padding: Blob  # zeros
+
+
+@registry.message(9)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rejoin:
+    """The cloud's coordinator was restarted and does not know what was committed: it asks for a Resync."""
+
+    incarnation: UInt32  # drawn at the restart; one Resync answers it
+
+
+LinkBody: TypeAlias = Proposal | Verdict | Done | Resync | Heartbeat | Cancel | Probe | Rejoin
+
+
+@registry.message(7)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkFrame:
+    """What crosses the link: one body under the header that acknowledges and measures. Coordinator -> peer."""
+
+    session: UInt32  # the query
+    view: Varint  # number of Resyncs so far; frames of an older view are ignored
+    committed: Varint  # tokens the sender has committed
+    committed_digest: Digest  # of those tokens; two digests for one count are a divergence
+    sent_us: UInt32  # the sender's clock, microseconds modulo 2^32
+    echo_us: UInt32  # `sent_us` of the last frame it had received
+    held_us: UInt32  # how long ago that frame arrived; all ones: none received yet
+    body: Annotated[Any, registry.nested(Proposal, Verdict, Done, Resync, Heartbeat, Cancel, Probe, Rejoin)]
+
+
+def in_127ths(share: float) -> int:
+    """A probability as a small integer, one byte on the wire; nan becomes 0."""
+    return round(127 * min(1.0, max(0.0, share))) if share == share else 0

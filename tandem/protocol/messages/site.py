@@ -1,0 +1,281 @@
+"""Messages between the actors of one site, grouped by receiver. None of them crosses the link."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from tandem.protocol.messages.link import Proposal, registry
+from tandem.protocol.wire import (
+    Digest,
+    Flag,
+    Float64,
+    Float64s,
+    PartyField,
+    Text,
+    Texts,
+    UInt32,
+    Varint,
+    Varints,
+    sequence,
+)
+
+# ---- to a coordinator ---------------------------------------------------------------------------------------
+
+
+@registry.message(16)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProposalReady:
+    """A new proposal of the own decoder. Decoder -> own coordinator."""
+
+    session: UInt32
+    proposal: Annotated[Any, registry.nested(Proposal)]
+    token: Varint = 0  # drawn from its distribution; shown to a user who asked for provisional tokens
+
+
+@registry.message(17)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerifyResult:
+    """How a ballot was decided. Aggregator -> own coordinator."""
+
+    session: UInt32
+    view: Varint  # of the ballot that it answers
+    digest: Digest  # of the prefix it decided on
+    step: Varint
+    target: Varint
+    device_accepted: Flag
+    cloud_accepted: Flag
+    device_acceptance: Float64  # expected, by the formula of the draft rule
+    cloud_acceptance: Float64
+    next_aggregator: PartyField
+
+
+@registry.message(18)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecoderReady:
+    """Documents are retrieved and prefilled; drafting begins. Decoder -> own coordinator."""
+
+    session: UInt32
+    sources: Texts  # opaque ids of the documents in use
+    scores: Float64s  # their cosine similarity to the query
+    retrieve_us: Varint  # time the retrieval took, microseconds
+    prefill_us: Varint
+    notes: Texts  # sentences for the user of this party: a truncated document, ...
+
+
+@registry.message(19)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecoderFailed:
+    """The session cannot be decoded here. Decoder -> own coordinator."""
+
+    session: UInt32
+    reason: Text  # one sentence
+    is_refused: Flag = False  # the query itself is at fault
+
+
+# ---- to a decoder ------------------------------------------------------------------------------------------
+
+
+@registry.message(32)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Begin:
+    """A query starts. Coordinator -> decoder, aggregator, profiler and scheduler of its site."""
+
+    session: UInt32
+    spec: Text  # SessionSpec.to_json()
+
+
+@registry.message(33)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Commit:
+    """One token is committed. Coordinator -> own decoder."""
+
+    session: UInt32
+    step: Varint
+    token: Varint
+    epoch: Varint  # rollbacks of this party after it
+    is_last: Flag  # the answer is complete: stop drafting
+    view: Varint = 0  # Resyncs before it; says which of a Commit and an Adopt is later
+
+
+@registry.message(34)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Adopt:
+    """The committed tokens are these (Resync, restart). Coordinator -> own decoder."""
+
+    session: UInt32
+    tokens: Varints  # all of them
+    epoch: Varint  # rollbacks of this party after it
+    is_last: Flag
+    view: Varint = 0  # Resyncs so far, including its own
+
+
+@registry.message(35)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class End:
+    """The session is over: stop and free it. Coordinator -> decoder, aggregator, profiler, scheduler."""
+
+    session: UInt32
+
+
+@registry.message(39)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Window:
+    """How far to draft ahead. Profiler -> own decoder."""
+
+    session: UInt32
+    size: Varint  # drafts past the last committed token
+
+
+@registry.message(36)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetrieveResult:
+    """The retrieved documents; they stay at this site. Retriever -> own decoder."""
+
+    session: UInt32
+    ids: Texts  # opaque ids
+    texts: Texts  # page contents
+    scores: Float64s  # cosine similarity to the query
+    retrieve_us: Varint
+
+
+@registry.message(37)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RescoreResult:
+    """Scores of the session's documents against question and answer so far. Retriever -> own decoder."""
+
+    session: UInt32
+    digest: Digest  # of the prefix that was scored
+    scores: Float64s  # cosine similarity, in the order of `RetrieveResult.ids`
+
+
+@registry.message(38)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetrieveFailed:
+    """Retrieval failed. Retriever -> own decoder."""
+
+    session: UInt32
+    reason: Text  # one sentence
+    is_refused: Flag = False  # the query itself is at fault
+
+
+# ---- to a retriever ----------------------------------------------------------------------------------------
+
+
+@registry.message(48)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetrieveRequest:
+    """Find documents for a query. Decoder -> own retriever."""
+
+    session: UInt32
+    query: Text
+    num_documents: Varint
+    given_texts: Texts = ()  # documents that the caller brings: scored, and added after those that are found
+    filter: Text = ""  # metadata that those that are found must have: a JSON object; empty: any
+
+
+@registry.message(49)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RescoreRequest:
+    """Re-estimate the relevance of documents (DRAGON 4.1). Decoder -> own retriever."""
+
+    session: UInt32
+    digest: Digest  # of the prefix whose text follows
+    ids: Texts
+    text: Text  # question and answer so far
+
+
+# ---- to an aggregator --------------------------------------------------------------------------------------
+
+
+@registry.message(64)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ballot:
+    """Both parties' proposals for the next step. Coordinator -> own aggregator."""
+
+    session: UInt32
+    view: Varint
+    device: Annotated[Any, registry.nested(Proposal)]
+    cloud: Annotated[Any, registry.nested(Proposal)]
+
+
+@registry.message(65)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SoloBallot:
+    """The own proposal for the next step, where this party decides alone: the peer is lost, or was never asked.
+
+    Coordinator -> own aggregator.
+    """
+
+    session: UInt32
+    view: Varint
+    proposal: Annotated[Any, registry.nested(Proposal)]
+
+
+@registry.message(66)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placement:
+    """Who is to aggregate from the next verdict of this party on. Scheduler -> own aggregator."""
+
+    session: UInt32
+    aggregator: PartyField
+
+
+# ---- to a profiler and a scheduler -------------------------------------------------------------------------
+
+
+@registry.message(80)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observation:
+    """What one committed step showed. Part of `Observations`."""
+
+    step: Varint
+    aggregator: PartyField  # who decides the next step
+    device_decode_s: Float64  # nan: not seen
+    cloud_decode_s: Float64
+    device_acceptance: Float64  # expected, by the formula of the draft rule; nan: decided without the peer
+    cloud_acceptance: Float64
+    rtt_s: Float64  # nan: not measured since the last step
+    bytes_per_s: Float64  # of the link towards the peer; nan: not measured since, inf: too much to measure
+
+
+@registry.message(82)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observations:
+    """What a few consecutive steps showed: one message per step would wake two more actors for every token.
+
+    Coordinator -> own profiler.
+    """
+
+    session: UInt32
+    steps: Annotated[tuple[Any, ...], sequence(registry.nested(Observation))]
+
+
+@registry.message(81)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Profile:
+    """The profiler's estimates after a step; nan where nothing is known. Profiler -> own scheduler."""
+
+    session: UInt32
+    step: Varint  # the last one observed
+    aggregator: PartyField  # who decides the next step
+    device_decode_s: Float64  # predicted for the next step
+    cloud_decode_s: Float64
+    device_acceptance: Float64
+    cloud_acceptance: Float64
+    rtt_s: Float64  # the real-time estimate
+    rtt_average_s: Float64  # the historical one
+    bytes_per_s: Float64  # towards the peer
+    notes: Texts  # one sentence for each measurement that was clamped, and to what
+
+
+@registry.message(83)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Estimate:
+    """What the scheduler made of a profile. Scheduler -> own coordinator, for statistics and timelines."""
+
+    session: UInt32
+    profile: Annotated[Any, registry.nested(Profile)]
+    delta_z_s: Float64  # Z(device) - Z(cloud), DRAGON Eq. 8: above 0 the cloud should aggregate
+    chosen: PartyField
+    assumed: Texts  # one sentence for each value that was not measured or not believed

@@ -1,0 +1,83 @@
+"""Weights of one party's documents during an answer (DRAGON 4.1, with a fixed lag).
+
+They are a function of the prefix alone, so timing cannot change an answer, and they roll back with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from tandem.aggregation.document_weights import blend, text_to_score, weight_anchor
+from tandem.protocol.messages import RescoreRequest, RescoreResult
+from tandem.protocol.outbox import Send
+from tandem.protocol.prefix import Prefix
+from tandem.protocol.spec import SessionSpec
+
+Weights = tuple[float, ...]
+"""R(d, x) = scale * score of each row: of each document, in the order of `RetrieveResult.ids`."""
+
+
+class RelevanceWeights:
+    """The weights, by the digest of the prefix that they were estimated on.
+
+    Invariant: one estimation is under way at a time, and they come in the order of the prefix.
+    """
+
+    def __init__(self, spec: SessionSpec, text: Callable[[Sequence[int]], str]) -> None:
+        """text: turns answer tokens into text."""
+        self.weights: dict[bytes, Weights] = {}  # by digest of x_<kappa
+        self._spec = spec
+        self._interval = spec.estimation_interval
+        self._text = text
+        self._scoring: bytes | None = None  # digest under way at the retriever
+
+    def anchor(self, step: int) -> int:
+        """The position kappa up to which the answer so far decides the weights of `step`."""
+        return weight_anchor(step, self._interval, self._spec.weight_lag) if self._interval else 0
+
+    def weights_for(self, prefix: Prefix, *, is_static: bool) -> Weights | None:
+        """The weights of the step after `prefix`; None: still being estimated. is_static: by the question alone."""
+        return self.weights.get(prefix.digests[0 if is_static else self.anchor(len(prefix))])
+
+    def request_next(self, prefix: Prefix, ids: tuple[str, ...]) -> list[Send]:
+        """Ask the retriever for the next estimation that `prefix` will need."""
+        if self._interval == 0 or self._scoring is not None or not ids:
+            return []
+        for position in range(self._interval, len(prefix) + 1, self._interval):
+            digest = prefix.digests[position]
+            if digest not in self.weights:
+                self._scoring = digest
+                text = text_to_score(self._spec.query, self._text(prefix.tokens[:position]))
+                request = RescoreRequest(session=self._spec.session, digest=digest, ids=ids, text=text)
+                return [Send("retriever", request)]
+        return []
+
+    def receive(self, result: RescoreResult, prefix: Prefix) -> None:
+        """Take in an estimation, unless its prefix was rolled back meanwhile.
+
+        Momentum blends it with the estimation before it on the same prefix, so that it rolls back, too.
+        """
+        if result.digest == self._scoring:
+            self._scoring = None
+        position = self._find(result.digest, prefix)
+        if position is None:
+            return
+        previous = self.weights.get(prefix.digests[position - self._interval])
+        if previous is not None:
+            fresh = self.scale(result.scores)
+            self.weights[result.digest] = blend(previous, fresh, self._spec.weight_momentum)
+
+    def scale(self, scores: Sequence[float]) -> Weights:
+        """Weights of documents with these scores."""
+        return tuple(self._spec.relevance_scale * score for score in scores)
+
+    def forget(self, prefix: Prefix) -> None:
+        """Drop weights of other prefixes."""
+        current = set(prefix.digests)
+        self.weights = {digest: weights for digest, weights in self.weights.items() if digest in current}
+
+    def _find(self, digest: bytes, prefix: Prefix) -> int | None:
+        for position in range(self._interval, len(prefix) + 1, self._interval):
+            if prefix.digests[position] == digest:
+                return position
+        return None

@@ -1,0 +1,138 @@
+"""One connection of the socket data plane, accepted or dialled: greeting, proof, then frames."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+import socket
+from typing import Protocol, cast
+
+from tandem.errors import ProtocolError
+from tandem.protocol.wire import MAX_FRAME_BYTES
+from tandem.transport.framing import FrameSplitter, join_frames
+from tandem.transport.handshake import MAX_HANDSHAKE_BYTES, NONCE_BYTES, Greeting, is_proven, proof
+
+KEEPALIVE = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}
+"""After 10 s without a packet TCP asks every 5 s; a host that vanished is noticed after 25 s."""
+
+
+class ConnectionOwner(Protocol):
+    """What a connection needs of its data plane."""
+
+    name: str
+    secret: bytes
+
+    def opened(self, connection: Connection) -> None:
+        """There is a connection; the other end is still unknown."""
+
+    def proven(self, connection: Connection, name: str) -> None:
+        """The other end has proven that it is the actor `name`."""
+
+    def received(self, name: str, frames: list[bytes], num_bytes: int) -> None:
+        """Frames of a proven connection arrived."""
+
+    def disconnected(self, connection: Connection) -> None:
+        """The connection broke."""
+
+
+class Connection(asyncio.Protocol):
+    """Greeting, proof, then frames. Until the proof only the two small frames of the handshake are accepted."""
+
+    def __init__(self, owner: ConnectionOwner, *, dials: bool, crosses_sites: bool, limit_s: float) -> None:
+        """crosses_sites: the other end must be an actor of another party; limit_s: for the handshake."""
+        self.dials = dials
+        self.name: str | None = None  # of the other end, once proven
+        self.proven: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self.transport: asyncio.Transport | None = None
+        self._owner = owner
+        self._crosses_sites = crosses_sites
+        self._limit_s = limit_s
+        self._splitter = FrameSplitter(MAX_HANDSHAKE_BYTES)
+        self._greeting = Greeting(owner.name, secrets.token_bytes(NONCE_BYTES), dials)
+        self._other: Greeting | None = None
+        self._deadline: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Greet; the proof has to follow within the limit."""
+        # uvloop's own classes are not derived from asyncio's
+        self.transport = transport = cast(asyncio.Transport, transport)
+        handle = transport.get_extra_info("socket")
+        if handle is not None and handle.family in (socket.AF_INET, socket.AF_INET6):
+            _set_options(handle)
+        transport.write(join_frames([self._greeting.encode()]))
+        self._deadline = asyncio.get_running_loop().call_later(self._limit_s, self.abort)
+        self._owner.opened(self)
+
+    def data_received(self, data: bytes) -> None:
+        """Handshake first, then frames."""
+        try:
+            self._splitter.append(data)
+            while self.name is None and (frame := self._splitter.take()) is not None:
+                self._prove(frame)
+            frames = self._splitter.take_all() if self.name is not None else []
+        except ProtocolError as error:
+            self.refuse(error)
+            return
+        if frames and self.name is not None:
+            self._owner.received(self.name, frames, len(data))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The end, whoever closed."""
+        self._stop_deadline()
+        self._fail_proof(ConnectionError("the connection was closed before the proof"))
+        self._owner.disconnected(self)
+
+    def refuse(self, error: ProtocolError) -> None:
+        """Close; nothing more is read from this end."""
+        self._fail_proof(error)
+        self.abort()
+
+    def abort(self) -> None:
+        """Drop the connection and what it still had to send."""
+        if self.transport is not None:
+            self.transport.abort()
+
+    def _fail_proof(self, error: Exception) -> None:
+        if not self.proven.done():
+            self.proven.set_exception(error)
+            self.proven.exception()  # mark as retrieved: an accepted connection has no waiter
+
+    def _stop_deadline(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+
+    def _prove(self, frame: bytes) -> None:
+        assert self.transport is not None
+        if self._other is None:
+            self._other = Greeting.decode(frame)
+            self.transport.write(join_frames([proof(self._owner.secret, self._greeting, self._other)]))
+            return
+        if not is_proven(self._owner.secret, frame, self._greeting, self._other):
+            raise ProtocolError(
+                f"{self._other.name!r} does not know this cluster's secret; connect only actors of one cluster, "
+                "and restart a site that was started with an old secret."
+            )
+        if self._crosses_sites and _party(self._other.name) == _party(self._owner.name):
+            raise ProtocolError(
+                f"{self._other.name!r} is an actor of this site but connects from outside; use its local socket."
+            )
+        self._stop_deadline()
+        self._splitter.max_frame_bytes = MAX_FRAME_BYTES
+        self.name = self._other.name
+        self._owner.proven(self, self.name)
+        if not self.proven.done():
+            self.proven.set_result(self.name)
+
+
+def _party(name: str) -> str:
+    return name.partition("/")[0]
+
+
+def _set_options(handle: socket.socket) -> None:
+    """Send small frames at once, and notice a host that vanished without a word."""
+    handle.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    handle.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in KEEPALIVE.items():
+        with contextlib.suppress(AttributeError):  # other systems lack some of them
+            handle.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)

@@ -1,0 +1,96 @@
+"""What an actor does with frames that it cannot use, or cannot send; no Ray is started."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tandem.actors.base import Runtime
+from tandem.actors.draft_queue import DraftQueueActor
+from tandem.actors.retriever import RetrieverActor
+from tandem.config import Config
+from tandem.protocol.messages import (
+    Begin,
+    DecoderReady,
+    Heartbeat,
+    LinkFrame,
+    RetrieveFailed,
+    RetrieveResult,
+    decode,
+    encode,
+)
+from tandem.protocol.outbox import Send
+from tandem.protocol.prefix import Prefix
+from tandem.topology import Party
+
+
+class Outbox:
+    """A data plane that keeps what it is given."""
+
+    def __init__(self) -> None:
+        self.sent: list[tuple[str, Any]] = []
+
+    def send(self, to: str, frame: bytes) -> None:
+        self.sent.append((to, decode(frame)))
+
+
+def make_runtime() -> Runtime:
+    return Runtime(secret=b"s", directory="/nonexistent", config=Config())
+
+
+@pytest.fixture
+def queue() -> DraftQueueActor:
+    actor = DraftQueueActor(Party.DEVICE, make_runtime())
+    actor.plane = Outbox()  # type: ignore[assignment]
+    return actor
+
+
+def frame_of(body: Any, session: int = 1) -> LinkFrame:
+    return LinkFrame(
+        session=session, view=0, committed=0, committed_digest=Prefix(session).digest,
+        sent_us=0, echo_us=0, held_us=2**32 - 1, body=body,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("source", ["cloud/draft_queue", "device/decoder"])
+def test_a_body_without_its_message_is_counted_as_malformed(queue: DraftQueueActor, source: str) -> None:
+    """It is well-formed but names no session; the frame after it is still handled."""
+    queue.on_frames(source, [encode(Heartbeat()), encode(frame_of(Heartbeat()))])
+    assert queue.num_malformed == 1
+
+
+def run_retriever(text: str) -> list[Any]:
+    """What a retriever sends for two queries, where the first finds a document of this text."""
+    actor = RetrieverActor(Party.DEVICE, make_runtime())
+    actor.plane = outbox = Outbox()  # type: ignore[assignment]
+    answers = [
+        RetrieveResult(session=session, ids=("d",), texts=(found,), scores=(0.5,), retrieve_us=1)
+        for session, found in ((1, text), (2, "short"))
+    ]
+    for answer in answers:
+        actor.dispatch([Send("decoder", answer)])
+    return [message for _, message in outbox.sent]
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [("x" * (1 << 22), "exceeds the 4194304 bytes"), ("\ud83d", "half a surrogate pair")],
+    ids=["too long", "not UTF-8"],
+)
+def test_an_answer_that_cannot_be_sent_ends_its_query_alone(text: str, problem: str) -> None:
+    """It used to break the connection within the site, or to end the retriever's loop."""
+    failed, found = run_retriever(text)
+    assert isinstance(failed, RetrieveFailed)
+    assert failed.session == 1
+    assert problem in failed.reason
+    assert found.texts == ("short",)
+
+
+def test_a_message_meant_within_a_site_is_refused_from_the_peer(queue: DraftQueueActor) -> None:
+    ready = DecoderReady(session=1, sources=(), scores=(), retrieve_us=0, prefill_us=0, notes=())
+    for message in (ready, Begin(session=1, spec="{}")):
+        queue.on_frames("cloud/draft_queue", [encode(message)])
+    assert queue.num_malformed == 2
+    queue.on_frames("device/decoder", [encode(ready)])
+    assert queue.num_malformed == 2
