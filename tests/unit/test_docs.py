@@ -204,9 +204,7 @@ def test_files_named_in_a_page_exist(path: Path) -> None:
 
 
 MAX_COLUMNS = 120
-NOT_YET_WRAPPED = {
-    f"docs/explanation/{name}.md" for name in ("kv-store", "placement", "retrieval")
-}
+NOT_YET_WRAPPED = {f"docs/explanation/{name}.md" for name in ("kv-store", "placement", "retrieval")}
 NOT_YET_WRAPPED |= {"docs/how-to/models.md"}
 
 
