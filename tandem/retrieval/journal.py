@@ -1,7 +1,7 @@
 """What a build has embedded so far, in a database that outlives the process: a killed build is taken up again.
 
 One row per batch, with the hashes of its texts and their vectors: a batch is committed before it is reported done.
-Large pages make this faster than a flat file with one flush per batch.
+Large pages make this as fast as a flat file with one flush per batch.
 """
 
 from __future__ import annotations
@@ -126,6 +126,7 @@ def _connect(path: Path, embedder: str) -> sqlite3.Connection:
     database = connect(path, _TIMEOUT_S)
     try:
         database.execute(f"PRAGMA page_size = {_PAGE_BYTES}")  # before the first table
+        database.execute("PRAGMA journal_mode = WAL")  # one flush per batch
         database.execute("PRAGMA synchronous = FULL")
         for statement in _SCHEMA:
             database.execute(statement)

@@ -27,6 +27,7 @@ SCHEMA = (
 )
 
 _ROW = np.dtype("<u4")
+_JSON = json.JSONEncoder(sort_keys=True, ensure_ascii=False, default=str)
 _WANTED = "SELECT rows FROM facts WHERE key = ? AND value IN (SELECT value FROM json_each(?))"
 
 
@@ -88,7 +89,7 @@ def canonical(value: Any) -> str:
     """A value as a text that equals that of an equal value; 1 and 1.0 are equal, 1 and true are not."""
     if isinstance(value, float) and value.is_integer():
         value = int(value)
-    return json.dumps(value, sort_keys=True, ensure_ascii=False, default=str)
+    return _JSON.encode(value)
 
 
 def _rows_of(database: Connection, key: str, values: list[Any]) -> NDArray[np.uint32]:
@@ -110,7 +111,11 @@ def _unknown(key: str, known: list[str]) -> str:
 
 def _columns(chunk: Document) -> tuple[str, str, str]:
     """Id, text and metadata of a chunk; the same chunk always gives the same ones."""
-    metadata = json.dumps(writable(chunk.metadata), ensure_ascii=False, sort_keys=True, default=str)
+    try:
+        metadata = _JSON.encode(chunk.metadata)
+        metadata.encode()
+    except (TypeError, UnicodeEncodeError):
+        metadata = _JSON.encode(writable(chunk.metadata))
     return chunk.id or "", writable(chunk.page_content), metadata
 
 
@@ -147,11 +152,8 @@ def _note_facts(
 
 
 def _hash(rows: Iterable[tuple[Any, ...]]) -> str:
-    """SHA-256 of columns, each with its type and length."""
+    """SHA-256 of rows; `ascii` shows types and where columns end, in the same way in every version of Python."""
     digest = sha256()
     for row in rows:
-        for column in row:
-            data = column if isinstance(column, bytes) else str(column).encode()
-            digest.update(f"{type(column).__name__} {len(data)} ".encode())
-            digest.update(data)
+        digest.update(ascii(row).encode())
     return digest.hexdigest()
