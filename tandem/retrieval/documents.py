@@ -30,6 +30,7 @@ __all__ = [
     "RESERVED",
     "Document",
     "chunk_id",
+    "make_writable",
     "readable_name",
     "split",
     "with_metadata",
@@ -69,6 +70,12 @@ def writable(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [writable(item) for item in value]
     return value
+
+
+def make_writable(document: Document, **own: object) -> Document:
+    """A document without id whose text and metadata can be stored and sent, with metadata of its own on top."""
+    metadata = {**writable(document.metadata), **own}
+    return Document(page_content=writable(document.page_content), metadata=metadata)
 
 
 def readable_name(name: str) -> str:

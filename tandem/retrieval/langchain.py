@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from tandem.config import LANGCHAIN
 from tandem.errors import RetrievalError
-from tandem.retrieval.documents import Document, chunk_id
+from tandem.retrieval.documents import Document, chunk_id, writable
 from tandem.retrieval.embedding import TextEmbedder
 from tandem.retrieval.retriever import Hit, Retriever, scored_texts
 from tandem.retrieval.scoring import Scorer
@@ -181,7 +181,11 @@ class StoreRetriever:
                 f"The vector store {type(self._store).__name__} failed ({_brief(error)}); see to it, then ask "
                 "again."
             ) from error
-        return [document for document in documents if document.page_content.strip()]
+        return [
+            document.model_copy(update={"page_content": writable(document.page_content)})
+            for document in documents
+            if document.page_content.strip()
+        ]
 
     def _remember(self, found: dict[str, Document]) -> None:
         """Embeds what is new, unless another model scores, and forgets what was not used for longest."""

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tandem.errors import RetrievalError
-from tandem.retrieval.documents import Document, readable_name
+from tandem.retrieval.documents import Document, make_writable, readable_name
 from tandem.retrieval.old_format import is_old
 from tandem.retrieval.readers import READERS, Unreadable
 from tandem.retrieval.store import has_index
@@ -62,23 +62,24 @@ def load_path(path: Path | str) -> Loaded:
 def load_documents(given: Iterable[Document]) -> Loaded:
     """Documents of another library (LangChain's class) as if they came from files, and what was left out.
 
-    What metadata calls `source`, else a document's id, is its source. RetrievalError if nothing is left.
+    What metadata calls `source`, else a document's id, is its source. Half a surrogate pair becomes "?", and keys of
+    metadata become strings. RetrievalError if nothing is left.
     """
     problems: list[str] = []
     documents: list[Document] = []
     seen: set[str] = set()
     for document in given:
-        name = str(document.metadata.get("source") or document.id or "")
+        name = readable_name(str(document.metadata.get("source") or document.id or ""))
         if document.id and document.id in seen:
             problems.append(
-                f"A second document with the id {document.id} was left out; give each an id of its own."
+                f"A second document with the id {readable_name(document.id)} was left out; "
+                "give each an id of its own."
             )
         elif not document.page_content.strip():
             problems.append(f"{name or 'A document'} was left out: it holds no text; fill it or remove it.")
         else:
             seen.update([document.id] if document.id else [])
-            metadata = {**document.metadata, "source": name}
-            documents.append(Document(page_content=document.page_content, metadata=metadata))
+            documents.append(make_writable(document, source=name))
     if not documents:
         more = f" ({problems[0].rstrip('.')})" if problems else ""
         raise RetrievalError(f"A corpus must hold at least one document, but it has none{more}; add one.")

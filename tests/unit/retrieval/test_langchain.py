@@ -247,3 +247,48 @@ def test_a_function_that_gives_something_else() -> None:
     )
     with pytest.raises(RetrievalError, match="must be a LangChain Embeddings, but the function gave a int"):
         langchain.open_embedder("langchain:shelf:number")
+
+
+def test_documents_that_json_or_utf8_cannot_hold(tmp_path: Path, embedder) -> None:
+    """Half a surrogate pair in text, metadata, source and id; keys of metadata that are not strings."""
+    documents = [
+        Document(
+            page_content="half \ud83d pair", metadata={"source": "a\ud800", "author": "\udfff", 1: "one"}
+        ),
+        Document(
+            page_content="half \ud83d pair", metadata={"source": "a\ud801", None: [2, "\ud800"], "1": "two"}
+        ),
+        Document(
+            page_content="mixed keys", metadata={1: {2: 3, "x": (4,)}, "1": "a string wins", 2.5: "\ud800"}
+        ),
+        Document(id="\ud800", page_content="an odd id"),
+        Document(id="\ud800", page_content="the same odd id"),
+    ]
+    report = build_index(documents, tmp_path / "i", embedder)
+    assert report.problems == [
+        "A second document with the id \\ud800 was left out; give each an id of its own."
+    ]
+    index = Index.open(tmp_path / "i")
+    assert [(chunk.page_content, chunk.metadata) for chunk in index.chunks()] == [
+        ("half ? pair", {"source": "a\\ud800", "author": "?", "1": "one", "chunk": 0}),
+        ("half ? pair", {"source": "a\\ud801", "None": [2, "?"], "1": "two", "chunk": 0}),
+        ("mixed keys", {"source": "", "1": "a string wins", "2.5": "?", "chunk": 0}),
+        ("an odd id", {"source": "\\ud800", "chunk": 0}),
+    ]
+    assert build_index(documents, tmp_path / "i", embedder).is_unchanged
+    hits = Retriever(index, embedder).search("half", 2, filter={"1": "two", "source": "a\\ud801"})
+    assert [hit.document.metadata["source"] for hit in hits] == ["a\\ud801"]
+
+
+def test_half_a_surrogate_pair_in_a_store_reaches_neither_embedder_nor_message(embedder) -> None:
+    class Broken(InMemoryVectorStore):
+        def similarity_search(self, query: str, k: int = 4, **kwargs: Any) -> list[Document]:
+            return [Document(id="1", page_content="half \ud83d pair", metadata={"a": "b"})]
+
+    (hit,) = StoreRetriever(Broken(Letters()), embedder, b"").search("half", 1)
+    assert (hit.document.page_content, hit.document.id, hit.document.metadata) == (
+        "half ? pair",
+        "1",
+        {"a": "b"},
+    )
+    assert ["half ? pair"] in embedder.calls
