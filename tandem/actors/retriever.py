@@ -84,7 +84,19 @@ class RetrieverActor(SiteActor):
                 answer = refuse_request(request, error)
             except Exception as error:
                 answer = RetrieveFailed(session=request.session, reason=self._failed(request, error))
+            self._reply(request, answer)
+
+    def _reply(
+        self,
+        request: RetrieveRequest | RescoreRequest,
+        answer: RetrieveResult | RescoreResult | RetrieveFailed,
+    ) -> None:
+        """Send an answer; one that cannot be encoded ends its query alone."""
+        try:
             self.dispatch([Send("decoder", answer)])
+        except Exception as error:
+            reason = self._failed(request, error)
+            self.dispatch([Send("decoder", RetrieveFailed(session=request.session, reason=reason))])
 
     def _failed(self, request: RetrieveRequest | RescoreRequest, error: Exception) -> str:
         """A query fails, the actor goes on. What the error says is left out: it may quote a document."""
