@@ -23,7 +23,7 @@ from tandem.retrieval.tables import hash_chunks
 from tandem.retrieval.writer import Progress, tidy, write_index
 
 DEFAULTS = RetrievalConfig()
-"""Lengths of chunks unless told otherwise: those of the settings."""
+"""The settings, whose lengths of chunks are the default."""
 
 MAX_KEY_BYTES = 64
 
@@ -158,14 +158,14 @@ def _choose_key(directory: Path, id_key: bytes) -> bytes:
 
 def _match_sources(names: Sequence[str], sources: set[str]) -> tuple[set[str], list[str]]:
     """The sources that are named, or lie in a folder that is; and a sentence for each name that fits none."""
-    found: set[str] = set()
+    matches: set[str] = set()
     problems: list[str] = []
     for name in names:
         fits = {source for source in sources if source == name or source.startswith(f"{name.rstrip('/')}/")}
-        found |= fits
+        matches |= fits
         if not fits:
             problems.append(f"{name} was not deleted: the index holds nothing of it; check the name.")
-    return found, problems
+    return matches, problems
 
 
 def _is_current(index: Index, chunks: Sequence[Document], embedder: TextEmbedder, factory: str) -> bool:

@@ -94,18 +94,18 @@ def parts(index: Any) -> list[Any]:
     import faiss
 
     index = faiss.downcast_index(index)
-    found: list[Any] = [index]
+    members: list[Any] = [index]
     if isinstance(index, faiss.IndexPreTransform):
         chain: Any = index.chain  # a C++ vector, whatever the type stub says
-        found += [faiss.downcast_VectorTransform(chain.at(place)) for place in range(chain.size())]
-        found += parts(index.index)
+        members += [faiss.downcast_VectorTransform(chain.at(place)) for place in range(chain.size())]
+        members += parts(index.index)
     if isinstance(index, faiss.IndexIVF):
-        found += parts(index.quantizer)
+        members += parts(index.quantizer)
     if isinstance(index, faiss.IndexHNSW):
-        found += parts(index.storage)
+        members += parts(index.storage)
     if isinstance(index, faiss.IndexRefine):
-        found += parts(index.base_index) + parts(index.refine_index)
-    return found
+        members += parts(index.base_index) + parts(index.refine_index)
+    return members
 
 
 def _clusters(part: Any) -> list[int]:

@@ -3,8 +3,7 @@
     LangChain -> Tandem    LangChainEmbedder (embeds for an index), StoreRetriever (a store in place of an index)
     Tandem -> LangChain    TandemEmbeddings, TandemRetriever
 
-Documents need no adapter: both use LangChain's class. Needs `langchain-core` alone, imported with this module.
-Knows nothing of sides or actors.
+Documents need no adapter: both use LangChain's class. `langchain-core` is imported with this module.
 """
 
 from __future__ import annotations
@@ -26,12 +25,12 @@ from tandem.config import LANGCHAIN
 from tandem.errors import RetrievalError
 from tandem.retrieval.documents import Document, chunk_id, writable
 from tandem.retrieval.embedding import TextEmbedder
-from tandem.retrieval.retriever import Hit, Retriever, scored_texts
+from tandem.retrieval.retriever import Hit, Retriever, score_texts
 from tandem.retrieval.scoring import Scorer
 from tandem.retrieval.tables import Filter
 from tandem.retrieval.vectors import cosines
 
-Given = TypeVar("Given")
+Answer = TypeVar("Answer")
 
 MAX_REMEMBERED = 4096
 """Documents of a store whose vectors are kept, at most: the found ones of hundreds of queries."""
@@ -47,7 +46,7 @@ class LangChainEmbedder:
     def __init__(self, embeddings: Embeddings, name: str) -> None:
         """name: which model it is; indexes are refused under another name, so a new model needs a new one."""
         self.name = name
-        self.dimension = len(_asked(name, lambda: embeddings.embed_query("dimension")))
+        self.dimension = len(_ask(name, lambda: embeddings.embed_query("dimension")))
         self.fingerprint = blake2b(f"langchain {name} {self.dimension}".encode(), digest_size=16).hexdigest()
         self._embeddings = embeddings
 
@@ -57,13 +56,13 @@ class LangChainEmbedder:
         """
         if not texts:
             return np.zeros((0, self.dimension), np.float32)
-        given = self._embeddings
-        vectors = _asked(
+        model = self._embeddings
+        vectors = _ask(
             self.name,
             lambda: np.array(
-                [given.embed_query(text) for text in texts]
+                [model.embed_query(text) for text in texts]
                 if keep_end
-                else given.embed_documents(list(texts)),
+                else model.embed_documents(list(texts)),
                 np.float64,
             ),
         )
@@ -136,18 +135,18 @@ class StoreRetriever:
         fails.
         """
         if not query.strip():
-            raise RetrievalError(f"A query must hold text, but it is {query!r}; ask something.")
+            raise RetrievalError(f"The query is empty (got {query!r}); ask something.")
         vector = self._embedder.embed([query], keep_end=True)[0]
-        found = [] if k == 0 and given_texts else self._nearest(query, vector, k, filter)
-        return found + scored_texts(given_texts, query, vector, self._embedder, self._scorer)
+        hits = [] if k == 0 and given_texts else self._nearest(query, vector, k, filter)
+        return hits + score_texts(given_texts, query, vector, self._embedder, self._scorer)
 
     def _nearest(self, query: str, vector: NDArray[np.float32], k: int, filter: Filter | None) -> list[Hit]:
         if k < 1:
             raise RetrievalError(f"A search must ask for at least 1 document, but k is {k}; raise it.")
-        found = {self._id(document): document for document in self._found(query, k, filter)}
-        self._remember(found)
-        scores = self._scores(list(found), query, lambda: vector)
-        hits = [Hit(name, found[name], score) for name, score in zip(found, scores, strict=True)]
+        documents = {self._id(document): document for document in self._query_store(query, k, filter)}
+        self._remember(documents)
+        scores = self._scores(list(documents), query, lambda: vector)
+        hits = [Hit(name, documents[name], score) for name, score in zip(documents, scores, strict=True)]
         return sorted(hits, key=lambda hit: -hit.score)
 
     def relevance(self, ids: Sequence[str], text: str) -> list[float]:
@@ -163,7 +162,7 @@ class StoreRetriever:
         for name in ids:
             if name not in self._seen:
                 raise RetrievalError(
-                    f"The vector store has found no document with the id {name!r} of late; search again."
+                    f"The vector store has not found a document with the id {name!r} recently; search again."
                 )
             self._seen.move_to_end(name)
         texts, vectors = zip(*(self._seen[name] for name in ids), strict=True)
@@ -171,15 +170,14 @@ class StoreRetriever:
             return self._scorer.scores(text, texts)
         return [float(score) for score in cosines(np.stack(vectors), vector())]
 
-    def _found(self, query: str, k: int, filter: Filter | None) -> list[Document]:
-        """What the store finds and holds text."""
+    def _query_store(self, query: str, k: int, filter: Filter | None) -> list[Document]:
+        """The documents that the store finds, without those that hold no text."""
         named = {"filter": filter} if filter else {}
         try:
             documents = self._store.similarity_search(query, k, **named)
         except Exception as error:  # stores have no common error
             raise RetrievalError(
-                f"The vector store {type(self._store).__name__} failed ({_brief(error)}); see to it, then ask "
-                "again."
+                f"The vector store {type(self._store).__name__} failed ({_brief(error)}); fix it, then ask again."
             ) from error
         return [
             document.model_copy(update={"page_content": writable(document.page_content)})
@@ -187,13 +185,13 @@ class StoreRetriever:
             if document.page_content.strip()
         ]
 
-    def _remember(self, found: dict[str, Document]) -> None:
-        """Embeds what is new, unless another model scores, and forgets what was not used for longest."""
-        new = [name for name in found if name not in self._seen]
-        texts = [found[name].page_content for name in new]
+    def _remember(self, documents: dict[str, Document]) -> None:
+        """Embeds new documents, unless another model scores, and forgets the least recently used ones."""
+        new = [name for name in documents if name not in self._seen]
+        texts = [documents[name].page_content for name in new]
         vectors = self._embedder.embed(texts) if new and self._scorer is None else np.zeros((len(new), 0))
         self._seen.update(zip(new, zip(texts, vectors, strict=True), strict=True))
-        while len(self._seen) > max(MAX_REMEMBERED, len(found)):
+        while len(self._seen) > max(MAX_REMEMBERED, len(documents)):
             self._seen.popitem(last=False)
 
     def _id(self, document: Document) -> str:
@@ -205,7 +203,7 @@ def open_store(where: str) -> VectorStore:
     """The vector store of "langchain:MODULE:FUNCTION": what FUNCTION of MODULE returns when called without
     arguments. RetrievalError if that is none.
     """
-    store = _made(where)
+    store = _call(where)
     if not isinstance(store, VectorStore):
         raise RetrievalError(_not_one(where, "index", "VectorStore", store))
     return store
@@ -213,13 +211,13 @@ def open_store(where: str) -> VectorStore:
 
 def open_embedder(where: str) -> LangChainEmbedder:
     """The embedder of "langchain:MODULE:FUNCTION", whose function returns `Embeddings`; this is its name too."""
-    embeddings = _made(where)
+    embeddings = _call(where)
     if not isinstance(embeddings, Embeddings):
         raise RetrievalError(_not_one(where, "embedder", "Embeddings", embeddings))
     return LangChainEmbedder(embeddings, where)
 
 
-def _made(where: str) -> object:
+def _call(where: str) -> object:
     module, _, function = where.removeprefix(LANGCHAIN).partition(":")
     try:
         return getattr(import_module(module), function)()
@@ -230,19 +228,19 @@ def _made(where: str) -> object:
         ) from error
 
 
-def _asked(name: str, ask: Callable[[], Given]) -> Given:
+def _ask(name: str, ask: Callable[[], Answer]) -> Answer:
     """What the user's embeddings give."""
     try:
         return ask()
     except Exception as error:  # embeddings have no common error
         raise RetrievalError(
-            f"The embedder {name} failed ({_brief(error)}); see to it, then try again."
+            f"The embedder {name} failed ({_brief(error)}); fix it, then try again."
         ) from error
 
 
-def _not_one(where: str, what: str, wanted: str, given: object) -> str:
+def _not_one(where: str, what: str, wanted: str, made: object) -> str:
     return (
-        f"The {what} {where} must be a LangChain {wanted}, but the function gave a {type(given).__name__}; "
+        f"The {what} {where} must be a LangChain {wanted}, but the function gave a {type(made).__name__}; "
         "return one."
     )
 

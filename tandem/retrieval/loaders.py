@@ -95,7 +95,7 @@ def iterate(root: Path, problems: list[str]) -> Iterator[Document]:
         else:
             skipped[readable_name(path.suffix.lower())] += 1
     for suffix, count in sorted(skipped.items()):
-        problems.append(_skipped(suffix, count))
+        problems.append(_describe_skipped(suffix, count))
 
 
 def _files(root: Path, problems: list[str]) -> Iterator[tuple[Path, str]]:
@@ -145,12 +145,12 @@ def _read(path: Path, source: str, problems: list[str]) -> list[Document]:
     """The documents of one file; what goes wrong becomes a sentence."""
     try:
         for _ in range(_ATTEMPTS):
-            said: list[str] = []
+            sentences: list[str] = []
             before = _state(path)
-            found = _documents(path, source, said)
+            documents = _documents(path, source, sentences)
             if _state(path) == before:
-                problems.extend(said)
-                return found
+                problems.extend(sentences)
+                return documents
     except _NotAFileError:
         problems.append(f"{source} was left out: it is a pipe, socket or device, not a file; remove it.")
         return []
@@ -183,11 +183,11 @@ def _state(path: Path) -> tuple[int, int, int]:
     return status.st_size, status.st_mtime_ns, status.st_ino
 
 
-def _skipped(suffix: str, count: int) -> str:
+def _describe_skipped(suffix: str, count: int) -> str:
     ending = f"ending in {suffix}" if suffix else "without an ending"
     was = "was" if count == 1 else "were"
     return (
-        f"{_counted(count, 'file')} {ending} {was} left out: only {KINDS} are read; "
+        f"{_count(count, 'file')} {ending} {was} left out: only {KINDS} are read; "
         "convert what matters to one of these."
     )
 
@@ -195,16 +195,16 @@ def _skipped(suffix: str, count: int) -> str:
 def _not_followed(names: list[str]) -> str:
     shown = ", ".join(names[:_MAX_SHOWN]) + (", ..." if len(names) > _MAX_SHOWN else "")
     were = "that leads out of the folder was" if len(names) == 1 else "that lead out of the folder were"
-    return f"{_counted(len(names), 'link')} {were} not followed ({shown}); copy what should be indexed."
+    return f"{_count(len(names), 'link')} {were} not followed ({shown}); copy what should be indexed."
 
 
 def _nothing(root: Path, problems: list[str]) -> str:
     if not problems:
         return f"A corpus must hold at least one file of {KINDS}, but {root} holds none; add one."
     first = problems[0].rstrip(".")
-    more = f"; {_counted(len(problems) - 1, 'more problem')}" if len(problems) > 1 else ""
+    more = f"; {_count(len(problems) - 1, 'more problem')}" if len(problems) > 1 else ""
     return f"A corpus must hold at least one readable file of {KINDS}, but {root} has none ({first}{more})."
 
 
-def _counted(count: int, thing: str) -> str:
+def _count(count: int, thing: str) -> str:
     return f"{count} {thing}" if count == 1 else f"{count} {thing}s"

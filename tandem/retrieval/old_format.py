@@ -125,7 +125,7 @@ def read_journal(
             return
         while data := file.read(record.itemsize * _READ_AT_ONCE):
             records = np.frombuffer(data[: len(data) // record.itemsize * record.itemsize], record)
-            sound = [n for n, each in enumerate(records) if _crc(each.tobytes()) == each["crc"].tobytes()]
+            sound = [n for n, row in enumerate(records) if _crc(row.tobytes()) == row["crc"].tobytes()]
             yield [records["key"][n].tobytes() for n in sound], records["vector"][sound]
 
 

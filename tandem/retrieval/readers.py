@@ -40,7 +40,7 @@ Reader = Callable[[Path, str, list[str]], Iterator[Document]]
 
 def read_text(path: Path, source: str, problems: list[str]) -> Iterator[Document]:
     """A txt or md file: one document."""
-    text = _decoded(path.read_bytes())
+    text = _decode(path.read_bytes())
     if not text.strip():
         raise Unreadable("it holds no text; fill it or remove it")
     yield with_metadata(text, {}, source=source)
@@ -74,7 +74,7 @@ def read_pdf(path: Path, source: str, problems: list[str]) -> Iterator[Document]
             text = reader.pages[number - 1].extract_text()
         except Exception as error:  # pypdf raises many kinds on damaged pages; the others are still good
             problems.append(
-                f"{source} page {number} was left out: it is damaged ({_brief(error)}); print it anew."
+                f"{source} page {number} was left out: it is damaged ({_brief(error)}); print it to pdf again."
             )
             continue
         if text.strip():
@@ -88,7 +88,7 @@ def read_jsonl(path: Path, source: str, problems: list[str]) -> Iterator[Documen
     """A jsonl file: a document a line, {"text": string, "metadata": object}; metadata may be left out."""
     bad: list[str] = []
     num_read = 0
-    for number, line in enumerate(_decoded(path.read_bytes()).split("\n"), start=1):
+    for number, line in enumerate(_decode(path.read_bytes()).split("\n"), start=1):
         if not line.strip():
             continue
         try:
@@ -117,7 +117,7 @@ READERS: dict[str, Reader] = {
 """Reader by file ending, lower case."""
 
 
-def _decoded(data: bytes) -> str:
+def _decode(data: bytes) -> str:
     """The text of UTF-8 bytes, byte-order mark removed and line ends unified; Unreadable if it is none."""
     try:
         text = data.decode("utf-8-sig")
@@ -166,7 +166,7 @@ def _open_pdf(path: Path) -> PdfReader:
     except DependencyError:
         raise Unreadable("it is encrypted; save it without a password") from None
     except Exception as error:  # pypdf raises many kinds on damaged files
-        raise Unreadable(f"it is not a sound pdf ({_brief(error)}); print it to pdf anew") from None
+        raise Unreadable(f"it is not a sound pdf ({_brief(error)}); print it to pdf again") from None
     if is_locked:
         raise Unreadable("it is encrypted; save it without a password")
     return reader
@@ -177,7 +177,7 @@ def _num_pages(reader: PdfReader) -> int:
     try:
         return len(reader.pages)
     except Exception as error:  # as above
-        raise Unreadable(f"it is not a sound pdf ({_brief(error)}); print it to pdf anew") from None
+        raise Unreadable(f"it is not a sound pdf ({_brief(error)}); print it to pdf again") from None
 
 
 def _record(line: str) -> tuple[str, dict[str, object]]:

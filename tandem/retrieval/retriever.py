@@ -1,7 +1,6 @@
-"""Finds the documents for a query, and says how relevant each is to any later text.
+"""Finds the documents for a query, and scores how relevant each is to any later text.
 
-Joins an index, an embedder and, where there is one, a scoring model. Knows nothing of sides, sessions or weights: it
-returns scores, and what they become is decided elsewhere.
+Joins an index, an embedder and, where there is one, a scoring model; what the scores become is decided elsewhere.
 """
 
 from __future__ import annotations
@@ -24,9 +23,9 @@ from tandem.retrieval.vectors import cosines
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """A document that was found."""
+    """A document that a search found."""
 
-    id: str  # opaque and stable: fit to be shown to the other side
+    id: str  # opaque and stable: the other side may see it
     document: Document  # stays on this side
     score: float  # of the scoring model: for the embedder the cosine of document and query, -1 to 1
 
@@ -54,7 +53,7 @@ class Retriever:
 
     @property
     def ranks_again(self) -> bool:
-        """Whether another score ranks the nearest anew, so that the k best are not the first of more."""
+        """Whether a scoring model ranks the nearest again, so that the k best are not the first of more."""
         return self._scorer is not None
 
     @property
@@ -73,26 +72,27 @@ class Retriever:
         """The k documents nearest to the query, best first (fewer if the index holds or finds fewer).
 
         given_texts: documents of no index; they follow in their order, scored alike, as given-1, given-2, ...
-        filter: metadata that each found one must have, as {"source": "a.txt", "page": [1, 2]}; then k are found if
-        so many have it. Scores are those that `relevance` gives for the query: with a scoring model of its own the k
+        filter: metadata that each hit must have, as {"source": "a.txt", "page": [1, 2]}; k hits are returned if
+        that many have it. Scores are those that `relevance` gives for the query: with a scoring model of its own the k
         nearest are ranked again by it. RetrievalError for a query without text, k < 1 without given_texts, or a
         metadata key that no document has.
         """
         if not query.strip():
-            raise RetrievalError(f"A query must hold text, but it is {query!r}; ask something.")
-        vector = self._embedded(query)
-        found = [] if k == 0 and given_texts else self._nearest(query, vector, k, filter)
-        return found + scored_texts(given_texts, query, vector, self._embedder, self._scorer)
+            raise RetrievalError(f"The query is empty (got {query!r}); ask something.")
+        vector = self._embed(query)
+        hits = [] if k == 0 and given_texts else self._nearest(query, vector, k, filter)
+        return hits + score_texts(given_texts, query, vector, self._embedder, self._scorer)
 
     def _nearest(self, query: str, vector: NDArray[np.float32], k: int, filter: Filter | None) -> list[Hit]:
         rows, scores = self.index.search(vector, k, filter)
         documents = self.index.documents(rows)
         if self._scorer is not None:
-            scores = np.asarray(self._scorer.scores(query, [each.page_content for each in documents]))
+            scores = np.asarray(self._scorer.scores(query, [document.page_content for document in documents]))
             order = np.lexsort((rows, -scores))
             documents, scores = [documents[place] for place in order], scores[order]
         return [
-            Hit(str(each.id), each, score) for each, score in zip(documents, scores.tolist(), strict=True)
+            Hit(str(document.id), document, score)
+            for document, score in zip(documents, scores.tolist(), strict=True)
         ]
 
     def relevance(self, ids: Sequence[str], text: str) -> list[float]:
@@ -105,16 +105,17 @@ class Retriever:
             return []
         rows = self.index.rows(ids)
         if self._scorer is not None:
-            return self._scorer.scores(text, [each.page_content for each in self.index.documents(rows)])
-        return [float(score) for score in cosines(self.index.vectors(rows), self._embedded(text))]
+            texts = [document.page_content for document in self.index.documents(rows)]
+            return self._scorer.scores(text, texts)
+        return [float(score) for score in cosines(self.index.vectors(rows), self._embed(text))]
 
-    def _embedded(self, text: str) -> NDArray[np.float32]:
+    def _embed(self, text: str) -> NDArray[np.float32]:
         """The unit vector [d] of one text, embedded alone, so that its bits do not depend on others."""
         vector: NDArray[np.float32] = self._embedder.embed([text], keep_end=True)[0]
         return vector
 
 
-def scored_texts(
+def score_texts(
     texts: Sequence[str],
     query: str,
     vector: NDArray[np.float32],
@@ -129,4 +130,7 @@ def scored_texts(
     else:
         scores = cosines(embedder.embed(list(texts)), vector)
     documents = [Document(page_content=text, id=f"given-{n}") for n, text in enumerate(texts, 1)]
-    return [Hit(str(each.id), each, float(score)) for each, score in zip(documents, scores, strict=True)]
+    return [
+        Hit(str(document.id), document, float(score))
+        for document, score in zip(documents, scores, strict=True)
+    ]

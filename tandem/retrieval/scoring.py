@@ -1,8 +1,8 @@
 """How relevant a document is to a text, read together: a cross-encoder as the scoring model R(d, x) of DRAGON 4.1.
 
-The embedder compares two vectors that were made apart, which costs one short pass whatever the number of documents; a
-cross-encoder reads text and document in one pass each. Knows texts and scores, nothing of indexes, sides or weights.
-`sentence_transformers` is imported by `CrossEncoderScorer.load` only.
+The embedder compares two vectors that were made independently, which costs one short pass whatever the number of
+documents; a cross-encoder reads text and document together, in one pass each. `sentence_transformers` is imported by
+`CrossEncoderScorer.load` only.
 """
 
 from __future__ import annotations

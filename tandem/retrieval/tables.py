@@ -51,13 +51,13 @@ def read_chunks(database: Connection, rows: Iterable[int]) -> list[Document]:
 def find_ids(database: Connection, ids: Sequence[str]) -> NDArray[np.int64]:
     """The row of each id [len(ids)]; RetrievalError if one is unknown."""
     query = "SELECT row FROM chunks WHERE id = ?"
-    found = [database.execute(query, (writable(name),)).fetchone() for name in ids]
-    for name, row in zip(ids, found, strict=True):
+    rows = [database.execute(query, (writable(name),)).fetchone() for name in ids]
+    for name, row in zip(ids, rows, strict=True):
         if row is None:
             raise RetrievalError(
                 f"The index holds no document with the id {name!r}; it may have been rebuilt: search again."
             )
-    return np.array([row for (row,) in found], np.int64)
+    return np.array([row for (row,) in rows], np.int64)
 
 
 def hash_chunks(chunks: Iterable[Document]) -> str:

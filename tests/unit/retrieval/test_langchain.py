@@ -98,7 +98,7 @@ def test_embeddings_that_fail(monkeypatch: pytest.MonkeyPatch, method: str) -> N
     with pytest.raises(RetrievalError) as caught:
         embedder.embed(["a"], keep_end=method == "embed_query")
     assert str(caught.value) == (
-        "The embedder letters failed (no answer from the model); see to it, then try again."
+        "The embedder letters failed (no answer from the model); fix it, then try again."
     )
     if method == "embed_query":
         with pytest.raises(RetrievalError, match="The embedder letters failed"):
@@ -180,7 +180,7 @@ def test_old_documents_are_forgotten(found: StoreRetriever, monkeypatch: pytest.
     with pytest.raises(RetrievalError) as caught:
         found.relevance([second], "egg")
     assert str(caught.value) == (
-        f"The vector store has found no document with the id {second!r} of late; search again."
+        f"The vector store has not found a document with the id {second!r} recently; search again."
     )
 
 
@@ -192,9 +192,9 @@ def test_a_store_that_fails(found: StoreRetriever, store, monkeypatch: pytest.Mo
     with pytest.raises(RetrievalError) as caught:
         found.search("egg", 1)
     assert str(caught.value) == (
-        "The vector store InMemoryVectorStore failed (no route); see to it, then ask again."
+        "The vector store InMemoryVectorStore failed (no route); fix it, then ask again."
     )
-    with pytest.raises(RetrievalError, match="must hold text"):
+    with pytest.raises(RetrievalError, match="The query is empty"):
         found.search(" ", 1)
     with pytest.raises(RetrievalError, match="k is 0"):
         found.search("egg", 0)

@@ -97,7 +97,7 @@ def test_encrypted_pdf(tmp_path: Path, make_pdf, password: str, is_locked: bool)
 def test_damaged_pdf(tmp_path: Path, data: bytes, capfd: pytest.CaptureFixture[str]) -> None:
     sentence = refusal(tmp_path / "a.pdf", data)
     assert sentence.startswith("it is not a sound pdf (")
-    assert sentence.endswith("); print it to pdf anew")
+    assert sentence.endswith("); print it to pdf again")
     assert capfd.readouterr().err == ""
 
 

@@ -109,7 +109,7 @@ def test_unknown_id_and_empty_query(retriever: Retriever) -> None:
         retriever.relevance(["x"], "text")
     with pytest.raises(RetrievalError) as caught:
         retriever.search(" \n", 3)
-    assert str(caught.value) == "A query must hold text, but it is ' \\n'; ask something."
+    assert str(caught.value) == "The query is empty (got ' \\n'); ask something."
 
 
 def test_an_embedder_that_does_not_fit(retriever: Retriever, tmp_path: Path, small_embedder) -> None:
