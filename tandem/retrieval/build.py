@@ -173,7 +173,7 @@ def _is_current(index: Index, chunks: Sequence[Document], embedder: TextEmbedder
     kind = kinds.resolve(factory, len(chunks), embedder.dimension)
     if (index.manifest.embedder_fingerprint, index.manifest.factory) != (embedder.fingerprint, kind):
         return False
-    return index.manifest.chunks_sha256 == hash_chunks(chunks)
+    return index.manifest.chunks_hash == hash_chunks(chunks)
 
 
 def _report(

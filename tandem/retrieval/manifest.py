@@ -36,8 +36,8 @@ class Manifest:
     factory: str  # FAISS factory string
     id_key: str  # hexadecimal; keys the chunks' ids and never leaves this side
     generation: int  # builds of this index so far
-    chunks_sha256: str  # of ids, texts and metadata, hexadecimal
-    facts_sha256: str  # of the metadata that filters use, hexadecimal
+    chunks_hash: str  # of ids, texts and metadata, hexadecimal
+    facts_hash: str  # of the metadata that filters use, hexadecimal
     files: dict[str, Checksum]  # of vectors, next to the database
 
 

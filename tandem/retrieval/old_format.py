@@ -76,7 +76,7 @@ def read_manifest(directory: Path) -> tuple[Manifest, Path]:
         )
     if not isinstance(body.get("folder"), str):
         raise damaged(directory, f'{NAME} lacks a proper "folder"')
-    today = {**body, "generation": 0, "chunks_sha256": "", "facts_sha256": ""}
+    today = {**body, "generation": 0, "chunks_hash": "", "facts_hash": ""}
     return parse_manifest(directory, NAME, today), directory / body["folder"]
 
 
@@ -160,8 +160,8 @@ def _convert(directory: Path, manifest: Manifest) -> None:
             replace(
                 manifest,
                 generation=writer.generation,
-                chunks_sha256=sums[0],
-                facts_sha256=sums[1],
+                chunks_hash=sums[0],
+                facts_hash=sums[1],
                 files=files,
             )
         )

@@ -80,7 +80,7 @@ class Snapshot:
         with self._reading():
             is_whole = self._database.execute("PRAGMA integrity_check(1)").fetchone()[0] == "ok"
             sums = tables.hash_tables(self._database)
-        if not is_whole or sums != (self.manifest.chunks_sha256, self.manifest.facts_sha256):
+        if not is_whole or sums != (self.manifest.chunks_hash, self.manifest.facts_hash):
             raise damaged(self.directory, f"{manifests.NAME} does not match its checksum")
 
     def documents(self, rows: Iterable[int]) -> list[Document]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from hashlib import sha256
+from hashlib import blake2b
 from sqlite3 import Connection
 from typing import Any
 
@@ -27,6 +27,7 @@ SCHEMA = (
 )
 
 _ROW = np.dtype("<u4")
+_HASH_BYTES = 32
 _JSON = json.JSONEncoder(sort_keys=True, ensure_ascii=False, default=str)
 _WANTED = "SELECT rows FROM facts WHERE key = ? AND value IN (SELECT value FROM json_each(?))"
 
@@ -61,12 +62,12 @@ def find_ids(database: Connection, ids: Sequence[str]) -> NDArray[np.int64]:
 
 
 def hash_chunks(chunks: Iterable[Document]) -> str:
-    """SHA-256 of ids, texts and metadata in their order, hexadecimal."""
+    """BLAKE2b of ids, texts and metadata in their order, hexadecimal."""
     return _hash(_columns(chunk) for chunk in chunks)
 
 
 def hash_tables(database: Connection) -> tuple[str, str]:
-    """SHA-256 of the chunks, as `hash_chunks` gives it, and of the facts."""
+    """BLAKE2b of the chunks, as `hash_chunks` gives it, and of the facts."""
     chunks = _hash(database.execute("SELECT id, text, metadata FROM chunks ORDER BY row"))
     return chunks, _hash(database.execute("SELECT key, value, rows FROM facts ORDER BY key, value"))
 
@@ -101,7 +102,7 @@ def _rows_of(database: Connection, key: str, values: list[Any]) -> NDArray[np.ui
             _unknown(key, [name for (name,) in database.execute("SELECT DISTINCT key FROM facts")])
         )
     rows: NDArray[np.uint32] = np.frombuffer(b"".join(blobs), _ROW)
-    return np.sort(rows)
+    return rows if len(blobs) == 1 else np.sort(rows)
 
 
 def _unknown(key: str, known: list[str]) -> str:
@@ -152,8 +153,8 @@ def _note_facts(
 
 
 def _hash(rows: Iterable[tuple[Any, ...]]) -> str:
-    """SHA-256 of rows; `ascii` shows types and where columns end, in the same way in every version of Python."""
-    digest = sha256()
+    """BLAKE2b of rows; `ascii` shows types and where columns end, in the same way in every version of Python."""
+    digest = blake2b(digest_size=_HASH_BYTES)
     for row in rows:
         digest.update(ascii(row).encode())
     return digest.hexdigest()

@@ -215,7 +215,7 @@ def _manifest(
         factory=factory,
         id_key=id_key.hex(),
         generation=writer.generation,
-        chunks_sha256=sums[0],
-        facts_sha256=sums[1],
+        chunks_hash=sums[0],
+        facts_hash=sums[1],
         files=files,
     )

@@ -71,7 +71,7 @@ def content(directory: Path) -> dict[str, str]:
     index = Index.open(directory)
     index.close()
     files = {Path(name).suffix: file.sha256 for name, file in index.manifest.files.items()}
-    return {"chunks": index.manifest.chunks_sha256, "facts": index.manifest.facts_sha256, **files}
+    return {"chunks": index.manifest.chunks_hash, "facts": index.manifest.facts_hash, **files}
 
 
 def phase(directory: Path, generation: int) -> str:

@@ -175,7 +175,7 @@ def test_a_database_of_another_program(directory: Path, chunks: list[Document], 
 
 
 @pytest.mark.parametrize(
-    "field", ["count", "dimension", "embedder", "factory", "generation", "files", "id_key", "chunks_sha256"]
+    "field", ["count", "dimension", "embedder", "factory", "generation", "files", "id_key", "chunks_hash"]
 )
 def test_a_manifest_without_a_field(directory: Path, field: str) -> None:
     edit_manifest(directory, lambda body: body.pop(field))
