@@ -42,7 +42,7 @@ from tandem.retrieval.database import (
     is_empty,
 )
 from tandem.retrieval.documents import Document
-from tandem.retrieval.manifest import Manifest, NoIndexError, damaged, no_index, parse_manifest, verify_file
+from tandem.retrieval.manifest import Manifest, damaged, no_index, parse_manifest, verify_file
 from tandem.retrieval.tables import Filter
 
 _VECTORS = re.compile(r"vectors-\d+\.(faiss|npy)")
@@ -126,7 +126,7 @@ class Writer:
         self._database = database
         try:
             self.manifest: Manifest | None = _read_manifest(database, directory)
-        except NoIndexError:
+        except RetrievalError:  # none, or a damaged one, which is replaced
             self.manifest = None
 
     @property

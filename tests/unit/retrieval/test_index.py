@@ -161,9 +161,10 @@ def test_a_manifest_that_is_not_json(directory: Path, text: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["{}", "[]", "3"])
-def test_a_manifest_of_something_else(directory: Path, text: str) -> None:
+def test_a_manifest_of_something_else(directory: Path, text: str, chunks: list[Document], embedder) -> None:
     edit(directory, "UPDATE manifest SET body = ?", text)
     assert refusal(directory) == damaged(directory, 'its manifest lacks a proper "embedder"')
+    assert len(make_index(directory, chunks, embedder)) == 3
 
 
 def test_a_database_of_another_program(directory: Path, chunks: list[Document], embedder) -> None:
