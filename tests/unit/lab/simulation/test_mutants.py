@@ -220,6 +220,9 @@ def put(owner: Any, part: type[Any]) -> Mutate:
     return lambda patch: patch.setattr(owner, part.__mro__[1].__name__, part)
 
 
+no_resend = put(coordinator, NothingResent)
+
+
 def cache_not_cropped(patch: pytest.MonkeyPatch) -> None:
     """The model goes on from what it holds: rejected tokens stay in its cache."""
     patch.setattr(World, "crop", lambda self, length: None)
@@ -288,7 +291,7 @@ SEEDS: dict[str, tuple[Mutate, range]] = {
     "verdicts_as_they_come": (put(coordinator, OutOfOrder), range(24)),
     "cache_not_cropped": (cache_not_cropped, range(12)),
     "handover_commits_twice": (put(coordinator, TwiceAfterHandover), range(24)),
-    "no_resend": (put(coordinator, NothingResent), range(12)),
+    "no_resend": (no_resend, range(12)),
     "rejection_has_no_effect": (rejection_has_no_effect, range(24)),
     "verdict_has_no_effect": (verdict_has_no_effect, range(12)),
     "rollback_to_the_latest_target": (put(drafting, TargetOnly), range(12)),
