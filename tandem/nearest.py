@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 
 def nearest(name: str, choices: Iterable[str]) -> str:
-    """The choice most like `name`, where the part after the last dot counts as much as the whole. ValueError if none."""
+    """The choice most like `name`; the part after its last dot counts as much as all of it. ValueError without any."""
 
     def likeness(choice: str) -> float:
         whole, tail = _ratio(name, choice), _ratio(name.rpartition(".")[2], choice.rpartition(".")[2])

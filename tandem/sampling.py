@@ -7,6 +7,7 @@ by `tandem.aggregation.restriction`.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TypedDict
 
 from pydantic import Field
@@ -19,13 +20,22 @@ from tandem.validation import STRICT, Settings, Texts
 class SamplingParams(Settings):
     """How an answer is sampled. Both parties apply it to their own distribution, before it is compressed."""
 
-    temperature: float = Field(0.0, ge=0, description="divides the logits; 0 takes the most probable token")
-    top_k: int = Field(0, ge=0, description="keeps the k most probable tokens; 0: all")
-    min_p: float = Field(
-        0.0, ge=0, le=1, description="drops tokens below this share of the largest probability; 0: none"
+    temperature: float = Field(
+        default=0.0, ge=0, description="divides the logits; 0 takes the most probable token"
     )
-    max_new_tokens: int = Field(48, ge=1, description="longest answer, in tokens")
-    stop: Texts = Field((), description="texts that end an answer")
+    top_k: int = Field(default=0, ge=0, description="keeps the k most probable tokens; 0: all")
+    min_p: float = Field(
+        default=0.0,
+        ge=0,
+        le=1,
+        description="drops tokens below this share of the largest probability; 0: none",
+    )
+    max_new_tokens: int = Field(default=48, ge=1, description="longest answer, in tokens")
+    stop: Texts = Field(default=(), description="texts that end an answer")
+
+    def without_end(self) -> SamplingParams:
+        """The same without what only ends an answer: equal for two that give the same distributions."""
+        return replace(self, max_new_tokens=1, stop=())
 
 
 class SamplingOptions(TypedDict, total=False):

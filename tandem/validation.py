@@ -42,12 +42,11 @@ _SIGNS: tuple[tuple[type, str, str, str], ...] = (
 
 
 class SettingError(ConfigError):
-    """A setting is unknown or has a value that it cannot have."""
+    """A setting has a name or value that it cannot have."""
 
-    def __init__(self, name: str, problem: str, section: str = "") -> None:
-        """problem: the sentence from the verb on. section: where the setting is, if that is known."""
-        super().__init__(f"The setting {section}{'.' if section else ''}{name} {problem}")
-        self.name, self.problem = name, problem
+    def __init__(self, sentence: str, name: str = "", value: Any = None) -> None:
+        super().__init__(sentence)
+        self.name, self.value = name, value
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -56,13 +55,16 @@ class Settings:
 
     @model_validator(mode="wrap")
     @classmethod
-    def _explain(cls, values: Any, handler: ModelWrapValidatorHandler[Settings]) -> Settings:
+    def _check(cls, values: Any, handler: ModelWrapValidatorHandler[Settings]) -> Settings:
         try:
             return handler(values)
         except ValidationError as error:
-            name = str(error.errors(include_url=False)[0]["loc"][0])
+            place = error.errors(include_url=False)[0]["loc"]
+            if not place:  # not even a mapping, so no setting is at fault
+                raise
+            name = str(place[0])
             kwargs = values.kwargs if isinstance(values, ArgsKwargs) else values
-            raise _error(cls, name, (kwargs or {})[name]) from None
+            raise _explain(cls, name, (kwargs or {})[name]) from None
 
 
 class Setting(NamedTuple):
@@ -110,7 +112,8 @@ class Setting(NamedTuple):
             bool: "true or false",
         }
         limits = " and ".join(f"{words} {limit:g}" for _, words, limit in self._limits())
-        return f"{nouns[self.type]} {limits}".rstrip()
+        noun = nouns.get(self.type) or f"a {self.type.__name__}"
+        return f"{noun} {limits}".rstrip()
 
     def _limits(self) -> list[tuple[str, str, float]]:
         return [
@@ -127,20 +130,31 @@ def settings_of(group: type[Settings]) -> tuple[Setting, ...]:
     return tuple(Setting(name, info) for name, info in fields.items())
 
 
-def change(group: S, section: str, changes: Mapping[str, Any]) -> S:
-    """The group with some settings replaced; errors name its section. Raises SettingError."""
+def change(group: S, changes: Mapping[str, Any], section: str, defaults: Settings | None = None) -> S:
+    """The group with some settings replaced; errors name its section and its defaults. Raises SettingError."""
+    known = {setting.name: setting for setting in settings_of(type(group))}
     try:
         return replace(group, **changes)
     except SettingError as error:
-        raise SettingError(error.name, error.problem, section) from None
+        if error.name not in known:
+            raise
+        default = getattr(defaults or type(group)(), error.name)
+        raise wrong_value(known[error.name], error.value, section, default) from None
 
 
-def _error(group: type[Settings], name: str, value: Any) -> SettingError:
-    known = {setting.name: setting for setting in settings_of(group)}
-    if name not in known:
-        return SettingError(name, f"does not exist; the nearest is {nearest(name, known)!r}.")
-    setting = known[name]
-    remedy = f"the default is {toml.dump(setting.default)}"
+def wrong_value(setting: Setting, value: Any, section: str, default: Any) -> SettingError:
+    """The error for a value that a setting cannot have. section: "" where it is not known."""
+    remedy = f"the default is {toml.dump(default)}"
     if setting.choices and isinstance(value, str):
         remedy = f"the nearest is {toml.dump(nearest(value, setting.choices))}"
-    return SettingError(name, f"must be {setting.expected}, but it is {value!r}; {remedy}.")
+    key = f"{section}.{setting.name}" if section else setting.name
+    sentence = f"The setting {key} must be {setting.expected}, but it is {value!r}; {remedy}."
+    return SettingError(sentence, setting.name, value)
+
+
+def _explain(group: type[Settings], name: str, value: Any) -> SettingError:
+    known = {setting.name: setting for setting in settings_of(group)}
+    if name not in known:
+        sentence = f"The setting {name} does not exist; the nearest is {nearest(name, known)!r}."
+        return SettingError(sentence, name, value)
+    return wrong_value(known[name], value, "", known[name].default)

@@ -277,7 +277,7 @@ class DecoderActor(SiteActor):
 
         started_s = time.perf_counter()
         spec = session.spec
-        rule: DraftRule = draft_rule(spec.draft_rule, spec.temperature)
+        rule: DraftRule = draft_rule(spec.draft_rule, spec.sampling.temperature)
         try:
             logits = self._engine().next_logits(
                 str(job.session), job.tokens, is_stale=lambda: not session.is_current(job)
@@ -285,7 +285,7 @@ class DecoderActor(SiteActor):
         except Preempted:
             self.num_abandoned += 1
             return list
-        dense = mix_rows(logits, job.weights or (0.0,), spec.temperature)
+        dense = mix_rows(logits, job.weights or (0.0,), spec.sampling.temperature)
         payload = self.codec.encode(dense)
         token = rule.draft(self.codec.decode(payload), seed=spec.seed, step=job.step, party=self.party)
         floor_us = int(1e6 * self.config.party(self.party).min_decode_time_s)

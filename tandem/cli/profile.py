@@ -99,18 +99,18 @@ def _measured(engine: Engine, party: Party, config: Config, args: Namespace, pro
     from tandem.codecs.top_p import make_codec
     from tandem.profiler import offline
 
-    generation = config.generation
+    sampling = config.sampling
     num_documents = config.party(party).num_documents
     chunk_tokens = offline.row_tokens(engine, _texts(party, config), num_documents)
     progress(f"{party}: {plural(num_documents, 'dummy document')} of {chunk_tokens} tokens")
     codec = make_codec(config.codec.name, p=config.codec.p)
-    rule = draft_rule(generation.draft_rule, generation.temperature)
+    rule = draft_rule(config.decoding.draft_rule, sampling.temperature)
     return offline.measure(
         engine,
         num_documents=num_documents,
         chunk_tokens=chunk_tokens,
-        max_new=generation.max_new_tokens,
-        draft=offline.measure_drafting(codec, rule, party, generation.temperature),
+        max_new=sampling.max_new_tokens,
+        draft=offline.measure_drafting(codec, rule, party, sampling.temperature),
         clock=time.perf_counter,
         limit=args.limit,
         runs=args.runs or DEFAULT_RUNS,

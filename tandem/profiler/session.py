@@ -77,7 +77,7 @@ class ProfilerSession:
         for party in PARTIES:
             if _decoding(old, party) != _decoding(spec, party):
                 known.decode_s[party] = fresh.decode_s[party]
-        if (old.draft_rule, old.temperature) != (spec.draft_rule, spec.temperature):
+        if (old.draft_rule, old.sampling.without_end()) != (spec.draft_rule, spec.sampling.without_end()):
             known.acceptance = fresh.acceptance
         return known
 

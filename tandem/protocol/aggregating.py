@@ -25,7 +25,7 @@ class AggregatorSession:
         self._party = party
         self._advice: Party | None = None  # of the scheduler: who shall aggregate after a remote rejection
         self._codec = codec
-        self._rule = draft_rule(spec.draft_rule, spec.temperature)
+        self._rule = draft_rule(spec.draft_rule, spec.sampling.temperature)
 
     def decide(self, pair: Ballot) -> VerifyResult:
         """Algorithm 1 or the coupled race on the two decoded laws (Eq. 4)."""

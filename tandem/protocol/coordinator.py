@@ -85,7 +85,7 @@ class SessionCoordinator:
         self.prefix = Prefix(spec.session)
         self.link = Link(spec.session, now_s)
         self.aggregator = spec.first_aggregator
-        self.is_lone = spec.alone is not None  # this side was asked alone: there is no peer
+        self.is_lone = spec.only is not None  # this side was asked alone: there is no peer
         self.is_alone = self.is_lone  # this side decides without the peer, be it lost or never asked
         self.reason: StopReason | None = None
         self.error: str | None = None
@@ -107,7 +107,7 @@ class SessionCoordinator:
         self._rejoined: set[int] = set()  # device: incarnations that a Resync has answered
         self._listeners = _LONE_LISTENERS if self.is_lone else _LISTENERS
         self._report = SessionReport(spec.session)
-        shows = spec.provisional and party is spec.home
+        shows = spec.show_drafts and party is spec.home
         self._provisional = Provisional(spec.session) if shows else None
 
     # ---- entries: each takes a message and the time, and returns what to send -------------------------------

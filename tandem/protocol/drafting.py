@@ -198,7 +198,9 @@ class DraftingSession:
         if self._found is None or self._has_ended:
             return None
         if not self._is_prefilled:
-            return Prefill(self.spec.session, self.spec.query, self._rows(), self.spec.max_new_tokens)
+            return Prefill(
+                self.spec.session, self.spec.query, self._rows(), self.spec.sampling.max_new_tokens
+            )
         step = len(self.prefix)
         if not self._may_draft():
             return None
@@ -241,7 +243,11 @@ class DraftingSession:
 
     def _may_draft(self) -> bool:
         step = len(self.prefix)
-        if self._has_ended or step >= self.spec.max_new_tokens or step - self.num_committed >= self.window:
+        if (
+            self._has_ended
+            or step >= self.spec.sampling.max_new_tokens
+            or step - self.num_committed >= self.window
+        ):
             return False
         return step == 0 or self.prefix.tokens[-1] not in self.spec.eos_token_ids
 

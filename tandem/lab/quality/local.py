@@ -93,13 +93,15 @@ class LocalPair:
         """The answer's text and what the run showed."""
         eos = self.engines[Party.DEVICE].eos_token_ids
         spec = replace(spec, session=secrets.randbits(32), eos_token_ids=tuple(eos))
-        rule = StopRule(spec.eos_token_ids, spec.stop_strings, spec.max_new_tokens, self._detokenizer)
+        rule = StopRule(
+            spec.eos_token_ids, spec.sampling.stop, spec.sampling.max_new_tokens, self._detokenizer
+        )
         readers = {
             party: LocalParty(
                 self.engines[party],
                 self.retrievers[party],
                 self.codec,
-                spec.temperature,
+                spec.sampling.temperature,
                 f"{spec.session}/{party}",
             )
             for party in PARTIES

@@ -159,15 +159,20 @@ def _answer(parties: Parties, method: Method, counts: Counts, found: Found, spec
 def answer_alone(engine: Engine, codec: Codec, spec: SessionSpec, document: str) -> str:
     """The answer of one model from one row, compressed and drawn as a lone side's would be. document: "" for none."""
     rule = StopRule(
-        spec.eos_token_ids, spec.stop_strings, spec.max_new_tokens, Detokenizer(engine.tokenizer_json)
+        spec.eos_token_ids,
+        spec.sampling.stop,
+        spec.sampling.max_new_tokens,
+        Detokenizer(engine.tokenizer_json),
     )
-    drafts = draft_rule(spec.draft_rule, spec.temperature)
+    drafts = draft_rule(spec.draft_rule, spec.sampling.temperature)
     key, tokens = "alone", list[int]()
-    engine.open(key, spec.query, [document] if document else [], spec.max_new_tokens, is_stored=False)
+    engine.open(
+        key, spec.query, [document] if document else [], spec.sampling.max_new_tokens, is_stored=False
+    )
     try:
         while rule.finished(tokens) is None:
             distribution = codec.decode(
-                codec.encode(mix_rows(engine.next_logits(key, tokens), [0.0], spec.temperature))
+                codec.encode(mix_rows(engine.next_logits(key, tokens), [0.0], spec.sampling.temperature))
             )
             tokens.append(drafts.draft(distribution, seed=spec.seed, step=len(tokens), party=Party.DEVICE))
     finally:
@@ -207,7 +212,7 @@ def _what(parties: Parties, questions: Sequence[Question], config: Config) -> di
     return {
         "models": {party.value: parties.engines[party].name for party in PARTIES},
         "questions": len(questions),
-        "temperature": config.generation.temperature,
+        "temperature": config.sampling.temperature,
         "codec": parties.codec.fingerprint(),
         "weights": asdict(config.weights),
     }

@@ -102,7 +102,7 @@ class VirtualRun:
         self.now_s = 0.0
         self._rng = random.Random(seed)
         self._codec = codec
-        self._rule: DraftRule = draft_rule(spec.draft_rule, spec.temperature)
+        self._rule: DraftRule = draft_rule(spec.draft_rule, spec.sampling.temperature)
         self._finished = finished
         self._text = text
         self._wires = {party: Wire(link or Link()) for party in PARTIES}  # by sender

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from tandem.lab.simulation.specs import make_spec
 from tandem.protocol.messages import Estimate, Placement, Profile
 from tandem.protocol.outbox import Send
-from tandem.protocol.spec import SessionSpec
 from tandem.scheduler.session import SchedulerSession
 from tandem.topology import PARTIES, Party
 
@@ -25,7 +25,7 @@ def profile(aggregator: Party = Party.DEVICE, **changes: Any) -> Profile:
 
 
 def session(placement: str, party: Party = Party.DEVICE) -> SchedulerSession:
-    return SchedulerSession(SessionSpec(session=1, query="q", seed=0, placement=placement), party)  # type: ignore[arg-type]
+    return SchedulerSession(make_spec(session=1, query="q", seed=0, placement=placement), party)  # type: ignore[arg-type]
 
 
 def estimates(sends: list[Send]) -> list[Estimate]:
