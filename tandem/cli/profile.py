@@ -95,8 +95,8 @@ def _engine(party: Party, config: Config, progress: Progress) -> Engine:
 
 
 def _measured(engine: Engine, party: Party, config: Config, args: Namespace, progress: Progress) -> Any:
-    from tandem.aggregation.rules import draft_rule
     from tandem.codecs.top_p import make_codec
+    from tandem.engine.drafter import Drafter
     from tandem.profiler import offline
 
     sampling = config.sampling
@@ -104,13 +104,13 @@ def _measured(engine: Engine, party: Party, config: Config, args: Namespace, pro
     chunk_tokens = offline.row_tokens(engine, _texts(party, config), num_documents)
     progress(f"{party}: {plural(num_documents, 'dummy document')} of {chunk_tokens} tokens")
     codec = make_codec(config.codec.name, p=config.codec.p)
-    rule = draft_rule(config.decoding.draft_rule, sampling.temperature)
+    drafter = Drafter(codec, sampling, config.decoding.draft_rule)
     return offline.measure(
         engine,
         num_documents=num_documents,
         chunk_tokens=chunk_tokens,
         max_new=sampling.max_new_tokens,
-        draft=offline.measure_drafting(codec, rule, party, sampling.temperature),
+        draft=offline.measure_drafting(drafter, party),
         clock=time.perf_counter,
         limit=args.limit,
         runs=args.runs or DEFAULT_RUNS,

@@ -12,12 +12,11 @@ from dataclasses import asdict, dataclass, replace
 
 from tokenizers import Tokenizer
 
-from tandem.aggregation.rules import draft_rule
 from tandem.codecs.top_p import Codec
 from tandem.config import Config
 from tandem.engine.detokenizer import Detokenizer, StopRule
+from tandem.engine.drafter import Drafter
 from tandem.engine.engine import Engine
-from tandem.engine.row_mixture import mix_rows
 from tandem.lab.quality import statistics
 from tandem.lab.quality.aggregation import Floats
 from tandem.lab.quality.answers import exact_match, f1
@@ -164,17 +163,16 @@ def answer_alone(engine: Engine, codec: Codec, spec: SessionSpec, document: str)
         spec.sampling.max_new_tokens,
         Detokenizer(engine.tokenizer_json),
     )
-    drafts = draft_rule(spec.draft_rule, spec.sampling.temperature)
+    drafter = Drafter(codec, spec.sampling, spec.draft_rule)
     key, tokens = "alone", list[int]()
     engine.open(
         key, spec.query, [document] if document else [], spec.sampling.max_new_tokens, is_stored=False
     )
     try:
         while rule.finished(tokens) is None:
-            distribution = codec.decode(
-                codec.encode(mix_rows(engine.next_logits(key, tokens), [0.0], spec.sampling.temperature))
-            )
-            tokens.append(drafts.draft(distribution, seed=spec.seed, step=len(tokens), party=Party.DEVICE))
+            logits = engine.next_logits(key, tokens)
+            draft = drafter.draft(logits, [0.0], seed=spec.seed, step=len(tokens), party=Party.DEVICE)
+            tokens.append(draft.token)
     finally:
         engine.close(key)
     return rule.text(tokens).strip()
