@@ -209,7 +209,7 @@ class Tandem:
         self._run(self._result(decoder.lend_prefixes.remote(list(texts), caches)))
 
     def status(self) -> dict[str, Any]:
-        """Nodes, actors, models and indexes of both sides, as plain values. TandemError where an actor is silent."""
+        """Nodes, actors, models and indexes, as plain values. Raises TandemError if an actor does not answer."""
         status: dict[str, Any] = self._run(self._result(self._status()))
         return status
 
@@ -218,7 +218,7 @@ class Tandem:
     async def _ask(
         self, spec: SessionSpec, timeout_s: float | None, *, at_once: bool
     ) -> AsyncGenerator[Event, None]:
-        """Events of one query, as they happen or all at its end; leaving early cancels it on both sides."""
+        """Events of one query, as they happen or all at its end; leaving early cancels it at both parties."""
         limit_s = self.config.cluster.query_timeout_s if timeout_s is None else timeout_s
         is_done = False
         try:
@@ -236,13 +236,13 @@ class Tandem:
                 await self._give_up(spec)
 
     async def _give_up(self, spec: SessionSpec) -> None:
-        """Cancel a query, without waiting long for a side that is lost."""
+        """Cancel a query, without waiting long for a party that is lost."""
         queue = self._parties[spec.home]["draft_queue"]
         with contextlib.suppress(RayError, TimeoutError):
             await asyncio.wait_for(queue.cancel.remote(spec.session), RPC_GRACE_S)
 
     async def _result(self, call: Any) -> Any:
-        """What an actor's method returns; a TandemError that it raised as itself. QueryError where the time is up."""
+        """What an actor's method returns. Raises the TandemError that it raised, or QueryError after the time limit."""
         limit_s = self.config.cluster.query_timeout_s
         try:
             return await asyncio.wait_for(call, limit_s + RPC_GRACE_S)
@@ -256,7 +256,7 @@ class Tandem:
             self._parties[party]["draft_queue"].open.remote(spec.as_for(party).to_json())
 
     async def _events(self, spec: SessionSpec, limit_s: float, at_once: bool) -> AsyncGenerator[Event, None]:
-        """The telling side's events in order; each side's sources are slipped in when they are known."""
+        """The home party's events in order, with each party's sources as soon as they are known."""
         deadline_s = time.monotonic() + limit_s
         queue = self._parties[spec.home]["draft_queue"]
         sources = [asyncio.ensure_future(self._sources(party, spec, limit_s)) for party in spec.parties]
@@ -274,9 +274,9 @@ class Tandem:
                     )
                 for waiting in [task for task in sources if task.done()]:
                     sources.remove(waiting)
-                    found = await waiting
-                    if found is not None:
-                        yield found
+                    retrieved = await waiting
+                    if retrieved is not None:
+                        yield retrieved
                 for event in events:
                     yield event
                 if is_done:
@@ -296,17 +296,17 @@ class Tandem:
             await asyncio.gather(*sources, return_exceptions=True)
 
     async def _sources(self, party: Party, spec: SessionSpec, limit_s: float) -> SourcesEvent | None:
-        found: SourcesEvent | None = None
-        with contextlib.suppress(RayError):  # an answer can go on without this side; its queue knows
-            found = await self._parties[party]["draft_queue"].sources.remote(spec.session, limit_s)
-        if found is None or party is Party.CLOUD:
-            return found
-        ids = [source.id for source in found.sources]
+        event: SourcesEvent | None = None
+        with contextlib.suppress(RayError):  # the answer can go on without this party
+            event = await self._parties[party]["draft_queue"].sources.remote(spec.session, limit_s)
+        if event is None or party is Party.CLOUD:
+            return event
+        ids = [source.id for source in event.sources]
         titles = await self._parties[party]["retriever"].titles.remote(ids)
         named = (
-            replace(source, title=title or None) for source, title in zip(found.sources, titles, strict=True)
+            replace(source, title=title or None) for source, title in zip(event.sources, titles, strict=True)
         )
-        return replace(found, sources=tuple(named))
+        return replace(event, sources=tuple(named))
 
     async def _status(self) -> dict[str, Any]:
         statistics = await actors.statistics(self._parties)
@@ -324,7 +324,7 @@ class Tandem:
 
 
 def _patience_s(done: Event) -> float:
-    """How long an answer waits for its sources: not for what a side that is lost could tell of it."""
+    """How long a finished answer waits for its sources: not long if a party was lost."""
     assert isinstance(done, DoneEvent)
     is_whole = done.reason != "failed" and done.statistics.degraded_from is None
     return SOURCES_WAIT_S if is_whole else LOST_SOURCES_WAIT_S
