@@ -147,25 +147,27 @@ def _texts(given: Sequence[str]) -> tuple[str, ...]:
     return tuple(given)
 
 
-def _filter(name: str, given: Filter | None) -> str:
-    """As it travels. QueryError if it is none."""
-    if given is None:
+def _filter(name: str, metadata: Filter | None) -> str:
+    """A filter as it travels: a JSON object, or empty. Raises QueryError."""
+    if metadata is None:
         return ""
     from tandem.retrieval.filters import values_of
 
     scalar = (str, int, float, bool)
-    is_filter = isinstance(given, Mapping) and all(
-        isinstance(key, str) and all(isinstance(each, scalar) for each in values_of(wanted))
-        for key, wanted in given.items()
+    is_filter = isinstance(metadata, Mapping) and all(
+        isinstance(key, str) and all(isinstance(value, scalar) for value in values_of(wanted))
+        for key, wanted in metadata.items()
     )
     if not is_filter:
         raise QueryError(
-            f'{name} is metadata as {{"source": "a.txt", "page": [1, 2]}}, this is {given!r:.100}; give texts, numbers '
-            "or lists of them."
+            f'{name} is metadata as {{"source": "a.txt", "page": [1, 2]}}, this is {metadata!r:.100}; '
+            "give texts, numbers or lists of them."
         )
-    kept = {key: wanted if isinstance(wanted, scalar) else values_of(wanted) for key, wanted in given.items()}
+    values = {
+        key: wanted if isinstance(wanted, scalar) else values_of(wanted) for key, wanted in metadata.items()
+    }
     try:
-        return json.dumps(kept) if kept else ""
+        return json.dumps(values) if values else ""
     except ValueError as error:  # of a whole number with thousands of digits
         raise QueryError(
             f"{name} holds a number that cannot be written: {error}; give a smaller one."
@@ -188,7 +190,7 @@ def _check_size(spec: SessionSpec) -> None:
 
 
 def _check_alone(spec: SessionSpec) -> None:
-    """What only a side that answers alone can do, and what it cannot."""
+    """What only a party that answers by itself can do, and what it cannot."""
     for party in PARTIES:
         if spec.filter(party) and party not in spec.parties:
             raise QueryError(
@@ -206,7 +208,5 @@ def _seed(seed: int | None) -> int:
     if seed is None:
         return secrets.randbits(64)
     if not 0 <= seed < 1 << 64:
-        raise ConfigError(
-            f"A seed is an integer from 0 to 2^64 - 1, this one is {seed}; choose one in that range."
-        )
+        raise ConfigError(f"A seed is an integer from 0 to 2^64 - 1 (got {seed}); choose one in that range.")
     return seed

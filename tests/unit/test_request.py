@@ -156,7 +156,7 @@ def test_options_are_the_settings_and_a_few_more() -> None:
             {"stop": "END"},
             "The setting sampling.stop must be a list of texts that are not empty, but it is 'END'; the default is [].",
         ),
-        ({"seed": -1}, "A seed is an integer from 0 to 2^64 - 1, this one is -1; choose one in that range."),
+        ({"seed": -1}, "A seed is an integer from 0 to 2^64 - 1 (got -1); choose one in that range."),
     ],
 )
 def test_a_wrong_option_is_one_sentence(options: dict[str, Any], sentence: str) -> None:
