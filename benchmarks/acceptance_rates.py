@@ -26,6 +26,7 @@ from benchmarks._common import bundled_pair, finish
 from tandem import Config
 from tandem.events import TokenEvent
 from tandem.lab.quality.local import LocalPair
+from tandem.lab.simulation.specs import change_spec
 from tandem.lab.training.bundle import read_questions
 from tandem.protocol.spec import SessionSpec
 from tandem.request import spec_of
@@ -68,7 +69,7 @@ def main() -> None:
     result: dict[str, Any] = {}
     for temperature in (0.0, 0.7, 1.0):
         for rule in RULES:
-            spec = replace(spec_of(config), temperature=temperature, draft_rule=rule, placement="device")
+            spec = change_spec(spec_of(config), temperature=temperature, draft_rule=rule, placement="device")
             num_seeds = 1 if arguments.smoke or temperature == 0 else arguments.seeds
             found = result[f"T {temperature:g}, {rule}"] = row(pair, spec, num_seeds)
             print(

@@ -15,7 +15,6 @@ import json
 import sys
 import tempfile
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +29,7 @@ from tandem.events import TokenEvent
 from tandem.lab.quality.heldout import retrievers_of, worlds
 from tandem.lab.quality.local import LocalPair
 from tandem.lab.simulation.link import Link
+from tandem.lab.simulation.specs import change_spec
 from tandem.lab.training.bundle import read_questions
 from tandem.request import spec_of
 from tandem.retrieval.embedding import Embedder
@@ -78,7 +78,7 @@ def answers(engine: Engine, question: str, seed: int, retrievers: Any) -> Iterat
     codec = codec_of(config.codec)
     for temperature in TEMPERATURES:
         for rule, placement in CASES:
-            spec = replace(
+            spec = change_spec(
                 spec_of(config),
                 query=question,
                 seed=seed,

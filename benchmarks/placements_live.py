@@ -31,6 +31,7 @@ from benchmarks._common import bundled_pair, finish, summary
 from tandem import Config, Tandem
 from tandem.events import EstimateEvent, Event, TokenEvent
 from tandem.lab.simulation.link import Link
+from tandem.lab.simulation.specs import change_spec
 from tandem.lab.training.bundle import read_questions
 from tandem.request import spec_of
 from tandem.topology import Party
@@ -71,7 +72,7 @@ def token_ids(events: Sequence[Event]) -> list[int]:
 def predicted(config: Config, questions: Sequence[str], rtt_s: float, temperature: float) -> dict[str, float]:
     """Seconds per token of each setting under the virtual clock, with the same model, documents, floors and delay."""
     pair = bundled_pair(config)
-    base = replace(spec_of(config), on_peer_loss="wait", temperature=temperature)
+    base = change_spec(spec_of(config), on_peer_loss="wait", temperature=temperature)
     found = {}
     for setting in SETTINGS:
         outcomes = [

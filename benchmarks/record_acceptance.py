@@ -36,6 +36,7 @@ from tandem.engine.engine import Engine
 from tandem.events import TokenEvent
 from tandem.lab.quality.heldout import heldout_spec, retrievers_of, worlds
 from tandem.lab.quality.local import LocalPair
+from tandem.lab.simulation.specs import change_spec
 from tandem.retrieval.embedding import Embedder
 from tandem.topology import PARTIES
 
@@ -69,7 +70,7 @@ def record(engine: TimedEngine, temperature: float, limit_s: float, num_question
     """One string of letters per answer; fewer than asked for where time runs out."""
     config = Config()
     codec = codec_of(config.codec)
-    spec = replace(heldout_spec(config), temperature=temperature)
+    spec = change_spec(heldout_spec(config), temperature=temperature)
     embedder = Embedder.load("offline", num_threads=1)
     answers: list[str] = []
     until_s = time.monotonic() + limit_s

@@ -16,16 +16,18 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin
+from typing import Any, get_args
 
 import numpy as np
 
+from tandem import toml
 from tandem.codecs.top_p import TopP
 from tandem.config import Config
+from tandem.overrides import walk
 from tandem.protocol import messages
 from tandem.protocol.prefix import Prefix
-from tandem.settings import Rule, Setting, settings_of
 from tandem.topology import Party
+from tandem.validation import Setting
 
 DOCS = Path(__file__).parent
 HELP_COLUMNS = "100"
@@ -177,36 +179,19 @@ def _dump(raw: bytes, parts: list[tuple[str, int]]) -> str:
 def settings_tables() -> str:
     """One table per section."""
     lines: list[str] = []
-    section = ""
-    for each in settings_of(Config):
-        if each.section != section:
-            section = each.section
+    for section, setting, default in walk(Config()):
+        if f"### [{section}]" not in lines:
             lines += ["", f"### [{section}]", "", "| key | type | default | meaning |", "|---|---|---|---|"]
-        kind = _cell(_type_name(each))
-        lines.append(f"| `{each.key}` | {kind} | `{_value(each.default)}` | {_cell(each.rule.meaning)} |")
+        kind, value, meaning = _cell(_type_name(setting)), toml.dump(default), _cell(setting.meaning)
+        lines.append(f"| `{section}.{setting.name}` | {kind} | `{value}` | {meaning} |")
     return "\n".join(lines).strip()
 
 
-def _type_name(each: Setting) -> str:
-    if get_origin(each.hint) is Literal:
-        return ", ".join(f"`{choice}`" for choice in get_args(each.hint))
-    if get_origin(each.hint) is tuple:
-        return "list of texts"
-    names = {str: "text", int: "whole number", float: "number", bool: "true or false"}
-    return names[each.hint] + _range(each.rule)
-
-
-def _range(rule: Rule) -> str:
-    limits = ((">=", rule.at_least), (">", rule.above), ("<=", rule.at_most), ("<", rule.below))
-    return "".join(f", {sign} {limit:g}" for sign, limit in limits if limit is not None)
-
-
-def _value(value: Any) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, tuple):
-        return f"[{', '.join(map(_value, value))}]"
-    return f'"{value}"' if isinstance(value, str) else repr(value)
+def _type_name(setting: Setting) -> str:
+    if setting.choices:
+        return ", ".join(f"`{choice}`" for choice in setting.choices)
+    names = {tuple: "list of texts", str: "text", int: "whole number", float: "number", bool: "true or false"}
+    return names[setting.type] + (f", {setting.range}" if setting.range else "")
 
 
 # ---- the command line ----------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Dual-side RAG on Ray: a device's private documents and a cloud's public ones write one answer together.
+"""Cooperative decoding on Ray: a device's private documents and a cloud's public ones write one answer together.
 
 Importing the package is free: each name below is loaded when it is first used.
 """
@@ -11,10 +11,22 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from tandem.client import Tandem
     from tandem.config import Config
-    from tandem.errors import TandemError
+    from tandem.errors import (
+        ClusterError,
+        ConfigError,
+        EvaluationError,
+        FilterError,
+        GenerationError,
+        NetLabError,
+        ProtocolError,
+        QueryError,
+        RetrievalError,
+        TandemError,
+    )
     from tandem.events import (
         Answer,
         DoneEvent,
+        EstimateEvent,
         Event,
         PeerEvent,
         PlacementEvent,
@@ -25,20 +37,34 @@ if TYPE_CHECKING:
         SourcesEvent,
         TokenEvent,
     )
+    from tandem.request import QueryOptions
+    from tandem.sampling import SamplingParams
     from tandem.topology import Party
 
 __version__ = "0.2.0.dev0"
 
 __all__ = [
     "Answer",
+    "ClusterError",
     "Config",
+    "ConfigError",
     "DoneEvent",
+    "EstimateEvent",
+    "EvaluationError",
     "Event",
+    "FilterError",
+    "GenerationError",
+    "NetLabError",
     "Party",
     "PeerEvent",
     "PlacementEvent",
+    "ProtocolError",
     "ProvisionalEvent",
+    "QueryError",
+    "QueryOptions",
     "RetractEvent",
+    "RetrievalError",
+    "SamplingParams",
     "SessionStatistics",
     "Source",
     "SourcesEvent",
@@ -47,18 +73,21 @@ __all__ = [
     "TokenEvent",
 ]
 
-_ELSEWHERE = {
+_MODULES = {
     "Tandem": "tandem.client",
     "Config": "tandem.config",
-    "TandemError": "tandem.errors",
+    "QueryOptions": "tandem.request",
+    "SamplingParams": "tandem.sampling",
     "Party": "tandem.topology",
 }
+"""Where the names come from that are neither errors nor events."""
 
 
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(_ELSEWHERE.get(name, "tandem.events")), name)
+    home = "tandem.errors" if name.endswith("Error") else "tandem.events"
+    value = getattr(import_module(_MODULES.get(name, home)), name)
     globals()[name] = value
     return value
 

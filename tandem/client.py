@@ -1,31 +1,26 @@
-"""The Python API: ask questions of a running pair of sides, or start one on this machine.
+"""The Python API: ask questions of a device and a cloud that are running, or start both on this machine.
 
-Queries and events travel on the control plane (Ray calls); every method has an async twin. Knows nothing of
-laws or frames.
+Queries and events travel on the control plane (Ray calls); every method has an async twin.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
-import secrets
-import shutil
 import time
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar, Unpack
 
-import ray
 from ray.exceptions import RayError
 
-from tandem.actors import launch
-from tandem.actors.base import Runtime
-from tandem.actors.launch import Handles, Progress
-from tandem.cluster import nodes
-from tandem.cluster.nodes import Host, NodeInfo
+from tandem.actors import launch as actors
+from tandem.actors.launch import Progress
+from tandem.cluster import bootstrap
+from tandem.cluster.bootstrap import Cluster
+from tandem.cluster.nodes import Host
 from tandem.config import Config
-from tandem.errors import ClusterError, QueryError, TandemError
+from tandem.errors import QueryError
 from tandem.events import (
     Answer,
     DoneEvent,
@@ -35,51 +30,30 @@ from tandem.events import (
     SourcesEvent,
     TokenEvent,
 )
-from tandem.loop_thread import LoopThread
 from tandem.protocol.spec import SessionSpec
-from tandem.request import build_spec, party_named
+from tandem.request import QueryOptions, build_spec, find_party
 from tandem.topology import PARTIES, Party
-
-if TYPE_CHECKING:
-    from tandem.retrieval.tables import Filter
 
 T = TypeVar("T")
 EVENTS_WAIT_S = 5.0
-"""How long one call waits for events before the time limit is looked at again."""
+"""How long one call waits for events before the time limit is checked again."""
 RPC_GRACE_S = 1.0
-"""How much longer than its time limit a call may take, so that an actor's own word comes first where it answers."""
+"""Grace period on top of a time limit, so that an actor's own error reaches us before we give up."""
 SOURCES_WAIT_S = 10.0
-"""How long a finished answer waits for each side's sources: long for a link that works."""
+"""How long a finished answer waits for each party's sources while the link works."""
 LOST_SOURCES_WAIT_S = 1.0
-"""The same where the answer went on without the peer: short for a person."""
-HANDSHAKE_FIELDS = {
-    "vocabulary_fingerprint": ("vocabulary", "use models that share a tokenizer"),
-    "codec": ("codec", "use the same [codec] settings on both sides"),
-    "protocol_version": ("protocol version", "install the same version of tandem-rag on both sides"),
-    "embedder_fingerprint": ("embedder", "use the same retrieval.embedder on both sides"),
-    "scorer_fingerprint": ("scoring model", "use the same weights.scorer on both sides"),
-}
-"""What both sides must have in common before the first query, and the remedy."""
+"""The same where the answer was finished without the peer."""
 
 
 class Tandem:
     """A device and a cloud that answer together. Make one with `launch` or `connect`; close it, or use `with`."""
 
-    def __init__(
-        self,
-        config: Config,
-        parties: dict[Party, Handles],
-        described: dict[Party, dict[str, Any]],
-        loop: LoopThread,
-    ) -> None:
+    def __init__(self, config: Config, cluster: Cluster) -> None:
         """Use `launch` or `connect`."""
         self.config = config
-        self.described = described
-        self._parties = parties
-        self._nodes: list[NodeInfo] = []
-        self._environment: dict[str, str | None] = {}
-        self._socket_folder = ""
-        self._loop = loop
+        self.described = cluster.described
+        self._cluster = cluster
+        self._parties = cluster.parties
         self._is_closed = False
 
     # ---- starting and stopping -------------------------------------------------------------------------------
@@ -97,69 +71,22 @@ class Tandem:
         hosts: where the nodes run, on this machine as it is if None; this process must reach what they listen on.
         progress: called with one line for each stage. Raises TandemError; nothing is left running then.
         """
-        hosts = hosts or {party: Host() for party in PARTIES}
         config = config or Config()
-        say = progress or (lambda line: None)
-        if ray.is_initialized():
-            raise ClusterError(
-                "Tandem.launch starts its own Ray cluster, but this process is connected to one; "
-                "call ray.shutdown() first, or use Tandem.connect."
-            )
-        launch.check_files(config)
-        environment = nodes.node_environment()
-        saved = {name: os.environ.get(name) for name in environment}
-        os.environ.update(environment)
-        started: list[NodeInfo] = []
-        loop = LoopThread()
-        host = config.link.host or hosts[Party.CLOUD].address or "127.0.0.1"
-        runtime = launch.runtime_for(config, secrets.token_bytes(32), host)
-        try:
-            described, parties = _launch(runtime, environment, hosts, started, say, loop)
-        except BaseException:
-            loop.close()
-            _stop(started, saved, runtime.directory)
-            raise
-        tandem = cls(config, parties, described, loop)
-        tandem._nodes, tandem._environment, tandem._socket_folder = started, saved, runtime.directory
-        return tandem
+        return cls(config, bootstrap.launch(config, hosts, progress or _ignore))
 
     @classmethod
     def connect(
         cls, address: str | None = None, config: Config | None = None, *, progress: Progress | None = None
     ) -> Tandem:
-        """Use sides that are up on a running cluster (`tandem up`). Raises ClusterError where they are not."""
+        """Use the parties of a running cluster (`tandem up`). Raises ClusterError if they are not up."""
         config = config or Config()
-        say = progress or (lambda line: None)
-        address = address or config.cluster.address
-        if not address:
-            raise ClusterError(
-                "Tandem.connect needs the cluster's address host:port, none was given; pass address=."
-            )
-        was_attached = ray.is_initialized()
-        launch.attach(address, config)
-        say(f"cluster: {address}")
-        loop = LoopThread()
-        try:
-            parties = {party: launch.find_party(party, config) for party in PARTIES}
-            described = loop.run(_meet(parties, config.cluster.start_timeout_s))
-        except BaseException:
-            loop.close()
-            if not was_attached:
-                ray.shutdown()
-            raise
-        say("sides: connected")
-        return cls(config, parties, described, loop)
+        return cls(config, bootstrap.connect(address, config, progress or _ignore))
 
     def close(self) -> None:
         """Stop what `launch` started; after `connect`, only disconnect. May be called twice."""
-        if self._is_closed:
-            return
-        self._is_closed = True
-        with contextlib.suppress(RayError, TandemError):
-            if self._nodes:
-                self._loop.run(launch.close_actors(self._parties))
-        self._loop.close()
-        _stop(self._nodes, self._environment, self._socket_folder)
+        if not self._is_closed:
+            self._is_closed = True
+            self._cluster.close()
 
     async def aclose(self) -> None:
         """Async twin of `close`."""
@@ -179,13 +106,13 @@ class Tandem:
 
     # ---- asking ----------------------------------------------------------------------------------------------
 
-    def query(self, question: str, **options: Any) -> Answer:
-        """Answer `question`; options as in `astream`. Raises QueryError where no answer came."""
+    def query(self, question: str, **options: Unpack[QueryOptions]) -> Answer:
+        """Answer `question`. Options: see `QueryOptions`. Raises ConfigError or QueryError."""
         answer: Answer = self._run(self.aquery(question, **options))
         return answer
 
-    def stream(self, question: str, **options: Any) -> Iterator[Event]:
-        """Events of `question` as they happen; options as in `astream`. Leaving the loop early cancels the query."""
+    def stream(self, question: str, **options: Unpack[QueryOptions]) -> Iterator[Event]:
+        """Events of `question` as in `astream`, as they happen. Leaving the loop early cancels the query."""
         stream = self.astream(question, **options)
         try:
             while True:
@@ -197,65 +124,18 @@ class Tandem:
             if not self._is_closed:
                 self._run(stream.aclose())
 
-    async def aquery(self, question: str, **options: Any) -> Answer:
+    async def aquery(self, question: str, **options: Unpack[QueryOptions]) -> Answer:
         """Async twin of `query`."""
-        limit_s = options.pop("timeout_s", None)
         spec = build_spec(self.config, self.described, question, **options)
-        events = [event async for event in self._ask(spec, limit_s, at_once=True)]
+        events = [event async for event in self._ask(spec, options.get("timeout_s"), at_once=True)]
         return collect(events, spec.seed)
 
-    async def astream(
-        self,
-        question: str,
-        *,
-        max_new_tokens: int | None = None,
-        seed: int | None = None,
-        temperature: float | None = None,
-        placement: str | None = None,
-        synchronous: bool | None = None,
-        draft_rule: str | None = None,
-        stop: Sequence[str] | None = None,
-        timeout_s: float | None = None,
-        alone: str | None = None,
-        context_aggregation: bool = False,
-        given_texts: Sequence[str] = (),
-        device_filter: Filter | None = None,
-        cloud_filter: Filter | None = None,
-        keeps_distributions: bool = False,
-        provisional: bool = False,
-    ) -> AsyncGenerator[Event, None]:
-        """Events of one query: SourcesEvent of each side, TokenEvent, PlacementEvent, EstimateEvent, PeerEvent, last a
-        DoneEvent.
-
-        seed: 64 bits; fresh if None. timeout_s: for the whole answer, `config.cluster.query_timeout_s` if None. alone:
-        "device" or "cloud", the side that answers by itself; nothing crosses the link. context_aggregation: each side's
-        documents in one row, best first, instead of one row each; they are not weighed anew. given_texts: documents to
-        add after those that are found, sent to the side that answers alone; not weighed anew either.
-        device_filter, cloud_filter: metadata that a side's documents must have, as {"source": "a.txt", "page": [1, 2]};
-        the cloud does not see the device's. keeps_distributions: alone only; see `sequence`. provisional: yields a
-        ProvisionalEvent for each draft of the device as soon as it is there, and a RetractEvent where the answer takes
-        another turn. The other options default to `config.generation`. Raises QueryError or ConfigError.
+    async def astream(self, question: str, **options: Unpack[QueryOptions]) -> AsyncGenerator[Event, None]:
+        """Events of one query: a SourcesEvent of each party; TokenEvent, PlacementEvent, EstimateEvent and PeerEvent as
+        they happen; last a DoneEvent. Options: see `QueryOptions`. Raises QueryError or ConfigError.
         """
-        spec = build_spec(
-            self.config,
-            self.described,
-            question,
-            max_new_tokens=max_new_tokens,
-            seed=seed,
-            temperature=temperature,
-            placement=placement,
-            synchronous=synchronous,
-            draft_rule=draft_rule,
-            stop=stop,
-            alone=alone,
-            context_aggregation=context_aggregation,
-            given_texts=given_texts,
-            device_filter=device_filter,
-            cloud_filter=cloud_filter,
-            keeps_distributions=keeps_distributions,
-            provisional=provisional,
-        )
-        async with contextlib.aclosing(self._ask(spec, timeout_s, at_once=False)) as events:
+        spec = build_spec(self.config, self.described, question, **options)
+        async with contextlib.aclosing(self._ask(spec, options.get("timeout_s"), at_once=False)) as events:
             async for event in events:
                 yield event
 
@@ -267,7 +147,7 @@ class Tandem:
         before the codec, [vocab] little-endian float16 each. They are what one side sends the other to be synchronised
         sequence by sequence. TandemError if they are not kept.
         """
-        decoder = self._parties[party_named(party)]["decoder"]
+        decoder = self._parties[find_party(party)]["decoder"]
         num_tokens = answer.statistics.num_tokens
         found: dict[str, Any] = self._run(
             self._result(decoder.sequence.remote(answer.session, num_tokens, dense))
@@ -281,7 +161,7 @@ class Tandem:
         Raises TandemError.
         """
         spec = build_spec(
-            self.config, self.described, question, alone=party, keeps_distributions=True, **options
+            self.config, self.described, question, only=party, keeps_distributions=True, **options
         )
         found: dict[str, Any] = self._run(self._written(spec, dense))
         return found
@@ -329,7 +209,7 @@ class Tandem:
         self._run(self._result(decoder.lend_prefixes.remote(list(texts), caches)))
 
     def status(self) -> dict[str, Any]:
-        """Nodes, actors, models and indexes of both sides, as plain values. TandemError where an actor is silent."""
+        """Nodes, actors, models and indexes, as plain values. Raises TandemError if an actor does not answer."""
         status: dict[str, Any] = self._run(self._result(self._status()))
         return status
 
@@ -338,7 +218,7 @@ class Tandem:
     async def _ask(
         self, spec: SessionSpec, timeout_s: float | None, *, at_once: bool
     ) -> AsyncGenerator[Event, None]:
-        """Events of one query, as they happen or all at its end; leaving early cancels it on both sides."""
+        """Events of one query, as they happen or all at its end; leaving early cancels it at both parties."""
         limit_s = self.config.cluster.query_timeout_s if timeout_s is None else timeout_s
         is_done = False
         try:
@@ -356,18 +236,18 @@ class Tandem:
                 await self._give_up(spec)
 
     async def _give_up(self, spec: SessionSpec) -> None:
-        """Cancel a query, without waiting long for a side that is lost."""
+        """Cancel a query, without waiting long for a party that is lost."""
         queue = self._parties[spec.home]["draft_queue"]
         with contextlib.suppress(RayError, TimeoutError):
             await asyncio.wait_for(queue.cancel.remote(spec.session), RPC_GRACE_S)
 
     async def _result(self, call: Any) -> Any:
-        """What an actor's method returns; a TandemError that it raised as itself. QueryError where the time is up."""
+        """What an actor's method returns. Raises the TandemError that it raised, or QueryError after the time limit."""
         limit_s = self.config.cluster.query_timeout_s
         try:
             return await asyncio.wait_for(call, limit_s + RPC_GRACE_S)
         except RayError as error:
-            raise launch.unwrap(error) from None
+            raise actors.unwrap(error) from None
         except TimeoutError:
             raise QueryError(_late(limit_s)) from None
 
@@ -376,7 +256,7 @@ class Tandem:
             self._parties[party]["draft_queue"].open.remote(spec.as_for(party).to_json())
 
     async def _events(self, spec: SessionSpec, limit_s: float, at_once: bool) -> AsyncGenerator[Event, None]:
-        """The telling side's events in order; each side's sources are slipped in when they are known."""
+        """The home party's events in order, with each party's sources as soon as they are known."""
         deadline_s = time.monotonic() + limit_s
         queue = self._parties[spec.home]["draft_queue"]
         sources = [asyncio.ensure_future(self._sources(party, spec, limit_s)) for party in spec.parties]
@@ -394,9 +274,9 @@ class Tandem:
                     )
                 for waiting in [task for task in sources if task.done()]:
                     sources.remove(waiting)
-                    found = await waiting
-                    if found is not None:
-                        yield found
+                    retrieved = await waiting
+                    if retrieved is not None:
+                        yield retrieved
                 for event in events:
                     yield event
                 if is_done:
@@ -416,38 +296,35 @@ class Tandem:
             await asyncio.gather(*sources, return_exceptions=True)
 
     async def _sources(self, party: Party, spec: SessionSpec, limit_s: float) -> SourcesEvent | None:
-        found: SourcesEvent | None = None
-        with contextlib.suppress(RayError):  # an answer can go on without this side; its queue knows
-            found = await self._parties[party]["draft_queue"].sources.remote(spec.session, limit_s)
-        if found is None or party is Party.CLOUD:
-            return found
-        ids = [source.id for source in found.sources]
+        event: SourcesEvent | None = None
+        with contextlib.suppress(RayError):  # the answer can go on without this party
+            event = await self._parties[party]["draft_queue"].sources.remote(spec.session, limit_s)
+        if event is None or party is Party.CLOUD:
+            return event
+        ids = [source.id for source in event.sources]
         titles = await self._parties[party]["retriever"].titles.remote(ids)
         named = (
-            replace(source, title=title or None) for source, title in zip(found.sources, titles, strict=True)
+            replace(source, title=title or None) for source, title in zip(event.sources, titles, strict=True)
         )
-        return replace(found, sources=tuple(named))
+        return replace(event, sources=tuple(named))
 
     async def _status(self) -> dict[str, Any]:
-        actors = await launch.statistics(self._parties)
+        statistics = await actors.statistics(self._parties)
         return {
-            "nodes": [
-                {"address": node["NodeManagerAddress"], "roles": _roles(node), "alive": node["Alive"]}
-                for node in ray.nodes()
-            ],
+            "nodes": bootstrap.describe_nodes(),
             "parties": {party.value: self.described[party] for party in PARTIES},
-            "actors": [asdict(actor) for actor in actors],
+            "actors": [asdict(actor) for actor in statistics],
         }
 
     def _run(self, work: Any) -> Any:
         """Run an awaitable on this object's own event loop."""
         if self._is_closed:
-            raise QueryError("A closed Tandem answers no more; launch or connect again.")
-        return self._loop.run(_awaited(work))
+            raise QueryError("This Tandem is closed; create a new one with Tandem.launch or Tandem.connect.")
+        return self._cluster.loop.run(_awaited(work))
 
 
 def _patience_s(done: Event) -> float:
-    """How long an answer waits for its sources: not for what a side that is lost could tell of it."""
+    """How long a finished answer waits for its sources: not long if a party was lost."""
     assert isinstance(done, DoneEvent)
     is_whole = done.reason != "failed" and done.statistics.degraded_from is None
     return SOURCES_WAIT_S if is_whole else LOST_SOURCES_WAIT_S
@@ -486,89 +363,8 @@ def _late(limit_s: float) -> str:
     )
 
 
-def _launch(
-    runtime: Runtime,
-    environment: dict[str, str],
-    hosts: Mapping[Party, Host],
-    started: list[NodeInfo],
-    say: Progress,
-    loop: LoopThread,
-) -> tuple[dict[Party, dict[str, Any]], dict[Party, Handles]]:
-    config = runtime.config
-    limit_s = config.cluster.start_timeout_s
-    device = nodes.start_head(Party.DEVICE, environment=environment, host=hosts[Party.DEVICE])
-    started.append(device)
-    nodes.wait_for_port(device.address, limit_s, device)
-    cloud = nodes.join(Party.CLOUD, device.address, environment=environment, host=hosts[Party.CLOUD])
-    started.append(cloud)
-
-    def still_running() -> None:
-        for node in started:
-            if not node.is_running():
-                raise ClusterError(f"The {node.role} node must keep running but has stopped; see {node.log}.")
-
-    launch.attach(device.address, config)
-    launch.wait_for_roles((Party.DEVICE,), limit_s, still_running)
-    # Ray keeps the cloud's actors waiting for its node, while the device's start already.
-    parties = {party: launch.create_party(party, runtime, detached=False) for party in PARTIES}
-    launch.wait_for_roles(PARTIES, limit_s, still_running)
-    say("nodes: 2 up (device, cloud)")
-    return loop.run(_start(parties, say, limit_s)), parties
-
-
-async def _start(parties: dict[Party, Handles], say: Progress, limit_s: float) -> dict[Party, dict[str, Any]]:
-    try:
-        async with asyncio.timeout(limit_s):
-            described = await launch.start_actors(parties, say)
-            compare(described)
-            await launch.connect_parties(parties)
-    except TimeoutError:
-        raise ClusterError(
-            f"All actors must be ready within {limit_s:g} s but are not; raise cluster.start_timeout_s."
-        ) from None
-    except RayError as error:
-        raise launch.unwrap(error) from None
-    return described
-
-
-async def _meet(parties: dict[Party, Handles], limit_s: float) -> dict[Party, dict[str, Any]]:
-    try:
-        async with asyncio.timeout(limit_s):
-            described = await launch.describe(parties)
-            compare(described)
-            await launch.connect_parties(parties)
-    except TimeoutError:
-        raise ClusterError(
-            f"Both sides must meet within {limit_s:g} s but did not; check the link between them."
-        ) from None
-    return described
-
-
-def compare(described: dict[Party, dict[str, Any]]) -> None:
-    """Both sides must agree before the first query. Raises ClusterError that names both values and the remedy."""
-    for key, (what, remedy) in HANDSHAKE_FIELDS.items():
-        device, cloud = (described[party].get(key) for party in PARTIES)
-        if device != cloud:
-            raise ClusterError(
-                f"Both sides must have the same {what}, the device has {device!r} and the cloud {cloud!r}; {remedy}."
-            )
-
-
-def _stop(started: list[NodeInfo], environment: dict[str, str | None], socket_folder: str) -> None:
-    ray.shutdown()
-    for node in reversed(started):
-        node.stop()
-    if socket_folder:
-        shutil.rmtree(socket_folder, ignore_errors=True)
-    for name, value in environment.items():
-        if value is None:
-            os.environ.pop(name, None)
-        else:
-            os.environ[name] = value
-
-
-def _roles(node: dict[str, Any]) -> list[str]:
-    return [party.value for party in PARTIES if nodes.PARTY_RESOURCE.format(role=party) in node["Resources"]]
+def _ignore(line: str) -> None:
+    """No progress is wanted."""
 
 
 def _first_line(error: BaseException) -> str:

@@ -1,10 +1,10 @@
-"""Errors that a user can cause. Each message is one sentence: the rule, the value seen, the remedy."""
+"""Errors that a user can cause. Each message is one sentence with the problem, the value seen and the remedy."""
 
 from __future__ import annotations
 
 
 class TandemError(Exception):
-    """Base of everything that Tandem raises on purpose; its text is fit to be shown to a person."""
+    """Base of everything that Tandem raises on purpose; its text can be shown to a user as it is."""
 
 
 class ConfigError(TandemError):

@@ -1,4 +1,4 @@
-"""What a stream yields and what an answer holds. Plain values; they know nothing of actors or frames."""
+"""What a stream yields and what an answer holds, as plain values."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ StopReason = Literal["eos", "stop", "length", "cancelled", "failed"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """One retrieved document. The cloud's are opaque ids; the device's own carry what the device knows of them."""
+    """One retrieved document: an opaque id and, if it is the device's own, what the device knows about it."""
 
     party: Party
     id: str  # opaque
-    title: str | None = None  # where it came from; None for the other side's
+    title: str | None = None  # where it came from; None for the cloud's documents
     score: float | None = None  # cosine similarity to the question
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourcesEvent:
-    """One side has retrieved and prefilled its documents."""
+    """One party has retrieved and prefilled its documents."""
 
     party: Party
     sources: tuple[Source, ...]
-    retrieve_s: float  # nan: the side is too far to tell
+    retrieve_s: float  # nan: measured at the other end of the link
     prefill_s: float
     notes: tuple[str, ...] = ()  # sentences for the user
 
@@ -42,8 +42,8 @@ class TokenEvent:
     device_accepted: bool
     cloud_accepted: bool
     aggregator: Party  # who decided it
-    committed_s: float  # since the query was opened on the side that tells: the device, or who answers alone
-    device_decode_s: float  # nan: that draft was not seen on this side
+    committed_s: float  # since the query was opened at the home party
+    device_decode_s: float  # nan: that draft did not reach the home party
     cloud_decode_s: float
     device_arrived_s: float = (
         nan  # when the draft came to the device's queue, since the query was opened there
@@ -61,8 +61,8 @@ class TokenEvent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProvisionalEvent:
-    """A draft of the side that tells, not yet committed: the TokenEvent of this step confirms it, unless a RetractEvent
-    comes first. Told in step order, right behind what was committed or told before."""
+    """A draft of the home party, not yet committed: the TokenEvent of this step confirms it, unless a RetractEvent
+    comes first. Drafts come in step order, and each extends the tokens shown so far."""
 
     step: int
     token: int
@@ -72,14 +72,14 @@ class ProvisionalEvent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetractEvent:
-    """All provisional tokens from `step` on are void."""
+    """All provisional tokens from `step` on are withdrawn."""
 
     step: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlacementEvent:
-    """Another side aggregates from `step` on."""
+    """Another party aggregates from `step` on."""
 
     step: int
     aggregator: Party
@@ -87,7 +87,7 @@ class PlacementEvent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EstimateEvent:
-    """What the device's profiler and scheduler think after a step: the inputs of DRAGON Eq. 8 and its result."""
+    """What the device's profiler and scheduler estimate after a step: the inputs of DRAGON Eq. 8 and its result."""
 
     step: int
     aggregator: Party  # who decides the next step
@@ -105,7 +105,7 @@ class EstimateEvent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeerEvent:
-    """The cloud was lost or came back; until then the device answers alone."""
+    """The cloud was lost or came back; in between the device answers alone."""
 
     step: int
     is_alone: bool
@@ -114,7 +114,7 @@ class PeerEvent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionStatistics:
-    """Counters of one session as the side that tells saw them: its device, or who answered alone."""
+    """Counters of one session, as its home party saw them."""
 
     num_tokens: int = 0
     num_device_accepted: int = 0
@@ -124,7 +124,7 @@ class SessionStatistics:
     num_resyncs: int = 0
     num_divergences: int = 0
     num_resent_frames: int = 0
-    degraded_from: int | None = None  # first step decided without the peer, which had been asked
+    degraded_from: int | None = None  # first step decided without the peer, although it takes part
     rtt_s: float = nan  # last measured
     bytes_per_s: float = nan  # of the link towards the cloud; inf: too much to measure
     sent_frames: int = 0  # on the link, this query
@@ -175,10 +175,8 @@ class Answer:
     reason: StopReason
     seed: int
     statistics: SessionStatistics
-    notes: tuple[
-        str, ...
-    ] = ()  # "SIDE: sentence": documents that were cut, a filter that lets none through, ...
-    estimates: tuple[EstimateEvent, ...] = ()  # for every few steps
+    notes: tuple[str, ...] = ()  # "PARTY: sentence": documents that were cut, a filter that matches none, ...
+    estimates: tuple[EstimateEvent, ...] = ()  # one every few steps
     placements: tuple[PlacementEvent, ...] = ()  # the handovers
     session: int = 0  # names the query, for `Tandem.sequence`
 

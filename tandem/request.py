@@ -1,20 +1,22 @@
-"""What is asked for becomes the spec of a session: settings, a question and its options, checked.
-
-Knows settings, options and the fields of a spec; nothing of actors or of how a query goes on.
-"""
+"""A question and its options become the spec of a session, checked against the settings."""
 
 from __future__ import annotations
 
 import json
 import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import fields, replace
+from typing import TYPE_CHECKING, Any, Unpack
 
-from tandem.config import Config, GenerationConfig
+from pydantic_core import PydanticSerializationError
+
+from tandem.config import Config, DecodingConfig, DecodingOptions
 from tandem.errors import ConfigError, QueryError
+from tandem.nearest import nearest
 from tandem.protocol.spec import SessionSpec
+from tandem.sampling import SamplingOptions, SamplingParams
 from tandem.topology import PARTIES, Party
+from tandem.validation import Settings, change
 
 if TYPE_CHECKING:
     from tandem.retrieval.tables import Filter
@@ -25,29 +27,48 @@ MAX_GIVEN_CHARS = 300_000
 """Of `given_texts`, so that they fit a message within a side however they are escaped."""
 
 
-def spec_of(config: Config) -> SessionSpec:
-    """The spec with all that `config` determines.
+class QueryOptions(SamplingOptions, DecodingOptions, total=False):
+    """Options of one query; what is left out or None is as configured. Sampling: see `SamplingParams`."""
 
-    `session`, `query`, `seed` and `eos_token_ids` are empty: whoever asks fills them in (dataclasses.replace).
-    """
-    generation, weights, link = config.generation, config.weights, config.link
+    seed: int | None
+    """64 bits, fresh if None. With the documents, models and codec it determines the answer."""
+    timeout_s: float | None
+    """Limit for the whole answer, in seconds; `config.cluster.query_timeout_s` if None."""
+    only: str | None
+    """"device" or "cloud": this party answers by itself and nothing crosses the link."""
+    device_filter: Filter | None
+    """Metadata that the device's documents must have, as {"source": "a.txt", "page": [1, 2]}; it stays there."""
+    cloud_filter: Filter | None
+    """The same for the cloud's documents."""
+    show_drafts: bool
+    """Also yield a ProvisionalEvent for each draft as soon as it is there, and a RetractEvent if it is void."""
+    context_aggregation: bool
+    given_texts: Sequence[str]
+    keeps_distributions: bool
+
+
+RENAMED_OPTIONS = {"alone": "only", "provisional": "show_drafts"}
+"""Options of version 0.1 and what they are called today."""
+
+
+def spec_of(config: Config) -> SessionSpec:
+    """The spec with everything that `config` determines; `build_spec` fills in the rest."""
+    decoding, weights, link = config.decoding, config.weights, config.link
     return SessionSpec(
         session=0,
         query="",
         seed=0,
-        draft_rule=generation.draft_rule,
-        temperature=generation.temperature,
-        placement=generation.placement,
-        synchronous=generation.synchronous,
-        max_new_tokens=generation.max_new_tokens,
-        stop_strings=generation.stop,
+        sampling=config.sampling,
+        draft_rule=decoding.draft_rule,
+        placement=decoding.placement,
+        synchronous=decoding.synchronous,
         device_documents=config.device.num_documents,
         cloud_documents=config.cloud.num_documents,
         relevance_scale=weights.scale,
         weight_interval=weights.interval,
         weight_lag=weights.lag,
         weight_momentum=weights.momentum,
-        max_window=generation.max_window,
+        max_window=decoding.max_window,
         on_peer_loss=link.on_peer_loss,
         peer_loss_margin_s=link.peer_loss_margin_s,
     )
@@ -57,63 +78,62 @@ def build_spec(
     config: Config,
     described: Mapping[Party, Mapping[str, Any]],
     question: str,
-    *,
-    seed: int | None = None,
-    alone: str | None = None,
-    context_aggregation: bool = False,
-    given_texts: Sequence[str] = (),
-    device_filter: Filter | None = None,
-    cloud_filter: Filter | None = None,
-    keeps_distributions: bool = False,
-    provisional: bool = False,
-    **changed: Any,
+    **options: Unpack[QueryOptions],
 ) -> SessionSpec:
-    """The spec of a new session. Raises QueryError or ConfigError.
-
-    described: what each side's actors said of its model. The options are those of `Tandem.astream`; `changed` are those
-    that replace settings of `config.generation`, where they are not None.
-    """
+    """The spec of a new session. described: what each party's actors reported. Raises QueryError or ConfigError."""
     if not question.strip():
-        raise QueryError(f"A question must have text, this one is {question!r}; ask something.")
-    if changed.get("stop") is not None:
-        changed["stop"] = tuple(changed["stop"])
-    config = replace(config, generation=_checked(config.generation, changed))
+        raise QueryError(f"The question is empty (got {question!r}); ask something.")
+    _check_names(options)
+    only = options.get("only")
     spec = replace(
-        spec_of(config),
+        spec_of(_configure(config, options)),
         session=secrets.randbits(32),
         query=question,
-        seed=_seed(seed),
+        seed=_seed(options.get("seed")),
         device_decode_line=tuple(described[Party.DEVICE]["decode_line"]),
         cloud_decode_line=tuple(described[Party.CLOUD]["decode_line"]),
-        alone=None if alone is None else party_named(alone),
-        context_aggregation=context_aggregation,
-        given_texts=_texts(given_texts),
-        device_filter=_filter("device_filter", device_filter),
-        cloud_filter=_filter("cloud_filter", cloud_filter),
-        keeps_distributions=keeps_distributions,
-        provisional=provisional,
+        only=None if only is None else find_party(only),
+        context_aggregation=options.get("context_aggregation", False),
+        given_texts=_texts(options.get("given_texts", ())),
+        device_filter=_filter("device_filter", options.get("device_filter")),
+        cloud_filter=_filter("cloud_filter", options.get("cloud_filter")),
+        keeps_distributions=options.get("keeps_distributions", False),
+        show_drafts=options.get("show_drafts", False),
     )
     _check_alone(spec)
     _check_size(spec)
     return replace(spec, eos_token_ids=tuple(described[spec.home]["eos_token_ids"]))
 
 
-def _checked(generation: GenerationConfig, changed: dict[str, Any]) -> GenerationConfig:
-    """The settings with those of one query; Config checks them."""
-    try:
-        found = replace(generation, **{name: value for name, value in changed.items() if value is not None})
-        Config(generation=found)
-    except TypeError as error:
-        raise ConfigError(f"A query takes known options only: {error}; see Tandem.astream.") from None
-    return found
+def _check_names(options: Mapping[str, Any]) -> None:
+    for name in options:
+        if name in RENAMED_OPTIONS:
+            raise ConfigError(f"The option {name} is now {RENAMED_OPTIONS[name]}; rename it.")
+        if name not in QueryOptions.__annotations__:
+            near = nearest(name, QueryOptions.__annotations__)
+            raise ConfigError(f"A query has no option {name!r}; the nearest is {near!r}.")
 
 
-def party_named(name: str) -> Party:
-    """By its name. Raises ConfigError."""
+def _configure(config: Config, options: Mapping[str, Any]) -> Config:
+    """The settings, with those of one query."""
+    return replace(
+        config,
+        sampling=change(config.sampling, _changes(SamplingParams, options), "sampling"),
+        decoding=change(config.decoding, _changes(DecodingConfig, options), "decoding"),
+    )
+
+
+def _changes(group: type[Settings], options: Mapping[str, Any]) -> dict[str, Any]:
+    names = {field.name for field in fields(group)}
+    return {name: value for name, value in options.items() if name in names and value is not None}
+
+
+def find_party(name: str) -> Party:
+    """The party of that name. Raises ConfigError."""
     try:
         return Party(name)
     except ValueError:
-        raise ConfigError(f"A side is device or cloud, this one is {name!r}; name one of the two.") from None
+        raise ConfigError(f"A party is device or cloud, not {name!r}; name one of the two.") from None
 
 
 def _texts(given: Sequence[str]) -> tuple[str, ...]:
@@ -127,25 +147,27 @@ def _texts(given: Sequence[str]) -> tuple[str, ...]:
     return tuple(given)
 
 
-def _filter(name: str, given: Filter | None) -> str:
-    """As it travels. QueryError if it is none."""
-    if given is None:
+def _filter(name: str, metadata: Filter | None) -> str:
+    """A filter as it travels: a JSON object, or empty. Raises QueryError."""
+    if metadata is None:
         return ""
     from tandem.retrieval.tables import values_of
 
     scalar = (str, int, float, bool)
-    is_filter = isinstance(given, Mapping) and all(
-        isinstance(key, str) and all(isinstance(each, scalar) for each in values_of(wanted))
-        for key, wanted in given.items()
+    is_filter = isinstance(metadata, Mapping) and all(
+        isinstance(key, str) and all(isinstance(value, scalar) for value in values_of(wanted))
+        for key, wanted in metadata.items()
     )
     if not is_filter:
         raise QueryError(
-            f'{name} is metadata as {{"source": "a.txt", "page": [1, 2]}}, this is {given!r:.100}; give texts, numbers '
-            "or lists of them."
+            f'{name} is metadata as {{"source": "a.txt", "page": [1, 2]}}, this is {metadata!r:.100}; '
+            "give texts, numbers or lists of them."
         )
-    kept = {key: wanted if isinstance(wanted, scalar) else values_of(wanted) for key, wanted in given.items()}
+    values = {
+        key: wanted if isinstance(wanted, scalar) else values_of(wanted) for key, wanted in metadata.items()
+    }
     try:
-        return json.dumps(kept) if kept else ""
+        return json.dumps(values) if values else ""
     except ValueError as error:  # of a whole number with thousands of digits
         raise QueryError(
             f"{name} holds a number that cannot be written: {error}; give a smaller one."
@@ -153,8 +175,13 @@ def _filter(name: str, given: Filter | None) -> str:
 
 
 def _check_size(spec: SessionSpec) -> None:
-    """Texts and filters must fit a message, however they are escaped."""
-    num_bytes = len(spec.to_json())
+    """Texts and filters must fit a message."""
+    try:
+        num_bytes = len(spec.to_json().encode())
+    except (PydanticSerializationError, UnicodeEncodeError):
+        raise QueryError(
+            "The question and its texts must be Unicode, but they hold half a surrogate pair; remove that character."
+        ) from None
     if num_bytes > MAX_SPEC_BYTES:
         raise QueryError(
             f"A query with its texts and filters travels as at most {MAX_SPEC_BYTES} bytes, this one has {num_bytes}; "
@@ -163,16 +190,16 @@ def _check_size(spec: SessionSpec) -> None:
 
 
 def _check_alone(spec: SessionSpec) -> None:
-    """What only a side that answers alone can do, and what it cannot."""
+    """What only a party that answers by itself can do, and what it cannot."""
     for party in PARTIES:
         if spec.filter(party) and party not in spec.parties:
             raise QueryError(
-                f"{party}_filter is for documents of the {party}, but the {spec.alone} was asked alone; leave it out."
+                f"{party}_filter is for documents of the {party}, but the {spec.only} was asked alone; leave it out."
             )
     for name in ("given_texts", "keeps_distributions"):
-        if spec.alone is None and getattr(spec, name):
+        if spec.only is None and getattr(spec, name):
             raise QueryError(
-                f"{name} belongs to a side that answers alone, this query asks both; pass alone='device' or 'cloud' "
+                f"{name} belongs to a side that answers alone, this query asks both; pass only='device' or 'cloud' "
                 f"too, or leave {name} out."
             )
 
@@ -181,7 +208,5 @@ def _seed(seed: int | None) -> int:
     if seed is None:
         return secrets.randbits(64)
     if not 0 <= seed < 1 << 64:
-        raise ConfigError(
-            f"A seed is an integer from 0 to 2^64 - 1, this one is {seed}; choose one in that range."
-        )
+        raise ConfigError(f"A seed is an integer from 0 to 2^64 - 1 (got {seed}); choose one in that range.")
     return seed

@@ -1,7 +1,4 @@
-"""The two sides of a session.
-
-Knows nothing of processes, nodes or addresses: a side is a name, absolute and the same everywhere.
-"""
+"""The two parties of a session. A party is an absolute name, the same in every process."""
 
 from __future__ import annotations
 
@@ -9,16 +6,16 @@ from enum import StrEnum
 
 
 class Party(StrEnum):
-    """Who holds which documents. Absolute: the only form used in messages, logs, config and files."""
+    """Who holds which documents; the only form used in messages, logs, settings and files."""
 
     DEVICE = "device"
     CLOUD = "cloud"
 
     @property
     def other(self) -> Party:
-        """The opposite side."""
+        """The opposite party."""
         return Party.CLOUD if self is Party.DEVICE else Party.DEVICE
 
 
 PARTIES: tuple[Party, Party] = (Party.DEVICE, Party.CLOUD)
-"""Both sides, always in this order, so that sums over sides round alike on both hosts."""
+"""Both parties, always in this order, so that sums over parties round alike on both hosts."""

@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from tandem.actors.base import Runtime, SiteActor
 from tandem.aggregation.document_weights import log_weight
-from tandem.aggregation.rules import DraftRule, draft_rule
 from tandem.codecs import codec_of
 from tandem.errors import TandemError
 from tandem.protocol.drafting import DraftingSession, Forward, Job, Prefill
@@ -271,12 +270,12 @@ class DecoderActor(SiteActor):
         return lambda: session.finish_prefill(prefill_us, self._notes(opened), opened.documents)
 
     def _forward(self, session: DraftingSession, job: Forward) -> Callable[[], list[Send]]:
+        from tandem.engine.drafter import Drafter
         from tandem.engine.engine import Preempted
-        from tandem.engine.row_mixture import mix_rows
 
         started_s = time.perf_counter()
         spec = session.spec
-        rule: DraftRule = draft_rule(spec.draft_rule, spec.temperature)
+        drafter = Drafter(self.codec, spec.sampling, spec.draft_rule)
         try:
             logits = self._engine().next_logits(
                 str(job.session), job.tokens, is_stale=lambda: not session.is_current(job)
@@ -284,9 +283,9 @@ class DecoderActor(SiteActor):
         except Preempted:
             self.num_abandoned += 1
             return list
-        dense = mix_rows(logits, job.weights or (0.0,), spec.temperature)
-        payload = self.codec.encode(dense)
-        token = rule.draft(self.codec.decode(payload), seed=spec.seed, step=job.step, party=self.party)
+        token, payload, dense = drafter.draft(
+            logits, job.weights or (0.0,), seed=spec.seed, step=job.step, party=self.party
+        )
         floor_us = int(1e6 * self.config.party(self.party).min_decode_time_s)
         decode_us = max(_elapsed_us(started_s), floor_us)
         self.num_forwards += 1

@@ -127,7 +127,7 @@ class DraftQueueActor(SiteActor):
         spec = SessionSpec.from_json(spec_json)
         now_s = time.monotonic()
         self._forget_old_logs(now_s)
-        link = self._peer_counters() if spec.alone is None else None
+        link = self._peer_counters() if spec.only is None else None
         self._keep_log(spec.session, _Log(self._stop_rule(spec), link, now_s))
         self.dispatch(self.host.open(spec, now_s))
         for role in REQUIRED_ACTORS:
@@ -245,7 +245,9 @@ class DraftQueueActor(SiteActor):
             self._plane().renew(f"{self.party.other}/draft_queue")
 
     def _stop_rule(self, spec: SessionSpec) -> StopRule:
-        return StopRule(spec.eos_token_ids, spec.stop_strings, spec.max_new_tokens, self._detokenizer)
+        return StopRule(
+            spec.eos_token_ids, spec.sampling.stop, spec.sampling.max_new_tokens, self._detokenizer
+        )
 
     def _note_sources(self, ready: DecoderReady) -> None:
         log = self._logs.get(ready.session)

@@ -46,7 +46,7 @@ def run(args: Namespace) -> int:
     config = settings(args, _overrides(args), progress)
     seed = secrets.randbits(63) if args.seed is None else args.seed
     alone = None if args.alone is None else Party(args.alone)
-    transcript = Transcript(args.question, seed, config.generation.placement, alone)
+    transcript = Transcript(args.question, seed, config.decoding.placement, alone)
     filters = _filters(args.filter)
     with _opened(args.address or config.cluster.address, config, progress) as tandem:
         _stream(tandem, config, transcript, progress, args, filters)
@@ -61,7 +61,7 @@ def run(args: Namespace) -> int:
 def _overrides(args: Namespace) -> list[str]:
     """Options that are settings, so that they are checked before anything is started."""
     options = {"max_new_tokens": args.max_new_tokens, "temperature": args.temperature}
-    return [f"generation.{name}={value}" for name, value in options.items() if value is not None]
+    return [f"sampling.{name}={value}" for name, value in options.items() if value is not None]
 
 
 def _filters(given: Sequence[tuple[str, str, str]]) -> dict[str, dict[str, list[Any]]]:
@@ -96,20 +96,15 @@ def _stream(
     filters: Mapping[str, Any],
 ) -> None:
     """Follows the answer to its end; prints its text as it comes if asked to."""
-    generation = config.generation
     events = tandem.stream(
         transcript.question,
-        max_new_tokens=generation.max_new_tokens,
+        **vars(config.sampling),
+        **vars(config.decoding),
         seed=transcript.seed,
-        temperature=generation.temperature,
-        placement=generation.placement,
-        synchronous=generation.synchronous,
-        draft_rule=generation.draft_rule,
-        stop=generation.stop,
         timeout_s=config.cluster.query_timeout_s,
-        alone=transcript.alone,
+        only=transcript.alone,
         **filters,
-        provisional=args.provisional,
+        show_drafts=args.provisional,
     )
     is_rewritten = args.provisional and not args.json and sys.stdout.isatty()
     printer = Screen() if is_rewritten else _Printer(is_silent=args.json)

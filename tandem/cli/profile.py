@@ -89,21 +89,21 @@ def _engine(party: Party, config: Config, progress: Progress) -> Engine:
 
 
 def _measured(engine: Engine, party: Party, config: Config, args: Namespace, progress: Progress) -> Any:
-    from tandem.aggregation.rules import draft_rule
     from tandem.codecs import codec_of
+    from tandem.engine.drafter import Drafter
     from tandem.profiler import offline
 
-    generation = config.generation
+    sampling = config.sampling
     num_documents = config.party(party).num_documents
     chunk_tokens = offline.row_tokens(engine, _texts(party, config), num_documents)
     progress(f"{party}: {plural(num_documents, 'dummy document')} of {chunk_tokens} tokens")
-    rule = draft_rule(generation.draft_rule, generation.temperature)
+    drafter = Drafter(codec_of(config.codec), sampling, config.decoding.draft_rule)
     return offline.measure(
         engine,
         num_documents=num_documents,
         chunk_tokens=chunk_tokens,
-        max_new=generation.max_new_tokens,
-        draft=offline.measure_drafting(codec_of(config.codec), rule, party, generation.temperature),
+        max_new=sampling.max_new_tokens,
+        draft=offline.measure_drafting(drafter, party),
         clock=time.perf_counter,
         limit=args.limit,
         runs=args.runs or DEFAULT_RUNS,

@@ -15,8 +15,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tandem.aggregation.rules import DraftRule
-from tandem.codecs.top_p import Codec
 from tandem.errors import TandemError
 from tandem.profiler.line import DecodeLine
 from tandem.topology import Party
@@ -24,6 +22,7 @@ from tandem.topology import Party
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
+    from tandem.engine.drafter import Drafter
     from tandem.engine.engine import Engine
 
 QUERY = "What is it?"
@@ -112,14 +111,11 @@ def measure(
     )
 
 
-def measure_drafting(codec: Codec, rule: DraftRule, party: Party, temperature: float) -> DraftToken:
+def measure_drafting(drafter: Drafter, party: Party) -> DraftToken:
     """What the decoder does after each forward pass, so that a profile times a whole draft."""
 
     def draft(logits: Any, step: int) -> int:
-        from tandem.engine.row_mixture import mix_rows
-
-        distribution = codec.encode(mix_rows(logits, [0.0] * logits.shape[0], temperature))
-        return rule.draft(codec.decode(distribution), seed=0, step=step, party=party)
+        return drafter.draft(logits, [0.0] * logits.shape[0], seed=0, step=step, party=party).token
 
     return draft
 

@@ -28,7 +28,7 @@ class AggregatorSession:
         self._policy = policy or policy_of(spec)
         self._advice: Party | None = None  # of the scheduler: who is to aggregate after a remote rejection
         self._codec = codec
-        self._rule = draft_rule(spec.draft_rule, spec.temperature)
+        self._rule = draft_rule(spec.draft_rule, spec.sampling.temperature)
 
     def decide(self, ballot: Ballot) -> VerifyResult:
         """Algorithm 1 or the coupled race on the two decoded distributions (Eq. 4)."""

@@ -208,7 +208,9 @@ class DraftingSession:
         if self._retrieved is None or self._has_ended:
             return None
         if not self._is_prefilled:
-            return Prefill(self.spec.session, self.spec.query, self._rows(), self.spec.max_new_tokens)
+            return Prefill(
+                self.spec.session, self.spec.query, self._rows(), self.spec.sampling.max_new_tokens
+            )
         step = len(self.prefix)
         if not self._may_draft():
             return None
@@ -225,7 +227,7 @@ class DraftingSession:
         step = len(self.prefix)
         if (
             self._has_ended
-            or step >= self.spec.max_new_tokens
+            or step >= self.spec.sampling.max_new_tokens
             or step - self.line.num_committed >= self.window
         ):
             return False

@@ -48,7 +48,7 @@ class Lifecycle:
         link: Link,
         reporter: Reporter,
     ) -> None:
-        self.is_solo = spec.alone is not None  # asked of this party only: there is no peer
+        self.is_solo = spec.only is not None  # asked of this party only: there is no peer
         self.peer_lost = False
         self.reason: StopReason | None = None
         self.error: str | None = None

@@ -55,14 +55,14 @@ class Reporter:
     def __init__(self, spec: SessionSpec, party: Party) -> None:
         self._session = spec.session
         self._is_home = party is spec.home
-        self._has_profiler = spec.alone is None  # a solo session has nobody to place or to wait for
+        self._has_profiler = spec.only is None  # a solo session has nobody to place or to wait for
         self._counts = SessionStatistics()
         self._rtt_s = nan  # measured since the last commit
         self._bytes_per_s = nan
         self._last_rtt_s = nan
         self._unreported: list[Observation] = []
         self._expected: dict[Party, list[float]] = {party: [] for party in PARTIES}
-        self._shown = Provisional(spec.session) if spec.provisional and self._is_home else None
+        self._shown = Provisional(spec.session) if spec.show_drafts and self._is_home else None
 
     def emit(self, *events: Event) -> list[Send]:
         """Events for the client, which listens at the home party."""

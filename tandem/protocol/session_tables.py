@@ -72,7 +72,7 @@ class CoordinatorTable:
 
     def open(self, spec: SessionSpec, now_s: float) -> list[Send]:
         """A query starts; frames of the peer that arrived before it are taken in."""
-        measures = spec.alone is None and now_s - self._measured_s > MEASURE_AGAIN_S
+        measures = spec.only is None and now_s - self._measured_s > MEASURE_AGAIN_S
         if measures:
             self._measured_s = now_s
         session = SessionCoordinator(spec, self.party, self._make_stop_check(spec), now_s, measures=measures)

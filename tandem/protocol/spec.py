@@ -1,75 +1,75 @@
-"""What both sides must know of one query, in a form that travels on the control plane.
+"""What both parties must know of one query, in a form that travels on the control plane.
 
-Knows nothing of how a value was chosen: defaults live in `tandem.config`.
+Defaults live in `tandem.config` and `tandem.sampling`; `tandem.request` fills a spec in.
 """
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Literal
 
+from pydantic import TypeAdapter, ValidationError
+
+from tandem.errors import ProtocolError
+from tandem.sampling import SamplingParams
 from tandem.topology import PARTIES, Party
 
 PlacementName = Literal["device", "cloud", "greedy", "mirror", "random"]
 PeerLoss = Literal["continue", "wait", "fail"]
-_TUPLES = ("eos_token_ids", "stop_strings", "device_decode_line", "cloud_decode_line", "given_texts")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionSpec:
-    """One query. Both sides hold the same spec, but the cloud not the device's filter (`as_for`)."""
+    """One query. Both parties hold the same spec, except that the cloud does not see the device's filter (`as_for`)."""
 
     session: int  # 32 bits, names the query on the link
     query: str
-    seed: int  # 64 bits; with the documents found, models and codec it determines the answer
-    draft_rule: str = "coupled"  # or "algorithm1"
-    temperature: float = 0.0
-    placement: PlacementName = "device"
-    synchronous: bool = False  # token-wise loop: no draft before the previous token is committed (DRDG/TW)
-    max_new_tokens: int = 64
+    seed: int  # 64 bits; with the retrieved documents, models and codec it determines the answer
+    sampling: SamplingParams
+    draft_rule: str  # "coupled" or "algorithm1"
+    placement: PlacementName
+    synchronous: bool  # token-wise loop: no draft before the previous token is committed (DRDG/TW)
+    device_documents: int  # documents to retrieve
+    cloud_documents: int
+    relevance_scale: float  # R(d, x) = scale * score
+    weight_interval: int  # n, tokens between re-estimations; 0: static weights
+    weight_lag: int  # tokens between a re-estimation and its first use
+    weight_momentum: float  # share of the previous score that is kept
+    max_window: int  # most drafts past the last committed token
+    on_peer_loss: PeerLoss
+    peer_loss_margin_s: float  # silence allowed beyond max(4 RTT, 0.5 s)
     eos_token_ids: tuple[int, ...] = ()
-    stop_strings: tuple[str, ...] = ()
-    device_documents: int = 4  # documents to retrieve
-    cloud_documents: int = 16
-    relevance_scale: float = 10.0  # R(d, x) = scale * score
-    weight_interval: int = 3  # n, tokens between re-estimations; 0: static weights
-    weight_lag: int = 1  # tokens between a re-estimation and its first use
-    weight_momentum: float = 0.0  # share of the previous score that is kept
-    max_window: int = 16  # drafts past the last committed token, at most
-    on_peer_loss: PeerLoss = "continue"
-    peer_loss_margin_s: float = 1.0  # silence allowed beyond max(4 RTT, 0.5 s)
     device_decode_line: tuple[
         float, ...
     ] = ()  # of the offline profile (`profiler.line`); empty: there is none
     cloud_decode_line: tuple[float, ...] = ()
-    alone: Party | None = (
-        None  # this side answers by itself and nothing crosses the link; None: both together
+    only: Party | None = (
+        None  # this party answers by itself and nothing crosses the link; None: both together
     )
     context_aggregation: bool = False  # a side's documents in one row, joined, not one row each
     given_texts: tuple[str, ...] = ()  # documents that the caller brings; only where one side answers alone
     keeps_distributions: bool = False  # the decoder keeps every step's law, encoded and dense; only alone
-    device_filter: str = ""  # metadata that the documents of a side must have: a JSON object; empty: any
+    device_filter: str = ""  # metadata that a party's documents must have: a JSON object; empty: any
     cloud_filter: str = ""
-    provisional: bool = False  # the user is told the telling side's drafts before they are committed
+    show_drafts: bool = False  # the client also receives the home party's drafts, before they are committed
 
     @property
     def first_aggregator(self) -> Party:
-        """Who decides step 0. Under `mirror` both do; the device's word counts after a loss. `greedy` and `random`
-        begin on the device."""
-        if self.alone is not None:
-            return self.alone
+        """Who decides step 0. Under `mirror` both do, and the device takes precedence after a loss. `greedy` and
+        `random` begin on the device."""
+        if self.only is not None:
+            return self.only
         return Party.CLOUD if self.placement == "cloud" else Party.DEVICE
 
     @property
     def parties(self) -> tuple[Party, ...]:
         """Who takes part."""
-        return PARTIES if self.alone is None else (self.alone,)
+        return PARTIES if self.only is None else (self.only,)
 
     @property
     def home(self) -> Party:
-        """Whose draft queue keeps the events for the user: the device's, unless the cloud answers alone."""
-        return self.alone or Party.DEVICE
+        """The party whose draft queue keeps the events for the client: the device, unless the cloud answers alone."""
+        return self.only or Party.DEVICE
 
     @property
     def estimation_interval(self) -> int:
@@ -78,34 +78,41 @@ class SessionSpec:
         return 0 if self.context_aggregation or self.given_texts else self.weight_interval
 
     def num_documents(self, party: Party) -> int:
-        """Documents to retrieve on `side`."""
+        """Documents that `party` retrieves."""
         return self.device_documents if party is Party.DEVICE else self.cloud_documents
 
     def filter(self, party: Party) -> str:
-        """Metadata that `side`'s documents must have: a JSON object, or nothing."""
+        """Metadata that the documents of `party` must have: a JSON object, or empty."""
         return self.device_filter if party is Party.DEVICE else self.cloud_filter
 
     def as_for(self, party: Party) -> SessionSpec:
-        """What `side` may see of it: metadata of private documents stay on the device."""
+        """What `party` may see of it: metadata of private documents stay on the device."""
         return self if party is Party.DEVICE else replace(self, device_filter="")
 
     def decode_line(self, party: Party) -> tuple[float, ...]:
-        """The offline profile of `side`'s decode time."""
+        """The offline profile of the decode time of `party`."""
         return self.device_decode_line if party is Party.DEVICE else self.cloud_decode_line
 
     def drafts_travel_from(self, party: Party) -> bool:
-        """Whether the peer needs this side's drafts: not where this side alone aggregates for good."""
-        return self.alone is None and self.placement != party.value
+        """Whether the peer needs the drafts of `party`: not if `party` decides every step itself."""
+        return self.only is None and self.placement != party.value
 
     def to_json(self) -> str:
-        """For the control plane and for `Begin`."""
-        return json.dumps(asdict(self))
+        """For the control plane and for `Begin`. UnicodeEncodeError if a text holds half a surrogate pair."""
+        return _JSON.dump_json(self).decode()
 
     @classmethod
     def from_json(cls, text: str) -> SessionSpec:
-        """Inverse of `to_json`."""
-        values = json.loads(text)
-        for name in _TUPLES:
-            values[name] = tuple(values[name])
-        values["alone"] = None if values["alone"] is None else Party(values["alone"])
-        return cls(**values)
+        """Inverse of `to_json`. Raises ProtocolError."""
+        try:
+            return _JSON.validate_json(text, strict=True)
+        except ValidationError as error:
+            problem = error.errors(include_url=False)[0]
+            where = ".".join(map(str, problem["loc"])) or "JSON"
+            raise ProtocolError(
+                f"The spec of a session is malformed at {where} ({problem['msg']}); "
+                "install the same version of tandem-rag everywhere."
+            ) from None
+
+
+_JSON = TypeAdapter(SessionSpec)

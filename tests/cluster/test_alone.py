@@ -43,7 +43,7 @@ def link_bytes(rag: Tandem) -> int:
 def test_nothing_of_a_lone_answer_crosses_the_link(rag: Tandem, party: Party) -> None:
     rag.query(QUESTION)
     before = link_bytes(rag)
-    events = list(rag.stream(QUESTION, alone=party.value, seed=7))
+    events = list(rag.stream(QUESTION, only=party.value, seed=7))
     assert link_bytes(rag) == before
     done = events[-1]
     assert isinstance(done, DoneEvent)
@@ -66,7 +66,7 @@ def test_law_of_a_lone_answer_is_the_party_s_own(
     """Every token is the draw from the side's own decoded law: at temperature 0 its argmax."""
     options: dict[str, Any] = {"seed": 5, "temperature": temperature, "draft_rule": rule, "max_new_tokens": 8}
     options["placement"] = party.value  # of no effect, but the default goes with coupled drafts only
-    answer = rag.query(QUESTION, alone=party.value, keeps_distributions=True, **options)
+    answer = rag.query(QUESTION, only=party.value, keeps_distributions=True, **options)
     kept = rag.sequence(answer, party.value)
     codec = codec_of(rag.config.codec)
     draw = draft_rule(rule, temperature)
@@ -83,7 +83,7 @@ def test_law_of_a_lone_answer_is_the_party_s_own(
 
 
 def test_dense_laws_and_that_they_are_fetched_once(rag: Tandem) -> None:
-    answer = rag.query(QUESTION, alone="device", keeps_distributions=True, seed=7)
+    answer = rag.query(QUESTION, only="device", keeps_distributions=True, seed=7)
     dense = [
         np.frombuffer(distribution, "<f2")
         for distribution in rag.sequence(answer, "device", dense=True)["laws"]
@@ -97,7 +97,7 @@ def test_dense_laws_and_that_they_are_fetched_once(rag: Tandem) -> None:
 
 def test_a_whole_answer_in_one_call_is_the_same(rag: Tandem) -> None:
     for party in PARTIES:
-        answer = rag.query(QUESTION, alone=party.value, keeps_distributions=True, seed=7)
+        answer = rag.query(QUESTION, only=party.value, keeps_distributions=True, seed=7)
         kept = rag.sequence(answer, party.value)
         assert rag.written(QUESTION, party.value, seed=7) == kept
         assert len(kept["tokens"]) > 8
@@ -105,16 +105,16 @@ def test_a_whole_answer_in_one_call_is_the_same(rag: Tandem) -> None:
 
 
 def test_a_stream_s_last_event_names_its_sequence(rag: Tandem) -> None:
-    *_, done = rag.stream(QUESTION, alone="cloud", keeps_distributions=True, seed=7)
+    *_, done = rag.stream(QUESTION, only="cloud", keeps_distributions=True, seed=7)
     assert isinstance(done, DoneEvent)
     assert rag.sequence(done, "cloud") == rag.written(QUESTION, "cloud", seed=7)
 
 
 def test_a_whole_answer_in_one_call_ends_at_a_stop_text_or_says_why_it_failed(rag: Tandem) -> None:
     for party in PARTIES:
-        whole = rag.query(QUESTION, alone=party.value, seed=7)
+        whole = rag.query(QUESTION, only=party.value, seed=7)
         stop = next(event.text for event in whole.tokens[1:] if event.text.strip())
-        answer = rag.query(QUESTION, alone=party.value, seed=7, stop=(stop,))
+        answer = rag.query(QUESTION, only=party.value, seed=7, stop=(stop,))
         assert (answer.reason, len(answer.tokens) < len(whole.tokens)) == ("stop", True)
         assert tuple(rag.written(QUESTION, party.value, seed=7, stop=(stop,))["tokens"]) == answer.token_ids
         began_s = time.monotonic()
@@ -125,7 +125,7 @@ def test_a_whole_answer_in_one_call_ends_at_a_stop_text_or_says_why_it_failed(ra
 
 def test_leaving_a_lone_stream_early_frees_its_party(rag: Tandem) -> None:
     for party in PARTIES:
-        for event in rag.stream(QUESTION, alone=party.value, max_new_tokens=200, temperature=1.0, seed=1):
+        for event in rag.stream(QUESTION, only=party.value, max_new_tokens=200, temperature=1.0, seed=1):
             if isinstance(event, TokenEvent) and event.step == 2:
                 break  # the autouse fixture sees that nothing is left
 
@@ -133,21 +133,21 @@ def test_leaving_a_lone_stream_early_frees_its_party(rag: Tandem) -> None:
 def test_a_lone_answer_that_cannot_be_given(rag: Tandem) -> None:
     for party in PARTIES:
         with pytest.raises(QueryError, match=r"(?i)tokens.*context"):
-            rag.query("why " * 3000, alone=party.value)
+            rag.query("why " * 3000, only=party.value)
 
 
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"alone": "moon"}, r"^A side is device or cloud, this one is 'moon'"),
+        ({"only": "moon"}, r"^A party is device or cloud, not 'moon'"),
         (
             {"given_texts": ("a text",)},
             r"^given_texts belongs to a side that answers alone, this query asks both",
         ),
         ({"keeps_distributions": True}, r"^keeps_distributions belongs to a side that answers alone"),
-        ({"alone": "cloud", "given_texts": ("",)}, r"^given_texts is a list of texts that are not empty"),
+        ({"only": "cloud", "given_texts": ("",)}, r"^given_texts is a list of texts that are not empty"),
         (
-            {"alone": "cloud", "given_texts": ("x" * 300_001,)},
+            {"only": "cloud", "given_texts": ("x" * 300_001,)},
             r"^given_texts holds at most 300000 characters",
         ),
     ],
@@ -161,13 +161,13 @@ def test_one_row_and_texts_of_the_caller(rag: Tandem) -> None:
     """The device alone cannot know what the cloud's documents say; with their texts it can."""
     texts = rag.cloud_texts(QUESTION, 16)
     assert len(set(texts)) == 16
-    answer = rag.query(QUESTION, alone="device", given_texts=texts, seed=7)
+    answer = rag.query(QUESTION, only="device", given_texts=texts, seed=7)
     ids = [source.id for source in answer.sources]
     assert ids[4:] == [f"given-{n}" for n in range(1, 17)]
     scores = [source.score or 0.0 for source in answer.sources]
     assert scores[4:] == sorted(scores[4:], reverse=True), "scored as the cloud scores them"
     assert answer.text == rag.query(QUESTION, seed=7).text, "all documents on one side"
-    joined = rag.query(QUESTION, alone="device", given_texts=texts, context_aggregation=True, seed=7)
+    joined = rag.query(QUESTION, only="device", given_texts=texts, context_aggregation=True, seed=7)
     assert sorted(source.id for source in joined.sources) == sorted(ids)
 
 
@@ -193,9 +193,9 @@ def shown(events: list[Event]) -> Display:
     return display
 
 
-@pytest.mark.parametrize("options", [{}, {"temperature": 1.3}, {"alone": "device"}, {"alone": "cloud"}])
+@pytest.mark.parametrize("options", [{}, {"temperature": 1.3}, {"only": "device"}, {"only": "cloud"}])
 def test_provisional_tokens_end_as_the_committed_text(rag: Tandem, options: dict[str, Any]) -> None:
-    events = list(rag.stream(QUESTION, seed=11, provisional=True, **options))
+    events = list(rag.stream(QUESTION, seed=11, show_drafts=True, **options))
     plain = list(rag.stream(QUESTION, seed=11, **options))
     tokens = [event for event in events if isinstance(event, TokenEvent)]
     text = "".join(event.text for event in tokens)
@@ -207,5 +207,5 @@ def test_provisional_tokens_end_as_the_committed_text(rag: Tandem, options: dict
 
 
 def test_an_answer_ignores_provisional_tokens(rag: Tandem) -> None:
-    answer: Answer = rag.query(QUESTION, seed=11, provisional=True)
+    answer: Answer = rag.query(QUESTION, seed=11, show_drafts=True)
     assert answer.text == rag.query(QUESTION, seed=11).text

@@ -17,7 +17,7 @@ PLACEMENTS = ("device", "cloud", "mirror", "greedy", "random")
 @pytest.fixture(scope="module")
 def overrides() -> tuple[str, ...]:
     """Up to 40 ms at random, each way, on top of 5 ms."""
-    return ("link.extra_delay_s=0.005", "link.extra_jitter_s=0.04", "generation.max_new_tokens=24")
+    return ("link.extra_delay_s=0.005", "link.extra_jitter_s=0.04", "sampling.max_new_tokens=24")
 
 
 def test_speculative_equals_synchronous(rag: Tandem) -> None:

@@ -20,6 +20,7 @@ from tandem.aggregation.mixture import shares, target_distribution
 from tandem.codecs import codec_of
 from tandem.config import Config
 from tandem.corpora import WEIGHTS
+from tandem.engine.drafter import Drafter
 from tandem.engine.engine import Engine
 from tandem.lab.quality.local import LocalParty
 from tandem.protocol.drafting import Forward, Prefill
@@ -28,6 +29,7 @@ from tandem.protocol.wire import to_float32
 from tandem.retrieval.embedding import Embedder
 from tandem.retrieval.factory import open_index
 from tandem.retrieval.retriever import Retriever
+from tandem.sampling import SamplingParams
 from tandem.topology import PARTIES, Party
 
 QUESTION = "Which game should Mira try?"
@@ -41,16 +43,17 @@ def first_laws(config: Config) -> tuple[Distribution, Distribution]:
     engine = Engine.load(str(WEIGHTS), num_threads=1)
     embedder = Embedder.load("offline", num_threads=1)
     codec = codec_of(config.codec)
+    drafter = Drafter(codec, SamplingParams(temperature=TEMPERATURE), "coupled")
     distributions, log_weights = {}, {}
     for party in PARTIES:
         retriever = Retriever(open_index(party, config, embedder), embedder)
-        reader = LocalParty(engine, retriever, codec, TEMPERATURE, f"law/{party}")
+        reader = LocalParty(engine, retriever, drafter, f"law/{party}")
         found = reader.retrieve(
             RetrieveRequest(session=1, query=QUESTION, num_documents=config.party(party).num_documents)
         )
         reader.prefill(Prefill(1, QUESTION, found.texts, 8))  # type: ignore[union-attr]
         weights = tuple(config.weights.scale * score for score in found.scores)  # type: ignore[union-attr]
-        distributions[party] = codec.decode(reader.distribution(Forward(1, 0, b"", (), weights)))
+        distributions[party] = codec.decode(reader.payload(Forward(1, 0, b"", (), weights)))
         log_weights[party] = to_float32(log_weight(weights))
         reader.close()
     eta_device, _ = shares(log_weights[Party.DEVICE], log_weights[Party.CLOUD])

@@ -63,7 +63,7 @@ def one_cluster(lab: NetLab, config: Config, out: Path, marker: str, question: s
 
 
 def ask(tandem: Tandem, question: str, **options: Any) -> dict[str, Any]:
-    answer = tandem.request(question, seed=3, temperature=1.0, **options)
+    answer = tandem.query(question, seed=3, temperature=1.0, **options)
     sources = [source.title for source in answer.sources if source.party is Party.DEVICE]
     return {"answer": answer.text, "sources": sources, "statistics": asdict(answer.statistics)}
 

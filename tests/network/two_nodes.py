@@ -38,10 +38,10 @@ def main(name: str, out: str) -> None:
             for number, question in enumerate(questions):
                 options = {"seed": 7 + number, "temperature": temperature}
                 lab.shape(Shape())
-                found = {"near": as_dict(tandem.request(question, synchronous=True, **options))}
+                found = {"near": as_dict(tandem.query(question, synchronous=True, **options))}
                 lab.shape(FAR)
                 for placement in ("mirror", "device"):
-                    found[placement] = as_dict(tandem.request(question, placement=placement, **options))
+                    found[placement] = as_dict(tandem.query(question, placement=placement, **options))
                 results[f"{temperature:g}/{number}"] = found
         # In this order: after an outage Ray's own connections, which open a query, wait for TCP's next repetition.
         for rule in ("continue", "wait"):

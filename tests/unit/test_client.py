@@ -14,6 +14,7 @@ import pytest
 from tandem import client as api
 from tandem.client import Tandem
 from tandem.cluster import nodes
+from tandem.cluster.bootstrap import Cluster
 from tandem.config import Config
 from tandem.errors import QueryError, TandemError
 from tandem.events import DoneEvent, Event, SessionStatistics, SourcesEvent, TokenEvent
@@ -60,19 +61,19 @@ def make(monkeypatch: pytest.MonkeyPatch) -> Iterator[Make]:
             party: {"decode_line": [], "eos_token_ids": [0]} for party in PARTIES
         }
         config = Config.load(None, [f"cluster.query_timeout_s={LIMIT_S}"])
-        opened.append(Tandem(config, parties, described, LoopThread()))  # type: ignore[arg-type]
+        opened.append(Tandem(config, Cluster(parties, described, LoopThread())))  # type: ignore[arg-type]
         return opened[-1], parties
 
     yield tandem
     for each in opened:
-        each._loop.close()
+        each.close()
 
 
 @pytest.mark.parametrize(
     "ask",
     [
-        lambda rag: rag.query(QUESTION, alone="cloud"),
-        lambda rag: list(rag.stream(QUESTION, alone="cloud", timeout_s=LIMIT_S)),
+        lambda rag: rag.query(QUESTION, only="cloud"),
+        lambda rag: list(rag.stream(QUESTION, only="cloud", timeout_s=LIMIT_S)),
         lambda rag: rag.query(QUESTION),
         lambda rag: rag.written(QUESTION, "cloud"),
         lambda rag: rag.cloud_texts(QUESTION, 3),
@@ -89,7 +90,7 @@ def test_a_time_limit_holds_where_no_call_comes_back(make: Make, ask: Callable[[
 
 def test_what_takes_too_long_is_cancelled(make: Make) -> None:
     rag, parties = make()
-    for ask in (lambda: rag.query(QUESTION, alone="cloud"), lambda: rag.written(QUESTION, "cloud")):
+    for ask in (lambda: rag.query(QUESTION, only="cloud"), lambda: rag.written(QUESTION, "cloud")):
         with pytest.raises(QueryError):
             ask()
     assert parties[Party.CLOUD]["draft_queue"].called.count("cancel") == 2
@@ -155,10 +156,10 @@ def test_the_end_of_a_stream_names_its_sequence(make: Make) -> None:
         return {}
 
     rag, _ = make(draft_queue=queue(token, done(num_tokens=1)), decoder=Actor(sequence=sequence))
-    *_, last = rag.stream(QUESTION, alone="cloud", keeps_distributions=True)
+    *_, last = rag.stream(QUESTION, only="cloud", keeps_distributions=True)
     assert isinstance(last, DoneEvent)
     rag.sequence(last, "cloud")
-    rag.sequence(rag.query(QUESTION, alone="cloud", keeps_distributions=True), "cloud", dense=True)
+    rag.sequence(rag.query(QUESTION, only="cloud", keeps_distributions=True), "cloud", dense=True)
     assert build_spec == [(9, 1, False), (9, 1, True)]
 
 

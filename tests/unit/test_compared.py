@@ -9,7 +9,7 @@ import pytest
 
 from tandem.actors.base import Runtime
 from tandem.actors.retriever import RetrieverActor
-from tandem.client import HANDSHAKE_FIELDS, compare
+from tandem.cluster.bootstrap import HANDSHAKE_FIELDS, compare
 from tandem.config import Config
 from tandem.errors import ClusterError
 from tandem.topology import PARTIES, Party

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import pickle
 import re
 import tomllib
 from dataclasses import FrozenInstanceError, replace
@@ -13,9 +14,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tandem import settings
-from tandem.config import Config, GenerationConfig, PartyConfig
+from tandem.config import Config, PartyConfig
 from tandem.errors import ConfigError
+from tandem.overrides import replace_settings, walk
+from tandem.sampling import SamplingParams
 from tandem.topology import Party
 
 EXAMPLE = Path(__file__).parents[2] / "tandem.example.toml"
@@ -45,40 +47,40 @@ def test_the_example_file_equals_the_defaults() -> None:
 
 
 def test_every_setting_says_what_it_means() -> None:
-    for each in settings.settings_of(Config):
-        assert len(each.rule.meaning) > 3, each.key
+    for section, setting, _ in walk(Config()):
+        assert len(setting.meaning) > 3, f"{section}.{setting.name}"
 
 
 def test_a_file_changes_only_what_it_names(tmp_path: Path) -> None:
     config = Config.load(
-        write(tmp_path, "[cloud]\nnum_threads = 2\n[generation]\ntemperature = 1\nstop = ['.']\n")
+        write(tmp_path, "[cloud]\nnum_threads = 2\n[sampling]\ntemperature = 1\nstop = ['.']\n")
     )
     assert config.cloud == PartyConfig(num_documents=16, num_threads=2)
-    assert config.generation == GenerationConfig(temperature=1.0, stop=(".",))
-    assert isinstance(config.generation.temperature, float)
+    assert config.sampling == SamplingParams(temperature=1.0, stop=(".",))
+    assert isinstance(config.sampling.temperature, float)
 
 
 def test_overrides_win_and_need_no_quotes(tmp_path: Path) -> None:
-    path = write(tmp_path, "generation.placement = 'cloud'\n")
+    path = write(tmp_path, "decoding.placement = 'cloud'\n")
     overrides = [
-        "generation.placement=mirror",
+        "decoding.placement=mirror",
         "weights.scale = 5",
-        'generation.stop="\\n"',
+        'sampling.stop="\\n"',
         "cloud.model=org/name",
     ]
     config = Config.load(path, overrides)
-    assert config.generation.placement == "mirror"
+    assert config.decoding.placement == "mirror"
     assert config.weights.scale == 5.0
-    assert config.generation.stop == ("\n",)
+    assert config.sampling.stop == ("\n",)
     assert config.cloud.model == "org/name"
 
 
 @pytest.mark.parametrize(
     ("override", "expected"),
     [
-        ("generation.stop=END", ("END",)),
-        ('generation.stop=["a", "b"]', ("a", "b")),
-        ("generation.synchronous=true", True),
+        ("sampling.stop=END", ("END",)),
+        ('sampling.stop=["a", "b"]', ("a", "b")),
+        ("decoding.synchronous=true", True),
         ('cluster.address="a=b"', "a=b"),
         ("cluster.address=", ""),
     ],
@@ -105,7 +107,7 @@ def test_relative_paths_count_from_where_they_were_written(
 
 
 def test_json_there_and_back() -> None:
-    config = Config.load(None, ['generation.stop=["\\u00e9", "."]', "generation.temperature=0.7"])
+    config = Config.load(None, ['sampling.stop=["\\u00e9", "."]', "sampling.temperature=0.7"])
     assert Config.from_json(config.to_json()) == config
 
 
@@ -118,56 +120,56 @@ def test_toml_there_and_back(model: str, stop: list[str], temperature: float) ->
     config = replace(
         Config(),
         cloud=PartyConfig(model=model, num_documents=8),
-        generation=GenerationConfig(stop=tuple(stop), temperature=temperature),
+        sampling=SamplingParams(stop=tuple(stop), temperature=temperature),
     )
-    assert settings.updated(Config(), tomllib.loads(config.to_toml())) == config
+    assert replace_settings(Config(), tomllib.loads(config.to_toml())) == config
 
 
 RANGE = "The setting {} must be {}, but it is {}; the default is {}."
 
 WRONG = [
     (
-        "generation.temprature=1",
-        "'generation.temprature' is not a setting; the nearest is 'generation.temperature'.",
+        "sampling.temprature=1",
+        "'sampling.temprature' is not a setting; the nearest is 'sampling.temperature'.",
     ),
-    ("temperature=1", "'temperature' is not a setting; the nearest is 'generation.temperature'."),
+    ("temperature=1", "'temperature' is not a setting; the nearest is 'sampling.temperature'."),
     ("devise.model=x", "'devise.model' is not a setting; the nearest is 'device.model'."),
-    ("nonsense", "A setting is given as section.name=value, but 'nonsense' has no equals sign; add it."),
+    ("nonsense", "Settings have the form section.name=value, but 'nonsense' has no equals sign; add it."),
     (
-        "generation.temperature=-1",
-        RANGE.format("generation.temperature", "a number of at least 0", "-1.0", "0.0"),
+        "sampling.temperature=-1",
+        RANGE.format("sampling.temperature", "a number of at least 0", "-1", "0.0"),
     ),
     (
-        "generation.temperature=hot",
-        RANGE.format("generation.temperature", "a number of at least 0", "'hot'", "0.0"),
+        "sampling.temperature=hot",
+        RANGE.format("sampling.temperature", "a number of at least 0", "'hot'", "0.0"),
     ),
     (
-        "generation.temperature=nan",
-        RANGE.format("generation.temperature", "a number of at least 0", "nan", "0.0"),
+        "sampling.temperature=nan",
+        RANGE.format("sampling.temperature", "a number of at least 0", "nan", "0.0"),
     ),
     (
         "cloud.num_documents=-1",
         RANGE.format("cloud.num_documents", "a whole number of at least 0", "-1", "16"),
     ),
-    ("codec.p=0", RANGE.format("codec.p", "a number above 0 and of at most 1", "0.0", "0.8")),
+    ("codec.p=0", RANGE.format("codec.p", "a number above 0 and of at most 1", "0", "0.8")),
     ("codec.p=1.5", RANGE.format("codec.p", "a number above 0 and of at most 1", "1.5", "0.8")),
     (
         "weights.momentum=1",
-        RANGE.format("weights.momentum", "a number of at least 0 and below 1", "1.0", "0.0"),
+        RANGE.format("weights.momentum", "a number of at least 0 and below 1", "1", "0.0"),
     ),
     ("device.model=", RANGE.format("device.model", "a text that is not empty", "''", '"bundled"')),
-    ("generation.synchronous=1", RANGE.format("generation.synchronous", "true or false", "1", "false")),
+    ("decoding.synchronous=1", RANGE.format("decoding.synchronous", "true or false", "1", "false")),
     (
         "device.num_threads=true",
         RANGE.format("device.num_threads", "a whole number of at least 1", "True", "1"),
     ),
     (
-        "generation.stop=[1]",
-        RANGE.format("generation.stop", "a list of texts that are not empty", "(1,)", "[]"),
+        "sampling.stop=[1]",
+        RANGE.format("sampling.stop", "a list of texts that are not empty", "[1]", "[]"),
     ),
     (
-        "generation.placement=mirorr",
-        "The setting generation.placement must be one of device, cloud, greedy, mirror, random, but it is 'mirorr'; "
+        "decoding.placement=mirorr",
+        "The setting decoding.placement must be one of device, cloud, greedy, mirror, random, but it is 'mirorr'; "
         'the nearest is "mirror".',
     ),
     (
@@ -186,23 +188,23 @@ def test_a_wrong_override_is_one_sentence(override: str, sentence: str) -> None:
 
 def test_mirror_needs_coupled_drafts() -> None:
     with pytest.raises(
-        ConfigError, match=r'"mirror" needs coupled drafts, but generation\.draft_rule is "algorithm1"'
+        ConfigError, match=r'"mirror" needs coupled drafts, but decoding\.draft_rule is "algorithm1"'
     ):
-        Config.load(None, ["generation.draft_rule=algorithm1", "generation.placement=mirror"])
+        Config.load(None, ["decoding.draft_rule=algorithm1", "decoding.placement=mirror"])
 
 
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
         (
-            "[generaton]\ntemperature = 0",
-            "'generaton.temperature' is not a setting; the nearest is 'generation.temp",
+            "[samplng]\ntemperature = 0",
+            "'samplng.temperature' is not a setting; the nearest is 'sampling.temp",
         ),
-        ("[generaton]", "'generaton' is not a setting"),
-        ("generation = 3", "'generation' is no section but has the value 3"),
-        ("[generation\n", "must be TOML, but .* is not .*line 1.*; correct that line"),
-        ("[generation]\nmax_new_tokens = 2.5", "must be a whole number of at least 1, but it is 2.5"),
-        ("[generation]\nstop = 'x'", "must be a list of texts that are not empty, but it is 'x'"),
+        ("[samplng]", "'samplng' is not a setting"),
+        ("sampling = 3", "'sampling' is no section but has the value 3"),
+        ("[sampling\n", "is not valid TOML .*line 1.*; correct that line"),
+        ("[sampling]\nmax_new_tokens = 2.5", "must be a whole number of at least 1, but it is 2.5"),
+        ("[sampling]\nstop = 'x'", "must be a list of texts that are not empty, but it is 'x'"),
         ("[device]\nindex = 3", "device.index must be a text that is not empty, but it is 3"),
         ("[codec]\np = '0.5'", "codec.p must be a number above 0 and of at most 1, but it is '0.5'"),
     ],
@@ -219,7 +221,7 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="cannot be read"):
         Config.load(tmp_path)
     (tmp_path / "latin.toml").write_bytes(b"# \xe9")
-    with pytest.raises(ConfigError, match="must be UTF-8 text"):
+    with pytest.raises(ConfigError, match="is not UTF-8 text; save it as UTF-8"):
         Config.load(tmp_path / "latin.toml")
 
 
@@ -231,7 +233,7 @@ def test_json_is_as_strict_as_a_file(text: str) -> None:
 
 def test_settings_from_code_are_checked_too() -> None:
     with pytest.raises(ConfigError, match="must be a number of at least 0, but it is inf"):
-        Config(generation=GenerationConfig(temperature=math.inf))
+        Config(sampling=SamplingParams(temperature=math.inf))
 
 
 def test_each_party_is_told_its_own_paths_alone() -> None:
@@ -240,3 +242,58 @@ def test_each_party_is_told_its_own_paths_alone() -> None:
     assert config.seen_by(Party.CLOUD).cloud == config.cloud
     assert "public" not in config.seen_by(Party.DEVICE).to_json()
     assert config.seen_by(Party.DEVICE).device == config.device
+
+
+MOVED = {
+    "generation.temperature": "sampling.temperature",
+    "generation.max_new_tokens": "sampling.max_new_tokens",
+    "generation.stop": "sampling.stop",
+    "generation.draft_rule": "decoding.draft_rule",
+    "generation.placement": "decoding.placement",
+    "generation.synchronous": "decoding.synchronous",
+    "generation.max_window": "decoding.max_window",
+}
+
+
+@pytest.mark.parametrize(("old", "new"), MOVED.items())
+def test_a_setting_of_version_0_1_is_named(old: str, new: str, tmp_path: Path) -> None:
+    sentence = f"^{re.escape(f'{old} is now {new}; rename it.')}$"
+    with pytest.raises(ConfigError, match=sentence):
+        Config.load(None, [f"{old}=1"])
+    with pytest.raises(ConfigError, match=sentence):
+        Config.load(write(tmp_path, f"[generation]\n{old.partition('.')[2]} = 1\n"))
+
+
+def test_the_section_of_version_0_1_is_named(tmp_path: Path) -> None:
+    for make in (
+        lambda: Config(generation=None),  # type: ignore[call-arg]
+        lambda: Config.load(write(tmp_path, "[generation]\n")),
+        lambda: Config.from_json('{"generation": {}}'),
+    ):
+        with pytest.raises(
+            ConfigError, match=r"^generation\.temperature is now sampling\.temperature, .*; rename th"
+        ):
+            make()
+
+
+def test_no_message_shows_pydantic() -> None:
+    def from_code(**values: object) -> Config:
+        return Config(**values)  # type: ignore[arg-type]
+
+    for make in (
+        lambda: from_code(device=3),
+        lambda: from_code(devise=PartyConfig()),
+        lambda: from_code(device=SamplingParams()),
+        lambda: Config.from_json('{"device": {"port": 3}}'),
+    ):
+        with pytest.raises(ConfigError) as caught:
+            make()
+        assert "\n" not in str(caught.value)
+        assert "pydantic" not in str(caught.value).lower()
+        assert caught.value.__suppress_context__ or caught.value.__context__ is None
+
+
+def test_an_error_survives_pickling() -> None:
+    with pytest.raises(ConfigError) as caught:
+        SamplingParams(top_k=-1)
+    assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)

@@ -18,8 +18,8 @@ import yaml
 
 import tandem
 from tandem.config import Config
+from tandem.overrides import walk
 from tandem.protocol import messages
-from tandem.settings import settings_of
 
 ROOT = Path(tandem.__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -125,7 +125,7 @@ def test_every_message_and_setting_is_described() -> None:
     known = [cls.__name__ for union in (messages.Message, messages.LinkBody) for cls in get_args(union)]
     assert sorted(headings) == sorted(known)
     keys = re.findall(r"^\| `(\w+\.\w+)`", page("reference/configuration.md"), re.MULTILINE)
-    assert keys == [each.key for each in settings_of(Config)]
+    assert keys == [f"{section}.{setting.name}" for section, setting, _ in walk(Config())]
 
 
 def test_every_field_of_a_link_message_has_a_meaning_or_follows_one(generate: ModuleType) -> None:

@@ -3,30 +3,27 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import fields, replace
 from typing import Any
 
 import pytest
 
-from tandem.config import Config, GenerationConfig, LinkConfig, PartyConfig, WeightsConfig
-from tandem.errors import QueryError
+from tandem.config import Config, DecodingConfig, DecodingOptions, LinkConfig, PartyConfig, WeightsConfig
+from tandem.errors import ConfigError, ProtocolError, QueryError
 from tandem.lab.quality.heldout import heldout_spec
+from tandem.lab.simulation.specs import change_spec
 from tandem.protocol.spec import SessionSpec
-from tandem.request import build_spec, spec_of
+from tandem.request import QueryOptions, build_spec, spec_of
+from tandem.sampling import SamplingOptions, SamplingParams
 from tandem.topology import PARTIES, Party
+from tandem.validation import settings_of
 
 UNUSUAL = Config(
     device=PartyConfig(num_documents=2),
     cloud=PartyConfig(num_documents=5),
-    generation=GenerationConfig(
-        temperature=0.7,
-        max_new_tokens=9,
-        stop=("\n",),
-        draft_rule="algorithm1",
-        placement="cloud",
-        synchronous=True,
-        max_window=3,
-    ),
+    sampling=SamplingParams(temperature=0.7, top_k=40, min_p=0.05, max_new_tokens=9, stop=("\n",)),
+    decoding=DecodingConfig(draft_rule="algorithm1", placement="cloud", synchronous=True, max_window=3),
     weights=WeightsConfig(scale=2.5, interval=7, lag=4, momentum=0.25),
     link=LinkConfig(on_peer_loss="fail", peer_loss_margin_s=0.5),
 )
@@ -35,11 +32,9 @@ WANTED = SessionSpec(
     query="",
     seed=0,
     draft_rule="algorithm1",
-    temperature=0.7,
+    sampling=UNUSUAL.sampling,
     placement="cloud",
     synchronous=True,
-    max_new_tokens=9,
-    stop_strings=("\n",),
     device_documents=2,
     cloud_documents=5,
     relevance_scale=2.5,
@@ -66,8 +61,8 @@ def test_what_no_setting_says_stays_empty() -> None:
 
 
 def test_held_out_questions_are_asked_token_by_token() -> None:
-    wanted = replace(WANTED, placement="device", stop_strings=(), on_peer_loss="continue")
-    assert heldout_spec(replace(UNUSUAL, generation=replace(UNUSUAL.generation, synchronous=False))) == wanted
+    wanted = change_spec(WANTED, placement="device", stop=(), on_peer_loss="continue")
+    assert heldout_spec(replace(UNUSUAL, decoding=replace(UNUSUAL.decoding, synchronous=False))) == wanted
 
 
 DESCRIBED: dict[Party, dict[str, Any]] = {
@@ -112,7 +107,7 @@ def test_what_is_no_filter(given: Any) -> None:
         ({"device_filter": {"source": "\N{GRINNING FACE}" * 320_000}}, r"travels as at most 4000000 bytes"),
         ({"device_filter": {"page": 10**5000}}, r"^device_filter holds a number that cannot be written: "),
         (
-            {"alone": "cloud", "device_filter": {"page": 1}},
+            {"only": "cloud", "device_filter": {"page": 1}},
             r"^device_filter is for documents of the device, but the cloud was asked alone; leave it out",
         ),
     ],
@@ -124,4 +119,68 @@ def test_filters_that_no_query_can_have(options: dict[str, Any], sentence: str) 
 
 def test_a_question_that_no_message_holds() -> None:
     with pytest.raises(QueryError, match=r"^A query with its texts and filters travels as at most"):
-        build_spec(Config(), DESCRIBED, "\N{GRINNING FACE}" * 400_000)
+        build_spec(Config(), DESCRIBED, "\N{GRINNING FACE}" * 1_100_000)
+
+
+def test_options_replace_settings_for_one_query() -> None:
+    options: QueryOptions = {
+        "temperature": 0.5,
+        "top_k": 3,
+        "stop": ["."],
+        "placement": "cloud",
+        "max_window": None,
+    }
+    spec = build_spec(UNUSUAL, DESCRIBED, "Why?", **options)
+    assert spec.sampling == replace(UNUSUAL.sampling, temperature=0.5, top_k=3, stop=(".",))
+    assert (spec.placement, spec.draft_rule, spec.max_window) == ("cloud", "algorithm1", 3)
+
+
+def test_options_are_the_settings_and_a_few_more() -> None:
+    for options, group in ((SamplingOptions, SamplingParams), (DecodingOptions, DecodingConfig)):
+        assert list(options.__annotations__) == [setting.name for setting in settings_of(group)]
+        assert set(options.__annotations__) < set(QueryOptions.__annotations__)
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"alone": "device"}, "The option alone is now only; rename it."),
+        ({"provisional": True}, "The option provisional is now show_drafts; rename it."),
+        ({"temprature": 1}, "A query has no option 'temprature'; the nearest is 'temperature'."),
+        ({"only": "moon"}, "A party is device or cloud, not 'moon'; name one of the two."),
+        (
+            {"temperature": -1},
+            "The setting sampling.temperature must be a number of at least 0, but it is -1; the default is 0.0.",
+        ),
+        (
+            {"stop": "END"},
+            "The setting sampling.stop must be a list of texts that are not empty, but it is 'END'; the default is [].",
+        ),
+        ({"seed": -1}, "A seed is an integer from 0 to 2^64 - 1 (got -1); choose one in that range."),
+    ],
+)
+def test_a_wrong_option_is_one_sentence(options: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ConfigError, match=f"^{re.escape(sentence)}$"):
+        build_spec(Config(), DESCRIBED, "Why?", **options)
+
+
+@pytest.mark.parametrize("question", ["", "  \n"])
+def test_an_empty_question(question: str) -> None:
+    with pytest.raises(
+        QueryError, match=rf"^The question is empty \(got {re.escape(repr(question))}\); ask something"
+    ):
+        build_spec(Config(), DESCRIBED, question)
+
+
+def test_half_a_surrogate_pair_cannot_be_sent() -> None:
+    with pytest.raises(QueryError, match="they hold half a surrogate pair; remove that character"):
+        build_spec(Config(), DESCRIBED, "Why \ud800?")
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"session": "1"}'])
+def test_a_malformed_spec_is_one_sentence(text: str) -> None:
+    with pytest.raises(
+        ProtocolError, match=r"^The spec of a session is malformed at .*same version"
+    ) as caught:
+        SessionSpec.from_json(text)
+    assert "pydantic" not in str(caught.value)

@@ -43,7 +43,7 @@ def run(args: Namespace) -> int:
 
 def _overrides(args: Namespace) -> list[str]:
     options = {"max_new_tokens": args.max_new_tokens, "temperature": args.temperature}
-    return [f"generation.{name}={value}" for name, value in options.items() if value is not None]
+    return [f"sampling.{name}={value}" for name, value in options.items() if value is not None]
 
 
 def _trace(given: str) -> Trace:
@@ -111,9 +111,9 @@ def _write(replay: Replay, config: Config, folder: Path) -> None:
     record, timeline, picture = (folder / name for name in NAMES)
     text = json.dumps(plain(as_dict(replay, config)), indent=1, ensure_ascii=False)
     outputs.write_text("--out", record, text + "\n")
-    outputs.write_text("--out", timeline, merged_trace(replay, config.generation.placement))
-    generation = config.generation
-    how = f"{generation.draft_rule}, {generation.placement}, temperature {generation.temperature:g}"
+    outputs.write_text("--out", timeline, merged_trace(replay, config.decoding.placement))
+    decoding, sampling = config.decoding, config.sampling
+    how = f"{decoding.draft_rule}, {decoding.placement}, temperature {sampling.temperature:g}"
     plot_replay(
         replay, picture, title=f"Trace {Path(replay.trace.name).stem}: {how}, {config.link.data_plane}"
     )

@@ -17,6 +17,7 @@ from tandem.events import TokenEvent
 from tandem.lab.latency.records import Setting
 from tandem.lab.latency.systems import TOKEN_WISE, System
 from tandem.lab.simulation.link import Link
+from tandem.lab.simulation.specs import change_spec
 from tandem.lab.simulation.virtual import Outcome
 from tandem.protocol.spec import SessionSpec
 from tandem.request import spec_of
@@ -65,7 +66,7 @@ class Predictor:
         if system.kind == "sequences":
             lengths = [len(tokens) for tokens in self.reference(setting)]
             return Prediction(token_s=sequence_wise_s(lengths, device_s, cloud_s, setting.rtt_s))
-        return Prediction(token_s=cloud_s if system.options["alone"] is Party.CLOUD else device_s)
+        return Prediction(token_s=cloud_s if system.options["only"] is Party.CLOUD else device_s)
 
     def _answers(self, system: System, setting: Setting) -> Iterator[Outcome]:
         floors_s = setting.floors_s or (0.01, 0.01)
@@ -78,7 +79,7 @@ class Predictor:
             )[1]
 
     def _spec(self, system: System, setting: Setting, question: str, number: int) -> SessionSpec:
-        return replace(
+        return change_spec(
             spec_of(self._config),
             query=question,
             seed=number,

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from tandem.errors import TandemError
-from tandem.settings import nearest
+from tandem.nearest import nearest
 from tandem.topology import Party
 
 Kind = Literal["alone", "text", "kv", "sequences", "together"]
@@ -64,28 +64,28 @@ SYSTEMS: tuple[System, ...] = (
         kind="alone",
         what="the device answers by itself, its documents joined in one row",
         dragon="7.2, CRCG",
-        options={"alone": Party.DEVICE, "context_aggregation": True},
+        options={"only": Party.DEVICE, "context_aggregation": True},
     ),
     System(
         name="CRCG/cloud",
         kind="alone",
         what="the cloud answers by itself, its documents joined in one row; timed at the cloud",
         dragon="7.2, CRCG",
-        options={"alone": Party.CLOUD, "context_aggregation": True},
+        options={"only": Party.CLOUD, "context_aggregation": True},
     ),
     System(
         name="DRCG/Text",
         kind="text",
         what="the cloud's texts cross, then the device answers from both sides' documents in one row",
         dragon="7.2, DRCG/Text",
-        options={"alone": Party.DEVICE, "context_aggregation": True},
+        options={"only": Party.DEVICE, "context_aggregation": True},
     ),
     System(
         name="DRCG/KV",
         kind="kv",
         what="texts and stored caches of the cloud's documents cross, then the device answers, one row per document",
         dragon="7.2, DRCG/KV",
-        options={"alone": Party.DEVICE},
+        options={"only": Party.DEVICE},
     ),
     System(
         name="DRDG/TW",

@@ -16,6 +16,7 @@ from tandem.codecs.top_p import Codec
 from tandem.config import Config
 from tandem.engine.engine import Engine
 from tandem.lab.quality.local import LocalPair
+from tandem.lab.simulation.specs import change_spec
 from tandem.lab.training.synthetic import Question, World, make_world
 from tandem.protocol.spec import SessionSpec
 from tandem.request import spec_of
@@ -52,8 +53,8 @@ def heldout_spec(config: Config) -> SessionSpec:
     Who aggregates, which texts end an answer and what a lost peer means are fixed, so that runs with different
     settings compare.
     """
-    return replace(
-        spec_of(config), synchronous=True, placement="device", stop_strings=(), on_peer_loss="continue"
+    return change_spec(
+        spec_of(config), synchronous=True, placement="device", stop=(), on_peer_loss="continue"
     )
 
 

@@ -13,8 +13,8 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from tandem.codecs.top_p import Codec
+from tandem.engine.drafter import Drafter
 from tandem.engine.engine import Engine
-from tandem.engine.row_mixture import mix_rows
 from tandem.engine.tokenizer import Detokenizer, StopRule
 from tandem.lab.simulation.link import Link
 from tandem.lab.simulation.virtual import Outcome, VirtualRun
@@ -37,13 +37,11 @@ class LocalParty:
         self,
         engine: Engine,
         retriever: Retriever | StoreRetriever,
-        codec: Codec,
-        temperature: float,
+        drafter: Drafter,
         key: str,
     ) -> None:
         """`key` names this side's session in the engine, which both sides may share."""
-        self._engine, self._retriever, self._codec = engine, retriever, codec
-        self._temperature = temperature
+        self._engine, self._retriever, self._drafter = engine, retriever, drafter
         self._key = key
 
     def retrieve(self, message: RetrieveRequest | RescoreRequest) -> Message:
@@ -59,7 +57,7 @@ class LocalParty:
     def payload(self, job: Forward) -> bytes:
         """One forward pass, mixed and encoded."""
         logits = self._engine.next_logits(self._key, job.tokens)
-        return self._codec.encode(mix_rows(logits, job.weights or (0.0,), self._temperature))
+        return self._drafter.encode(logits, job.weights or (0.0,))[0]
 
     def close(self) -> None:
         """Free the session in the engine."""
@@ -93,13 +91,15 @@ class LocalPair:
         """The answer's text and what the run showed."""
         eos = self.engines[Party.DEVICE].eos_token_ids
         spec = replace(spec, session=secrets.randbits(32), eos_token_ids=tuple(eos))
-        rule = StopRule(spec.eos_token_ids, spec.stop_strings, spec.max_new_tokens, self._detokenizer)
+        rule = StopRule(
+            spec.eos_token_ids, spec.sampling.stop, spec.sampling.max_new_tokens, self._detokenizer
+        )
+        drafter = Drafter(self.codec, spec.sampling, spec.draft_rule)
         readers = {
             party: LocalParty(
                 self.engines[party],
                 self.retrievers[party],
-                self.codec,
-                spec.temperature,
+                drafter,
                 f"{spec.session}/{party}",
             )
             for party in PARTIES

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tandem.errors import ConfigError
-from tandem.settings import nearest
+from tandem.nearest import nearest
 from tandem.topology import PARTIES, Party
 
 

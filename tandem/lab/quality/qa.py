@@ -12,11 +12,10 @@ from dataclasses import asdict, dataclass, replace
 
 from tokenizers import Tokenizer
 
-from tandem.aggregation.rules import draft_rule
 from tandem.codecs.top_p import Codec
 from tandem.config import Config
+from tandem.engine.drafter import Drafter
 from tandem.engine.engine import Engine
-from tandem.engine.row_mixture import mix_rows
 from tandem.engine.tokenizer import Detokenizer, StopRule
 from tandem.lab.quality import statistics
 from tandem.lab.quality.aggregation import Floats
@@ -159,17 +158,21 @@ def _answer(parties: Parties, method: Method, counts: Counts, found: Found, spec
 def answer_alone(engine: Engine, codec: Codec, spec: SessionSpec, document: str) -> str:
     """The answer of one model from one row, compressed and drawn as a lone side's would be. document: "" for none."""
     rule = StopRule(
-        spec.eos_token_ids, spec.stop_strings, spec.max_new_tokens, Detokenizer(engine.tokenizer_json)
+        spec.eos_token_ids,
+        spec.sampling.stop,
+        spec.sampling.max_new_tokens,
+        Detokenizer(engine.tokenizer_json),
     )
-    drafts = draft_rule(spec.draft_rule, spec.temperature)
+    drafter = Drafter(codec, spec.sampling, spec.draft_rule)
     key, tokens = "alone", list[int]()
-    engine.open(key, spec.query, [document] if document else [], spec.max_new_tokens, is_stored=False)
+    engine.open(
+        key, spec.query, [document] if document else [], spec.sampling.max_new_tokens, is_stored=False
+    )
     try:
         while rule.find_reason(tokens) is None:
-            distribution = codec.decode(
-                codec.encode(mix_rows(engine.next_logits(key, tokens), [0.0], spec.temperature))
-            )
-            tokens.append(drafts.draft(distribution, seed=spec.seed, step=len(tokens), party=Party.DEVICE))
+            logits = engine.next_logits(key, tokens)
+            draft = drafter.draft(logits, [0.0], seed=spec.seed, step=len(tokens), party=Party.DEVICE)
+            tokens.append(draft.token)
     finally:
         engine.close(key)
     return rule.text(tokens).strip()
@@ -207,7 +210,7 @@ def _what(parties: Parties, questions: Sequence[Question], config: Config) -> di
     return {
         "models": {party.value: parties.engines[party].name for party in PARTIES},
         "questions": len(questions),
-        "temperature": config.generation.temperature,
+        "temperature": config.sampling.temperature,
         "codec": parties.codec.fingerprint(),
         "weights": asdict(config.weights),
     }

@@ -19,6 +19,7 @@ from typing import Any
 from tandem.lab.simulation.faults import Fault, FaultyWire, FrameFault, plan_faults, plan_frames, plan_link
 from tandem.lab.simulation.invariants import Broken, WatchedRun
 from tandem.lab.simulation.link import Link
+from tandem.lab.simulation.specs import make_spec
 from tandem.lab.simulation.trace import Trace
 from tandem.lab.simulation.virtual import VirtualRun
 from tandem.lab.simulation.world import CODEC, EOS, NEVER, VOCAB, World, number, stop_rule
@@ -86,7 +87,7 @@ def make_scenario(seed: int) -> Scenario:
     link = plan_link(rng)
     is_mirror = spec.placement == "mirror"
     steps = [rng.randrange(MIN_TOKENS) for _ in range(rng.choice([0, 1, 3, 6]))] if is_mirror else []
-    faults = plan_faults(rng, spec.max_new_tokens, rng.choice([0, 1, 2, 4]))
+    faults = plan_faults(rng, spec.sampling.max_new_tokens, rng.choice([0, 1, 2, 4]))
     return Scenario(
         seed=seed,
         spec=spec,
@@ -106,9 +107,8 @@ def _shift(rng: random.Random) -> int:
 
 
 def _make_spec(rng: random.Random, seed: int) -> SessionSpec:
-    return SessionSpec(
+    return make_spec(
         session=seed + 1,
-        query="q",
         seed=seed,
         eos_token_ids=(EOS,),
         draft_rule=rng.choice(["coupled", "coupled", "algorithm1"]),
@@ -123,7 +123,7 @@ def _make_spec(rng: random.Random, seed: int) -> SessionSpec:
         max_window=rng.randint(1, 16),
         on_peer_loss=rng.choice(["wait", "wait", "continue"]),
         peer_loss_margin_s=rng.choice([0.1, 1.0]),
-        provisional=bool(seed % 2),
+        show_drafts=bool(seed % 2),
     )
 
 
@@ -188,7 +188,7 @@ def _worlds(scenario: Scenario, *, is_rounding: bool) -> dict[Party, Any]:
 
 
 def _finished(scenario: Scenario) -> Any:
-    return stop_rule(scenario.spec.max_new_tokens, scenario.first_end)
+    return stop_rule(scenario.spec.sampling.max_new_tokens, scenario.first_end)
 
 
 def _report(run: WatchedRun, statistics: Any) -> Report:

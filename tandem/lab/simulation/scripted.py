@@ -17,6 +17,7 @@ import numpy as np
 
 from tandem.codecs.top_p import make_codec
 from tandem.events import StopReason
+from tandem.lab.simulation.specs import make_spec
 from tandem.protocol.drafting import Forward, Prefill
 from tandem.protocol.messages import Message, RescoreRequest, RetrieveRequest
 from tandem.protocol.spec import SessionSpec
@@ -76,7 +77,7 @@ def scripted_spec(num_tokens: int, **changes: object) -> SessionSpec:
     """
     fixed = {"session": 1, "query": "", "seed": 0, "device_documents": 0, "cloud_documents": 0}
     values = {"max_window": 64, "on_peer_loss": "wait", "max_new_tokens": num_tokens} | changes
-    return SessionSpec(**(fixed | values))  # type: ignore[arg-type]
+    return make_spec(**(fixed | values))
 
 
 def length_rule(num_tokens: int) -> Callable[[Sequence[int]], StopReason | None]:

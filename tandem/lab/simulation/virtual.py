@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol
 
-from tandem.aggregation.rules import DraftRule, draft_rule
 from tandem.codecs.top_p import Codec
+from tandem.engine.drafter import Drafter
 from tandem.events import DoneEvent, Event, TokenEvent
 from tandem.lab.simulation.link import Link, Wire
 from tandem.protocol.drafting import Forward, Job, Prefill
@@ -102,7 +102,7 @@ class VirtualRun:
         self.now_s = 0.0
         self._rng = random.Random(seed)
         self._codec = codec
-        self._rule: DraftRule = draft_rule(spec.draft_rule, spec.temperature)
+        self._drafter = Drafter(codec, spec.sampling, spec.draft_rule)
         self._finished = finished
         self._text = text
         self._wires = {party: Wire(link or Link()) for party in PARTIES}  # by sender
@@ -302,8 +302,6 @@ class VirtualRun:
         elif session is not None and isinstance(job, Forward):
             state.num_forwards += 1
             payload = state.reader.payload(job)
-            token = self._rule.draft(
-                self._codec.decode(payload), seed=self.spec.seed, step=job.step, party=party
-            )
+            token = self._drafter.draw(payload, seed=self.spec.seed, step=job.step, party=party)
             self._deliver(party, session.finish_forward(job, payload, token, int(duration_s * 1e6)))
         self._work(party)

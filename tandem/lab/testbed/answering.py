@@ -145,7 +145,7 @@ class Asker:
         begun_s = time.monotonic()
         with ThreadPoolExecutor(1) as thread:
             theirs = thread.submit(self._tandem.written, question, Party.CLOUD, dense=is_dense, **options)
-            answer = self._tandem.query(question, alone=Party.DEVICE, keeps_distributions=True, **options)
+            answer = self._tandem.query(question, only=Party.DEVICE, keeps_distributions=True, **options)
             own = self._tandem.sequence(answer, Party.DEVICE, dense=is_dense)
             sequences = {Party.DEVICE: _written(own), Party.CLOUD: _written(theirs.result())}
         chosen = sequences[likelier(sequences, None if is_dense else self._codec)]

@@ -64,7 +64,7 @@ def begun(actor: DecoderActor, *sessions: int) -> None:
             session=session,
             query="?",
             eos_token_ids=(0,),
-            alone=Party.CLOUD,
+            only=Party.CLOUD,
             keeps_distributions=True,
         )
         actor.handle(Begin(session=session, spec=spec.to_json()), "cloud/draft_queue")

@@ -22,7 +22,6 @@ from tandem.protocol.messages import (
     decode,
     encode,
 )
-from tandem.protocol.outbox import Send
 from tandem.protocol.retrieval_requests import refuse_request, search_documents
 from tandem.retrieval.documents import Document
 from tandem.retrieval.retriever import Hit

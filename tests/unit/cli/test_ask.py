@@ -63,11 +63,11 @@ def test_an_answer_with_its_sources_and_statistics(
 
 
 def test_what_is_asked(tandem: FakeTandem) -> None:
-    overrides = ["--set", "generation.placement=mirror", "--set", "generation.stop=END"]
+    overrides = ["--set", "decoding.placement=mirror", "--set", "sampling.stop=END"]
     assert main(["ask", QUESTION, "--max-new-tokens", "9", "--temperature", "0.5", *overrides]) == 0
     ((address, config),) = tandem.started
     assert address == ""
-    assert config.generation.temperature == 0.5
+    assert config.sampling.temperature == 0.5
     ((question, options),) = tandem.asked
     assert question == QUESTION
     assert options.pop("seed") >= 0
@@ -78,9 +78,12 @@ def test_what_is_asked(tandem: FakeTandem) -> None:
         "synchronous": False,
         "draft_rule": "coupled",
         "stop": ("END",),
+        "top_k": 0,
+        "min_p": 0.0,
+        "max_window": 16,
         "timeout_s": 120.0,
-        "alone": None,
-        "provisional": False,
+        "only": None,
+        "show_drafts": False,
     }
 
 
@@ -168,11 +171,11 @@ def test_what_is_no_filter(given: str, tandem: FakeTandem, capsys: pytest.Captur
         ([" "], "A question must hold a word, but it is ' '; ask something."),
         (
             [QUESTION, "--temperature", "-1"],
-            "generation.temperature must be a number of at least 0, but it is -1.0",
+            "sampling.temperature must be a number of at least 0, but it is -1;",
         ),
         (
             [QUESTION, "--max-new-tokens", "0"],
-            "generation.max_new_tokens must be a whole number of at least 1",
+            "sampling.max_new_tokens must be a whole number of at least 1",
         ),
         ([QUESTION, "--config", "none.toml"], "none.toml does not exist; check the path."),
     ],
@@ -279,7 +282,7 @@ def test_a_lost_peer_and_a_switch_are_told(tandem: FakeTandem, capsys: pytest.Ca
         PeerEvent(step=5, is_alone=False),
         DoneEvent(reason="length", statistics=statistics(degraded_from=2)),
     ]
-    assert main(["ask", QUESTION, "--set", "generation.placement=device"]) == 0
+    assert main(["ask", QUESTION, "--set", "decoding.placement=device"]) == 0
     shown = capsys.readouterr()
     assert "cloud      lost at token 2, the device goes on alone" in shown.err
     assert "cloud      back at token 5" in shown.err
@@ -317,7 +320,7 @@ def test_estimates_and_handovers_in_json_and_no_word_of_estimates_to_a_person(
         estimate(4, assumed=("A sentence.",)),
         DoneEvent(reason="eos", statistics=statistics()),
     ]
-    assert main(["ask", QUESTION, "--set", "generation.placement=greedy"]) == 0
+    assert main(["ask", QUESTION, "--set", "decoding.placement=greedy"]) == 0
     shown = capsys.readouterr()
     assert "placement  greedy, cloud from token 2\n" in shown.out
     assert "verdicts   device 2, cloud 3; 1 handover\n" in shown.out
@@ -349,7 +352,7 @@ def test_many_handovers_are_counted_rather_than_listed(
     tokens = [token(step, " yes") for step in range(7)]
     last = PlacementEvent(step=7, aggregator=Party.DEVICE)  # of no token
     tandem.script = [*tokens, *switches, last, DoneEvent(reason="eos", statistics=statistics())]
-    assert main(["ask", QUESTION, "--set", "generation.placement=random"]) == 0
+    assert main(["ask", QUESTION, "--set", "decoding.placement=random"]) == 0
     shown = capsys.readouterr().out
     assert "device from token 1, cloud from token 2, device from token 3, and 3 more\n" in shown
     assert "; 6 handovers\n" in shown
@@ -358,7 +361,7 @@ def test_many_handovers_are_counted_rather_than_listed(
 def test_under_mirror_nobody_aggregates_for_the_other(
     tandem: FakeTandem, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["ask", QUESTION, "--set", "generation.placement=mirror"]) == 0
+    assert main(["ask", QUESTION, "--set", "decoding.placement=mirror"]) == 0
     assert "verdicts   each side reached all 5 by itself\n" in capsys.readouterr().out
 
 
@@ -438,7 +441,7 @@ def test_a_plot_without_matplotlib(
 def test_one_party_alone(tandem: FakeTandem, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["ask", QUESTION, "--alone", "device", "--seed", "7"]) == 0
     ((_, options),) = tandem.asked
-    assert options["alone"] is Party.DEVICE
+    assert options["only"] is Party.DEVICE
     shown = capsys.readouterr().out
     assert "  alone      the device answered by itself, nothing crossed the link\n" in shown
     assert "accepted" not in shown
@@ -465,7 +468,7 @@ def test_provisional_text_is_rewritten_on_a_terminal_only(
     assert main(["ask", QUESTION, "--provisional", "--quiet"]) == 0
     assert capsys.readouterr().out == "Mira likes puzzle games.\n", "no terminal: committed text alone"
     ((_, options),) = tandem.asked
-    assert options["provisional"] is True
+    assert options["show_drafts"] is True
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
     assert main(["ask", QUESTION, "--provisional", "--quiet"]) == 0
     assert "\x1b[2mMira hates\x1b[22m" in capsys.readouterr().out

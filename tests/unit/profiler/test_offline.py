@@ -10,6 +10,7 @@ import pytest
 from tandem.aggregation.rules import draft_rule
 from tandem.codecs.top_p import make_codec
 from tandem.corpora import WEIGHTS
+from tandem.engine.drafter import Drafter
 from tandem.engine.engine import Engine
 from tandem.errors import TandemError
 from tandem.profiler.offline import (
@@ -20,9 +21,11 @@ from tandem.profiler.offline import (
     measure_drafting,
     row_tokens,
 )
+from tandem.sampling import SamplingParams
 from tandem.topology import Party
 
 SLOPE_S, INTERCEPT_S = 2e-5, 0.003
+GREEDY = Drafter(make_codec("top_p", p=0.8), SamplingParams(temperature=0.0), "coupled")
 
 
 @pytest.fixture(scope="module")
@@ -38,9 +41,7 @@ class Clock:
         self.contexts: list[int] = []
         self._prompt_tokens = prompt_tokens
         self._outliers = outliers
-        self._draft = measure_drafting(
-            make_codec("top_p", p=0.8), draft_rule("coupled", 0.0), Party.DEVICE, 0.0
-        )
+        self._draft = measure_drafting(GREEDY, Party.DEVICE)
 
     def __call__(self) -> float:
         return self.now_s
@@ -156,7 +157,8 @@ def test_a_draft_is_what_the_decoder_draws(engine: Engine) -> None:
     logits = engine.next_logits("one", [])
     engine.close("one")
     distribution = codec.decode(codec.encode(mix_rows(logits, [0.0, 0.0], 0.7)))
-    drafted = [measure_drafting(codec, rule, Party.CLOUD, 0.7)(logits, step) for step in range(8)]
+    drafter = Drafter(codec, SamplingParams(temperature=0.7), "coupled")
+    drafted = [measure_drafting(drafter, Party.CLOUD)(logits, step) for step in range(8)]
     assert drafted == [rule.draft(distribution, seed=0, step=step, party=Party.CLOUD) for step in range(8)]
 
 
@@ -168,7 +170,7 @@ def test_times_that_are_all_alike_have_no_r_squared() -> None:
 
 def test_a_clock_of_its_own_is_all_it_reads(engine: Engine) -> None:
     ticks = count()
-    draft = measure_drafting(make_codec("top_p", p=0.8), draft_rule("coupled", 0.0), Party.DEVICE, 0.0)
+    draft = measure_drafting(GREEDY, Party.DEVICE)
     found = measure(
         engine,
         num_documents=1,

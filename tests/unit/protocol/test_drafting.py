@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tandem.lab.simulation.specs import make_spec
 from tandem.protocol.drafting import DraftingSession, Forward, Prefill
 from tandem.protocol.messages import (
     Adopt,
@@ -35,7 +36,7 @@ EOS = 3
 
 def spec(**changes: Any) -> SessionSpec:
     values = {"session": 1, "query": "Why?", "seed": 0, "eos_token_ids": (EOS,), "weight_interval": 0}
-    return SessionSpec(**{**values, **changes})
+    return make_spec(**{**values, **changes})
 
 
 def session(**changes: Any) -> DraftingSession:
@@ -158,7 +159,7 @@ def test_a_filter_is_not_blamed_for_what_it_did_not_do(
 
 
 def test_texts_of_the_caller_pass_all_filters() -> None:
-    given = spec(device_filter='{"a": 1}', alone=Party.DEVICE, given_texts=("x",))
+    given = spec(device_filter='{"a": 1}', only=Party.DEVICE, given_texts=("x",))
     made = DraftingSession(given, Party.DEVICE, str)
     made.begin()
     made.receive(RetrieveResult(session=1, ids=("given-1",), texts=("x",), scores=(0.5,), retrieve_us=7))

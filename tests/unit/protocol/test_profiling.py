@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
+from tandem.lab.simulation.specs import make_spec
 from tandem.profiler.line import DecodeLine
 from tandem.protocol.messages import Observation, Window
 from tandem.protocol.outbox import Send
 from tandem.protocol.profiling import ProfilingSession
-from tandem.protocol.spec import SessionSpec
 from tandem.topology import Party
 
 
@@ -28,7 +28,7 @@ def windows(sends: list[Send]) -> list[int]:
 
 
 def test_every_step_goes_to_the_scheduler_and_a_changed_window_to_the_decoder() -> None:
-    session = ProfilingSession(SessionSpec(session=1, query="q", seed=0), Party.DEVICE)
+    session = ProfilingSession(make_spec(session=1, query="q", seed=0), Party.DEVICE)
     first = session.observe(observation())
     assert [send.to for send in first] == ["scheduler", "decoder"]
     assert windows(first) == [6]  # (0.3 + 0.05) / 0.1, rounded up, and two
@@ -38,7 +38,7 @@ def test_every_step_goes_to_the_scheduler_and_a_changed_window_to_the_decoder() 
 
 def test_own_and_peer_are_the_parties() -> None:
     """A cloud's own decode time is the cloud's."""
-    spec = SessionSpec(session=1, query="q", seed=0)
+    spec = make_spec(session=1, query="q", seed=0)
     slow_own = ProfilingSession(spec, Party.CLOUD).observe(
         observation(cloud_decode_s=0.3, device_decode_s=0.1)
     )
@@ -46,7 +46,7 @@ def test_own_and_peer_are_the_parties() -> None:
 
 
 def test_what_was_not_measured_is_nan() -> None:
-    session = ProfilingSession(SessionSpec(session=1, query="q", seed=0), Party.DEVICE)
+    session = ProfilingSession(make_spec(session=1, query="q", seed=0), Party.DEVICE)
     nothing = observation(
         device_decode_s=nan, cloud_decode_s=nan, device_acceptance=nan, cloud_acceptance=nan, rtt_s=nan
     )
@@ -60,14 +60,14 @@ def test_what_was_not_measured_is_nan() -> None:
 
 
 def test_who_aggregates_next_and_the_last_step_go_with_the_profile() -> None:
-    session = ProfilingSession(SessionSpec(session=1, query="q", seed=0), Party.DEVICE)
+    session = ProfilingSession(make_spec(session=1, query="q", seed=0), Party.DEVICE)
     session.observe(observation(step=7, aggregator=Party.CLOUD, bytes_per_s=1e5))
     profile = session.profile()
     assert (profile.step, profile.aggregator, profile.bytes_per_s) == (7, Party.CLOUD, 1e5)
 
 
 def test_the_real_time_estimate_follows_faster_than_the_average() -> None:
-    session = ProfilingSession(SessionSpec(session=1, query="q", seed=0), Party.DEVICE)
+    session = ProfilingSession(make_spec(session=1, query="q", seed=0), Party.DEVICE)
     session.observe(observation(rtt_s=0.1))
     session.observe(observation(rtt_s=0.3))
     assert session.profile().rtt_s == pytest.approx(0.2)
@@ -75,7 +75,7 @@ def test_the_real_time_estimate_follows_faster_than_the_average() -> None:
 
 
 def test_an_outlier_is_clamped_and_reported() -> None:
-    session = ProfilingSession(SessionSpec(session=1, query="q", seed=0), Party.DEVICE)
+    session = ProfilingSession(make_spec(session=1, query="q", seed=0), Party.DEVICE)
     for step in range(5):
         session.observe(observation(step=step))
     (profile,) = [
@@ -91,7 +91,7 @@ def test_an_outlier_is_clamped_and_reported() -> None:
 
 def test_offline_lines_count_before_anything_is_measured() -> None:
     line = DecodeLine.fit([50, 100, 200], [0.06, 0.07, 0.09])
-    spec = SessionSpec(session=1, query="q", seed=0, device_decode_line=line.to_tuple())
+    spec = make_spec(session=1, query="q", seed=0, device_decode_line=line.to_tuple())
     profile = ProfilingSession(spec, Party.DEVICE).profile()
     assert profile.device_decode_s == pytest.approx(line.predict(51))
     assert isnan(profile.cloud_decode_s)
@@ -104,9 +104,9 @@ def test_offline_lines_count_before_anything_is_measured() -> None:
 def test_an_earlier_query_counts_as_far_as_it_fits(
     changes: dict[str, Any], keeps_decode: bool, keeps_acceptance: bool
 ) -> None:
-    before = ProfilingSession(SessionSpec(session=1, query="q", seed=0), Party.DEVICE)
+    before = ProfilingSession(make_spec(session=1, query="q", seed=0), Party.DEVICE)
     before.observe(observation())
-    after = ProfilingSession(SessionSpec(session=2, query="q", seed=0, **changes), Party.DEVICE, before)
+    after = ProfilingSession(make_spec(session=2, query="q", seed=0, **changes), Party.DEVICE, before)
     profile = after.profile()
     assert profile.rtt_s == 0.3
     assert isnan(profile.device_decode_s) is not keeps_decode
@@ -116,9 +116,9 @@ def test_an_earlier_query_counts_as_far_as_it_fits(
 
 
 def test_one_row_for_all_documents_has_its_own_decode_time() -> None:
-    first = ProfilingSession(SessionSpec(session=1, query="q", seed=0), Party.DEVICE)
+    first = ProfilingSession(make_spec(session=1, query="q", seed=0), Party.DEVICE)
     first.observe(observation(step=0, device_decode_s=0.5, cloud_decode_s=0.5, rtt_s=0.2))
-    joined = SessionSpec(session=2, query="q", seed=0, context_aggregation=True)
+    joined = make_spec(session=2, query="q", seed=0, context_aggregation=True)
     after = ProfilingSession(joined, Party.DEVICE, first).profile()
     assert after.device_decode_s != after.device_decode_s
     assert after.rtt_s == 0.2

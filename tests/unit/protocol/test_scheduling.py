@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from tandem.lab.simulation.specs import make_spec
 from tandem.protocol.messages import Estimate, Placement, Profile
 from tandem.protocol.outbox import Send
 from tandem.protocol.scheduling import SchedulingSession, policy_of
-from tandem.protocol.spec import SessionSpec
 from tandem.scheduler.policies import Fixed, Greedy
 from tandem.topology import PARTIES, Party
 
@@ -26,7 +26,7 @@ def profile(aggregator: Party = Party.DEVICE, **changes: Any) -> Profile:
 
 
 def session(placement: str, party: Party = Party.DEVICE) -> SchedulingSession:
-    return SchedulingSession(SessionSpec(session=1, query="q", seed=0, placement=placement), party)  # type: ignore[arg-type]
+    return SchedulingSession(make_spec(session=1, query="q", seed=0, placement=placement), party)  # type: ignore[arg-type]
 
 
 def estimates(sends: list[Send]) -> list[Estimate]:
@@ -85,7 +85,7 @@ def test_notes_of_the_profiler_come_first() -> None:
 
 
 def test_a_policy_can_be_handed_in() -> None:
-    spec = SessionSpec(session=1, query="q", seed=0, placement="greedy")
+    spec = make_spec(session=1, query="q", seed=0, placement="greedy")
     sends = SchedulingSession(spec, Party.DEVICE, Fixed(Party.DEVICE)).observe(profile())
     assert advice(sends) == []
     assert isinstance(policy_of(spec), Greedy)

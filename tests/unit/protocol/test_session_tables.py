@@ -12,6 +12,7 @@ import pytest
 
 from tandem.errors import TandemError
 from tandem.events import ClientEvent, DoneEvent, PlacementEvent, StopReason
+from tandem.lab.simulation.specs import make_spec
 from tandem.protocol.lifecycle import ABANDONED_S, LINGER_S
 from tandem.protocol.link import PROBE_BYTES
 from tandem.protocol.log import MAX_AHEAD
@@ -55,12 +56,12 @@ from tests.unit.lab.simulation.world import CODEC, VOCAB, distribution
 
 
 def spec(session: int = 1, **changes: Any) -> SessionSpec:
-    return SessionSpec(**{"session": session, "query": "q", "seed": 0, "max_new_tokens": 2, **changes})
+    return make_spec(**{"session": session, "query": "q", "seed": 0, "max_new_tokens": 2, **changes})
 
 
 def by_length(of: SessionSpec) -> Any:
     def finished(tokens: Any) -> StopReason | None:
-        return "length" if len(tokens) >= of.max_new_tokens else None
+        return "length" if len(tokens) >= of.sampling.max_new_tokens else None
 
     return finished
 

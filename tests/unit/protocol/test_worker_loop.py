@@ -17,10 +17,10 @@ import pytest
 from tandem.actors.base import Runtime
 from tandem.actors.decoder import DecoderActor
 from tandem.config import Config
+from tandem.lab.simulation.specs import make_spec
 from tandem.protocol.drafting import Forward
 from tandem.protocol.messages import Begin, Commit, End, ProposalReady, decode
 from tandem.protocol.outbox import Send
-from tandem.protocol.spec import SessionSpec
 from tandem.topology import Party
 
 
@@ -70,7 +70,7 @@ class _Decoder(DecoderActor):
 
 
 def begin(session: int, **changes: Any) -> Begin:
-    spec = SessionSpec(session=session, query="q", seed=0, device_documents=0, max_new_tokens=6, **changes)
+    spec = make_spec(session=session, query="q", seed=0, device_documents=0, max_new_tokens=6, **changes)
     return Begin(session=session, spec=spec.to_json())
 
 

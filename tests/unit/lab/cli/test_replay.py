@@ -39,13 +39,13 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, list[str], Shape]]
 
 
 def test_the_inner_command_line_says_the_same(asked: list[tuple[str, list[str], Shape]]) -> None:
-    options = ["--temperature", "1", "--set", "link.data_plane=ray", "--set", "generation.placement=device"]
+    options = ["--temperature", "1", "--set", "link.data_plane=ray", "--set", "decoding.placement=device"]
     assert main(["replay", "constant-100", "--out", "found", *options, "--json"]) == 7
     ((name, arguments, shape),) = asked
     assert shape == Shape(rtt_s=0.1)
     assert arguments == [
         *("replay", "constant-100", "--out", "found", "--temperature", "1"),
-        *("--set", "link.data_plane=ray", "--set", "generation.placement=device", "--json", "--within", name),
+        *("--set", "link.data_plane=ray", "--set", "decoding.placement=device", "--json", "--within", name),
     ]
     assert Path("found").is_dir()
 

@@ -16,6 +16,7 @@ from tandem.engine.engine import Engine
 from tandem.lab.quality.heldout import heldout_spec
 from tandem.lab.quality.local import LocalPair
 from tandem.lab.simulation.link import Link
+from tandem.lab.simulation.specs import change_spec
 from tandem.lab.training.bundle import read_questions
 from tandem.retrieval.embedding import Embedder
 from tandem.retrieval.factory import open_index
@@ -43,7 +44,7 @@ def test_the_bundled_questions_are_answered(pair: LocalPair) -> None:
 @pytest.mark.parametrize("number", range(6))
 def test_speculative_equals_synchronous(pair: LocalPair, number: int) -> None:
     rng = random.Random(number)
-    base = replace(
+    base = change_spec(
         heldout_spec(Config()),
         query=read_questions()[number].question,
         seed=number,

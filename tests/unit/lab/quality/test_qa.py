@@ -47,7 +47,7 @@ def test_documents_are_computed_once_for_all_methods_and_joined_ones_are_not_kep
         make_codec("top_p", p=0.8),
         False,  # type: ignore[arg-type]
     )
-    config = Config.load(None, ["generation.max_new_tokens=2"])
+    config = Config.load(None, ["sampling.max_new_tokens=2"])
     asked = [Question("Which game?", ("Vantelu",))]
     try:
         evaluate_questions(parties, asked, chosen("drcg"), [Counts(1, 1)], config)
@@ -73,7 +73,7 @@ def test_documents_that_were_cut_are_noted(
 ) -> None:
     retrievers = dict.fromkeys(PARTIES, Shelf("Mira likes puzzle games. " * times))
     parties = Parties(dict.fromkeys(PARTIES, load_engine()), retrievers, make_codec("top_p", p=0.8), False)  # type: ignore[arg-type]
-    config = Config.load(None, ["generation.max_new_tokens=2"])
+    config = Config.load(None, ["sampling.max_new_tokens=2"])
     asked = [Question(f"Which game {number}?", ("Vantelu",)) for number in range(2)]
     result = evaluate_questions(parties, asked, chosen("static"), [Counts(1, 1)], config)
     assert len(result.notes) == notes

@@ -10,6 +10,7 @@ from tandem.aggregation.document_weights import log_weight
 from tandem.aggregation.rules import draft_rule
 from tandem.events import DoneEvent, EstimateEvent, PeerEvent, PlacementEvent, TokenEvent
 from tandem.lab.simulation.link import Link
+from tandem.lab.simulation.specs import make_spec as fixed_spec
 from tandem.lab.simulation.virtual import Outcome, VirtualRun
 from tandem.lab.simulation.world import distribution
 from tandem.lab.timeline.intervals import timeline
@@ -29,13 +30,13 @@ SEEDS = range(40)
 
 def lone(seed: int, party: Party, **changes: Any) -> Case:
     return Case(
-        make_spec(seed, alone=party, **{"placement": "greedy", **changes}), Link(delay_s=0.15, drop=1.0)
+        make_spec(seed, only=party, **{"placement": "greedy", **changes}), Link(delay_s=0.15, drop=1.0)
     )
 
 
 def check(case: Case, outcome: Outcome) -> None:
     """Every token is the draw from the side's own law of its prefix; no frame was sent."""
-    party = case.spec.alone
+    party = case.spec.only
     assert party is not None
     done = outcome.done
     assert isinstance(done, DoneEvent)
@@ -45,7 +46,7 @@ def check(case: Case, outcome: Outcome) -> None:
     tokens = [event.token for event in outcome.events if isinstance(event, TokenEvent)]
     assert tokens == outcome.tokens[party]
     assert outcome.tokens[party.other] == []
-    rule = draft_rule(case.spec.draft_rule, case.spec.temperature)
+    rule = draft_rule(case.spec.draft_rule, case.spec.sampling.temperature)
     if case.spec.num_documents(party) == 0:  # then the law has no weights to follow
         for step, token in enumerate(tokens):
             own = CODEC.decode(distribution(case.spec.seed, party, tuple(tokens[:step]), ()))
@@ -161,7 +162,7 @@ def found_of(session: DraftingSession, texts: tuple[str, ...], scores: tuple[flo
 
 
 def joined(**changes: Any) -> DraftingSession:
-    spec = SessionSpec(session=1, query="q", seed=0, context_aggregation=True, weight_interval=2, **changes)
+    spec = fixed_spec(session=1, query="q", seed=0, context_aggregation=True, weight_interval=2, **changes)
     return DraftingSession(spec, Party.DEVICE, lambda tokens: "text")
 
 
@@ -209,8 +210,8 @@ def test_one_row_on_both_parties_equals_synchronous(placement: str) -> None:
 
 
 def test_given_texts_are_searched_for_and_never_weighed_anew() -> None:
-    spec = SessionSpec(
-        session=1, query="q", seed=0, alone=Party.DEVICE, given_texts=("a", "b"), device_documents=0
+    spec = fixed_spec(
+        session=1, query="q", seed=0, only=Party.DEVICE, given_texts=("a", "b"), device_documents=0
     )
     session = DraftingSession(spec, Party.DEVICE, lambda tokens: "text")
     (send,) = session.begin()
@@ -220,9 +221,9 @@ def test_given_texts_are_searched_for_and_never_weighed_anew() -> None:
 
 
 def test_a_spec_travels_whole() -> None:
-    for alone in (None, *PARTIES):
-        spec = SessionSpec(
-            session=1, query="q", seed=0, alone=alone, given_texts=("é",), keeps_distributions=True
+    for only in (None, *PARTIES):
+        spec = fixed_spec(
+            session=1, query="q", seed=0, only=only, given_texts=("é",), keeps_distributions=True
         )
         assert SessionSpec.from_json(spec.to_json()) == spec
-        assert SessionSpec.from_json(spec.to_json()).alone is alone
+        assert SessionSpec.from_json(spec.to_json()).only is only

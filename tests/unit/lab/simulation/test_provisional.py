@@ -34,7 +34,7 @@ def case_of(seed: int, **changes: Any) -> Case:
     """Delay, jitter, drops, cuts; and in every other case a peer that is given up and comes back."""
     loss = {"on_peer_loss": "continue", "peer_loss_margin_s": 0.1} if seed % 2 else {}
     placement = PLACEMENTS[seed % len(PLACEMENTS)]
-    return make_case(seed, placement, **{"provisional": True, "max_new_tokens": 16, **loss, **changes})
+    return make_case(seed, placement, **{"show_drafts": True, "max_new_tokens": 16, **loss, **changes})
 
 
 def test_a_display_ends_with_the_committed_text() -> None:
@@ -50,7 +50,7 @@ def test_a_display_ends_with_the_committed_text() -> None:
 @pytest.mark.parametrize("party", PARTIES)
 def test_alone_nothing_is_retracted_but_drafts_past_the_end(party: Party) -> None:
     for seed in range(20):
-        outcome = case_of(seed, alone=party).run()
+        outcome = case_of(seed, only=party).run()
         check(outcome, party)
         assert all(not isinstance(event, RetractEvent) for event in outcome.events[:-2])
 
@@ -70,7 +70,7 @@ def test_the_rest_of_the_stream_is_unchanged() -> None:
         return [repr(event) for event in events if not isinstance(event, ProvisionalEvent | RetractEvent)]
 
     for seed in SEEDS:
-        told, plain = case_of(seed).run(), case_of(seed, provisional=False).run()
+        told, plain = case_of(seed).run(), case_of(seed, show_drafts=False).run()
         assert rest(told.events) == [repr(event) for event in plain.events]
         assert (told.num_frames, told.num_bytes) == (plain.num_frames, plain.num_bytes)
         assert told.ended_s == plain.ended_s
@@ -79,7 +79,7 @@ def test_the_rest_of_the_stream_is_unchanged() -> None:
 def test_the_first_is_there_as_soon_as_on_the_device_alone() -> None:
     for seed in range(20):
         case = case_of(seed).over(delay_s=0.5)
-        both, alone = case.run(), case.having(alone=Party.DEVICE).run()
+        both, alone = case.run(), case.having(only=Party.DEVICE).run()
         firsts = [
             next(event.shown_at_s for event in outcome.events if isinstance(event, ProvisionalEvent))
             for outcome in (both, alone)

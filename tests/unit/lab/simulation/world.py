@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
+from tandem.lab.simulation import specs
 from tandem.lab.simulation.link import Link
 from tandem.lab.simulation.virtual import Outcome, VirtualRun
 from tandem.lab.simulation.world import CODEC, EOS, VOCAB, World, distribution, number, stop_rule
@@ -40,7 +41,7 @@ class Case:
             self.spec,
             {party: World(seed, party) for party in PARTIES},
             CODEC,
-            finished=stop_rule(self.spec.max_new_tokens),
+            finished=stop_rule(self.spec.sampling.max_new_tokens),
             link=self.link,
             decode_s=decode_s or (lambda party, rng: rng.expovariate(1 / self.mean_decode_s)),
             seed=seed,
@@ -48,7 +49,7 @@ class Case:
 
     def having(self, **changes: Any) -> Case:
         """The same with other values in the spec."""
-        return replace(self, spec=replace(self.spec, **changes))
+        return replace(self, spec=specs.change_spec(self.spec, **changes))
 
     def over(self, **changes: Any) -> Case:
         """The same over another link."""
@@ -69,8 +70,8 @@ def make_spec(seed: int, **changes: Any) -> SessionSpec:
         "weight_momentum": rng.choice([0.0, 0.3]),
         "max_window": rng.randint(1, 16),
     }
-    fixed = {"session": seed + 1, "query": "q", "seed": seed, "eos_token_ids": (EOS,), "on_peer_loss": "wait"}
-    return SessionSpec(**{**fixed, **values, **changes})
+    fixed = {"session": seed + 1, "seed": seed, "eos_token_ids": (EOS,), "on_peer_loss": "wait"}
+    return specs.make_spec(**{**fixed, **values, **changes})
 
 
 def make_case(seed: int, placement: str, **changes: Any) -> Case:

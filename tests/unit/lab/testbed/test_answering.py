@@ -170,7 +170,7 @@ def test_a_second_question_has_its_own_numbers() -> None:
 def test_one_party_alone(party: str) -> None:
     record, tandem = asked(f"CRCG/{party}")
     (_, options) = tandem.asked[0]
-    assert (options["alone"], options["context_aggregation"]) == (party, True)
+    assert (options["only"], options["context_aggregation"]) == (party, True)
     assert "placement" not in options
     assert record.num_accepted == {}
     assert math.isnan(record.waited_s)
@@ -203,7 +203,7 @@ def test_the_likelier_sequence_is_taken_at_the_end(system: str) -> None:
     calls = dict(tandem.asked)
     assert calls["written"]["party"] == "cloud"
     assert calls["written"]["dense"] is (system == "DRDG/SW-dense")
-    assert (calls["query"]["alone"], calls["query"]["keeps_distributions"]) == ("device", True)
+    assert (calls["query"]["only"], calls["query"]["keeps_distributions"]) == ("device", True)
     assert record.token_ids == (2, 2), "the cloud's: 0.7 twice against 0.2 twice"
     assert record.committed_s == (0.5, 0.5), "nothing is final before"
     assert record.drafted_s == 0.2

@@ -1,0 +1,203 @@
+"""Starts a device and a cloud on this machine, or meets those of a running cluster; both must agree."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import secrets
+import shutil
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import ray
+from ray.exceptions import RayError
+
+from tandem.actors import launch as actors
+from tandem.actors.base import Runtime
+from tandem.actors.launch import Handles, Progress
+from tandem.cluster import nodes
+from tandem.cluster.nodes import Host, NodeInfo
+from tandem.config import Config
+from tandem.errors import ClusterError, TandemError
+from tandem.loop_thread import LoopThread
+from tandem.topology import PARTIES, Party
+
+HANDSHAKE_FIELDS = {
+    "vocabulary_fingerprint": ("vocabulary", "use models that share a tokenizer"),
+    "codec": ("codec", "use the same [codec] settings on both sides"),
+    "protocol_version": ("protocol version", "install the same version of tandem-rag on both sides"),
+    "embedder_fingerprint": ("embedder", "use the same retrieval.embedder on both sides"),
+    "scorer_fingerprint": ("scoring model", "use the same weights.scorer on both sides"),
+}
+"""What both sides must have in common before the first query, and the remedy."""
+
+
+@dataclass
+class Cluster:
+    """Both parties' actors, the loop on which this process calls them, and what must be undone in the end."""
+
+    parties: dict[Party, Handles]
+    described: dict[Party, dict[str, Any]]  # what each party's actors reported of model and index
+    loop: LoopThread
+    nodes: list[NodeInfo] = field(default_factory=list)  # started by this process
+    environment: dict[str, str | None] = field(default_factory=dict)  # as it was before
+    socket_folder: str = ""
+
+    def close(self) -> None:
+        """Stop what was started; a cluster that ran already is only left."""
+        with contextlib.suppress(RayError, TandemError):
+            if self.nodes:
+                self.loop.run(actors.close_actors(self.parties))
+        self.loop.close()
+        self.stop_nodes()
+
+    def stop_nodes(self) -> None:
+        """Disconnect, stop the nodes, restore the environment."""
+        ray.shutdown()
+        for node in reversed(self.nodes):
+            node.stop()
+        if self.socket_folder:
+            shutil.rmtree(self.socket_folder, ignore_errors=True)
+        for name, value in self.environment.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+def launch(config: Config, hosts: Mapping[Party, Host] | None, progress: Progress) -> Cluster:
+    """Start two Ray nodes with all actors; see `Tandem.launch`. Raises TandemError, and leaves nothing running then."""
+    hosts = hosts or {party: Host() for party in PARTIES}
+    if ray.is_initialized():
+        raise ClusterError(
+            "Tandem.launch starts its own Ray cluster, but this process is connected to one; "
+            "call ray.shutdown() first, or use Tandem.connect."
+        )
+    actors.check_files(config)
+    environment = nodes.node_environment()
+    host = config.link.host or hosts[Party.CLOUD].address or "127.0.0.1"
+    runtime = actors.runtime_for(config, secrets.token_bytes(32), host)
+    saved = {name: os.environ.get(name) for name in environment}
+    cluster = Cluster({}, {}, LoopThread(), environment=saved, socket_folder=runtime.directory)
+    os.environ.update(environment)
+    with _undo_on_failure(cluster):
+        _start_nodes(cluster, runtime, environment, hosts, progress)
+        limit_s = config.cluster.start_timeout_s
+        cluster.described = cluster.loop.run(_start_actors(cluster.parties, progress, limit_s))
+    return cluster
+
+
+def connect(address: str | None, config: Config, progress: Progress) -> Cluster:
+    """Meet the parties of a running cluster (`tandem up`). Raises ClusterError."""
+    address = address or config.cluster.address
+    if not address:
+        raise ClusterError(
+            "Tandem.connect needs the cluster's address host:port, none was given; pass address=."
+        )
+    was_attached = ray.is_initialized()
+    actors.attach(address, config)
+    progress(f"cluster: {address}")
+    loop = LoopThread()
+    try:
+        parties = {party: actors.find_party(party, config) for party in PARTIES}
+        described = loop.run(_meet(parties, config.cluster.start_timeout_s))
+    except BaseException:
+        loop.close()
+        if not was_attached:
+            ray.shutdown()
+        raise
+    progress("sides: connected")
+    return Cluster(parties, described, loop)
+
+
+def compare(described: dict[Party, dict[str, Any]]) -> None:
+    """Both sides must agree before the first query. Raises ClusterError that names both values and the remedy."""
+    for key, (what, remedy) in HANDSHAKE_FIELDS.items():
+        device, cloud = (described[party].get(key) for party in PARTIES)
+        if device != cloud:
+            raise ClusterError(
+                f"Both sides must have the same {what}, the device has {device!r} and the cloud {cloud!r}; {remedy}."
+            )
+
+
+def describe_nodes() -> list[dict[str, Any]]:
+    """Address, roles and health of each node of the cluster, as plain values."""
+    return [
+        {"address": node["NodeManagerAddress"], "roles": _roles(node), "alive": node["Alive"]}
+        for node in ray.nodes()
+    ]
+
+
+@contextlib.contextmanager
+def _undo_on_failure(cluster: Cluster) -> Iterator[None]:
+    try:
+        yield
+    except BaseException:
+        cluster.loop.close()
+        cluster.stop_nodes()
+        raise
+
+
+def _start_nodes(
+    cluster: Cluster,
+    runtime: Runtime,
+    environment: dict[str, str],
+    hosts: Mapping[Party, Host],
+    progress: Progress,
+) -> None:
+    """Both nodes, and the creation of their actors, which starts while the cloud's node is still joining."""
+    config, limit_s = runtime.config, runtime.config.cluster.start_timeout_s
+    device = nodes.start_head(Party.DEVICE, environment=environment, host=hosts[Party.DEVICE])
+    cluster.nodes.append(device)
+    nodes.wait_for_port(device.address, limit_s, device)
+    cloud = nodes.join(Party.CLOUD, device.address, environment=environment, host=hosts[Party.CLOUD])
+    cluster.nodes.append(cloud)
+
+    def still_running() -> None:
+        for node in cluster.nodes:
+            if not node.is_running():
+                raise ClusterError(f"The {node.role} node must keep running but has stopped; see {node.log}.")
+
+    actors.attach(device.address, config)
+    actors.wait_for_roles((Party.DEVICE,), limit_s, still_running)
+    # Ray keeps the cloud's actors waiting for its node, while the device's start already.
+    for party in PARTIES:
+        cluster.parties[party] = actors.create_party(party, runtime, detached=False)
+    actors.wait_for_roles(PARTIES, limit_s, still_running)
+    progress("nodes: 2 up (device, cloud)")
+
+
+async def _start_actors(
+    parties: dict[Party, Handles], progress: Progress, limit_s: float
+) -> dict[Party, dict[str, Any]]:
+    try:
+        async with asyncio.timeout(limit_s):
+            described = await actors.start_actors(parties, progress)
+            compare(described)
+            await actors.connect_parties(parties)
+    except TimeoutError:
+        raise ClusterError(
+            f"All actors must be ready within {limit_s:g} s but are not; raise cluster.start_timeout_s."
+        ) from None
+    except RayError as error:
+        raise actors.unwrap(error) from None
+    return described
+
+
+async def _meet(parties: dict[Party, Handles], limit_s: float) -> dict[Party, dict[str, Any]]:
+    try:
+        async with asyncio.timeout(limit_s):
+            described = await actors.describe(parties)
+            compare(described)
+            await actors.connect_parties(parties)
+    except TimeoutError:
+        raise ClusterError(
+            f"Both sides must meet within {limit_s:g} s but did not; check the link between them."
+        ) from None
+    return described
+
+
+def _roles(node: dict[str, Any]) -> list[str]:
+    return [party.value for party in PARTIES if nodes.PARTY_RESOURCE.format(role=party) in node["Resources"]]

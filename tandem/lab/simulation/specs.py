@@ -1,0 +1,25 @@
+"""Specs of sessions for simulated runs: a few values, the defaults for the rest."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from typing import Any
+
+from tandem.config import Config
+from tandem.protocol.spec import SessionSpec
+from tandem.request import spec_of
+from tandem.sampling import SamplingParams
+
+
+def make_spec(**changes: Any) -> SessionSpec:
+    """The query "q" as session 1 with seed 0; the device decides, and an answer has at most 64 tokens."""
+    basis = replace(spec_of(Config()), session=1, query="q")
+    return change_spec(basis, **{"placement": "device", "max_new_tokens": 64, **changes})
+
+
+def change_spec(spec: SessionSpec, **changes: Any) -> SessionSpec:
+    """The spec with other values; those of `SamplingParams` go there."""
+    sampling = {
+        field.name: changes.pop(field.name) for field in fields(SamplingParams) if field.name in changes
+    }
+    return replace(spec, sampling=replace(spec.sampling, **sampling), **changes)

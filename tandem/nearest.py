@@ -1,0 +1,27 @@
+"""The valid name that a mistyped one most likely stands for."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+def nearest(name: str, choices: Iterable[str]) -> str:
+    """The choice most like `name`; the part after its last dot counts as much as all of it. ValueError without any."""
+
+    def likeness(choice: str) -> float:
+        whole, tail = _ratio(name, choice), _ratio(name.rpartition(".")[2], choice.rpartition(".")[2])
+        return max(whole, tail) + whole / 100
+
+    return max(choices, key=likeness)
+
+
+def did_you_mean(name: str, choices: Iterable[str]) -> str:
+    """The end of a sentence about an unknown name: "did you mean x?", or all choices where none is close."""
+    names = list(choices)
+    close = difflib.get_close_matches(name, names, 1)
+    return f"did you mean {close[0]}?" if close else f"choose one of {', '.join(names)}."
+
+
+def _ratio(first: str, second: str) -> float:
+    return difflib.SequenceMatcher(None, first.lower(), second.lower()).ratio()

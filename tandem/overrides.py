@@ -1,0 +1,110 @@
+"""A tree of settings by key: `section.name`, what may stand there, and which keys of version 0.1 were renamed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import fields, replace
+from typing import Any, TypeVar
+
+from tandem import toml
+from tandem.errors import ConfigError
+from tandem.nearest import nearest
+from tandem.validation import Setting, Settings, change, settings_of, wrong_value
+
+S = TypeVar("S", bound=Settings)
+
+RENAMED = {
+    "generation.temperature": "sampling.temperature",
+    "generation.max_new_tokens": "sampling.max_new_tokens",
+    "generation.stop": "sampling.stop",
+    "generation.draft_rule": "decoding.draft_rule",
+    "generation.placement": "decoding.placement",
+    "generation.synchronous": "decoding.synchronous",
+    "generation.max_window": "decoding.max_window",
+}
+"""Keys of version 0.1 and what they are today."""
+
+
+def sections_of(tree: Settings) -> dict[str, Settings]:
+    """The groups of a tree of settings, by section."""
+    return {field.name: getattr(tree, field.name) for field in fields(tree)}
+
+
+def walk(tree: Settings) -> Iterable[tuple[str, Setting, Any]]:
+    """Section, declaration and value of every setting of a tree, in order of declaration."""
+    for section, group in sections_of(tree).items():
+        for setting in settings_of(type(group)):
+            yield section, setting, getattr(group, setting.name)
+
+
+def replace_settings(tree: S, changes: Mapping[str, Any]) -> S:
+    """The tree with some settings replaced. changes: section -> name -> value, as in TOML. Raises ConfigError."""
+    for section, values in changes.items():
+        if not isinstance(values, Mapping):
+            raise unknown(section, tree, f"is no section but has the value {values!r}")
+        for name in values:
+            find(f"{section}.{name}", tree)
+        if section not in sections_of(tree):
+            raise unknown(section, tree)
+    defaults = sections_of(type(tree)())
+    groups = {
+        section: change(getattr(tree, section), values, section, defaults[section])
+        for section, values in changes.items()
+    }
+    return replace(tree, **groups)
+
+
+def parse(assignments: Iterable[str], tree: Settings) -> dict[str, dict[str, Any]]:
+    """Values of "section.name=value", by section and name. Texts need no quotes; one text stands for a list of one."""
+    changes: dict[str, dict[str, Any]] = {}
+    for text in assignments:
+        key, equals, raw = (part.strip() for part in text.partition("="))
+        if not equals:
+            raise ConfigError(
+                f"Settings have the form section.name=value, but {text!r} has no equals sign; add it."
+            )
+        section, setting, default = find(key, tree)
+        try:
+            changes.setdefault(section, {})[setting.name] = _value(raw, setting)
+        except ValueError:
+            raise wrong_value(setting, raw, section, default) from None
+    return changes
+
+
+def find(key: str, tree: Settings) -> tuple[str, Setting, Any]:
+    """Section, declaration and default of a key. Raises ConfigError where there is none."""
+    known = {f"{entry[0]}.{entry[1].name}": entry for entry in walk(type(tree)())}
+    if key not in known:
+        raise unknown(key, tree)
+    return known[key]
+
+
+def unknown(key: str, tree: Settings, problem: str = "is not a setting") -> ConfigError:
+    """The error for a key that does not exist: its new name if it was renamed, else the nearest."""
+    renamed = {old: new for old, new in RENAMED.items() if key in (old, old.partition(".")[0])}
+    if renamed:
+        pairs = ", ".join(f"{old} is now {new}" for old, new in renamed.items())
+        return ConfigError(f"{pairs}; rename {'it' if len(renamed) == 1 else 'them'}.")
+    keys = [f"{section}.{setting.name}" for section, setting, _ in walk(tree)]
+    return ConfigError(f"{key!r} {problem}; the nearest is {nearest(key, keys)!r}.")
+
+
+def to_toml(tree: Settings) -> str:
+    """The tree as a TOML file, each setting with its meaning."""
+    lines: list[str] = []
+    for section, setting, value in walk(tree):
+        if f"[{section}]" not in lines:
+            lines += ["", f"[{section}]"]
+        choices = f": {' | '.join(setting.choices)}" if len(setting.choices) > 1 else ""
+        lines.append(f"{setting.name} = {toml.dump(value)}  # {setting.meaning}{choices}")
+    return "\n".join(lines[1:]) + "\n"
+
+
+def _value(raw: str, setting: Setting) -> Any:
+    """The value of a setting from a command line. ValueError if it cannot be read."""
+    if setting.type is str and not raw.startswith('"'):
+        return raw
+    if setting.type is tuple and not raw.startswith(("[", '"')):
+        return (raw,)
+    value = toml.parse(raw)
+    return (value,) if setting.type is tuple and isinstance(value, str) else value

@@ -1,0 +1,48 @@
+"""How tokens are drawn from a distribution and when an answer ends: every option with its default, meaning and range.
+
+The `[sampling]` section of the settings, the options of `Tandem.query` and of the command line, what travels in the
+spec of a session, and the documentation all follow from the fields below. Whatever changes a distribution is applied
+by `tandem.aggregation.restriction`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TypedDict
+
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+
+from tandem.validation import STRICT, Settings, Texts
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class SamplingParams(Settings):
+    """How an answer is sampled. Both parties apply it to their own distribution, before it is compressed."""
+
+    temperature: float = Field(
+        default=0.0, ge=0, description="divides the logits; 0 takes the most probable token"
+    )
+    top_k: int = Field(default=0, ge=0, description="keeps the k most probable tokens; 0: all")
+    min_p: float = Field(
+        default=0.0,
+        ge=0,
+        le=1,
+        description="drops tokens below this share of the largest probability; 0: none",
+    )
+    max_new_tokens: int = Field(default=48, ge=1, description="longest answer, in tokens")
+    stop: Texts = Field(default=(), description="texts that end an answer")
+
+    def without_end(self) -> SamplingParams:
+        """The same without what only ends an answer: equal for two that give the same distributions."""
+        return replace(self, max_new_tokens=1, stop=())
+
+
+class SamplingOptions(TypedDict, total=False):
+    """The fields of `SamplingParams` as options of one query; None: as configured."""
+
+    temperature: float | None
+    top_k: int | None
+    min_p: float | None
+    max_new_tokens: int | None
+    stop: list[str] | tuple[str, ...] | None

@@ -1,0 +1,160 @@
+"""Strict, frozen settings on pydantic: what each field means, and one sentence for a value that it cannot have."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar, get_args, get_origin
+
+from annotated_types import Ge, Gt, Le, Lt, MinLen
+from pydantic import (
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ModelWrapValidatorHandler,
+    ValidationError,
+    model_validator,
+)
+from pydantic.dataclasses import dataclass
+from pydantic.fields import FieldInfo
+from pydantic_core import ArgsKwargs
+
+from tandem import toml
+from tandem.errors import ConfigError
+from tandem.nearest import nearest
+
+STRICT = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+"""A value must have its type ("1" is no number), be finite, and belong to a field that exists."""
+
+Texts = Annotated[
+    tuple[Annotated[str, Field(min_length=1)], ...],
+    BeforeValidator(lambda value: tuple(value) if isinstance(value, list) else value),
+]
+"""Texts that are not empty; a list is taken too."""
+
+S = TypeVar("S", bound="Settings")
+_SIGNS: tuple[tuple[type, str, str, str], ...] = (
+    (Ge, "ge", ">=", "of at least"),
+    (Gt, "gt", ">", "above"),
+    (Le, "le", "<=", "of at most"),
+    (Lt, "lt", "<", "below"),
+)
+
+
+class SettingError(ConfigError):
+    """A setting has a name or value that it cannot have."""
+
+    def __init__(self, sentence: str, name: str = "", value: Any = None) -> None:
+        super().__init__(sentence)
+        self.name, self.value = name, value
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class Settings:
+    """Base of each group of settings: a frozen pydantic dataclass, checked when it is made. Raises SettingError."""
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _check(cls, values: Any, handler: ModelWrapValidatorHandler[Settings]) -> Settings:
+        try:
+            return handler(values)
+        except ValidationError as error:
+            place = error.errors(include_url=False)[0]["loc"]
+            if not place:  # not even a mapping, so no setting is at fault
+                raise
+            name = str(place[0])
+            kwargs = values.kwargs if isinstance(values, ArgsKwargs) else values
+            raise _explain(cls, name, (kwargs or {})[name]) from None
+
+
+class Setting(NamedTuple):
+    """One field of a group, for error sentences, documentation and command line options."""
+
+    name: str
+    info: FieldInfo
+
+    @property
+    def meaning(self) -> str:
+        """With the unit."""
+        return self.info.description or ""
+
+    @property
+    def default(self) -> Any:
+        """Its value where nobody sets it."""
+        return self.info.default
+
+    @property
+    def choices(self) -> tuple[str, ...]:
+        """The only values; empty: any of its type."""
+        return get_args(self.info.annotation) if get_origin(self.info.annotation) is Literal else ()
+
+    @property
+    def type(self) -> Any:
+        """str (with or without choices), int, float, bool or tuple (of texts)."""
+        return str if self.choices else get_origin(self.info.annotation) or self.info.annotation
+
+    @property
+    def range(self) -> str:
+        """As in ">= 0, < 1"; empty: no limits."""
+        return ", ".join(f"{sign} {limit:g}" for sign, _, limit in self._limits())
+
+    @property
+    def expected(self) -> str:
+        """Which values it takes, in words."""
+        if self.choices:
+            return f"one of {', '.join(self.choices)}" if len(self.choices) > 1 else self.choices[0]
+        is_filled = any(isinstance(limit, MinLen) for limit in self.info.metadata)
+        nouns = {
+            str: "a text that is not empty" if is_filled else "a text",
+            tuple: "a list of texts that are not empty",
+            int: "a whole number",
+            float: "a number",
+            bool: "true or false",
+        }
+        limits = " and ".join(f"{words} {limit:g}" for _, words, limit in self._limits())
+        noun = nouns.get(self.type) or f"a {self.type.__name__}"
+        return f"{noun} {limits}".rstrip()
+
+    def _limits(self) -> list[tuple[str, str, float]]:
+        return [
+            (sign, words, getattr(limit, attribute))
+            for kind, attribute, sign, words in _SIGNS
+            for limit in self.info.metadata
+            if isinstance(limit, kind)
+        ]
+
+
+def settings_of(group: type[Settings]) -> tuple[Setting, ...]:
+    """The fields of a group, in order of declaration."""
+    fields: dict[str, FieldInfo] = group.__pydantic_fields__  # type: ignore[attr-defined]
+    return tuple(Setting(name, info) for name, info in fields.items())
+
+
+def change(group: S, changes: Mapping[str, Any], section: str, defaults: Settings | None = None) -> S:
+    """The group with some settings replaced; errors name its section and its defaults. Raises SettingError."""
+    known = {setting.name: setting for setting in settings_of(type(group))}
+    try:
+        return replace(group, **changes)
+    except SettingError as error:
+        if error.name not in known:
+            raise
+        default = getattr(defaults or type(group)(), error.name)
+        raise wrong_value(known[error.name], error.value, section, default) from None
+
+
+def wrong_value(setting: Setting, value: Any, section: str, default: Any) -> SettingError:
+    """The error for a value that a setting cannot have. section: "" where it is not known."""
+    remedy = f"the default is {toml.dump(default)}"
+    if setting.choices and isinstance(value, str):
+        remedy = f"the nearest is {toml.dump(nearest(value, setting.choices))}"
+    key = f"{section}.{setting.name}" if section else setting.name
+    sentence = f"The setting {key} must be {setting.expected}, but it is {value!r}; {remedy}."
+    return SettingError(sentence, setting.name, value)
+
+
+def _explain(group: type[Settings], name: str, value: Any) -> SettingError:
+    known = {setting.name: setting for setting in settings_of(group)}
+    if name not in known:
+        sentence = f"The setting {name} does not exist; the nearest is {nearest(name, known)!r}."
+        return SettingError(sentence, name, value)
+    return wrong_value(known[name], value, "", known[name].default)

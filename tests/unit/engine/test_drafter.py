@@ -1,0 +1,95 @@
+"""A draft follows exactly the distribution that its bytes say, restricted before the codec."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+
+from tandem.aggregation.restriction import restrict
+from tandem.aggregation.rules import draft_rule
+from tandem.codecs.top_p import make_codec
+from tandem.engine import drafter as module
+from tandem.engine.drafter import Drafter
+from tandem.engine.row_mixture import mix_rows
+from tandem.sampling import SamplingParams
+from tandem.topology import PARTIES, Party
+
+CODEC = make_codec("top_p", p=0.95)
+WEIGHTS = (0.3, -1.0)
+OPTIONS = [{}, {"top_k": 5}, {"min_p": 0.2}, {"top_k": 4, "min_p": 0.3}]
+Floats = NDArray[np.float64]
+
+
+def logits_of(seed: int, vocab: int = 24) -> torch.Tensor:
+    return 2 * torch.randn(2, vocab, generator=torch.Generator().manual_seed(seed))
+
+
+@pytest.mark.parametrize("rule", ["coupled", "algorithm1"])
+@pytest.mark.parametrize("temperature", [0.0, 0.7])
+@pytest.mark.parametrize("party", PARTIES)
+def test_without_options_it_is_mix_encode_decode_draw(rule: str, temperature: float, party: Party) -> None:
+    drafter = Drafter(CODEC, SamplingParams(temperature=temperature), rule)
+    for seed in range(20):
+        logits = logits_of(seed)
+        dense = mix_rows(logits, WEIGHTS, temperature)
+        payload = CODEC.encode(dense)
+        token = draft_rule(rule, temperature).draft(CODEC.decode(payload), seed=seed, step=3, party=party)
+        draft = drafter.draft(logits, WEIGHTS, seed=seed, step=3, party=party)
+        assert (draft.token, draft.payload) == (token, payload)
+        assert np.array_equal(draft.dense, dense)
+
+
+def sent_distribution(drafter: Drafter, logits: torch.Tensor) -> Floats:
+    """What the peer decodes, [vocab]."""
+    distribution = CODEC.decode(drafter.encode(logits, WEIGHTS)[0])
+    dense = np.zeros(logits.shape[1])
+    dense[distribution.ids] = distribution.probabilities
+    return dense
+
+
+def check_distribution(options: dict[str, float], apply: Callable[[Floats, SamplingParams], Floats]) -> None:
+    """The restricted distribution, through the codec, is what is sent; what is dropped is never sent at all."""
+    sampling = SamplingParams(temperature=0.9, **options)  # type: ignore[arg-type]
+    for seed in range(20):
+        logits = logits_of(seed)
+        exact = apply(mix_rows(logits, WEIGHTS, 0.9), sampling)
+        sent = sent_distribution(Drafter(CODEC, sampling, "coupled"), logits)
+        assert not sent[exact == 0].any()
+        nucleus = np.where(sent > 0, exact, 0.0)
+        np.testing.assert_allclose(sent, nucleus / nucleus.sum(), atol=1e-4)
+        assert nucleus.sum() >= 0.95
+
+
+@pytest.mark.parametrize("options", OPTIONS)
+def test_the_bytes_hold_the_restricted_distribution(options: dict[str, float]) -> None:
+    check_distribution(options, restrict)
+
+
+@pytest.mark.parametrize("options", OPTIONS[1:])
+def test_a_drafter_that_forgets_to_restrict_fails(
+    options: dict[str, float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "restrict", lambda probabilities, sampling: probabilities)
+    with pytest.raises(AssertionError):
+        check_distribution(options, restrict)
+
+
+@pytest.mark.parametrize("options", OPTIONS)
+def test_drafts_follow_the_decoded_distribution(options: dict[str, float]) -> None:
+    """Chi-square over 4,000 independent seeds; a true drafter fails with probability below 1e-9."""
+    drafter = Drafter(CODEC, SamplingParams(temperature=0.9, **options), "coupled")  # type: ignore[arg-type]
+    logits, num_draws = logits_of(1), 4000
+    payload, _ = drafter.encode(logits, WEIGHTS)
+    wanted = num_draws * sent_distribution(drafter, logits)
+    drawn = [drafter.draw(payload, seed=seed, step=0, party=Party.DEVICE) for seed in range(num_draws)]
+    counts = np.bincount(drawn, minlength=wanted.size)
+    assert not counts[wanted == 0].any()
+    likely = wanted >= 5
+    freedom = int(likely.sum())
+    statistic = float(((counts - wanted)[likely] ** 2 / wanted[likely]).sum())
+    assert statistic < freedom + 2 * math.sqrt(21 * freedom) + 42  # Laurent and Massart 2000, x = 21

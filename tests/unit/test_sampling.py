@@ -1,0 +1,127 @@
+"""The sampling options: one list of fields, and a sentence for each mistake."""
+
+from __future__ import annotations
+
+import math
+import re
+import subprocess
+import sys
+from dataclasses import FrozenInstanceError
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tandem
+from tandem.errors import ConfigError
+from tandem.sampling import SamplingOptions, SamplingParams
+from tandem.validation import settings_of
+
+
+def test_defaults_change_no_distribution() -> None:
+    params = SamplingParams()
+    assert (params.temperature, params.top_k, params.min_p) == (0.0, 0, 0.0)
+    with pytest.raises(FrozenInstanceError):
+        params.top_k = 3  # type: ignore[misc]
+
+
+def test_query_options_are_the_fields() -> None:
+    assert list(SamplingOptions.__annotations__) == [setting.name for setting in settings_of(SamplingParams)]
+
+
+def test_every_field_has_a_meaning_and_a_valid_default() -> None:
+    for setting in settings_of(SamplingParams):
+        assert len(setting.meaning) > 3, setting.name
+        assert getattr(SamplingParams(**{setting.name: setting.default}), setting.name) == setting.default
+
+
+def test_an_integer_is_a_number_and_a_list_of_texts_is_taken() -> None:
+    params = SamplingParams(temperature=1, stop=["."])  # type: ignore[arg-type]
+    assert params == SamplingParams(temperature=1.0, stop=(".",))
+    assert isinstance(params.temperature, float)
+
+
+NUMBER = "must be a number of at least 0, but it is {}; the default is 0.0."
+TEXTS = "must be a list of texts that are not empty, but it is {}; the default is []."
+WRONG: list[tuple[str, Any, str]] = [
+    ("temperature", -1, NUMBER.format(-1)),
+    ("temperature", "1", NUMBER.format("'1'")),
+    ("temperature", True, NUMBER.format(True)),
+    ("temperature", math.inf, NUMBER.format("inf")),
+    ("temperature", math.nan, NUMBER.format("nan")),
+    ("top_k", 1.0, "must be a whole number of at least 0, but it is 1.0; the default is 0."),
+    ("min_p", 2, "must be a number of at least 0 and of at most 1, but it is 2; the default is 0.0."),
+    ("max_new_tokens", 0, "must be a whole number of at least 1, but it is 0; the default is 48."),
+    ("stop", "x", TEXTS.format("'x'")),
+    ("stop", ("a", ""), TEXTS.format("('a', '')")),
+    ("stop", [1], TEXTS.format([1])),
+    ("temprature", 1, "does not exist; the nearest is 'temperature'."),
+]
+
+
+@pytest.mark.parametrize(("name", "value", "problem"), WRONG)
+def test_a_wrong_value_is_one_sentence(name: str, value: Any, problem: str) -> None:
+    with pytest.raises(ConfigError, match=f"^{re.escape(f'The setting {name} {problem}')}$"):
+        SamplingParams(**{name: value})
+
+
+ROOT = Path(tandem.__file__).parents[1]
+NEW_OPTION = r'''
+import importlib.util, sys
+from pathlib import Path
+
+import tandem
+
+def load(name, path, *edits):
+    """Import a module from its source with some lines added."""
+    text = Path(path).read_text("utf-8")
+    for before, line in edits:
+        assert before in text, before
+        text = text.replace(before, line + before, 1)
+    spec = importlib.util.spec_from_file_location(name, path)
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    exec(compile(text, path, "exec"), module.__dict__)
+    return module
+
+load(
+    "tandem.sampling",
+    "tandem/sampling.py",
+    ("    stop: Texts", "    banned: int = Field(default=-1, ge=-1, description='this token is never drawn')\n"),
+    ("    stop: list", "    banned: int | None\n"),
+)
+restriction = load(
+    "tandem.aggregation.restriction",
+    "tandem/aggregation/restriction.py",
+    ("    if sampling.min_p:", "    if sampling.banned >= 0:\n        kept[sampling.banned] = False\n"),
+)
+generate = load("generate", "docs/generate.py")
+
+import numpy as np
+from tandem.config import Config
+from tandem.errors import ConfigError
+from tandem.protocol.spec import SessionSpec
+from tandem.request import build_spec
+from tandem.topology import PARTIES
+
+config = Config.load(None, ["sampling.banned=1"])
+assert "banned = 1  # this token is never drawn" in config.to_toml()
+assert Config.from_json(config.to_json()).sampling.banned == 1
+assert "| `sampling.banned` | whole number, >= -1 | `-1` | this token is never drawn |" in generate.settings_tables()
+described = {party: {"decode_line": [], "eos_token_ids": []} for party in PARTIES}
+spec = SessionSpec.from_json(build_spec(config, described, "Why?", banned=2).to_json())
+assert spec.sampling.banned == 2
+assert restriction.restrict(np.array([0.5, 0.2, 0.3]), spec.sampling).tolist() == [0.5 / 0.7, 0.2 / 0.7, 0.0]
+try:
+    build_spec(config, described, "Why?", banned=-2)
+except ConfigError as error:
+    print(error)
+'''
+
+
+def test_a_new_option_is_added_where_options_are_and_where_it_is_applied() -> None:
+    command = [sys.executable, "-c", NEW_OPTION]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == (
+        "The setting sampling.banned must be a whole number of at least -1, but it is -2; the default is -1."
+    )
