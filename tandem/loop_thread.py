@@ -1,7 +1,4 @@
-"""An event loop in a thread of its own, for callers that are synchronous or on another loop.
-
-Knows nothing of what it runs.
-"""
+"""An event loop in its own thread, for callers that are synchronous or on another loop."""
 
 from __future__ import annotations
 
@@ -17,7 +14,7 @@ CLEAN_UP_LIMIT_S = 5.0
 
 
 class LoopThread:
-    """Runs coroutines one after the other or side by side; close it when done."""
+    """Runs coroutines from any thread, side by side; close it when done."""
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
@@ -25,32 +22,37 @@ class LoopThread:
         self._thread.start()
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """The result of `work`. An interruption (Ctrl-C) cancels it and waits for its clean-up."""
+        """The result of `work`. An interruption (Ctrl-C) cancels it, and nothing else, and waits for its clean-up."""
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return future.result()
         except BaseException:
             if not future.done():
                 future.cancel()
-                self._settle()
+                self._wait_for(_end_of(work))
             raise
 
     def close(self) -> None:
         """Stop the loop and its thread; what still runs is cancelled."""
         if self._loop.is_closed():
             return
-        self._settle()
+        self._wait_for(_cancel_others())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
 
-    def _settle(self) -> None:
-        """Let cancelled work finish its clean-up."""
+    def _wait_for(self, clean_up: Coroutine[Any, Any, None]) -> None:
         with contextlib.suppress(CancelledError, TimeoutError):
-            asyncio.run_coroutine_threadsafe(_others(), self._loop).result(CLEAN_UP_LIMIT_S)
+            asyncio.run_coroutine_threadsafe(clean_up, self._loop).result(CLEAN_UP_LIMIT_S)
 
 
-async def _others() -> None:
+async def _end_of(work: Coroutine[Any, Any, Any]) -> None:
+    """Wait for the task that runs `work`, which has been cancelled."""
+    tasks = [task for task in asyncio.all_tasks() if task.get_coro() is work]
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _cancel_others() -> None:
     """Cancel all other tasks of this loop that are not yet being cancelled, and wait for all of them."""
     others = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
     for task in others:
