@@ -158,7 +158,9 @@ def _start_nodes(
     def still_running() -> None:
         for node in cluster.nodes:
             if not node.is_running():
-                raise ClusterError(f"The {node.party} node must keep running but has stopped; see {node.log}.")
+                raise ClusterError(
+                    f"The {node.party} node must keep running but has stopped; see {node.log}."
+                )
 
     actors.attach(device.address, config)
     actors.wait_for_roles((Party.DEVICE,), limit_s, still_running)
