@@ -2,7 +2,7 @@
 
 Trains a byte-level BPE and a Llama of about 6 million parameters whose training rows pair documents with a
 continuation: passages of the same article, passages of others, several joined, or none, so that it can use what is
-retrieved, in a row of its own or joined. Then scores the second halves of the test articles as `tandem eval lm` does,
+retrieved, in a row of its own or joined. Then scores the second halves of the test articles as `tandem lab eval lm` does,
 with documents from
 - the training text (as in the paper): other articles, so little to gain;
 - the first halves of the same test articles: what a reader of the article has seen.
@@ -185,7 +185,7 @@ def train(
 def score(
     model: Path, text: str, corpus: Path, arguments: argparse.Namespace, counts: Sequence[Counts]
 ) -> Result:
-    """`tandem eval lm` with this model and these documents."""
+    """`tandem lab eval lm` with this model and these documents."""
     party = PartyConfig(model=str(model), num_threads=arguments.threads)
     config = replace(
         Config(),

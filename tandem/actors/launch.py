@@ -141,7 +141,7 @@ def wait_for_roles(roles: tuple[Party, ...], limit_s: float, still_running: Call
     missing = list(roles)
     while missing:
         resources = ray.cluster_resources()
-        missing = [role for role in roles if nodes.PARTY_RESOURCE.format(role=role) not in resources]
+        missing = [role for role in roles if nodes.PARTY_RESOURCE.format(party=role) not in resources]
         still_running()
         if missing and time.monotonic() > deadline_s:
             raise ClusterError(
@@ -223,7 +223,7 @@ async def start_actors(parties: dict[Party, Handles], progress: Progress) -> dic
     """Let the actors of one or both sides listen, load and connect; says what each side loaded."""
     loaded = {party: _prepare(handles) for party, handles in parties.items()}
     endpoints = await _each(parties, "listen")
-    progress(f"actors: {len(endpoints)} listen")
+    progress(f"actors: {len(endpoints)} ready")
     for party, handles in parties.items():
         own = [endpoint for endpoint in endpoints if endpoint.name.startswith(f"{party}/")]
         await asyncio.gather(*(handles[role].wire.remote(own) for role in ROLES if role != "draft_queue"))
@@ -288,7 +288,7 @@ def _create(party: Party, role: ActorKind, runtime: Runtime, detached: bool) -> 
         "name": f"{party}/{role}",
         "namespace": runtime.config.cluster.namespace,
         "num_cpus": 0,
-        "resources": {nodes.PARTY_RESOURCE.format(role=party): 0.001},
+        "resources": {nodes.PARTY_RESOURCE.format(party=party): 0.001},
         "max_concurrency": MAX_CONCURRENCY,
         "max_task_retries": 0,
         "enable_task_events": False,
@@ -326,7 +326,7 @@ def _shared_secret(peer: Party, config: Config) -> bytes:
 
 
 def _node_ip(role: Party) -> str:
-    resource = nodes.PARTY_RESOURCE.format(role=role)
+    resource = nodes.PARTY_RESOURCE.format(party=role)
     for node in ray.nodes():
         if node["Alive"] and resource in node["Resources"]:
             return str(node["NodeManagerAddress"])

@@ -1,8 +1,7 @@
-"""The command line: `tandem ask`, `up`, `down`, `index`, `profile`, `status`, `doctor`, `config`, `eval`,
-`fuzz`, `netlab`, `replay`, `bench`.
+"""The command line of Tandem.
 
-Importing it, and `tandem --help`, load nothing heavy; each command imports what it needs when it runs. What a
-person can cause ends in one sentence on stderr: exit code 1, or 2 if the command line itself is wrong.
+Importing it and printing help load nothing heavy; each command imports what it needs when it runs. An error that a
+user can cause ends in one sentence on stderr and exit code 1, a wrong command line in one with exit code 2.
 """
 
 from __future__ import annotations
@@ -12,26 +11,26 @@ import signal
 import sys
 from collections.abc import Sequence
 from types import FrameType
+from typing import Any
 
 from tandem.errors import TandemError
 
+FAILED, WRONG_USAGE = 1, 2
 INTERRUPTED = 128 + signal.SIGINT
 TERMINATED = 128 + signal.SIGTERM
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs one command and returns its exit code. argv: the arguments; None takes those of the process."""
-    from tandem.cli.parser import parser
-
-    args = parser().parse_args(argv)
+    """Run one command and return its exit code. argv: the arguments; None takes those of the process."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
     previous = signal.signal(signal.SIGTERM, _terminate)
     try:
-        code: int = args.command(args)
+        code = _run(arguments)
         sys.stdout.flush()
         return code
     except TandemError as error:
         print(f"tandem: {error}", file=sys.stderr)
-        return 1
+        return FAILED
     except KeyboardInterrupt:
         print("\ntandem: interrupted", file=sys.stderr)
         return INTERRUPTED
@@ -43,11 +42,50 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         # Whoever read our output has gone; what is still buffered must not raise again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
+        return FAILED
     finally:
         signal.signal(signal.SIGTERM, previous)
 
 
+def _run(arguments: list[str]) -> int:
+    """Parse and run; the context's `obj` holds the arguments, for a command that starts itself again."""
+    import typer
+    from typer.exceptions import TyperException
+
+    from tandem.cli.usage import explain
+
+    command = build_command()
+    try:
+        with command.make_context("tandem", list(arguments), obj=arguments) as context:
+            return int(command.invoke(context) or 0)
+    except typer.Exit as leaving:
+        return leaving.exit_code
+    except TyperException as error:
+        print(f"tandem: {explain(error)}", file=sys.stderr)
+        return WRONG_USAGE
+
+
+def build_command() -> Any:
+    """The group of all commands; those of the laboratory are imported when one of them is used."""
+    import typer
+
+    from tandem.cli import ask, cluster, config, doctor, index, profile
+    from tandem.cli.usage import LazyCommand, new_app, root
+
+    app = new_app(root)
+    for command in (ask.ask, index.index, profile.profile, cluster.up, cluster.down, cluster.status):
+        app.command()(command)
+    for command in (doctor.doctor, config.config):
+        app.command()(command)
+    group: Any = typer.main.get_command(app)
+    group.add_command(
+        LazyCommand(
+            "lab", "tandem.lab.cli:app", help="Run experiments: simulations, test networks, benchmarks."
+        )
+    )
+    return group
+
+
 def _terminate(_signal: int, _frame: FrameType | None) -> None:
-    """Leaves through every `with` and `finally`, so that nothing stays running."""
+    """Leave through every `with` and `finally`, so that nothing stays running."""
     raise SystemExit(TERMINATED)

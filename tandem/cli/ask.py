@@ -10,16 +10,24 @@ import json
 import math
 import secrets
 import sys
-from argparse import Namespace
-from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Annotated, Any
 
-from tandem.cli import access, outputs
-from tandem.cli.screen import Screen
-from tandem.cli.terminal import Progress, plural, print_json, settings
+import typer
+
+from tandem.cli.options import (
+    AsJson,
+    ConfigFile,
+    Overrides,
+    Seed,
+    load_settings,
+    parse_party,
+    sampling_overrides,
+    with_sampling,
+)
+from tandem.cli.output import LiveText, PlainText, StageLog, plural, print_json
 from tandem.cli.transcript import Transcript
-from tandem.config import Config
 from tandem.errors import QueryError
 from tandem.events import (
     DoneEvent,
@@ -30,102 +38,203 @@ from tandem.events import (
     SourcesEvent,
     TokenEvent,
 )
-from tandem.topology import Party
+from tandem.topology import PARTIES, Party
 
 if TYPE_CHECKING:
     from tandem.client import Tandem
+    from tandem.config import Config
 
 
-def run(args: Namespace) -> int:
-    """Asks one question. Raises TandemError; a cluster that was started is stopped in any case."""
-    if not args.question.strip():
-        raise QueryError(f"A question must hold a word, but it is {args.question!r}; ask something.")
-    record = None if args.timeline is None else outputs.check_file("--timeline", args.timeline)
-    plot = None if args.plot is None else outputs.check_plot("--plot", args.plot)
-    progress = Progress(is_quiet=args.quiet)
-    config = settings(args, _overrides(args), progress)
-    seed = secrets.randbits(63) if args.seed is None else args.seed
-    alone = None if args.alone is None else Party(args.alone)
-    transcript = Transcript(args.question, seed, config.decoding.placement, alone)
-    filters = _filters(args.filter)
-    with _opened(args.address or config.cluster.address, config, progress) as tandem:
-        _stream(tandem, config, transcript, progress, args, filters)
-    if args.json:
+def parse_filter(text: str) -> tuple[str, str, str]:
+    """Party, key and value of "device:source=notes.md". Raises a usage error."""
+    party, _, rest = text.partition(":")
+    key, equals, value = rest.partition("=")
+    if party not in set(PARTIES) or not key or not equals:
+        raise typer.BadParameter(f"must be PARTY:KEY=VALUE, such as device:source=notes.md (got {text!r})")
+    return party, key, value
+
+
+QuestionArgument = Annotated[
+    str, typer.Argument(metavar="QUESTION", help="what to ask, in quotes", show_default=False)
+]
+Only = Annotated[
+    Party | None,
+    typer.Option(
+        metavar="PARTY",
+        parser=parse_party,
+        help="let the device or the cloud answer by itself; nothing crosses the link",
+    ),
+]
+Provisional = Annotated[
+    bool,
+    typer.Option(
+        "--provisional",
+        help="show drafts at once, dimmed, until they are committed or replaced (on a terminal and with --json; "
+        "elsewhere only committed text is printed)",
+    ),
+]
+Filters = Annotated[
+    list[Any] | None,
+    typer.Option(
+        "--filter",
+        metavar="PARTY:KEY=VALUE",
+        parser=parse_filter,
+        help="use only that party's documents with this metadata, such as device:source=notes.md; repeat it with "
+        "another value to admit both, with another key to narrow further",
+    ),
+]
+Address = Annotated[
+    str | None,
+    typer.Option(
+        metavar="HOST:PORT", help="ask this running cluster (default: start one and stop it afterwards)"
+    ),
+]
+Quiet = Annotated[bool, typer.Option("--quiet", help="print only the answer")]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """What is asked of whom, apart from the settings."""
+
+    text: str
+    seed: int
+    only: Party | None = None  # the party that answers by itself
+    address: str = ""  # of a running cluster; empty: start one
+    filters: dict[str, Any] = field(default_factory=dict)  # device_filter and cloud_filter
+    provisional: bool = False  # whether drafts are shown
+
+    @classmethod
+    def create(cls, text: str, seed: int | None, only: Party | None, **options: Any) -> Question:
+        """With a new seed unless one is given. Raises QueryError for an empty text."""
+        if not text.strip():
+            raise QueryError(f"The question is empty (got {text!r}).")
+        return cls(text=text, seed=secrets.randbits(63) if seed is None else seed, only=only, **options)
+
+
+@with_sampling
+def ask(
+    question: QuestionArgument,
+    seed: Seed = None,
+    only: Only = None,
+    provisional: Provisional = False,
+    filters: Filters = None,
+    address: Address = None,
+    quiet: Quiet = False,
+    as_json: AsJson = False,
+    config_file: ConfigFile = None,
+    overrides: Overrides = None,
+    **sampling: Any,
+) -> int:
+    """Ask a question and stream the answer with its sources."""
+    query = Question.create(
+        question,
+        seed,
+        only,
+        address=address or "",
+        filters=_merge_filters(filters or ()),
+        provisional=provisional,
+    )
+    log = StageLog(is_quiet=quiet)
+    config = load_settings(config_file, overrides, sampling_overrides(sampling), log)
+    transcript = stream_answer(query, config, log, is_silent=as_json, is_quiet=quiet)
+    if as_json:
         print_json(transcript.as_dict())
-    elif not args.quiet:
-        _print_rest(transcript)
-    _write(transcript, record, plot, progress)
-    return _outcome(transcript)
+    elif not quiet:
+        _print_details(transcript)
+    return exit_code(transcript)
 
 
-def _overrides(args: Namespace) -> list[str]:
-    """Options that are settings, so that they are checked before anything is started."""
-    options = {"max_new_tokens": args.max_new_tokens, "temperature": args.temperature}
-    return [f"sampling.{name}={value}" for name, value in options.items() if value is not None]
+def stream_answer(
+    question: Question, config: Config, log: StageLog, *, is_silent: bool = False, is_quiet: bool = False
+) -> Transcript:
+    """Ask and follow the answer to its end, printing its text as it comes; a cluster that was started is stopped.
+
+    is_silent: print no text; is_quiet: no notes amid it either. Raises TandemError.
+    """
+    transcript = Transcript(question.text, question.seed, config.decoding.placement, question.only)
+    with _open(question.address or config.cluster.address, config, log) as tandem:
+        events = tandem.stream(
+            question.text,
+            seed=question.seed,
+            only=question.only,
+            show_drafts=question.provisional,
+            **question.filters,
+        )
+        printer = _printer(question.provisional, is_silent=is_silent)
+        _follow(events, transcript, printer, log, is_quiet=is_quiet)
+    return transcript
 
 
-def _filters(given: Sequence[tuple[str, str, str]]) -> dict[str, dict[str, list[Any]]]:
-    """`device_filter` and `cloud_filter`. What is typed may be a text or a number, so both are let through."""
-    filters: dict[str, dict[str, list[Any]]] = {}
-    for party, key, value in given:
-        values = filters.setdefault(f"{party}_filter", {}).setdefault(key, [])
+def exit_code(transcript: Transcript) -> int:
+    """Of the command; says on stderr why an answer is incomplete. Raises QueryError where it failed."""
+    match transcript.done:
+        case DoneEvent(reason="failed", error=error):
+            raise QueryError(error or "The answer could not be completed; try again.")
+        case DoneEvent(reason="cancelled"):
+            print("tandem: the question was cancelled", file=sys.stderr)
+            return 1
+        case None:
+            raise QueryError("The answer ended without a result; see `tandem status`, then ask again.")
+        case _:
+            return 0
+
+
+def _merge_filters(filters: Iterable[tuple[str, str, str]]) -> dict[str, dict[str, list[Any]]]:
+    """`device_filter` and `cloud_filter`. What is typed may be a text or a number, so both are admitted."""
+    merged: dict[str, dict[str, list[Any]]] = {}
+    for party, key, value in filters:
+        values = merged.setdefault(f"{party}_filter", {}).setdefault(key, [])
         values.append(value)
         with contextlib.suppress(ValueError):
             number = json.loads(value) if len(value) < 100 else value
             values += [number] if isinstance(number, int | float) else []
-    return filters
+    return merged
 
 
-def _opened(address: str, config: Config, progress: Progress) -> Tandem:
+def _open(address: str, config: Config, log: StageLog) -> Tandem:
     """The running cluster at `address`, or one of our own."""
     if address:
-        access.for_cluster(address)
+        from tandem.cluster import credentials
+
+        credentials.find_token(address)
     from tandem.client import Tandem
 
     if address:
-        return Tandem.connect(address, config, progress=progress)
-    return Tandem.launch(config, progress=progress)
+        return Tandem.connect(address, config, progress=log)
+    return Tandem.launch(config, progress=log)
 
 
-def _stream(
-    tandem: Tandem,
-    config: Config,
+def _printer(provisional: bool, *, is_silent: bool) -> PlainText | LiveText:
+    is_live = provisional and not is_silent and LiveText.is_possible()
+    return LiveText() if is_live else PlainText(is_silent=is_silent)
+
+
+def _follow(
+    events: Iterator[Event],
     transcript: Transcript,
-    progress: Progress,
-    args: Namespace,
-    filters: Mapping[str, Any],
+    printer: PlainText | LiveText,
+    log: StageLog,
+    *,
+    is_quiet: bool,
 ) -> None:
-    """Follows the answer to its end; prints its text as it comes if asked to."""
-    events = tandem.stream(
-        transcript.question,
-        **vars(config.sampling),
-        **vars(config.decoding),
-        seed=transcript.seed,
-        timeout_s=config.cluster.query_timeout_s,
-        only=transcript.alone,
-        **filters,
-        show_drafts=args.provisional,
-    )
-    is_rewritten = args.provisional and not args.json and sys.stdout.isatty()
-    printer = Screen() if is_rewritten else _Printer(is_silent=args.json)
-    late: list[str] = []  # notes that come amid the text are told after it; its sources are listed at the end
+    late_notes: list[str] = []  # those that come amid the text are printed after it
     try:
         for event in events:
             transcript.add(event)
-            _print(event, printer)
+            _print_text(event, printer)
             if isinstance(event, SourcesEvent) and printer.has_begun:
-                late += [f"{event.party}: {note}" for note in event.notes]
+                late_notes += [f"{event.party}: {note}" for note in event.notes]
                 continue
-            if isinstance(event, PeerEvent | SourcesEvent) and not args.quiet:
+            if isinstance(event, PeerEvent | SourcesEvent) and not is_quiet:
                 printer.interrupt()
-            _tell(event, progress)
+            _log_event(event, log)
     finally:
         printer.end()
-        for note in late:
-            progress(note)
+        for note in late_notes:
+            log(note)
 
 
-def _print(event: Event, printer: Screen | _Printer) -> None:
+def _print_text(event: Event, printer: PlainText | LiveText) -> None:
     match event:
         case TokenEvent():
             printer.commit(event.step, event.text)
@@ -137,89 +246,24 @@ def _print(event: Event, printer: Screen | _Printer) -> None:
             pass
 
 
-class _Printer:
-    """Writes the committed answer to stdout as it grows, without the space that tokenizers put before its first word.
-
-    The plain twin of `Screen`.
-    """
-
-    def __init__(self, *, is_silent: bool) -> None:
-        self._is_silent = is_silent
-        self.has_begun = False
-
-    def propose(self, step: int, text: str) -> None:
-        pass
-
-    def retract(self, step: int) -> None:
-        pass
-
-    def interrupt(self) -> None:
-        pass
-
-    def commit(self, step: int, text: str) -> None:
-        text = text if self.has_begun else text.lstrip()
-        if text and not self._is_silent:
-            self.has_begun = True
-            print(text, end="", flush=True)
-
-    def end(self) -> None:
-        if self.has_begun:
-            print(flush=True)
-
-
-def _tell(event: Event, progress: Progress) -> None:
+def _log_event(event: Event, log: StageLog) -> None:
     """What a person should know at once, apart from the text."""
     match event:
         case SourcesEvent():
-            took = "" if math.isnan(event.retrieve_s) else f" in {event.retrieve_s:.2f} s"
-            progress(f"{event.party}: {plural(len(event.sources), 'document')}{took}")
+            duration = "" if math.isnan(event.retrieve_s) else f" in {event.retrieve_s:.2f} s"
+            log(f"{event.party}: {plural(len(event.sources), 'document')}{duration}")
             for note in event.notes:
-                progress(f"{event.party}: {note}")
+                log(f"{event.party}: {note}")
         case PeerEvent(is_alone=True):
-            why = f" ({event.reason})" if event.reason else ""
-            progress(f"cloud: lost at token {event.step}, the device goes on alone{why}")
+            reason = f" ({event.reason})" if event.reason else ""
+            log(f"cloud: lost at token {event.step}, the device continues alone{reason}")
         case PeerEvent():
-            progress(f"cloud: back at token {event.step}")
+            log(f"cloud: back at token {event.step}")
         case _:
             pass
 
 
-def _print_rest(transcript: Transcript) -> None:
+def _print_details(transcript: Transcript) -> None:
     print("\nSources", *transcript.source_lines(), sep="\n")
     if transcript.done is not None:
         print("\nStatistics", *transcript.statistics_lines(), sep="\n")
-
-
-def _write(transcript: Transcript, record: Path | None, plot: Path | None, progress: Progress) -> None:
-    """The files that were asked for; of an answer that was cut short, as far as it went."""
-    if record is None and plot is None:
-        return
-    from tandem.lab.timeline import perfetto as trace
-    from tandem.lab.timeline.intervals import timeline
-    from tandem.lab.timeline.pipeline import plot_pipeline
-
-    found = timeline(transcript.events, transcript.placement)
-    if record is not None:
-        outputs.write_text("--timeline", record, trace.to_json(found))
-        progress(f"timeline: {record}, for Perfetto (ui.perfetto.dev) or a script")
-    if plot is not None and found.steps:
-        who = f"placement {transcript.placement}" if transcript.alone is None else f"{transcript.alone} alone"
-        title = f"{plural(len(found.steps), 'token')}, {who}, seed {transcript.seed}"
-        plot_pipeline(found, plot, title=title)
-        progress(f"plot: {plot}")
-    elif plot is not None:
-        progress(f"plot: none, for there is no token; {plot} is not written")
-
-
-def _outcome(transcript: Transcript) -> int:
-    """The exit code; says on stderr why an answer is incomplete."""
-    match transcript.done:
-        case DoneEvent(reason="failed", error=error):
-            raise QueryError(error or "The answer could not be completed; try again.")
-        case DoneEvent(reason="cancelled"):
-            print("tandem: the question was cancelled", file=sys.stderr)
-            return 1
-        case None:
-            raise QueryError("The answer ended without a result; see `tandem status`, then ask again.")
-        case _:
-            return 0

@@ -1,6 +1,6 @@
-"""The checks behind `tandem doctor`: all of them, and those on the machine itself.
+"""What `tandem doctor` checks on the machine itself, and the result of a check.
 
-Each looks at one thing, leaves nothing behind and takes milliseconds: no model is loaded, no cluster started.
+Each check looks at one thing, leaves nothing behind and takes milliseconds.
 """
 
 from __future__ import annotations
@@ -11,15 +11,12 @@ import shutil
 import socket
 import sys
 import tempfile
+from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
+from typing import Literal
 
-from tandem.cli.findings import Check, missing, ok, weak
-from tandem.cli.model_checks import embedder, index, language_model, scorer
-from tandem.config import Config
-from tandem.paths import data_folder, state_folder
-from tandem.retrieval.factory import kv_folder
-from tandem.topology import PARTIES, Party
+import psutil
 
 GIB = 1 << 30
 MIN_PYTHON = (3, 11)
@@ -33,25 +30,30 @@ MAX_FOLDER_CHARS = 40  # a Unix socket's path has at most 107, and Ray's are lon
 DISTRIBUTION = "tandem-rag"
 
 
-def all_checks(config: Config) -> list[Check]:
-    """Every check, in the order in which one would set up a machine."""
-    installed = packages()
-    checks = [python(), installed, cores(), memory()]
-    checks += [
-        shared_memory(Path("/dev/shm")),
-        open_files(),
-        ports(),
-        temporary_folder(Path(tempfile.gettempdir())),
-    ]
-    checks += [writable("data folder", data_folder()), writable("state folder", state_folder())]
-    if installed.status != "missing":
-        checks.append(embedder(config))
-        checks += [scorer(config)] if config.weights.scorer != "embedder" else []
-        checks += [
-            check(party, config.party(party)) for check in (language_model, index) for party in PARTIES
-        ]
-    checks += [stored_caches(party, config) for party in PARTIES]
-    return checks
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """What was looked at and found."""
+
+    name: str
+    status: Literal["ok", "weak", "missing"]
+    """missing: Tandem cannot run; weak: slow, or not for every purpose."""
+    found: str
+    remedy: str = ""  # empty where all is well
+
+
+def ok(name: str, found: str) -> Check:
+    """All is well."""
+    return Check(name=name, status="ok", found=found)
+
+
+def weak(name: str, found: str, remedy: str) -> Check:
+    """Tandem runs, with a drawback."""
+    return Check(name=name, status="weak", found=found, remedy=remedy)
+
+
+def missing(name: str, found: str, remedy: str) -> Check:
+    """Tandem cannot run."""
+    return Check(name=name, status="missing", found=found, remedy=remedy)
 
 
 def python(version: tuple[int, ...] = tuple(sys.version_info[:3])) -> Check:
@@ -63,7 +65,7 @@ def python(version: tuple[int, ...] = tuple(sys.version_info[:3])) -> Check:
 
 
 def packages() -> Check:
-    """Every package that Tandem depends on, in a version that it admits."""
+    """Every package that Tandem depends on, in a version that it accepts."""
     from packaging.requirements import Requirement
 
     try:
@@ -72,8 +74,8 @@ def packages() -> Check:
         return weak(
             "packages", f"{DISTRIBUTION} itself is not installed, so they are unknown", "pip install -e ."
         )
-    needed = [each for each in requirements if each.marker is None or each.marker.evaluate({"extra": ""})]
-    problems = [problem for each in needed if (problem := _unmet(each.name, str(each.specifier)))]
+    needed = [need for need in requirements if need.marker is None or need.marker.evaluate({"extra": ""})]
+    problems = [problem for need in needed if (problem := _unmet(need.name, str(need.specifier)))]
     if problems:
         return missing("packages", "; ".join(problems), "pip install -c constraints.txt -e .[offline]")
     return ok(
@@ -87,20 +89,18 @@ def _unmet(name: str, specifier: str) -> str | None:
     from packaging.specifiers import SpecifierSet
 
     try:
-        found = metadata.version(name)
+        installed = metadata.version(name)
     except metadata.PackageNotFoundError:
         return f"{name} is not installed"
-    admitted = SpecifierSet(specifier).contains(found, prereleases=True)
-    return None if admitted else f"{name} is {found}, not {specifier}"
+    is_accepted = SpecifierSet(specifier).contains(installed, prereleases=True)
+    return None if is_accepted else f"{name} is {installed}, not {specifier}"
 
 
 def cores(count: int | None = None) -> Check:
     """CPU cores that this process may use."""
     count = len(os.sched_getaffinity(0)) if count is None else count
     if count < 2:
-        return weak(
-            "cores", f"{count}", "both sides on one machine want 2 cores; put the sides on two machines"
-        )
+        return weak("cores", f"{count}", "both parties on one machine need 2 cores; run them on two machines")
     return ok("cores", f"{count}")
 
 
@@ -110,15 +110,14 @@ def memory(available_bytes: int | None = None) -> Check:
     found = f"{available_bytes / GIB:.1f} GiB free"
     if available_bytes < MIN_MEMORY_BYTES:
         return weak(
-            "memory", found, f"free some: both sides on one machine want {MIN_MEMORY_BYTES // GIB} GiB"
+            "memory", found, f"free some: both parties on one machine need {MIN_MEMORY_BYTES // GIB} GiB"
         )
     return ok("memory", found)
 
 
 def _available_bytes() -> int:
-    """MemAvailable of proc(5), within the limit of the control group if there is one."""
-    lines = Path("/proc/meminfo").read_text().splitlines()
-    free = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable"))
+    """Free memory, within the limit of the control group if there is one."""
+    free: int = psutil.virtual_memory().available
     group = Path("/sys/fs/cgroup")
     try:
         limit, used = ((group / f"memory.{name}").read_text().strip() for name in ("max", "current"))
@@ -170,38 +169,13 @@ def temporary_folder(folder: Path) -> Check:
     """Where Ray keeps its sockets and logs."""
     if len(str(folder)) > MAX_FOLDER_CHARS:
         return missing(
-            "temporary", f"{folder} is too long for Ray's sockets", "set TMPDIR to a short path as /tmp"
+            "temporary", f"{folder} is too long for Ray's sockets", "set TMPDIR to a short path such as /tmp"
         )
     check = writable("temporary", folder)
     free = shutil.disk_usage(folder).free if folder.is_dir() else 0
     if check.status == "ok" and free < MIN_DISK_BYTES:
         return weak("temporary", f"{folder} has {free / GIB:.1f} GiB free", "free 1 GiB there, or set TMPDIR")
     return check
-
-
-def stored_caches(party: Party, config: Config) -> Check:
-    """Where a side's caches of documents go."""
-    name, own, folder = f"{party} caches", config.party(party), kv_folder(party, config)
-    if own.kv_store != "disk":
-        return ok(name, {"memory": "in memory", "off": "off"}[own.kv_store])
-    check = writable(name, folder)
-    if check.status != "ok":  # they are computed for each question instead
-        return weak(name, check.found, f'{check.remedy}, or set {party}.kv_store = "memory"')
-    used = sum(_size(path) for path in folder.glob("*/*/*"))
-    nearest = next(path for path in (folder, *folder.parents) if path.exists())
-    free = shutil.disk_usage(nearest).free
-    if used + free < own.kv_max_bytes:
-        found = f"{folder} has {free / GIB:.1f} GiB free, they may take {own.kv_max_bytes / GIB:.1f} GiB"
-        return weak(name, found, f"free space there, or lower {party}.kv_max_bytes")
-    return ok(name, str(folder))
-
-
-def _size(path: Path) -> int:
-    """Bytes of a file; 0 if another process has just removed it."""
-    try:
-        return path.stat().st_size
-    except OSError:
-        return 0
 
 
 def writable(name: str, folder: Path) -> Check:
@@ -212,5 +186,5 @@ def writable(name: str, folder: Path) -> Check:
             return ok(name, str(folder))
     except OSError as error:
         return missing(
-            name, f"{folder} cannot be written ({error.strerror})", f"correct the rights of {nearest}"
+            name, f"{folder} cannot be written ({error.strerror})", f"correct the permissions of {nearest}"
         )

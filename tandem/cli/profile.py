@@ -1,22 +1,22 @@
-"""`tandem profile`: how long a side's model takes for a token on this machine, measured once and kept."""
+"""`tandem profile`: how long a party's model takes per token on this machine, measured once and kept."""
 
 from __future__ import annotations
 
 import time
-from argparse import Namespace
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from tandem.cli.bar import Bar
-from tandem.cli.terminal import Progress, plural, print_json, settings
-from tandem.config import LANGCHAIN, Config
+import typer
+
+from tandem.cli.options import AsJson, ConfigFile, Overrides, load_settings, parse_count
+from tandem.cli.output import StageLog, plural, print_json, progress_bar
 from tandem.errors import TandemError
 from tandem.topology import PARTIES, Party
 
 if TYPE_CHECKING:
+    from tandem.config import Config
     from tandem.engine.engine import Engine
     from tandem.profiler.cache import StoredProfile
 
@@ -27,92 +27,142 @@ MAX_TEXTS = 500
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """One side's profile and where it is kept."""
+    """One party's profile and where it is kept."""
 
     stored: StoredProfile
     path: Path
     is_cached: bool
 
 
-def run(args: Namespace) -> int:
-    """Measures what is not measured yet and prints the lines. Raises TandemError."""
-    progress = Progress(is_quiet=args.json)
-    config = settings(args, (), progress)
-    plot = _plot_target(args.plot)
-    parties = PARTIES if args.party == "both" else (Party(args.party),)
-    results = {party: _profile(party, config, args, progress) for party in parties}
-    if plot is not None:
+def parse_parties(text: str) -> str:
+    """The name of a party, or "both". Raises a usage error."""
+    if text not in {*PARTIES, "both"}:
+        raise typer.BadParameter(f"must be device, cloud or both (got {text!r})")
+    return text
+
+
+Parties = Annotated[
+    str,
+    typer.Argument(
+        metavar="PARTY",
+        parser=parse_parties,
+        help="device, cloud or both, one after the other (default: both)",
+        show_default=False,
+    ),
+]
+Runs = Annotated[
+    int | None,
+    typer.Option(metavar="N", parser=parse_count, help="take medians over N runs (default: 3)"),
+]
+Limit = Annotated[
+    int | None,
+    typer.Option(
+        metavar="TOKENS",
+        parser=parse_count,
+        help="context length to stop at (default: the model's, at most 2048)",
+    ),
+]
+Force = Annotated[bool, typer.Option("--force", help="measure even if there is a cached profile")]
+Plot = Annotated[
+    str | None,
+    typer.Option(metavar="FILE", help="draw points and lines, as png, pdf or svg (needs matplotlib)"),
+]
+
+
+def profile(
+    name: Parties = "both",
+    runs: Runs = None,
+    limit: Limit = None,
+    force: Force = False,
+    plot: Plot = None,
+    as_json: AsJson = False,
+    config_file: ConfigFile = None,
+    overrides: Overrides = None,
+) -> int:
+    """Measure how long a party's model takes per token on this machine."""
+    log = StageLog(is_quiet=as_json)
+    config = load_settings(config_file, overrides, log=log)
+    target = _plot_target(plot)
+    results = {}
+    for party in PARTIES if name == "both" else (Party(name),):
+        cached = None if force else _find_cached(party, config, log, runs, limit)
+        results[party] = cached or _measure(party, config, log, runs, limit, is_quiet=as_json)
+    if target is not None:
         from tandem.cli.profile_plot import draw
 
-        draw({party: each.stored for party, each in results.items()}, plot)
-    if args.json:
-        print_json({str(party): _plain(each) for party, each in results.items()})
+        draw({party: result.stored for party, result in results.items()}, target)
+    if as_json:
+        print_json({str(party): _as_dict(result) for party, result in results.items()})
         return 0
-    for party, each in results.items():
-        _print(party, each)
-    if plot is not None:
-        print(f"Plot: {plot}")
+    for party, result in results.items():
+        _print(party, result)
+    if target is not None:
+        print(f"Plot: {target}")
     return 0
 
 
-def _profile(party: Party, config: Config, args: Namespace, progress: Progress) -> Result:
-    """From the cache, or measured now and put there."""
+def _find_cached(
+    party: Party, config: Config, log: StageLog, runs: int | None, limit: int | None
+) -> Result | None:
+    """The cached profile, unless the command line asks for a longer one or for more runs."""
     from tandem.paths import cache_folder
     from tandem.profiler import cache
 
-    settings_of_party, folder = config.party(party), cache_folder()
-    key = cache.profile_key(settings_of_party)
-    warn = partial(_warn, progress)
-    found = None if args.again else cache.load(key, folder, warn)
-    if found is not None and _reaches(found, args):
-        return Result(stored=found, path=cache.profile_path(key, folder), is_cached=True)
-    engine = _engine(party, config, progress)
-    profile = _measured(engine, party, config, args, progress)
-    # A hub model that was downloaded just now has another fingerprint than before.
-    stored = cache.stored(cache.profile_key(settings_of_party), settings_of_party.model, profile)
-    return Result(stored=stored, path=cache.save(stored, folder), is_cached=False)
+    key, folder = cache.profile_key(config.party(party)), cache_folder()
+    stored = cache.load(key, folder, lambda sentence: log(f"cache: {sentence}"))
+    if stored is None or stored.profile.lengths[-1] < (limit or 0) or stored.profile.runs < (runs or 0):
+        return None
+    return Result(stored=stored, path=cache.profile_path(key, folder), is_cached=True)
 
 
-def _reaches(found: StoredProfile, args: Namespace) -> bool:
-    """Whether a cached profile is no smaller than what the command line asks for, if it does ask."""
-    profile = found.profile
-    is_long = args.limit is None or profile.lengths[-1] >= args.limit
-    return is_long and (args.runs is None or profile.runs >= args.runs)
-
-
-def _engine(party: Party, config: Config, progress: Progress) -> Engine:
-    from tandem.loading import load_engine
-
-    chosen = config.party(party)
-    progress(f"{party}: loading {chosen.model} on {chosen.torch_device}, {chosen.dtype}")
-    return load_engine(chosen)
-
-
-def _measured(engine: Engine, party: Party, config: Config, args: Namespace, progress: Progress) -> Any:
+def _measure(
+    party: Party,
+    config: Config,
+    log: StageLog,
+    runs: int | None,
+    limit: int | None,
+    *,
+    is_quiet: bool,
+) -> Result:
+    """Measures and keeps a profile. Raises TandemError."""
     from tandem.codecs import codec_of
     from tandem.engine.drafter import Drafter
-    from tandem.profiler import offline
+    from tandem.paths import cache_folder
+    from tandem.profiler import cache, offline
 
-    sampling = config.sampling
-    num_documents = config.party(party).num_documents
-    chunk_tokens = offline.row_tokens(engine, _texts(party, config), num_documents)
-    progress(f"{party}: {plural(num_documents, 'dummy document')} of {chunk_tokens} tokens")
+    own, sampling = config.party(party), config.sampling
+    engine = _load_engine(party, config, log)
+    chunk_tokens = offline.row_tokens(engine, _texts(party, config), own.num_documents)
+    log(f"{party}: {plural(own.num_documents, 'dummy document')} of {chunk_tokens} tokens")
     drafter = Drafter(codec_of(config.codec), sampling, config.decoding.draft_rule)
-    return offline.measure(
-        engine,
-        num_documents=num_documents,
-        chunk_tokens=chunk_tokens,
-        max_new=sampling.max_new_tokens,
-        draft=offline.measure_drafting(drafter, party),
-        clock=time.perf_counter,
-        limit=args.limit,
-        runs=args.runs or DEFAULT_RUNS,
-        progress=Bar(party, is_quiet=args.json),
-    )
+    with progress_bar(party, is_quiet=is_quiet) as advance:
+        measured = offline.measure(
+            engine,
+            num_documents=own.num_documents,
+            chunk_tokens=chunk_tokens,
+            max_new=sampling.max_new_tokens,
+            draft=offline.measure_drafting(drafter, party),
+            clock=time.perf_counter,
+            limit=limit,
+            runs=runs or DEFAULT_RUNS,
+            progress=advance,
+        )
+    # A hub model that was downloaded just now has another fingerprint than before.
+    stored = cache.stored(cache.profile_key(own), own.model, measured)
+    return Result(stored=stored, path=cache.save(stored, cache_folder()), is_cached=False)
+
+
+def _load_engine(party: Party, config: Config, log: StageLog) -> Engine:
+    from tandem.loading import load_engine
+
+    own = config.party(party)
+    log(f"{party}: loading {own.model} on {own.torch_device}, {own.dtype}")
+    return load_engine(own)
 
 
 def _texts(party: Party, config: Config) -> Sequence[str]:
-    """Chunks of a side's index, for their length."""
+    """Chunks of a party's index, for their length."""
+    from tandem.config import LANGCHAIN
     from tandem.retrieval import Index, load_path, split
     from tandem.retrieval.factory import BUNDLED
 
@@ -120,7 +170,7 @@ def _texts(party: Party, config: Config) -> Sequence[str]:
     if where == "bundled":  # its files are its chunks, and need no embedder
         lengths = config.retrieval
         chunks = split(load_path(BUNDLED / party).documents, lengths.chunk_chars, lengths.chunk_overlap)
-        return [each.page_content for each in chunks[:MAX_TEXTS]]
+        return [chunk.page_content for chunk in chunks[:MAX_TEXTS]]
     if where.startswith(LANGCHAIN):
         raise TandemError(
             f"A profile takes the length of documents from an index, but {where} is a vector store; profile with "
@@ -131,13 +181,13 @@ def _texts(party: Party, config: Config) -> Sequence[str]:
     return [index.document(row).page_content for row in range(0, len(index), stride)]
 
 
-def _plot_target(text: str | None) -> Path | None:
+def _plot_target(file: str | None) -> Path | None:
     """Where the plot goes, checked before anything takes its time."""
-    if text is None:
+    if file is None:
         return None
     from tandem.cli.profile_plot import check_target
 
-    path = Path(text).expanduser().absolute()
+    path = Path(file).expanduser().absolute()
     check_target(path)
     return path
 
@@ -146,22 +196,22 @@ def _print(party: Party, result: Result) -> None:
     stored, profile = result.stored, result.stored.profile
     line, key = profile.line, result.stored.key
     print(
-        f"{party:<8} {line.predict(line.start) * 1e3:.2f} ms a token after a prompt of {line.start:.0f} tokens, "
-        f"{line.slope * 1e6:+.2f} ms for each 1000 more"
+        f"{party:<8} {line.predict(line.start) * 1e3:.2f} ms per token after a prompt of {line.start:.0f} tokens, "
+        f"{line.slope * 1e6:+.2f} ms per 1000 more"
     )
     fit = f"residual {profile.residual_s * 1e3:.2f} ms, R\u00b2 {profile.r_squared:.2f}"
     print(f"         {fit}; {plural(len(profile.lengths), 'token')} x {plural(profile.runs, 'run')}")
-    how = f"{key.torch_device}, {key.dtype}, {plural(key.num_threads, 'thread')}"
-    print(f"         {stored.model}, {plural(profile.rows, 'row')}, {how}, {key.machine}")
+    setup = f"{key.torch_device}, {key.dtype}, {plural(key.num_threads, 'thread')}"
+    print(f"         {stored.model}, {plural(profile.rows, 'row')}, {setup}, {key.machine}")
     if line.slope < 0:
         print(
-            "         the line falls, so this machine was busy or the context too short; measure with --again"
+            "         the line falls: this machine was busy or the context too short; measure again with --force"
         )
-    where = f"was measured before, in {result.path}; --again measures anew"
-    print(f"         {where if result.is_cached else f'kept in {result.path}'}")
+    origin = f"cached in {result.path}; measure again with --force"
+    print(f"         {origin if result.is_cached else f'kept in {result.path}'}")
 
 
-def _plain(result: Result) -> dict[str, Any]:
+def _as_dict(result: Result) -> dict[str, Any]:
     stored, profile = result.stored, result.stored.profile
     line = profile.line
     return {
@@ -177,7 +227,3 @@ def _plain(result: Result) -> dict[str, Any]:
         "path": str(result.path),
         "is_cached": result.is_cached,
     }
-
-
-def _warn(progress: Progress, sentence: str) -> None:
-    progress(f"cache: {sentence}")

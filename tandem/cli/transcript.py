@@ -1,7 +1,4 @@
-"""What one answer amounted to, gathered from its events, and how it is told to people and to scripts.
-
-Knows events only, so it can be tested without a cluster.
-"""
+"""What one answer amounted to, gathered from its events, for people and for scripts."""
 
 from __future__ import annotations
 
@@ -10,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from typing import Any
 
-from tandem.cli.terminal import plural
+from tandem.cli.output import plural
 from tandem.events import (
     DoneEvent,
     EstimateEvent,
@@ -33,11 +30,11 @@ SHOWN_SWITCHES = 3
 class Transcript:
     """The events of one answer so far."""
 
-    def __init__(self, question: str, seed: int, placement: str, alone: Party | None = None) -> None:
+    def __init__(self, question: str, seed: int, placement: str, only: Party | None = None) -> None:
         self.question = question
         self.seed = seed
         self.placement = placement
-        self.alone = alone
+        self.only = only
         self.sources: list[Source] = []
         self.notes: list[str] = []
         self.tokens: list[TokenEvent] = []
@@ -48,7 +45,7 @@ class Transcript:
         self.done: DoneEvent | None = None
 
     def add(self, event: Event) -> None:
-        """Takes note of an event."""
+        """Add an event."""
         self.events.append(event)
         match event:
             case SourcesEvent():
@@ -81,7 +78,7 @@ class Transcript:
             "error": done.error if done else None,
             "seed": self.seed,
             "placement": self.placement,
-            "alone": self.alone,
+            "alone": self.only,
             "sources": [asdict(source) for source in self.sources],
             "notes": self.notes,
             "statistics": asdict(done.statistics) if done else None,
@@ -92,7 +89,7 @@ class Transcript:
         }
 
     def source_lines(self) -> list[str]:
-        """One line for each document with a title, best first; one for those that stay on their side unseen."""
+        """One line for each document with a title, best first; one per party for those whose titles stay there."""
         if not self.sources:
             return ["  none: the models answered from the question alone"]
         return [line for party in PARTIES for line in self._lines_of(party)]
@@ -121,15 +118,13 @@ class Transcript:
             "time",
             f"first token after {_seconds(statistics.first_token_s)}, then {_per_token(self.tokens)}",
         )
-        if self.alone is not None:
-            yield "alone", f"the {self.alone} answered by itself, nothing crossed the link"
+        if self.only is not None:
+            yield "alone", f"the {self.only} answered by itself, nothing crossed the link"
             yield "seed", str(self.seed)
             return
-        accepted = (statistics.num_device_accepted, statistics.num_cloud_accepted)
-        yield "accepted", "device {}, cloud {}".format(*(_share(part, count) for part in accepted))
-        sent, received = (
-            _each(bytes_, count) for bytes_ in (statistics.sent_bytes, statistics.received_bytes)
-        )
+        device, cloud = statistics.num_device_accepted, statistics.num_cloud_accepted
+        yield "accepted", f"device {_share(device, count)}, cloud {_share(cloud, count)}"
+        sent, received = _per(statistics.sent_bytes, count), _per(statistics.received_bytes, count)
         yield "link", f"{sent} bytes out and {received} in per token, RTT {_milliseconds(statistics.rtt_s)}"
         yield "placement", self._placements()
         yield "verdicts", self._verdicts()
@@ -148,15 +143,15 @@ class Transcript:
         return self.placement + "".join(shown) + (f", and {more} more" if more > 0 else "")
 
     def _handovers(self) -> list[PlacementEvent]:
-        """Those after which a token was decided: the last verdict may hold one that came to nothing."""
+        """Those after which a token was decided; the last verdict may hold one without any."""
         return [switch for switch in self.switches if switch.step < len(self.tokens)]
 
     def _verdicts(self) -> str:
-        """Who aggregated how often."""
+        """Who decided how often."""
         if self.placement == "mirror":
-            num_alone = sum(event.is_alone for event in self.tokens)
-            alone = f", but {num_alone} by the device alone" if num_alone else ""
-            return f"each side reached all {len(self.tokens)} by itself{alone}"
+            num_solo = sum(event.is_alone for event in self.tokens)
+            solo = f", except {num_solo} by the device alone" if num_solo else ""
+            return f"each party decided all {len(self.tokens)} itself{solo}"
         counts = [f"{party} {sum(event.aggregator is party for event in self.tokens)}" for party in PARTIES]
         return f"{', '.join(counts)}; {plural(len(self._handovers()), 'handover')}"
 
@@ -165,7 +160,7 @@ _ENDS = {"length": "its limit", "stop": "a stop text", "cancelled": "cancellatio
 
 
 def _compact(event: EstimateEvent) -> dict[str, Any]:
-    """What is known of it, to the microsecond."""
+    """Its fields that are known, to the microsecond."""
     known: dict[str, Any] = {}
     for key, value in asdict(event).items():
         if isinstance(value, float):
@@ -204,5 +199,5 @@ def _share(part: int, whole: int) -> str:
     return f"{100 * part / whole:.0f} %" if whole else "-"
 
 
-def _each(total: int, count: int) -> str:
+def _per(total: int, count: int) -> str:
     return f"{total / count:.0f}" if count else "-"

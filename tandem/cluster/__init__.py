@@ -1,1 +1,1 @@
-"""Ray nodes as processes: starting, joining and stopping them. Imports no ray: it runs the `ray` program."""
+"""Ray nodes as processes, the registry of those that run, credentials, and what starts a whole cluster."""

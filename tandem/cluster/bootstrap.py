@@ -158,7 +158,9 @@ def _start_nodes(
     def still_running() -> None:
         for node in cluster.nodes:
             if not node.is_running():
-                raise ClusterError(f"The {node.role} node must keep running but has stopped; see {node.log}.")
+                raise ClusterError(
+                    f"The {node.party} node must keep running but has stopped; see {node.log}."
+                )
 
     actors.attach(device.address, config)
     actors.wait_for_roles((Party.DEVICE,), limit_s, still_running)
@@ -200,4 +202,4 @@ async def _meet(parties: dict[Party, Handles], limit_s: float) -> dict[Party, di
 
 
 def _roles(node: dict[str, Any]) -> list[str]:
-    return [party.value for party in PARTIES if nodes.PARTY_RESOURCE.format(role=party) in node["Resources"]]
+    return [party.value for party in PARTIES if nodes.PARTY_RESOURCE.format(party=party) in node["Resources"]]

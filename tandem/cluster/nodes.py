@@ -1,7 +1,6 @@
 """Starts Ray nodes as child processes and stops exactly those.
 
-A node has a role, `device` or `cloud`, given to Ray as a custom resource, by which actors are placed. Knows nothing
-of actors or queries.
+A node belongs to a party, `device` or `cloud`, given to Ray as a custom resource, by which actors are placed.
 """
 
 from __future__ import annotations
@@ -11,7 +10,6 @@ import json
 import os
 import secrets
 import shutil
-import signal
 import socket
 import subprocess
 import sys
@@ -21,11 +19,13 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
+
 from tandem.errors import ClusterError
 from tandem.topology import Party
 
-PARTY_RESOURCE = "tandem_{role}"
-"""Custom resource that a node of a role offers; an actor of that side takes a sliver of it."""
+PARTY_RESOURCE = "tandem_{party}"
+"""Custom resource that a party's node offers; each of its actors takes a sliver of it."""
 ACTORS_PER_NODE = 6
 OBJECT_STORE_BYTES = 100_000_000  # nothing large is put there
 _SOCKETS = f"tandem-{os.getuid()}-"
@@ -62,64 +62,56 @@ class Host:
 class NodeInfo:
     """A Ray node that this process, or `tandem up`, started."""
 
-    role: Party
+    party: Party
     address: str  # of the cluster's head, host:port
     pid: int  # of the `ray start` process, head of its own process group
     directory: str  # temporary files of the head; empty for a node that joined
     log: str  # what the node printed
 
     def is_running(self) -> bool:
-        """Whether its process is there."""
-        with contextlib.suppress(ChildProcessError):
-            if os.waitpid(self.pid, os.WNOHANG)[0] == self.pid:
-                return False
+        """Whether its process runs; reaps it if it is an ended child of this one."""
         try:
-            os.kill(self.pid, 0)
-        except ProcessLookupError:
+            process = psutil.Process(self.pid)
+            if process.status() == psutil.STATUS_ZOMBIE:
+                process.wait(0)
+                return False
+            return True
+        except (psutil.NoSuchProcess, psutil.TimeoutExpired):
             return False
-        return True
 
     def stop(self) -> None:
-        """Ask it to stop, with all that it started, and kill what is left after a while; remove its files."""
-        family = _family(self.pid)
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(self.pid, signal.SIGTERM)
-        if left := self._wait(family, STOP_LIMIT_S):
-            for pid in left:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-            self._wait(left, STOP_LIMIT_S)
+        """Ask it to stop, with all that it started, kill what is left after a while, and remove its files."""
+        processes = _with_descendants(self.pid)
+        with contextlib.suppress(psutil.NoSuchProcess):
+            psutil.Process(self.pid).terminate()
+        if left := _wait_for_end(processes, STOP_LIMIT_S):
+            for process in left:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    process.kill()
+            _wait_for_end(left, STOP_LIMIT_S)
         self.is_running()  # reaps it, if it is our child
         with contextlib.suppress(OSError):
             os.unlink(self.log)
         if self.directory:
             shutil.rmtree(self.directory, ignore_errors=True)
 
-    def _wait(self, family: dict[int, str], limit_s: float) -> dict[int, str]:
-        """Wait for processes to end, and for what they start meanwhile; returns those that still run."""
-        deadline_s = time.monotonic() + limit_s
-        while left := {pid: born for pid, born in family.items() if _born(pid) == born}:
-            family = _family(*left)
-            if time.monotonic() > deadline_s:
-                return left
-            time.sleep(0.02)
-        return {}
-
 
 ANYWHERE = Host()
 
 
-def start_head(role: Party, *, environment: dict[str, str], host: Host = ANYWHERE, port: int = 0) -> NodeInfo:
+def start_head(
+    party: Party, *, environment: dict[str, str], host: Host = ANYWHERE, port: int = 0
+) -> NodeInfo:
     """Start the first node of a cluster. Returns at once; `wait_for_port` says when it can be joined."""
     directory = tempfile.mkdtemp(prefix="tandem-ray-")
     port = port or free_port()
     arguments = ["--head", f"--port={port}", "--include-dashboard=false", f"--temp-dir={directory}"]
-    return _start(role, f"{host.address or '127.0.0.1'}:{port}", arguments, environment, host, directory)
+    return _start(party, f"{host.address or '127.0.0.1'}:{port}", arguments, environment, host, directory)
 
 
-def join(role: Party, address: str, *, environment: dict[str, str], host: Host = ANYWHERE) -> NodeInfo:
+def join(party: Party, address: str, *, environment: dict[str, str], host: Host = ANYWHERE) -> NodeInfo:
     """Start a node that joins the cluster at `address`."""
-    return _start(role, address, [f"--address={address}"], environment, host, "")
+    return _start(party, address, [f"--address={address}"], environment, host, "")
 
 
 def wait_for_port(address: str, limit_s: float, node: NodeInfo | None = None) -> None:
@@ -170,14 +162,14 @@ def free_port() -> int:
 
 
 def _start(
-    role: Party,
+    party: Party,
     address: str,
     arguments: list[str],
     environment: dict[str, str],
     host: Host,
     directory: str,
 ) -> NodeInfo:
-    descriptor, log = tempfile.mkstemp(prefix=f"tandem-{role}-", suffix=".log", dir=directory or None)
+    descriptor, log = tempfile.mkstemp(prefix=f"tandem-{party}-", suffix=".log", dir=directory or None)
     command = [
         *host.prefix,
         *_ray_program(),
@@ -188,7 +180,7 @@ def _start(
         f"--num-cpus={ACTORS_PER_NODE}",  # also the number of workers that Ray starts ahead
         "--num-gpus=0",
         f"--object-store-memory={OBJECT_STORE_BYTES}",
-        f"--resources={json.dumps({PARTY_RESOURCE.format(role=role): 1000})}",
+        f"--resources={json.dumps({PARTY_RESOURCE.format(party=party): 1000})}",
         "--disable-usage-stats",
     ]
     with os.fdopen(descriptor, "wb") as output:
@@ -200,7 +192,7 @@ def _start(
             stderr=output,
             start_new_session=True,
         )
-    return NodeInfo(role, address, process.pid, directory, log)
+    return NodeInfo(party, address, process.pid, directory, log)
 
 
 def _ray_program() -> list[str]:
@@ -210,27 +202,30 @@ def _ray_program() -> list[str]:
     return [sys.executable, "-c", "from ray.scripts.scripts import main; main()"]
 
 
-def _family(*roots: int) -> dict[int, str]:
-    """Processes and all that they started, all the way down, each with its time of birth."""
-    parents = {}
-    for folder in Path("/proc").glob("[0-9]*"):
-        if fields := _stat(int(folder.name)):
-            parents[int(folder.name)] = int(fields[1])
-    found = set(roots)
-    while more := {pid for pid, parent in parents.items() if parent in found} - found:
-        found |= more
-    return {pid: born for pid in found if (born := _born(pid)) is not None}
+def _with_descendants(*pids: int) -> set[psutil.Process]:
+    """Processes and all that they started, directly or not."""
+    processes: set[psutil.Process] = set()
+    for pid in pids:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process = psutil.Process(pid)
+            processes |= {process, *process.children(recursive=True)}
+    return processes
 
 
-def _born(pid: int) -> str | None:
-    """When a process started, in clock ticks since boot, by which a reused id is told apart; None: it has ended."""
-    fields = _stat(pid)
-    return None if not fields or fields[0] == "Z" else fields[19]
+def _wait_for_end(processes: set[psutil.Process], limit_s: float) -> set[psutil.Process]:
+    """Wait for processes to end, and for what they start meanwhile. Returns those that still run."""
+    deadline_s = time.monotonic() + limit_s
+    while left := {process for process in processes if _runs(process)}:
+        if time.monotonic() > deadline_s:
+            return left
+        time.sleep(0.02)
+        processes = left | _with_descendants(*(process.pid for process in left))
+    return set()
 
 
-def _stat(pid: int) -> list[str]:
-    """Fields of proc(5) stat from the third on; empty if there is no such process."""
+def _runs(process: psutil.Process) -> bool:
+    """Whether it is the same process as before, by its creation time, and not a zombie."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return []
+        return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False

@@ -1,4 +1,4 @@
-"""`tandem bench latency --smoke`, as a person runs it: records are whole, nothing is left."""
+"""`tandem lab bench latency --smoke`, as a person runs it: records are whole, nothing is left."""
 
 from __future__ import annotations
 
@@ -23,7 +23,18 @@ SYSTEMS = ("CRCG/device", "DRCG/Text", "DRDG/TW", "DRDG/SW", "Tandem/mirror")
 
 
 def bench(folder: Path) -> subprocess.CompletedProcess[str]:
-    command = ["-m", "tandem", "bench", "latency", "--smoke", "--systems", *SYSTEMS, "--out", str(folder)]
+    command = [
+        "-m",
+        "tandem",
+        "lab",
+        "bench",
+        "latency",
+        "--smoke",
+        "--systems",
+        *SYSTEMS,
+        "--out",
+        str(folder),
+    ]
     return subprocess.run(
         [sys.executable, *command, "--set", "cluster.start_timeout_s=300"],
         capture_output=True,

@@ -1,4 +1,4 @@
-"""`tandem replay` as a person runs it: its files, and that nothing is left, also after an interruption."""
+"""`tandem lab replay` as a person runs it: its files, and that nothing is left, also after an interruption."""
 
 from __future__ import annotations
 
@@ -31,6 +31,7 @@ def start(folder: Path, *more: str) -> subprocess.Popen[str]:
         sys.executable,
         "-m",
         "tandem",
+        "lab",
         "replay",
         str(folder / "trace.csv"),
         "--out",

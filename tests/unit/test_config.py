@@ -39,7 +39,7 @@ def test_defaults() -> None:
 
 
 def test_the_example_file_equals_the_defaults() -> None:
-    from tandem.cli.show import HEADER
+    from tandem.cli.config import HEADER
 
     text = EXAMPLE.read_text("utf-8")
     assert text == f"{HEADER}\n\n{Config().to_toml()}", "run: tandem config > tandem.example.toml"

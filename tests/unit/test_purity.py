@@ -93,7 +93,7 @@ def test_draft_queue_and_aggregator_modules_load_no_torch() -> None:
 
 @pytest.mark.parametrize(
     "part",
-    ["tandem", "tandem.cli", "tandem.cli.parser", "tandem.config", "tandem.retrieval", "tandem.corpora"],
+    ["tandem", "tandem.cli", "tandem.cli.options", "tandem.config", "tandem.retrieval", "tandem.corpora"],
 )
 def test_light_imports_stay_light(part: str) -> None:
     assert imported([part], blocked=[]) == set()

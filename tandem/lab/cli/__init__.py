@@ -1,1 +1,19 @@
 """The commands of `tandem lab`."""
+
+from __future__ import annotations
+
+from tandem.cli.usage import new_app
+from tandem.lab.cli import bench, evaluate, fuzz, netlab, replay, timeline
+
+
+def _lab() -> None:
+    """Run experiments: simulations, test networks, benchmarks."""
+
+
+app = new_app(_lab)
+app.command()(fuzz.fuzz)
+app.add_typer(netlab.app, name="netlab")
+app.command()(replay.replay)
+app.add_typer(bench.app, name="bench")
+app.add_typer(evaluate.app, name="eval")
+app.command()(timeline.timeline)

@@ -1,6 +1,6 @@
-"""`tandem bench latency` and `tandem bench ttft`: DRAGON's Figures 6 and 7 over the test network.
+"""`tandem lab bench latency` and `ttft`: DRAGON's Figures 6 and 7 over the test network.
 
-Two processes of one command line, as for `tandem replay`: the outer one looks at everything that a person can get
+Two processes of one command line, as for `tandem lab replay`: the outer one checks everything that a user can get
 wrong, builds the network and removes it; the inner one runs in the device's host of it and measures.
 """
 
@@ -9,18 +9,22 @@ from __future__ import annotations
 import json
 import math
 import os
-from argparse import Namespace
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from hashlib import sha256
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
-from tandem.cli import outputs
-from tandem.cli.terminal import Progress, plain, settings
+import typer
+from typer.core import TyperCommand
+
+from tandem.cli.options import ConfigFile, Overrides, load_settings, parse_count
+from tandem.cli.output import StageLog, json_safe
+from tandem.cli.usage import new_app
 from tandem.config import Config
 from tandem.errors import TandemError
+from tandem.lab.cli import outputs
 from tandem.lab.latency.plan import (
     FLOORS_S,
     LATENCY_TOKENS,
@@ -46,27 +50,174 @@ RUNS, QUESTIONS = 5, 3
 SMOKE_SYSTEMS = ("CRCG/device", "CRCG/cloud", "DRCG/Text", "DRDG/TW", "Tandem/mirror")
 SMOKE_RTT = "100ms"
 NO_FLOORS = "none"
-PLANES: list[DataPlane] = ["socket"]
-"""Measured unless others are named."""
+PLANES = ("socket", "ray")
 
 
-def latency(args: Namespace) -> int:
-    """Time per token, with whole answers."""
-    return _run(args, "latency", LATENCY_TOKENS)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grid:
+    """The part of the full grid that a command line names; empty: all of it."""
+
+    rtts: Sequence[str] = ()
+    temperatures: Sequence[str] = ()
+    systems: Sequence[str] = ()
+    data_planes: Sequence[str] = ()
+    min_decode_times: Sequence[str] = ()
+    runs: int = RUNS
+    num_questions: int = QUESTIONS
+    is_smoke: bool = False
 
 
-def ttft(args: Namespace) -> int:
-    """Time to first token: answers of two tokens."""
-    return _run(args, "ttft", TTFT_TOKENS)
+class ListCommand(TyperCommand):
+    """Words behind the value of a repeatable option are more values: `--rtt 0 1s` is `--rtt 0 --rtt 1s`."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """As the base class."""
+        parameters: list[Any] = list(self.params)
+        repeatable = {name for parameter in parameters if parameter.multiple for name in parameter.opts}
+        words, option = list[str](), ""
+        for before, word in zip(["", *args], args, strict=False):
+            if word.startswith("-"):
+                name = word.partition("=")[0]
+                option = name if name in repeatable else ""
+            elif option and before != option:
+                words.append(option)
+            words.append(word)
+        return super().parse_args(ctx, words)
 
 
-def _run(args: Namespace, action: str, max_new_tokens: int) -> int:
+def parse_plane(text: str) -> str:
+    """A data plane. Raises a usage error."""
+    if text not in PLANES:
+        raise typer.BadParameter(f"must be socket or ray (got {text!r})")
+    return text
+
+
+Rtts = Annotated[
+    list[str] | None,
+    typer.Option("--rtt", metavar="T ...", help="injected round trips, such as 0 100ms 300ms"),
+]
+Temperatures = Annotated[list[str] | None, typer.Option("--temperature", metavar="T ...", help="such as 0 1")]
+Systems = Annotated[
+    list[str] | None,
+    typer.Option(metavar="NAME ...", help="such as CRCG/device DRDG/TW Tandem/mirror"),
+]
+Planes = Annotated[
+    list[str] | None,
+    typer.Option("--data-plane", metavar="P ...", parser=parse_plane, help="socket, ray (default: socket)"),
+]
+MinDecodeTimes = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--min-decode-time",
+        metavar="D,C ...",
+        help="the least time that device and cloud take per token, in seconds, or none (default: 0.06,0.025)",
+    ),
+]
+Runs = Annotated[
+    int | None,
+    typer.Option(metavar="N", parser=parse_count, help=f"take medians over N runs (default: {RUNS})"),
+]
+NumQuestions = Annotated[
+    int | None,
+    typer.Option(
+        "--questions",
+        metavar="N",
+        parser=parse_count,
+        help=f"bundled questions per run (default: {QUESTIONS})",
+    ),
+]
+Out = Annotated[
+    str | None,
+    typer.Option(
+        metavar="DIR",
+        help="where the files go (default: the folder bench/latency or bench/ttft); cells measured there are kept",
+    ),
+]
+Smoke = Annotated[bool, typer.Option("--smoke", help="one run of one question at 100 ms")]
+Within = Annotated[str | None, typer.Option(hidden=True)]  # the network, up already
+
+
+def _bench() -> None:
+    """Measure every system of DRAGON's figures over the test network (as root)."""
+
+
+app = new_app(_bench)
+
+
+@app.command(cls=ListCommand)
+def latency(
+    context: typer.Context,
+    rtts: Rtts = None,
+    temperatures: Temperatures = None,
+    systems: Systems = None,
+    data_planes: Planes = None,
+    min_decode_times: MinDecodeTimes = None,
+    runs: Runs = None,
+    questions: NumQuestions = None,
+    out: Out = None,
+    smoke: Smoke = False,
+    within: Within = None,
+    config_file: ConfigFile = None,
+    overrides: Overrides = None,
+) -> int:
+    """Measure time per token, with whole answers; without options over the full grid."""
+    grid = _grid(rtts, temperatures, systems, data_planes, min_decode_times, runs, questions, smoke)
+    config = load_settings(config_file, overrides)
+    return _run(context, grid, config, LATENCY_TOKENS, out or "bench/latency", within)
+
+
+@app.command(cls=ListCommand)
+def ttft(
+    context: typer.Context,
+    rtts: Rtts = None,
+    temperatures: Temperatures = None,
+    systems: Systems = None,
+    data_planes: Planes = None,
+    min_decode_times: MinDecodeTimes = None,
+    runs: Runs = None,
+    questions: NumQuestions = None,
+    out: Out = None,
+    smoke: Smoke = False,
+    within: Within = None,
+    config_file: ConfigFile = None,
+    overrides: Overrides = None,
+) -> int:
+    """Measure time to first token, with answers of two tokens; without options over the full grid."""
+    grid = _grid(rtts, temperatures, systems, data_planes, min_decode_times, runs, questions, smoke)
+    config = load_settings(config_file, overrides)
+    return _run(context, grid, config, TTFT_TOKENS, out or "bench/ttft", within)
+
+
+def _grid(
+    rtts: list[str] | None,
+    temperatures: list[str] | None,
+    systems: list[str] | None,
+    data_planes: list[str] | None,
+    min_decode_times: list[str] | None,
+    runs: int | None,
+    num_questions: int | None,
+    is_smoke: bool,
+) -> Grid:
+    return Grid(
+        rtts=rtts or (),
+        temperatures=temperatures or (),
+        systems=systems or (),
+        data_planes=data_planes or (),
+        min_decode_times=min_decode_times or (),
+        runs=runs or RUNS,
+        num_questions=num_questions or QUESTIONS,
+        is_smoke=is_smoke,
+    )
+
+
+def _run(
+    context: typer.Context, grid: Grid, config: Config, max_new_tokens: int, out: str, within: str | None
+) -> int:
     """Raises TandemError; of network and cluster nothing is left in any case, of what was measured every cell."""
-    progress = Progress()
-    config = settings(args, (), progress)
-    plan, folder = _plan(args, config, max_new_tokens), outputs.check_folder("--out", args.out, NAMES)
-    if args.within is not None:
-        return _measure(NetLab(args.within), config, plan, folder, progress)
+    log = StageLog()
+    plan, folder = make_plan(grid, config, max_new_tokens), outputs.check_folder("--out", out, NAMES)
+    if within is not None:
+        return measure(NetLab(within), config, plan, folder, log)
     from tandem.lab.testbed.inside import inside
     from tandem.lab.testbed.pcap import check_dpkt
 
@@ -75,26 +226,25 @@ def _run(args: Namespace, action: str, max_new_tokens: int) -> int:
     for program in ("ping", "taskset", "tcpdump"):
         tools.located(program)
     lab = NetLab(f"bench-{os.getpid()}")
-    progress(f"network: {lab.name}")
-    return inside(lab, [*_again(args, action), "--within", lab.name])
+    log(f"network: {lab.name}")
+    return inside(lab, [*context.find_root().obj, "--within", lab.name])
 
 
 # ---- what is to be measured --------------------------------------------------------------------------------------
 
 
-def _plan(args: Namespace, config: Config, max_new_tokens: int) -> Plan:
+def make_plan(grid: Grid, config: Config, max_new_tokens: int) -> Plan:
+    """The cells, runs and questions of a benchmark. Raises TandemError."""
     from tandem.lab.training.bundle import read_questions
 
-    runs, num_questions = args.runs or RUNS, args.questions or QUESTIONS
-    if args.smoke:
-        runs, num_questions = 1, 1
-    questions = [each.question for each in read_questions()]
+    runs, num_questions = (1, 1) if grid.is_smoke else (grid.runs, grid.num_questions)
+    questions = [bundled.question for bundled in read_questions()]
     if num_questions > len(questions):
         raise TandemError(
-            f"The bundled questions are {len(questions)}, but --questions asks for {num_questions}; ask for fewer."
+            f"There are {len(questions)} bundled questions, but --questions asks for {num_questions}; ask for fewer."
         )
     return Plan(
-        cells=_cells(args, max_new_tokens),
+        cells=_cells(grid, max_new_tokens),
         runs=runs,
         questions=tuple(questions[:num_questions]),
         kv_store=(config.device.kv_store, config.cloud.kv_store),
@@ -102,20 +252,20 @@ def _plan(args: Namespace, config: Config, max_new_tokens: int) -> Plan:
     )
 
 
-def _cells(args: Namespace, max_new_tokens: int) -> tuple[CellPlan, ...]:
+def _cells(grid: Grid, max_new_tokens: int) -> tuple[CellPlan, ...]:
     """The full grid, unless the command line names a part of one."""
-    named = (args.rtt, args.temperature, args.systems, args.data_plane, args.floors)
-    if not args.smoke and not any(named):
+    names_a_part = any((grid.rtts, grid.temperatures, grid.systems, grid.data_planes, grid.min_decode_times))
+    if not grid.is_smoke and not names_a_part:
         return full_cells(max_new_tokens)
-    default_rtts = [SMOKE_RTT] if args.smoke else [f"{1e3 * rtt_s:g}ms" for rtt_s in RTTS_S]
-    default_temperatures = ["0"] if args.smoke else [f"{each:g}" for each in TEMPERATURES]
-    names = args.systems or (SMOKE_SYSTEMS if args.smoke else [system.name for system in SYSTEMS])
+    default_rtts = [SMOKE_RTT] if grid.is_smoke else [f"{1e3 * rtt_s:g}ms" for rtt_s in RTTS_S]
+    default_temperatures = ["0"] if grid.is_smoke else [f"{temperature:g}" for temperature in TEMPERATURES]
+    names = grid.systems or (SMOKE_SYSTEMS if grid.is_smoke else [system.name for system in SYSTEMS])
     return chosen_cells(
         chosen(names),
-        [Shape(rtt_s=parse_duration(text)).rtt_s for text in args.rtt or default_rtts],
-        [_temperature(text) for text in args.temperature or default_temperatures],
-        args.data_plane or PLANES,
-        [_floors(text) for text in args.floors] if args.floors else [FLOORS_S],
+        [Shape(rtt_s=parse_duration(text)).rtt_s for text in grid.rtts or default_rtts],
+        [_temperature(text) for text in grid.temperatures or default_temperatures],
+        cast("Sequence[DataPlane]", grid.data_planes or PLANES[:1]),
+        [_floors(text) for text in grid.min_decode_times] if grid.min_decode_times else [FLOORS_S],
         max_new_tokens,
     )
 
@@ -126,7 +276,7 @@ def _temperature(text: str) -> float:
     except ValueError:
         value = math.nan
     if not 0 <= value < math.inf:
-        raise TandemError(f"A temperature is a number of at least 0, but it is {text!r}; give 0 or 1, say.")
+        raise TandemError(f"A temperature must be a number of at least 0 (got {text!r}), such as 0 or 1.")
     return value
 
 
@@ -140,50 +290,28 @@ def _floors(text: str) -> tuple[float, float] | None:
         device_s = cloud_s = math.nan
     if not (0 <= device_s <= 10 and 0 <= cloud_s <= 10):
         raise TandemError(
-            f"Decode floors are the device's and the cloud's in seconds, such as {FLOORS_S[0]:g},{FLOORS_S[1]:g}, "
-            f"or `{NO_FLOORS}`, but they are {text!r}; write them so."
+            f"--min-decode-time must be the device's and the cloud's in seconds, such as {FLOORS_S[0]:g},"
+            f"{FLOORS_S[1]:g}, or `{NO_FLOORS}` (got {text!r})."
         )
     return device_s, cloud_s
-
-
-def _again(args: Namespace, action: str) -> list[str]:
-    """The command line of the inner process."""
-    lists = {
-        "--rtt": args.rtt,
-        "--temperature": args.temperature,
-        "--systems": args.systems,
-        "--data-plane": args.data_plane,
-        "--floors": args.floors,
-    }
-    single = {
-        "--runs": args.runs,
-        "--questions": args.questions,
-        "--out": args.out,
-        "--config": args.config,
-    }
-    words = ["bench", action]
-    for name, values in lists.items():
-        words += [name, *values] if values else []
-    for name, value in single.items():
-        words += [] if value is None else [name, str(value)]
-    return [*words, *(word for value in args.set for word in ("--set", value)), *["--smoke"] * args.smoke]
 
 
 # ---- in the device's host ----------------------------------------------------------------------------------------
 
 
-def _measure(lab: NetLab, config: Config, plan: Plan, folder: Path, progress: Progress) -> int:
-    """Predicts, measures what is missing, writes."""
+def measure(lab: NetLab, config: Config, plan: Plan, folder: Path, log: StageLog) -> int:
+    """Predict, measure what is missing, write. Raises TandemError."""
     from tandem.lab.latency.predictions import Predictor
     from tandem.lab.latency.remembered import local_pair
     from tandem.lab.testbed.bench import Bench
 
     predictor = Predictor(lambda: local_pair(config), config, plan.questions)
-    cells = Bench(lab, config, plan, folder, predictor, progress).run()
-    return _report(cells, config, folder, progress)
+    cells = Bench(lab, config, plan, folder, predictor, log).run()
+    return write_report(cells, config, folder, log)
 
 
-def _report(cells: Sequence[Cell], config: Config, folder: Path, progress: Progress) -> int:
+def write_report(cells: Sequence[Cell], config: Config, folder: Path, log: StageLog) -> int:
+    """Print the table and write all files. Raises TandemError."""
     from tandem.lab.latency.tables import text_of, values_of
     from tandem.lab.plotting.latency import FIRST, TOKEN, plot_latency
 
@@ -191,20 +319,20 @@ def _report(cells: Sequence[Cell], config: Config, folder: Path, progress: Progr
     print(text)
     outputs.write_text("--out", folder / "table.txt", text + "\n")
     results = {"cells": values_of(cells), "settings": asdict(config), "environment": environment()}
-    outputs.write_text("--out", folder / "results.json", json.dumps(plain(results), indent=1) + "\n")
+    outputs.write_text("--out", folder / "results.json", json.dumps(json_safe(results), indent=1) + "\n")
     plot_latency(cells, folder / "latency.png", TOKEN)
     plot_latency(cells, folder / "ttft.png", FIRST)
-    progress(f"files: {', '.join(str(folder / name) for name in NAMES)}")
+    log(f"files: {', '.join(str(folder / name) for name in NAMES)}")
     return 0
 
 
 def environment() -> dict[str, Any]:
     """Versions and hardware."""
     names = ("tandem-rag", "ray", "torch", "transformers", "faiss-cpu", "numpy")
-    found = {}
+    versions = {}
     for name in names:
         try:
-            found[name] = metadata.version(name)
+            versions[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
-            found[name] = "unknown"
-    return {"versions": found, "num_cores": os.cpu_count(), "load_1min": round(os.getloadavg()[0], 2)}
+            versions[name] = "unknown"
+    return {"versions": versions, "num_cores": os.cpu_count(), "load_1min": round(os.getloadavg()[0], 2)}

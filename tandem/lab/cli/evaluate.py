@@ -1,17 +1,19 @@
-"""`tandem eval lm` and `tandem eval qa`: how good the answers are, by method and number of documents.
+"""`tandem lab eval lm` and `qa`: how good the answers are, by method and number of documents.
 
 The table goes to stdout, progress to stderr. Runs in this process: no cluster is started.
 """
 
 from __future__ import annotations
 
-from argparse import Namespace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
-from tandem.cli.bar import Bar
-from tandem.cli.terminal import Progress, print_json, settings
+import typer
+
+from tandem.cli.options import AsJson, ConfigFile, Overrides, load_settings, parse_count
+from tandem.cli.output import StageLog, print_json, progress_bar
+from tandem.cli.usage import new_app
 from tandem.errors import ConfigError, EvaluationError
 from tandem.topology import Party
 
@@ -20,108 +22,196 @@ if TYPE_CHECKING:
     from tandem.lab.quality.result import Result
 
 DEFAULT_WINDOW = 1024
+DEFAULT_COUNTS = "0,1,2,4,8,16"
+DEFAULT_METHODS = "none,crcg-device,crcg-cloud,drcg,device,cloud,static,dynamic"
 MAX_DOCUMENTS = 1000
 RESULT_PLOT = "result.png"
 
+Text = Annotated[
+    str, typer.Argument(metavar="TEXT", help="a file or a folder: the text to score", show_default=False)
+]
+Documents = Annotated[
+    str | None,
+    typer.Option(
+        metavar="PATH",
+        help="one corpus for both parties: of the documents found the cloud has the better half, the device the other "
+        "(default: each party's own index)",
+    ),
+]
+Window = Annotated[
+    int | None,
+    typer.Option(
+        metavar="TOKENS",
+        parser=parse_count,
+        help=f"(default: {DEFAULT_WINDOW}, or half of the model's context)",
+    ),
+]
+Windows = Annotated[
+    int | None,
+    typer.Option(metavar="N", parser=parse_count, help="score N windows of the text (default: all)"),
+]
+DocumentTokens = Annotated[
+    int | None, typer.Option(metavar="N", parser=parse_count, help="cut documents to N tokens")
+]
+ContextTokens = Annotated[
+    int | None,
+    typer.Option(metavar="N", parser=parse_count, help="cut joined documents (crcg, drcg) to N tokens"),
+]
+Questions = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="QUESTIONS",
+        help='jsonl: {"question": ..., "answers": [...]} per line (default: the bundled ones)',
+        show_default=False,
+    ),
+]
+Limit = Annotated[
+    int | None, typer.Option(metavar="N", parser=parse_count, help="ask the first N (default: all)")
+]
+LmCounts = Annotated[
+    str, typer.Option("--counts", metavar="LIST", help="documents per party, or device+cloud")
+]
+QaCounts = Annotated[
+    str | None,
+    typer.Option(
+        "--counts",
+        metavar="LIST",
+        help="documents per party, or device+cloud (default: those of the settings)",
+    ),
+]
+Methods = Annotated[str, typer.Option(metavar="LIST", help="what is compared")]
+Out = Annotated[
+    str | None, typer.Option(metavar="DIR", help="write result.json, table.txt, predictions and a plot")
+]
 
-def lm(args: Namespace) -> int:
-    """Scores a text. Raises TandemError."""
-    from tandem.lab.quality import methods
+
+def _eval() -> None:
+    """Measure how good the answers are, by method and number of documents."""
+
+
+app = new_app(_eval)
+
+
+@app.command()
+def lm(
+    text: Text,
+    documents: Documents = None,
+    window: Window = None,
+    windows: Windows = None,
+    document_tokens: DocumentTokens = None,
+    context_tokens: ContextTokens = None,
+    counts: LmCounts = DEFAULT_COUNTS,
+    methods: Methods = DEFAULT_METHODS,
+    out: Out = None,
+    as_json: AsJson = False,
+    config_file: ConfigFile = None,
+    overrides: Overrides = None,
+) -> int:
+    """Measure the perplexity of a text with the help of documents."""
+    from tandem.lab.quality import parties as loading
     from tandem.lab.quality.lm import evaluate_text
-    from tandem.lab.quality.parties import load
+    from tandem.lab.quality.methods import chosen
     from tandem.lab.quality.windows import read_text
 
-    progress = Progress(is_quiet=args.json)
-    chosen, counts, out = methods.chosen(args.methods), counts_of(args.counts), _folder(args.out)
-    text = read_text(Path(args.text))
-    if not text.strip():
-        raise EvaluationError(f"A text to score must hold words, but {args.text} holds none; use another.")
-    config = settings(args, (), progress)
-    documents = None if args.documents is None else Path(args.documents)
-    parties = load(config, documents, progress, Bar("index", is_quiet=args.json))
+    log = StageLog(is_quiet=as_json)
+    methods_, counts_, folder = chosen(methods), parse_counts(counts), _check_folder(out)
+    content = read_text(Path(text))
+    if not content.strip():
+        raise EvaluationError(f"A text to score must hold words, but {text} holds none; use another.")
+    config = load_settings(config_file, overrides, log=log)
+    corpus = None if documents is None else Path(documents)
+    with progress_bar("index", is_quiet=as_json) as advance:
+        parties = loading.load(config, corpus, log, advance)
     context = parties.engines[Party.DEVICE].context_length
-    window = args.window or min(DEFAULT_WINDOW, (context or 2 * DEFAULT_WINDOW) // 2)
-    result = evaluate_text(
-        parties,
-        text,
-        chosen,
-        counts,
-        config.weights,
-        window=window,
-        document_tokens=args.document_tokens,
-        context_tokens=args.context_tokens,
-        most_windows=args.windows,
-        progress=Bar("eval", is_quiet=args.json),
-    )
-    return _finish(result, out, args, progress)
+    with progress_bar("eval", is_quiet=as_json) as advance:
+        result = evaluate_text(
+            parties,
+            content,
+            methods_,
+            counts_,
+            config.weights,
+            window=window or min(DEFAULT_WINDOW, (context or 2 * DEFAULT_WINDOW) // 2),
+            document_tokens=document_tokens,
+            context_tokens=context_tokens,
+            most_windows=windows,
+            progress=advance,
+        )
+    return _finish(result, folder, log, as_json=as_json)
 
 
-def qa(args: Namespace) -> int:
-    """Asks questions. Raises TandemError."""
-    from tandem.lab.quality import methods
+@app.command()
+def qa(
+    questions: Questions = None,
+    limit: Limit = None,
+    counts: QaCounts = None,
+    methods: Methods = DEFAULT_METHODS,
+    out: Out = None,
+    as_json: AsJson = False,
+    config_file: ConfigFile = None,
+    overrides: Overrides = None,
+) -> int:
+    """Measure exact match and F1 of the answers to questions."""
+    from tandem.lab.quality import parties as loading
     from tandem.lab.quality.found import Counts
-    from tandem.lab.quality.parties import load
+    from tandem.lab.quality.methods import chosen
     from tandem.lab.quality.qa import evaluate_questions
     from tandem.lab.quality.questions import read_questions
     from tandem.lab.training.bundle import QUESTIONS
 
-    progress = Progress(is_quiet=args.json)
-    chosen, out = methods.chosen(args.methods), _folder(args.out)
-    questions = read_questions(QUESTIONS if args.questions is None else Path(args.questions))[: args.limit]
-    config = settings(args, (), progress)
+    log = StageLog(is_quiet=as_json)
+    methods_, folder = chosen(methods), _check_folder(out)
+    asked = read_questions(QUESTIONS if questions is None else Path(questions))[:limit]
+    config = load_settings(config_file, overrides, log=log)
     own = [Counts(config.device.num_documents, config.cloud.num_documents)]
-    counts = own if args.counts is None else counts_of(args.counts)
-    result = evaluate_questions(
-        load(config, None, progress),
-        questions,
-        chosen,
-        counts,
-        config,
-        progress=Bar("eval", is_quiet=args.json),
-    )
-    return _finish(result, out, args, progress)
+    counts_ = own if counts is None else parse_counts(counts)
+    parties = loading.load(config, None, log)
+    with progress_bar("eval", is_quiet=as_json) as advance:
+        result = evaluate_questions(parties, asked, methods_, counts_, config, progress=advance)
+    return _finish(result, folder, log, as_json=as_json)
 
 
-def counts_of(text: str) -> list[Counts]:
-    """Numbers of documents such as "0,1,4" for each side alike, or "4+16" for device and cloud."""
+def parse_counts(text: str) -> list[Counts]:
+    """Numbers of documents such as "0,1,4" for both parties alike, or "4+16" for device and cloud."""
     from tandem.lab.quality.found import Counts
 
     counts = []
     for part in text.split(","):
         numbers = [number.strip() for number in part.split("+")]
-        is_plain = all(each.isascii() and each.isdigit() and int(each) <= MAX_DOCUMENTS for each in numbers)
+        is_plain = all(
+            number.isascii() and number.isdigit() and int(number) <= MAX_DOCUMENTS for number in numbers
+        )
         if len(numbers) > 2 or not is_plain:
             raise ConfigError(
-                f"Numbers of documents are given as 0,4,16, or as 4+16 for device and cloud, at most {MAX_DOCUMENTS}, "
-                f"but {part.strip()!r} is neither; correct it."
+                f"Numbers of documents are given as 0,4,16, or as 4+16 for device and cloud, at most {MAX_DOCUMENTS} "
+                f"(got {part.strip()!r})."
             )
         counts.append(Counts(int(numbers[0]), int(numbers[-1])))
     return list(dict.fromkeys(counts))
 
 
-def _folder(given: str | None) -> Path | None:
-    """The folder to write to; said now rather than after the work if it is a file."""
-    if given is not None and Path(given).exists() and not Path(given).is_dir():
+def _check_folder(name: str | None) -> Path | None:
+    """The folder to write to. Raises EvaluationError now rather than after the work if it is a file."""
+    if name is not None and Path(name).exists() and not Path(name).is_dir():
         raise EvaluationError(
-            f"--out needs the name of a folder, but {given!r} is a file; choose another name."
+            f"--out needs the name of a folder, but {name!r} is a file; choose another name."
         )
-    return None if given is None else Path(given)
+    return None if name is None else Path(name)
 
 
-def _finish(result: Result, out: Path | None, args: Namespace, progress: Progress) -> int:
+def _finish(result: Result, out: Path | None, log: StageLog, *, as_json: bool) -> int:
     from tandem.lab.quality.result import table, write
 
-    if args.json:
+    if as_json:
         print_json(result.as_dict())
     else:
         print(table(result))
     if out is not None:
         write(result, out)
         if find_spec("matplotlib") is None:
-            progress("plot: none was drawn, matplotlib is not installed; install tandem-rag[plot]")
+            log("plot: none was drawn, matplotlib is not installed; install tandem-rag[lab]")
         else:
             from tandem.lab.plotting.evaluation import plot_evaluation
 
             plot_evaluation(result, out / RESULT_PLOT)
-        progress(f"out: {out}")
+        log(f"out: {out}")
     return 0

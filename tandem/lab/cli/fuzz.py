@@ -1,26 +1,53 @@
-"""`tandem fuzz`: many seeded runs of the protocol over faulty links, or one of them again with all its events."""
+"""`tandem lab fuzz`: many seeded runs of the protocol over faulty links, or one of them again with all its events."""
 
 from __future__ import annotations
 
 import os
 import sys
 import time
-from argparse import Namespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from tandem.cli.bar import Bar
-from tandem.cli.terminal import plural, print_json
+import typer
+
+from tandem.cli.options import AsJson, parse_count, parse_seed
+from tandem.cli.output import plural, print_json, progress_bar
 
 if TYPE_CHECKING:
     from tandem.lab.simulation.fuzz import FuzzFailure, Report
 
+NUM_RUNS = 1000
 
-def run(args: Namespace) -> int:
-    """Plays the runs; 1 if one of them broke an invariant."""
-    return _many(args) if args.seed is None else _one(args.seed)
+Runs = Annotated[
+    int | None, typer.Option(metavar="N", parser=parse_count, help=f"how many (default: {NUM_RUNS})")
+]
+First = Annotated[
+    int | None,
+    typer.Option(metavar="SEED", parser=parse_seed, help="seed of the first run (default: 0)"),
+]
+Jobs = Annotated[
+    int | None, typer.Option(metavar="J", parser=parse_count, help="processes (default: one per CPU)")
+]
+OneSeed = Annotated[
+    int | None,
+    typer.Option(metavar="S", parser=parse_seed, help="replay one run and print its events"),
+]
 
 
-def _one(seed: int) -> int:
+def fuzz(
+    runs: Runs = None, first: First = None, jobs: Jobs = None, seed: OneSeed = None, as_json: AsJson = False
+) -> int:
+    """Test the protocol: seeded runs over links that lose, hosts that stall or crash.
+
+    Exit code 1 if a run broke an invariant.
+    """
+    return (
+        _play_one(seed)
+        if seed is not None
+        else _play_many(runs or NUM_RUNS, first or 0, jobs, as_json=as_json)
+    )
+
+
+def _play_one(seed: int) -> int:
     """One run, with its trace on stdout."""
     from tandem.lab.simulation.fuzz import FuzzFailure, play_traced
     from tandem.lab.simulation.trace import Trace
@@ -30,37 +57,36 @@ def _one(seed: int) -> int:
         report = play_traced(seed, trace)
     except FuzzFailure as failure:
         print("\n".join(failure.trace))
-        _print_failure(failure, is_told_how=False)
+        print(f"tandem: {failure}", file=sys.stderr)
         return 1
     print("\n".join(trace.lines()))
-    print(f"Seed {seed}: {_counted(report)}.", file=sys.stderr)
+    print(f"Seed {seed}: {_summary(report)}.", file=sys.stderr)
     return 0
 
 
-def _many(args: Namespace) -> int:
-    from tandem.lab.simulation.fuzz import fuzz
+def _play_many(runs: int, first: int, jobs: int | None, *, as_json: bool) -> int:
+    from tandem.lab.simulation import fuzz as fuzzing
 
     start_s = time.monotonic()
-    jobs = args.jobs or os.cpu_count() or 1
-    report = fuzz(args.first, args.runs, jobs, Bar("fuzz", is_quiet=args.json))
+    with progress_bar("fuzz", is_quiet=as_json) as advance:
+        report = fuzzing.fuzz(first, runs, jobs or os.cpu_count() or 1, advance)
     wall_s = time.monotonic() - start_s
-    if args.json:
-        print_json(_plain(report, args.first, wall_s))
+    if as_json:
+        print_json(_as_dict(report, first, wall_s))
     else:
-        print(f"{_counted(report)}; {wall_s:.1f} s, {report.num_runs / wall_s:.0f} runs/s.")
+        print(f"{_summary(report)}; {wall_s:.1f} s, {report.num_runs / wall_s:.0f} runs/s.")
     for failure in report.failures:
         _print_failure(failure)
     return 1 if report.failures else 0
 
 
-def _print_failure(failure: FuzzFailure, *, is_told_how: bool = True) -> None:
+def _print_failure(failure: FuzzFailure) -> None:
     print(f"tandem: {failure}", file=sys.stderr)
-    if is_told_how:
-        print("\n".join(failure.trace[-20:]), file=sys.stderr)
-        print(f"Replay it with: tandem fuzz --seed {failure.seed}", file=sys.stderr)
+    print("\n".join(failure.trace[-20:]), file=sys.stderr)
+    print(f"Replay it with: tandem lab fuzz --seed {failure.seed}", file=sys.stderr)
 
 
-def _counted(report: Report) -> str:
+def _summary(report: Report) -> str:
     counts = [f"{count} {name}" for name, count in sorted(report.counts.items()) if count]
     head = [
         plural(report.num_runs, "run"),
@@ -70,12 +96,12 @@ def _counted(report: Report) -> str:
     return ", ".join(head + counts)
 
 
-def _plain(report: Report, first: int, wall_s: float) -> dict[str, Any]:
+def _as_dict(report: Report, first: int, wall_s: float) -> dict[str, Any]:
     return {
         "first": first,
         "runs": report.num_runs,
         "tokens": report.num_tokens,
         "counts": dict(sorted(report.counts.items())),
-        "failures": [{"seed": each.seed, "what": each.what} for each in report.failures],
+        "failures": [{"seed": failure.seed, "what": failure.what} for failure in report.failures],
         "wall_s": round(wall_s, 1),
     }

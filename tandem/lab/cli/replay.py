@@ -1,6 +1,6 @@
-"""`tandem replay`: questions over a link that changes as a trace says, and what became of every token.
+"""`tandem lab replay`: questions over a link that changes as a trace says, and what became of every token.
 
-Two processes of one command line: the outer one looks at everything that a person can get wrong, builds the network
+Two processes of one command line: the outer one checks everything that a user can get wrong, builds the network
 and removes it; the inner one runs in the device's host of it, where Ray's nodes can be reached.
 """
 
@@ -8,13 +8,22 @@ from __future__ import annotations
 
 import json
 import os
-from argparse import Namespace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Any
 
-from tandem.cli import outputs
-from tandem.cli.terminal import Progress, plain, print_json, settings
+import typer
+
+from tandem.cli.options import (
+    AsJson,
+    ConfigFile,
+    Overrides,
+    load_settings,
+    sampling_overrides,
+    with_sampling,
+)
+from tandem.cli.output import StageLog, json_safe, print_json
 from tandem.config import Config
+from tandem.lab.cli import outputs
 from tandem.lab.netlab import NetLab, Trace, bundled, bundled_names, read_trace, tools
 
 if TYPE_CHECKING:
@@ -22,67 +31,77 @@ if TYPE_CHECKING:
 
 NAMES = ("replay.json", "timeline.json", "replay.png")
 
+TraceName = Annotated[
+    str,
+    typer.Argument(
+        metavar="TRACE", help="a bundled one, such as sinusoid-100, or a CSV file", show_default=False
+    ),
+]
+QuestionFile = Annotated[
+    str | None,
+    typer.Option(
+        "--questions",
+        metavar="FILE",
+        help="one per line, or JSON lines with the field question (default: the bundled ones)",
+    ),
+]
+Out = Annotated[str, typer.Option(metavar="DIR", help="where the files go")]
+Within = Annotated[str | None, typer.Option(hidden=True)]  # the network, up already
 
-def run(args: Namespace) -> int:
-    """Plays a trace. Raises TandemError; of network and cluster nothing is left in any case."""
-    progress = Progress(is_quiet=bool(args.json))
-    config, trace = settings(args, _overrides(args), progress), _trace(args.trace)
-    questions = _questions(args.questions)
+
+@with_sampling
+def replay(
+    context: typer.Context,
+    trace_name: TraceName,
+    question_file: QuestionFile = None,
+    out: Out = "replay",
+    within: Within = None,
+    as_json: AsJson = False,
+    config_file: ConfigFile = None,
+    overrides: Overrides = None,
+    **sampling: Any,
+) -> int:
+    """Ask questions over a link that follows a trace; record every token (as root)."""
+    log = StageLog(is_quiet=as_json)
+    config = load_settings(config_file, overrides, sampling_overrides(sampling), log)
+    trace, questions = _load_trace(trace_name), _read_questions(question_file)
     tools.require()
     for program in ("ping", "taskset"):
         tools.located(program)
-    folder = outputs.check_folder("--out", args.out, NAMES)
-    if args.within is not None:
-        return _play(args, NetLab(args.within), config, trace, questions, folder, progress)
+    folder = outputs.check_folder("--out", out, NAMES)
+    if within is not None:
+        return play(NetLab(within), config, trace, questions, folder, log, as_json=as_json)
     from tandem.lab.testbed.inside import inside
 
     lab = NetLab(f"replay-{os.getpid()}")
-    progress(f"network: {lab.name}, {trace.value_at(0)}")
-    return inside(lab, [*_again(args), "--within", lab.name], trace.value_at(0))
+    log(f"network: {lab.name}, {trace.value_at(0)}")
+    return inside(lab, [*context.find_root().obj, "--within", lab.name], trace.value_at(0))
 
 
-def _overrides(args: Namespace) -> list[str]:
-    options = {"max_new_tokens": args.max_new_tokens, "temperature": args.temperature}
-    return [f"sampling.{name}={value}" for name, value in options.items() if value is not None]
-
-
-def _trace(given: str) -> Trace:
+def _load_trace(name: str) -> Trace:
     """A bundled trace by its name, or a file's."""
-    is_file = given not in bundled_names() and (Path(given).exists() or given.endswith(".csv"))
-    return read_trace(Path(given)) if is_file else bundled(given)
+    is_file = name not in bundled_names() and (Path(name).exists() or name.endswith(".csv"))
+    return read_trace(Path(name)) if is_file else bundled(name)
 
 
-def _questions(given: str | None) -> list[str]:
+def _read_questions(file: str | None) -> list[str]:
     from tandem.lab.quality.questions import question_texts
 
-    return question_texts(None if given is None else Path(given))
+    return question_texts(None if file is None else Path(file))
 
 
-def _again(args: Namespace) -> list[str]:
-    """The command line of the inner process."""
-    options = {
-        "--questions": args.questions,
-        "--out": args.out,
-        "--max-new-tokens": args.max_new_tokens,
-        "--temperature": args.temperature,
-        "--config": args.config,
-    }
-    named = [word for name, value in options.items() if value is not None for word in (name, value)]
-    changed = [word for value in args.set for word in ("--set", value)]
-    return ["replay", args.trace, *named, *changed, *(["--json"] if args.json else [])]
-
-
-def _play(
-    args: Namespace,
+def play(
     lab: NetLab,
     config: Config,
     trace: Trace,
     questions: list[str],
     folder: Path,
-    progress: Progress,
+    log: StageLog,
+    *,
+    as_json: bool,
 ) -> int:
-    """In the device's host. What was seen is written also if it ends early, and before the cluster stops: that may
-    take longer than the outer process waits for an end.
+    """In the device's host. What was seen is written even if it ends early, and before the cluster stops: that may
+    take longer than the outer process waits for an end. Raises TandemError.
     """
     from tandem.lab.testbed.cluster import launch
     from tandem.lab.testbed.records import Replay
@@ -90,18 +109,18 @@ def _play(
     from tandem.lab.testbed.report import as_dict, table
 
     replay = Replay(trace=trace)
-    with launch(lab, config, progress) as tandem:
+    with launch(lab, config, log) as tandem:
         try:
-            Replayer(tandem, lab, replay, progress).run(questions)
+            Replayer(tandem, lab, replay, log).run(questions)
         finally:
             if replay.asked:
                 _write(replay, config, folder)
-                progress(f"files: {', '.join(str(folder / name) for name in NAMES)}")
-    if args.json:
+                log(f"files: {', '.join(str(folder / name) for name in NAMES)}")
+    if as_json:
         print_json(as_dict(replay, config))
     else:
         print("\n".join(table(replay)))
-    return 1 if any(asked.error for asked in replay.asked) else 0
+    return 1 if any(question.error for question in replay.asked) else 0
 
 
 def _write(replay: Replay, config: Config, folder: Path) -> None:
@@ -109,11 +128,11 @@ def _write(replay: Replay, config: Config, folder: Path) -> None:
     from tandem.lab.testbed.report import as_dict, merged_trace
 
     record, timeline, picture = (folder / name for name in NAMES)
-    text = json.dumps(plain(as_dict(replay, config)), indent=1, ensure_ascii=False)
+    text = json.dumps(json_safe(as_dict(replay, config)), indent=1, ensure_ascii=False)
     outputs.write_text("--out", record, text + "\n")
     outputs.write_text("--out", timeline, merged_trace(replay, config.decoding.placement))
-    decoding, sampling = config.decoding, config.sampling
-    how = f"{decoding.draft_rule}, {decoding.placement}, temperature {sampling.temperature:g}"
+    decoding, temperature = config.decoding, config.sampling.temperature
+    setup = f"{decoding.draft_rule}, {decoding.placement}, temperature {temperature:g}"
     plot_replay(
-        replay, picture, title=f"Trace {Path(replay.trace.name).stem}: {how}, {config.link.data_plane}"
+        replay, picture, title=f"Trace {Path(replay.trace.name).stem}: {setup}, {config.link.data_plane}"
     )

@@ -91,7 +91,7 @@ class NetLab:
             if self.is_up():
                 raise NetLabError(
                     f"A test network is built once, but {self.name!r} is up already; change it with "
-                    "`tandem netlab shape`, or remove it with `tandem netlab down`."
+                    "`tandem lab netlab shape`, or remove it with `tandem lab netlab down`."
                 )
             self._remove()
             state = State(name=self.name, subnet=str(self._choose_subnet()))
@@ -133,7 +133,7 @@ class NetLab:
         with self._store.locked():
             if not self.is_known():
                 raise NetLabError(
-                    f"`tandem netlab down` removes what `tandem netlab up` built, but there is no test network "
+                    f"`tandem lab netlab down` removes what `tandem lab netlab up` built, but there is no test network "
                     f"{self.name!r} here; nothing was removed."
                 )
             return self._remove()
@@ -269,7 +269,7 @@ class NetLab:
         if state is None or not state.is_complete:
             raise NetLabError(
                 f"The test network {self.name!r} must be up, but it is not; start it with "
-                f"`tandem netlab up --name {self.name}`."
+                f"`tandem lab netlab up --name {self.name}`."
             )
         return state
 

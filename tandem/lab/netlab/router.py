@@ -180,7 +180,7 @@ class Router:
         if not namespaces.is_running(pid):
             raise NetLabError(
                 f"The router of {self._layout.name!r} must be running, but it is not; start the network anew with "
-                f"`tandem netlab down --name {self._layout.name}` and `up`."
+                f"`tandem lab netlab down --name {self._layout.name}` and `up`."
             )
         self._shorten_log()
         start = self._log.stat().st_size
@@ -192,7 +192,7 @@ class Router:
             if self._clock() > until_s:
                 raise NetLabError(
                     f"The router must answer within {ANSWER_S:g} s, but it said nothing; start the network anew with "
-                    f"`tandem netlab down --name {self._layout.name}` and `up`."
+                    f"`tandem lab netlab down --name {self._layout.name}` and `up`."
                 )
             self._sleep(ANSWER_POLL_S)
         complaint = said.partition(f'Object "{token}"')[0].strip()

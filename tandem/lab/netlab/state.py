@@ -67,7 +67,7 @@ class Store:
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise NetLabError(
                 f"{file} must hold what Tandem wrote there, but it does not; remove that file, then run "
-                f"`tandem netlab down --name {name}`."
+                f"`tandem lab netlab down --name {name}`."
             ) from error
 
     def write(self, state: State) -> None:
@@ -89,7 +89,7 @@ class Store:
         except OSError as error:
             raise NetLabError(
                 f"The note of {state.name!r} must stay while its network is changed, but it could not be written "
-                f"({error.strerror or error}); see `tandem netlab status`."
+                f"({error.strerror or error}); see `tandem lab netlab status`."
             ) from error
 
     def forget(self, name: str) -> None:

@@ -138,7 +138,7 @@ def tandem(monkeypatch: pytest.MonkeyPatch) -> FakeTandem:
 
 @dataclass
 class FakeNode:
-    role: Party
+    party: Party
     address: str
     pid: int
     directory: str
@@ -152,26 +152,27 @@ class FakeLauncher:
     calls: list[tuple[Any, ...]] = field(default_factory=list)
     processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
     failure: BaseException | None = None
+    address: str = "127.0.0.1:7001"
 
     def check_files(self, config: Config, parties: tuple[Party, ...]) -> None:
         assert len(parties) == 1
 
-    def start_node(self, role: Party, *, join: str | None, config: Config) -> FakeNode:
+    def start_node(self, party: Party, *, join: str | None, config: Config) -> FakeNode:
         process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
         self.processes.append(process)
-        self.calls.append(("start_node", role, join))
-        return FakeNode(role, join or "127.0.0.1:7001", process.pid, "" if join else "folder", "log")
+        self.calls.append(("start_node", party, join))
+        return FakeNode(party, join or self.address, process.pid, "" if join else "folder", "log")
 
     def attach(self, address: str, config: Config) -> None:
         self.calls.append(("attach", address))
 
-    def start_party(self, role: Party, config: Config, progress: Any) -> None:
-        self.calls.append(("start_side", role))
+    def start_party(self, party: Party, config: Config, progress: Any) -> None:
+        self.calls.append(("start_party", party))
         if self.failure:
             raise self.failure
 
     def stop_node(self, info: FakeNode) -> None:
-        self.calls.append(("stop_node", Party(info.role), info.pid))
+        self.calls.append(("stop_node", Party(info.party), info.pid))
         process = next(process for process in self.processes if process.pid == info.pid)
         process.terminate()
         process.wait()

@@ -16,7 +16,6 @@ import struct
 import subprocess
 import sys
 import termios
-import unicodedata
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -26,6 +25,7 @@ from tandem.events import DoneEvent, Event, PeerEvent, ProvisionalEvent, Retract
 from tandem.topology import Party
 
 from .conftest import statistics, token
+from .terminal import Terminal, fold, strip_end
 
 CHILD = """
 import pickle, sys, types
@@ -43,79 +43,29 @@ PIECES = (
 )  # fmt: skip
 
 
-class Terminal:
-    """Rows of cells; a character beyond the last column wraps, a line beyond the last row scrolls all up."""
-
-    def __init__(self, width: int, height: int) -> None:
-        self.width, self.height = width, height
-        self.row, self.column = 0, 0
-        self.rows: list[list[str]] = [[" "] * width for _ in range(height)]
-        self.scrolled: list[list[str]] = []
-
-    def play(self, text: str) -> None:
-        for control, character in re.findall(r"\x1b\[(\d*[A-Za-z])|(.)", text, re.DOTALL):
-            if control:
-                self._control(int(control[:-1] or 1), control[-1])
-            elif character == "\n":
-                self._down()
-            elif character == "\r":
-                self.column = 0
-            else:
-                self._put(character)
-
-    def text(self) -> list[str]:
-        """All lines, those that scrolled away first, without the spaces behind them."""
-        return ended(["".join(row).rstrip() for row in [*self.scrolled, *self.rows]])
-
-    def _control(self, count: int, name: str) -> None:
-        match name:
-            case "A":
-                self.row = max(0, self.row - count)
-            case "C":
-                self.column = min(self.width - 1, self.column + count)
-            case "J":
-                self.rows[self.row][self.column :] = [" "] * (self.width - self.column)
-                self.rows[self.row + 1 :] = [[" "] * self.width for _ in self.rows[self.row + 1 :]]
-            case "m":
-                pass
-            case _:
-                raise AssertionError(f"an unknown control {name!r}")
-
-    def _put(self, character: str) -> None:
-        wide = cells(character)
-        assert character.isprintable() or wide == 0, repr(character)
-        if wide == 0:
-            self.rows[self.row][max(0, self.column - 1)] += character
-            return
-        if self.column + wide > self.width:
-            self.column = 0
-            self._down()
-        self.rows[self.row][self.column : self.column + wide] = [character, *[""] * (wide - 1)]
-        self.column += wide
-
-    def _down(self) -> None:
-        self.row += 1
-        if self.row == self.height:
-            self.row -= 1
-            self.scrolled.append(self.rows.pop(0))
-            self.rows.append([" "] * self.width)
-
-
-def cells(character: str) -> int:
-    """As terminals count: marks that stand over, under or within another character take none."""
-    if unicodedata.category(character) in ("Mn", "Me", "Cf") or "\u1160" <= character <= "\u11ff":
-        return 0
-    return 2 if unicodedata.east_asian_width(character) in "WF" else 1
-
-
-def shown(folder: Path, width: int, height: int, events: Sequence[Event], *options: str) -> Terminal:
+def shown(
+    folder: Path, width: int, height: int, events: Sequence[Event], *options: str, **variables: str
+) -> Terminal:
     """The terminal after the command."""
+    written = run_on_terminal(folder, width, height, events, *options, **variables)
+    assert b"\x1b[2m" in written, "provisional text was shown"
+    screen = Terminal(width, height)
+    screen.play(written.decode())
+    return screen
+
+
+def run_on_terminal(
+    folder: Path, width: int, height: int, events: Sequence[Event], *options: str, **variables: str
+) -> bytes:
+    """What the command writes to a terminal."""
     script = folder / "events"
     script.write_bytes(pickle.dumps(list(events)))
     terminal, child_end = pty.openpty()
     fcntl.ioctl(child_end, termios.TIOCSWINSZ, struct.pack("HHHH", height, width, 0, 0))
-    environment = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
-    environment |= {"PYTHONPATH": str(ROOT), "PYTHONUTF8": "1", "TERM": "xterm"}
+    environment = {
+        name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES", "NO_COLOR")
+    }
+    environment |= {"PYTHONPATH": str(ROOT), "PYTHONUTF8": "1", "TERM": "xterm"} | variables
     command = [sys.executable, "-c", CHILD, str(script), "--provisional", *options]
     child = subprocess.Popen(
         command, stdin=child_end, stdout=child_end, stderr=child_end, cwd=folder, env=environment
@@ -128,10 +78,7 @@ def shown(folder: Path, width: int, height: int, events: Sequence[Event], *optio
     finally:
         os.close(terminal)
         assert child.wait(30) == 0, written
-    assert b"\x1b[2m" in written, "provisional text was shown"
-    screen = Terminal(width, height)
-    screen.play(written.decode())
-    return screen
+    return written
 
 
 def _read(terminal: int) -> bytes:
@@ -158,28 +105,13 @@ def answer(rng: random.Random, num_tokens: int, ahead: int) -> tuple[list[Event]
     return [*events, DoneEvent(reason="eos", statistics=statistics())], "".join(texts)
 
 
-def broken(text: str, width: int) -> list[str]:
-    """The lines of a text on a terminal whose last column stays free, without the spaces behind them."""
-    lines, column = [""], 0
-    for character in text:
-        if character == "\n" or column + cells(character) >= width:
-            lines, column = [*lines, ""], 0
-        lines[-1] += character.strip("\n")
-        column += 0 if character == "\n" else cells(character)
-    return [line.rstrip() for line in lines]
-
-
-def ended(lines: list[str]) -> list[str]:
-    """Without empty lines at the end."""
-    return ended(lines[:-1]) if lines and not lines[-1] else lines
-
-
 @pytest.mark.parametrize(("width", "height"), [(9, 60), (9, 3), (20, 12), (80, 24)])
 def test_the_committed_text_remains(tmp_path: Path, width: int, height: int) -> None:
     events, text = answer(random.Random(width), 150, ahead=6)
     terminal = shown(tmp_path, width, height, events, "--quiet")
-    assert terminal.text() == ended(broken(text, width))
+    assert terminal.text() == strip_end(fold(text, width))
     assert terminal.column == 0, "the next prompt has a line of its own"
+    assert not terminal.is_cursor_hidden
 
 
 def test_notes_have_lines_of_their_own(tmp_path: Path) -> None:
@@ -199,11 +131,39 @@ def test_notes_have_lines_of_their_own(tmp_path: Path) -> None:
         DoneEvent(reason="eos", statistics=statistics()),
     ]
     lines = shown(tmp_path, 100, 40, events).text()
-    told = [re.sub(r"^\[.*?\] +", "", line) for line in lines[: lines.index("Sources") - 1]]
-    assert told == [
+    above = [re.sub(r"^\[.*?\] +", "", line) for line in lines[: lines.index("Sources") - 1]]
+    assert above == [
         "nodes      2 up (device, cloud)",
         "device     1 document in 0.02 s",
-        "Mira",
-        "cloud      lost at token 1, the device goes on alone",
-        " likes games",
+        "cloud      lost at token 1, the device continues alone",
+        "Mira likes games",
     ]
+
+
+def test_without_colour_provisional_text_is_still_dimmed(tmp_path: Path) -> None:
+    events, _ = answer(random.Random(1), 40, ahead=4)
+    written = run_on_terminal(tmp_path, 60, 20, events, NO_COLOR="1")
+    assert b"\x1b[2m" in written
+    assert not re.search(rb"\x1b\[[\d;]*(3|4|9|10)\d[;m]", written), "no colour"
+
+
+def test_a_terminal_that_cannot_take_text_back_gets_committed_text_alone(tmp_path: Path) -> None:
+    events, text = answer(random.Random(2), 40, ahead=4)
+    written = run_on_terminal(tmp_path, 60, 20, events, "--quiet", TERM="dumb")
+    assert written.decode().replace("\r\n", "\n") == f"{text}\n"
+
+
+def test_a_pipe_gets_no_control_characters(tmp_path: Path) -> None:
+    events, text = answer(random.Random(3), 40, ahead=4)
+    script = tmp_path / "events"
+    script.write_bytes(pickle.dumps(list(events)))
+    environment = os.environ | {
+        "PYTHONPATH": str(ROOT),
+        "PYTHONUTF8": "1",
+        "TERM": "xterm",
+        "FORCE_COLOR": "1",
+    }
+    command = [sys.executable, "-c", CHILD, str(script), "--provisional"]
+    done = subprocess.run(command, capture_output=True, cwd=tmp_path, env=environment, check=True)
+    assert b"\x1b" not in done.stdout + done.stderr
+    assert done.stdout.decode().startswith(f"{text}\n\nSources\n")

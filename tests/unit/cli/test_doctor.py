@@ -11,9 +11,9 @@ from types import ModuleType
 
 import pytest
 
-from tandem import corpora as reader
-from tandem.cli import checks, main, model_checks
-from tandem.cli.findings import Check, missing, ok
+from tandem import corpora
+from tandem.cli import checks, doctor, main
+from tandem.cli.checks import Check, missing, ok
 from tandem.config import Config, PartyConfig
 from tandem.retrieval import embedding
 from tandem.topology import Party
@@ -74,9 +74,9 @@ def write_model(folder: Path) -> Path:
 
 def test_the_bundled_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def check() -> str:
-        return status(model_checks.language_model(Party.DEVICE, PartyConfig()))
+        return status(doctor.language_model(Party.DEVICE, PartyConfig()))
 
-    monkeypatch.setattr(reader, "WEIGHTS", tmp_path / "weights")
+    monkeypatch.setattr(corpora, "WEIGHTS", tmp_path / "weights")
     assert check() == "missing"
     folder = write_model(tmp_path / "weights")
     assert check() == "ok"
@@ -87,10 +87,10 @@ def test_the_bundled_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_other_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(model_checks, "_is_cached", lambda name, file: name == "org/cached")
+    monkeypatch.setattr(doctor, "is_cached", lambda name, file: name == "org/cached")
 
     def check(model: str) -> str:
-        return status(model_checks.language_model(Party.CLOUD, PartyConfig(model=model)))
+        return status(doctor.language_model(Party.CLOUD, PartyConfig(model=model)))
 
     folder = write_model(tmp_path / "model")
     assert check(str(folder)) == "ok"
@@ -102,13 +102,13 @@ def test_other_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_hub_names_are_looked_up_without_a_server() -> None:
-    assert model_checks._is_cached("no-such-organisation/no-such-model", "config.json") is False
-    assert model_checks._is_cached("../..//", "config.json") is False
+    assert doctor.is_cached("no-such-organisation/no-such-model", "config.json") is False
+    assert doctor.is_cached("../..//", "config.json") is False
 
 
 def test_indexes(tmp_path: Path) -> None:
     def check(**settings: object) -> str:
-        return status(model_checks.index(Party.DEVICE, PartyConfig(**settings)))  # type: ignore[arg-type]
+        return status(doctor.index(Party.DEVICE, PartyConfig(**settings)))  # type: ignore[arg-type]
 
     assert check(num_documents=0, index=str(tmp_path)) == "ok"
     assert check(index=str(tmp_path)) == "missing"
@@ -118,10 +118,10 @@ def test_indexes(tmp_path: Path) -> None:
 
 def test_embedders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(embedding, "offline_folder", lambda: None)
-    monkeypatch.setattr(model_checks, "_is_cached", lambda name, file: False)
-    assert status(model_checks.embedder(Config())) == "weak"
-    assert status(model_checks.embedder(Config.load(None, ["retrieval.embedder=offline"]))) == "missing"
-    assert status(model_checks.embedder(Config.load(None, [f"retrieval.embedder={tmp_path}"]))) == "ok"
+    monkeypatch.setattr(doctor, "is_cached", lambda name, file: False)
+    assert status(doctor.embedder(Config())) == "weak"
+    assert status(doctor.embedder(Config.load(None, ["retrieval.embedder=offline"]))) == "missing"
+    assert status(doctor.embedder(Config.load(None, [f"retrieval.embedder={tmp_path}"]))) == "ok"
 
 
 @pytest.mark.parametrize(
@@ -131,14 +131,14 @@ def test_embedders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_what_langchain_brings(where: str, wanted: str) -> None:
     config = Config.load(None, [f"device.index=langchain:{where}", f"retrieval.embedder=langchain:{where}"])
-    for check in (model_checks.index(Party.DEVICE, config.device), model_checks.embedder(config)):
+    for check in (doctor.index(Party.DEVICE, config.device), doctor.embedder(config)):
         assert status(check) == wanted
 
 
 def test_caches(tmp_path: Path) -> None:
     def check(*named: str) -> str:
         named = (f"cloud.index={tmp_path}", *(f"cloud.{each}" for each in named))
-        return status(checks.stored_caches(Party.CLOUD, Config.load(None, named)))
+        return status(doctor.stored_caches(Party.CLOUD, Config.load(None, named)))
 
     assert check("kv_max_bytes=1") == "ok"
     assert check(f"kv_max_bytes={1 << 60}") == "weak"
@@ -153,7 +153,7 @@ def test_what_langchain_brings_is_left_to_the_nodes(monkeypatch: pytest.MonkeyPa
     config = Config.load(
         None, ["device.index=langchain:shelf:store", "retrieval.embedder=langchain:shelf:words"]
     )
-    for check in (model_checks.index(Party.DEVICE, config.device), model_checks.embedder(config)):
+    for check in (doctor.index(Party.DEVICE, config.device), doctor.embedder(config)):
         assert check.status == "ok"
         assert "langchain:shelf:" in check.found
 
@@ -182,6 +182,6 @@ def test_exit_code_and_output(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
 
 
 def test_all_of_it_runs_here() -> None:
-    names = [check.name for check in checks.all_checks(Config())]
+    names = [check.name for check in doctor.all_checks(Config())]
     assert len(names) == len(set(names))
     assert {"python", "packages", "ports"} <= set(names)

@@ -59,7 +59,7 @@ def test_an_index_and_how_to_use_it(notes: Path, capsys: pytest.CaptureFixture[s
         f"Indexed: 2 files, 2 chunks in {out} (Flat, lengths)",
         "Chunks: 2 added, 0 replaced, 0 deleted, 0 unchanged; 2 texts embedded",
         f"Use it: tandem ask --set device.index={out} QUESTION",
-        f'or for good, in tandem.toml: device.index = "{out}"',
+        f'or permanently, in tandem.toml: device.index = "{out}"',
     ]
     assert "chunks     2 of 2" in shown.err
     assert main(["index", "device", str(notes)]) == 0
@@ -139,14 +139,14 @@ def kv_files(party: Party = Party.DEVICE) -> list[Path]:
 def test_caches_are_computed_once_and_follow_the_index(
     notes: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["index", "device", str(notes), "--kv"]) == 0
+    assert main(["index", "device", str(notes), "--precompute-kv"]) == 0
     shown = capsys.readouterr()
     size = sum(path.stat().st_size for path in kv_files())
-    assert f"Caches: 2 chunks computed, 0 there before; {size / 1e6:.1f} MB" in shown.out
+    assert f"Caches: 2 chunks computed, 0 already there; {size / 1e6:.1f} MB" in shown.out
     assert "caches: 100 %" in shown.err
     assert len(kv_files()) == 2
     (notes / "two.md").write_text("# Two\n\nTom prefers go.")
-    assert main(["index", "device", str(notes), "--kv", "--json"]) == 0
+    assert main(["index", "device", str(notes), "--precompute-kv", "--json"]) == 0
     shown = capsys.readouterr()
     report = json.loads(shown.out)["kv"]
     assert (report["num_computed"], report["num_present"], report["num_bytes"]) == (
@@ -159,7 +159,7 @@ def test_caches_are_computed_once_and_follow_the_index(
 
 
 def test_caches_of_an_index_that_changed_go_without_kv(notes: Path) -> None:
-    assert main(["index", "device", str(notes), "--kv"]) == 0
+    assert main(["index", "device", str(notes), "--precompute-kv"]) == 0
     assert main(["index", "device", str(notes)]) == 0
     assert len(kv_files()) == 2
     (notes / "one.txt").unlink()
@@ -171,7 +171,7 @@ def test_caches_go_though_an_earlier_run_changed_the_index(
     notes: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The run that changed it failed before it came to the caches."""
-    assert main(["index", "device", str(notes), "--kv"]) == 0
+    assert main(["index", "device", str(notes), "--precompute-kv"]) == 0
     (notes / "one.txt").unlink()
 
     def failing(*_: object) -> None:
@@ -179,42 +179,42 @@ def test_caches_go_though_an_earlier_run_changed_the_index(
 
     with monkeypatch.context() as patch:
         patch.setattr("tandem.loading.load_engine", failing)
-        assert main(["index", "device", str(notes), "--kv"]) == 1
+        assert main(["index", "device", str(notes), "--precompute-kv"]) == 1
     assert len(kv_files()) == 2
     capsys.readouterr()
     assert main(["index", "device", str(notes)]) == 0
     assert capsys.readouterr().out.startswith("Unchanged")
     assert kv_files() == []
-    assert main(["index", "device", str(notes), "--kv"]) == 0
+    assert main(["index", "device", str(notes), "--precompute-kv"]) == 0
     (notes / "three.txt").write_text("More.")
-    assert main(["index", "device", str(notes), "--kv"]) == 0
+    assert main(["index", "device", str(notes), "--precompute-kv"]) == 0
     assert main(["index", "device", str(notes)]) == 0
     assert len(kv_files()) == 2
 
 
 def test_a_store_that_keeps_nothing_is_found_before_the_index_is_built(notes: Path) -> None:
-    assert main(["index", "device", str(notes), "--kv", "--set", "device.kv_store=off"]) == 1
+    assert main(["index", "device", str(notes), "--precompute-kv", "--set", "device.kv_store=off"]) == 1
     assert not index_folder(Party.DEVICE).exists()
 
 
 def test_caches_that_cannot_all_be_kept(notes: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (notes / "long.txt").write_text("Vantelu Cor has 40 levels. " * 200)
     longer = ["--set", "retrieval.chunk_chars=9000"]
-    assert main(["index", "device", str(notes), "--kv", *longer]) == 0
-    text = "1 chunk will be computed when used, being longer than the model's context; change retrieval.chunk_chars."
+    assert main(["index", "device", str(notes), "--precompute-kv", *longer]) == 0
+    text = "1 chunk exceeds the model's context and will be computed when used; change retrieval.chunk_chars."
     assert f"tandem: {text}" in capsys.readouterr().err
     largest = max(path.stat().st_size for path in kv_files())
     for path in kv_files():
         path.unlink()
     less = ["--set", f"device.kv_max_bytes={int(1.2 * largest)}"]
-    assert main(["index", "device", str(notes), "--kv", *longer, *less]) == 0
+    assert main(["index", "device", str(notes), "--precompute-kv", *longer, *less]) == 0
     assert (
-        "1 chunk will be computed when used, being beyond what the store or its disk takes; "
+        "1 chunk does not fit into the store or on its disk and will be computed when used; "
         in capsys.readouterr().err
     )
     assert len(kv_files()) == 1
-    assert main(["index", "device", str(notes), "--kv", "--set", "device.kv_store=memory"]) == 1
+    assert main(["index", "device", str(notes), "--precompute-kv", "--set", "device.kv_store=memory"]) == 1
     assert capsys.readouterr().err.endswith(
-        'tandem: Caches are computed ahead for a store on disk, but device.kv_store is "memory"; '
-        'set it to "disk", or leave --kv out.\n'
+        'tandem: Caches are precomputed for a store on disk, but device.kv_store is "memory"; '
+        'set it to "disk", or omit --precompute-kv.\n'
     )

@@ -1,23 +1,24 @@
-"""`tandem bench`: options become a plan, mistakes become one sentence. Nothing is measured."""
+"""`tandem lab bench`: options become a plan, mistakes become one sentence. Nothing is measured."""
 
 from __future__ import annotations
 
 import json
-from argparse import Namespace
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tandem.cli import main
-from tandem.cli.parser import parser
-from tandem.cli.terminal import Progress
+from tandem.cli.output import StageLog
 from tandem.config import Config
 from tandem.errors import NetLabError
 from tandem.lab.cli import bench
 from tandem.lab.latency.plan import Plan, full_cells
 from tandem.lab.netlab import tools
 from tests.unit.lab.latency.cells import cell
+
+PlanOf = Callable[..., tuple[Plan, Path]]
 
 pytest.importorskip("matplotlib", reason="plots need the extra [plot]")
 
@@ -38,21 +39,34 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     return found
 
 
-def plan_of(*words: str) -> Plan:
-    args: Namespace = parser().parse_args(["bench", "latency", *words])
-    return bench._plan(args, Config(), 48)
+@pytest.fixture
+def plan_of(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> PlanOf:
+    """The plan and folder of a command line, which is not carried out."""
+    plans: list[tuple[Plan, Path]] = []
+
+    def measure(lab: Any, config: Config, plan: Plan, folder: Path, log: Any) -> int:
+        plans.append((plan, folder))
+        return 0
+
+    def plan_of(*words: str) -> tuple[Plan, Path]:
+        assert main([*words, "--within", "lab"]) == 0
+        return plans.pop()
+
+    monkeypatch.setattr(bench, "measure", measure)
+    return plan_of
 
 
-def test_without_options_the_full_grid() -> None:
-    plan = plan_of()
+def test_without_options_the_full_grid(plan_of: PlanOf) -> None:
+    plan, _ = plan_of("lab", "bench", "latency")
     assert plan.cells == full_cells(48)
     assert (plan.runs, len(plan.questions)) == (5, 3)
 
 
-def test_options_name_a_part() -> None:
-    plan = plan_of(
+def test_options_name_a_part(plan_of: PlanOf) -> None:
+    plan, _ = plan_of(
+        *("lab", "bench", "latency"),
         *("--rtt", "0", "300ms", "--temperature", "1", "--systems", "Tandem/mirror", "DRDG/TW"),
-        *("--data-plane", "ray", "--floors", "none", "0.1,0.02", "--runs", "2", "--questions", "1"),
+        *("--data-plane", "ray", "--min-decode-time", "none", "0.1,0.02", "--runs", "2", "--questions", "1"),
     )
     assert [(cell.setting.floors_s, cell.setting.rtt_s) for cell in plan.cells] == [
         (None, 0.0),
@@ -67,41 +81,38 @@ def test_options_name_a_part() -> None:
 
 def test_what_was_measured_with_other_settings_is_not_taken() -> None:
     def settings_of(*changes: str) -> str:
-        args = parser().parse_args(["bench", "latency"])
-        return bench._plan(args, Config.load(None, changes), 48).settings
+        return bench.make_plan(bench.Grid(), Config.load(None, changes), 48).settings
 
     assert settings_of() == settings_of() != settings_of("codec.p=0.9")
 
 
-def test_each_benchmark_has_its_own_folder() -> None:
-    assert {name: parser().parse_args(["bench", name]).out for name in ("latency", "ttft")} == {
-        "latency": "bench/latency",
-        "ttft": "bench/ttft",
-    }
+def test_each_benchmark_has_its_own_folder(plan_of: PlanOf) -> None:
+    for name in ("latency", "ttft"):
+        assert plan_of("lab", "bench", name)[1] == Path("bench", name)
 
 
 def test_the_results_hold_the_settings(tmp_path: Path) -> None:
     config = Config.load(None, ["codec.p=0.9"])
-    assert bench._report([cell()], config, tmp_path, Progress(is_quiet=True)) == 0
+    assert bench.write_report([cell()], config, tmp_path, StageLog(is_quiet=True)) == 0
     assert json.loads((tmp_path / "results.json").read_text("utf-8"))["settings"]["codec"]["p"] == 0.9
 
 
-def test_smoke_is_one_question_at_one_round_trip() -> None:
-    plan = plan_of("--smoke", "--runs", "9")
+def test_smoke_is_one_question_at_one_round_trip(plan_of: PlanOf) -> None:
+    plan, _ = plan_of("lab", "bench", "latency", "--smoke", "--runs", "9")
     assert (plan.runs, len(plan.questions), len(plan.cells)) == (1, 1, 1)
     assert plan.cells[0].setting.rtt_s == 0.1
 
 
-def test_the_inner_process_gets_the_same_plan(started: list[list[str]], tmp_path: Path) -> None:
-    words = ["--rtt", "0", "100ms", "--systems", "DRDG/TW", "--runs", "2", "--out", str(tmp_path / "out")]
-    words += ["--set", "codec.p=0.9", "--set", "weights.interval=5", "--floors", "0.1,0.02"]
-    assert main(["bench", "ttft", *words]) == 0
-    (inner,) = started
-    again = parser().parse_args(inner)
-    assert again.within.startswith("bench-")
-    assert again.set == ["codec.p=0.9", "weights.interval=5"]
-    first = parser().parse_args(["bench", "ttft", *words])
-    assert bench._plan(again, Config(), 2) == bench._plan(first, Config(), 2)
+def test_the_inner_process_gets_the_same_plan(
+    started: list[list[str]], plan_of: PlanOf, tmp_path: Path
+) -> None:
+    words = ["lab", "bench", "ttft", "--rtt", "0", "100ms", "--systems", "DRDG/TW", "--runs", "2"]
+    words += ["--out", str(tmp_path / "out"), "--set", "codec.p=0.9", "--set", "weights.interval=5"]
+    words += ["--min-decode-time", "0.1,0.02"]
+    assert main(words) == 0
+    ((*inner, within, name),) = started
+    assert (within, name[:6]) == ("--within", "bench-")
+    assert plan_of(*inner) == plan_of(*words)
     assert (tmp_path / "out").is_dir()
 
 
@@ -111,13 +122,13 @@ def test_the_inner_process_gets_the_same_plan(started: list[list[str]], tmp_path
         (["--systems", "Tandem/miror"], "'Tandem/miror' is none; the nearest is 'Tandem/mirror'"),
         (["--rtt", "100"], "A duration is a number with its unit"),
         (["--rtt", "90s"], "A link's RTT is from 0 to 60 s"),
-        (["--temperature", "warm"], "A temperature is a number of at least 0, but it is 'warm'"),
-        (["--temperature", "nan"], "but it is 'nan'"),
+        (["--temperature", "warm"], "A temperature must be a number of at least 0 (got 'warm')"),
+        (["--temperature", "nan"], "(got 'nan')"),
         (
-            ["--floors", "0.1"],
-            "Decode floors are the device's and the cloud's in seconds, such as 0.06,0.025",
+            ["--min-decode-time", "0.1"],
+            "--min-decode-time must be the device's and the cloud's in seconds, such as 0.06,0.025",
         ),
-        (["--floors=-1,0"], "but they are '-1,0'"),
+        (["--min-decode-time=-1,0"], "(got '-1,0')"),
         (["--questions", "1000"], "but --questions asks for 1000; ask for fewer"),
         (["--set", "codec.q=1"], "the nearest is 'codec.p'"),
     ],
@@ -129,14 +140,14 @@ def test_a_mistake_is_one_sentence(
     capsys: pytest.CaptureFixture[str],
     tmp_path: Path,
 ) -> None:
-    assert main(["bench", "latency", *words, "--out", str(tmp_path)]) == 1
+    assert main(["lab", "bench", "latency", *words, "--out", str(tmp_path)]) == 1
     assert sentence in capsys.readouterr().err
     assert started == []
 
 
 def test_a_folder_that_cannot_be_made(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "file").write_text("")
-    assert main(["bench", "latency", "--out", str(tmp_path / "file" / "out")]) == 1
+    assert main(["lab", "bench", "latency", "--out", str(tmp_path / "file" / "out")]) == 1
     assert "--out needs a folder to write into" in capsys.readouterr().err
 
 
@@ -147,7 +158,7 @@ def test_without_dpkt_nothing_is_measured(
     tmp_path: Path,
 ) -> None:
     monkeypatch.setattr("tandem.lab.testbed.pcap.find_spec", lambda name: None)
-    assert main(["bench", "latency", "--out", str(tmp_path)]) == 1
+    assert main(["lab", "bench", "latency", "--out", str(tmp_path)]) == 1
     assert "needs dpkt, which is not installed; install tandem-rag[netlab]" in capsys.readouterr().err
     assert started == []
 
@@ -162,6 +173,6 @@ def test_without_root_it_says_so(
         raise NetLabError("A test network is built by root, but this is user 1000; use sudo.")
 
     monkeypatch.setattr(tools, "require", require)
-    assert main(["bench", "latency", "--out", str(tmp_path)]) == 1
+    assert main(["lab", "bench", "latency", "--out", str(tmp_path)]) == 1
     assert "user 1000; use sudo" in capsys.readouterr().err
     assert started == []

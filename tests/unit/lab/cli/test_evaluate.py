@@ -1,4 +1,4 @@
-"""`tandem eval lm` and `tandem eval qa`: files and tables that they write, and one sentence for each mistake."""
+"""`tandem lab eval lm` and `qa`: files and tables that they write, and one sentence for each mistake."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from tandem.cli import main
 from tandem.errors import ConfigError
-from tandem.lab.cli.evaluate import counts_of
+from tandem.lab.cli.evaluate import parse_counts
 from tandem.lab.quality.found import Counts
 from tandem.lab.training.bundle import QUESTIONS
 from tests.unit.engine.conftest import save_model
@@ -21,10 +21,10 @@ OFFLINE = ["--set", "retrieval.embedder=offline"]
 
 
 def test_numbers_of_documents() -> None:
-    assert counts_of("0, 4,4+16,4") == [Counts(0, 0), Counts(4, 4), Counts(4, 16)]
+    assert parse_counts("0, 4,4+16,4") == [Counts(0, 0), Counts(4, 4), Counts(4, 16)]
     for text in ("", "-1", "1+2+3", "x", "1001", "1,"):
         with pytest.raises(ConfigError, match="Numbers of documents are given as 0,4,16"):
-            counts_of(text)
+            parse_counts(text)
 
 
 @pytest.mark.parametrize(
@@ -33,7 +33,7 @@ def test_numbers_of_documents() -> None:
         (["lm", "none.txt"], "A text to score is a file or a folder, but none.txt cannot be read"),
         (["lm", "empty.txt"], "A text to score must hold words, but empty.txt holds none; use another."),
         (["lm", "text.txt", "--methods", "drgc"], "but 'drgc' was asked for; the nearest is 'drcg'."),
-        (["lm", "text.txt", "--counts", "a"], "but 'a' is neither; correct it."),
+        (["lm", "text.txt", "--counts", "a"], "(got 'a')."),
         (
             ["lm", "text.txt", "--out", "text.txt"],
             "--out needs the name of a folder, but 'text.txt' is a file",
@@ -49,7 +49,7 @@ def test_mistakes_are_said_before_anything_is_loaded(
     Path("empty.txt").write_text("")
     Path("text.txt").write_text("some text")
     Path("bad.jsonl").write_text("{}\n")
-    assert main(["eval", *arguments]) == 1
+    assert main(["lab", "eval", *arguments]) == 1
     error = capsys.readouterr().err.strip().splitlines()[-1]
     assert sentence in error
     assert error.startswith("tandem: ")
@@ -67,7 +67,7 @@ def test_a_text_is_scored(
     models = ["--set", f"device.model={model}", "--set", f"cloud.model={model}", *OFFLINE]
     out = tmp_path / "out" / "lm"
     options = ["--documents", "corpus", "--counts", "0,1,3", "--windows", "2", "--out", str(out), *models]
-    assert main(["eval", "lm", "text.txt", "--window", "48", "--document-tokens", "8", *options]) == 0
+    assert main(["lab", "eval", "lm", "text.txt", "--window", "48", "--document-tokens", "8", *options]) == 0
     shown = capsys.readouterr().out
     result = json.loads((out / "result.json").read_text())
     assert shown == (out / "table.txt").read_text()
@@ -77,9 +77,9 @@ def test_a_text_is_scored(
     assert max(without) == pytest.approx(min(without), rel=1e-6), "without documents all methods are one"
     assert (out / "result.png").stat().st_size > 10_000
     assert not (out / "predictions.jsonl").exists()
-    assert main(["eval", "lm", "text.txt", "--window", "159", *options]) == 1
+    assert main(["lab", "eval", "lm", "text.txt", "--window", "159", *options]) == 1
     assert "must fit the model's context of 160 tokens, but the window has 159" in capsys.readouterr().err
-    assert main(["eval", "lm", "corpus/1.txt", "--window", "99", *options]) == 1
+    assert main(["lab", "eval", "lm", "corpus/1.txt", "--window", "99", *options]) == 1
     assert "A text must fill at least one window of 99 tokens" in capsys.readouterr().err
 
 
@@ -89,7 +89,7 @@ def test_questions_are_asked(capsys: pytest.CaptureFixture[str], tmp_path: Path)
     questions.write_text("\n".join(QUESTIONS.read_text().splitlines()[:2]))
     out = tmp_path / "qa"
     options = ["--methods", "dynamic,drcg,device", "--out", str(out), "--json", *OFFLINE]
-    assert main(["eval", "qa", str(questions), *options]) == 0
+    assert main(["lab", "eval", "qa", str(questions), *options]) == 0
     result = json.loads(capsys.readouterr().out)
     assert result == json.loads((out / "result.json").read_text())
     rows = {row["method"]: row for row in result["rows"]}

@@ -1,4 +1,4 @@
-"""`tandem netlab`: options become a shape, a state becomes lines. No network is built."""
+"""`tandem lab netlab`: options become a shape, a state becomes lines. No network is built."""
 
 from __future__ import annotations
 
@@ -45,44 +45,45 @@ def test_up_says_what_shapes_it_and_how_to_enter(
         "--subnet",
         "10.99.0.0/24",
     ]
-    assert main(["netlab", "up", *options]) == 0
+    assert main(["lab", "netlab", "up", *options]) == 0
     assert capsys.readouterr().out.splitlines() == [
         "The test network lab is up: RTT 100 ms, jitter 20 ms, 50 Mbit/s each way, loss 1 %.",
         "Shaped with tc netem by this machine's kernel.",
         "device  10.99.0.2       enter with: ip netns exec tandem-lab-device COMMAND",
         "cloud   10.99.0.130     enter with: ip netns exec tandem-lab-cloud COMMAND",
-        "Change it: tandem netlab shape --rtt 200ms",
-        "Remove it: tandem netlab down",
+        "Change it: tandem lab netlab shape --rtt 200ms",
+        "Remove it: tandem lab netlab down",
     ]
     assert len(machine.made("limit 1250 delay 50000us 10000us loss 1% rate 50000000bit")) == 2
 
 
 def test_shape_changes_what_it_names_alone(capsys: pytest.CaptureFixture[str]) -> None:
-    main(["netlab", "up", "--rtt", "100ms", "--rate", "50mbit"])
+    main(["lab", "netlab", "up", "--rtt", "100ms", "--rate", "50mbit"])
     capsys.readouterr()
-    assert main(["netlab", "shape", "--rtt", "300ms"]) == 0
+    assert main(["lab", "netlab", "shape", "--rtt", "300ms"]) == 0
     assert capsys.readouterr().out == (
         "The link of lab has RTT 300 ms, jitter 0 ms, 50 Mbit/s each way, loss 0 %.\n"
     )
-    assert main(["netlab", "shape", "--rate", "unlimited"]) == 0
+    assert main(["lab", "netlab", "shape", "--rate", "unlimited"]) == 0
     assert "no rate limit" in capsys.readouterr().out
 
 
 def test_status_and_down(machine: Machine, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["netlab", "status"]) == 0
+    assert main(["lab", "netlab", "status"]) == 0
     assert capsys.readouterr().out == "There is no test network here.\n"
-    main(["netlab", "up", "--rtt", "100ms"])
+    main(["lab", "netlab", "up", "--rtt", "100ms"])
     capsys.readouterr()
-    assert main(["netlab", "status", "--json"]) == 0
+    assert main(["lab", "netlab", "status", "--json"]) == 0
     (state,) = json.loads(capsys.readouterr().out)["networks"]
     assert (state["state"], state["netem"]) == ("up", "host")
     assert Shape(**state["shape"]) == Shape(rtt_s=0.1)
     del machine.marks["tandem-lab-cloud"]
-    assert main(["netlab", "status"]) == 0
-    assert "is broken; it lacks: tandem-lab-cloud.\nRemove what is left: tandem netlab down --name lab" in (
-        capsys.readouterr().out
+    assert main(["lab", "netlab", "status"]) == 0
+    assert (
+        "is broken; it lacks: tandem-lab-cloud.\nRemove what is left: tandem lab netlab down --name lab"
+        in (capsys.readouterr().out)
     )
-    assert main(["netlab", "down"]) == 0
+    assert main(["lab", "netlab", "down"]) == 0
     assert capsys.readouterr().out == "The test network lab is removed.\n"
     assert machine.marks == {}
 
@@ -100,7 +101,7 @@ def test_status_and_down(machine: Machine, capsys: pytest.CaptureFixture[str]) -
 def test_what_a_person_can_cause_is_one_sentence(
     arguments: list[str], sentence: str, machine: Machine, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["netlab", *arguments]) == 1
+    assert main(["lab", "netlab", *arguments]) == 1
     output = capsys.readouterr()
     assert output.out == ""
     assert sentence in output.err
@@ -115,7 +116,7 @@ def test_one_unreadable_network_does_not_hide_the_others(
 
     monkeypatch.setattr(command, "NetLab", lab)
     monkeypatch.setattr(command, "lab_names", lambda: ["one", "two"])
-    assert main(["netlab", "status"]) == 0
+    assert main(["lab", "netlab", "status"]) == 0
     output = capsys.readouterr().out
     assert "one is damaged" in output
     assert "two is damaged" in output

@@ -1,10 +1,9 @@
-"""`tandem replay`: what a person can get wrong is found before anything is built. No network, no cluster."""
+"""`tandem lab replay`: what a person can get wrong is found before anything is built. No network, no cluster."""
 
 from __future__ import annotations
 
 import contextlib
 import re
-from argparse import Namespace
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ from typing import Any
 import pytest
 
 from tandem.cli import main
-from tandem.cli.terminal import Progress
+from tandem.cli.output import StageLog
 from tandem.config import Config
 from tandem.errors import NetLabError
 from tandem.lab.cli import replay as command
@@ -40,11 +39,11 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, list[str], Shape]]
 
 def test_the_inner_command_line_says_the_same(asked: list[tuple[str, list[str], Shape]]) -> None:
     options = ["--temperature", "1", "--set", "link.data_plane=ray", "--set", "decoding.placement=device"]
-    assert main(["replay", "constant-100", "--out", "found", *options, "--json"]) == 7
+    assert main(["lab", "replay", "constant-100", "--out", "found", *options, "--json"]) == 7
     ((name, arguments, shape),) = asked
     assert shape == Shape(rtt_s=0.1)
     assert arguments == [
-        *("replay", "constant-100", "--out", "found", "--temperature", "1"),
+        *("lab", "replay", "constant-100", "--out", "found", "--temperature", "1"),
         *("--set", "link.data_plane=ray", "--set", "decoding.placement=device", "--json", "--within", name),
     ]
     assert Path("found").is_dir()
@@ -61,7 +60,7 @@ def test_the_inner_command_line_says_the_same(asked: list[tuple[str, list[str], 
         ),
         (["5g", "--questions", "none"], "but none cannot be read"),
         (["5g", "--questions", "bad.jsonl"], "bad.jsonl, line 2: "),
-        (["5g", "--out", "bad.csv"], "--out needs a folder to write into, but 'bad.csv' cannot be made"),
+        (["5g", "--out", "bad.csv"], "--out needs a folder to write into, but 'bad.csv' cannot be created"),
         (["5g", "--out", "full"], "--out needs the name of a file, but 'full/replay.json' is a folder"),
         (["5g", "--temperature", "-1"], "temperature"),
         (["5g", "--set", "link.data_plane=tcp"], "data_plane"),
@@ -76,7 +75,7 @@ def test_bad_input(
     Path("bad.csv").write_text("time_s,delay_ms,jitter_ms,rate_mbit,loss_pct\n0,1,0,,0\n1,x,0,,0\n", "utf-8")
     Path("bad.jsonl").write_text('One?\n{"question": 1}\n', "utf-8")
     Path("full/replay.json").mkdir(parents=True)
-    assert main(["replay", *arguments]) == 1
+    assert main(["lab", "replay", *arguments]) == 1
     assert re.search(re.escape(sentence), capsys.readouterr().err)
     assert asked == []
     assert not Path("replay").exists()
@@ -87,7 +86,7 @@ def test_without_root(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFix
         raise NetLabError("made by root alone")
 
     monkeypatch.setattr(command.tools, "require", refuse)
-    assert main(["replay", "5g"]) == 1
+    assert main(["lab", "replay", "5g"]) == 1
     assert "made by root alone" in capsys.readouterr().err
     assert not Path("replay").exists()
 
@@ -116,10 +115,8 @@ def test_what_was_seen_is_written_before_the_cluster_stops(
 
     monkeypatch.setattr("tandem.lab.testbed.cluster.launch", launch)
     monkeypatch.setattr("tandem.lab.testbed.replay.Replayer", Interrupted)
-    args, progress = Namespace(json=False), Progress(is_quiet=True)
+    trace, log = command.bundled("constant-100"), StageLog(is_quiet=True)
     with pytest.raises(KeyboardInterrupt):
-        command._play(
-            args, NetLab("lab"), Config(), command.bundled("constant-100"), ["Why?"], tmp_path, progress
-        )
+        command.play(NetLab("lab"), Config(), trace, ["Why?"], tmp_path, log, as_json=False)
     assert there_at_the_stop == [True] * 3
     assert '"question": "Why?"' in (tmp_path / "replay.json").read_text("utf-8")

@@ -115,7 +115,7 @@ def test_a_half_made_network_is_broken_and_can_be_removed(tmp_path: Path) -> Non
         store.write(State(name="lab", subnet="198.18.0.0/24"))
     assert lab(machine, tmp_path).status()["lacks"] == ["completion"]
     with pytest.raises(
-        NetLabError, match="must be up, but it is not; start it with `tandem netlab up --name lab`"
+        NetLabError, match="must be up, but it is not; start it with `tandem lab netlab up --name lab`"
     ):
         lab(machine, tmp_path).shape(SHAPE)
     lab(machine, tmp_path).down()

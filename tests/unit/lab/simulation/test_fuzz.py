@@ -1,6 +1,6 @@
 """Two thousand random runs with faults: every invariant holds after every event (`tandem.lab.simulation.invariants`).
 
-That the property can fail is shown in `test_mutants`. More runs: `tandem fuzz --runs 100000`.
+That the property can fail is shown in `test_mutants`. More runs: `tandem lab fuzz --runs 100000`.
 """
 
 from __future__ import annotations
@@ -84,17 +84,17 @@ def test_a_failure_names_its_seed_and_is_repeated_by_it(failing_seed: int) -> No
 
 
 def test_the_command_prints_how_to_replay(failing_seed: int, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["fuzz", "--runs", "20", "--jobs", "1"]) == 1
-    assert f"Replay it with: tandem fuzz --seed {failing_seed}" in capsys.readouterr().err
-    assert main(["fuzz", "--seed", str(failing_seed)]) == 1
+    assert main(["lab", "fuzz", "--runs", "20", "--jobs", "1"]) == 1
+    assert f"Replay it with: tandem lab fuzz --seed {failing_seed}" in capsys.readouterr().err
+    assert main(["lab", "fuzz", "--seed", str(failing_seed)]) == 1
     assert f"seed {failing_seed}: it did not end" in capsys.readouterr().err
 
 
 def test_the_command_counts(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["fuzz", "--runs", "5", "--first", "7", "--jobs", "1"]) == 0
+    assert main(["lab", "fuzz", "--runs", "5", "--first", "7", "--jobs", "1"]) == 0
     found = capsys.readouterr()
     assert found.out.startswith("5 runs, ")
     assert "fuzz: 100 %" in found.err
-    assert main(["fuzz", "--seed", "7"]) == 0
+    assert main(["lab", "fuzz", "--seed", "7"]) == 0
     assert "TokenEvent" not in found.out
     assert "Verdict" in capsys.readouterr().out or make_scenario(7).spec.placement == "mirror"

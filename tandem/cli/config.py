@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from argparse import Namespace
-
-from tandem.cli.terminal import settings
+from tandem.cli.options import ConfigFile, Overrides, load_settings
 
 HEADER = """\
 # Settings of Tandem. What is left out keeps its default.
 # Use: tandem ask --config FILE; a file called tandem.toml is used from its own folder without that."""
 
 
-def run(args: Namespace) -> int:
-    """Prints the settings as TOML. Raises ConfigError."""
-    print(HEADER, settings(args).to_toml(), sep="\n\n", end="")
+def config(config_file: ConfigFile = None, overrides: Overrides = None) -> int:
+    """Print the settings as TOML, each with its meaning."""
+    print(HEADER, load_settings(config_file, overrides).to_toml(), sep="\n\n", end="")
     return 0

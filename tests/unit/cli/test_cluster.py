@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from tandem.cli import main, notes
+from tandem.cli import main
+from tandem.cluster import registry
+from tandem.cluster.registry import token_file
 from tandem.errors import ClusterError
 from tandem.paths import state_folder
 from tandem.topology import Party
@@ -21,19 +23,18 @@ def test_up_and_down(launcher: FakeLauncher, capsys: pytest.CaptureFixture[str])
     assert main(["up", "device"]) == 0
     pid = launcher.processes[0].pid
     shown = capsys.readouterr().out
-    token = os.environ["RAY_AUTH_TOKEN"]
     assert "The device node is up at 127.0.0.1:7001." in shown
-    assert f"RAY_AUTH_TOKEN={token} tandem up cloud --join 127.0.0.1:7001" in shown
+    assert "Start the other party: tandem up cloud --join 127.0.0.1:7001\n" in shown
     assert "link.host" in shown
     assert launcher.calls == [
         ("start_node", Party.DEVICE, None),
         ("attach", "127.0.0.1:7001"),
-        ("start_side", Party.DEVICE),
+        ("start_party", Party.DEVICE),
     ]
     assert main(["down"]) == 0
     assert launcher.calls[-1] == ("stop_node", Party.DEVICE, pid)
     assert f"The device node (process {pid}) is down." in capsys.readouterr().out
-    assert notes.running() == []
+    assert registry.running_nodes() == []
 
 
 def test_a_second_node_here_finds_the_token_and_goes_down_first(
@@ -50,22 +51,65 @@ def test_a_second_node_here_finds_the_token_and_goes_down_first(
     assert stopped == [Party.DEVICE, Party.CLOUD]  # the cloud's holds the cluster together
 
 
-def test_the_token_is_private(launcher: FakeLauncher) -> None:
+def test_the_token_is_in_a_private_file_and_never_printed(
+    launcher: FakeLauncher, capsys: pytest.CaptureFixture[str]
+) -> None:
+    launcher.address = "10.0.0.1:7001"
     assert main(["up", "device"]) == 0
-    assert stat.S_IMODE((state_folder() / "device.json").stat().st_mode) == 0o600
+    shown, file = capsys.readouterr(), token_file(Party.DEVICE)
+    token = os.environ["RAY_AUTH_TOKEN"]
+    assert file.read_text() == f"{token}\n"
+    assert [stat.S_IMODE(path.stat().st_mode) for path in (file, state_folder() / "device.json")] == [
+        0o600
+    ] * 2
+    assert token not in shown.out + shown.err
+    assert f"copy the cluster's token there: {file}\n" in shown.out
+    assert "tandem up cloud --join 10.0.0.1:7001 --token-file FILE\n" in shown.out
+    assert main(["down"]) == 0
+    assert not file.exists()
+
+
+def test_joining_with_the_copied_token(launcher: FakeLauncher, monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("copied").write_text("secret\n")
+    assert main(["up", "cloud", "--join", "10.0.0.1:6379", "--token-file", "copied"]) == 0
+    assert os.environ["RAY_AUTH_TOKEN"] == "secret"
+    assert [entry.token for entry in registry.running_nodes()] == ["secret"], "later commands find it"
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        (None, "The token file copied cannot be read (No such file or directory)"),
+        (b" ", "The token file copied is empty"),
+        (b"\xff", "The token file copied cannot be read (not a text file)"),
+    ],
+)
+def test_a_token_file_that_holds_none(
+    launcher: FakeLauncher, content: bytes | None, sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if content is not None:
+        Path("copied").write_bytes(content)
+    assert main(["up", "cloud", "--join", "10.0.0.1:6379", "--token-file", "copied"]) == 1
+    assert sentence in capsys.readouterr().err
+    assert launcher.calls == []
+
+
+def test_a_token_file_is_for_joining(launcher: FakeLauncher, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["up", "cloud", "--token-file", "copied"]) == 2
+    assert "needs --join ADDRESS" in capsys.readouterr().err
 
 
 def test_joining_without_a_token(launcher: FakeLauncher, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["up", "cloud", "--join", "10.0.0.1:6379"]) == 1
     assert capsys.readouterr().err == (
-        "tandem: Joining a cluster takes its token, but none was given for 10.0.0.1:6379; set RAY_AUTH_TOKEN to what "
-        "`tandem up` printed on the other machine.\n"
+        "tandem: Joining the cluster at 10.0.0.1:6379 requires its token; copy the token file that `tandem up` named "
+        "on the other machine and pass --token-file FILE, or set RAY_AUTH_TOKEN_PATH.\n"
     )
     assert launcher.calls == []
 
 
 @pytest.mark.parametrize("settled", ["mode", "token", "file"])
-def test_a_persons_own_choice_of_authentication_counts(
+def test_a_users_own_choice_of_authentication_counts(
     launcher: FakeLauncher, monkeypatch: pytest.MonkeyPatch, settled: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     if settled == "mode":
@@ -80,13 +124,13 @@ def test_a_persons_own_choice_of_authentication_counts(
     assert os.environ["RAY_AUTH_MODE"] == ("disabled" if settled == "mode" else "token")
 
 
-def test_a_second_up_in_the_same_role(launcher: FakeLauncher, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_second_up_of_the_same_party(launcher: FakeLauncher, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["up", "device"]) == 0
     capsys.readouterr()
     assert main(["up", "device"]) == 1
     assert capsys.readouterr().err == (
-        "tandem: A machine runs one device node at a time, but one runs already at 127.0.0.1:7001 "
-        f"(process {launcher.processes[0].pid}); stop it with `tandem down` first.\n"
+        f"tandem: The device node is already running at 127.0.0.1:7001 (process {launcher.processes[0].pid}); "
+        "stop it with `tandem down` first.\n"
     )
     assert len(launcher.processes) == 1
 
@@ -102,7 +146,7 @@ def test_a_node_that_is_half_up_is_stopped(launcher: FakeLauncher, failure: Base
 
 def test_down_with_nothing_up(launcher: FakeLauncher, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["down"]) == 1
-    assert "names nothing that runs; nothing was stopped." in capsys.readouterr().err
+    assert "Nothing was stopped: " in capsys.readouterr().err
 
 
 def test_down_never_stops_another_process(launcher: FakeLauncher) -> None:
@@ -110,24 +154,24 @@ def test_down_never_stops_another_process(launcher: FakeLauncher) -> None:
     launcher.processes[0].kill()
     launcher.processes[0].wait()
     file = state_folder() / "device.json"
-    note = json.loads(file.read_text())
-    note["node"]["pid"] = os.getpid()  # as if the system had given the number to another
-    file.write_text(json.dumps(note))
+    entry = json.loads(file.read_text())
+    entry["node"]["pid"] = os.getpid()  # as if the system had given the number to another
+    file.write_text(json.dumps(entry))
     assert main(["down"]) == 1
     assert [call for call in launcher.calls if call[0] == "stop_node"] == []
 
 
 @pytest.mark.parametrize(
-    "text", ["", "[]", "{}", '{"node": {}, "token": null, "started_ticks": 1}', '{"node": 3}']
+    "text", ["", "[]", "{}", '{"node": {}, "token": null, "started_s": 1}', '{"node": 3}']
 )
-def test_a_damaged_note_is_no_note(launcher: FakeLauncher, text: str) -> None:
+def test_a_damaged_entry_is_ignored(launcher: FakeLauncher, text: str) -> None:
     state_folder().mkdir(parents=True)
     (state_folder() / "device.json").write_text(text)
-    assert notes.running() == []
+    assert registry.running_nodes() == []
     assert main(["up", "device"]) == 0
 
 
-def test_notes_that_cannot_be_kept(
+def test_a_registry_that_cannot_be_kept(
     launcher: FakeLauncher, folders: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (folders / "file").touch()

@@ -10,56 +10,53 @@ from tandem.errors import TandemError
 from tandem.lab.plotting import KINDS
 
 
-def check_file(option: str, given: str) -> Path:
+def check_file(option: str, name: str) -> Path:
     """The path of a file to write. Raises TandemError if it cannot be written; creates and changes nothing."""
-    path = Path(given)
+    path = Path(name)
     folder = path.parent
     if path.is_dir():
-        raise TandemError(f"{option} needs the name of a file, but {given!r} is a folder; add a name.")
+        raise TandemError(f"{option} needs the name of a file, but {name!r} is a folder; add a name.")
     if not folder.is_dir():
         raise TandemError(
-            f"{option} writes into a folder that is there, but {str(folder)!r} is none; create it, or choose another."
+            f"{option} cannot write into {str(folder)!r}, which is not a folder; create it, or choose another."
         )
     if not os.access(path if path.exists() else folder, os.W_OK):
-        raise TandemError(
-            f"{option} needs a file that may be written, but {given!r} may not; choose another."
-        )
+        raise TandemError(f"{option} has no permission to write {name!r}; choose another file.")
     return path
 
 
-def check_folder(option: str, given: str, names: Sequence[str]) -> Path:
-    """The folder to write files and plots of these names into, made if it is not there.
+def check_folder(option: str, name: str, files: Sequence[str]) -> Path:
+    """The folder to write these files and plots into, created if it is not there.
 
     Raises TandemError if nothing can be written there.
     """
-    folder = Path(given)
+    folder = Path(name)
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise TandemError(
-            f"{option} needs a folder to write into, but {given!r} cannot be made ({error.strerror}); choose another."
+            f"{option} needs a folder to write into, but {name!r} cannot be created ({error.strerror}); "
+            "choose another."
         ) from None
-    for name in names:
-        is_plot = Path(name).suffix in KINDS
-        (check_plot if is_plot else check_file)(option, str(folder / name))
+    for file in files:
+        is_plot = Path(file).suffix in KINDS
+        (check_plot if is_plot else check_file)(option, str(folder / file))
     return folder
 
 
-def check_plot(option: str, given: str) -> Path:
+def check_plot(option: str, name: str) -> Path:
     """The path of a plot to write; as `check_file`, and matplotlib must be there."""
     from tandem.lab.timeline.pipeline import check_matplotlib
 
     check_matplotlib()
-    path = check_file(option, given)
+    path = check_file(option, name)
     if path.suffix.lower() not in KINDS:
-        raise TandemError(
-            f"{option} writes one of {', '.join(KINDS)}, but the file is {path.name!r}; rename it."
-        )
+        raise TandemError(f"{option} writes one of {', '.join(KINDS)} (got {path.name!r}); rename the file.")
     return path
 
 
 def write_text(option: str, path: Path, text: str) -> None:
-    """Writes a file. Raises TandemError if that fails after all."""
+    """Write a file. Raises TandemError if that fails after all."""
     try:
         path.write_text(text, "utf-8")
     except OSError as error:

@@ -1,0 +1,124 @@
+"""The registry of nodes that `tandem up` started on this machine: one small private file per party.
+
+An entry holds the node, its cluster's token and the start time of its process, so that `tandem down` never stops
+another process that was given the same id.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from tandem.errors import ClusterError
+from tandem.paths import state_folder
+from tandem.topology import PARTIES, Party
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """One running node of this machine."""
+
+    party: Party
+    node: dict[str, Any]  # fields of the NodeInfo; at least address and pid
+    token: str | None  # of the cluster; None where the user's environment provides it
+
+    @property
+    def address(self) -> str:
+        """Of the cluster, host:port."""
+        return str(self.node["address"])
+
+    @property
+    def pid(self) -> int:
+        """Of the node's first process."""
+        return int(self.node["pid"])
+
+    @property
+    def is_head(self) -> bool:
+        """Whether the node holds its cluster together, so that it has to stop last."""
+        return bool(self.node.get("directory"))
+
+
+def token_file(party: Party) -> Path:
+    """The file that holds the token of the cluster whose head is this machine's node of `party`."""
+    return state_folder() / f"{party}.token"
+
+
+def running_nodes() -> list[Entry]:
+    """The nodes started here that still run, device first."""
+    return [entry for party in PARTIES if (entry := _read(party)) is not None]
+
+
+def register(entry: Entry) -> None:
+    """Record a node, readable by this user alone; a head's token also goes into a file of its own, to be copied."""
+    content = {"node": entry.node, "token": entry.token, "started_s": _seconds_after_boot(entry.pid)}
+    _write_private(_entry_file(entry.party), json.dumps(content, indent=2))
+    if entry.is_head and entry.token:
+        _write_private(token_file(entry.party), entry.token)
+
+
+def unregister(party: Party) -> None:
+    """Drop the entry of a party and its token file, if there are any."""
+    _entry_file(party).unlink(missing_ok=True)
+    token_file(party).unlink(missing_ok=True)
+
+
+@contextmanager
+def locked() -> Iterator[None]:
+    """Keep two commands from starting or stopping nodes at once. Raises ClusterError if the folder is not writable."""
+    folder = state_folder()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        file = (folder / "lock").open("w")
+    except OSError as error:
+        raise ClusterError(
+            f"The registry of running nodes cannot be kept in {folder} ({error.strerror}); check its permissions or "
+            "set XDG_STATE_HOME."
+        ) from None
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            print("tandem: waiting for another `tandem up` or `tandem down`", file=sys.stderr)
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _write_private(path: Path, text: str) -> None:
+    path.unlink(missing_ok=True)
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
+        file.write(text + "\n")
+
+
+def _read(party: Party) -> Entry | None:
+    """The entry of a party; None if there is none, it is damaged, or its process has ended."""
+    try:
+        content = json.loads(_entry_file(party).read_text("utf-8"))
+        entry = Entry(party=party, node=dict(content["node"]), token=content["token"])
+        started_s = content["started_s"]
+        is_running = started_s is not None and _seconds_after_boot(entry.pid) == started_s
+        return entry if entry.address and is_running else None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _entry_file(party: Party) -> Path:
+    return state_folder() / f"{party}.json"
+
+
+def _seconds_after_boot(pid: int) -> float | None:
+    """When a process started; None if it does not run. Unlike the time of day, it survives changes of the clock."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        process = psutil.Process(pid)
+        if process.status() != psutil.STATUS_ZOMBIE:
+            return round(float(process.create_time() - psutil.boot_time()), 2)
+    return None

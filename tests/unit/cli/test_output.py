@@ -1,0 +1,160 @@
+"""Live text on a terminal and progress: a small terminal is played, and what stands on it is read."""
+
+from __future__ import annotations
+
+import io
+import random
+import re
+import sys
+from collections.abc import Callable
+
+import pytest
+
+from tandem.cli.output import LiveText, StageLog, progress_bar
+
+from .terminal import Terminal
+
+ALPHABET = ("a", " word", "\n", "\u00e9", "\u6f22", "e\u0301", "  ", "\t", " longer words", "\x1b[31m")
+Open = Callable[[int], Terminal]
+
+
+class Stream(io.StringIO):
+    """Plays what is written on a terminal."""
+
+    def __init__(self, terminal: Terminal) -> None:
+        super().__init__()
+        self._terminal = terminal
+
+    def write(self, text: str) -> int:
+        self._terminal.play(text.replace("\n", "\r\n"))  # as the terminal driver does
+        return super().write(text)
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture
+def open_terminal(monkeypatch: pytest.MonkeyPatch) -> Open:
+    """Makes stdout and stderr a terminal of some width."""
+    monkeypatch.setenv("TERM", "xterm")
+
+    def open_terminal(width: int) -> Terminal:
+        terminal = Terminal(width, 200)
+        monkeypatch.setenv("COLUMNS", str(width))
+        monkeypatch.setenv("LINES", "200")
+        monkeypatch.setattr(sys, "stdout", Stream(terminal))
+        monkeypatch.setattr(sys, "stderr", Stream(terminal))
+        return terminal
+
+    return open_terminal
+
+
+def read(terminal: Terminal) -> str:
+    """All but what a line break or a tab may have changed."""
+    return squeezed("".join(terminal.text()))
+
+
+def squeezed(text: str) -> str:
+    return re.sub(r"\s|\x1b", "", text)
+
+
+@pytest.mark.parametrize("width", [8, 20, 80])
+def test_what_stands_there_is_always_committed_then_provisional(width: int, open_terminal: Open) -> None:
+    rng = random.Random(width)
+    for _ in range(30):
+        terminal = open_terminal(width)
+        live, committed, pieces = LiveText(), "", list[str]()
+        step = 0
+        for _ in range(60):
+            match rng.choice(["propose", "propose", "commit", "retract"]):
+                case "propose":
+                    pieces.append(rng.choice(ALPHABET))
+                    live.propose(step + len(pieces) - 1, pieces[-1])
+                case "retract" if pieces:
+                    cut = rng.randrange(len(pieces))
+                    del pieces[cut:]
+                    live.retract(step + cut)
+                case "commit":
+                    text = pieces.pop(0) if pieces else rng.choice(ALPHABET)
+                    live.commit(step, text)
+                    committed, step = committed + text, step + 1
+            assert read(terminal) == squeezed(committed + "".join(pieces))
+        live.end()
+        assert read(terminal) == squeezed(committed)
+        assert terminal.column == 0
+
+
+def test_the_leading_space_is_left_out_provisional_or_not(open_terminal: Open) -> None:
+    terminal = open_terminal(20)
+    live = LiveText()
+    live.propose(0, " Mira")
+    live.propose(1, " likes")
+    assert terminal.text() == ["Mira likes"]
+    live.retract(1)
+    live.commit(0, " Mira")
+    live.commit(1, " hates")
+    live.end()
+    assert terminal.text() == ["Mira hates"]
+    assert (terminal.row, terminal.column) == (1, 0)
+
+
+def test_what_others_write_stands_above_the_line_that_grows(open_terminal: Open) -> None:
+    terminal = open_terminal(20)
+    live = LiveText()
+    live.commit(0, "Zero\nOne")
+    live.propose(1, " two")
+    live.interrupt()
+    print("a note", file=sys.stderr)
+    live.propose(2, " three")
+    assert terminal.text() == ["Zero", "a note", "One two three"]
+    live.commit(1, " two")
+    live.retract(2)
+    live.end()
+    assert terminal.text() == ["Zero", "a note", "One two"]
+
+
+def test_an_answer_of_no_text_leaves_nothing(open_terminal: Open) -> None:
+    terminal = open_terminal(20)
+    live = LiveText()
+    live.propose(0, " draft")
+    live.retract(0)
+    live.end()
+    assert terminal.text() == []
+    assert (terminal.row, terminal.column) == (0, 0)
+    assert not terminal.is_cursor_hidden
+
+
+def test_a_stage_is_one_line_however_long(open_terminal: Open, capsys: pytest.CaptureFixture[str]) -> None:
+    StageLog()("stage: " + "word " * 40)
+    shown = capsys.readouterr().err
+    assert shown.count("\n") == 1
+    assert "\x1b" not in shown
+    assert shown.endswith("] stage      " + "word " * 40 + "\n")
+    terminal = open_terminal(40)
+    StageLog()("nodes: [red]2 up")
+    assert terminal.text()[0].endswith("] nodes      [red]2 up")
+
+
+def test_progress_on_a_terminal(open_terminal: Open) -> None:
+    terminal = open_terminal(80)
+    with progress_bar("cloud") as advance:
+        for done in range(1, 201):
+            advance(done, 200)
+    (line,) = terminal.text()
+    assert line.startswith("cloud ")
+    assert "100%" in line
+    assert not terminal.is_cursor_hidden
+
+
+def test_progress_in_a_pipe(capsys: pytest.CaptureFixture[str]) -> None:
+    with progress_bar("cloud") as advance:
+        for done in range(1, 201):
+            advance(done, 200)
+    lines = [f"cloud: {tenth}0 %" if tenth else "cloud: 0 %" for tenth in range(11)]
+    assert capsys.readouterr() == ("", "\n".join(lines) + "\n")
+
+
+def test_progress_that_is_not_wanted(capsys: pytest.CaptureFixture[str]) -> None:
+    with progress_bar("cloud", is_quiet=True) as advance:
+        advance(1, 2)
+    assert capsys.readouterr() == ("", "")

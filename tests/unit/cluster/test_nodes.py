@@ -1,0 +1,89 @@
+"""Stopping a node: all that it started ends too, politely or not, and nothing else."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tandem.cluster import nodes
+from tandem.cluster.nodes import NodeInfo
+from tandem.topology import Party
+
+LIMIT_S = 0.5
+SLEEP = "import time; time.sleep(60)"
+PARENT = f"""
+import signal, subprocess, sys, time
+{{setup}}
+subprocess.Popen([sys.executable, "-c", {SLEEP!r}])
+print("ready", flush=True)
+time.sleep(60)
+"""
+STUBBORN = "signal.signal(signal.SIGTERM, signal.SIG_IGN)"
+
+Start = Callable[..., tuple[NodeInfo, list[psutil.Process]]]
+
+
+@pytest.fixture
+def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
+    """A process with a child, as a node; and both processes."""
+    monkeypatch.setattr(nodes, "STOP_LIMIT_S", LIMIT_S)
+    started: list[psutil.Process] = []
+
+    def start(setup: str = "") -> tuple[NodeInfo, list[psutil.Process]]:
+        command = [sys.executable, "-c", PARENT.format(setup=setup)]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        (log := tmp_path / "log").touch()
+        (directory := tmp_path / "node").mkdir()
+        parent = psutil.Process(process.pid)
+        started.extend([parent, *parent.children()])
+        node = NodeInfo(Party.DEVICE, "127.0.0.1:1", process.pid, str(directory), str(log))
+        return node, started
+
+    yield start
+    for process in started:
+        if process.is_running():
+            process.kill()
+
+
+def is_over(process: psutil.Process) -> bool:
+    return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+
+
+def test_a_node_stops_with_all_that_it_started(start: Start, tmp_path: Path) -> None:
+    bystander = subprocess.Popen([sys.executable, "-c", SLEEP])
+    node, processes = start()
+    assert node.is_running()
+    assert len(processes) == 2
+    node.stop()
+    assert not node.is_running()
+    assert all(map(is_over, processes))
+    assert list(tmp_path.iterdir()) == []
+    assert bystander.poll() is None
+    bystander.kill()
+    bystander.wait()
+
+
+def test_a_node_that_does_not_listen_is_killed(start: Start) -> None:
+    node, processes = start(STUBBORN)
+    begin_s = time.monotonic()
+    node.stop()
+    assert LIMIT_S <= time.monotonic() - begin_s < 5
+    assert all(map(is_over, processes))
+
+
+def test_a_node_that_has_ended_can_be_stopped(start: Start) -> None:
+    node, processes = start()
+    for process in reversed(processes):
+        process.kill()
+    while node.is_running():
+        time.sleep(0.01)
+    node.stop()
+    assert not node.is_running()
