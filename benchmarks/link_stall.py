@@ -98,7 +98,7 @@ def hops(
     with capturing(lab, path, Party.DEVICE, packet_bytes=HEADER_BYTES):
         ping.start()
         begun_s = time.time()
-        answers = [tandem.request(question, seed=number) for number, question in enumerate(questions)]
+        answers = [tandem.query(question, seed=number) for number, question in enumerate(questions)]
         ended_s = time.time()
         replies = ping.stop()
     after = _queues(tandem)
@@ -151,7 +151,7 @@ def measure(lab: NetLab, stalls_s: tuple[float, ...], runs: int, num_questions: 
         config = Config.load(None, [f"link.data_plane={plane}", "link.on_peer_loss=wait", *FLOORS])
         lab.shape(Shape(rtt_s=RTT_S))
         with launch(lab, config) as tandem, tempfile.TemporaryDirectory() as folder:
-            tandem.request(questions[0], seed=0)
+            tandem.query(questions[0], seed=0)
             undisturbed, wanted = hops(tandem, lab, questions, folder, rays_own_bytes)
             if plane == "socket":
                 rays_own_bytes = undisturbed["ray_bytes"]

@@ -20,7 +20,7 @@ import ray
 from ray.exceptions import RayError
 
 from tandem.actors import launch
-from tandem.actors.base import Runtime
+from tandem.actors.base import Runtime, SiteActor
 from tandem.actors.launch import Handles, Progress
 from tandem.cluster import nodes
 from tandem.cluster.nodes import Host, NodeInfo
@@ -36,8 +36,9 @@ from tandem.events import (
     TokenEvent,
 )
 from tandem.loop_thread import LoopThread
+from tandem.protocol.outbox import ActorKind
 from tandem.protocol.spec import SessionSpec
-from tandem.request import build_spec, party_named
+from tandem.request import build_spec
 from tandem.topology import PARTIES, Party
 
 if TYPE_CHECKING:
@@ -90,11 +91,14 @@ class Tandem:
         config: Config | None = None,
         *,
         hosts: Mapping[Party, Host] | None = None,
+        actor_classes: Mapping[ActorKind, type[SiteActor]] | None = None,
         progress: Progress | None = None,
     ) -> Tandem:
         """Start two local Ray nodes, `device` and `cloud`, with all actors; `close` stops what this started.
 
         hosts: where the nodes run, on this machine as it is if None; this process must reach what they listen on.
+        actor_classes: an extension point: classes to use instead of those of `tandem.actors`, by kind of actor, such
+        as {"retriever": MyRetriever}; each derives from the class it replaces, and all nodes must be able to import it.
         progress: called with one line for each stage. Raises TandemError; nothing is left running then.
         """
         hosts = hosts or {party: Host() for party in PARTIES}
@@ -114,7 +118,7 @@ class Tandem:
         host = config.link.host or hosts[Party.CLOUD].address or "127.0.0.1"
         runtime = launch.runtime_for(config, secrets.token_bytes(32), host)
         try:
-            described, parties = _launch(runtime, environment, hosts, started, say, loop)
+            described, parties = _launch(runtime, environment, hosts, actor_classes or {}, started, say, loop)
         except BaseException:
             loop.close()
             _stop(started, saved, runtime.directory)
@@ -149,6 +153,21 @@ class Tandem:
             raise
         say("sides: connected")
         return cls(config, parties, described, loop)
+
+    @property
+    def nodes(self) -> tuple[NodeInfo, ...]:
+        """The Ray nodes that `launch` started; none after `connect`."""
+        return tuple(self._nodes)
+
+    @property
+    def socket_folder(self) -> str:
+        """Where the actors that `launch` started keep their sockets; empty after `connect`."""
+        return self._socket_folder
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether `close` was called."""
+        return self._is_closed
 
     def close(self) -> None:
         """Stop what `launch` started; after `connect`, only disconnect. May be called twice."""
@@ -217,24 +236,19 @@ class Tandem:
         stop: Sequence[str] | None = None,
         timeout_s: float | None = None,
         alone: str | None = None,
-        context_aggregation: bool = False,
-        given_texts: Sequence[str] = (),
         device_filter: Filter | None = None,
         cloud_filter: Filter | None = None,
-        keeps_distributions: bool = False,
         provisional: bool = False,
     ) -> AsyncGenerator[Event, None]:
         """Events of one query: SourcesEvent of each side, TokenEvent, PlacementEvent, EstimateEvent, PeerEvent, last a
         DoneEvent.
 
-        seed: 64 bits; fresh if None. timeout_s: for the whole answer, `config.cluster.query_timeout_s` if None. alone:
-        "device" or "cloud", the side that answers by itself; nothing crosses the link. context_aggregation: each side's
-        documents in one row, best first, instead of one row each; they are not weighed anew. given_texts: documents to
-        add after those that are found, sent to the side that answers alone; not weighed anew either.
-        device_filter, cloud_filter: metadata that a side's documents must have, as {"source": "a.txt", "page": [1, 2]};
-        the cloud does not see the device's. keeps_distributions: alone only; see `sequence`. provisional: yields a
-        ProvisionalEvent for each draft of the device as soon as it is there, and a RetractEvent where the answer takes
-        another turn. The other options default to `config.generation`. Raises QueryError or ConfigError.
+        seed: 64 bits; fresh if None. timeout_s: for the whole answer, `config.cluster.query_timeout_s` if None.
+        alone: "device" or "cloud", the side that answers by itself; nothing crosses the link. device_filter,
+        cloud_filter: metadata that a side's documents must have, as {"source": "a.txt", "page": [1, 2]}; the cloud
+        does not see the device's. provisional: yields a ProvisionalEvent for each draft of the device as soon as it
+        is there, and a RetractEvent where the answer takes another turn. The other options default to
+        `config.generation`. Raises QueryError or ConfigError.
         """
         spec = build_spec(
             self.config,
@@ -248,85 +262,13 @@ class Tandem:
             draft_rule=draft_rule,
             stop=stop,
             alone=alone,
-            context_aggregation=context_aggregation,
-            given_texts=given_texts,
             device_filter=device_filter,
             cloud_filter=cloud_filter,
-            keeps_distributions=keeps_distributions,
             provisional=provisional,
         )
         async with contextlib.aclosing(self._ask(spec, timeout_s, at_once=False)) as events:
             async for event in events:
                 yield event
-
-    def sequence(self, answer: Answer | DoneEvent, party: str, *, dense: bool = False) -> dict[str, Any]:
-        """Tokens and laws of all steps of an answer that `side` gave alone, asked with
-        `keeps_distributions=True`; once.
-
-        answer: or the DoneEvent of its stream. {"tokens": [int], "laws": [bytes], "log_weight": float}; dense: laws
-        before the codec, [vocab] little-endian float16 each. They are what one side sends the other to be synchronised
-        sequence by sequence. TandemError if they are not kept.
-        """
-        decoder = self._parties[party_named(party)]["decoder"]
-        num_tokens = answer.statistics.num_tokens
-        found: dict[str, Any] = self._run(
-            self._result(decoder.sequence.remote(answer.session, num_tokens, dense))
-        )
-        return found
-
-    def written(self, question: str, party: str, *, dense: bool = False, **options: Any) -> dict[str, Any]:
-        """A whole answer that `side` gives alone, in one call, as sequence-wise synchronisation sends it over the link.
-
-        {"tokens": [int], "laws": [bytes], "log_weight": float}; dense: as in `sequence`; options: as in `astream`.
-        Raises TandemError.
-        """
-        spec = build_spec(
-            self.config, self.described, question, alone=party, keeps_distributions=True, **options
-        )
-        found: dict[str, Any] = self._run(self._written(spec, dense))
-        return found
-
-    async def _written(self, spec: SessionSpec, dense: bool) -> dict[str, Any]:
-        """The decoder is asked at once, so that its answer takes no round trip of its own. The queue knows how the
-        answer ended and where: the decoder drafts past a stop text."""
-        await self._open(spec)
-        party, limit_s = self._parties[spec.home], self.config.cluster.query_timeout_s
-        waiting = asyncio.ensure_future(
-            self._result(party["decoder"].sequence.remote(spec.session, None, dense))
-        )
-        is_done = False
-        try:
-            last = await self._result(party["draft_queue"].events.remote(spec.session, -1, limit_s, True))
-            if not last:
-                raise QueryError(_late(limit_s))
-            is_done, num_tokens = True, collect(last, spec.seed).statistics.num_tokens
-            found = await waiting
-        finally:
-            waiting.cancel()
-            await asyncio.gather(waiting, return_exceptions=True)
-            if not is_done:
-                await self._give_up(spec)
-        return {**found, **{name: found[name][:num_tokens] for name in ("tokens", "laws")}}
-
-    def cloud_texts(self, question: str, num_documents: int) -> list[str]:
-        """Texts of the cloud's best documents, which are public. For baselines of the evaluation alone: in a query no
-        document leaves its side. Raises TandemError."""
-        retriever = self._parties[Party.CLOUD]["retriever"]
-        texts: list[str] = self._run(self._result(retriever.texts.remote(question, num_documents)))
-        return texts
-
-    def cloud_caches(self, texts: Sequence[str]) -> bytes:
-        """Caches of keys and values of documents' texts, from the cloud's memory or computed there. For baselines of
-        the evaluation alone. Raises TandemError."""
-        caches: bytes = self._run(
-            self._result(self._parties[Party.CLOUD]["decoder"].prefix_caches.remote(list(texts)))
-        )
-        return caches
-
-    def lend_caches(self, texts: Sequence[str], caches: bytes) -> None:
-        """Gives the device's model the caches of these texts for the next queries. Raises TandemError."""
-        decoder = self._parties[Party.DEVICE]["decoder"]
-        self._run(self._result(decoder.lend_prefixes.remote(list(texts), caches)))
 
     def status(self) -> dict[str, Any]:
         """Nodes, actors, models and indexes of both sides, as plain values. TandemError where an actor is silent."""
@@ -490,6 +432,7 @@ def _launch(
     runtime: Runtime,
     environment: dict[str, str],
     hosts: Mapping[Party, Host],
+    actor_classes: Mapping[ActorKind, type[SiteActor]],
     started: list[NodeInfo],
     say: Progress,
     loop: LoopThread,
@@ -510,7 +453,10 @@ def _launch(
     launch.attach(device.address, config)
     launch.wait_for_roles((Party.DEVICE,), limit_s, still_running)
     # Ray keeps the cloud's actors waiting for its node, while the device's start already.
-    parties = {party: launch.create_party(party, runtime, detached=False) for party in PARTIES}
+    parties = {
+        party: launch.create_party(party, runtime, detached=False, actor_classes=actor_classes)
+        for party in PARTIES
+    }
     launch.wait_for_roles(PARTIES, limit_s, still_running)
     say("nodes: 2 up (device, cloud)")
     return loop.run(_start(parties, say, limit_s)), parties

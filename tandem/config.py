@@ -42,9 +42,6 @@ class PartyConfig:
     kv_max_bytes: int = setting(
         1 << 30, "size of that store, in bytes; what was used least recently goes first", at_least=0
     )
-    min_decode_time_s: float = setting(
-        0.0, "for experiments: a draft takes at least this long, in seconds, waiting without CPU", at_least=0
-    )
 
     @property
     def index_folder(self) -> Path | None:
@@ -76,7 +73,7 @@ class GenerationConfig:
     max_new_tokens: int = setting(48, "longest answer, in tokens", at_least=1)
     stop: tuple[str, ...] = setting((), "texts that end an answer")
     draft_rule: Literal["coupled", "algorithm1"] = setting("coupled", "how drafts are drawn and verified")
-    placement: Literal["device", "cloud", "greedy", "mirror", "random"] = setting(
+    placement: Literal["device", "cloud", "greedy", "mirror"] = setting(
         "mirror", "who aggregates; mirror is both, greedy moves it where a token costs less"
     )
     synchronous: bool = setting(
@@ -120,12 +117,6 @@ class LinkConfig:
     )
     peer_loss_margin_s: float = setting(
         1.0, "silence allowed beyond max(4 RTT, 0.5 s), in seconds", at_least=0
-    )
-    extra_delay_s: float = setting(
-        0.0, "for experiments: every frame to the peer waits this long, in seconds", at_least=0
-    )
-    extra_jitter_s: float = setting(
-        0.0, "for experiments: and up to this much longer, at random, in seconds", at_least=0
     )
     host: str = setting(
         "", "address at which a side awaits its peer; empty: the node's own", may_be_empty=True

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
 MAX_SPEC_BYTES = 4_000_000
 """Of a query as JSON; a message within a side holds 4 MiB."""
-MAX_GIVEN_CHARS = 300_000
-"""Of `given_texts`, so that they fit a message within a side however they are escaped."""
 
 
 def spec_of(config: Config) -> SessionSpec:
@@ -60,11 +58,8 @@ def build_spec(
     *,
     seed: int | None = None,
     alone: str | None = None,
-    context_aggregation: bool = False,
-    given_texts: Sequence[str] = (),
     device_filter: Filter | None = None,
     cloud_filter: Filter | None = None,
-    keeps_distributions: bool = False,
     provisional: bool = False,
     **changed: Any,
 ) -> SessionSpec:
@@ -86,11 +81,8 @@ def build_spec(
         device_decode_line=tuple(described[Party.DEVICE]["decode_line"]),
         cloud_decode_line=tuple(described[Party.CLOUD]["decode_line"]),
         alone=None if alone is None else party_named(alone),
-        context_aggregation=context_aggregation,
-        given_texts=_texts(given_texts),
         device_filter=_filter("device_filter", device_filter),
         cloud_filter=_filter("cloud_filter", cloud_filter),
-        keeps_distributions=keeps_distributions,
         provisional=provisional,
     )
     _check_alone(spec)
@@ -114,17 +106,6 @@ def party_named(name: str) -> Party:
         return Party(name)
     except ValueError:
         raise ConfigError(f"A side is device or cloud, this one is {name!r}; name one of the two.") from None
-
-
-def _texts(given: Sequence[str]) -> tuple[str, ...]:
-    if isinstance(given, str) or not all(isinstance(text, str) and text.strip() for text in given):
-        raise QueryError("given_texts is a list of texts that are not empty, one of it is not; leave it out.")
-    num_chars = sum(map(len, given))
-    if num_chars > MAX_GIVEN_CHARS:
-        raise QueryError(
-            f"given_texts holds at most {MAX_GIVEN_CHARS} characters, these are {num_chars}; give fewer texts."
-        )
-    return tuple(given)
 
 
 def _filter(name: str, given: Filter | None) -> str:
@@ -153,27 +134,21 @@ def _filter(name: str, given: Filter | None) -> str:
 
 
 def _check_size(spec: SessionSpec) -> None:
-    """Texts and filters must fit a message, however they are escaped."""
+    """The question and its filters must fit a message, however they are escaped."""
     num_bytes = len(spec.to_json())
     if num_bytes > MAX_SPEC_BYTES:
         raise QueryError(
-            f"A query with its texts and filters travels as at most {MAX_SPEC_BYTES} bytes, this one has {num_bytes}; "
-            "shorten the question, or give fewer texts or values."
+            f"A query with its filters travels as at most {MAX_SPEC_BYTES} bytes, this one has {num_bytes}; "
+            "shorten the question, or give fewer values."
         )
 
 
 def _check_alone(spec: SessionSpec) -> None:
-    """What only a side that answers alone can do, and what it cannot."""
+    """A side that is not asked has no documents to filter."""
     for party in PARTIES:
         if spec.filter(party) and party not in spec.parties:
             raise QueryError(
                 f"{party}_filter is for documents of the {party}, but the {spec.alone} was asked alone; leave it out."
-            )
-    for name in ("given_texts", "keeps_distributions"):
-        if spec.alone is None and getattr(spec, name):
-            raise QueryError(
-                f"{name} belongs to a side that answers alone, this query asks both; pass alone='device' or 'cloud' "
-                f"too, or leave {name} out."
             )
 
 

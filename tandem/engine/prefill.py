@@ -20,12 +20,11 @@ if TYPE_CHECKING:
 
 
 class Prefixes:
-    """Caches of one model's prefixes: lent, from the store, or else computed and stored."""
+    """Caches of one model's prefixes: from the store, or else computed and stored."""
 
     def __init__(self, model: PreemptibleModel) -> None:
         self._model = model
         self.store: PrefixStore | None = None  # to be set; None stores nothing
-        self.lent: PrefixStore | None = None  # what another engine computed, asked first
         self.num_hits = 0
         self.num_misses = 0
 
@@ -38,11 +37,10 @@ class Prefixes:
         Bit for bit the same wherever it comes from, as long as it was computed by this model with these
         libraries on this kind of processor with as many threads (`fingerprint`).
         """
-        for store in (self.lent, self.store):
-            cache = None if store is None else store.get(tokens)
-            if cache is not None:
-                self.num_hits += 1
-                return cache
+        cache = None if self.store is None else self.store.get(tokens)
+        if cache is not None:
+            self.num_hits += 1
+            return cache
         cache = _computed(self._model, tokens, is_stale)
         self.num_misses += 1
         if is_stored and self.store is not None:

@@ -133,7 +133,7 @@ class ProfilerSession:
 
 def _decoding(spec: SessionSpec, party: Party) -> tuple[object, ...]:
     """What a side's decode time depends on."""
-    return spec.num_documents(party), spec.context_aggregation, spec.decode_line(party)
+    return spec.num_documents(party), spec.decode_line(party)
 
 
 def _line(values: Sequence[float]) -> DecodeLine | None:

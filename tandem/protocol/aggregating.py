@@ -13,7 +13,6 @@ from tandem.aggregation.rules import draft_rule
 from tandem.codecs.top_p import Codec
 from tandem.protocol.messages import Ballot, Proposal, SoloBallot, VerifyResult
 from tandem.protocol.spec import SessionSpec
-from tandem.scheduler.baseline import random_party
 from tandem.topology import Party
 
 
@@ -22,7 +21,7 @@ class AggregatorSession:
 
     def __init__(self, spec: SessionSpec, party: Party, codec: Codec) -> None:
         self.spec = spec
-        self._party = party
+        self.party = party
         self._advice: Party | None = None  # of the scheduler: who shall aggregate after a remote rejection
         self._codec = codec
         self._rule = draft_rule(spec.draft_rule, spec.temperature)
@@ -37,7 +36,7 @@ class AggregatorSession:
             seed=self.spec.seed,
             step=pair.device.step,
         )
-        remote_accepted = found.cloud_accepted if self._party is Party.DEVICE else found.device_accepted
+        remote_accepted = found.cloud_accepted if self.party is Party.DEVICE else found.device_accepted
         return VerifyResult(
             session=pair.session,
             view=pair.view,
@@ -48,7 +47,7 @@ class AggregatorSession:
             cloud_accepted=found.cloud_accepted,
             device_acceptance=found.acceptance_device,
             cloud_acceptance=found.acceptance_cloud,
-            next_aggregator=self._next_aggregator(pair.device.step + 1, remote_accepted),
+            next_aggregator=self.next_aggregator(pair.device.step + 1, remote_accepted),
         )
 
     def decide_alone(self, lone: SoloBallot) -> VerifyResult:
@@ -66,21 +65,19 @@ class AggregatorSession:
             cloud_accepted=draft.party is Party.CLOUD,
             device_acceptance=nan,
             cloud_acceptance=nan,
-            next_aggregator=self._party,
+            next_aggregator=self.party,
         )
 
     def advise(self, aggregator: Party) -> None:
         """Who shall aggregate after a rejection of the remote draft, from the scheduler; until told otherwise."""
         self._advice = aggregator
 
-    def _next_aggregator(self, step: int, remote_accepted: bool) -> Party:
-        """Who decides `step`. Greedy hands over only where the other side's draft was rejected: the verdict must go
-        there anyway, and until then nothing is lost by staying.
+    def next_aggregator(self, step: int, remote_accepted: bool) -> Party:
+        """Who decides `step`; a subclass may follow another policy.
+
+        Greedy hands over only where the other side's draft was rejected: the verdict must go there anyway, and until
+        then nothing is lost by staying.
         """
-        match self.spec.placement:
-            case "random":
-                return random_party(self.spec.seed, step)
-            case "greedy":
-                return self._party if remote_accepted or self._advice is None else self._advice
-            case _:
-                return self.spec.first_aggregator
+        if self.spec.placement != "greedy":
+            return self.spec.first_aggregator
+        return self.party if remote_accepted or self._advice is None else self._advice

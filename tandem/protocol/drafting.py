@@ -34,8 +34,6 @@ from tandem.topology import Party
 
 Weights = tuple[float, ...]
 """R(d, x) = scale * score of each row of this side: of each document, in the order of `RetrieveResult.ids`."""
-JOINT = "\n\n"
-"""Between the documents of one row (context aggregation)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,14 +91,13 @@ class DraftingSession:
         """Ask for documents."""
         spec = self.spec
         num_documents = spec.num_documents(self.party)
-        if num_documents == 0 and not spec.given_texts:
+        if num_documents == 0:
             nothing = RetrieveResult(session=spec.session, ids=(), texts=(), scores=(), retrieve_us=0)
             return self.receive(nothing)
         search = RetrieveRequest(
             session=spec.session,
             query=spec.query,
             num_documents=num_documents,
-            given_texts=spec.given_texts,
             filter=spec.filter(self.party),
         )
         return [Send("retriever", search)]
@@ -117,7 +114,7 @@ class DraftingSession:
             case RetrieveResult():
                 self._found = message
                 self._is_filtered_out = self._lets_nothing_through(message)
-                self._weights[self.prefix.digests[0]] = self._first_weights(message)
+                self._weights[self.prefix.digests[0]] = self._scaled(message.scores)
                 return []
             case RetrieveFailed():
                 failed = DecoderFailed(
@@ -143,9 +140,8 @@ class DraftingSession:
         """The engine holds the query and, one row each, the documents `rows` of the job (indices; None: all)."""
         assert self._found is not None
         self._is_prefilled = True
-        is_joined = self.spec.context_aggregation and rows != ()  # one row stands for all
-        self._found = found = self._found if is_joined else _only(self._found, rows)
-        self._weights[self.prefix.digests[0]] = self._first_weights(found)
+        self._found = found = _only(self._found, rows)
+        self._weights[self.prefix.digests[0]] = self._scaled(found.scores)
         self._ready = DecoderReady(
             session=self.spec.session,
             sources=found.ids,
@@ -158,9 +154,9 @@ class DraftingSession:
         return [Send("draft_queue", self._ready), *self.missing_weights()]
 
     def _lets_nothing_through(self, found: RetrieveResult) -> bool:
-        """Whether documents were searched for, and the filter left none; texts of the caller pass all filters."""
+        """Whether documents were searched for, and the filter left none."""
         is_searched = self.spec.num_documents(self.party) > 0 and bool(self.spec.filter(self.party))
-        return is_searched and len(found.ids) == len(self.spec.given_texts)
+        return is_searched and not found.ids
 
     def _notes_on_filter(self) -> tuple[str, ...]:
         if not self._is_filtered_out:
@@ -198,7 +194,7 @@ class DraftingSession:
         if self._found is None or self._has_ended:
             return None
         if not self._is_prefilled:
-            return Prefill(self.spec.session, self.spec.query, self._rows(), self.spec.max_new_tokens)
+            return Prefill(self.spec.session, self.spec.query, self._found.texts, self.spec.max_new_tokens)
         step = len(self.prefix)
         if not self._may_draft():
             return None
@@ -214,7 +210,7 @@ class DraftingSession:
 
     def missing_weights(self) -> list[Send]:
         """Ask the retriever for the next re-estimation that this prefix will need; one at a time, in order."""
-        every = self.spec.estimation_interval
+        every = self.spec.weight_interval
         if (
             every == 0
             or self._scoring is not None
@@ -236,7 +232,7 @@ class DraftingSession:
         return []
 
     def _kappa(self, step: int) -> int:
-        every = self.spec.estimation_interval
+        every = self.spec.weight_interval
         return kappa(step, every, self.spec.weight_lag) if every else 0
 
     def _may_draft(self) -> bool:
@@ -257,7 +253,7 @@ class DraftingSession:
         if message.digest == self._scoring:
             self._scoring = None
         position = self._position(message.digest)
-        before = None if position is None else self.prefix.digests[position - self.spec.estimation_interval]
+        before = None if position is None else self.prefix.digests[position - self.spec.weight_interval]
         if before is not None and (previous := self._weights.get(before)) is not None:
             fresh = self._scaled(message.scores)
             self._weights[message.digest] = blend(previous, fresh, self.spec.weight_momentum)
@@ -265,7 +261,7 @@ class DraftingSession:
 
     def _position(self, digest: bytes) -> int | None:
         """Where `digest` stands in the present prefix; None: that prefix was rolled back meanwhile."""
-        every = self.spec.estimation_interval
+        every = self.spec.weight_interval
         for position in range(every, len(self.prefix) + 1, every):
             if self.prefix.digests[position] == digest:
                 return position
@@ -308,22 +304,11 @@ class DraftingSession:
 
     def _forget(self) -> None:
         """Drop what no later step can need: drafts and weights well before the committed prefix."""
-        horizon = self.num_committed - 2 * (self.spec.estimation_interval + self.spec.weight_lag)
+        horizon = self.num_committed - 2 * (self.spec.weight_interval + self.spec.weight_lag)
         if horizon > 0 and self.num_committed % 32 == 0:
             wanted = set(self.prefix.digests[: len(self.prefix) + 1])
             self._weights = {key: kept for key, kept in self._weights.items() if key in wanted}
             self._drafts = {key: kept for key, kept in self._drafts.items() if kept[0].step >= horizon}
-
-    def _rows(self) -> tuple[str, ...]:
-        """The documents of this side, one text a row."""
-        assert self._found is not None
-        texts = self._found.texts
-        return (JOINT.join(texts),) if self.spec.context_aggregation and texts else texts
-
-    def _first_weights(self, found: RetrieveResult) -> Weights:
-        """By the question alone. A row of several documents weighs what they weigh together (DRAGON A.1)."""
-        scaled = self._scaled(found.scores)
-        return (log_weight(scaled),) if self.spec.context_aggregation and scaled else scaled
 
     def _scaled(self, scores: Sequence[float]) -> Weights:
         return tuple(self.spec.relevance_scale * score for score in scores)

@@ -11,9 +11,8 @@ from typing import Literal
 
 from tandem.topology import PARTIES, Party
 
-PlacementName = Literal["device", "cloud", "greedy", "mirror", "random"]
 PeerLoss = Literal["continue", "wait", "fail"]
-_TUPLES = ("eos_token_ids", "stop_strings", "device_decode_line", "cloud_decode_line", "given_texts")
+_TUPLES = ("eos_token_ids", "stop_strings", "device_decode_line", "cloud_decode_line")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +24,7 @@ class SessionSpec:
     seed: int  # 64 bits; with the documents found, models and codec it determines the answer
     draft_rule: str = "coupled"  # or "algorithm1"
     temperature: float = 0.0
-    placement: PlacementName = "device"
+    placement: str = "device"
     synchronous: bool = False  # token-wise loop: no draft before the previous token is committed (DRDG/TW)
     max_new_tokens: int = 64
     eos_token_ids: tuple[int, ...] = ()
@@ -46,17 +45,14 @@ class SessionSpec:
     alone: Party | None = (
         None  # this side answers by itself and nothing crosses the link; None: both together
     )
-    context_aggregation: bool = False  # a side's documents in one row, joined, not one row each
-    given_texts: tuple[str, ...] = ()  # documents that the caller brings; only where one side answers alone
-    keeps_distributions: bool = False  # the decoder keeps every step's law, encoded and dense; only alone
     device_filter: str = ""  # metadata that the documents of a side must have: a JSON object; empty: any
     cloud_filter: str = ""
     provisional: bool = False  # the user is told the telling side's drafts before they are committed
 
     @property
     def first_aggregator(self) -> Party:
-        """Who decides step 0. Under `mirror` both do; the device's word counts after a loss. `greedy` and `random`
-        begin on the device."""
+        """Who decides step 0. Under `mirror` both do; the device's word counts after a loss. `greedy` begins on the
+        device."""
         if self.alone is not None:
             return self.alone
         return Party.CLOUD if self.placement == "cloud" else Party.DEVICE
@@ -70,12 +66,6 @@ class SessionSpec:
     def home(self) -> Party:
         """Whose draft queue keeps the events for the user: the device's, unless the cloud answers alone."""
         return self.alone or Party.DEVICE
-
-    @property
-    def estimation_interval(self) -> int:
-        """`weight_interval`, or 0 (static weights) where there is nothing to re-estimate: one row has one weight, and
-        texts that the caller brings are in no index to be scored again."""
-        return 0 if self.context_aggregation or self.given_texts else self.weight_interval
 
     def num_documents(self, party: Party) -> int:
         """Documents to retrieve on `side`."""

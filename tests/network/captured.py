@@ -16,6 +16,7 @@ from typing import Any
 
 import ray
 
+from tandem.actors.launch import find_party
 from tandem.cli import main as tandem_command
 from tandem.client import Tandem
 from tandem.config import Config
@@ -57,13 +58,13 @@ def one_cluster(lab: NetLab, config: Config, out: Path, marker: str, question: s
         found["interface"] = asdict(lab.counters(Party.CLOUD).since(before))
         with capturing(lab, out / "control.pcap"):
             ask(tandem, marker)
-        handles = tandem._parties[Party.DEVICE]
+        handles = find_party(Party.DEVICE, tandem.config)
         found["tokenizer"] = ray.get(handles["decoder"].tokenizer_json.remote())
     (out / "results.json").write_text(json.dumps(found), "utf-8")
 
 
 def ask(tandem: Tandem, question: str, **options: Any) -> dict[str, Any]:
-    answer = tandem.request(question, seed=3, temperature=1.0, **options)
+    answer = tandem.query(question, seed=3, temperature=1.0, **options)
     sources = [source.title for source in answer.sources if source.party is Party.DEVICE]
     return {"answer": answer.text, "sources": sources, "statistics": asdict(answer.statistics)}
 

@@ -38,16 +38,16 @@ def main(name: str, out: str) -> None:
             for number, question in enumerate(questions):
                 options = {"seed": 7 + number, "temperature": temperature}
                 lab.shape(Shape())
-                found = {"near": as_dict(tandem.request(question, synchronous=True, **options))}
+                found = {"near": as_dict(tandem.query(question, synchronous=True, **options))}
                 lab.shape(FAR)
                 for placement in ("mirror", "device"):
-                    found[placement] = as_dict(tandem.request(question, placement=placement, **options))
+                    found[placement] = as_dict(tandem.query(question, placement=placement, **options))
                 results[f"{temperature:g}/{number}"] = found
         # In this order: after an outage Ray's own connections, which open a query, wait for TCP's next repetition.
         for rule in ("continue", "wait"):
             tandem.config = replace(config, link=replace(config.link, on_peer_loss=rule))
             results[rule] = as_dict(through_an_outage(tandem, lab, questions[0]))
-        folders = [tandem._socket_folder, *(node.directory or node.log for node in tandem._nodes)]
+        folders = [tandem.socket_folder, *(node.directory or node.log for node in tandem.nodes)]
         results["folders"] = folders
     Path(out).write_text(json.dumps(results), "utf-8")
 

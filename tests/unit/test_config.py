@@ -167,7 +167,7 @@ WRONG = [
     ),
     (
         "generation.placement=mirorr",
-        "The setting generation.placement must be one of device, cloud, greedy, mirror, random, but it is 'mirorr'; "
+        "The setting generation.placement must be one of device, cloud, greedy, mirror, but it is 'mirorr'; "
         'the nearest is "mirror".',
     ),
     (

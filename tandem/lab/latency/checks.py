@@ -175,7 +175,8 @@ def _bytes(cell: Cell, rows: Mapping[str, Row], cells: Sequence[Cell]) -> Iterat
     for party in PARTIES:
         value = row.wire_bytes[party].get("data", 0.0)
         yield Check(
-            promise=f"{MIRROR.name} puts at most {SOCKET_BYTES:g} bytes a token on the connection from the {party}",
+            promise=f"{MIRROR.name} puts at most {SOCKET_BYTES:g} bytes a token on the data connection "
+            f"from the {party}",
             numbers=f"{value:.0f}, in frames of {row.bytes_per_frame[party]:.0f} bytes",
             holds=value <= SOCKET_BYTES if is_asked_for else None,
         )

@@ -78,7 +78,7 @@ class Predictor:
             )[1]
 
     def _spec(self, system: System, setting: Setting, question: str, number: int) -> SessionSpec:
-        return replace(
+        spec = replace(
             spec_of(self._config),
             query=question,
             seed=number,
@@ -87,6 +87,7 @@ class Predictor:
             on_peer_loss="wait",
             **system.options,
         )
+        return system.treatment.apply_to(spec)
 
 
 def tokens_of(outcome: Outcome) -> list[TokenEvent]:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from tandem.protocol.drafting import JOINT
+from tandem.lab.baselines.documents import JOINT
 from tandem.retrieval.retriever import Hit, Retriever
 from tandem.topology import PARTIES, Party
 

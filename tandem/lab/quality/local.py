@@ -12,6 +12,7 @@ from dataclasses import replace
 from random import Random
 from typing import TYPE_CHECKING
 
+from tandem.actors.retriever import rescore, search, to_result
 from tandem.codecs.top_p import Codec
 from tandem.engine.detokenizer import Detokenizer, StopRule
 from tandem.engine.engine import Engine
@@ -22,7 +23,6 @@ from tandem.protocol.drafting import Forward, Prefill
 from tandem.protocol.messages import Message, RescoreRequest, RetrieveRequest
 from tandem.protocol.session_tables import ProfilingTable
 from tandem.protocol.spec import SessionSpec
-from tandem.retrieval.answering import scored, searched
 from tandem.retrieval.retriever import Retriever
 from tandem.topology import PARTIES, Party
 
@@ -49,8 +49,8 @@ class LocalParty:
     def retrieve(self, message: RetrieveRequest | RescoreRequest) -> Message:
         """Search the index, or score the documents again."""
         if isinstance(message, RescoreRequest):
-            return scored(self._retriever, message)
-        return searched(self._retriever, message)[0]
+            return rescore(self._retriever, message)
+        return to_result(message, search(self._retriever, message), retrieve_us=0)
 
     def prefill(self, job: Prefill) -> tuple[int, ...] | None:
         """Open the session in the engine; indices of the documents that have a row."""

@@ -18,6 +18,7 @@ from typing import Any, Protocol
 from tandem.aggregation.rules import DraftRule, draft_rule
 from tandem.codecs.top_p import Codec
 from tandem.events import DoneEvent, Event, TokenEvent
+from tandem.lab.baselines.random_placement import RandomAggregatingTable
 from tandem.lab.simulation.link import Link, Wire
 from tandem.protocol.coordinator import Finished
 from tandem.protocol.drafting import Forward, Job, Prefill
@@ -116,7 +117,7 @@ class VirtualRun:
             party: PartyState(
                 CoordinatorTable(party, lambda _: finished),
                 DraftingTable(party, text),
-                AggregatingTable(party, codec),
+                RandomAggregatingTable(party, codec),
                 ProfilingTable(party),
                 SchedulingTable(party),
                 readers[party],
@@ -205,7 +206,7 @@ class VirtualRun:
         if role == "decoder":
             state.decoder, state.busy_with = DraftingTable(party, self._text), None
         elif role == "aggregator":
-            state.aggregator = AggregatingTable(party, self._codec)
+            state.aggregator = RandomAggregatingTable(party, self._codec)
         elif role == "profiler":
             state.profiler = ProfilingTable(party)
         elif role == "scheduler":

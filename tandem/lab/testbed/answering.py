@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from math import isfinite, nan
 from typing import Any, assert_never
@@ -18,11 +18,12 @@ from tandem.client import Tandem
 from tandem.codecs.top_p import make_codec
 from tandem.errors import QueryError
 from tandem.events import DoneEvent, Event, SessionStatistics, TokenEvent
+from tandem.lab.baselines.client import Baselines
 from tandem.lab.latency.records import Record, Setting
-from tandem.lab.latency.sequences import Written, likelier
+from tandem.lab.latency.sequences import pick_likelier
 from tandem.lab.latency.systems import System
 from tandem.lab.testbed.work import Work
-from tandem.topology import Party
+from tandem.topology import PARTIES, Party
 
 
 @dataclass(slots=True)
@@ -39,19 +40,20 @@ class _Answered:
 class Asker:
     """Asks questions of one cluster, one after the other."""
 
-    def __init__(self, tandem: Tandem) -> None:
+    def __init__(self, tandem: Tandem, baselines: Baselines) -> None:
         config = tandem.config
-        self._tandem = tandem
+        self._tandem, self._baselines = tandem, baselines
         self._codec = make_codec(config.codec.name, p=config.codec.p)
         self._work = Work.of(tandem)
 
     def prepare(self, questions: Sequence[str]) -> None:
         """Has the cloud compute and keep the caches of the documents of all questions, for DRCG/KV."""
         for question in questions:
-            self._tandem.cloud_caches(self._texts(question))
+            self._baselines.fetch_caches(self._texts(question))
 
     def ask(self, system: System, setting: Setting, question: str, number: int, run: int) -> Record:
         """One question; its number is its seed. Raises QueryError if there is no whole answer."""
+        self._baselines.treat(dict.fromkeys(PARTIES, system.treatment))
         asked_at_s = time.time()
         answered = self._answered(system, setting, question, number)
         done_at_s = time.time()
@@ -95,9 +97,9 @@ class Asker:
             case "alone" | "together":
                 return self._streamed(question, options)
             case "text":
-                return self._with_texts(question, options)
+                return self._with_texts(system, question, options)
             case "kv":
-                return self._with_caches(question, options)
+                return self._with_caches(system, question, options)
             case "sequences":
                 return self._sequence_wise(question, options, is_dense=system.is_dense)
             case _:
@@ -115,24 +117,24 @@ class Asker:
             statistics=done.statistics,
         )
 
-    def _with_texts(self, question: str, options: Mapping[str, Any]) -> _Answered:
+    def _with_texts(self, system: System, question: str, options: Mapping[str, Any]) -> _Answered:
         """DRCG/Text: texts cross, the device computes all from scratch."""
         begun_s = time.monotonic()
         texts = self._texts(question)
-        answered = self._streamed(question, {**options, "given_texts": texts}, begun_s)
+        answered = self._with_documents(system, texts, question, options, begun_s)
         answered.frame_bytes = {
             "device": len(question.encode()),
             "cloud": sum(len(t.encode()) for t in texts),
         }
         return answered
 
-    def _with_caches(self, question: str, options: Mapping[str, Any]) -> _Answered:
+    def _with_caches(self, system: System, question: str, options: Mapping[str, Any]) -> _Answered:
         """DRCG/KV: texts and caches cross in two calls, the second of which names the texts."""
         begun_s = time.monotonic()
         texts = self._texts(question)
-        data = self._tandem.cloud_caches(texts)
-        self._tandem.lend_caches(texts, data)
-        answered = self._streamed(question, {**options, "given_texts": texts}, begun_s)
+        data = self._baselines.fetch_caches(texts)
+        self._baselines.lend_caches(texts, data)
+        answered = self._with_documents(system, texts, question, options, begun_s)
         num_text_bytes = sum(len(text.encode()) for text in texts)
         answered.frame_bytes = {
             "device": len(question.encode()) + num_text_bytes,
@@ -140,15 +142,25 @@ class Asker:
         }
         return answered
 
+    def _with_documents(
+        self, system: System, texts: Sequence[str], question: str, options: Mapping[str, Any], begun_s: float
+    ) -> _Answered:
+        """The device answers alone, from these texts too."""
+        treatment = replace(system.treatment, extra_documents=tuple(texts))
+        self._baselines.treat({Party.DEVICE: treatment})
+        return self._streamed(question, options, begun_s)
+
     def _sequence_wise(self, question: str, options: Mapping[str, Any], *, is_dense: bool) -> _Answered:
         """DRDG/SW: both sides write at once, the device takes the likelier when the cloud's has come."""
         begun_s = time.monotonic()
         with ThreadPoolExecutor(1) as thread:
-            theirs = thread.submit(self._tandem.written, question, Party.CLOUD, dense=is_dense, **options)
-            answer = self._tandem.query(question, alone=Party.DEVICE, keeps_distributions=True, **options)
-            own = self._tandem.sequence(answer, Party.DEVICE, dense=is_dense)
-            sequences = {Party.DEVICE: _written(own), Party.CLOUD: _written(theirs.result())}
-        chosen = sequences[likelier(sequences, None if is_dense else self._codec)]
+            theirs = thread.submit(
+                self._baselines.write_answer, question, Party.CLOUD, dense=is_dense, **options
+            )
+            answer = self._tandem.query(question, alone=Party.DEVICE, **options)
+            own = self._baselines.fetch_sequence(answer, Party.DEVICE, dense=is_dense)
+            sequences = {Party.DEVICE: own, Party.CLOUD: theirs.result()}
+        chosen = sequences[pick_likelier(sequences, None if is_dense else self._codec)]
         end_s = time.monotonic() - begun_s
         return _Answered(
             token_ids=chosen.tokens,
@@ -158,13 +170,7 @@ class Asker:
         )
 
     def _texts(self, question: str) -> list[str]:
-        return self._tandem.cloud_texts(question, self._tandem.config.cloud.num_documents)
-
-
-def _written(found: Mapping[str, Any]) -> Written:
-    return Written(
-        tokens=tuple(found["tokens"]), distributions=tuple(found["laws"]), log_weight=found["log_weight"]
-    )
+        return self._baselines.fetch_texts(question, self._tandem.config.cloud.num_documents)
 
 
 def _done(events: Sequence[Event]) -> DoneEvent:

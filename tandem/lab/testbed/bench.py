@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from tandem.config import Config
+from tandem.lab.baselines.client import Baselines
+from tandem.lab.baselines.experiments import Experiments
 from tandem.lab.latency.plan import CellPlan, Plan, estimated_s
 from tandem.lab.latency.predictions import Prediction, Predictor, eq9
 from tandem.lab.latency.records import Cell, Record, Setting, append_cell, latest, read_cells
@@ -109,8 +111,10 @@ class Bench:
         setting = cells[0].setting
         os.sched_setaffinity(0, self._cores)  # a cluster before this one has moved us to the device's core
         self._lab.shape(Shape())
-        with launch(self._lab, config_of(self._config, setting), self._say) as tandem:
-            asker = Asker(tandem)
+        with launch(
+            self._lab, config_of(self._config, setting), self._say, experiments_of(setting)
+        ) as tandem:
+            asker = Asker(tandem, Baselines(tandem))
             for number, question in enumerate(self._plan.questions):  # stores hold what they may hold
                 asker.ask(MIRROR, setting, question, number, -1)
             if any(system.kind == "kv" for cell in cells for system in cell.systems):
@@ -179,10 +183,9 @@ class Bench:
 
 def config_of(config: Config, setting: Setting) -> Config:
     """The settings of a cluster in which `setting` can be measured."""
-    device_s, cloud_s = setting.floors_s or (0.0, 0.0)
-    return replace(
-        config,
-        device=replace(config.device, min_decode_time_s=device_s),
-        cloud=replace(config.cloud, min_decode_time_s=cloud_s),
-        link=replace(config.link, data_plane=setting.data_plane, on_peer_loss="wait"),
-    )
+    return replace(config, link=replace(config.link, data_plane=setting.data_plane, on_peer_loss="wait"))
+
+
+def experiments_of(setting: Setting) -> Experiments:
+    """The conditions of a cluster in which `setting` can be measured."""
+    return Experiments(min_decode_time_s=dict(zip(PARTIES, setting.floors_s or (0.0, 0.0), strict=True)))

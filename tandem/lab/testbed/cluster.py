@@ -15,6 +15,8 @@ from tandem.actors.launch import Progress
 from tandem.client import Tandem
 from tandem.cluster.nodes import Host
 from tandem.config import Config
+from tandem.lab.baselines import client as baselines
+from tandem.lab.baselines.experiments import Experiments
 from tandem.lab.netlab import NetLab, Shape
 from tandem.topology import PARTIES, Party
 
@@ -38,11 +40,16 @@ def hosts(lab: NetLab, cores: Sequence[int] | None = None) -> dict[Party, Host]:
     }
 
 
-def launch(lab: NetLab, config: Config, progress: Progress | None = None) -> Tandem:
+def launch(
+    lab: NetLab,
+    config: Config,
+    progress: Progress | None = None,
+    experiments: Experiments | None = None,
+) -> Tandem:
     """A cluster across `lab`, with the link as it was asked for once all is up. Raises TandemError.
 
     Both nodes and all actors meet over the unshaped link: Ray's many small calls would take long at 300 ms. This
-    process, which is the client on the device, moves to the device's core.
+    process, which is the client on the device, moves to the device's core. experiments: None uses the product's actors.
     """
     places = hosts(lab)
     link = replace(config.link, host=lab.address(Party.CLOUD), port=config.link.port or DATA_PORT)
@@ -50,6 +57,9 @@ def launch(lab: NetLab, config: Config, progress: Progress | None = None) -> Tan
     asked = lab.current_shape()
     lab.shape(Shape())
     try:
-        return Tandem.launch(replace(config, link=link), hosts=places, progress=progress)
+        settings = replace(config, link=link)
+        if experiments is None:
+            return Tandem.launch(settings, hosts=places, progress=progress)
+        return baselines.launch(settings, experiments, hosts=places, progress=progress)
     finally:
         lab.shape(asked)

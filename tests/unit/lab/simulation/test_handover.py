@@ -29,9 +29,7 @@ LINKS = (
 
 def after_every_token(patch: pytest.MonkeyPatch) -> None:
     """Instead of the scheduler's advice: the other side, always."""
-    patch.setattr(
-        AggregatorSession, "_next_aggregator", lambda self, step, remote_accepted: self._party.other
-    )
+    patch.setattr(AggregatorSession, "next_aggregator", lambda self, step, remote_accepted: self.party.other)
 
 
 def by_length(tokens: Sequence[int]) -> StopReason | None:

@@ -13,11 +13,13 @@ from tandem.codecs.top_p import make_codec
 from tandem.config import Config
 from tandem.errors import QueryError
 from tandem.events import Answer, DoneEvent, SessionStatistics, TokenEvent
+from tandem.lab.baselines.experiments import Treatment
+from tandem.lab.baselines.sequences import SequenceResult
 from tandem.lab.latency.records import Setting
 from tandem.lab.latency.systems import BY_NAME, SYSTEMS
 from tandem.lab.testbed import answering
 from tandem.lab.testbed.answering import Asker
-from tandem.topology import Party
+from tandem.topology import PARTIES, Party
 
 SETTING = Setting(data_plane="socket", floors_s=(0.06, 0.025), rtt_s=0.1, temperature=1.0, max_new_tokens=48)
 LAW = make_codec("top_p", p=0.8).encode(np.array([0.1, 0.2, 0.7]))
@@ -73,22 +75,27 @@ class FakeTandem:
             text="xxx", tokens=TOKENS, sources=(), reason="eos", seed=0, statistics=SessionStatistics()
         )
 
-    def sequence(self, answer: Answer, party: str, *, dense: bool = False) -> dict[str, Any]:
-        return {"tokens": [1, 1], "laws": [self._law(dense)] * 2, "log_weight": 0.0}
+    def treat(self, treatments: dict[Party, Treatment]) -> None:
+        self.asked.append(("treat", treatments))
 
-    def written(self, question: str, party: str, *, dense: bool = False, **options: Any) -> dict[str, Any]:
-        self.asked.append(("written", {"party": party, "dense": dense, **options}))
-        return {"tokens": [2, 2], "laws": [self._law(dense)] * 2, "log_weight": 0.0}
+    def fetch_sequence(self, answer: Answer, party: Party, *, dense: bool = False) -> SequenceResult:
+        return SequenceResult((1, 1), (self._law(dense),) * 2, 0.0)
+
+    def write_answer(
+        self, question: str, party: Party, *, dense: bool = False, **options: Any
+    ) -> SequenceResult:
+        self.asked.append(("write_answer", {"party": party, "dense": dense, **options}))
+        return SequenceResult((2, 2), (self._law(dense),) * 2, 0.0)
 
     def _law(self, dense: bool) -> bytes:
         return np.array([0.1, 0.2, 0.7], dtype="<f2").tobytes() if dense else LAW
 
-    def cloud_texts(self, question: str, num_documents: int) -> list[str]:
-        self.asked.append(("cloud_texts", num_documents))
+    def fetch_texts(self, question: str, num_documents: int) -> list[str]:
+        self.asked.append(("fetch_texts", num_documents))
         return TEXTS
 
-    def cloud_caches(self, texts: list[str]) -> bytes:
-        self.asked.append(("cloud_caches", texts))
+    def fetch_caches(self, texts: list[str]) -> bytes:
+        self.asked.append(("fetch_caches", texts))
         return b"c" * 1000
 
     def lend_caches(self, texts: list[str], caches: bytes) -> None:
@@ -125,13 +132,14 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def asked(system: str, done: DoneEvent | None = None) -> tuple[Any, FakeTandem]:
     tandem = FakeTandem(done or DoneEvent(reason="eos", statistics=STATISTICS))
-    asker = Asker(tandem)  # type: ignore[arg-type]
+    asker = Asker(tandem, tandem)  # type: ignore[arg-type]
     return asker.ask(BY_NAME[system], SETTING, "Why?", 1, 4), tandem
 
 
 def test_both_parties_together() -> None:
     record, tandem = asked("Tandem/greedy/algorithm1")
     assert tandem.asked == [
+        ("treat", dict.fromkeys(PARTIES, Treatment())),
         (
             "stream",
             {
@@ -142,7 +150,7 @@ def test_both_parties_together() -> None:
                 "draft_rule": "algorithm1",
                 "synchronous": False,
             },
-        )
+        ),
     ]
     assert (record.run, record.question, record.token_ids) == (4, 1, (2, 2, 2))
     assert record.committed_s == (0.2, 0.3, 0.5)
@@ -160,17 +168,18 @@ def test_both_parties_together() -> None:
 
 def test_a_second_question_has_its_own_numbers() -> None:
     tandem = FakeTandem(DoneEvent(reason="eos", statistics=STATISTICS))
-    asker = Asker(tandem)  # type: ignore[arg-type]
+    asker = Asker(tandem, tandem)  # type: ignore[arg-type]
     one, other = (asker.ask(BY_NAME["DRDG/TW"], SETTING, "Why?", 0, run) for run in range(2))
     assert one.num_forwards == other.num_forwards == {"device": 5, "cloud": 4}
-    assert tandem.asked[0][1]["synchronous"] is True
+    assert dict(tandem.asked)["stream"]["synchronous"] is True
 
 
 @pytest.mark.parametrize("party", ["device", "cloud"])
 def test_one_party_alone(party: str) -> None:
     record, tandem = asked(f"CRCG/{party}")
-    (_, options) = tandem.asked[0]
-    assert (options["alone"], options["context_aggregation"]) == (party, True)
+    (_, treatments), (_, options) = tandem.asked
+    assert treatments == dict.fromkeys(PARTIES, Treatment(concat_documents=True))
+    assert options["alone"] == party
     assert "placement" not in options
     assert record.num_accepted == {}
     assert math.isnan(record.waited_s)
@@ -179,9 +188,10 @@ def test_one_party_alone(party: str) -> None:
 @pytest.mark.usefixtures("clock")
 def test_texts_are_fetched_first_and_their_time_counts() -> None:
     record, tandem = asked("DRCG/Text")
-    assert [name for name, _ in tandem.asked] == ["cloud_texts", "stream"]
-    assert tandem.asked[0][1] == 16
-    assert tandem.asked[1][1]["given_texts"] == TEXTS
+    assert [name for name, _ in tandem.asked] == ["treat", "fetch_texts", "treat", "stream"]
+    assert tandem.asked[1][1] == 16
+    treatment = Treatment(concat_documents=True, extra_documents=tuple(TEXTS))
+    assert tandem.asked[2][1] == {Party.DEVICE: treatment}
     assert record.committed_s == pytest.approx((0.7, 0.8, 1.0)), "half a second passed before it was opened"
     assert record.frame_bytes == {"device": 4, "cloud": 8 + 10}
 
@@ -189,9 +199,12 @@ def test_texts_are_fetched_first_and_their_time_counts() -> None:
 @pytest.mark.usefixtures("clock")
 def test_caches_are_fetched_and_lent() -> None:
     record, tandem = asked("DRCG/KV")
-    assert [name for name, _ in tandem.asked] == ["cloud_texts", "cloud_caches", "lend_caches", "stream"]
-    assert tandem.asked[2][1] == (TEXTS, 1000)
-    assert "context_aggregation" not in tandem.asked[3][1], "one row per document"
+    names = [name for name, _ in tandem.asked]
+    assert names == ["treat", "fetch_texts", "fetch_caches", "lend_caches", "treat", "stream"]
+    assert tandem.asked[3][1] == (TEXTS, 1000)
+    assert tandem.asked[4][1] == {Party.DEVICE: Treatment(extra_documents=tuple(TEXTS))}, (
+        "one row per document"
+    )
     assert record.frame_bytes["cloud"] == 18 + 1000
     assert record.ttft_s == pytest.approx(0.7)
 
@@ -201,9 +214,10 @@ def test_caches_are_fetched_and_lent() -> None:
 def test_the_likelier_sequence_is_taken_at_the_end(system: str) -> None:
     record, tandem = asked(system)
     calls = dict(tandem.asked)
-    assert calls["written"]["party"] == "cloud"
-    assert calls["written"]["dense"] is (system == "DRDG/SW-dense")
-    assert (calls["query"]["alone"], calls["query"]["keeps_distributions"]) == ("device", True)
+    assert calls["treat"] == dict.fromkeys(PARTIES, Treatment(keeps_distributions=True))
+    assert calls["write_answer"]["party"] == "cloud"
+    assert calls["write_answer"]["dense"] is (system == "DRDG/SW-dense")
+    assert calls["query"]["alone"] == "device"
     assert record.token_ids == (2, 2), "the cloud's: 0.7 twice against 0.2 twice"
     assert record.committed_s == (0.5, 0.5), "nothing is final before"
     assert record.drafted_s == 0.2

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tandem.config import Config
+from tandem.lab.baselines.experiments import Experiments
 from tandem.lab.latency.plan import FLOORS_S, CellPlan, Plan
 from tandem.lab.latency.predictions import Prediction
 from tandem.lab.latency.records import Cell, Record, Setting, read_cells
@@ -18,7 +19,7 @@ from tandem.lab.latency.systems import System, chosen
 from tandem.lab.netlab import Shape
 from tandem.lab.netlab.lab import Counters
 from tandem.lab.testbed import bench
-from tandem.lab.testbed.bench import Bench, config_of
+from tandem.lab.testbed.bench import Bench, config_of, experiments_of
 from tandem.lab.testbed.wire import Packet
 from tandem.topology import Party
 from tests.unit.lab.latency.cells import TOKENS, record
@@ -54,8 +55,9 @@ class Stage:
 
     # a cluster and who asks it
     @contextlib.contextmanager
-    def launch(self, lab: Any, config: Config, say: Any) -> Iterator[Stage]:
-        self.done.append(("launch", config.link.data_plane, config.device.min_decode_time_s))
+    def launch(self, lab: Any, config: Config, say: Any, experiments: Experiments) -> Iterator[Stage]:
+        device_s = experiments.min_decode_time_s[Party.DEVICE]
+        self.done.append(("launch", config.link.data_plane, device_s))
         yield self
 
     def prepare(self, questions: Any) -> None:
@@ -111,7 +113,8 @@ def stage(monkeypatch: pytest.MonkeyPatch) -> Stage:
         yield
 
     monkeypatch.setattr(bench, "launch", stage.launch)
-    monkeypatch.setattr(bench, "Asker", lambda tandem: tandem)
+    monkeypatch.setattr(bench, "Asker", lambda tandem, baselines: tandem)
+    monkeypatch.setattr(bench, "Baselines", lambda tandem: tandem)
     monkeypatch.setattr(bench, "capturing", capturing)
     monkeypatch.setattr(bench, "Ping", FakePing)
     monkeypatch.setattr(
@@ -199,9 +202,9 @@ def test_caches_are_made_ready_only_where_they_are_sent(stage: Stage, tmp_path: 
     assert "prepare" in stage.done
 
 
-def test_a_cluster_waits_for_a_lost_peer_and_has_the_floors_of_its_cells() -> None:
-    found = config_of(Config(), SETTING)
-    assert (found.device.min_decode_time_s, found.cloud.min_decode_time_s) == FLOORS_S
-    assert found.link.on_peer_loss == "wait"
-    bare = config_of(Config(), replace(SETTING, floors_s=None, data_plane="ray"))
-    assert (bare.device.min_decode_time_s, bare.link.data_plane) == (0.0, "ray")
+def test_a_cluster_waits_for_a_lost_peer_and_pads_the_decode_times_of_its_cells() -> None:
+    assert config_of(Config(), SETTING).link.on_peer_loss == "wait"
+    assert tuple(experiments_of(SETTING).min_decode_time_s.values()) == FLOORS_S
+    bare = replace(SETTING, floors_s=None, data_plane="ray")
+    assert config_of(Config(), bare).link.data_plane == "ray"
+    assert set(experiments_of(bare).min_decode_time_s.values()) == {0.0}

@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable
-from concurrent.futures import Executor, Future
 from typing import Any
 
 import pytest
 
 from tandem.protocol.messages import Commit, End
-from tests.unit.protocol.test_worker_loop import _Decoder, begin, has_drafted
+from tandem.protocol.outbox import Send
+from tests.unit.actors.test_worker_loop import _Decoder, begin, has_drafted
 
 NUM_SEEDS = 1000
 NUM_TOKENS = 6
@@ -24,35 +23,15 @@ MOST_TURNS = 2000
 """Turns of the loop within which any session is through; a worker that sleeps for good takes none."""
 
 
-class _OnLoop(Executor):
-    """A model's thread that is none: a job is done after some turns of the loop."""
-
-    def __init__(self, rng: random.Random) -> None:
-        self.rng = rng
-
-    def submit(self, job: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        future: Future[Any] = Future()
-        self._later(self.rng.randrange(6), future, job)
-        return future
-
-    def _later(self, turns: int, future: Future[Any], job: Callable[[], Any]) -> None:
-        if turns:
-            asyncio.get_running_loop().call_soon(self._later, turns - 1, future, job)
-        else:
-            future.set_result(job())
-
-
 class _Stepped(_Decoder):
-    """The real worker; a job is over at once when its turn comes."""
+    """The real worker with a model that takes some turns of the loop instead of a thread."""
 
-    def __init__(self, rng: random.Random) -> None:
-        super().__init__(rng)
-        self._thread = _OnLoop(rng)  # type: ignore[assignment]
-
-    def _job(self, session: Any, job: Any) -> Callable[[], Any]:
-        if hasattr(job, "step"):
-            return lambda: lambda: session.drafted(job, b"law", 7, 1)
-        return lambda: lambda: session.prefilled(1, ())
+    async def compute(self, session: Any, job: Any) -> list[Send]:
+        await _turns(self.rng.randrange(6))
+        sends: list[Send] = (
+            session.drafted(job, b"law", 7, 1) if hasattr(job, "step") else session.prefilled(1, ())
+        )
+        return sends
 
 
 async def _answer(actor: _Stepped, session: int, rng: random.Random) -> None:
@@ -82,12 +61,12 @@ async def _turns(number: int) -> None:
 async def _interleaving(seed: int) -> None:
     rng = random.Random(seed)
     actor = _Stepped(rng)
-    actor.spawn(actor._work(), "work")
+    actor.spawn(actor.work(), "work")
     num_sessions = rng.choice([1, 1, 2, 3])
     try:
         await asyncio.gather(*(_answer(actor, session, rng) for session in range(num_sessions)))
         await _turns(MOST_TURNS // 10)
-        closed = actor._engine().closed  # type: ignore[attr-defined]
+        closed = actor.engine.closed
         assert sorted(closed) == [str(session) for session in range(num_sessions)]
     finally:
         await actor.close()
@@ -106,25 +85,23 @@ def test_a_worker_that_loses_one_is_found(where: str, monkeypatch: pytest.Monkey
     """Mutants: one turn between question and clear; a flag cleared after a job that a message came during."""
 
     async def work(self: _Stepped) -> None:
-        loop = asyncio.get_running_loop()
         while True:
-            self._free_ended()
-            job = self.host.next_job()
+            self.free_ended()
+            job = self.table.next_job()
             if job is None:
                 if where == "before the clear":
                     await asyncio.sleep(0)
-                    self._wake.clear()
-                await self._wake.wait()
-                self._wake.clear()
+                    self.wake.clear()
+                await self.wake.wait()
+                self.wake.clear()
                 continue
-            tell = await loop.run_in_executor(self._thread, self._job(self.host.sessions[job.session], job))
-            self.dispatch(tell())
-            if where != "before the clear" and self.host.next_job() is None:
+            self.dispatch(await self.compute(self.table.sessions[job.session], job))
+            if where != "before the clear" and self.table.next_job() is None:
                 await asyncio.sleep(0)
-                self._wake.clear()
-                await self._wake.wait()
+                self.wake.clear()
+                await self.wake.wait()
 
-    monkeypatch.setattr(_Stepped, "_work", work)
+    monkeypatch.setattr(_Stepped, "work", work)
 
     async def main() -> None:
         for seed in range(40):

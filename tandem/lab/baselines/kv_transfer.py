@@ -1,7 +1,7 @@
 """Caches of documents as bytes, for another engine of the same weights on another machine.
 
-For comparing with systems that send documents and their caches across the link (DRAGON's baseline DRCG with stored
-caches). Whoever holds a cache can read its document. Knows nothing of sides or of how the bytes travel.
+For DRAGON's baseline that sends documents and their stored caches across the link (DRCG/KV). Whoever holds a cache can
+read its document.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ ABOUT = "about"
 """The tensor that holds, as JSON in bytes, what the others are."""
 
 
-def packed(engine: Engine, documents: Sequence[str]) -> bytes:
+def pack(engine: Engine, documents: Sequence[str]) -> bytes:
     """The caches of `documents`, computed where they are not stored, as one safetensors file.
 
     GenerationError if a document is longer than the context.
@@ -36,27 +36,27 @@ def packed(engine: Engine, documents: Sequence[str]) -> bytes:
     }
     named = {ABOUT: torch.frombuffer(bytearray(json.dumps(about).encode()), dtype=torch.uint8)}
     for number, document in enumerate(documents):
-        named |= {f"{number}.{name}": each for name, each in tensors(engine.prefix(document)).items()}
+        named |= {f"{number}.{name}": tensor for name, tensor in tensors(engine.prefix(document)).items()}
     return bytes(save(named))
 
 
 def unpack(engine: Engine, documents: Sequence[str], data: bytes, store: PrefixStore) -> None:
-    """Puts the caches of `documents`, which another engine packed, into `store`.
+    """Put the caches of `documents`, which another engine packed, into `store`.
 
-    GenerationError, and nothing put, if they are damaged, of other weights, or of other tokens.
+    Raises GenerationError, and puts nothing, if they are damaged, of other weights, or of other tokens.
     """
-    about, named = _parsed(data)
+    about, named = _parse(data)
     if about["weights"] != engine.weights_fingerprint:
         raise GenerationError(
-            "Caches are lent between engines of the same weights and precision, these are of "
-            f"{about['weights'][:8]} and the engine here has {engine.weights_fingerprint[:8]}; "
-            "set the same model and dtype on both sides."
+            "Caches can be lent only between engines of the same weights and precision: these are of "
+            f"{about['weights'][:8]}, the engine here has {engine.weights_fingerprint[:8]}. "
+            "Set the same model and dtype on both sides."
         )
     prefixes = [engine.prefix_tokens(document) for document in documents]
     if [list(tokens) for tokens in prefixes] != about["prefixes"]:
         raise GenerationError(
-            f"Lent caches are of the very documents asked for, as this engine's template puts them, but of these "
-            f"{len(documents)} not all are; use the same documents, tokenizer and template.json on both sides."
+            f"Not all of these {len(documents)} lent caches are of the documents asked for, as this engine's template "
+            "formats them; use the same documents, tokenizer and template.json on both sides."
         )
     caches = [_cache(named, number, tokens) for number, tokens in enumerate(prefixes)]
     for tokens, cache in zip(prefixes, caches, strict=True):
@@ -71,7 +71,7 @@ def _cache(named: dict[str, torch.Tensor], number: int, tokens: Sequence[int]) -
         raise _damaged(error) from None
 
 
-def _parsed(data: bytes) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
+def _parse(data: bytes) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
     """What the caches are about, and the tensors."""
     try:
         named = load(data)
@@ -84,7 +84,4 @@ def _parsed(data: bytes) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
 
 
 def _damaged(error: Exception) -> GenerationError:
-    return GenerationError(
-        f"Lent caches are the bytes of another engine's, these cannot be read ({str(error)[:80]}); "
-        "ask for them again."
-    )
+    return GenerationError(f"The lent caches cannot be read ({str(error)[:80]}); ask for them again.")

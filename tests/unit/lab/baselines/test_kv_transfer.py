@@ -12,7 +12,8 @@ from tandem.engine.engine import Engine
 from tandem.engine.prefixes import MemoryPrefixes
 from tandem.engine.template import Template
 from tandem.errors import GenerationError
-from tandem.lab.latency.lending import packed, unpack
+from tandem.lab.baselines.documents import LentFirst
+from tandem.lab.baselines.kv_transfer import pack, unpack
 
 DOCUMENTS = ["Mira likes puzzle games.", "", "The best rated puzzle game is Vantelu Cor."]
 
@@ -35,28 +36,28 @@ def logits(engine: Engine) -> torch.Tensor:
 def test_lent_caches_give_the_same_bits_and_nothing_is_computed(save_model: Save, dtype: str) -> None:
     lender, borrower = load(save_model, dtype=dtype), load(save_model, dtype=dtype)
     expected = logits(lender)
-    borrower.prefixes.lent = MemoryPrefixes(1 << 20)
-    unpack(borrower, DOCUMENTS, packed(lender, DOCUMENTS), borrower.prefixes.lent)
+    borrower.prefixes.store = store = LentFirst(None, 1 << 20)
+    unpack(borrower, DOCUMENTS, pack(lender, DOCUMENTS), store.lent)
     assert torch.equal(logits(borrower), expected)
     assert (borrower.prefixes.num_hits, borrower.prefixes.num_misses) == (3, 0)
 
 
 def test_what_does_not_fit_is_one_sentence_and_nothing_is_kept(save_model: Save) -> None:
     lender, kept = load(save_model), MemoryPrefixes(1 << 20)
-    data = packed(lender, DOCUMENTS)
+    data = pack(lender, DOCUMENTS)
     template = Template(document="Note: {document}\n")
     cases = [
-        (load(save_model, "llama"), DOCUMENTS, data, "are lent between engines of the same weights"),
-        (load(save_model, dtype="bfloat16"), DOCUMENTS, data, "set the same model and dtype on both sides"),
+        (load(save_model, "llama"), DOCUMENTS, data, "only between engines of the same weights"),
+        (load(save_model, dtype="bfloat16"), DOCUMENTS, data, "Set the same model and dtype on both sides"),
         (
             load(save_model, template=template),
             DOCUMENTS,
             data,
-            "of these 3 not all are; use the same documents",
+            "Not all of these 3 lent caches",
         ),
-        (lender, DOCUMENTS[:2], data, "of these 2 not all are"),
-        (lender, DOCUMENTS, data[:-1], "these cannot be read"),
-        (lender, DOCUMENTS, b"", "these cannot be read"),
+        (lender, DOCUMENTS[:2], data, "Not all of these 2 lent caches"),
+        (lender, DOCUMENTS, data[:-1], "cannot be read"),
+        (lender, DOCUMENTS, b"", "cannot be read"),
     ]
     for engine, documents, given, part in cases:
         with pytest.raises(GenerationError, match=part) as raised:
@@ -68,5 +69,5 @@ def test_what_does_not_fit_is_one_sentence_and_nothing_is_kept(save_model: Save)
 
 def test_none_at_all(save_model: Save) -> None:
     engine, kept = load(save_model), MemoryPrefixes(1 << 20)
-    unpack(engine, [], packed(engine, []), kept)
+    unpack(engine, [], pack(engine, []), kept)
     assert len(kept) == 0

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -54,19 +53,20 @@ class _Decoder(DecoderActor):
         super().__init__(Party.DEVICE, Runtime(secret=b"s", directory="/nonexistent", config=Config()))
         self.outbox = _Outbox()
         self.plane = self.outbox  # type: ignore[assignment]
-        self._loaded = _Engine()  # type: ignore[assignment]
+        self.fake_engine = _Engine()
         self.rng = rng
 
-    def _job(self, session: Any, job: Any) -> Callable[[], Any]:
+    @property
+    def engine(self) -> Any:
+        return self.fake_engine
+
+    async def compute(self, session: Any, job: Any) -> list[Send]:
         pause_s = self.rng.choice([0.0, 0.0, 1e-4, 1e-3])
-
-        def compute() -> Callable[[], list[Send]]:
-            time.sleep(pause_s)
-            if isinstance(job, Forward):
-                return lambda: session.drafted(job, b"law", 7, 1)
-            return lambda: session.prefilled(1, ())
-
-        return compute
+        await self.on_model_thread(lambda: time.sleep(pause_s))
+        sends: list[Send] = (
+            session.drafted(job, b"law", 7, 1) if isinstance(job, Forward) else session.prefilled(1, ())
+        )
+        return sends
 
 
 def begin(session: int, **changes: Any) -> Begin:
@@ -99,7 +99,7 @@ async def _answer(actor: _Decoder, session: int, rng: random.Random, patience_s:
 async def _run(seed: int, num_sessions: int, patience_s: float = 5.0) -> _Decoder:
     rng = random.Random(seed)
     actor = _Decoder(rng)
-    actor.spawn(actor._work(), "work")
+    actor.spawn(actor.work(), "work")
     answers = []
     for session in range(num_sessions):
         actor.dispatch(actor.handle(begin(session, synchronous=rng.random() < 0.7), "q"))
@@ -107,7 +107,7 @@ async def _run(seed: int, num_sessions: int, patience_s: float = 5.0) -> _Decode
         await asyncio.sleep(rng.choice([0, 0, 1e-3]))
     await asyncio.gather(*answers)
     for _ in range(100):
-        if len(actor._engine().closed) == num_sessions:  # type: ignore[attr-defined]
+        if len(actor.engine.closed) == num_sessions:
             break
         await asyncio.sleep(0.01)
     return actor
@@ -120,10 +120,10 @@ def test_no_wake_up_is_lost(seed: int, num_sessions: int) -> None:
 
     async def main() -> None:
         actor = await _run(seed, num_sessions)
-        assert not actor.host.sessions
-        assert sorted(actor._engine().closed) == ["0", "1", "2", "3"][:num_sessions]  # type: ignore[attr-defined]
+        assert not actor.table.sessions
+        assert sorted(actor.engine.closed) == ["0", "1", "2", "3"][:num_sessions]
         await actor.close()
-        assert await actor.tasks() == []
+        assert (await actor.statistics()).tasks == ()
 
     asyncio.run(main())
 
@@ -132,20 +132,17 @@ def test_a_loop_that_sleeps_over_a_wake_up_is_found(monkeypatch: pytest.MonkeyPa
     """Mutant: it clears the flag after it was set, because it yields between the question and the sleep."""
 
     async def work(self: _Decoder) -> None:
-        loop = asyncio.get_running_loop()
         while True:
-            self._free_ended()
-            job = self.host.next_job()
+            self.free_ended()
+            job = self.table.next_job()
             if job is None:
                 await asyncio.sleep(2e-3)
-                self._wake.clear()
-                await self._wake.wait()
+                self.wake.clear()
+                await self.wake.wait()
                 continue
-            session = self.host.sessions[job.session]
-            sends = await loop.run_in_executor(self._thread, self._job(session, job))
-            self.dispatch(sends())
+            self.dispatch(await self.compute(self.table.sessions[job.session], job))
 
-    monkeypatch.setattr(_Decoder, "_work", work)
+    monkeypatch.setattr(_Decoder, "work", work)
 
     async def main() -> None:
         for seed in range(40):
