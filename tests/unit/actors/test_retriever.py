@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -116,3 +117,27 @@ def test_a_filter_that_cannot_be_kept_to_is_the_asker_s_fault() -> None:
     search = RetrieveRequest(session=1, query="q", num_documents=3, filter='{"colour": "red"}')
     (refused,) = asyncio.run(answers(Actor(Index()), search))
     assert refused == RetrieveFailed(session=1, reason="no such key", is_refused=True)
+
+
+def test_an_answer_that_cannot_be_encoded_fails_its_query_alone() -> None:
+    """Half a surrogate pair, as a LangChain store may hold: no UTF-8 can carry it."""
+    index = Index("half \ud83d a character")
+    actor = Actor(index)
+    search = RetrieveRequest(session=1, query="q", num_documents=1)
+
+    async def run() -> list[Any]:
+        actor.spawn(actor.serve(), "serve")
+        actor.handle(search, "device/decoder")
+        failed = await asyncio.wait_for(actor.sent.get(), 5)
+        index.text = "a whole one"
+        actor.handle(replace(search, session=2), "device/decoder")
+        answered = await asyncio.wait_for(actor.sent.get(), 5)
+        await actor.close()
+        return [failed, answered]
+
+    failed, answered = asyncio.run(run())
+    assert isinstance(failed, RetrieveFailed)
+    assert failed.reason == (
+        "The retriever of the device failed on this query with UnicodeEncodeError; see its log."
+    )
+    assert isinstance(answered, RetrieveResult)
