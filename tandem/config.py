@@ -132,6 +132,7 @@ class ClusterConfig:
     namespace: str = setting("tandem", "Ray namespace of the actors")
     start_timeout_s: float = setting(120.0, "longest wait for nodes, actors and models, in seconds", above=0)
     query_timeout_s: float = setting(120.0, "longest wait for an answer, in seconds", above=0)
+    max_sessions: int = setting(32, "queries open at once on a side, at most; others are refused", at_least=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -132,7 +132,10 @@ class DraftQueueActor(SiteActor):
         self.forget_old_logs(now_s)
         link = self.peer_counters() if spec.alone is None else None
         self.add_log(spec.session, EventLog(self._stop_rule(spec), link, now_s))
+        is_full = len(self.table.sessions) >= self.config.cluster.max_sessions
         self.dispatch(self.table.open(spec, now_s))
+        if is_full:
+            self.dispatch(self.table.fail(spec.session, self._full(), now_s))
         for role in REQUIRED_ACTORS:
             if not self._plane().is_connected(f"{self.party}/{role}"):
                 self.dispatch(self.table.fail(spec.session, self._stopped(role), now_s))
@@ -208,6 +211,12 @@ class DraftQueueActor(SiteActor):
         party, _, role = name.partition("/")
         if party == self.party and role in REQUIRED_ACTORS and self.table.sessions:
             self.dispatch(self.table.fail_all(self._stopped(role), time.monotonic()))
+
+    def _full(self) -> str:
+        return (
+            f"The {self.party} already has {self.config.cluster.max_sessions} open queries; try again later, or raise "
+            "cluster.max_sessions."
+        )
 
     def _stopped(self, role: str) -> str:
         return f"The {self.party}'s {role} has stopped; restart the {self.party} side."

@@ -27,21 +27,36 @@ from tandem.events import (
 from tandem.lab.simulation.display import Display
 from tandem.protocol.messages import DecoderReady
 from tandem.protocol.outbox import Send
+from tandem.request import spec_of
 from tandem.topology import Party
 from tandem.transport.port import LinkCounters
 
 
-class Queue(DraftQueueActor):
-    """The real actor without a data plane."""
+class _Nowhere:
+    """A data plane whose connections are all open and lead nowhere."""
 
-    def __init__(self, party: Party) -> None:
-        super().__init__(party, Runtime(secret=b"s", directory="unused", config=Config()))
+    def is_connected(self, to: str) -> bool:
+        return True
+
+    async def close(self) -> None:
+        pass
+
+
+class Queue(DraftQueueActor):
+    """The real actor with a client and nobody else."""
+
+    def __init__(self, party: Party, *settings: str) -> None:
+        config = Config.load(None, settings)
+        super().__init__(party, Runtime(secret=b"s", directory="unused", config=config))
+        self.plane = _Nowhere()  # type: ignore[assignment]
 
     def peer_counters(self) -> LinkCounters:
         return LinkCounters()
 
     def dispatch(self, sends: list[Send]) -> None:
-        pass
+        for send in sends:
+            if send.to == "client":
+                self.on_event(send.message)
 
 
 TEXT = " Mira — 漢字 🙂 naïve, 🙃🙃 then STOP and more"
@@ -146,3 +161,23 @@ def test_calls_that_overtake_the_one_that_opens_their_session(monkeypatch: pytes
     assert [source.id for source in found.sources] == ["a", "b"]
     assert events == [replace(done, session=7)]
     assert cancelled == [7]
+
+
+def test_one_query_too_many_is_refused_and_the_others_go_on() -> None:
+    async def run() -> tuple[Queue, list[Event]]:
+        queue = Queue(Party.DEVICE, "cluster.max_sessions=2")
+        await queue.set_tokenizer((WEIGHTS / "tokenizer.json").read_text("utf-8"))
+        for session in (1, 2, 3):
+            spec = replace(spec_of(queue.config), session=session, query="q", alone=Party.DEVICE)
+            await queue.open(spec.to_json())
+        last = await asyncio.wait_for(queue.events(3, -1, 5.0, at_once=True), 5)
+        await queue.close()
+        return queue, last
+
+    queue, (last,) = asyncio.run(run())
+    assert isinstance(last, DoneEvent)
+    assert (last.reason, last.error) == (
+        "failed",
+        "The device already has 2 open queries; try again later, or raise cluster.max_sessions.",
+    )
+    assert set(queue.table.sessions) == {1, 2}
