@@ -36,13 +36,13 @@ from tandem.codecs.top_p import make_codec
 from tandem.config import Config, WeightsConfig
 from tandem.corpora.indexes import open_index
 from tandem.lab.quality import statistics
-from tandem.lab.quality.found import Counts
+from tandem.lab.quality.document_sets import Counts
 from tandem.lab.quality.heldout import dealt, indexes_of, retrievers_of, worlds
 from tandem.lab.quality.methods import METHODS
-from tandem.lab.quality.parties import Parties, load_engines
+from tandem.lab.quality.setup import Parties, load_engines
 from tandem.lab.quality.qa import Prediction, predictions
 from tandem.lab.quality.questions import Question, read_questions
-from tandem.lab.quality.teacher import Teacher
+from tandem.lab.quality.teacher_forcing import Teacher
 from tandem.lab.training.bundle import QUESTIONS
 from tandem.retrieval.embedding import Embedder, resolve
 from tandem.retrieval.retriever import Retriever

@@ -35,11 +35,11 @@ from benchmarks._common import finish, summary
 from tandem import Config, Tandem
 from tandem.events import DoneEvent, TokenEvent
 from tandem.lab.netlab import NetLab, Shape
-from tandem.lab.testbed.capture import capturing
-from tandem.lab.testbed.cluster import DATA_PORT, launch
-from tandem.lab.testbed.inside import run_inside
-from tandem.lab.testbed.ping import Ping
-from tandem.lab.testbed.wire import HEADER_BYTES, Wire, read_packets
+from tandem.lab.netlab.capture import capturing
+from tandem.lab.latency.cluster import DATA_PORT, launch
+from tandem.lab.netlab.inside import run_inside
+from tandem.lab.netlab.ping import Ping
+from tandem.lab.netlab.traffic import HEADER_BYTES, Wire, read_packets
 from tandem.lab.training.bundle import read_questions
 from tandem.topology import PARTIES, Party
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from tandem.cli.terminal import plural
 from tandem.errors import TandemError
-from tandem.lab.plotting import KINDS, save
+from tandem.lab.plots import KINDS, save
 from tandem.topology import Party
 
 if TYPE_CHECKING:

@@ -21,8 +21,8 @@ from tandem.cli import main as tandem_command
 from tandem.client import Tandem
 from tandem.config import Config
 from tandem.lab.netlab import NetLab, Shape
-from tandem.lab.testbed.capture import capturing, data_plane_flows
-from tandem.lab.testbed.cluster import launch
+from tandem.lab.netlab.capture import capturing, data_plane_flows
+from tandem.lab.latency.cluster import launch
 from tandem.lab.training.bundle import DEVICE_CORPUS
 from tandem.topology import Party
 

@@ -20,9 +20,9 @@ from tokenizers import Tokenizer
 
 from tandem.codecs.top_p import TopP
 from tandem.lab.netlab import NetLab, tools
-from tandem.lab.testbed.cluster import DATA_PORT
-from tandem.lab.testbed.inside import run_inside
-from tandem.lab.testbed.packets import (
+from tandem.lab.latency.cluster import DATA_PORT
+from tandem.lab.netlab.inside import run_inside
+from tandem.lab.netlab.packets import (
     Capture,
     Flow,
     as_varints,

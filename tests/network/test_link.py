@@ -15,7 +15,7 @@ import pytest
 from tandem.lab.netlab import bundled, play
 from tandem.lab.netlab.lab import NetLab
 from tandem.lab.netlab.shape import Shape
-from tandem.lab.netlab.trace import Trace, TraceRow
+from tandem.lab.netlab.schedule import Trace, TraceRow
 from tests.network import pings
 from tests.network.conftest import run_in, traces_of, unique
 

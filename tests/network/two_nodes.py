@@ -16,7 +16,7 @@ from tandem.client import Tandem, collect
 from tandem.config import Config
 from tandem.events import Answer, Event, TokenEvent
 from tandem.lab.netlab import NetLab, Shape
-from tandem.lab.testbed.cluster import launch
+from tandem.lab.latency.cluster import launch
 from tandem.lab.training.bundle import read_questions
 
 FAR = Shape(rtt_s=0.3)

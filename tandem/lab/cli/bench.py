@@ -67,8 +67,8 @@ def _run(args: Namespace, action: str, max_new_tokens: int) -> int:
     plan, folder = _plan(args, config, max_new_tokens), outputs.check_folder("--out", args.out, NAMES)
     if args.within is not None:
         return _measure(NetLab(args.within), config, plan, folder, progress)
-    from tandem.lab.testbed.inside import inside
-    from tandem.lab.testbed.pcap import check_dpkt
+    from tandem.lab.netlab.inside import inside
+    from tandem.lab.netlab.pcap import check_dpkt
 
     tools.require()
     check_dpkt()
@@ -175,8 +175,8 @@ def _again(args: Namespace, action: str) -> list[str]:
 def _measure(lab: NetLab, config: Config, plan: Plan, folder: Path, progress: Progress) -> int:
     """Predicts, measures what is missing, writes."""
     from tandem.lab.latency.predictions import Predictor
-    from tandem.lab.latency.remembered import local_pair
-    from tandem.lab.testbed.bench import Bench
+    from tandem.lab.latency.memoized import local_pair
+    from tandem.lab.latency.runner import Bench
 
     predictor = Predictor(lambda: local_pair(config), config, plan.questions)
     cells = Bench(lab, config, plan, folder, predictor, progress).run()
@@ -185,7 +185,7 @@ def _measure(lab: NetLab, config: Config, plan: Plan, folder: Path, progress: Pr
 
 def _report(cells: Sequence[Cell], config: Config, folder: Path, progress: Progress) -> int:
     from tandem.lab.latency.tables import text_of, values_of
-    from tandem.lab.plotting.latency import FIRST, TOKEN, plot_latency
+    from tandem.lab.latency.plot import FIRST, TOKEN, plot_latency
 
     text = text_of(cells)
     print(text)

@@ -16,7 +16,7 @@ from tandem.errors import ConfigError, EvaluationError
 from tandem.topology import Party
 
 if TYPE_CHECKING:
-    from tandem.lab.quality.found import Counts
+    from tandem.lab.quality.document_sets import Counts
     from tandem.lab.quality.result import Result
 
 DEFAULT_WINDOW = 1024
@@ -28,7 +28,7 @@ def lm(args: Namespace) -> int:
     """Scores a text. Raises TandemError."""
     from tandem.lab.quality import methods
     from tandem.lab.quality.lm import evaluate_text
-    from tandem.lab.quality.parties import load
+    from tandem.lab.quality.setup import load
     from tandem.lab.quality.windows import read_text
 
     progress = Progress(is_quiet=args.json)
@@ -59,8 +59,8 @@ def lm(args: Namespace) -> int:
 def qa(args: Namespace) -> int:
     """Asks questions. Raises TandemError."""
     from tandem.lab.quality import methods
-    from tandem.lab.quality.found import Counts
-    from tandem.lab.quality.parties import load
+    from tandem.lab.quality.document_sets import Counts
+    from tandem.lab.quality.setup import load
     from tandem.lab.quality.qa import evaluate_questions
     from tandem.lab.quality.questions import read_questions
     from tandem.lab.training.bundle import QUESTIONS
@@ -84,7 +84,7 @@ def qa(args: Namespace) -> int:
 
 def counts_of(text: str) -> list[Counts]:
     """Numbers of documents such as "0,1,4" for each side alike, or "4+16" for device and cloud."""
-    from tandem.lab.quality.found import Counts
+    from tandem.lab.quality.document_sets import Counts
 
     counts = []
     for part in text.split(","):
@@ -120,7 +120,7 @@ def _finish(result: Result, out: Path | None, args: Namespace, progress: Progres
         if find_spec("matplotlib") is None:
             progress("plot: none was drawn, matplotlib is not installed; install tandem-rag[plot]")
         else:
-            from tandem.lab.plotting.evaluation import plot_evaluation
+            from tandem.lab.quality.plot import plot_evaluation
 
             plot_evaluation(result, out / RESULT_PLOT)
         progress(f"out: {out}")

@@ -23,7 +23,7 @@ def run(args: Namespace) -> int:
 def _one(seed: int) -> int:
     """One run, with its trace on stdout."""
     from tandem.lab.simulation.fuzz import FuzzFailure, play_traced
-    from tandem.lab.simulation.trace import Trace
+    from tandem.lab.simulation.event_log import Trace
 
     trace = Trace(None)
     try:

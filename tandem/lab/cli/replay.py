@@ -18,7 +18,7 @@ from tandem.config import Config
 from tandem.lab.netlab import NetLab, Trace, bundled, bundled_names, read_trace, tools
 
 if TYPE_CHECKING:
-    from tandem.lab.testbed.records import Replay
+    from tandem.lab.latency.replay_records import Replay
 
 NAMES = ("replay.json", "timeline.json", "replay.png")
 
@@ -34,7 +34,7 @@ def run(args: Namespace) -> int:
     folder = outputs.check_folder("--out", args.out, NAMES)
     if args.within is not None:
         return _play(args, NetLab(args.within), config, trace, questions, folder, progress)
-    from tandem.lab.testbed.inside import inside
+    from tandem.lab.netlab.inside import inside
 
     lab = NetLab(f"replay-{os.getpid()}")
     progress(f"network: {lab.name}, {trace.value_at(0)}")
@@ -84,10 +84,10 @@ def _play(
     """In the device's host. What was seen is written also if it ends early, and before the cluster stops: that may
     take longer than the outer process waits for an end.
     """
-    from tandem.lab.testbed.cluster import launch
-    from tandem.lab.testbed.records import Replay
-    from tandem.lab.testbed.replay import Replayer
-    from tandem.lab.testbed.report import as_dict, table
+    from tandem.lab.latency.cluster import launch
+    from tandem.lab.latency.replay_records import Replay
+    from tandem.lab.latency.replay import Replayer
+    from tandem.lab.latency.replay_report import as_dict, table
 
     replay = Replay(trace=trace)
     with launch(lab, config, progress) as tandem:
@@ -105,8 +105,8 @@ def _play(
 
 
 def _write(replay: Replay, config: Config, folder: Path) -> None:
-    from tandem.lab.plotting.replay import plot_replay
-    from tandem.lab.testbed.report import as_dict, merged_trace
+    from tandem.lab.latency.replay_plot import plot_replay
+    from tandem.lab.latency.replay_report import as_dict, merged_trace
 
     record, timeline, picture = (folder / name for name in NAMES)
     text = json.dumps(plain(as_dict(replay, config)), indent=1, ensure_ascii=False)

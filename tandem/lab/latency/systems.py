@@ -1,6 +1,6 @@
 """The systems of DRAGON 7.2 and Tandem's own, side by side: what each is called and what it asks of the two sides.
 
-All of them run on the same actors, engine and codec (`tandem.lab.testbed.answering` has the few lines of each kind).
+All of them run on the same actors, engine and codec (`tandem.lab.latency.asker` has the few lines of each kind).
 Knows names and options of a query; nothing of clusters, links or clocks.
 """
 

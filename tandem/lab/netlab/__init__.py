@@ -7,7 +7,7 @@ what runs in them.
 from tandem.lab.netlab.bundled import bundled, bundled_names
 from tandem.lab.netlab.lab import NetLab, lab_names
 from tandem.lab.netlab.shape import Shape
-from tandem.lab.netlab.trace import Trace, TraceRow, play, read_trace, write_trace
+from tandem.lab.netlab.schedule import Trace, TraceRow, play, read_trace, write_trace
 
 __all__ = [
     "NetLab",

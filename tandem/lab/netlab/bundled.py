@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 
 from tandem.errors import NetLabError
 from tandem.lab.netlab.shape import Shape
-from tandem.lab.netlab.trace import Trace, TraceRow
+from tandem.lab.netlab.schedule import Trace, TraceRow
 
 RTTS_MS = (50, 100, 200, 300)
 """The RTTs of DRAGON's Figures 6 and 7, besides 0."""

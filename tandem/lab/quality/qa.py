@@ -21,14 +21,14 @@ from tandem.engine.row_mixture import mix_rows
 from tandem.lab.quality import statistics
 from tandem.lab.quality.aggregation import Floats
 from tandem.lab.quality.answers import exact_match, f1
-from tandem.lab.quality.found import Counts, Found, search
+from tandem.lab.quality.document_sets import Counts, Found, search
 from tandem.lab.quality.lm import Progress, row
 from tandem.lab.quality.local import LocalPair
 from tandem.lab.quality.methods import Method
-from tandem.lab.quality.parties import Parties
+from tandem.lab.quality.setup import Parties
 from tandem.lab.quality.questions import Question
 from tandem.lab.quality.result import Result, Share
-from tandem.lab.quality.teacher import Case, Teacher
+from tandem.lab.quality.teacher_forcing import Case, Teacher
 from tandem.protocol.spec import SessionSpec
 from tandem.request import spec_of
 from tandem.topology import PARTIES, Party

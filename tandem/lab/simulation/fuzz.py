@@ -19,7 +19,7 @@ from typing import Any
 from tandem.lab.simulation.faults import Fault, FaultyWire, FrameFault, plan_faults, plan_frames, plan_link
 from tandem.lab.simulation.invariants import Broken, WatchedRun
 from tandem.lab.simulation.link import Link
-from tandem.lab.simulation.trace import Trace
+from tandem.lab.simulation.event_log import Trace
 from tandem.lab.simulation.virtual import VirtualRun
 from tandem.lab.simulation.world import CODEC, EOS, NEVER, VOCAB, World, number, stop_rule
 from tandem.protocol.spec import SessionSpec

@@ -16,7 +16,7 @@ from typing import Any
 from tandem.events import Event, PeerEvent, TokenEvent
 from tandem.lab.simulation.display import Display
 from tandem.lab.simulation.faults import Fault, FaultyWire
-from tandem.lab.simulation.trace import Trace
+from tandem.lab.simulation.event_log import Trace
 from tandem.lab.simulation.virtual import Outcome, VirtualRun
 from tandem.lab.simulation.world import VOCAB, World, common_length
 from tandem.protocol.coordinator import SessionCoordinator

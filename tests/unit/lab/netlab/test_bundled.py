@@ -9,7 +9,7 @@ import pytest
 
 from tandem.errors import NetLabError
 from tandem.lab.netlab.bundled import PERIOD_S, bundled, bundled_names
-from tandem.lab.netlab.trace import format_trace, parse_trace
+from tandem.lab.netlab.schedule import format_trace, parse_trace
 
 
 def test_every_bundled_trace_survives_its_file() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from tandem.engine.engine import Engine
 from tandem.engine.template import Template
-from tandem.lab.quality.found import Counts, Found
+from tandem.lab.quality.document_sets import Counts, Found
 from tandem.topology import Party
 from tests.unit.engine.conftest import save_model, tokenizers
 

@@ -11,9 +11,9 @@ from tandem.codecs.top_p import make_codec
 from tandem.config import Config
 from tandem.engine.engine import Engine
 from tandem.engine.prefixes import MemoryPrefixes
-from tandem.lab.quality.found import Counts
+from tandem.lab.quality.document_sets import Counts
 from tandem.lab.quality.methods import chosen
-from tandem.lab.quality.parties import Parties, load_engines
+from tandem.lab.quality.setup import Parties, load_engines
 from tandem.lab.quality.qa import evaluate_questions
 from tandem.lab.quality.questions import Question
 from tandem.retrieval.documents import Document

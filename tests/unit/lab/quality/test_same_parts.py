@@ -9,7 +9,7 @@ import pytest
 from tandem.config import Config
 from tandem.corpora import indexes
 from tandem.engine.engine import Engine
-from tandem.lab.latency import remembered
+from tandem.lab.latency import memoized
 from tandem.lab.quality import local, parties
 from tandem.retrieval import embedding, scoring
 from tandem.topology import PARTIES, Party

@@ -22,11 +22,11 @@ from tandem.config import WeightsConfig
 from tandem.corpora import WEIGHTS
 from tandem.engine.engine import Engine
 from tandem.lab.quality.aggregation import Floats
-from tandem.lab.quality.found import Counts, search
+from tandem.lab.quality.document_sets import Counts, search
 from tandem.lab.quality.heldout import dealt, indexes_of, worlds
 from tandem.lab.quality.methods import METHODS
 from tandem.lab.quality.statistics import perplexity, ratio_interval
-from tandem.lab.quality.teacher import Case, Teacher
+from tandem.lab.quality.teacher_forcing import Case, Teacher
 from tandem.retrieval.embedding import Embedder
 from tandem.topology import PARTIES
 

@@ -18,7 +18,7 @@ from tandem.lab.simulation.fuzz import (
     play,
     play_traced,
 )
-from tandem.lab.simulation.trace import Trace
+from tandem.lab.simulation.event_log import Trace
 from tests.unit.lab.simulation.test_mutants import no_resend
 
 NUM_RUNS = 2000

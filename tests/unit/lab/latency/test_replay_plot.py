@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from tandem.lab.netlab.trace import Trace
-from tandem.lab.plotting.replay import plot_replay
-from tandem.lab.testbed.records import Replay
-from tests.unit.lab.testbed.recorded import ROWS, replay
+from tandem.lab.netlab.schedule import Trace
+from tandem.lab.latency.replay_plot import plot_replay
+from tandem.lab.latency.replay_records import Replay
+from tests.unit.lab.latency.recorded import ROWS, replay
 from tests.unit.lab.timeline.test_pipeline import words
 
 pytest.importorskip("matplotlib")

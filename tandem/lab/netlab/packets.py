@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from tandem.codecs.top_p import TopP
 from tandem.errors import NetLabError
-from tandem.lab.testbed.pcap import reading
+from tandem.lab.netlab.pcap import reading
 from tandem.protocol.messages import LinkFrame, Proposal, Resync, Verdict, decode
 from tandem.protocol.wire import write_varint
 from tandem.transport.framing import FrameSplitter

@@ -22,9 +22,9 @@ from tandem.engine.engine import Engine
 from tandem.engine.row_mixture import mix_rows
 from tandem.lab.baselines.documents import JOINT
 from tandem.lab.quality import aggregation, teacher
-from tandem.lab.quality.found import Counts, Found
+from tandem.lab.quality.document_sets import Counts, Found
 from tandem.lab.quality.methods import METHODS, Method
-from tandem.lab.quality.teacher import Case, Teacher
+from tandem.lab.quality.teacher_forcing import Case, Teacher
 from tandem.protocol.wire import to_float32
 from tandem.topology import PARTIES, Party
 from tests.unit.lab.quality.conftest import TEXTS, make_found, score

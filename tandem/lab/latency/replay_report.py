@@ -14,7 +14,7 @@ from typing import Any
 
 from tandem.config import Config
 from tandem.lab.netlab.shape import Shape
-from tandem.lab.testbed.records import Asked, Replay, TokenRecord
+from tandem.lab.latency.replay_records import Asked, Replay, TokenRecord
 from tandem.lab.timeline import perfetto as trace
 from tandem.lab.timeline.intervals import timeline
 

@@ -9,11 +9,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tandem.lab.plotting import save
+from tandem.lab.plots import save
 from tandem.lab.timeline.pipeline import check_matplotlib
 
 if TYPE_CHECKING:
-    from tandem.lab.testbed.records import Replay, TokenRecord
+    from tandem.lab.latency.replay_records import Replay, TokenRecord
 
 DRAFTERS = {
     "both": ("both drafts accepted", "#009e73", "o"),

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tandem.lab.plotting import save
-from tandem.lab.quality.found import Counts
+from tandem.lab.plots import save
+from tandem.lab.quality.document_sets import Counts
 from tandem.lab.quality.result import Result, Row
 
 STYLES = {  # of Okabe and Ito, told apart by the colour-blind

@@ -1,6 +1,6 @@
 """A cluster across the test network: the device's node in one host, the cloud's in the other, each on its own core.
 
-Whoever calls `launch` runs in the device's host already (`tandem.lab.testbed.inside`). Knows networks and clusters;
+Whoever calls `launch` runs in the device's host already (`tandem.lab.netlab.inside`). Knows networks and clusters;
 nothing of questions.
 """
 

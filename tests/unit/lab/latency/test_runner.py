@@ -18,9 +18,9 @@ from tandem.lab.latency.records import Cell, Record, Setting, read_cells
 from tandem.lab.latency.systems import System, chosen
 from tandem.lab.netlab import Shape
 from tandem.lab.netlab.lab import Counters
-from tandem.lab.testbed import bench
-from tandem.lab.testbed.bench import Bench, config_of, experiments_of
-from tandem.lab.testbed.wire import Packet
+from tandem.lab.latency import runner
+from tandem.lab.latency.runner import Bench, config_of, experiments_of
+from tandem.lab.netlab.traffic import Packet
 from tandem.topology import Party
 from tests.unit.lab.latency.cells import TOKENS, record
 

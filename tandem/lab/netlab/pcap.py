@@ -1,6 +1,6 @@
 """Opens a pcap file and tells what is wrong with one in a sentence. Needs dpkt (the extra `netlab`).
 
-Knows the file; what its packets hold is read by `tandem.lab.testbed.packets` and `tandem.lab.testbed.wire`.
+Knows the file; what its packets hold is read by `tandem.lab.netlab.packets` and `tandem.lab.netlab.traffic`.
 """
 
 from __future__ import annotations

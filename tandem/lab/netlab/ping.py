@@ -12,7 +12,7 @@ import tempfile
 from typing import IO
 
 from tandem.lab.netlab import NetLab, tools
-from tandem.lab.testbed.records import Reply
+from tandem.lab.latency.replay_records import Reply
 from tandem.topology import Party
 
 INTERVAL_S = 0.2

@@ -7,8 +7,8 @@ from math import nan
 from tandem.events import DoneEvent, SessionStatistics
 from tandem.lab.netlab.lab import Counters
 from tandem.lab.netlab.shape import Shape
-from tandem.lab.netlab.trace import Trace, TraceRow
-from tandem.lab.testbed.records import Asked, Replay, Reply
+from tandem.lab.netlab.schedule import Trace, TraceRow
+from tandem.lab.latency.replay_records import Asked, Replay, Reply
 from tandem.topology import Party
 from tests.unit.lab.timeline.timelines import token
 

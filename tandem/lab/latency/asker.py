@@ -22,7 +22,7 @@ from tandem.lab.baselines.client import Baselines
 from tandem.lab.latency.records import Record, Setting
 from tandem.lab.latency.sequences import pick_likelier
 from tandem.lab.latency.systems import System
-from tandem.lab.testbed.work import Work
+from tandem.lab.latency.work import Work
 from tandem.topology import PARTIES, Party
 
 

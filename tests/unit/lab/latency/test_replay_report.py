@@ -8,9 +8,9 @@ from math import isnan
 import pytest
 
 from tandem.config import Config
-from tandem.lab.testbed.records import Replay
-from tandem.lab.testbed.report import as_dict, merged_trace, summary, table
-from tests.unit.lab.testbed.recorded import ROWS, replay
+from tandem.lab.latency.replay_records import Replay
+from tandem.lab.latency.replay_report import as_dict, merged_trace, summary, table
+from tests.unit.lab.latency.recorded import ROWS, replay
 
 
 def test_each_token_has_its_latency_its_drafter_and_the_link_of_its_moment() -> None:

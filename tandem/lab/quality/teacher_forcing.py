@@ -16,7 +16,7 @@ from tandem.aggregation.document_weights import text_to_score
 from tandem.config import WeightsConfig
 from tandem.engine.engine import Engine
 from tandem.lab.quality.aggregation import Floats, PartyTokens, party_tokens, relevance_by_step, target_tokens
-from tandem.lab.quality.found import Counts, Found
+from tandem.lab.quality.document_sets import Counts, Found
 from tandem.lab.quality.methods import Method
 from tandem.topology import PARTIES, Party
 

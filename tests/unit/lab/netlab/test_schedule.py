@@ -8,7 +8,7 @@ import pytest
 
 from tandem.errors import NetLabError
 from tandem.lab.netlab.shape import Shape
-from tandem.lab.netlab.trace import Trace, TraceRow, format_trace, parse_trace, play, read_trace, write_trace
+from tandem.lab.netlab.schedule import Trace, TraceRow, format_trace, parse_trace, play, read_trace, write_trace
 
 HEADER = "time_s,delay_ms,jitter_ms,rate_mbit,loss_pct\n"
 TEXT = HEADER + "0,100,20,50,1\n2.5,300,0,,0\n4,100,0,50,100\n"

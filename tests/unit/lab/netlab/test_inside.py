@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tandem.lab.testbed.inside import _temporary_folder
+from tandem.lab.netlab.inside import _temporary_folder
 
 
 @pytest.fixture(autouse=True)

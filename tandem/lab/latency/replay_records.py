@@ -13,7 +13,7 @@ from typing import Literal, TypeAlias
 
 from tandem.events import DoneEvent, Event, SessionStatistics, TokenEvent
 from tandem.lab.netlab.lab import Counters
-from tandem.lab.netlab.trace import Trace, TraceRow
+from tandem.lab.netlab.schedule import Trace, TraceRow
 from tandem.topology import Party
 
 Drafter: TypeAlias = Literal["both", "device", "cloud", "neither", "alone"]

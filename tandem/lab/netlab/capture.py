@@ -1,6 +1,6 @@
 """Captures the packets of the link while something runs, and tells the data plane's connections from Ray's own.
 
-Knows tcpdump, ss, the network and a running cluster; what the packets say is read by `tandem.lab.testbed.packets`.
+Knows tcpdump, ss, the network and a running cluster; what the packets say is read by `tandem.lab.netlab.packets`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tandem.client import Tandem
 from tandem.errors import NetLabError
 from tandem.lab.netlab import NetLab, tools
 from tandem.lab.netlab.layout import INTERFACE
-from tandem.lab.testbed.packets import Flow
+from tandem.lab.netlab.packets import Flow
 from tandem.topology import PARTIES, Party
 
 _BUFFER_KIB = 16384

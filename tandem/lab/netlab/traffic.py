@@ -13,7 +13,7 @@ from pathlib import Path
 from socket import inet_aton
 from typing import Literal
 
-from tandem.lab.testbed.pcap import reading
+from tandem.lab.netlab.pcap import reading
 from tandem.topology import PARTIES, Party
 
 Port = Literal["data", "ray", "other"]

@@ -14,7 +14,7 @@ from tests.unit.lab.latency.cells import SETTING, cell
 
 pytest.importorskip("matplotlib", reason="plots need the extra [plot]")
 
-from tandem.lab.plotting.latency import FIRST, LOOK, TOKEN, plot_latency
+from tandem.lab.latency.plot import FIRST, LOOK, TOKEN, plot_latency
 
 AT_300_S = {
     "CRCG/device": 0.06,

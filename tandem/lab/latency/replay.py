@@ -14,9 +14,9 @@ from tandem.client import Tandem
 from tandem.errors import TandemError
 from tandem.lab.latency.records import lost_s
 from tandem.lab.netlab import NetLab, play
-from tandem.lab.testbed.ping import Ping
-from tandem.lab.testbed.records import Asked, Replay, Reply
-from tandem.lab.testbed.work import Work
+from tandem.lab.netlab.ping import Ping
+from tandem.lab.latency.replay_records import Asked, Replay, Reply
+from tandem.lab.latency.work import Work
 from tandem.topology import PARTIES, Party
 
 FIRST_SEED = 1

@@ -22,11 +22,11 @@ from tandem.lab.latency.predictions import Prediction, Predictor, eq9
 from tandem.lab.latency.records import Cell, Record, Setting, append_cell, latest, read_cells
 from tandem.lab.latency.systems import MIRROR, System
 from tandem.lab.netlab import NetLab, Shape
-from tandem.lab.testbed.answering import Asker
-from tandem.lab.testbed.capture import capturing
-from tandem.lab.testbed.cluster import DATA_PORT, launch
-from tandem.lab.testbed.ping import Ping
-from tandem.lab.testbed.wire import HEADER_BYTES, Wire, read_packets
+from tandem.lab.latency.asker import Asker
+from tandem.lab.netlab.capture import capturing
+from tandem.lab.latency.cluster import DATA_PORT, launch
+from tandem.lab.netlab.ping import Ping
+from tandem.lab.netlab.traffic import HEADER_BYTES, Wire, read_packets
 from tandem.topology import PARTIES, Party
 
 CELLS = "cells.jsonl"

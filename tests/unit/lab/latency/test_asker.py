@@ -17,8 +17,8 @@ from tandem.lab.baselines.experiments import Treatment
 from tandem.lab.baselines.sequences import SequenceResult
 from tandem.lab.latency.records import Setting
 from tandem.lab.latency.systems import BY_NAME, SYSTEMS
-from tandem.lab.testbed import answering
-from tandem.lab.testbed.answering import Asker
+from tandem.lab.latency import asker
+from tandem.lab.latency.asker import Asker
 from tandem.topology import PARTIES, Party
 
 SETTING = Setting(data_plane="socket", floors_s=(0.06, 0.025), rtt_s=0.1, temperature=1.0, max_new_tokens=48)

@@ -14,7 +14,7 @@ from typing import Any
 from tandem.lab.latency.checks import rows_of
 from tandem.lab.latency.records import Cell, Setting, floors_text
 from tandem.lab.latency.rows import Row
-from tandem.lab.plotting import save
+from tandem.lab.plots import save
 
 # Okabe and Ito's colours, told apart by the colour-blind; marker and dash say the same once more.
 LOOK: dict[str, dict[str, Any]] = {

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tandem.lab.quality.found import Counts, search
+from tandem.lab.quality.document_sets import Counts, search
 from tandem.topology import PARTIES, Party
 
 WORTH = (1.0, 0.5, 3.0, 0.2, 4.0, 2.0)  # of documents 0, 1, ... in the order of their nearness

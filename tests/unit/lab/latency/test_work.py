@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tandem.lab.latency.records import lost_s
-from tandem.lab.testbed.work import Work
+from tandem.lab.latency.work import Work
 
 
 class Cluster:
