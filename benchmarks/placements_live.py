@@ -33,7 +33,7 @@ from tandem.events import EstimateEvent, Event, TokenEvent
 from tandem.lab.baselines.client import Baselines, launch
 from tandem.lab.baselines.experiments import Experiments, Treatment
 from tandem.lab.simulation.link import Link
-from tandem.lab.training.bundle import read_questions
+from tandem.lab.training.bundle import read_bundled_questions
 from tandem.request import spec_of
 from tandem.topology import PARTIES, Party
 
@@ -232,7 +232,7 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.smoke:
         arguments.runs, arguments.questions, arguments.rtt = 1, 1, (0.1,)
-    questions = [question.question for question in read_questions()][: arguments.questions]
+    questions = [question.question for question in read_bundled_questions()][: arguments.questions]
     print(f"targets: {ORDER}; live within 10 % of the prediction")
     result: dict[str, Any] = {"floors_s": {party.value: floor_s for party, floor_s in FLOORS_S.items()}}
     for rtt_s in arguments.rtt:

@@ -13,11 +13,11 @@ from tandem import Tandem
 from tandem.actors import launch
 from tandem.errors import ConfigError, QueryError, TandemError
 from tandem.events import DoneEvent, SourcesEvent, TokenEvent
-from tandem.lab.training.bundle import read_questions
+from tandem.lab.training.bundle import read_bundled_questions
 from tandem.topology import Party
 
 QUESTION = "Which game should Mira try?"
-ANSWER = read_questions()[0].answer
+ANSWER = read_bundled_questions()[0].answer
 
 
 def test_two_ray_nodes_one_for_each_role(rag: Tandem) -> None:
@@ -102,7 +102,7 @@ def test_async_twins(rag: Tandem) -> None:
 
 
 def test_several_queries_at_once(rag: Tandem) -> None:
-    questions = [question.question for question in read_questions()[:6]]
+    questions = [question.question for question in read_bundled_questions()[:6]]
     alone = [rag.query(question, seed=3).token_ids for question in questions]
 
     async def together() -> list[tuple[int, ...]]:

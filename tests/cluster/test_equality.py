@@ -10,7 +10,7 @@ import pytest
 from tandem import Tandem
 from tandem.lab.baselines.client import Baselines
 from tandem.lab.baselines.experiments import Experiments, Treatment
-from tandem.lab.training.bundle import read_questions
+from tandem.lab.training.bundle import read_bundled_questions
 from tandem.topology import PARTIES
 
 NUM_PAIRS = 50
@@ -31,7 +31,7 @@ def experiments() -> Experiments:
 
 def test_speculative_equals_synchronous(rag: Tandem) -> None:
     """Each question under three placements in turn; with `random` the aggregator moves at every other token."""
-    questions = [question.question for question in read_questions()]
+    questions = [question.question for question in read_bundled_questions()]
     baselines = Baselines(rag)
     num_rejected = num_handovers = 0
     for number in range(NUM_PAIRS):
@@ -52,12 +52,12 @@ def test_speculative_equals_synchronous(rag: Tandem) -> None:
 
 
 def test_different_seeds_give_different_answers(rag: Tandem) -> None:
-    question = read_questions()[0].question
+    question = read_bundled_questions()[0].question
     assert len({rag.query(question, seed=seed, temperature=1.5).text for seed in range(8)}) > 1
 
 
 def test_algorithm1_is_a_function_of_the_seed_too(rag: Tandem) -> None:
-    question = read_questions()[1].question
+    question = read_bundled_questions()[1].question
     for seed in range(5):
         answers = {
             rag.query(question, seed=seed, temperature=1.0, draft_rule="algorithm1", **options).token_ids

@@ -20,9 +20,9 @@ from tandem.actors.launch import find_party
 from tandem.cli import main as tandem_command
 from tandem.client import Tandem
 from tandem.config import Config
+from tandem.lab.latency.cluster import launch
 from tandem.lab.netlab import NetLab, Shape
 from tandem.lab.netlab.capture import capturing, data_plane_flows
-from tandem.lab.latency.cluster import launch
 from tandem.lab.training.bundle import DEVICE_CORPUS
 from tandem.topology import Party
 

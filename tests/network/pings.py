@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import subprocess
 
+from tandem.lab.latency.replay_records import Reply
 from tandem.lab.netlab.lab import NetLab
 from tandem.lab.netlab.ping import replies_in
-from tandem.lab.latency.replay_records import Reply
 
 
 def start(lab: NetLab, count: int, interval_s: float, patience_s: float = 1.0) -> subprocess.Popen[str]:

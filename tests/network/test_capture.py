@@ -19,8 +19,8 @@ pytest.importorskip("dpkt", reason="dpkt is not installed (extra [netlab])")
 from tokenizers import Tokenizer
 
 from tandem.codecs.top_p import TopP
-from tandem.lab.netlab import NetLab, tools
 from tandem.lab.latency.cluster import DATA_PORT
+from tandem.lab.netlab import NetLab, tools
 from tandem.lab.netlab.inside import run_inside
 from tandem.lab.netlab.packets import (
     Capture,

@@ -15,9 +15,9 @@ from typing import Any
 from tandem.client import Tandem, collect
 from tandem.config import Config
 from tandem.events import Answer, Event, TokenEvent
-from tandem.lab.netlab import NetLab, Shape
 from tandem.lab.latency.cluster import launch
-from tandem.lab.training.bundle import read_questions
+from tandem.lab.netlab import NetLab, Shape
+from tandem.lab.training.bundle import read_bundled_questions
 
 FAR = Shape(rtt_s=0.3)
 AWAY_S = 10.0
@@ -32,7 +32,7 @@ SETTINGS = (
 def main(name: str, out: str) -> None:
     lab, results = NetLab(name), dict[str, Any]()
     config = Config.load(None, SETTINGS)
-    questions = [each.question for each in (read_questions()[0], read_questions()[3])]
+    questions = [each.question for each in (read_bundled_questions()[0], read_bundled_questions()[3])]
     with launch(lab, config, lambda line: print(line, flush=True)) as tandem:
         for temperature in (0.0, 1.0):
             for number, question in enumerate(questions):

@@ -13,14 +13,14 @@ from argparse import Namespace
 from collections.abc import Sequence
 from dataclasses import asdict
 from hashlib import sha256
-from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tandem.cli import outputs
 from tandem.cli.terminal import Progress, plain, settings
 from tandem.config import Config
 from tandem.errors import TandemError
+from tandem.lab.environment import describe_environment
 from tandem.lab.latency.plan import (
     FLOORS_S,
     LATENCY_TOKENS,
@@ -29,11 +29,11 @@ from tandem.lab.latency.plan import (
     TTFT_TOKENS,
     CellPlan,
     Plan,
-    chosen_cells,
     full_cells,
+    select_cells,
 )
 from tandem.lab.latency.records import DataPlane
-from tandem.lab.latency.systems import SYSTEMS, chosen
+from tandem.lab.latency.systems import SYSTEMS, select_systems
 from tandem.lab.netlab import NetLab, tools
 from tandem.lab.netlab.shape import Shape, parse_duration
 
@@ -73,7 +73,7 @@ def _run(args: Namespace, action: str, max_new_tokens: int) -> int:
     tools.require()
     check_dpkt()
     for program in ("ping", "taskset", "tcpdump"):
-        tools.located(program)
+        tools.which(program)
     lab = NetLab(f"bench-{os.getpid()}")
     progress(f"network: {lab.name}")
     return inside(lab, [*_again(args, action), "--within", lab.name])
@@ -83,12 +83,12 @@ def _run(args: Namespace, action: str, max_new_tokens: int) -> int:
 
 
 def _plan(args: Namespace, config: Config, max_new_tokens: int) -> Plan:
-    from tandem.lab.training.bundle import read_questions
+    from tandem.lab.training.bundle import read_bundled_questions
 
     runs, num_questions = args.runs or RUNS, args.questions or QUESTIONS
     if args.smoke:
         runs, num_questions = 1, 1
-    questions = [each.question for each in read_questions()]
+    questions = [each.question for each in read_bundled_questions()]
     if num_questions > len(questions):
         raise TandemError(
             f"The bundled questions are {len(questions)}, but --questions asks for {num_questions}; ask for fewer."
@@ -110,8 +110,8 @@ def _cells(args: Namespace, max_new_tokens: int) -> tuple[CellPlan, ...]:
     default_rtts = [SMOKE_RTT] if args.smoke else [f"{1e3 * rtt_s:g}ms" for rtt_s in RTTS_S]
     default_temperatures = ["0"] if args.smoke else [f"{each:g}" for each in TEMPERATURES]
     names = args.systems or (SMOKE_SYSTEMS if args.smoke else [system.name for system in SYSTEMS])
-    return chosen_cells(
-        chosen(names),
+    return select_cells(
+        select_systems(names),
         [Shape(rtt_s=parse_duration(text)).rtt_s for text in args.rtt or default_rtts],
         [_temperature(text) for text in args.temperature or default_temperatures],
         args.data_plane or PLANES,
@@ -174,8 +174,8 @@ def _again(args: Namespace, action: str) -> list[str]:
 
 def _measure(lab: NetLab, config: Config, plan: Plan, folder: Path, progress: Progress) -> int:
     """Predicts, measures what is missing, writes."""
-    from tandem.lab.latency.predictions import Predictor
     from tandem.lab.latency.memoized import local_pair
+    from tandem.lab.latency.predictions import Predictor
     from tandem.lab.latency.runner import Bench
 
     predictor = Predictor(lambda: local_pair(config), config, plan.questions)
@@ -184,27 +184,15 @@ def _measure(lab: NetLab, config: Config, plan: Plan, folder: Path, progress: Pr
 
 
 def _report(cells: Sequence[Cell], config: Config, folder: Path, progress: Progress) -> int:
-    from tandem.lab.latency.tables import text_of, values_of
     from tandem.lab.latency.plot import FIRST, TOKEN, plot_latency
+    from tandem.lab.latency.tables import text_of, values_of
 
     text = text_of(cells)
     print(text)
     outputs.write_text("--out", folder / "table.txt", text + "\n")
-    results = {"cells": values_of(cells), "settings": asdict(config), "environment": environment()}
+    results = {"cells": values_of(cells), "settings": asdict(config), "environment": describe_environment()}
     outputs.write_text("--out", folder / "results.json", json.dumps(plain(results), indent=1) + "\n")
     plot_latency(cells, folder / "latency.png", TOKEN)
     plot_latency(cells, folder / "ttft.png", FIRST)
     progress(f"files: {', '.join(str(folder / name) for name in NAMES)}")
     return 0
-
-
-def environment() -> dict[str, Any]:
-    """Versions and hardware."""
-    names = ("tandem-rag", "ray", "torch", "transformers", "faiss-cpu", "numpy")
-    found = {}
-    for name in names:
-        try:
-            found[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            found[name] = "unknown"
-    return {"versions": found, "num_cores": os.cpu_count(), "load_1min": round(os.getloadavg()[0], 2)}

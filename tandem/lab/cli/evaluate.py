@@ -32,7 +32,7 @@ def lm(args: Namespace) -> int:
     from tandem.lab.quality.windows import read_text
 
     progress = Progress(is_quiet=args.json)
-    chosen, counts, out = methods.chosen(args.methods), counts_of(args.counts), _folder(args.out)
+    chosen, counts, out = methods.select_methods(args.methods), counts_of(args.counts), _folder(args.out)
     text = read_text(Path(args.text))
     if not text.strip():
         raise EvaluationError(f"A text to score must hold words, but {args.text} holds none; use another.")
@@ -60,13 +60,13 @@ def qa(args: Namespace) -> int:
     """Asks questions. Raises TandemError."""
     from tandem.lab.quality import methods
     from tandem.lab.quality.document_sets import Counts
-    from tandem.lab.quality.setup import load
     from tandem.lab.quality.qa import evaluate_questions
     from tandem.lab.quality.questions import read_questions
+    from tandem.lab.quality.setup import load
     from tandem.lab.training.bundle import QUESTIONS
 
     progress = Progress(is_quiet=args.json)
-    chosen, out = methods.chosen(args.methods), _folder(args.out)
+    chosen, out = methods.select_methods(args.methods), _folder(args.out)
     questions = read_questions(QUESTIONS if args.questions is None else Path(args.questions))[: args.limit]
     config = settings(args, (), progress)
     own = [Counts(config.device.num_documents, config.cloud.num_documents)]

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from tandem.cli import outputs
 from tandem.cli.terminal import Progress, plain, print_json, settings
 from tandem.config import Config
-from tandem.lab.netlab import NetLab, Trace, bundled, bundled_names, read_trace, tools
+from tandem.lab.netlab import LinkSchedule, NetLab, bundled, bundled_names, read_schedule, tools
 
 if TYPE_CHECKING:
     from tandem.lab.latency.replay_records import Replay
@@ -30,7 +30,7 @@ def run(args: Namespace) -> int:
     questions = _questions(args.questions)
     tools.require()
     for program in ("ping", "taskset"):
-        tools.located(program)
+        tools.which(program)
     folder = outputs.check_folder("--out", args.out, NAMES)
     if args.within is not None:
         return _play(args, NetLab(args.within), config, trace, questions, folder, progress)
@@ -46,10 +46,10 @@ def _overrides(args: Namespace) -> list[str]:
     return [f"generation.{name}={value}" for name, value in options.items() if value is not None]
 
 
-def _trace(given: str) -> Trace:
+def _trace(given: str) -> LinkSchedule:
     """A bundled trace by its name, or a file's."""
     is_file = given not in bundled_names() and (Path(given).exists() or given.endswith(".csv"))
-    return read_trace(Path(given)) if is_file else bundled(given)
+    return read_schedule(Path(given)) if is_file else bundled(given)
 
 
 def _questions(given: str | None) -> list[str]:
@@ -76,7 +76,7 @@ def _play(
     args: Namespace,
     lab: NetLab,
     config: Config,
-    trace: Trace,
+    trace: LinkSchedule,
     questions: list[str],
     folder: Path,
     progress: Progress,
@@ -85,8 +85,8 @@ def _play(
     take longer than the outer process waits for an end.
     """
     from tandem.lab.latency.cluster import launch
-    from tandem.lab.latency.replay_records import Replay
     from tandem.lab.latency.replay import Replayer
+    from tandem.lab.latency.replay_records import Replay
     from tandem.lab.latency.replay_report import as_dict, table
 
     replay = Replay(trace=trace)

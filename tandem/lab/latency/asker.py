@@ -27,7 +27,7 @@ from tandem.topology import PARTIES, Party
 
 
 @dataclass(slots=True)
-class _Answered:
+class _Answer:
     """One answer, by the clock of whoever asked."""
 
     token_ids: tuple[int, ...]
@@ -86,7 +86,7 @@ class Asker:
 
     # ---- the kinds of systems --------------------------------------------------------------------------------
 
-    def _answered(self, system: System, setting: Setting, question: str, number: int) -> _Answered:
+    def _answered(self, system: System, setting: Setting, question: str, number: int) -> _Answer:
         options = {
             "seed": number,
             "temperature": setting.temperature,
@@ -105,19 +105,19 @@ class Asker:
             case _:
                 assert_never(system.kind)
 
-    def _streamed(self, question: str, options: Mapping[str, Any], begun_s: float | None = None) -> _Answered:
+    def _streamed(self, question: str, options: Mapping[str, Any], begun_s: float | None = None) -> _Answer:
         """begun_s: when the person asked, by time.monotonic(); None: as the query is opened."""
         before_s = 0.0 if begun_s is None else time.monotonic() - begun_s
         events = list(self._tandem.stream(question, **options))
         done = _done(events)
         tokens = [event for event in events if isinstance(event, TokenEvent)]
-        return _Answered(
+        return _Answer(
             token_ids=tuple(token.token for token in tokens),
             committed_s=tuple(before_s + token.committed_s for token in tokens),
             statistics=done.statistics,
         )
 
-    def _with_texts(self, system: System, question: str, options: Mapping[str, Any]) -> _Answered:
+    def _with_texts(self, system: System, question: str, options: Mapping[str, Any]) -> _Answer:
         """DRCG/Text: texts cross, the device computes all from scratch."""
         begun_s = time.monotonic()
         texts = self._texts(question)
@@ -128,7 +128,7 @@ class Asker:
         }
         return answered
 
-    def _with_caches(self, system: System, question: str, options: Mapping[str, Any]) -> _Answered:
+    def _with_caches(self, system: System, question: str, options: Mapping[str, Any]) -> _Answer:
         """DRCG/KV: texts and caches cross in two calls, the second of which names the texts."""
         begun_s = time.monotonic()
         texts = self._texts(question)
@@ -144,13 +144,13 @@ class Asker:
 
     def _with_documents(
         self, system: System, texts: Sequence[str], question: str, options: Mapping[str, Any], begun_s: float
-    ) -> _Answered:
+    ) -> _Answer:
         """The device answers alone, from these texts too."""
         treatment = replace(system.treatment, extra_documents=tuple(texts))
         self._baselines.treat({Party.DEVICE: treatment})
         return self._streamed(question, options, begun_s)
 
-    def _sequence_wise(self, question: str, options: Mapping[str, Any], *, is_dense: bool) -> _Answered:
+    def _sequence_wise(self, question: str, options: Mapping[str, Any], *, is_dense: bool) -> _Answer:
         """DRDG/SW: both sides write at once, the device takes the likelier when the cloud's has come."""
         begun_s = time.monotonic()
         with ThreadPoolExecutor(1) as thread:
@@ -162,7 +162,7 @@ class Asker:
             sequences = {Party.DEVICE: own, Party.CLOUD: theirs.result()}
         chosen = sequences[pick_likelier(sequences, None if is_dense else self._codec)]
         end_s = time.monotonic() - begun_s
-        return _Answered(
+        return _Answer(
             token_ids=chosen.tokens,
             committed_s=(end_s,) * len(chosen.tokens),
             drafted_s=answer.tokens[0].committed_s,

@@ -24,7 +24,7 @@ _Prompt = tuple[str, tuple[str, ...], int]
 """What a session is opened with: query, documents, max_new_tokens."""
 
 
-class RememberedEngine:
+class MemoizedEngine:
     """An `Engine` as `LocalPair` uses it. Sessions with the same prompt share what was computed."""
 
     def __init__(self, engine: Engine) -> None:
@@ -57,7 +57,7 @@ class RememberedEngine:
         return getattr(self._engine, name)
 
 
-class RememberedRetriever:
+class MemoizedRetriever:
     """A `Retriever` as `LocalPair` uses it."""
 
     def __init__(self, retriever: Retriever | StoreRetriever) -> None:
@@ -79,7 +79,7 @@ def local_pair(config: Config) -> LocalPair:
     from tandem.retrieval.scoring import load_scorer
 
     load = cache(
-        lambda model, device, dtype: RememberedEngine(
+        lambda model, device, dtype: MemoizedEngine(
             Engine.load(model, device=device, dtype=dtype, num_threads=1)
         )
     )
@@ -89,6 +89,6 @@ def local_pair(config: Config) -> LocalPair:
     for party in PARTIES:
         own = config.party(party)
         engines[party] = load(model_path(own.model), own.torch_device, own.dtype)
-        retrievers[party] = RememberedRetriever(open_retriever(party, config, embedder, scorer))
+        retrievers[party] = MemoizedRetriever(open_retriever(party, config, embedder, scorer))
     codec = make_codec(config.codec.name, p=config.codec.p)
     return LocalPair(cast(Any, engines), cast(Any, retrievers), codec)

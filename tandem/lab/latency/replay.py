@@ -13,10 +13,10 @@ from contextlib import suppress
 from tandem.client import Tandem
 from tandem.errors import TandemError
 from tandem.lab.latency.records import lost_s
+from tandem.lab.latency.replay_records import QuestionRun, Replay, Reply
+from tandem.lab.latency.work import Work
 from tandem.lab.netlab import NetLab, play
 from tandem.lab.netlab.ping import Ping
-from tandem.lab.latency.replay_records import Asked, Replay, Reply
-from tandem.lab.latency.work import Work
 from tandem.topology import PARTIES, Party
 
 FIRST_SEED = 1
@@ -77,7 +77,7 @@ class Replayer:
                 is_told = True
 
     def _ask(self, question: str, seed: int) -> None:
-        asked = Asked(question, seed, self._now_s())
+        asked = QuestionRun(question, seed, self._now_s())
         self._into.asked.append(asked)
         try:
             for event in self._tandem.stream(question, seed=seed):

@@ -13,7 +13,7 @@ from typing import Literal, TypeAlias
 
 from tandem.events import DoneEvent, Event, SessionStatistics, TokenEvent
 from tandem.lab.netlab.lab import Counters
-from tandem.lab.netlab.schedule import Trace, TraceRow
+from tandem.lab.netlab.schedule import LinkSchedule, ScheduleRow
 from tandem.topology import Party
 
 Drafter: TypeAlias = Literal["both", "device", "cloud", "neither", "alone"]
@@ -30,7 +30,7 @@ class Reply:
 
 
 @dataclass(slots=True)
-class Asked:
+class QuestionRun:
     """One question and the events of its answer so far."""
 
     question: str
@@ -84,9 +84,9 @@ class TokenRecord:
 class Replay:
     """A trace with the questions that were asked meanwhile."""
 
-    trace: Trace
-    asked: list[Asked] = field(default_factory=list)
-    rows: list[TraceRow] = field(default_factory=list)  # as they were really applied
+    trace: LinkSchedule
+    asked: list[QuestionRun] = field(default_factory=list)
+    rows: list[ScheduleRow] = field(default_factory=list)  # as they were really applied
     replies: tuple[Reply, ...] = ()
     num_pings: int = 0
     counters: dict[Party, Counters] = field(default_factory=dict)  # of each host's interface, meanwhile
@@ -113,7 +113,7 @@ class Replay:
     def _token(
         self,
         number: int,
-        asked: Asked,
+        asked: QuestionRun,
         token: TokenEvent,
         previous: TokenEvent | None,
         heard: Sequence[tuple[float, float]],

@@ -8,13 +8,13 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import asdict
-from math import ceil, isfinite, nan
-from statistics import median
+from math import isfinite, nan
 from typing import Any
 
 from tandem.config import Config
+from tandem.lab.latency.replay_records import QuestionRun, Replay, TokenRecord
 from tandem.lab.netlab.shape import Shape
-from tandem.lab.latency.replay_records import Asked, Replay, TokenRecord
+from tandem.lab.numbers import mean, median_of, percentile
 from tandem.lab.timeline import perfetto as trace
 from tandem.lab.timeline.intervals import timeline
 
@@ -60,13 +60,13 @@ def summary(replay: Replay) -> dict[str, Any]:
         ),
         "num_tokens": len(tokens),
         "num_alone": len(tokens) - len(pairs),
-        "median_latency_s": _median(later),
-        "p95_latency_s": _percentile(later, 0.95),
-        "median_first_token_s": _median([token.latency_s for token in tokens if not token.step]),
+        "median_latency_s": median_of(later),
+        "p95_latency_s": percentile(later, 0.95),
+        "median_first_token_s": median_of([token.latency_s for token in tokens if not token.step]),
         "tokens_per_s": len(tokens) / busy_s if busy_s else nan,
-        "device_acceptance": _share(pairs, "device_accepted"),
-        "cloud_acceptance": _share(pairs, "cloud_accepted"),
-        "median_ping_s": _median([reply.rtt_s for reply in replay.replies]),
+        "device_acceptance": mean([token.device_accepted for token in pairs]),
+        "cloud_acceptance": mean([token.cloud_accepted for token in pairs]),
+        "median_ping_s": median_of([reply.rtt_s for reply in replay.replies]),
         "num_pings_lost": replay.num_pings - len(replay.replies),
         "frames_sent_bytes": sum(one.sent_bytes for one in each),
         "frames_received_bytes": sum(one.received_bytes for one in each),
@@ -114,7 +114,7 @@ def merged_trace(replay: Replay, placement: str) -> str:
     return json.dumps({"traceEvents": merged, "tandem": timelines}, allow_nan=False, ensure_ascii=False)
 
 
-def _question(asked: Asked, tokens: Sequence[TokenRecord]) -> dict[str, Any]:
+def _question(asked: QuestionRun, tokens: Sequence[TokenRecord]) -> dict[str, Any]:
     done = asked.done
     return {
         "question": asked.question,
@@ -153,19 +153,6 @@ def _lost(replay: Replay, num_tokens: int) -> str:
         return "not measured"
     paces = " and ".join(f"{party} {_ms(lost_s / num_tokens)}" for party, lost_s in replay.lost_s.items())
     return f"{paces} per token for drafts that were thrown away"
-
-
-def _median(values: Sequence[float]) -> float:
-    return median(values) if values else nan
-
-
-def _percentile(values: Sequence[float], share: float) -> float:
-    """The smallest value that this share of all does not exceed."""
-    return sorted(values)[ceil(share * len(values)) - 1] if values else nan
-
-
-def _share(tokens: Sequence[TokenRecord], name: str) -> float:
-    return sum(getattr(token, name) for token in tokens) / len(tokens) if tokens else nan
 
 
 def _ms(seconds: float) -> str:

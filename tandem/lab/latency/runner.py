@@ -17,16 +17,16 @@ from typing import Any
 from tandem.config import Config
 from tandem.lab.baselines.client import Baselines
 from tandem.lab.baselines.experiments import Experiments
+from tandem.lab.latency.asker import Asker
+from tandem.lab.latency.cluster import DATA_PORT, launch
 from tandem.lab.latency.plan import CellPlan, Plan, estimated_s
 from tandem.lab.latency.predictions import Prediction, Predictor, eq9
 from tandem.lab.latency.records import Cell, Record, Setting, append_cell, latest, read_cells
 from tandem.lab.latency.systems import MIRROR, System
 from tandem.lab.netlab import NetLab, Shape
-from tandem.lab.latency.asker import Asker
 from tandem.lab.netlab.capture import capturing
-from tandem.lab.latency.cluster import DATA_PORT, launch
 from tandem.lab.netlab.ping import Ping
-from tandem.lab.netlab.traffic import HEADER_BYTES, Wire, read_packets
+from tandem.lab.netlab.traffic import HEADER_BYTES, LinkTraffic, read_packets
 from tandem.topology import PARTIES, Party
 
 CELLS = "cells.jsonl"
@@ -55,7 +55,7 @@ class Bench:
         missing = [
             cell for cell in self._plan.cells if latest(kept, cell.setting, self._plan.of(cell)) is None
         ]
-        self._tell_predictions(missing)
+        self._announce_predictions(missing)
         for cells in self._plan.clusters():
             if any(cell in missing for cell in cells):
                 self._measure_cluster([cell for cell in cells if cell in missing])
@@ -65,7 +65,7 @@ class Bench:
 
     # ---- before ----------------------------------------------------------------------------------------------
 
-    def _tell_predictions(self, missing: Sequence[CellPlan]) -> None:
+    def _announce_predictions(self, missing: Sequence[CellPlan]) -> None:
         num_known = len(self._plan.cells) - len(missing)
         self._say(f"plan: {len(missing)} settings to measure, {num_known} are there already")
         for cell in missing:
@@ -137,7 +137,7 @@ class Bench:
                     records = list(self._asked(asker, cell))
                 finally:
                     replies = ping.stop()
-            wire = Wire(read_packets(self._capture, self._lab.address(Party.DEVICE), DATA_PORT))
+            wire = LinkTraffic(read_packets(self._capture, self._lab.address(Party.DEVICE), DATA_PORT))
         finally:
             self._capture.unlink(missing_ok=True)
         return Cell(

@@ -33,7 +33,7 @@ class System:
     is_dense: bool = False  # sends whole laws, as float16; else encoded ones
 
     @property
-    def is_drawn_alike(self) -> bool:
+    def is_seed_deterministic(self) -> bool:
         """Whether its tokens must be those of the synchronous run: both sides decide every token, drafts coupled."""
         return self.kind == "together" and self.options["draft_rule"] == "coupled"
 
@@ -43,7 +43,7 @@ class System:
         return self.kind == "together" and not self.options["synchronous"]
 
     @property
-    def needs_draws(self) -> bool:
+    def is_stochastic_only(self) -> bool:
         """Whether temperature 0 says nothing new of it: Algorithm 1 draws only above."""
         return self.options.get("draft_rule") == "algorithm1"
 
@@ -137,7 +137,7 @@ DEVICE_ONLY, CLOUD_ONLY = BY_NAME["CRCG/device"], BY_NAME["CRCG/cloud"]
 TOKEN_WISE, MIRROR = BY_NAME["DRDG/TW"], BY_NAME["Tandem/mirror"]
 
 
-def chosen(names: Sequence[str]) -> tuple[System, ...]:
+def select_systems(names: Sequence[str]) -> tuple[System, ...]:
     """The systems of these names, in the order of the table. Raises TandemError for an unknown one."""
     for name in names:
         if name not in BY_NAME:

@@ -38,7 +38,7 @@ def capturing(
     options = ["-i", INTERFACE, "-n", "-U", "-Z", "root", "-B", str(_BUFFER_KIB), "--immediate-mode"]
     options += ["-w", str(path)]
     options += [] if packet_bytes is None else ["-s", str(packet_bytes)]
-    command = [*lab.enter(party), tools.located("tcpdump"), *options]
+    command = [*lab.enter(party), tools.which("tcpdump"), *options]
     process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     assert process.stderr is not None
     try:

@@ -11,8 +11,8 @@ import subprocess
 import tempfile
 from typing import IO
 
-from tandem.lab.netlab import NetLab, tools
 from tandem.lab.latency.replay_records import Reply
+from tandem.lab.netlab import NetLab, tools
 from tandem.topology import Party
 
 INTERVAL_S = 0.2
@@ -27,7 +27,7 @@ class Ping:
         # -D: the time of each reply. Without -W a reply counts however late it comes.
         options = ["-D", "-n", "-i", f"{interval_s:g}"]
         address = lab.address(Party.CLOUD)
-        self._command = [*lab.enter(Party.DEVICE), tools.located("ping"), *options, address]
+        self._command = [*lab.enter(Party.DEVICE), tools.which("ping"), *options, address]
         self._process: subprocess.Popen[bytes] | None = None
         self._output: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed by stop
         self.num_sent = 0  # up to the last reply: what is on its way at the end is not lost

@@ -30,7 +30,7 @@ _UNIT = {
 
 
 @dataclass(frozen=True, slots=True)
-class TraceRow:
+class ScheduleRow:
     """From this moment on the link has this shape."""
 
     time_s: float  # since the trace began
@@ -38,11 +38,11 @@ class TraceRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Trace:
+class LinkSchedule:
     """A link over time: at least one row, the first at 0 s, times ascending. Raises NetLabError otherwise."""
 
     name: str
-    rows: tuple[TraceRow, ...]
+    rows: tuple[ScheduleRow, ...]
 
     def __post_init__(self) -> None:
         times = [row.time_s for row in self.rows]
@@ -79,12 +79,12 @@ class Shapeable(Protocol):
 
 def play(
     lab: Shapeable,
-    trace: Trace,
+    trace: LinkSchedule,
     clock: Callable[[], float],
     sleep: Callable[[float], None],
     is_stopped: Callable[[], bool] = lambda: False,
     longest_nap_s: float = 0.1,
-) -> Iterator[TraceRow]:
+) -> Iterator[ScheduleRow]:
     """Applies a trace in time, from now on; yields each row as it was really applied, by the clock since the start.
 
     A row whose successor is due already is left out: late shapes would only delay the right one. Ends after the last
@@ -99,13 +99,13 @@ def play(
             continue
         index = bisect_right(trace.rows, clock() - start_s, key=lambda row: row.time_s) - 1
         lab.shape(trace.rows[index].shape)
-        yield TraceRow(clock() - start_s, trace.rows[index].shape)
+        yield ScheduleRow(clock() - start_s, trace.rows[index].shape)
 
 
 # ---- CSV -----------------------------------------------------------------------------------------------------
 
 
-def read_trace(path: Path) -> Trace:
+def read_schedule(path: Path) -> LinkSchedule:
     """Reads a trace. Raises NetLabError with file, line, field and what was expected."""
     try:
         text = path.read_text("utf-8")
@@ -113,16 +113,16 @@ def read_trace(path: Path) -> Trace:
         raise NetLabError(
             f"A trace is a CSV file that begins with {_HEADER}, but {path} cannot be read: {error}"
         ) from error
-    return parse_trace(text, str(path))
+    return parse_schedule(text, str(path))
 
 
-def parse_trace(text: str, name: str) -> Trace:
+def parse_schedule(text: str, name: str) -> LinkSchedule:
     """A trace from CSV text; `name` stands for the file in errors. Raises NetLabError."""
     lines = list(csv.reader(io.StringIO(text)))
     if not lines or tuple(word.strip() for word in lines[0]) != FIELDS:
         seen = ",".join(lines[0]) if lines else "an empty file"
         raise NetLabError(f"{name}, line 1: a trace begins with the header {_HEADER}, but this is {seen!r}.")
-    rows: list[TraceRow] = []
+    rows: list[ScheduleRow] = []
     for number, words in enumerate(lines[1:], start=2):
         if not words:
             continue
@@ -133,10 +133,10 @@ def parse_trace(text: str, name: str) -> Trace:
         raise NetLabError(
             f"{name}, line 2: a trace has at least one row below its header, but there is none."
         )
-    return Trace(name, tuple(rows))
+    return LinkSchedule(name, tuple(rows))
 
 
-def _row(words: Sequence[str], where: str) -> TraceRow:
+def _row(words: Sequence[str], where: str) -> ScheduleRow:
     if len(words) != len(FIELDS):
         raise NetLabError(
             f"{where}: a row has {len(FIELDS)} fields, {_HEADER}, but this one has {len(words)}."
@@ -152,7 +152,7 @@ def _row(words: Sequence[str], where: str) -> TraceRow:
         )
     except NetLabError as error:
         raise NetLabError(f"{where}: {error}") from error
-    return TraceRow(values["time_s"] or 0.0, shape)
+    return ScheduleRow(values["time_s"] or 0.0, shape)
 
 
 def _number(word: str, field: str, where: str) -> float | None:
@@ -171,7 +171,7 @@ def _number(word: str, field: str, where: str) -> float | None:
     return value
 
 
-def _check_time(row: TraceRow, earlier: list[TraceRow], where: str) -> None:
+def _check_time(row: ScheduleRow, earlier: list[ScheduleRow], where: str) -> None:
     if not earlier and row.time_s != 0:
         raise NetLabError(f"{where}, field time_s: expected 0 in the first row, but it is {row.time_s:g}.")
     if earlier and row.time_s <= earlier[-1].time_s:
@@ -181,7 +181,7 @@ def _check_time(row: TraceRow, earlier: list[TraceRow], where: str) -> None:
         )
 
 
-def format_trace(trace: Trace) -> str:
+def format_schedule(trace: LinkSchedule) -> str:
     """A trace as CSV text."""
     lines = [_HEADER]
     for row in trace.rows:
@@ -192,9 +192,9 @@ def format_trace(trace: Trace) -> str:
     return "\n".join([*lines, ""])
 
 
-def write_trace(trace: Trace, path: Path) -> None:
+def write_schedule(trace: LinkSchedule, path: Path) -> None:
     """Writes a trace as CSV."""
-    path.write_text(format_trace(trace), "utf-8")
+    path.write_text(format_schedule(trace), "utf-8")
 
 
 def _short(value: float) -> str:

@@ -59,7 +59,7 @@ def _port(ip: bytes, data_port: int) -> Port:
     return "data" if data_port in ports else "ray"
 
 
-class Wire:
+class LinkTraffic:
     """Packets, by time."""
 
     def __init__(self, seen: Sequence[Packet]) -> None:

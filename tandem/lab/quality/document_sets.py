@@ -29,13 +29,13 @@ class Counts:
         """Those of one side."""
         return self.device if party is Party.DEVICE else self.cloud
 
-    def found(self, party: Party, *, is_halved: bool) -> int:
+    def num_searched(self, party: Party, *, is_halved: bool) -> int:
         """How many are searched for; of halves, both sides' at once."""
         return self.device + self.cloud if is_halved else self.of(party)
 
 
 @dataclass(slots=True)
-class Found:
+class DocumentSet:
     """What was found for one query. A document is named by its place in `texts`."""
 
     texts: tuple[str, ...]
@@ -48,7 +48,7 @@ class Found:
 
     def documents(self, party: Party, counts: Counts) -> tuple[int, ...]:
         """The documents of one side, best first."""
-        own, number = counts.of(party), counts.found(party, is_halved=self.is_halved)
+        own, number = counts.of(party), counts.num_searched(party, is_halved=self.is_halved)
         ranked = self.ranked_again.get((party, number), self.ranked[party])
         first = counts.cloud if self.is_halved and party is Party.DEVICE else 0
         return ranked[first : first + own]
@@ -59,7 +59,7 @@ class Found:
             self._scores[text] = self.estimate(text)
         return self._scores[text]
 
-    def joined(self, documents: Sequence[int], query: str) -> str:
+    def join_texts(self, documents: Sequence[int], query: str) -> str:
         """Documents as one text for context aggregation, best first by their scores for the query."""
         scores = self.scores(query) if documents else []
         ordered = sorted(documents, key=lambda document: -scores[document])
@@ -73,7 +73,7 @@ def search(
     *,
     is_halved: bool,
     clip: Callable[[str], str] = lambda text: text,
-) -> Found:
+) -> DocumentSet:
     """Documents of both sides for `query`. counts: all numbers that will be asked for.
 
     is_halved: both sides share the device's retriever. clip: cuts a document to its longest permitted length.
@@ -84,7 +84,7 @@ def search(
     ranked_again: dict[tuple[Party, int], tuple[int, ...]] = {}
     for party in (Party.DEVICE,) if is_halved else PARTIES:
         retriever, places = retrievers[party], ids.setdefault(party, {})
-        numbers = sorted({each.found(party, is_halved=is_halved) for each in counts})
+        numbers = sorted({each.num_searched(party, is_halved=is_halved) for each in counts})
         for number in numbers if retriever.ranks_again else numbers[-1:]:
             hits = _hits(retriever, query, number)
             for hit in hits:
@@ -102,7 +102,7 @@ def search(
             scores += retrievers[party].relevance(list(places), text)
         return scores
 
-    return Found(tuple(texts), ranked, is_halved, estimate, ranked_again)
+    return DocumentSet(tuple(texts), ranked, is_halved, estimate, ranked_again)
 
 
 def _hits(retriever: Retriever | StoreRetriever, query: str, count: int) -> list[Hit]:

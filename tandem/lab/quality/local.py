@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class LocalParty:
-    """One side's retriever and model, called directly. Implements `tandem.lab.simulation.virtual.Reader`."""
+    """One side's retriever and model, called directly. Implements `tandem.lab.simulation.virtual.SideModel`."""
 
     def __init__(
         self,

@@ -16,7 +16,7 @@ from tandem.aggregation.document_weights import text_to_score
 from tandem.config import WeightsConfig
 from tandem.engine.engine import Engine
 from tandem.lab.quality.aggregation import Floats, PartyTokens, party_tokens, relevance_by_step, target_tokens
-from tandem.lab.quality.document_sets import Counts, Found
+from tandem.lab.quality.document_sets import Counts, DocumentSet
 from tandem.lab.quality.methods import Method
 from tandem.topology import PARTIES, Party
 
@@ -58,7 +58,7 @@ class Teacher:
     notes: Notes = field(default_factory=Notes)
 
     def losses(
-        self, case: Case, found: Found, methods: Mapping[str, Method], counts: Sequence[Counts]
+        self, case: Case, found: DocumentSet, methods: Mapping[str, Method], counts: Sequence[Counts]
     ) -> dict[tuple[str, Counts], Floats]:
         """-log p of each token of `case` by method and numbers of documents, [tokens] each."""
         work = _Case(self, case, found)
@@ -73,7 +73,7 @@ class Teacher:
 class _Case:
     """One case with the rows and weights that were computed for it."""
 
-    def __init__(self, teacher: Teacher, case: Case, found: Found) -> None:
+    def __init__(self, teacher: Teacher, case: Case, found: DocumentSet) -> None:
         self._teacher, self._case, self._found = teacher, case, found
         self._rows: dict[tuple[int, int | str], Floats] = {}  # engine, document or text -> [tokens]
         self._relevance: dict[bool, Floats] = {}  # [tokens, documents], by whether weights are dynamic
@@ -104,7 +104,7 @@ class _Case:
         documents = [
             document for party in method.parties for document in self._found.documents(party, counts)
         ]
-        return self._row(engine, self._teacher.clip(self._found.joined(documents, self._case.query)))
+        return self._row(engine, self._teacher.clip(self._found.join_texts(documents, self._case.query)))
 
     def _party(self, party: Party, counts: Counts, method: Method) -> PartyTokens:
         engine = self._teacher.engines[party]

@@ -24,7 +24,7 @@ _UNTOLD = {
 _MAX_CHARS = 150
 
 
-class Trace:
+class EventLog:
     """Who got what, and when."""
 
     def __init__(self, length: int | None) -> None:

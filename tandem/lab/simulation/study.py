@@ -16,7 +16,7 @@ from tandem.lab.simulation.link import Link
 from tandem.lab.simulation.scripted import (
     CODEC,
     Accepted,
-    Scripted,
+    ScriptedModel,
     Seconds,
     decode_times,
     length_rule,
@@ -85,7 +85,7 @@ def replay(
     spec = scripted_spec(len(accepted), placement=placement, synchronous=is_synchronous, seed=seed, **changes)
     run = VirtualRun(
         spec,
-        {party: Scripted(party, accepted) for party in PARTIES},
+        {party: ScriptedModel(party, accepted) for party in PARTIES},
         CODEC,
         finished=length_rule(len(accepted)),
         link=link,

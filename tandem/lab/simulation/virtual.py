@@ -38,7 +38,7 @@ from tandem.topology import PARTIES, Party
 TICK_S = 0.05
 
 
-class Reader(Protocol):
+class SideModel(Protocol):
     """One side's retriever and model, as far as a run needs them. Called without delay or threads."""
 
     def retrieve(self, message: RetrieveRequest | RescoreRequest) -> Message:
@@ -60,7 +60,7 @@ class PartyState:
     aggregator: AggregatingTable
     profiler: ProfilingTable
     scheduler: SchedulingTable
-    reader: Reader
+    reader: SideModel
     busy_with: Job | None = None
     num_forwards: int = 0
     num_abandoned: int = 0
@@ -87,7 +87,7 @@ class VirtualRun:
     def __init__(
         self,
         spec: SessionSpec,
-        readers: dict[Party, Reader],
+        readers: dict[Party, SideModel],
         codec: Codec,
         *,
         finished: Finished,

@@ -34,7 +34,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     monkeypatch.setattr("tandem.lab.netlab.inside.inside", inside)
     monkeypatch.setattr("tandem.lab.netlab.pcap.find_spec", lambda name: name)
     monkeypatch.setattr(tools, "require", lambda: None)
-    monkeypatch.setattr(tools, "located", lambda name: name)
+    monkeypatch.setattr(tools, "which", lambda name: name)
     return found
 
 

@@ -16,9 +16,8 @@ from tandem.cli.terminal import Progress
 from tandem.config import Config
 from tandem.errors import NetLabError
 from tandem.lab.cli import replay as command
-from tandem.lab.netlab import NetLab, Shape
-from tandem.lab.netlab import inside
-from tandem.lab.latency.replay_records import Asked, Replay
+from tandem.lab.latency.replay_records import QuestionRun, Replay
+from tandem.lab.netlab import NetLab, Shape, inside
 
 pytest.importorskip("matplotlib")
 
@@ -34,7 +33,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, list[str], Shape]]
 
     monkeypatch.setattr(inside, "inside", fake)
     monkeypatch.setattr(command.tools, "require", lambda: None)
-    monkeypatch.setattr(command.tools, "located", lambda program: program)
+    monkeypatch.setattr(command.tools, "which", lambda program: program)
     return calls
 
 
@@ -110,7 +109,7 @@ def test_what_was_seen_is_written_before_the_cluster_stops(
             self._into = into
 
         def run(self, questions: list[str]) -> None:
-            self._into.asked.append(Asked(questions[0], 1, 0.5))
+            self._into.asked.append(QuestionRun(questions[0], 1, 0.5))
             self._into.took_s = 1.0
             raise KeyboardInterrupt
 

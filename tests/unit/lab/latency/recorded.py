@@ -5,17 +5,17 @@ from __future__ import annotations
 from math import nan
 
 from tandem.events import DoneEvent, SessionStatistics
+from tandem.lab.latency.replay_records import QuestionRun, Replay, Reply
 from tandem.lab.netlab.lab import Counters
+from tandem.lab.netlab.schedule import LinkSchedule, ScheduleRow
 from tandem.lab.netlab.shape import Shape
-from tandem.lab.netlab.schedule import Trace, TraceRow
-from tandem.lab.latency.replay_records import Asked, Replay, Reply
 from tandem.topology import Party
 from tests.unit.lab.timeline.timelines import token
 
 ROWS = (
-    TraceRow(0.0, Shape(rtt_s=0.1)),
-    TraceRow(2.0, Shape(rtt_s=0.3, loss=1.0)),
-    TraceRow(3.0, Shape(rtt_s=0.1)),
+    ScheduleRow(0.0, Shape(rtt_s=0.1)),
+    ScheduleRow(2.0, Shape(rtt_s=0.3, loss=1.0)),
+    ScheduleRow(3.0, Shape(rtt_s=0.1)),
 )
 
 
@@ -35,12 +35,12 @@ def replay() -> Replay:
         SessionStatistics(num_tokens=2, sent_bytes=100, received_bytes=50),
     ]
     asked = [
-        Asked("One?", 1, 0.0, [*first, DoneEvent(reason="eos", statistics=statistics[0])]),
-        Asked("Two?", 2, 3.0, [*second, DoneEvent(reason="eos", statistics=statistics[1])]),
+        QuestionRun("One?", 1, 0.0, [*first, DoneEvent(reason="eos", statistics=statistics[0])]),
+        QuestionRun("Two?", 2, 3.0, [*second, DoneEvent(reason="eos", statistics=statistics[1])]),
     ]
     counters = Counters(sent_bytes=1000, received_bytes=500, sent_packets=10, received_packets=9)
     return Replay(
-        trace=Trace("by-hand", ROWS),
+        trace=LinkSchedule("by-hand", ROWS),
         asked=asked,
         rows=list(ROWS),
         replies=(Reply(0.1, 1, 0.1), Reply(0.88, 2, 0.12), Reply(3.1, 4, 0.1)),

@@ -15,10 +15,10 @@ from tandem.errors import QueryError
 from tandem.events import Answer, DoneEvent, SessionStatistics, TokenEvent
 from tandem.lab.baselines.experiments import Treatment
 from tandem.lab.baselines.sequences import SequenceResult
-from tandem.lab.latency.records import Setting
-from tandem.lab.latency.systems import BY_NAME, SYSTEMS
 from tandem.lab.latency import asker
 from tandem.lab.latency.asker import Asker
+from tandem.lab.latency.records import Setting
+from tandem.lab.latency.systems import BY_NAME, SYSTEMS
 from tandem.topology import PARTIES, Party
 
 SETTING = Setting(data_plane="socket", floors_s=(0.06, 0.025), rtt_s=0.1, temperature=1.0, max_new_tokens=48)
@@ -127,13 +127,13 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> None:
         now.value += 0.5
         return float(now.value)
 
-    monkeypatch.setattr(answering, "time", SimpleNamespace(monotonic=look, time=look))
+    monkeypatch.setattr(asker, "time", SimpleNamespace(monotonic=look, time=look))
 
 
 def asked(system: str, done: DoneEvent | None = None) -> tuple[Any, FakeTandem]:
     tandem = FakeTandem(done or DoneEvent(reason="eos", statistics=STATISTICS))
-    asker = Asker(tandem, tandem)  # type: ignore[arg-type]
-    return asker.ask(BY_NAME[system], SETTING, "Why?", 1, 4), tandem
+    made = Asker(tandem, tandem)  # type: ignore[arg-type]
+    return made.ask(BY_NAME[system], SETTING, "Why?", 1, 4), tandem
 
 
 def test_both_parties_together() -> None:
@@ -168,8 +168,8 @@ def test_both_parties_together() -> None:
 
 def test_a_second_question_has_its_own_numbers() -> None:
     tandem = FakeTandem(DoneEvent(reason="eos", statistics=STATISTICS))
-    asker = Asker(tandem, tandem)  # type: ignore[arg-type]
-    one, other = (asker.ask(BY_NAME["DRDG/TW"], SETTING, "Why?", 0, run) for run in range(2))
+    made = Asker(tandem, tandem)  # type: ignore[arg-type]
+    one, other = (made.ask(BY_NAME["DRDG/TW"], SETTING, "Why?", 0, run) for run in range(2))
     assert one.num_forwards == other.num_forwards == {"device": 5, "cloud": 4}
     assert dict(tandem.asked)["stream"]["synchronous"] is True
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tandem.lab.netlab.schedule import Trace
 from tandem.lab.latency.replay_plot import plot_replay
 from tandem.lab.latency.replay_records import Replay
+from tandem.lab.netlab.schedule import LinkSchedule
 from tests.unit.lab.latency.recorded import ROWS, replay
 from tests.unit.lab.timeline.test_pipeline import words
 
@@ -16,10 +16,10 @@ pytest.importorskip("matplotlib")
 
 
 def test_by_hand(tmp_path: Path) -> None:
-    plot_replay(replay(), tmp_path / "out.svg", title="Trace by_hand")
+    plot_replay(replay(), tmp_path / "out.svg", title="LinkSchedule by_hand")
     shown = words(tmp_path / "out.svg")
     for word in (
-        "Trace by_hand",
+        "LinkSchedule by_hand",
         "RTT (ms)",
         "since the token before (ms)",
         "only the device's (1)",
@@ -35,5 +35,5 @@ def test_by_hand(tmp_path: Path) -> None:
 
 
 def test_of_nothing(tmp_path: Path) -> None:
-    plot_replay(Replay(trace=Trace("x", ROWS), took_s=0.0), tmp_path / "out.png", title="x")
+    plot_replay(Replay(trace=LinkSchedule("x", ROWS), took_s=0.0), tmp_path / "out.png", title="x")
     assert (tmp_path / "out.png").exists()

@@ -12,20 +12,20 @@ import pytest
 
 from tandem.config import Config
 from tandem.lab.baselines.experiments import Experiments
+from tandem.lab.latency import runner
 from tandem.lab.latency.plan import FLOORS_S, CellPlan, Plan
 from tandem.lab.latency.predictions import Prediction
 from tandem.lab.latency.records import Cell, Record, Setting, read_cells
-from tandem.lab.latency.systems import System, chosen
+from tandem.lab.latency.runner import Bench, config_of, experiments_of
+from tandem.lab.latency.systems import System, select_systems
 from tandem.lab.netlab import Shape
 from tandem.lab.netlab.lab import Counters
-from tandem.lab.latency import runner
-from tandem.lab.latency.runner import Bench, config_of, experiments_of
 from tandem.lab.netlab.traffic import Packet
 from tandem.topology import Party
 from tests.unit.lab.latency.cells import TOKENS, record
 
 SETTING = Setting(data_plane="socket", floors_s=FLOORS_S, rtt_s=0.0, temperature=0.0, max_new_tokens=48)
-SYSTEMS = chosen(["CRCG/device", "Tandem/mirror"])
+SYSTEMS = select_systems(["CRCG/device", "Tandem/mirror"])
 
 
 class Stage:
@@ -112,15 +112,15 @@ def stage(monkeypatch: pytest.MonkeyPatch) -> Stage:
         path.write_bytes(b"")
         yield
 
-    monkeypatch.setattr(bench, "launch", stage.launch)
-    monkeypatch.setattr(bench, "Asker", lambda tandem, baselines: tandem)
-    monkeypatch.setattr(bench, "Baselines", lambda tandem: tandem)
-    monkeypatch.setattr(bench, "capturing", capturing)
-    monkeypatch.setattr(bench, "Ping", FakePing)
+    monkeypatch.setattr(runner, "launch", stage.launch)
+    monkeypatch.setattr(runner, "Asker", lambda tandem, baselines: tandem)
+    monkeypatch.setattr(runner, "Baselines", lambda tandem: tandem)
+    monkeypatch.setattr(runner, "capturing", capturing)
+    monkeypatch.setattr(runner, "Ping", FakePing)
     monkeypatch.setattr(
-        bench, "read_packets", lambda *_: [Packet(0.25 * n, Party.DEVICE, "data", 100) for n in range(1000)]
+        runner, "read_packets", lambda *_: [Packet(0.25 * n, Party.DEVICE, "data", 100) for n in range(1000)]
     )
-    monkeypatch.setattr(bench, "IDLE_S", 0.001)
+    monkeypatch.setattr(runner, "IDLE_S", 0.001)
     return stage
 
 
@@ -198,7 +198,7 @@ def test_bytes_go_to_the_question_that_they_were_sent_for(stage: Stage, tmp_path
 def test_caches_are_made_ready_only_where_they_are_sent(stage: Stage, tmp_path: Path) -> None:
     run(stage, plan(0.0), tmp_path / ".")
     assert "prepare" not in stage.done
-    run(stage, plan(0.0, systems=chosen(["DRCG/KV"])), tmp_path)
+    run(stage, plan(0.0, systems=select_systems(["DRCG/KV"])), tmp_path)
     assert "prepare" in stage.done
 
 

@@ -7,20 +7,28 @@ from pathlib import Path
 import pytest
 
 from tandem.errors import NetLabError
+from tandem.lab.netlab.schedule import (
+    LinkSchedule,
+    ScheduleRow,
+    format_schedule,
+    parse_schedule,
+    play,
+    read_schedule,
+    write_schedule,
+)
 from tandem.lab.netlab.shape import Shape
-from tandem.lab.netlab.schedule import Trace, TraceRow, format_trace, parse_trace, play, read_trace, write_trace
 
 HEADER = "time_s,delay_ms,jitter_ms,rate_mbit,loss_pct\n"
 TEXT = HEADER + "0,100,20,50,1\n2.5,300,0,,0\n4,100,0,50,100\n"
 
 
-def trace() -> Trace:
-    return parse_trace(TEXT, "wifi.csv")
+def trace() -> LinkSchedule:
+    return parse_schedule(TEXT, "wifi.csv")
 
 
 def test_a_row_is_a_shape_from_its_time_on() -> None:
     rows = trace().rows
-    assert rows[0] == TraceRow(0.0, Shape(rtt_s=0.1, jitter_s=0.02, rate_bits_per_s=50e6, loss=0.01))
+    assert rows[0] == ScheduleRow(0.0, Shape(rtt_s=0.1, jitter_s=0.02, rate_bits_per_s=50e6, loss=0.01))
     assert rows[1].shape.rate_bits_per_s is None
     assert rows[2].shape.loss == 1
 
@@ -41,7 +49,7 @@ def test_it_says_when_it_has_ended() -> None:
     assert (
         trace().note_at(4.1).startswith("The trace wifi.csv ended at 4 s; its last value holds: RTT 100 ms")
     )
-    assert Trace("constant", trace().rows[:1]).note_at(1e6) == ""
+    assert LinkSchedule("constant", trace().rows[:1]).note_at(1e6) == ""
 
 
 @pytest.mark.parametrize(
@@ -71,28 +79,28 @@ def test_it_says_when_it_has_ended() -> None:
 )
 def test_a_malformed_line_is_named_with_its_field(text: str, sentence: str) -> None:
     with pytest.raises(NetLabError) as caught:
-        parse_trace(text, "t.csv")
+        parse_schedule(text, "t.csv")
     assert sentence in str(caught.value)
 
 
 def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
     with pytest.raises(NetLabError, match="cannot be read"):
-        read_trace(tmp_path / "none.csv")
+        read_schedule(tmp_path / "none.csv")
     (tmp_path / "binary.csv").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(NetLabError, match="cannot be read"):
-        read_trace(tmp_path / "binary.csv")
+        read_schedule(tmp_path / "binary.csv")
 
 
 def test_what_is_written_is_read_back(tmp_path: Path) -> None:
-    write_trace(trace(), tmp_path / "t.csv")
-    assert read_trace(tmp_path / "t.csv").rows == trace().rows
-    assert format_trace(trace()) == TEXT
+    write_schedule(trace(), tmp_path / "t.csv")
+    assert read_schedule(tmp_path / "t.csv").rows == trace().rows
+    assert format_schedule(trace()) == TEXT
 
 
 def test_a_trace_begins_at_0_and_ascends() -> None:
     for times in ((), (1.0,), (0.0, 2.0, 2.0)):
         with pytest.raises(NetLabError, match="begins at 0 s and its times ascend"):
-            Trace("bad", tuple(TraceRow(time, Shape()) for time in times))
+            LinkSchedule("bad", tuple(ScheduleRow(time, Shape()) for time in times))
 
 
 class Lab:

@@ -10,7 +10,7 @@ import pytest
 
 from tandem.errors import NetLabError
 from tandem.lab.netlab.packets import read_capture
-from tandem.lab.netlab.traffic import HEADER_BYTES, Packet, Wire, read_packets
+from tandem.lab.netlab.traffic import HEADER_BYTES, LinkTraffic, Packet, read_packets
 from tandem.topology import Party
 
 dpkt: Any = pytest.importorskip("dpkt")
@@ -62,12 +62,12 @@ def test_a_question_has_what_was_sent_for_it() -> None:
     """The data plane's last frames count, what the measurement itself asks of Ray does not."""
     times = (0.9, 1.0, 1.5, 2.0, 2.5, 3.0, 3.1)
     seen = [Packet(at_s, Party.DEVICE, port, 10) for at_s in times for port in ("data", "ray")]
-    found = Wire(seen).of(1.0, 2.0, 3.0)  # counted: data at 1, 1.5, 2, 2.5, 3; ray at 1, 1.5, 2
+    found = LinkTraffic(seen).of(1.0, 2.0, 3.0)  # counted: data at 1, 1.5, 2, 2.5, 3; ray at 1, 1.5, 2
     assert found == {
         "device": {"data": 50, "ray": 30, "other": 0},
         "cloud": {"data": 0, "ray": 0, "other": 0},
     }
-    assert Wire([]).of(1.0, 2.0, 3.0) == {}
+    assert LinkTraffic([]).of(1.0, 2.0, 3.0) == {}
 
 
 def test_another_file_is_one_sentence(tmp_path: Path) -> None:

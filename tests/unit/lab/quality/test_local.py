@@ -17,7 +17,7 @@ from tandem.engine.engine import Engine
 from tandem.lab.quality.heldout import heldout_spec
 from tandem.lab.quality.local import LocalPair
 from tandem.lab.simulation.link import Link
-from tandem.lab.training.bundle import read_questions
+from tandem.lab.training.bundle import read_bundled_questions
 from tandem.retrieval.embedding import Embedder
 from tandem.retrieval.retriever import Retriever
 from tandem.topology import PARTIES
@@ -33,7 +33,7 @@ def pair() -> LocalPair:
 
 
 def test_the_bundled_questions_are_answered(pair: LocalPair) -> None:
-    questions = read_questions()
+    questions = read_bundled_questions()
     exact = sum(
         pair.answer(replace(heldout_spec(Config()), query=one.question))[0] == one.answer for one in questions
     )
@@ -45,7 +45,7 @@ def test_speculative_equals_synchronous(pair: LocalPair, number: int) -> None:
     rng = random.Random(number)
     base = replace(
         heldout_spec(Config()),
-        query=read_questions()[number].question,
+        query=read_bundled_questions()[number].question,
         seed=number,
         temperature=1.0,
         max_new_tokens=20,

@@ -10,7 +10,7 @@ from tandem.config import Config
 from tandem.corpora import indexes
 from tandem.engine.engine import Engine
 from tandem.lab.latency import memoized
-from tandem.lab.quality import local, parties
+from tandem.lab.quality import local, setup
 from tandem.retrieval import embedding, scoring
 from tandem.topology import PARTIES, Party
 
@@ -38,13 +38,13 @@ def fakes(monkeypatch: pytest.MonkeyPatch) -> None:
     def opened(party: Party, config: Config, embedder: Any, scorer: Any) -> FakeRetriever:
         return FakeRetriever(party, config.party(party).index, embedder, scorer)
 
-    for module in (embedding, parties):
+    for module in (embedding, setup):
         monkeypatch.setattr(module, "load_embedder", load)
-    for module in (scoring, parties):
+    for module in (scoring, setup):
         monkeypatch.setattr(module, "load_scorer", load)
-    for module in (indexes, parties):
+    for module in (indexes, setup):
         monkeypatch.setattr(module, "open_retriever", opened)
-    monkeypatch.setattr(parties, "load_engines", lambda config, say: {})
+    monkeypatch.setattr(setup, "load_engines", lambda config, say: {})
     monkeypatch.setattr(Engine, "load", lambda *_, **__: None)
     monkeypatch.setattr(local, "LocalPair", lambda engines, retrievers, codec: retrievers)
 
@@ -64,10 +64,10 @@ def wanted(party: Party) -> tuple[Any, ...]:
 
 
 def test_predictions_of_latency() -> None:
-    found: Any = remembered.local_pair(CONFIG)
+    found: Any = memoized.local_pair(CONFIG)
     assert [found[party].search("Why?", 1) for party in PARTIES] == [wanted(party) for party in PARTIES]
 
 
 def test_quality() -> None:
-    found: Any = parties.load(CONFIG).retrievers
+    found: Any = setup.load(CONFIG).retrievers
     assert [found[party].made_of for party in PARTIES] == [wanted(party) for party in PARTIES]

@@ -21,8 +21,8 @@ from tandem.config import WeightsConfig
 from tandem.engine.engine import Engine
 from tandem.engine.row_mixture import mix_rows
 from tandem.lab.baselines.documents import JOINT
-from tandem.lab.quality import aggregation, teacher
-from tandem.lab.quality.document_sets import Counts, Found
+from tandem.lab.quality import aggregation, teacher_forcing
+from tandem.lab.quality.document_sets import Counts, DocumentSet
 from tandem.lab.quality.methods import METHODS, Method
 from tandem.lab.quality.teacher_forcing import Case, Teacher
 from tandem.protocol.wire import to_float32
@@ -82,7 +82,7 @@ def relevance_at(
 
 
 def differences(
-    engine: Engine, found: Found, method: Method, counts: Counts, weights: WeightsConfig
+    engine: Engine, found: DocumentSet, method: Method, counts: Counts, weights: WeightsConfig
 ) -> float:
     """Largest difference between the two ways over all tokens."""
     case = make_case(engine)
@@ -154,7 +154,7 @@ def test_joined_documents_are_cut_at_their_end(load_engine: Callable[..., Engine
     cut = Teacher(dict.fromkeys(PARTIES, engine), WEIGHTS, clip=lambda text: text[:20])
     found = make_found()
     losses = cut.losses(case, found, {"drcg": METHODS["drcg"]}, [counts])["drcg", counts]
-    text = found.joined([0, 1, 3, 4], QUERY)[:20]
+    text = found.join_texts([0, 1, 3, 4], QUERY)[:20]
     expected = -engine.forced(engine.prompt(case.prompt, [text], len(case.tokens)), case.tokens)[0]
     assert np.array_equal(losses, expected)
 
@@ -171,7 +171,7 @@ def test_two_models_each_read_their_own_parties_documents(load_engine: Callable[
 
 def test_documents_that_do_not_fit_are_counted(load_engine: Callable[..., Engine]) -> None:
     engine = load_engine()  # a context of 160 tokens
-    long = Found(("word " * 300,), {Party.DEVICE: (0,), Party.CLOUD: ()}, False, lambda text: [1.0])
+    long = DocumentSet(("word " * 300,), {Party.DEVICE: (0,), Party.CLOUD: ()}, False, lambda text: [1.0])
     work = Teacher(dict.fromkeys(PARTIES, engine), WEIGHTS)
     work.losses(make_case(engine), long, {"dynamic": METHODS["dynamic"]}, [Counts(1, 0)])
     assert work.notes.sentences() == [
@@ -239,7 +239,7 @@ def mean_of_logs(monkeypatch: pytest.MonkeyPatch) -> None:
         omega = np.exp(relevance - found.log_weight[:, None])
         return replace(found, log_q=(omega * log_p.T).sum(axis=1))
 
-    monkeypatch.setattr(teacher, "side_tokens", mixed)
+    monkeypatch.setattr(teacher_forcing, "party_tokens", mixed)
 
 
 def parties_count_alike(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -248,13 +248,13 @@ def parties_count_alike(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def documents_swapped(monkeypatch: pytest.MonkeyPatch) -> None:
     """A document's row is weighed by the score of another."""
-    original = Found.scores
-    monkeypatch.setattr(Found, "scores", lambda self, text: original(self, text)[::-1])
+    original = DocumentSet.scores
+    monkeypatch.setattr(DocumentSet, "scores", lambda self, text: original(self, text)[::-1])
 
 
 def question_not_scored(monkeypatch: pytest.MonkeyPatch) -> None:
     """Relevance is that of the answer alone."""
-    monkeypatch.setattr(teacher, "scored_text", lambda query, answer: answer.strip() or query)
+    monkeypatch.setattr(teacher_forcing, "text_to_score", lambda query, answer: answer.strip() or query)
 
 
 @pytest.mark.parametrize(
