@@ -97,8 +97,9 @@ class WatchedRun(VirtualRun):
 
     # ---- what passes -----------------------------------------------------------------------------------------
 
-    def _deliver(self, party: Party, sends: list[Send]) -> None:
-        super()._deliver(party, [self._passing(party, send) for send in sends])
+    def deliver(self, party: Party, sends: list[Send]) -> None:
+        """As the run's own, of messages that pass the checks."""
+        super().deliver(party, [self._passing(party, send) for send in sends])
 
     def _passing(self, party: Party, send: Send) -> Send:
         message = send.message
@@ -154,7 +155,7 @@ class WatchedRun(VirtualRun):
                 raise InvariantError(f"the user is told another token of step {event.step} than is committed")
 
     def _hop_s(self) -> float:
-        return self._local_s + self._hop_jitter_s * self._hop_rng.random()
+        return self.local_s + self._hop_jitter_s * self._hop_rng.random()
 
     def _world(self, party: Party) -> World:
         world = self.parties[party].reader

@@ -94,7 +94,7 @@ def test_cancelled_and_failed_answers_are_freed_without_a_frame(party: Party, at
                     if end == "cancel"
                     else queue.fail(spec.session, "It broke.", run.now_s)
                 )
-                run._deliver(party, sends)
+                run.deliver(party, sends)
 
             run.at(at_s + 0.15, act, party)
 

@@ -355,7 +355,7 @@ def check_waiting(seed: int) -> None:
     rtt_s, decode_s = 0.3, 0.03
     spec = make_spec(seed, synchronous=True, placement="device", max_new_tokens=10)
     run = Case(spec, VirtualLink(delay_s=rtt_s / 2)).make()
-    run._decode_s = lambda party, rng: decode_s
+    run.decode_s = lambda party, rng: decode_s
     outcome = run.run(60)
     assert agree(outcome) == synchronous(replace(spec, synchronous=False))
     times = [event.committed_s for event in outcome.events if isinstance(event, TokenEvent)]
