@@ -9,7 +9,8 @@ from dataclasses import replace
 import pytest
 
 from tandem.actors.base import Runtime
-from tandem.actors.draft_queue import EVENTS_KEPT_S, DraftQueueActor, EventLog
+from tandem.actors.draft_queue import EVENTS_KEPT_S, DraftQueueActor
+from tandem.actors.event_log import EventLog
 from tandem.config import Config
 from tandem.corpora import WEIGHTS
 from tandem.engine.detokenizer import Detokenizer, StopRule
