@@ -1,36 +1,17 @@
-"""What benchmarks share: the environment of a figure, summaries, the JSON line at the end."""
+"""What benchmarks share: summaries, the bundled pair, the JSON line at the end."""
 
 from __future__ import annotations
 
 import json
-import os
-import platform
 import statistics
-import subprocess
 from collections.abc import Sequence
-from importlib.metadata import version
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from tandem.lab.environment import describe_environment
 
 if TYPE_CHECKING:
     from tandem.config import Config
     from tandem.lab.quality.local import LocalPair
-
-PACKAGES = ("tandem-rag", "ray", "torch", "transformers", "sentence-transformers", "faiss-cpu", "numpy")
-
-
-def environment() -> dict[str, Any]:
-    """Commit, versions and hardware."""
-    root = Path(__file__).parent.parent
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=root, capture_output=True, text=True)
-    return {
-        "commit": commit.stdout.strip() or "unknown",
-        "python": platform.python_version(),
-        "versions": {name: version(name) for name in PACKAGES},
-        "cpu": _cpu(),
-        "num_cores": os.cpu_count(),
-        "load_1min": round(os.getloadavg()[0], 2),
-    }
 
 
 def summary(values: Sequence[float]) -> dict[str, float]:
@@ -63,11 +44,4 @@ def bundled_pair(config: Config) -> LocalPair:
 
 def finish(result: dict[str, Any]) -> None:
     """The last line of stdout: one JSON object."""
-    print(json.dumps(result | {"environment": environment()}, default=str))
-
-
-def _cpu() -> str:
-    for line in Path("/proc/cpuinfo").read_text().splitlines():
-        if line.startswith("model name"):
-            return line.partition(":")[2].strip()
-    return platform.processor()
+    print(json.dumps(result | {"environment": describe_environment()}, default=str))

@@ -27,7 +27,7 @@ from tandem import Config
 from tandem.events import TokenEvent
 from tandem.lab.quality.local import LocalPair
 from tandem.lab.simulation.specs import change_spec
-from tandem.lab.training.bundle import read_questions
+from tandem.lab.training.bundle import read_bundled_questions
 from tandem.protocol.spec import SessionSpec
 from tandem.request import spec_of
 from tandem.topology import PARTIES
@@ -39,7 +39,7 @@ def row(pair: LocalPair, spec: SessionSpec, num_seeds: int) -> dict[str, float]:
     """Measured and expected acceptance of both sides, and the distance in standard errors."""
     tokens: list[TokenEvent] = []
     for seed in range(num_seeds):
-        for number, question in enumerate(read_questions()):
+        for number, question in enumerate(read_bundled_questions()):
             _, outcome = pair.answer(replace(spec, query=question.question, seed=1000 * seed + number))
             tokens += [event for event in outcome.events if isinstance(event, TokenEvent)]
     found: dict[str, float] = {"num_tokens": len(tokens)}

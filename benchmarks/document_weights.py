@@ -35,13 +35,13 @@ from benchmarks._common import finish, summary
 from tandem.codecs import codec_of
 from tandem.config import Config, WeightsConfig
 from tandem.lab.quality import statistics
-from tandem.lab.quality.found import Counts
-from tandem.lab.quality.heldout import dealt, indexes_of, retrievers_of, worlds
+from tandem.lab.quality.document_sets import Counts
+from tandem.lab.quality.heldout import indexes_of, retrievers_of, split_world, worlds
 from tandem.lab.quality.methods import METHODS
-from tandem.lab.quality.parties import Parties, load_engines
 from tandem.lab.quality.qa import Prediction, predictions
 from tandem.lab.quality.questions import Question, read_questions
-from tandem.lab.quality.teacher import Teacher
+from tandem.lab.quality.setup import Parties, load_engines
+from tandem.lab.quality.teacher_forcing import Teacher
 from tandem.lab.training.bundle import QUESTIONS
 from tandem.retrieval.embedding import Embedder, resolve
 from tandem.retrieval.factory import open_index
@@ -145,7 +145,7 @@ def heldout(
     for number, (world, questions) in enumerate(worlds(count, SEED)):
         with tempfile.TemporaryDirectory() as folder:
             if is_dealt:
-                retrievers = indexes_of(dealt(world, Random(number)), Path(folder), embedder)
+                retrievers = indexes_of(split_world(world, Random(number)), Path(folder), embedder)
             else:
                 retrievers = retrievers_of(world, Path(folder), embedder)
             both = parties(retrievers)

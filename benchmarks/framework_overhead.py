@@ -24,7 +24,7 @@ import itertools
 
 from benchmarks._common import finish, summary
 from tandem import Answer, Config, Tandem
-from tandem.lab.training.bundle import read_questions
+from tandem.lab.training.bundle import read_bundled_questions
 
 PREDICTED_MS = 0.9
 TARGET_MS = 3.0
@@ -47,7 +47,7 @@ def paces_ms(answer: Answer) -> list[float]:
 
 def measure(rag: Tandem, num_rounds: int, *, synchronous: bool) -> dict[str, Any]:
     """Ask all bundled questions `num_rounds` times."""
-    questions = [question.question for question in read_questions()][:12]
+    questions = [question.question for question in read_bundled_questions()][:12]
     for question in questions[:3]:
         rag.query(question, seed=0, synchronous=synchronous)
     before = {actor["name"]: actor["cpu_s"] for actor in rag.status()["actors"]}

@@ -30,7 +30,7 @@ from tandem.lab.quality.heldout import retrievers_of, worlds
 from tandem.lab.quality.local import LocalPair
 from tandem.lab.simulation.link import Link
 from tandem.lab.simulation.specs import change_spec
-from tandem.lab.training.bundle import read_questions
+from tandem.lab.training.bundle import read_bundled_questions
 from tandem.request import spec_of
 from tandem.retrieval.embedding import Embedder
 from tandem.retrieval.factory import open_retriever
@@ -54,7 +54,7 @@ DECODE_S = {"device": (0.03, 0.05), "cloud": (0.01, 0.03)}
 def pairs(folder: Path, embedder: Embedder) -> Iterator[tuple[str, int, Any]]:
     """(question, seed, retrievers by side), bundled and held-out questions in turn."""
     bundled = {party: open_retriever(party, Config(), embedder) for party in PARTIES}
-    texts = [one.question for one in read_questions()]
+    texts = [one.question for one in read_bundled_questions()]
     heldout = (
         (question.text, retrievers)
         for number, (world, questions) in enumerate(worlds(NUM_PAIRS // 2, WORLD_SEED))
@@ -84,7 +84,7 @@ def answers(engine: Engine, question: str, seed: int, retrievers: Any) -> Iterat
                 seed=seed,
                 temperature=temperature,
                 draft_rule=rule,
-                placement=placement,  # type: ignore[arg-type]
+                placement=placement,
             )
             pair = LocalPair(dict.fromkeys(PARTIES, engine), retrievers, codec)
             _, outcome = pair.answer(

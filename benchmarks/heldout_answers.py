@@ -25,14 +25,14 @@ from tandem.codecs import codec_of
 from tandem.config import Config
 from tandem.corpora import WEIGHTS
 from tandem.engine.engine import Engine
-from tandem.lab.quality.heldout import ALONE, Asked, ask_heldout, heldout_spec
+from tandem.lab.quality.heldout import ALONE, HeldoutAnswer, ask_heldout, heldout_spec
 from tandem.lab.quality.statistics import wilson
 from tandem.retrieval.embedding import Embedder
 
 TARGETS = {"both": ">= 80 %", "device": "<= 10 %", "cloud": "<= 25 %"}
 
 
-def summarise(asked: list[Asked]) -> dict[str, Any]:
+def summarise(asked: list[HeldoutAnswer]) -> dict[str, Any]:
     """Share of exact answers with its interval, and mean acceptance."""
     share = sum(one.is_exact for one in asked) / len(asked)
     low, high = wilson(sum(one.is_exact for one in asked), len(asked))

@@ -34,13 +34,13 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 from benchmarks._common import finish, summary
 from tandem import Config, Tandem
 from tandem.events import DoneEvent, TokenEvent
+from tandem.lab.latency.cluster import DATA_PORT, launch
 from tandem.lab.netlab import NetLab, Shape
-from tandem.lab.testbed.capture import capturing
-from tandem.lab.testbed.cluster import DATA_PORT, launch
-from tandem.lab.testbed.inside import run_inside
-from tandem.lab.testbed.ping import Ping
-from tandem.lab.testbed.wire import HEADER_BYTES, Wire, read_packets
-from tandem.lab.training.bundle import read_questions
+from tandem.lab.netlab.capture import capturing
+from tandem.lab.netlab.inside import run_inside
+from tandem.lab.netlab.ping import Ping
+from tandem.lab.netlab.traffic import HEADER_BYTES, LinkTraffic, read_packets
+from tandem.lab.training.bundle import read_bundled_questions
 from tandem.topology import PARTIES, Party
 
 RTT_S = 0.1
@@ -103,7 +103,7 @@ def hops(
         replies = ping.stop()
     after = _queues(tandem)
     used = {name: after[name] - value for name, value in before.items()}
-    wire = Wire(read_packets(path, lab.address(Party.DEVICE), DATA_PORT)).of(begun_s, ended_s, ended_s)
+    wire = LinkTraffic(read_packets(path, lab.address(Party.DEVICE), DATA_PORT)).of(begun_s, ended_s, ended_s)
     rtts_s = [event.rtt_s for answer in answers for event in answer.tokens if event.rtt_s == event.rtt_s]
     num_messages = used["device writes"] + used["cloud writes"]
     found = {
@@ -142,7 +142,7 @@ def _queues(tandem: Tandem) -> dict[str, float]:
 
 def measure(lab: NetLab, stalls_s: tuple[float, ...], runs: int, num_questions: int) -> bool:
     """In the device's host: both planes, one after the other. Whether no stall changed a token."""
-    questions = [each.question for each in read_questions()][:num_questions]
+    questions = [each.question for each in read_bundled_questions()][:num_questions]
     result: dict[str, Any] = {"rtt_s": RTT_S, "floors_s": [0.06, 0.025], "planes": {}}
     cores = os.sched_getaffinity(0)
     rays_own_bytes = 0.0

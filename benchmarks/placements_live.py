@@ -1,9 +1,9 @@
 """Which placement writes an answer fastest over a slow link, live, and does the simulator say so beforehand?
 
 DRAGON Figure 8's question, asked of the running system: two Ray nodes on one machine, every frame between the sides
-delayed in the process (`link.extra_delay_s`), decode times given a floor (`min_decode_time_s`: 60 ms on the device,
-25 ms on the cloud) so that both sides, which share the cores, have the pace of other hardware. Time per token is
-(t_last - t_first) / (n - 1), summed over the questions of a run. Runs go through all placements in turn.
+delayed in the process, decode times padded to at least 60 ms on the device and 25 ms in the cloud, so that both
+sides, which share the cores, have the pace of other hardware. Time per token is (t_last - t_first) / (n - 1), summed
+over the questions of a run. Runs go through all placements in turn.
 
 Prediction: the same questions through the virtual-clock driver, with the same model, floors and delays; printed before
 the measurement. Target: the live median within 10 % of it; mirror, then greedy, then the better of device and cloud,
@@ -30,11 +30,13 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 from benchmarks._common import bundled_pair, finish, summary
 from tandem import Config, Tandem
 from tandem.events import EstimateEvent, Event, TokenEvent
+from tandem.lab.baselines.client import Baselines, launch
+from tandem.lab.baselines.experiments import Experiments, Treatment
 from tandem.lab.simulation.link import Link
 from tandem.lab.simulation.specs import change_spec
-from tandem.lab.training.bundle import read_questions
+from tandem.lab.training.bundle import read_bundled_questions
 from tandem.request import spec_of
-from tandem.topology import Party
+from tandem.topology import PARTIES, Party
 
 PLACEMENTS = ("mirror", "greedy", "device", "cloud", "random")
 FLOORS_S = {Party.DEVICE: 0.060, Party.CLOUD: 0.025}
@@ -52,7 +54,17 @@ class Setting:
         """For `Tandem.stream` and for a spec."""
         if self.name == "token-wise":
             return {"placement": "device", "synchronous": True}
-        return {"placement": self.name, "synchronous": False}
+        return {"placement": "greedy" if self.is_random else self.name, "synchronous": False}
+
+    @property
+    def is_random(self) -> bool:
+        """Whether each step's aggregator is drawn."""
+        return self.name == "random"
+
+    @property
+    def treatment(self) -> Treatment:
+        """For the laboratory's actors and for a spec."""
+        return Treatment(random_placement=self.is_random)
 
 
 SETTINGS = (*map(Setting, PLACEMENTS), Setting("token-wise"))
@@ -77,7 +89,7 @@ def predicted(config: Config, questions: Sequence[str], rtt_s: float, temperatur
     for setting in SETTINGS:
         outcomes = [
             pair.answer(
-                replace(base, query=question, seed=seed, **setting.options),
+                setting.treatment.apply_to(replace(base, query=question, seed=seed, **setting.options)),
                 link=Link(delay_s=rtt_s / 2, is_in_order=True),
                 decode_s=lambda party, rng: FLOORS_S[party],
             )[1].events
@@ -93,8 +105,10 @@ def measured(
     """Seconds per token of each run of each setting, and all their events. The same seeds everywhere."""
     paces: dict[str, list[float]] = {setting.name: [] for setting in SETTINGS}
     events: dict[str, list[Sequence[Event]]] = {setting.name: [] for setting in SETTINGS}
+    baselines = Baselines(rag)
     for run in range(num_runs + 1):
         for setting in SETTINGS:
+            baselines.treat(dict.fromkeys(PARTIES, setting.treatment))
             answers = [
                 list(rag.stream(question, seed=seed, temperature=temperature, **setting.options))
                 for seed, question in enumerate(questions)
@@ -145,12 +159,12 @@ def in_order(rows: dict[str, dict[str, float]]) -> dict[str, bool]:
 
 def at_rtt(rtt_s: float, questions: Sequence[str], num_runs: int, temperature: float) -> dict[str, Any]:
     """Predict, measure and compare at one round trip."""
-    overrides = [f"{party}.decode_floor_s={floor_s}" for party, floor_s in FLOORS_S.items()]
-    config = Config.load(None, [f"link.extra_delay_s={rtt_s / 2}", "link.on_peer_loss=wait", *overrides])
+    config = Config.load(None, ["link.on_peer_loss=wait"])
+    experiments = Experiments(extra_delay_s=rtt_s / 2, min_decode_time_s=FLOORS_S)
     wanted = predicted(config, questions, rtt_s, temperature)
     print(f"\nRTT {rtt_s * 1e3:.0f} ms, temperature {temperature:g}; predicted ms/token: ", end="")
     print(", ".join(f"{name} {1e3 * value:.1f}" for name, value in wanted.items()), flush=True)
-    with Tandem.launch(config) as rag:
+    with launch(config, experiments) as rag:
         paces, events = measured(rag, questions, num_runs, temperature)
     rows = {name: summary([1e3 * value for value in values]) for name, values in paces.items()}
     for name, row in rows.items():
@@ -183,8 +197,8 @@ def at_rtt(rtt_s: float, questions: Sequence[str], num_runs: int, temperature: f
 
 def without_floors(questions: Sequence[str], num_runs: int) -> dict[str, Any]:
     """The profiler's errors where decode times are the model's own, on cores that both sides share."""
-    config = Config.load(None, ["link.extra_delay_s=0.05", "link.on_peer_loss=wait"])
-    with Tandem.launch(config) as rag:
+    config = Config.load(None, ["link.on_peer_loss=wait"])
+    with launch(config, Experiments(extra_delay_s=0.05)) as rag:
         answers = [
             list(rag.stream(question, seed=seed, placement="greedy"))
             for _ in range(num_runs + 1)
@@ -219,7 +233,7 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.smoke:
         arguments.runs, arguments.questions, arguments.rtt = 1, 1, (0.1,)
-    questions = [question.question for question in read_questions()][: arguments.questions]
+    questions = [question.question for question in read_bundled_questions()][: arguments.questions]
     print(f"targets: {ORDER}; live within 10 % of the prediction")
     result: dict[str, Any] = {"floors_s": {party.value: floor_s for party, floor_s in FLOORS_S.items()}}
     for rtt_s in arguments.rtt:

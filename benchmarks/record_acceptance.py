@@ -28,12 +28,13 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from benchmarks._common import environment, finish
+from benchmarks._common import finish
 from tandem.codecs import codec_of
 from tandem.config import Config
 from tandem.corpora import WEIGHTS
 from tandem.engine.engine import Engine
 from tandem.events import TokenEvent
+from tandem.lab.environment import describe_environment
 from tandem.lab.quality.heldout import heldout_spec, retrievers_of, worlds
 from tandem.lab.quality.local import LocalPair
 from tandem.lab.simulation.specs import change_spec
@@ -134,7 +135,7 @@ def main() -> None:
         made = {
             "by": "benchmarks/record_acceptance.py --record",
             "shares": shares,
-            "environment": environment(),
+            "environment": describe_environment(),
         }
         PATH.parent.mkdir(exist_ok=True)
         text = json.dumps({"made": made, "sequences": sequences, "decode_ms": times}, indent=0)

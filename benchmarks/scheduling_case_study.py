@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 from benchmarks._common import finish
 from benchmarks._study import RECORDED, parser, seconds
 from tandem.events import PlacementEvent
-from tandem.lab.simulation.acceptance import recorded
+from tandem.lab.simulation.acceptance import read_acceptance
 from tandem.lab.simulation.study import Replay, link_of, replay
 from tandem.lab.timeline.intervals import timeline
 from tandem.lab.timeline.pipeline import plot_pipeline
@@ -48,7 +48,7 @@ def main() -> None:
     options.add_argument("--sequence", type=int, default=0, help="which of the 50")
     arguments = options.parse_args()
     print("prediction: handovers only after a rejection on the other side; between rejections 60 ms a token")
-    accepted = recorded(RECORDED)["1"][arguments.sequence]
+    accepted = read_acceptance(RECORDED)["1"][arguments.sequence]
     run = replay(accepted, seconds(DEVICE_MS, CLOUD_MS), link_of(RTT_MS / 1e3, wave=WAVE), "greedy")
     first, last = snapshot(run)
     gaps_ms = []

@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from benchmarks._common import finish
 from benchmarks._study import COLOURS, axes, parser, save, seconds
-from tandem.lab.simulation.acceptance import drawn, rates
+from tandem.lab.simulation.acceptance import draw_acceptance, rates
 from tandem.lab.simulation.study import link_of, replay
 from tandem.scheduler.greedy import delta_z
 from tandem.topology import Party
@@ -37,7 +37,7 @@ def point(device_ms: float, alphas: tuple[float, float], num_sequences: int) -> 
     predicted, measured = [], []
     decode_s, link = seconds(device_ms, CLOUD_MS), link_of(RTT_MS / 1e3)
     for number in range(num_sequences):
-        accepted = drawn(NUM_TOKENS, *alphas, Random(number))
+        accepted = draw_acceptance(NUM_TOKENS, *alphas, Random(number))
         alpha = rates(accepted[:-1])
         device, cloud = (replay(accepted, decode_s, link, place).token_s for place in ("device", "cloud"))
         measured.append(1e3 * (device - cloud))

@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from benchmarks._common import finish
 from benchmarks._study import COLOURS, axes, parser, save, seconds
-from tandem.lab.simulation.acceptance import drawn, rates
+from tandem.lab.simulation.acceptance import draw_acceptance, rates
 from tandem.lab.simulation.study import link_of, replay
 from tandem.scheduler.greedy import speedup
 from tandem.topology import Party
@@ -37,7 +37,7 @@ def point(device_ms: float, alpha_r: float, rtt_ms: float, num_sequences: int) -
     predicted, loops = [], []
     decode_s, link = seconds(device_ms, CLOUD_MS), link_of(rtt_ms / 1e3)
     for number in range(num_sequences):
-        accepted = drawn(NUM_TOKENS, ALPHA_DEVICE, alpha_r, Random(number))
+        accepted = draw_acceptance(NUM_TOKENS, ALPHA_DEVICE, alpha_r, Random(number))
         alpha = rates(accepted[:-1])[Party.CLOUD]
         predicted.append(speedup(device_ms, CLOUD_MS, alpha, rtt_ms))
         loops.append([replay(accepted, decode_s, link, loop).token_s for loop in ("token-wise", "device")])

@@ -28,7 +28,13 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from benchmarks._common import finish
 from benchmarks._study import LOOK, RECORDED, axes, parser, save, seconds
-from tandem.lab.simulation.acceptance import drawn, phases, rates, recorded, recorded_decode_s
+from tandem.lab.simulation.acceptance import (
+    draw_acceptance,
+    phases,
+    rates,
+    read_acceptance,
+    read_decode_times,
+)
 from tandem.lab.simulation.scripted import Accepted
 from tandem.lab.simulation.study import STRATEGIES, Summary, compare, link_of
 from tandem.scheduler.greedy import Situation
@@ -45,10 +51,14 @@ def acceptances(count: int) -> dict[str, Sequences]:
     """What the table replays, by name."""
     made: dict[str, Sequences] = {}
     for alphas in ((0.9, 0.9), (0.7, 0.7), (0.9, 0.6), (0.6, 0.9)):
-        made["{} {}".format(*alphas)] = [drawn(NUM_TOKENS, *alphas, Random(n)) for n in range(count)]
-    made["exclusive 0.7 0.7"] = [drawn(NUM_TOKENS, 0.7, 0.7, Random(n), "exclusive") for n in range(count)]
+        made["{} {}".format(*alphas)] = [
+            draw_acceptance(NUM_TOKENS, *alphas, Random(n)) for n in range(count)
+        ]
+    made["exclusive 0.7 0.7"] = [
+        draw_acceptance(NUM_TOKENS, 0.7, 0.7, Random(n), "exclusive") for n in range(count)
+    ]
     made["phases 0.95 0.5"] = [phases(NUM_TOKENS, 0.95, 0.5, 25, Random(n)) for n in range(count)]
-    for temperature, sequences in recorded(RECORDED).items():
+    for temperature, sequences in read_acceptance(RECORDED).items():
         made[f"recorded T={temperature}"] = sequences[:count]
     return made
 
@@ -108,10 +118,10 @@ def _show_exceptions(rows: list[dict[str, Any]]) -> None:
 
 def figure(count: int, extra_ms: Sequence[int], folder: Path) -> dict[str, Any]:
     """DRAGON Figure 8, one plot for each temperature."""
-    decode_s = recorded_decode_s(RECORDED)
+    decode_s = read_decode_times(RECORDED)
     drawing, plots = axes(2)
     result: dict[str, Any] = {}
-    for plot, (temperature, sequences) in zip(plots, recorded(RECORDED).items(), strict=True):
+    for plot, (temperature, sequences) in zip(plots, read_acceptance(RECORDED).items(), strict=True):
         found: dict[str, list[Summary]] = {strategy: [] for strategy in STRATEGIES}
         for extra in extra_ms:
             link = link_of((BASE_RTT_MS + extra) / 1e3, wave=WAVE)

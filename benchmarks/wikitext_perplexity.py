@@ -2,8 +2,8 @@
 
 Trains a byte-level BPE and a Llama of about 6 million parameters whose training rows pair documents with a
 continuation: passages of the same article, passages of others, several joined, or none, so that it can use what is
-retrieved, in a row of its own or joined. Then scores the second halves of the test articles as `tandem lab eval lm` does,
-with documents from
+retrieved, in a row of its own or joined. Then scores the second halves of the test articles as `tandem lab eval lm`
+does, with documents from
 - the training text (as in the paper): other articles, so little to gain;
 - the first halves of the same test articles: what a reader of the article has seen.
 The cloud has the better half of the documents found, the device the other.
@@ -36,13 +36,13 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from benchmarks._common import finish
 from tandem.config import Config, PartyConfig, RetrievalConfig, WeightsConfig
-from tandem.lab.plotting.evaluation import plot_evaluation
-from tandem.lab.quality.found import Counts
+from tandem.lab.baselines.documents import JOINT
+from tandem.lab.quality.document_sets import Counts
 from tandem.lab.quality.lm import evaluate_text
 from tandem.lab.quality.methods import METHODS
-from tandem.lab.quality.parties import load
+from tandem.lab.quality.plot import plot_evaluation
 from tandem.lab.quality.result import Result, table, write
-from tandem.protocol.drafting import JOINT
+from tandem.lab.quality.setup import load
 
 ROOT = Path(__file__).parent.parent
 HEADING = re.compile(r"^ = [^=].*[^=] = $", re.MULTILINE)

@@ -15,10 +15,10 @@ from typing import Any, TypeVar, Unpack
 from ray.exceptions import RayError
 
 from tandem.actors import launch as actors
-from tandem.actors.launch import Progress
+from tandem.actors.launch import ActorClasses, Progress
 from tandem.cluster import bootstrap
 from tandem.cluster.bootstrap import Cluster
-from tandem.cluster.nodes import Host
+from tandem.cluster.nodes import Host, NodeInfo
 from tandem.config import Config
 from tandem.errors import QueryError
 from tandem.events import (
@@ -31,7 +31,7 @@ from tandem.events import (
     TokenEvent,
 )
 from tandem.protocol.spec import SessionSpec
-from tandem.request import QueryOptions, build_spec, find_party
+from tandem.request import QueryOptions, build_spec
 from tandem.topology import PARTIES, Party
 
 T = TypeVar("T")
@@ -64,15 +64,18 @@ class Tandem:
         config: Config | None = None,
         *,
         hosts: Mapping[Party, Host] | None = None,
+        actor_classes: ActorClasses | None = None,
         progress: Progress | None = None,
     ) -> Tandem:
         """Start two local Ray nodes, `device` and `cloud`, with all actors; `close` stops what this started.
 
         hosts: where the nodes run, on this machine as it is if None; this process must reach what they listen on.
+        actor_classes: an extension point: classes to use instead of those of `tandem.actors`, by kind of actor, such
+        as {"retriever": MyRetriever}; each derives from the class it replaces, and all nodes must be able to import it.
         progress: called with one line for each stage. Raises TandemError; nothing is left running then.
         """
         config = config or Config()
-        return cls(config, bootstrap.launch(config, hosts, progress or _ignore))
+        return cls(config, bootstrap.launch(config, hosts, progress or _ignore, actor_classes))
 
     @classmethod
     def connect(
@@ -81,6 +84,21 @@ class Tandem:
         """Use the parties of a running cluster (`tandem up`). Raises ClusterError if they are not up."""
         config = config or Config()
         return cls(config, bootstrap.connect(address, config, progress or _ignore))
+
+    @property
+    def nodes(self) -> tuple[NodeInfo, ...]:
+        """The Ray nodes that `launch` started; none after `connect`."""
+        return tuple(self._cluster.nodes)
+
+    @property
+    def socket_folder(self) -> str:
+        """Where the actors that `launch` started keep their sockets; empty after `connect`."""
+        return self._cluster.socket_folder
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether `close` was called."""
+        return self._is_closed
 
     def close(self) -> None:
         """Stop what `launch` started; after `connect`, only disconnect. May be called twice."""
@@ -138,75 +156,6 @@ class Tandem:
         async with contextlib.aclosing(self._ask(spec, options.get("timeout_s"), at_once=False)) as events:
             async for event in events:
                 yield event
-
-    def sequence(self, answer: Answer | DoneEvent, party: str, *, dense: bool = False) -> dict[str, Any]:
-        """Tokens and laws of all steps of an answer that `side` gave alone, asked with
-        `keeps_distributions=True`; once.
-
-        answer: or the DoneEvent of its stream. {"tokens": [int], "laws": [bytes], "log_weight": float}; dense: laws
-        before the codec, [vocab] little-endian float16 each. They are what one side sends the other to be synchronised
-        sequence by sequence. TandemError if they are not kept.
-        """
-        decoder = self._parties[find_party(party)]["decoder"]
-        num_tokens = answer.statistics.num_tokens
-        found: dict[str, Any] = self._run(
-            self._result(decoder.sequence.remote(answer.session, num_tokens, dense))
-        )
-        return found
-
-    def written(self, question: str, party: str, *, dense: bool = False, **options: Any) -> dict[str, Any]:
-        """A whole answer that `side` gives alone, in one call, as sequence-wise synchronisation sends it over the link.
-
-        {"tokens": [int], "laws": [bytes], "log_weight": float}; dense: as in `sequence`; options: as in `astream`.
-        Raises TandemError.
-        """
-        spec = build_spec(
-            self.config, self.described, question, only=party, keeps_distributions=True, **options
-        )
-        found: dict[str, Any] = self._run(self._written(spec, dense))
-        return found
-
-    async def _written(self, spec: SessionSpec, dense: bool) -> dict[str, Any]:
-        """The decoder is asked at once, so that its answer takes no round trip of its own. The queue knows how the
-        answer ended and where: the decoder drafts past a stop text."""
-        await self._open(spec)
-        party, limit_s = self._parties[spec.home], self.config.cluster.query_timeout_s
-        waiting = asyncio.ensure_future(
-            self._result(party["decoder"].sequence.remote(spec.session, None, dense))
-        )
-        is_done = False
-        try:
-            last = await self._result(party["draft_queue"].events.remote(spec.session, -1, limit_s, True))
-            if not last:
-                raise QueryError(_late(limit_s))
-            is_done, num_tokens = True, collect(last, spec.seed).statistics.num_tokens
-            found = await waiting
-        finally:
-            waiting.cancel()
-            await asyncio.gather(waiting, return_exceptions=True)
-            if not is_done:
-                await self._give_up(spec)
-        return {**found, **{name: found[name][:num_tokens] for name in ("tokens", "laws")}}
-
-    def cloud_texts(self, question: str, num_documents: int) -> list[str]:
-        """Texts of the cloud's best documents, which are public. For baselines of the evaluation alone: in a query no
-        document leaves its side. Raises TandemError."""
-        retriever = self._parties[Party.CLOUD]["retriever"]
-        texts: list[str] = self._run(self._result(retriever.texts.remote(question, num_documents)))
-        return texts
-
-    def cloud_caches(self, texts: Sequence[str]) -> bytes:
-        """Caches of keys and values of documents' texts, from the cloud's memory or computed there. For baselines of
-        the evaluation alone. Raises TandemError."""
-        caches: bytes = self._run(
-            self._result(self._parties[Party.CLOUD]["decoder"].prefix_caches.remote(list(texts)))
-        )
-        return caches
-
-    def lend_caches(self, texts: Sequence[str], caches: bytes) -> None:
-        """Gives the device's model the caches of these texts for the next queries. Raises TandemError."""
-        decoder = self._parties[Party.DEVICE]["decoder"]
-        self._run(self._result(decoder.lend_prefixes.remote(list(texts), caches)))
 
     def status(self) -> dict[str, Any]:
         """Nodes, actors, models and indexes, as plain values. Raises TandemError if an actor does not answer."""

@@ -61,11 +61,6 @@ class PartyConfig(Settings):
         ge=0,
         description="size of that store in bytes; least recently used entries are evicted first",
     )
-    min_decode_time_s: float = Field(
-        default=0.0,
-        ge=0,
-        description="for experiments: a draft takes at least this long, in seconds, waiting without CPU",
-    )
 
     @property
     def index_folder(self) -> Path | None:
@@ -108,7 +103,7 @@ class DecodingConfig(Settings):
     draft_rule: Literal["coupled", "algorithm1"] = Field(
         default="coupled", description="how drafts are drawn and verified"
     )
-    placement: Literal["device", "cloud", "greedy", "mirror", "random"] = Field(
+    placement: Literal["device", "cloud", "greedy", "mirror"] = Field(
         default="mirror",
         description="who aggregates: one party, both (mirror), or whoever makes a token cheaper (greedy)",
     )
@@ -186,12 +181,6 @@ class LinkConfig(Settings):
     peer_loss_margin_s: float = Field(
         default=1.0, ge=0, description="silence allowed beyond max(4 RTT, 0.5 s), in seconds"
     )
-    extra_delay_s: float = Field(
-        default=0.0, ge=0, description="for experiments: every frame to the peer waits this long, in seconds"
-    )
-    extra_jitter_s: float = Field(
-        default=0.0, ge=0, description="for experiments: and up to this much longer, at random, in seconds"
-    )
     host: str = Field(
         default="", description="address at which a party awaits its peer; empty: the node's own"
     )
@@ -210,6 +199,9 @@ class ClusterConfig(Settings):
         default=120.0, gt=0, description="longest wait for nodes, actors and models, in seconds"
     )
     query_timeout_s: float = Field(default=120.0, gt=0, description="longest wait for an answer, in seconds")
+    max_sessions: int = Field(
+        default=32, ge=1, description="queries open at once at a party, at most; others are refused"
+    )
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)

@@ -24,6 +24,9 @@ RENAMED = {
 }
 """Keys of version 0.1 and what they are today."""
 
+REMOVED = ("device.decode_floor_s", "cloud.decode_floor_s", "link.extra_delay_s", "link.extra_jitter_s")
+"""Settings of version 0.1 for experiments, which `tandem lab bench` now sets by itself."""
+
 
 def sections_of(tree: Settings) -> dict[str, Settings]:
     """The groups of a tree of settings, by section."""
@@ -85,6 +88,10 @@ def unknown(key: str, tree: Settings, problem: str = "is not a setting") -> Conf
     if renamed:
         pairs = ", ".join(f"{old} is now {new}" for old, new in renamed.items())
         return ConfigError(f"{pairs}; rename {'it' if len(renamed) == 1 else 'them'}.")
+    if key in REMOVED:
+        return ConfigError(
+            f"{key} was for experiments and is no setting any more; remove it, see `tandem lab bench`."
+        )
     keys = [f"{section}.{setting.name}" for section, setting, _ in walk(tree)]
     return ConfigError(f"{key!r} {problem}; the nearest is {nearest(key, keys)!r}.")
 

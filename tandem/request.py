@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any, Unpack
 
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
 MAX_SPEC_BYTES = 4_000_000
 """Of a query as JSON; a message within a side holds 4 MiB."""
-MAX_GIVEN_CHARS = 300_000
-"""Of `given_texts`, so that they fit a message within a side however they are escaped."""
 
 
 class QueryOptions(SamplingOptions, DecodingOptions, total=False):
@@ -42,9 +40,6 @@ class QueryOptions(SamplingOptions, DecodingOptions, total=False):
     """The same for the cloud's documents."""
     show_drafts: bool
     """Also yield a ProvisionalEvent for each draft as soon as it is there, and a RetractEvent if it is void."""
-    context_aggregation: bool
-    given_texts: Sequence[str]
-    keeps_distributions: bool
 
 
 RENAMED_OPTIONS = {"alone": "only", "provisional": "show_drafts"}
@@ -93,11 +88,8 @@ def build_spec(
         device_decode_line=tuple(described[Party.DEVICE]["decode_line"]),
         cloud_decode_line=tuple(described[Party.CLOUD]["decode_line"]),
         only=None if only is None else find_party(only),
-        context_aggregation=options.get("context_aggregation", False),
-        given_texts=_texts(options.get("given_texts", ())),
         device_filter=_filter("device_filter", options.get("device_filter")),
         cloud_filter=_filter("cloud_filter", options.get("cloud_filter")),
-        keeps_distributions=options.get("keeps_distributions", False),
         show_drafts=options.get("show_drafts", False),
     )
     _check_alone(spec)
@@ -136,17 +128,6 @@ def find_party(name: str) -> Party:
         raise ConfigError(f"A party is device or cloud, not {name!r}; name one of the two.") from None
 
 
-def _texts(given: Sequence[str]) -> tuple[str, ...]:
-    if isinstance(given, str) or not all(isinstance(text, str) and text.strip() for text in given):
-        raise QueryError("given_texts is a list of texts that are not empty, one of it is not; leave it out.")
-    num_chars = sum(map(len, given))
-    if num_chars > MAX_GIVEN_CHARS:
-        raise QueryError(
-            f"given_texts holds at most {MAX_GIVEN_CHARS} characters, these are {num_chars}; give fewer texts."
-        )
-    return tuple(given)
-
-
 def _filter(name: str, metadata: Filter | None) -> str:
     """A filter as it travels: a JSON object, or empty. Raises QueryError."""
     if metadata is None:
@@ -175,32 +156,26 @@ def _filter(name: str, metadata: Filter | None) -> str:
 
 
 def _check_size(spec: SessionSpec) -> None:
-    """Texts and filters must fit a message."""
+    """The question and its filters must fit a message."""
     try:
         num_bytes = len(spec.to_json().encode())
     except (PydanticSerializationError, UnicodeEncodeError):
         raise QueryError(
-            "The question and its texts must be Unicode, but they hold half a surrogate pair; remove that character."
+            "The question and its filters must be Unicode, but they hold half a surrogate pair; remove that character."
         ) from None
     if num_bytes > MAX_SPEC_BYTES:
         raise QueryError(
-            f"A query with its texts and filters travels as at most {MAX_SPEC_BYTES} bytes, this one has {num_bytes}; "
-            "shorten the question, or give fewer texts or values."
+            f"A query with its filters travels as at most {MAX_SPEC_BYTES} bytes, this one has {num_bytes}; "
+            "shorten the question, or give fewer values."
         )
 
 
 def _check_alone(spec: SessionSpec) -> None:
-    """What only a party that answers by itself can do, and what it cannot."""
+    """A party that is not asked has no documents to filter."""
     for party in PARTIES:
         if spec.filter(party) and party not in spec.parties:
             raise QueryError(
                 f"{party}_filter is for documents of the {party}, but the {spec.only} was asked alone; leave it out."
-            )
-    for name in ("given_texts", "keeps_distributions"):
-        if spec.only is None and getattr(spec, name):
-            raise QueryError(
-                f"{name} belongs to a side that answers alone, this query asks both; pass only='device' or 'cloud' "
-                f"too, or leave {name} out."
             )
 
 

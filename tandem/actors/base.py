@@ -2,8 +2,8 @@
 
     other actors --frames--> on_frames -> handle(message) -> [Send] -> dispatch --frames--> other actors
 
-A plain class; `ray.remote` is applied in `tandem.actors.launch` alone. Handlers are synchronous and run on the
-actor's event loop, so that no state changes under them.
+A plain class: `tandem.actors.launch` makes a Ray actor of it. Handlers are synchronous and run on the actor's event
+loop, so no state changes under them.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import asyncio
 import contextlib
 import logging
 import os
-import random
 import ssl
 import sys
 import time
@@ -28,29 +27,32 @@ from tandem.topology import Party
 from tandem.transport.port import DataPlane, Endpoint
 
 _log = logging.getLogger("tandem")
+MAX_REASON_CHARS = 10_000
+"""A reason why a query failed is cut here, far below the size of a message."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Runtime:
-    """What an actor is given at its creation, beside its side and its settings."""
+    """What an actor is created with, besides its party."""
 
     secret: bytes  # of the cluster's data plane
-    directory: str  # for Unix-domain sockets; made if missing
+    directory: str  # for Unix-domain sockets; created if missing
     config: Config
-    host: str | None = None  # address on which the draft queue awaits the peer; None: the node's
+    host: str | None = None  # address on which the draft queue waits for its peer; None: the node's
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActorStatistics:
     """One actor's counters."""
 
-    name: str  # "side/role"
+    name: str  # "party/kind"
     pid: int
     cpu_s: float  # CPU time of the process so far
     memory_bytes: int  # resident
     num_sessions: int
-    num_malformed: int  # frames that could not be read
+    num_malformed: int  # frames that could not be decoded
     imports_torch: bool
+    tasks: tuple[str, ...]  # running asyncio tasks of the actor
     links: dict[str, dict[str, int]]  # per actor: LinkCounters
     extra: dict[str, float]
 
@@ -59,9 +61,7 @@ class SiteActor:
     """Base of the six actors of a side."""
 
     role: ClassVar[ActorKind]
-    dials: ClassVar[
-        tuple[ActorKind, ...]
-    ] = ()  # actors of the own side to which this one opens the connection
+    dials: ClassVar[tuple[ActorKind, ...]] = ()  # actors of the own side that this one connects to
 
     def __init__(self, party: Party, runtime: Runtime) -> None:
         self.party = party
@@ -75,30 +75,30 @@ class SiteActor:
 
     # ---- control plane ---------------------------------------------------------------------------------------
 
-    async def listen(self) -> Endpoint:
-        """Open this actor's end of the data plane; says where it can be reached."""
+    async def bind(self) -> Endpoint:
+        """Open this actor's end of the data plane and return its address."""
         if self.plane is not None:
             await self.plane.close()
         os.makedirs(self.runtime.directory, mode=0o700, exist_ok=True)
         self.plane = self._make_plane()
         return await self.plane.start()
 
-    async def wire(self, endpoints: list[Endpoint]) -> None:
-        """Connect to the actors that this one talks to."""
+    async def connect_peers(self, endpoints: list[Endpoint]) -> None:
+        """Connect to those of `endpoints` that this actor dials."""
         plane = self._plane()
         wanted = {f"{self.party}/{role}" for role in self.dials} | self._peers()
         await asyncio.gather(*(plane.connect(endpoint) for endpoint in endpoints if endpoint.name in wanted))
 
     async def prepare(self) -> dict[str, Any]:
-        """Load what takes time; says what was loaded."""
+        """Load what takes time; returns a description of what was loaded."""
         return self.description
 
     async def describe(self) -> dict[str, Any]:
-        """What `prepare` loaded."""
+        """The description that `prepare` returned."""
         return self.description
 
     async def deliver(self, source: str, frames: list[bytes]) -> None:
-        """Frames that came as a Ray call."""
+        """Receive frames that travelled as a Ray call."""
         self._received_by_call(source, frames)
         self.on_frames(source, frames)
 
@@ -113,13 +113,10 @@ class SiteActor:
             num_sessions=len(self._sessions()),
             num_malformed=self.num_malformed,
             imports_torch="torch" in sys.modules,
+            tasks=tuple(sorted(task.get_name() for task in self._tasks if not task.done())),
             links={name: asdict(counter) for name, counter in counters.items()},
             extra=self._extra_statistics(),
         )
-
-    async def tasks(self) -> list[str]:
-        """Names of the asyncio tasks that this actor has running, for tests of tidiness."""
-        return sorted(task.get_name() for task in self._tasks if not task.done())
 
     async def close(self) -> None:
         """Stop tasks and connections."""
@@ -135,31 +132,32 @@ class SiteActor:
     # ---- data plane ------------------------------------------------------------------------------------------
 
     def on_frames(self, source: str, frames: list[bytes]) -> None:
-        """Frames of one actor, in order. A malformed one is counted and dropped; the peer may only send LinkFrames."""
+        """Handle frames of one actor, in order; drop and count malformed ones. A peer sends LinkFrames only."""
         is_own = source.partition("/")[0] == self.party
         for frame in frames:
             try:
                 message = decode(frame) if is_own else decode_link(frame)
             except ProtocolError as error:
                 self.num_malformed += 1
-                _log.warning("%s dropped a frame of %s: %s", self.name, source, error)
+                _log.warning("%s dropped a malformed frame from %s: %s", self.name, source, error)
                 continue
             try:
                 self.dispatch(self.handle(message, source))
             except TandemError as error:
                 self.on_error(message, error)
             except Exception as error:
-                _log.exception("%s could not handle a %s", self.name, type(message).__name__)
+                kind = type(message).__name__
+                _log.exception("%s could not handle a %s", self.name, kind)
                 self.on_error(
-                    message, TandemError(f"{self.name} failed on a {type(message).__name__}: {error!r}")
+                    message, TandemError(f"{self.name} failed on a {kind}: {error!r}; see its log.")
                 )
 
     def handle(self, message: Any, source: str) -> list[Send]:
-        """What a message makes this actor send."""
+        """Handle a message; returns what to send."""
         raise NotImplementedError
 
     def on_error(self, message: Any, error: TandemError) -> None:
-        """A message could not be handled; the actor goes on."""
+        """A message could not be handled; the actor continues."""
         _log.error("%s: %s", self.name, error)
 
     def dispatch(self, sends: list[Send]) -> None:
@@ -175,23 +173,23 @@ class SiteActor:
                 self.on_error(send.message, error)
                 continue
             if send.to == "peer":
-                self._send_to_peer(frame)
+                self.send_to_peer(frame)
             else:
                 plane.send(f"{self.party}/{send.to}", frame)
 
     def on_event(self, event: Any) -> None:
-        """An event for whoever asked; only a draft queue has any."""
+        """An event for the client; only draft queues have clients."""
 
     def on_connected(self, name: str) -> None:
-        """A new connection stands."""
+        """A new connection to an actor is open."""
 
     def on_lost(self, name: str) -> None:
-        """The last connection to an actor broke."""
+        """The last connection to an actor was lost."""
 
     # ---- for subclasses --------------------------------------------------------------------------------------
 
     def spawn(self, work: Awaitable[None], name: str) -> None:
-        """Run `work` until the actor closes; a failure is logged, never silent."""
+        """Run `work` as a task until the actor closes; a failure is logged."""
 
         async def guarded() -> None:
             try:
@@ -209,30 +207,25 @@ class SiteActor:
         """Run blocking `work` in a thread."""
         return await asyncio.get_running_loop().run_in_executor(None, work)
 
-    def _send_to_peer(self, frame: bytes) -> None:
-        """Across the link; later, where the settings add a delay for experiments."""
-        plane, name, link = self._plane(), f"{self.party.other}/draft_queue", self.config.link
-        if link.extra_delay_s or link.extra_jitter_s:
-            delay_s = link.extra_delay_s + random.uniform(0.0, link.extra_jitter_s)
-            asyncio.get_running_loop().call_later(delay_s, plane.send, name, frame)
-        else:
-            plane.send(name, frame)
+    def send_to_peer(self, frame: bytes) -> None:
+        """Send a frame across the link."""
+        self._plane().send(f"{self.party.other}/draft_queue", frame)
 
     def _sessions(self) -> dict[int, Any]:
-        host = getattr(self, "host", None)
-        return {} if host is None else host.sessions
+        table = getattr(self, "table", None)
+        return {} if table is None else table.sessions
 
     def _extra_statistics(self) -> dict[str, float]:
         return {}
 
     def _peers(self) -> set[str]:
-        """Actors of the other side that this one dials."""
+        """Actors of the other side that this one connects to."""
         return set()
 
     def _plane(self) -> DataPlane:
         if self.plane is None:
             raise TandemError(
-                f"{self.name} must listen before it is used; start it with Tandem.launch or tandem up."
+                f"{self.name} has no data plane yet; start it with Tandem.launch or `tandem up`."
             )
         return self.plane
 
@@ -267,7 +260,7 @@ class SiteActor:
 
 
 def _cluster_tls() -> tuple[ssl.SSLContext | None, ssl.SSLContext | None]:
-    """The cluster's certificates, where Ray itself uses TLS."""
+    """The cluster's certificates, if Ray uses TLS."""
     if os.environ.get("RAY_USE_TLS", "0").lower() not in ("1", "true"):
         return None, None
     from tandem.transport.sockets import tls_contexts
@@ -279,3 +272,8 @@ def _cluster_tls() -> tuple[ssl.SSLContext | None, ssl.SSLContext | None]:
 def _resident_bytes() -> int:
     with open("/proc/self/statm") as statm:
         return int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def sendable(text: str) -> str:
+    """`text` in a form that fits a message: characters that UTF-8 cannot encode are escaped, long texts are cut."""
+    return text[:MAX_REASON_CHARS].encode("utf-8", "backslashreplace").decode()

@@ -1,10 +1,11 @@
 """The draft queue: one side's hub. It owns the connection to the peer and the committed prefix.
 
-    own Decoder --Drafted--> DraftQueue <--LinkFrame--> peer's DraftQueue
-    DraftQueue --Pair--> own Aggregator --Decision--> DraftQueue --Commit--> own Decoder
+    own Decoder --ProposalReady--> DraftQueue <--LinkFrame--> peer's DraftQueue
+    DraftQueue --Ballot--> own Aggregator --VerifyResult--> DraftQueue --Commit--> own Decoder
     client --open/events/cancel (Ray calls)--> DraftQueue
 
-All decisions are the host's; this shell delivers, ticks, and keeps the events that a client fetches.
+The session table makes all decisions; this shell delivers messages, runs the timers, and keeps events until the client
+fetches them.
 """
 
 from __future__ import annotations
@@ -15,19 +16,17 @@ import time
 from dataclasses import replace
 from typing import Any, ClassVar
 
-from tandem.actors.base import Runtime, SiteActor
-from tandem.engine.tokenizer import Detokenizer, StopRule, TextStream
+from tandem.actors.base import Runtime, SiteActor, sendable
+from tandem.actors.event_log import EventLog
+from tandem.engine.tokenizer import Detokenizer, StopRule
 from tandem.errors import TandemError
 from tandem.events import (
     ClientEvent,
     DoneEvent,
     Event,
-    ProvisionalEvent,
-    RetractEvent,
     SessionStatistics,
     Source,
     SourcesEvent,
-    TokenEvent,
 )
 from tandem.protocol.messages import DecoderFailed, DecoderReady
 from tandem.protocol.outbox import ActorKind, Send
@@ -37,67 +36,29 @@ from tandem.topology import Party
 from tandem.transport.port import Endpoint, LinkCounters
 
 TICK_S = 0.05
-"""Between looks at the timers while a session is open."""
+"""Between two ticks while a session is open."""
 RENEW_S = 0.5
-"""Between new connections to a silent peer."""
+"""Between two attempts to reconnect to a silent peer."""
 REQUIRED_ACTORS = ("decoder", "aggregator")
-"""Actors of the own side without which no query can be answered."""
+"""Actors of the own side that every query needs."""
 EVENTS_KEPT_S = 60.0
-"""How long the events of an ended session can still be fetched."""
+"""How long a client can still fetch the events of an ended session."""
 OPENING_S = 1.0
-"""How long `cancel` waits for its session to be opened: Ray may run one client's calls in another order."""
-
-
-class _Log:
-    """The events of one session, for whoever asks."""
-
-    def __init__(self, rule: StopRule, link: LinkCounters | None, now_s: float) -> None:
-        self.events: list[Event] = []
-        self.sources: SourcesEvent | None = None
-        self.changed = asyncio.Event()
-        self.opened_s = now_s
-        self.ended_s: float | None = None
-        self.stream = TextStream(rule)
-        self.provisional: list[TextStream] = []  # after each provisional token
-        self.link = link  # counters of the connection to the peer when the session began; None: it has none
-
-    def add(self, event: Event) -> None:
-        """Append and wake whoever waits."""
-        self.events.append(event)
-        self.wake()
-
-    def with_text(self, event: Event) -> Event:
-        """The event with the text that its token adds. It depends on the tokens so far alone, so a provisional token
-        adds what it will add once it is committed."""
-        match event:
-            case ProvisionalEvent():
-                self.provisional.append((self.provisional or [self.stream])[-1].copy())
-                return replace(event, text=self.provisional[-1].push([event.token]))
-            case RetractEvent():
-                del self.provisional[event.step - self.stream.num_tokens :]
-            case TokenEvent():
-                del self.provisional[:1]  # it is confirmed, or there is none
-                return replace(event, text=self.stream.push([event.token]))
-        return event
-
-    def wake(self) -> None:
-        """Something changed."""
-        self.changed.set()
-        self.changed = asyncio.Event()
+"""How long `cancel` waits for its session to open: Ray may run one client's calls in another order."""
 
 
 class DraftQueueActor(SiteActor):
-    """Pairs drafts, commits tokens, keeps the peer in step."""
+    """Pairs drafts, commits tokens, and keeps the peer in step."""
 
     role: ClassVar[ActorKind] = "draft_queue"
     dials: ClassVar[tuple[ActorKind, ...]] = ("decoder", "aggregator", "profiler", "scheduler")
 
     def __init__(self, party: Party, runtime: Runtime) -> None:
         super().__init__(party, runtime)
-        self.host = CoordinatorTable(party, lambda spec: self._stop_rule(spec).find_reason)
+        self.table = CoordinatorTable(party, lambda spec: self._stop_rule(spec).find_reason)
         self._detokenizer: Detokenizer | None = None
-        self._logs: dict[int, _Log] = {}
-        self._opened = asyncio.Event()  # set, and replaced, whenever a session is opened
+        self.logs: dict[int, EventLog] = {}
+        self._opened = asyncio.Event()  # set and replaced whenever a session opens
         self._ticking = False
         self._renew_again_s = 0.0
         self._endpoint: Endpoint | None = None
@@ -105,42 +66,45 @@ class DraftQueueActor(SiteActor):
     # ---- control plane ---------------------------------------------------------------------------------------
 
     async def secret(self) -> bytes:
-        """The data plane's secret, for the other side's actors when they are started."""
+        """The data plane's secret, for the other side's actors when they start."""
         return self.runtime.secret
 
     async def endpoint(self) -> Endpoint:
-        """Where the peer finds this queue."""
+        """The address at which the peer reaches this queue."""
         assert self._endpoint is not None
         return self._endpoint
 
-    async def listen(self) -> Endpoint:
-        """As all actors do; remembers where."""
-        self._endpoint = await super().listen()
+    async def bind(self) -> Endpoint:
+        """Open this actor's end of the data plane and remember its address."""
+        self._endpoint = await super().bind()
         return self._endpoint
 
     async def set_tokenizer(self, tokenizer_json: str) -> None:
-        """How tokens become text, for stop strings and streams."""
+        """Set the tokenizer for stop strings and streamed text."""
         self._detokenizer = Detokenizer(tokenizer_json)
 
     async def open(self, spec_json: str) -> None:
-        """A query starts on this side."""
+        """Start a query on this side."""
         spec = SessionSpec.from_json(spec_json)
         now_s = time.monotonic()
-        self._forget_old_logs(now_s)
-        link = self._peer_counters() if spec.only is None else None
-        self._keep_log(spec.session, _Log(self._stop_rule(spec), link, now_s))
-        self.dispatch(self.host.open(spec, now_s))
+        self.forget_old_logs(now_s)
+        link = self.peer_counters() if spec.only is None else None
+        self.add_log(spec.session, EventLog(self._stop_rule(spec), link, now_s))
+        is_full = len(self.table.sessions) >= self.config.cluster.max_sessions
+        self.dispatch(self.table.open(spec, now_s))
+        if is_full:
+            self.dispatch(self.table.fail(spec.session, self._full(), now_s))
         for role in REQUIRED_ACTORS:
             if not self._plane().is_connected(f"{self.party}/{role}"):
-                self.dispatch(self.host.fail(spec.session, self._stopped(role), now_s))
+                self.dispatch(self.table.fail(spec.session, self._stopped(role), now_s))
         if not self._ticking:
             self._ticking = True
             self.spawn(self._tick(), "tick")
 
     async def events(self, session: int, after: int, wait_s: float, at_once: bool) -> list[Event]:
-        """The events of a session from position `after` on, waited for up to `wait_s`.
+        """The events of a session from position `after` on; waits up to `wait_s` for the first of them.
 
-        at_once: wait for the last of them, so that nobody is woken for each token; after -1 gives the last alone.
+        at_once: wait for the end of the answer instead. after=-1 returns only the last event.
         """
         deadline_s = time.monotonic() + wait_s
         log = await self._opened_log(session, wait_s)
@@ -154,87 +118,91 @@ class DraftQueueActor(SiteActor):
         return [] if at_once and log.ended_s is None else log.events[after:]
 
     async def sources(self, session: int, wait_s: float = 30.0) -> SourcesEvent | None:
-        """This side's documents, once they are prefilled: opaque ids only."""
+        """Opaque ids of this side's documents, once they are prefilled; None if they never were."""
         deadline_s = time.monotonic() + wait_s
         log = await self._opened_log(session, wait_s)
-        while log is not None and log.sources is None and session in self.host.sessions:
+        while log is not None and log.sources is None and session in self.table.sessions:
             if time.monotonic() > deadline_s:
                 break
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(log.changed.wait(), 0.25)  # a session may end without an event
+                await asyncio.wait_for(log.changed.wait(), 0.25)  # a session can end without an event
         return None if log is None else log.sources
 
     async def cancel(self, session: int) -> None:
-        """The user gave a query up."""
+        """Cancel a query."""
         await self._opened_log(session, OPENING_S)
-        self.dispatch(self.host.cancel(session, time.monotonic()))
+        self.dispatch(self.table.cancel(session, time.monotonic()))
 
     # ---- data plane ------------------------------------------------------------------------------------------
 
     def handle(self, message: Any, source: str) -> list[Send]:
-        """All decisions are the host's."""
+        """Hand a message to the session table."""
         if isinstance(message, DecoderReady):
-            self._note_sources(message)
-        return self.host.receive(message, time.monotonic())
+            self.note_sources(message)
+        return self.table.receive(message, time.monotonic())
 
     def on_error(self, message: Any, error: TandemError) -> None:
         """A message that cannot be handled ends its session, not the actor."""
         super().on_error(message, error)
-        failed = DecoderFailed(session=message.session, reason=str(error))
-        self.dispatch(self.host.receive(failed, time.monotonic()))
+        failed = DecoderFailed(session=message.session, reason=sendable(str(error)))
+        self.dispatch(self.table.receive(failed, time.monotonic()))
 
-    def on_event(self, told: ClientEvent) -> None:
-        """Keep an event for this side's user, tokens with the text they add."""
-        log = self._logs.get(told.session)
+    def on_event(self, client_event: ClientEvent) -> None:
+        """Keep an event for this side's client, tokens with the text they add."""
+        log = self.logs.get(client_event.session)
         if log is None:
             return
-        event = log.with_text(told.event)
+        event = log.with_text(client_event.event)
         if isinstance(event, DoneEvent):
             log.ended_s = time.monotonic()
             counted = self._with_link_counters(log, event.statistics)
-            event = replace(event, statistics=counted, session=told.session)
+            event = replace(event, statistics=counted, session=client_event.session)
         log.add(event)
 
     def on_connected(self, name: str) -> None:
-        """A new connection to the peer: what it has not acknowledged goes out at once."""
-        if name == f"{self.party.other}/draft_queue" and self.host.sessions:
-            self.dispatch(self.host.resend_all(time.monotonic()))
+        """Resend at once what the peer has not acknowledged."""
+        if name == f"{self.party.other}/draft_queue" and self.table.sessions:
+            self.dispatch(self.table.resend_all(time.monotonic()))
 
     def on_lost(self, name: str) -> None:
-        """An actor of this side died: its sessions cannot go on."""
+        """Without its required actors, no session of this side can continue."""
         party, _, role = name.partition("/")
-        if party == self.party and role in REQUIRED_ACTORS and self.host.sessions:
-            self.dispatch(self.host.fail_all(self._stopped(role), time.monotonic()))
+        if party == self.party and role in REQUIRED_ACTORS and self.table.sessions:
+            self.dispatch(self.table.fail_all(self._stopped(role), time.monotonic()))
+
+    def _full(self) -> str:
+        return (
+            f"The {self.party} already has {self.config.cluster.max_sessions} open queries; try again later, or raise "
+            "cluster.max_sessions."
+        )
 
     def _stopped(self, role: str) -> str:
-        return (
-            f"The {role} of the {self.party} must be running but stopped; start the {self.party} side again."
-        )
+        return f"The {self.party}'s {role} has stopped; restart the {self.party} side."
 
     # ---- private ---------------------------------------------------------------------------------------------
 
-    async def _opened_log(self, session: int, wait_s: float) -> _Log | None:
-        """What is kept of a session, once it is opened; None: it is forgotten, or it never was."""
+    async def _opened_log(self, session: int, wait_s: float) -> EventLog | None:
+        """The log of a session, once it is open; None if it did not open in time or is forgotten."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(wait_s):
-                while session not in self._logs:
+                while session not in self.logs:
                     await self._opened.wait()
-        return self._logs.get(session)
+        return self.logs.get(session)
 
-    def _keep_log(self, session: int, log: _Log) -> None:
-        """From now on calls for this session find it."""
-        self._logs[session] = log
+    def add_log(self, session: int, log: EventLog) -> None:
+        """Add the log of a new session and wake the calls that wait for it."""
+        self.logs[session] = log
         self._opened.set()
         self._opened = asyncio.Event()
 
     async def _tick(self) -> None:
-        """Timers, and a new connection where the peer has fallen silent; ends with the last session."""
+        """Run the timers and reconnect to a silent peer; ends with the last session."""
         try:
-            while self.host.sessions:
+            while self.table.sessions:
                 await asyncio.sleep(TICK_S)
                 now_s = time.monotonic()
-                self.dispatch(self.host.tick(now_s))
-                if any(session.is_silent(now_s) for session in self.host.sessions.values()):
+                self.dispatch(self.table.tick(now_s))
+                if any(session.is_silent(now_s) for session in self.table.sessions.values()):
                     self._renew_peer(now_s)
         finally:
             self._ticking = False
@@ -249,8 +217,9 @@ class DraftQueueActor(SiteActor):
             spec.eos_token_ids, spec.sampling.stop, spec.sampling.max_new_tokens, self._detokenizer
         )
 
-    def _note_sources(self, ready: DecoderReady) -> None:
-        log = self._logs.get(ready.session)
+    def note_sources(self, ready: DecoderReady) -> None:
+        """Keep this side's documents for the client."""
+        log = self.logs.get(ready.session)
         if log is not None:
             log.sources = SourcesEvent(
                 party=self.party,
@@ -264,11 +233,12 @@ class DraftQueueActor(SiteActor):
             )
             log.wake()
 
-    def _peer_counters(self) -> LinkCounters:
+    def peer_counters(self) -> LinkCounters:
+        """The link's counters so far."""
         return replace(self._plane().counters[f"{self.party.other}/draft_queue"])
 
-    def _with_link_counters(self, log: _Log, statistics: SessionStatistics) -> SessionStatistics:
-        now, start = self._peer_counters(), log.link
+    def _with_link_counters(self, log: EventLog, statistics: SessionStatistics) -> SessionStatistics:
+        now, start = self.peer_counters(), log.link
         if start is None:
             return statistics
         return replace(
@@ -279,15 +249,16 @@ class DraftQueueActor(SiteActor):
             received_bytes=now.received_bytes - start.received_bytes,
         )
 
-    def _forget_old_logs(self, now_s: float) -> None:
-        for key, log in list(self._logs.items()):
-            if log.ended_s is None and key not in self.host.sessions:
-                log.ended_s = now_s  # only the side that tells the user sees a DoneEvent
+    def forget_old_logs(self, now_s: float) -> None:
+        """Drop the events of sessions that ended a while ago."""
+        for key, log in list(self.logs.items()):
+            if log.ended_s is None and key not in self.table.sessions:
+                log.ended_s = now_s  # only the home side sees a DoneEvent
             if log.ended_s is not None and now_s - log.ended_s > EVENTS_KEPT_S:
-                del self._logs[key]
+                del self.logs[key]
 
     def _peers(self) -> set[str]:
-        """The device dials: it may sit behind a router that lets nothing in."""
+        """The device connects to the cloud, never the other way: it may be behind NAT."""
         return {"cloud/draft_queue"} if self.party is Party.DEVICE else set()
 
     def _listening_host(self) -> str | None:

@@ -1,7 +1,7 @@
 """Creates, finds and connects the actors of both sides on a running Ray cluster.
 
-The only module with `ray.remote` and actor options. Placement is by the custom resource that a node's role gives
-(`tandem.cluster.nodes`). Knows nothing of queries.
+The only module with `ray.remote` and actor options. A side's actors run on the node that offers the side's custom
+resource (`tandem.cluster.nodes`).
 """
 
 from __future__ import annotations
@@ -9,25 +9,21 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
-import importlib
-import logging
-import os
 import secrets
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
 import ray
 from ray.exceptions import RayError
 
+from tandem.actors.attach import attach, start_node, stop_node, wait_for_roles
 from tandem.actors.base import ActorStatistics, Runtime, SiteActor
 from tandem.actors.decoder import DecoderActor
 from tandem.actors.draft_queue import DraftQueueActor
 from tandem.actors.retriever import RetrieverActor
 from tandem.actors.stateless import AggregatorActor, ProfilerActor, SchedulerActor
 from tandem.cluster import nodes
-from tandem.cluster.nodes import Host, NodeInfo
 from tandem.config import Config
 from tandem.errors import ClusterError, TandemError
 from tandem.loading import check_model
@@ -35,11 +31,31 @@ from tandem.protocol.outbox import ROLES, ActorKind
 from tandem.topology import PARTIES, Party
 from tandem.transport.port import Endpoint
 
+__all__ = [
+    "ACTOR_CLASSES",
+    "attach",
+    "check_files",
+    "close_actors",
+    "connect_parties",
+    "create_party",
+    "describe",
+    "find_party",
+    "runtime_for",
+    "start_actors",
+    "start_node",
+    "start_party",
+    "statistics",
+    "stop_node",
+    "unwrap",
+    "wait_for_roles",
+]
+
 Progress = Callable[[str], None]
 Handles = dict[ActorKind, Any]
 """Ray handles of one side's actors."""
 
-ACTORS: dict[ActorKind, type[SiteActor]] = {
+ActorClasses = Mapping[ActorKind, type[SiteActor]]
+ACTOR_CLASSES: ActorClasses = {
     actor.role: actor
     for actor in (
         RetrieverActor,
@@ -50,115 +66,12 @@ ACTORS: dict[ActorKind, type[SiteActor]] = {
         SchedulerActor,
     )
 }
-ATTACH_LIMIT_S = 20.0
-"""A head that listens accepts a driver within this time, or never."""
-MAX_CONCURRENCY = 1000  # handlers are short; long ones wait without blocking the loop
-
-
-# ---- nodes ---------------------------------------------------------------------------------------------------
-
-
-def start_node(role: Party, *, join: str | None, config: Config) -> NodeInfo:
-    """Start this machine's node: the first of a cluster, or one that joins at `join` (host:port)."""
-    environment = nodes.node_environment()
-    os.environ.update({name: value for name, value in environment.items() if name.startswith("RAY_")})
-    limit_s = config.cluster.start_timeout_s
-    host = Host(config.link.host or None)
-    if join is None:
-        node = nodes.start_head(role, environment=environment, host=host)
-    else:
-        nodes.wait_for_port(join, limit_s)
-        node = nodes.join(role, join, environment=environment, host=host)
-    try:
-        nodes.wait_for_port(node.address, limit_s, node)
-    except ClusterError:
-        node.stop()
-        raise
-    return node
-
-
-def stop_node(info: NodeInfo) -> None:
-    """Stop a node that `start_node` started, here or in an earlier process."""
-    info.stop()
-    nodes.remove_dead_socket_folders()
-
-
-def attach(address: str, config: Config) -> None:
-    """Connect this process to the cluster; ClusterError says what cannot be reached."""
-    if ray.is_initialized():
-        return
-    nodes.wait_for_port(address, min(5.0, config.cluster.start_timeout_s))
-    _read_authentication_again()
-    deadline_s = time.monotonic() + min(ATTACH_LIMIT_S, config.cluster.start_timeout_s)
-    while True:
-        try:
-            with _anonymously():
-                ray.init(
-                    address=address,
-                    namespace=config.cluster.namespace,
-                    log_to_driver=False,
-                    logging_level=logging.CRITICAL,
-                    configure_logging=False,
-                )
-            return
-        except (ConnectionError, RuntimeError, OSError, ValueError, RayError) as error:
-            if time.monotonic() > deadline_s or "token" in str(error).lower():
-                raise ClusterError(
-                    f"A Ray cluster must accept this process at {address}, it answered "
-                    f"{str(error).strip().splitlines()[0][:200]!r}; check the address and RAY_AUTH_TOKEN."
-                ) from None
-            time.sleep(0.2)
-
-
-@contextlib.contextmanager
-def _anonymously() -> Iterator[None]:
-    """Ray tells all nodes the command line of each client, which may hold a filter or a path of the device."""
-    utils: Any = importlib.import_module("ray._private.utils")
-    told = getattr(utils, "get_entrypoint_name", None)
-    if told is None:  # private to Ray: without it, the command line is told; a test looks for it
-        yield
-        return
-    utils.get_entrypoint_name = lambda: "tandem"
-    try:
-        yield
-    finally:
-        utils.get_entrypoint_name = told
-
-
-def _read_authentication_again() -> None:
-    """Ray reads RAY_AUTH_MODE when it is imported; a token that was set since then counts only after this."""
-    with contextlib.suppress(
-        ImportError, AttributeError
-    ):  # private to Ray: without it, the import's value stands
-        raylet: Any = importlib.import_module("ray._raylet")
-        raylet.Config.initialize("")
-        raylet.AuthenticationTokenLoader.instance().reset_cache()
-
-
-def wait_for_roles(roles: tuple[Party, ...], limit_s: float, still_running: Callable[[], None]) -> None:
-    """Wait until a node of each role has joined."""
-    deadline_s = time.monotonic() + limit_s
-    missing = list(roles)
-    while missing:
-        resources = ray.cluster_resources()
-        missing = [role for role in roles if nodes.PARTY_RESOURCE.format(party=role) not in resources]
-        still_running()
-        if missing and time.monotonic() > deadline_s:
-            raise ClusterError(
-                f"Both roles need a node within {limit_s:.0f} s, but {missing[0]} has none; "
-                f"start it with `tandem up {missing[0]} --join ADDRESS`."
-            )
-        if missing:
-            time.sleep(0.05)
-
-
-# ---- actors --------------------------------------------------------------------------------------------------
+MAX_CONCURRENCY = 1000
+"""Of one actor's calls: handlers are short, and long ones wait without blocking the event loop."""
 
 
 def check_files(config: Config, parties: tuple[Party, ...] = PARTIES) -> None:
-    """What of models and indexes on this machine can be seen to be wrong without loading them: some seconds sooner, and
-    before anything is started. Raises TandemError.
-    """
+    """Check models and indexes on this machine without loading them, before anything starts. Raises TandemError."""
     for party in parties:
         settings = config.party(party)
         check_model(settings)
@@ -169,35 +82,42 @@ def check_files(config: Config, parties: tuple[Party, ...] = PARTIES) -> None:
 
 
 def runtime_for(config: Config, secret: bytes, host: str | None) -> Runtime:
-    """What every actor of a cluster is given. The folder for sockets follows from the secret, so it is findable."""
+    """What every actor is created with. The folder for sockets is derived from the secret."""
     folder = nodes.socket_folder(hashlib.sha256(secret).hexdigest()[:12])
     return Runtime(secret=secret, directory=folder, config=config, host=host)
 
 
-def create_party(party: Party, runtime: Runtime, *, detached: bool) -> Handles:
-    """Ask Ray for the six actors of a side; they start at once and in parallel."""
-    return {role: _create(party, role, runtime, detached) for role in ROLES}
+def create_party(
+    party: Party, runtime: Runtime, *, detached: bool, actor_classes: ActorClasses = ACTOR_CLASSES
+) -> Handles:
+    """Ask Ray for the six actors of a side; they start in parallel.
+
+    actor_classes: an extension point: classes to use instead of those in ACTOR_CLASSES, from which they derive; a kind
+    that is not named keeps its class.
+    """
+    classes = {**ACTOR_CLASSES, **actor_classes}
+    return {role: _create(party, role, classes[role], runtime, detached) for role in ROLES}
 
 
 def find_party(party: Party, config: Config) -> Handles:
-    """The running actors of a side. Raises ClusterError where there are none."""
+    """The running actors of a side. Raises ClusterError if there are none."""
     try:
         return {role: ray.get_actor(f"{party}/{role}", namespace=config.cluster.namespace) for role in ROLES}
     except ValueError:
         raise ClusterError(
-            f"The {party} side must be up, no actor {party}/{ROLES[0]} is in namespace "
-            f"{config.cluster.namespace!r}; run `tandem up {party}` on its machine."
+            f"The {party} side is not up: there is no actor {party}/{ROLES[0]} in namespace "
+            f"{config.cluster.namespace!r}. Run `tandem up {party}` on its machine."
         ) from None
 
 
 def start_party(role: Party, config: Config, progress: Progress = lambda line: None) -> None:
     """Start a side on a cluster that this process is or can be attached to; its actors outlive this process."""
     if not ray.is_initialized():
-        raise ClusterError("A side is started on a cluster; call attach() first.")
+        raise ClusterError("This process is not connected to a cluster; call attach() first.")
     if _is_up(role, config):
         raise ClusterError(
-            f"A cluster has one {role} side, and this one's is up already; ask it with `tandem ask`, "
-            "or stop it with `tandem down` on its machine."
+            f"The {role} side of this cluster is already up. Ask it with `tandem ask`, or stop it with `tandem down` "
+            "on its machine."
         )
     limit_s = config.cluster.start_timeout_s
     wait_for_roles((role,), limit_s, lambda: None)
@@ -220,61 +140,61 @@ def _is_up(party: Party, config: Config) -> bool:
 
 
 async def start_actors(parties: dict[Party, Handles], progress: Progress) -> dict[Party, dict[str, Any]]:
-    """Let the actors of one or both sides listen, load and connect; says what each side loaded."""
+    """Have the actors of one or both sides bind, load and connect; returns the descriptions of what they loaded."""
     loaded = {party: _prepare(handles) for party, handles in parties.items()}
-    endpoints = await _each(parties, "listen")
+    endpoints = await _each(parties, "bind")
     progress(f"actors: {len(endpoints)} ready")
     for party, handles in parties.items():
         own = [endpoint for endpoint in endpoints if endpoint.name.startswith(f"{party}/")]
-        await asyncio.gather(*(handles[role].wire.remote(own) for role in ROLES if role != "draft_queue"))
-        await handles["draft_queue"].wire.remote(own)
+        await asyncio.gather(
+            *(handles[role].connect_peers.remote(own) for role in ROLES if role != "draft_queue")
+        )
+        await handles["draft_queue"].connect_peers.remote(own)
     described: dict[Party, dict[str, Any]] = {party: {} for party in parties}
     for part, plural in (("retriever", "indexes"), ("decoder", "models")):
         for party in parties:
             described[party] |= await loaded[party][part]
         what = "num_documents" if part == "retriever" else "model"
-        named = {
+        shown = {
             party: described[party][what] or described[party]["factory"] for party in parties
-        }  # stores: no count
-        progress(f"{plural}: " + ", ".join(f"{party} {named[party]}" for party in parties))
+        }  # no count: a store
+        progress(f"{plural}: " + ", ".join(f"{party} {shown[party]}" for party in parties))
     for handles in parties.values():
         await handles["draft_queue"].set_tokenizer.remote(await handles["decoder"].tokenizer_json.remote())
     return described
 
 
 async def connect_parties(parties: dict[Party, Handles]) -> None:
-    """Open the link between the two draft queues, unless it stands."""
+    """Open the link between the two draft queues, unless it is open already."""
     endpoint: Endpoint = await parties[Party.CLOUD]["draft_queue"].endpoint.remote()
-    await parties[Party.DEVICE]["draft_queue"].wire.remote([endpoint])
+    await parties[Party.DEVICE]["draft_queue"].connect_peers.remote([endpoint])
 
 
 async def describe(parties: dict[Party, Handles]) -> dict[Party, dict[str, Any]]:
-    """What each side has loaded."""
-    found: dict[Party, dict[str, Any]] = {}
-    for party, handles in parties.items():
-        found[party] = (
-            await handles["retriever"].describe.remote() | await handles["decoder"].describe.remote()
-        )
-    return found
+    """Descriptions of what each side has loaded."""
+    return {
+        party: await handles["retriever"].describe.remote() | await handles["decoder"].describe.remote()
+        for party, handles in parties.items()
+    }
 
 
 def unwrap(error: RayError) -> TandemError:
-    """The TandemError that an actor raised, or a sentence about what Ray reports."""
+    """The TandemError that an actor raised, or one that quotes Ray."""
     cause = getattr(error, "cause", None)
     if isinstance(cause, TandemError):
         return cause
     lines = str(error).strip().splitlines() or [type(error).__name__]
-    return ClusterError(f"An actor must answer, it failed with {lines[-1][:200]!r}; see Ray's logs.")
+    return ClusterError(f"A call to an actor failed: {lines[-1][:200]!r}; see Ray's logs.")
 
 
 async def statistics(parties: dict[Party, Handles]) -> list[ActorStatistics]:
     """Counters of all actors."""
-    found: list[ActorStatistics] = await _each(parties, "statistics")
-    return found
+    counters: list[ActorStatistics] = await _each(parties, "statistics")
+    return counters
 
 
 async def close_actors(parties: dict[Party, Handles]) -> None:
-    """Stop their tasks and connections, then the actors."""
+    """Close the actors' tasks and connections, then stop the actors."""
     with contextlib.suppress(RayError, TimeoutError):
         await asyncio.wait_for(_each(parties, "close"), 5.0)
     for handles in parties.values():
@@ -283,7 +203,9 @@ async def close_actors(parties: dict[Party, Handles]) -> None:
                 ray.kill(handle)
 
 
-def _create(party: Party, role: ActorKind, runtime: Runtime, detached: bool) -> Any:
+def _create(
+    party: Party, role: ActorKind, actor_class: type[SiteActor], runtime: Runtime, detached: bool
+) -> Any:
     options: dict[str, Any] = {
         "name": f"{party}/{role}",
         "namespace": runtime.config.cluster.namespace,
@@ -296,7 +218,7 @@ def _create(party: Party, role: ActorKind, runtime: Runtime, detached: bool) -> 
     if detached:
         options["lifetime"] = "detached"
     runtime = replace(runtime, config=runtime.config.seen_by(party))
-    return ray.remote(ACTORS[role]).options(**options).remote(party, runtime)
+    return ray.remote(actor_class).options(**options).remote(party, runtime)
 
 
 def _prepare(handles: Handles) -> dict[str, asyncio.Future[Any]]:
@@ -316,7 +238,7 @@ async def _each(parties: dict[Party, Handles], method: str) -> list[Any]:
 
 
 def _shared_secret(peer: Party, config: Config) -> bytes:
-    """The data plane's secret: the other side's if it is up, else a new one."""
+    """The data plane's secret: that of the other side if it is up, otherwise a new one."""
     try:
         queue = ray.get_actor(f"{peer}/draft_queue", namespace=config.cluster.namespace)
     except ValueError:
@@ -330,11 +252,4 @@ def _node_ip(role: Party) -> str:
     for node in ray.nodes():
         if node["Alive"] and resource in node["Resources"]:
             return str(node["NodeManagerAddress"])
-    raise ClusterError(f"The role {role} needs a node but has none; start it with `tandem up {role}`.")
-
-
-def handles_of(parties: dict[Party, Handles]) -> Iterator[tuple[str, Any]]:
-    """Name and handle of every actor."""
-    for party, handles in parties.items():
-        for role, handle in handles.items():
-            yield f"{party}/{role}", handle
+    raise ClusterError(f"The {role} has no node in this cluster; start one with `tandem up {role}`.")

@@ -1,7 +1,7 @@
 """The data plane over Ray actor calls: the same frames, delivered by `deliver` of the receiving actor.
 
-Frames of one event-loop turn travel in one call. Calls are not awaited and carry no promise of order; the
-protocol needs none. Knows nothing of what a frame says.
+Frames of one event-loop turn travel in one call. Calls are not awaited and may arrive in any order, which the protocol
+allows.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class RayPlane:
         self._waiting: dict[str, list[bytes]] = {}
 
     async def start(self) -> Endpoint:
-        """Ray finds actors by name: there is nothing to listen on."""
+        """Nothing to open: Ray finds actors by name."""
         return Endpoint(self.name)
 
     async def connect(self, endpoint: Endpoint) -> None:
@@ -36,13 +36,13 @@ class RayPlane:
         self._on_connected(endpoint.name)
 
     def send(self, to: str, frame: bytes) -> None:
-        """Hand one frame over; it goes out with the others of this event-loop turn."""
+        """Queue one frame; it leaves with the others of this event-loop turn."""
         if not self._waiting:
             asyncio.get_running_loop().call_soon(self._flush)
         self._waiting.setdefault(to, []).append(frame)
 
     def is_connected(self, to: str) -> bool:
-        """Whether Ray knows the actor; a dead one is forgotten only when Ray has noticed."""
+        """Whether Ray knows the actor. A dead one counts until Ray notices."""
         try:
             self._look_up(to)
         except ValueError:
@@ -50,7 +50,7 @@ class RayPlane:
         return True
 
     def renew(self, to: str) -> None:
-        """Ray keeps its own connections."""
+        """Nothing to do: Ray manages its own connections."""
 
     async def close(self) -> None:
         """Forget all actors."""

@@ -1,9 +1,9 @@
 """The retriever: one side's index, embedder and scoring model.
 
-    Decoder --Search--> Retriever --Found--> Decoder          (once a query)
-    Decoder --Score---> Retriever --Relevance--> Decoder      (every few tokens, off the critical path)
+    Decoder --RetrieveRequest--> Retriever --RetrieveResult--> Decoder    (once per query)
+    Decoder --RescoreRequest---> Retriever --RescoreResult---> Decoder    (every few tokens, off the critical path)
 
-Texts go to the decoder of the same side and nowhere else.
+Document texts go to the decoder of the same side and nowhere else.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ import asyncio
 import logging
 import time
 import traceback
-from dataclasses import replace
-from typing import Any, ClassVar
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from tandem.actors.base import Runtime, SiteActor
+from tandem.actors.base import Runtime, SiteActor, sendable
 from tandem.errors import TandemError
 from tandem.protocol.messages import (
     RescoreRequest,
@@ -25,97 +25,87 @@ from tandem.protocol.messages import (
     RetrieveResult,
 )
 from tandem.protocol.outbox import ActorKind, Send
+from tandem.protocol.retrieval_requests import find_documents, refuse_request, score_documents, to_result
 from tandem.topology import Party
+
+if TYPE_CHECKING:
+    from tandem.retrieval.langchain import StoreRetriever
+    from tandem.retrieval.retriever import Hit, Retriever
 
 _log = logging.getLogger("tandem")
 
 
 class RetrieverActor(SiteActor):
-    """Searches and scores in a thread, one request after the other."""
+    """Searches and scores in a thread, one request at a time."""
 
     role: ClassVar[ActorKind] = "retriever"
 
     def __init__(self, party: Party, runtime: Runtime) -> None:
         super().__init__(party, runtime)
-        self._retriever: Any = None
+        self._loaded: Retriever | StoreRetriever | None = None
         self._titles: dict[str, str] = {}
         self._requests: asyncio.Queue[RetrieveRequest | RescoreRequest] = asyncio.Queue(maxsize=1024)
 
+    @property
+    def retriever(self) -> Retriever | StoreRetriever:
+        """The loaded index. Raises TandemError before `prepare`."""
+        if self._loaded is None:
+            raise TandemError(f"{self.name} has not loaded its index yet; await prepare() first.")
+        return self._loaded
+
+    # ---- control plane ---------------------------------------------------------------------------------------
+
     async def prepare(self) -> dict[str, Any]:
         """Load embedder, scoring model and index."""
-        self._retriever, self.description = await self.in_thread(self._load)
-        self.spawn(self._serve(), "serve")
+        self._loaded, self.description = await self.in_thread(self._load)
+        self.spawn(self.serve(), "serve")
         return self.description
 
     async def titles(self, ids: list[str]) -> list[str]:
-        """Where this side's documents came from; asked by the client of this side only."""
+        """Where this side's documents come from; called by this side's client only."""
         return [self._titles.get(key, "") for key in ids]
 
-    async def texts(self, query: str, k: int) -> list[str]:
-        """The texts of this side's k best documents, best first. For baselines of the evaluation alone: documents leave
-        their side here. So only the cloud, whose documents are public, hands them out; TandemError on the device.
-        """
-        if self.party is Party.DEVICE:
-            raise TandemError(
-                "Only the cloud's documents, which are public, may be fetched, those of the device were asked for; "
-                "ask the cloud's retriever."
-            )
-        hits = await self.in_thread(lambda: self._retriever.search(query, k))
-        return [hit.document.page_content for hit in hits]
+    # ---- data plane ------------------------------------------------------------------------------------------
 
     def handle(self, message: Any, source: str) -> list[Send]:
         """Queue a request."""
         self._requests.put_nowait(message)
         return []
 
-    def on_error(self, message: Any, error: TandemError) -> None:
-        """An answer that cannot be sent ends its query, not the actor."""
-        super().on_error(message, error)
-        self.dispatch([Send("decoder", RetrieveFailed(session=message.session, reason=str(error)))])
-
-    async def _serve(self) -> None:
-        from tandem.protocol.retrieval_requests import refuse_request
-
+    async def serve(self) -> None:
+        """Answer requests in order. One that fails ends its query, never this loop."""
         while True:
             request = await self._requests.get()
             try:
-                answer: Any = await self.in_thread(lambda request=request: self._answer(request))  # type: ignore[misc]
-            except TandemError as error:
-                answer = refuse_request(request, error)
+                answer = await self.in_thread(lambda request=request: self.answer(request))  # type: ignore[misc]
+                self.dispatch([Send("decoder", answer)])
             except Exception as error:
-                answer = RetrieveFailed(session=request.session, reason=self._failed(request, error))
-            self._reply(request, answer)
+                self.dispatch([Send("decoder", self._refuse(request, error))])
 
-    def _reply(
-        self,
-        request: RetrieveRequest | RescoreRequest,
-        answer: RetrieveResult | RescoreResult | RetrieveFailed,
-    ) -> None:
-        """Send an answer; one that cannot be encoded ends its query alone."""
-        try:
-            self.dispatch([Send("decoder", answer)])
-        except Exception as error:
-            reason = self._failed(request, error)
-            self.dispatch([Send("decoder", RetrieveFailed(session=request.session, reason=reason))])
-
-    def _failed(self, request: RetrieveRequest | RescoreRequest, error: Exception) -> str:
-        """A query fails, the actor goes on. What the error says is left out: it may quote a document."""
-        what = type(error).__name__
-        where = "".join(traceback.format_tb(error.__traceback__))
-        _log.error("%s failed on a %s with %s\n%s", self.name, type(request).__name__, what, where)
-        return f"The retriever of the {self.party} failed on this query with {what}; see its log."
-
-    def _answer(self, request: RetrieveRequest | RescoreRequest) -> RetrieveResult | RescoreResult:
-        from tandem.protocol.retrieval_requests import score_documents, search_documents
-
+    def answer(self, request: RetrieveRequest | RescoreRequest) -> RetrieveResult | RescoreResult:
+        """The answer to one request; blocking. Raises TandemError."""
         if isinstance(request, RescoreRequest):
-            return score_documents(self._retriever, request)
+            return score_documents(self.retriever, request)
         started_s = time.perf_counter()
-        found, hits = search_documents(self._retriever, request)
+        hits = self.search(request)
         self._titles.update({hit.id: str(hit.document.metadata.get("source", "")) for hit in hits})
-        return replace(found, retrieve_us=int((time.perf_counter() - started_s) * 1e6))
+        return to_result(request, hits, int((time.perf_counter() - started_s) * 1e6))
 
-    def _load(self) -> tuple[Any, dict[str, Any]]:
+    def search(self, request: RetrieveRequest) -> Sequence[Hit]:
+        """The documents for one query, best first; blocking. Raises TandemError."""
+        return find_documents(self.retriever, request)
+
+    def _refuse(self, request: RetrieveRequest | RescoreRequest, error: Exception) -> RetrieveFailed:
+        """Why a query has no documents. Other errors than Tandem's are not quoted: they may hold a document."""
+        if isinstance(error, TandemError):
+            return refuse_request(request, sendable(str(error)), error)
+        kind = type(error).__name__
+        where = "".join(traceback.format_tb(error.__traceback__))
+        _log.error("%s failed on a %s with %s\n%s", self.name, type(request).__name__, kind, where)
+        reason = f"The retriever of the {self.party} failed on this query with {kind}; see its log."
+        return RetrieveFailed(session=request.session, reason=reason)
+
+    def _load(self) -> tuple[Retriever | StoreRetriever, dict[str, Any]]:
         from tandem.loading import load_embedder_and_scorer
         from tandem.retrieval.factory import open_retriever
         from tandem.retrieval.scoring import EMBEDDER

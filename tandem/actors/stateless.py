@@ -1,6 +1,6 @@
-"""Aggregator, profiler and scheduler: actors that are nothing but their host class on the data plane.
+"""Aggregator, profiler and scheduler: actors that only put their session table on the data plane.
 
-DraftQueue --Pair--> Aggregator --Decision--> DraftQueue
+DraftQueue --Ballot--> Aggregator --VerifyResult--> DraftQueue
 DraftQueue --Observations--> Profiler --Profile--> Scheduler --Placement--> Aggregator, --Estimate--> DraftQueue
 """
 
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from tandem.actors.base import Runtime, SiteActor
+from tandem.actors.base import Runtime, SiteActor, sendable
 from tandem.codecs import codec_of
 from tandem.errors import TandemError
 from tandem.protocol.messages import Ballot, DecoderFailed, SoloBallot
@@ -18,50 +18,51 @@ from tandem.topology import Party
 
 
 class AggregatorActor(SiteActor):
-    """Verifies pairs of drafts."""
+    """Decides steps from both sides' drafts."""
 
     role: ClassVar[ActorKind] = "aggregator"
 
     def __init__(self, party: Party, runtime: Runtime) -> None:
         super().__init__(party, runtime)
-        self.host = AggregatingTable(party, codec_of(runtime.config.codec))
+        self.table = AggregatingTable(party, codec_of(runtime.config.codec))
 
     def handle(self, message: Any, source: str) -> list[Send]:
-        """Decide."""
-        return self.host.receive(message)
+        """Decide a step, or take the scheduler's advice."""
+        return self.table.receive(message)
 
     def on_error(self, message: Any, error: TandemError) -> None:
-        """A draft that cannot be read ends its session, not the actor."""
+        """A draft that cannot be decoded ends its session, not the actor."""
         super().on_error(message, error)
         if isinstance(message, Ballot | SoloBallot):
-            self.dispatch([Send("draft_queue", DecoderFailed(session=message.session, reason=str(error)))])
+            failed = DecoderFailed(session=message.session, reason=sendable(str(error)))
+            self.dispatch([Send("draft_queue", failed)])
 
 
 class ProfilerActor(SiteActor):
-    """Keeps moving averages of what commits show."""
+    """Keeps moving averages of decode times, round trips and acceptance."""
 
     role: ClassVar[ActorKind] = "profiler"
     dials: ClassVar[tuple[ActorKind, ...]] = ("scheduler", "decoder")
 
     def __init__(self, party: Party, runtime: Runtime) -> None:
         super().__init__(party, runtime)
-        self.host = ProfilingTable(party)
+        self.table = ProfilingTable(party)
 
     def handle(self, message: Any, source: str) -> list[Send]:
-        """Take an observation in."""
-        return self.host.receive(message)
+        """Update the averages."""
+        return self.table.receive(message)
 
 
 class SchedulerActor(SiteActor):
-    """Decides who aggregates."""
+    """Advises which side should aggregate."""
 
     role: ClassVar[ActorKind] = "scheduler"
     dials: ClassVar[tuple[ActorKind, ...]] = ("aggregator",)
 
     def __init__(self, party: Party, runtime: Runtime) -> None:
         super().__init__(party, runtime)
-        self.host = SchedulingTable(party)
+        self.table = SchedulingTable(party)
 
     def handle(self, message: Any, source: str) -> list[Send]:
-        """Take a profile in."""
-        return self.host.receive(message)
+        """Turn a profile into advice."""
+        return self.table.receive(message)

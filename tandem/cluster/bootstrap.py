@@ -16,7 +16,7 @@ from ray.exceptions import RayError
 
 from tandem.actors import launch as actors
 from tandem.actors.base import Runtime
-from tandem.actors.launch import Handles, Progress
+from tandem.actors.launch import ActorClasses, Handles, Progress
 from tandem.cluster import nodes
 from tandem.cluster.nodes import Host, NodeInfo
 from tandem.config import Config
@@ -67,7 +67,12 @@ class Cluster:
                 os.environ[name] = value
 
 
-def launch(config: Config, hosts: Mapping[Party, Host] | None, progress: Progress) -> Cluster:
+def launch(
+    config: Config,
+    hosts: Mapping[Party, Host] | None,
+    progress: Progress,
+    actor_classes: ActorClasses | None = None,
+) -> Cluster:
     """Start two Ray nodes with all actors; see `Tandem.launch`. Raises TandemError, and leaves nothing running then."""
     hosts = hosts or {party: Host() for party in PARTIES}
     if ray.is_initialized():
@@ -83,7 +88,7 @@ def launch(config: Config, hosts: Mapping[Party, Host] | None, progress: Progres
     cluster = Cluster({}, {}, LoopThread(), environment=saved, socket_folder=runtime.directory)
     os.environ.update(environment)
     with _undo_on_failure(cluster):
-        _start_nodes(cluster, runtime, environment, hosts, progress)
+        _start_nodes(cluster, runtime, environment, hosts, actor_classes or {}, progress)
         limit_s = config.cluster.start_timeout_s
         cluster.described = cluster.loop.run(_start_actors(cluster.parties, progress, limit_s))
     return cluster
@@ -145,6 +150,7 @@ def _start_nodes(
     runtime: Runtime,
     environment: dict[str, str],
     hosts: Mapping[Party, Host],
+    actor_classes: ActorClasses,
     progress: Progress,
 ) -> None:
     """Both nodes, and the creation of their actors, which starts while the cloud's node is still joining."""
@@ -166,7 +172,9 @@ def _start_nodes(
     actors.wait_for_roles((Party.DEVICE,), limit_s, still_running)
     # Ray keeps the cloud's actors waiting for its node, while the device's start already.
     for party in PARTIES:
-        cluster.parties[party] = actors.create_party(party, runtime, detached=False)
+        cluster.parties[party] = actors.create_party(
+            party, runtime, detached=False, actor_classes=actor_classes
+        )
     actors.wait_for_roles(PARTIES, limit_s, still_running)
     progress("nodes: 2 up (device, cloud)")
 

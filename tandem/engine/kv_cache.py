@@ -90,12 +90,11 @@ class MemoryStore:
 
 
 class DocumentCaches:
-    """The caches of one model's documents: lent, from the store, or else computed and stored."""
+    """The caches of one model's documents: from the store, or else computed and stored."""
 
     def __init__(self, model: PreemptibleModel) -> None:
         self._model = model
         self.store: CacheStore | None = None  # to be set; None stores nothing
-        self.lent: CacheStore | None = None  # computed by another engine, asked first
         self.num_hits = 0
         self.num_misses = 0
 
@@ -108,11 +107,10 @@ class DocumentCaches:
         long as it was computed by this model with the same libraries, kind of processor and number of threads
         (`fingerprint_computation`).
         """
-        for store in (self.lent, self.store):
-            cache = None if store is None else store.get(tokens)
-            if cache is not None:
-                self.num_hits += 1
-                return cache
+        cache = None if self.store is None else self.store.get(tokens)
+        if cache is not None:
+            self.num_hits += 1
+            return cache
         cache = _compute(self._model, tokens, is_stale)
         self.num_misses += 1
         if is_stored and self.store is not None:

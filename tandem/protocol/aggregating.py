@@ -24,7 +24,7 @@ class AggregatorSession:
     def __init__(self, spec: SessionSpec, party: Party, codec: Codec, policy: Policy | None = None) -> None:
         """policy: default the one that the query asks for."""
         self.spec = spec
-        self._party = party
+        self.party = party
         self._policy = policy or policy_of(spec)
         self._advice: Party | None = None  # of the scheduler: who is to aggregate after a remote rejection
         self._codec = codec
@@ -40,7 +40,7 @@ class AggregatorSession:
             seed=self.spec.seed,
             step=ballot.device.step,
         )
-        remote_accepted = decision.cloud_accepted if self._party is Party.DEVICE else decision.device_accepted
+        remote_accepted = decision.cloud_accepted if self.party is Party.DEVICE else decision.device_accepted
         return VerifyResult(
             session=ballot.session,
             view=ballot.view,
@@ -52,7 +52,7 @@ class AggregatorSession:
             device_acceptance=decision.acceptance_device,
             cloud_acceptance=decision.acceptance_cloud,
             next_aggregator=self._policy.choose_next(
-                ballot.device.step + 1, self._party, remote_accepted=remote_accepted, advice=self._advice
+                ballot.device.step + 1, self.party, remote_accepted=remote_accepted, advice=self._advice
             ),
         )
 
@@ -71,7 +71,7 @@ class AggregatorSession:
             cloud_accepted=proposal.party is Party.CLOUD,
             device_acceptance=nan,
             cloud_acceptance=nan,
-            next_aggregator=self._party,
+            next_aggregator=self.party,
         )
 
     def advise(self, aggregator: Party) -> None:

@@ -31,9 +31,6 @@ from tandem.protocol.spec import SessionSpec
 from tandem.protocol.wire import to_float32
 from tandem.topology import Party
 
-JOINT = "\n\n"
-"""Between the documents of one row (context aggregation)."""
-
 
 @dataclass(frozen=True, slots=True)
 class Prefill:
@@ -96,14 +93,13 @@ class DraftingSession:
         """Ask for documents."""
         spec = self.spec
         num_documents = spec.num_documents(self.party)
-        if num_documents == 0 and not spec.given_texts:
+        if num_documents == 0:
             nothing = RetrieveResult(session=spec.session, ids=(), texts=(), scores=(), retrieve_us=0)
             return self.receive(nothing)
         request = RetrieveRequest(
             session=spec.session,
             query=spec.query,
             num_documents=num_documents,
-            given_texts=spec.given_texts,
             filter=spec.filter(self.party),
         )
         return [Send("retriever", request)]
@@ -120,7 +116,7 @@ class DraftingSession:
             case RetrieveResult():
                 self._retrieved = message
                 self._is_filtered_out = self._lets_nothing_through(message)
-                self.relevance.weights[self.prefix.digests[0]] = self._first_weights(message)
+                self.relevance.weights[self.prefix.digests[0]] = self.relevance.scale(message.scores)
                 return []
             case RetrieveFailed():
                 failed = DecoderFailed(
@@ -147,9 +143,8 @@ class DraftingSession:
         """The engine holds the query and the documents `rows` of the job, one row each (indices; None: all)."""
         assert self._retrieved is not None
         self._is_prefilled = True
-        is_joined = self.spec.context_aggregation and rows != ()  # one row stands for all
-        self._retrieved = retrieved = self._retrieved if is_joined else _select(self._retrieved, rows)
-        self.relevance.weights[self.prefix.digests[0]] = self._first_weights(retrieved)
+        self._retrieved = retrieved = _select(self._retrieved, rows)
+        self.relevance.weights[self.prefix.digests[0]] = self.relevance.scale(retrieved.scores)
         self._ready = DecoderReady(
             session=self.spec.session,
             sources=retrieved.ids,
@@ -162,9 +157,9 @@ class DraftingSession:
         return [Send("draft_queue", self._ready), *self.request_weights()]
 
     def _lets_nothing_through(self, retrieved: RetrieveResult) -> bool:
-        """Whether documents were searched for, and the filter left none; texts of the caller pass all filters."""
+        """Whether documents were searched for, and the filter left none."""
         is_searched = self.spec.num_documents(self.party) > 0 and bool(self.spec.filter(self.party))
-        return is_searched and len(retrieved.ids) == len(self.spec.given_texts)
+        return is_searched and not retrieved.ids
 
     def _notes_on_filter(self) -> tuple[str, ...]:
         if not self._is_filtered_out:
@@ -209,7 +204,7 @@ class DraftingSession:
             return None
         if not self._is_prefilled:
             return Prefill(
-                self.spec.session, self.spec.query, self._rows(), self.spec.sampling.max_new_tokens
+                self.spec.session, self.spec.query, self._retrieved.texts, self.spec.sampling.max_new_tokens
             )
         step = len(self.prefix)
         if not self._may_draft():
@@ -264,21 +259,10 @@ class DraftingSession:
     def _forget(self) -> None:
         """Drop what no later step can need: proposals and weights well before the committed prefix."""
         num_committed = self.line.num_committed
-        horizon = num_committed - 2 * (self.spec.estimation_interval + self.spec.weight_lag)
+        horizon = num_committed - 2 * (self.spec.weight_interval + self.spec.weight_lag)
         if horizon > 0 and num_committed % 32 == 0:
             self.relevance.forget(self.prefix)
             self._proposals = {key: kept for key, kept in self._proposals.items() if kept[0].step >= horizon}
-
-    def _rows(self) -> tuple[str, ...]:
-        """The documents of this party, one text per row."""
-        assert self._retrieved is not None
-        texts = self._retrieved.texts
-        return (JOINT.join(texts),) if self.spec.context_aggregation and texts else texts
-
-    def _first_weights(self, retrieved: RetrieveResult) -> Weights:
-        """By the question alone. A row of several documents weighs what they weigh together (DRAGON A.1)."""
-        scaled = self.relevance.scale(retrieved.scores)
-        return (log_weight(scaled),) if self.spec.context_aggregation and scaled else scaled
 
 
 def _select(retrieved: RetrieveResult, rows: Sequence[int] | None) -> RetrieveResult:

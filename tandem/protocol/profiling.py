@@ -89,7 +89,7 @@ class ProfilingSession:
 
 def _decoding(spec: SessionSpec, party: Party) -> tuple[object, ...]:
     """What a party's decode time depends on."""
-    return spec.num_documents(party), spec.context_aggregation, spec.decode_line(party)
+    return spec.num_documents(party), spec.decode_line(party)
 
 
 def _lines(spec: SessionSpec) -> dict[Party, DecodeLine]:

@@ -27,7 +27,7 @@ class RelevanceWeights:
         """text: turns answer tokens into text."""
         self.weights: dict[bytes, Weights] = {}  # by digest of x_<kappa
         self._spec = spec
-        self._interval = spec.estimation_interval
+        self._interval = spec.weight_interval
         self._text = text
         self._scoring: bytes | None = None  # digest under way at the retriever
 

@@ -17,31 +17,30 @@ from tandem.protocol.messages import (
 
 
 class DocumentSource(Protocol):
-    """What these functions ask of a retriever."""
+    """What these functions need of a retriever."""
 
-    def search(
-        self, query: str, k: int, given_texts: Sequence[str] = (), *, filter: Any = None
-    ) -> Sequence[Any]:
+    def search(self, query: str, k: int, *, filter: Any = None) -> Sequence[Any]:
         """The hits for a query, best first: `id`, `document` and `score` each."""
 
     def relevance(self, ids: Sequence[str], text: str) -> list[float]:
         """The score of each document for a text."""
 
 
-def search_documents(
-    source: DocumentSource, request: RetrieveRequest
-) -> tuple[RetrieveResult, Sequence[Any]]:
-    """The documents of a query, as a message that lacks the time it took, and as hits. Raises TandemError."""
+def find_documents(source: DocumentSource, request: RetrieveRequest) -> Sequence[Any]:
+    """The hits for a query, best first. Raises TandemError."""
     filter = json.loads(request.filter) if request.filter else None
-    hits = source.search(request.query, request.num_documents, request.given_texts, filter=filter)
-    found = RetrieveResult(
+    return source.search(request.query, request.num_documents, filter=filter)
+
+
+def to_result(request: RetrieveRequest, hits: Sequence[Any], retrieve_us: int = 0) -> RetrieveResult:
+    """Hits as the message that carries them."""
+    return RetrieveResult(
         session=request.session,
         ids=tuple(hit.id for hit in hits),
         texts=tuple(hit.document.page_content for hit in hits),
         scores=tuple(hit.score for hit in hits),
-        retrieve_us=0,
+        retrieve_us=retrieve_us,
     )
-    return found, hits
 
 
 def score_documents(source: DocumentSource, request: RescoreRequest) -> RescoreResult:
@@ -50,8 +49,8 @@ def score_documents(source: DocumentSource, request: RescoreRequest) -> RescoreR
     return RescoreResult(session=request.session, digest=request.digest, scores=tuple(scores))
 
 
-def refuse_request(request: RetrieveRequest | RescoreRequest, error: TandemError) -> RetrieveFailed:
-    """Why there is no answer, and whether the request is at fault."""
-    return RetrieveFailed(
-        session=request.session, reason=str(error), is_refused=isinstance(error, FilterError)
-    )
+def refuse_request(
+    request: RetrieveRequest | RescoreRequest, reason: str, error: TandemError
+) -> RetrieveFailed:
+    """Why there is no answer, and whether the request is at fault. reason: one sentence that fits a message."""
+    return RetrieveFailed(session=request.session, reason=reason, is_refused=isinstance(error, FilterError))

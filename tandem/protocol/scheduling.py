@@ -16,7 +16,7 @@ from tandem.topology import Party
 
 def policy_of(spec: SessionSpec) -> Policy:
     """The placement policy that a query asks for."""
-    return make_policy(spec.placement, first=spec.first_aggregator, seed=spec.seed)
+    return make_policy(spec.placement, first=spec.first_aggregator)
 
 
 class SchedulingSession:

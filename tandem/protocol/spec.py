@@ -14,7 +14,6 @@ from tandem.errors import ProtocolError
 from tandem.sampling import SamplingParams
 from tandem.topology import PARTIES, Party
 
-PlacementName = Literal["device", "cloud", "greedy", "mirror", "random"]
 PeerLoss = Literal["continue", "wait", "fail"]
 
 
@@ -27,7 +26,7 @@ class SessionSpec:
     seed: int  # 64 bits; with the retrieved documents, models and codec it determines the answer
     sampling: SamplingParams
     draft_rule: str  # "coupled" or "algorithm1"
-    placement: PlacementName
+    placement: str  # "device", "cloud", "greedy" or "mirror"; an experiment may bring another policy
     synchronous: bool  # token-wise loop: no draft before the previous token is committed (DRDG/TW)
     device_documents: int  # documents to retrieve
     cloud_documents: int
@@ -46,17 +45,14 @@ class SessionSpec:
     only: Party | None = (
         None  # this party answers by itself and nothing crosses the link; None: both together
     )
-    context_aggregation: bool = False  # a side's documents in one row, joined, not one row each
-    given_texts: tuple[str, ...] = ()  # documents that the caller brings; only where one side answers alone
-    keeps_distributions: bool = False  # the decoder keeps every step's law, encoded and dense; only alone
     device_filter: str = ""  # metadata that a party's documents must have: a JSON object; empty: any
     cloud_filter: str = ""
     show_drafts: bool = False  # the client also receives the home party's drafts, before they are committed
 
     @property
     def first_aggregator(self) -> Party:
-        """Who decides step 0. Under `mirror` both do, and the device takes precedence after a loss. `greedy` and
-        `random` begin on the device."""
+        """Who decides step 0. Under `mirror` both do, and the device takes precedence after a loss. `greedy` begins on
+        the device."""
         if self.only is not None:
             return self.only
         return Party.CLOUD if self.placement == "cloud" else Party.DEVICE
@@ -70,12 +66,6 @@ class SessionSpec:
     def home(self) -> Party:
         """The party whose draft queue keeps the events for the client: the device, unless the cloud answers alone."""
         return self.only or Party.DEVICE
-
-    @property
-    def estimation_interval(self) -> int:
-        """`weight_interval`, or 0 (static weights) where there is nothing to re-estimate: one row has one weight, and
-        texts that the caller brings are in no index to be scored again."""
-        return 0 if self.context_aggregation or self.given_texts else self.weight_interval
 
     def num_documents(self, party: Party) -> int:
         """Documents that `party` retrieves."""

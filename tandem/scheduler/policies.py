@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from tandem.aggregation.randomness import Purpose, uniform
 from tandem.scheduler.greedy import Situation, choose
 from tandem.topology import Party
 
@@ -60,29 +59,6 @@ class Greedy:
         return aggregator if remote_accepted or advice is None else advice
 
 
-@dataclass(frozen=True, slots=True)
-class Random:
-    """The paper's random baseline (DRAGON 7.4): a function of (seed, step), so that a run can be repeated."""
-
-    seed: int
-
-    def advise(self, situation: Situation, aggregator: Party) -> Party | None:
-        """Never."""
-        return None
-
-    def choose_next(
-        self, step: int, aggregator: Party, *, remote_accepted: bool, advice: Party | None
-    ) -> Party:
-        """Each party with probability 1/2, independently of all other steps."""
-        return Party.DEVICE if uniform(self.seed, Purpose.PLACEMENT, step) < 0.5 else Party.CLOUD
-
-
-def make_policy(placement: str, *, first: Party, seed: int) -> Policy:
+def make_policy(placement: str, first: Party) -> Policy:
     """The policy of that name. first: who decides the first step, and every step if the placement is fixed."""
-    match placement:
-        case "greedy":
-            return Greedy()
-        case "random":
-            return Random(seed)
-        case _:
-            return Fixed(first)
+    return Greedy() if placement == "greedy" else Fixed(first)

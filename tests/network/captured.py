@@ -16,12 +16,13 @@ from typing import Any
 
 import ray
 
+from tandem.actors.launch import find_party
 from tandem.cli import main as tandem_command
 from tandem.client import Tandem
 from tandem.config import Config
+from tandem.lab.latency.cluster import launch
 from tandem.lab.netlab import NetLab, Shape
-from tandem.lab.testbed.capture import capturing, data_plane_flows
-from tandem.lab.testbed.cluster import launch
+from tandem.lab.netlab.capture import capturing, data_plane_flows
 from tandem.lab.training.bundle import DEVICE_CORPUS
 from tandem.topology import Party
 
@@ -57,7 +58,7 @@ def one_cluster(lab: NetLab, config: Config, out: Path, marker: str, question: s
         found["interface"] = asdict(lab.counters(Party.CLOUD).since(before))
         with capturing(lab, out / "control.pcap"):
             ask(tandem, marker)
-        handles = tandem._parties[Party.DEVICE]
+        handles = find_party(Party.DEVICE, tandem.config)
         found["tokenizer"] = ray.get(handles["decoder"].tokenizer_json.remote())
     (out / "results.json").write_text(json.dumps(found), "utf-8")
 

@@ -19,10 +19,10 @@ pytest.importorskip("dpkt", reason="dpkt is not installed (extra [netlab])")
 from tokenizers import Tokenizer
 
 from tandem.codecs.top_p import TopP
+from tandem.lab.latency.cluster import DATA_PORT
 from tandem.lab.netlab import NetLab, tools
-from tandem.lab.testbed.cluster import DATA_PORT
-from tandem.lab.testbed.inside import run_inside
-from tandem.lab.testbed.packets import (
+from tandem.lab.netlab.inside import run_inside
+from tandem.lab.netlab.packets import (
     Capture,
     Flow,
     as_varints,

@@ -14,8 +14,8 @@ import pytest
 
 from tandem.lab.netlab import bundled, play
 from tandem.lab.netlab.lab import NetLab
+from tandem.lab.netlab.schedule import LinkSchedule, ScheduleRow
 from tandem.lab.netlab.shape import Shape
-from tandem.lab.netlab.trace import Trace, TraceRow
 from tests.network import pings
 from tests.network.conftest import run_in, traces_of, unique
 
@@ -78,7 +78,9 @@ def test_a_new_shape_holds_at_once_while_traffic_flows(lab: NetLab) -> None:
 
 def test_a_link_that_goes_away_returns(lab: NetLab) -> None:
     there, gone = Shape(rtt_s=0.02), Shape(rtt_s=0.02, loss=1.0)
-    trace = Trace("short outage", (TraceRow(0, there), TraceRow(0.6, gone), TraceRow(1.6, there)))
+    trace = LinkSchedule(
+        "short outage", (ScheduleRow(0, there), ScheduleRow(0.6, gone), ScheduleRow(1.6, there))
+    )
     process = pings.start(lab, 140, 0.02)
     time.sleep(0.1)
     start_s = time.time()

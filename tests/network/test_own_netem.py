@@ -64,7 +64,7 @@ def in_another_kernel(folder: Path) -> str:
     init.write_text("\n".join([*script, ""]), "utf-8")
     init.chmod(0o700)
     kernel = [
-        tools.located(router.KERNEL),
+        tools.which(router.KERNEL),
         "mem=256M",
         "rootfstype=hostfs",
         "rootflags=/",

@@ -15,9 +15,9 @@ from typing import Any
 from tandem.client import Tandem, collect
 from tandem.config import Config
 from tandem.events import Answer, Event, TokenEvent
+from tandem.lab.latency.cluster import launch
 from tandem.lab.netlab import NetLab, Shape
-from tandem.lab.testbed.cluster import launch
-from tandem.lab.training.bundle import read_questions
+from tandem.lab.training.bundle import read_bundled_questions
 
 FAR = Shape(rtt_s=0.3)
 AWAY_S = 10.0
@@ -32,7 +32,7 @@ SETTINGS = (
 def main(name: str, out: str) -> None:
     lab, results = NetLab(name), dict[str, Any]()
     config = Config.load(None, SETTINGS)
-    questions = [each.question for each in (read_questions()[0], read_questions()[3])]
+    questions = [each.question for each in (read_bundled_questions()[0], read_bundled_questions()[3])]
     with launch(lab, config, lambda line: print(line, flush=True)) as tandem:
         for temperature in (0.0, 1.0):
             for number, question in enumerate(questions):
@@ -47,7 +47,7 @@ def main(name: str, out: str) -> None:
         for rule in ("continue", "wait"):
             tandem.config = replace(config, link=replace(config.link, on_peer_loss=rule))
             results[rule] = as_dict(through_an_outage(tandem, lab, questions[0]))
-        folders = [tandem._socket_folder, *(node.directory or node.log for node in tandem._nodes)]
+        folders = [tandem.socket_folder, *(node.directory or node.log for node in tandem.nodes)]
         results["folders"] = folders
     Path(out).write_text(json.dumps(results), "utf-8")
 

@@ -17,7 +17,7 @@ from tandem.cluster import nodes
 from tandem.cluster.bootstrap import Cluster
 from tandem.config import Config
 from tandem.errors import QueryError, TandemError
-from tandem.events import DoneEvent, Event, SessionStatistics, SourcesEvent, TokenEvent
+from tandem.events import DoneEvent, Event, SessionStatistics, SourcesEvent
 from tandem.loop_thread import LoopThread
 from tandem.topology import PARTIES, Party
 
@@ -75,9 +75,6 @@ def make(monkeypatch: pytest.MonkeyPatch) -> Iterator[Make]:
         lambda rag: rag.query(QUESTION, only="cloud"),
         lambda rag: list(rag.stream(QUESTION, only="cloud", timeout_s=LIMIT_S)),
         lambda rag: rag.query(QUESTION),
-        lambda rag: rag.written(QUESTION, "cloud"),
-        lambda rag: rag.cloud_texts(QUESTION, 3),
-        lambda rag: rag.cloud_caches(["a text"]),
     ],
 )
 def test_a_time_limit_holds_where_no_call_comes_back(make: Make, ask: Callable[[Tandem], Any]) -> None:
@@ -90,10 +87,9 @@ def test_a_time_limit_holds_where_no_call_comes_back(make: Make, ask: Callable[[
 
 def test_what_takes_too_long_is_cancelled(make: Make) -> None:
     rag, parties = make()
-    for ask in (lambda: rag.query(QUESTION, only="cloud"), lambda: rag.written(QUESTION, "cloud")):
-        with pytest.raises(QueryError):
-            ask()
-    assert parties[Party.CLOUD]["draft_queue"].called.count("cancel") == 2
+    with pytest.raises(QueryError):
+        rag.query(QUESTION, only="cloud")
+    assert parties[Party.CLOUD]["draft_queue"].called.count("cancel") == 1
 
 
 def done(reason: Any = "eos", num_tokens: int = 2, error: str | None = None) -> DoneEvent:
@@ -109,58 +105,6 @@ def queue(*events: Event) -> Actor:
         return None
 
     return Actor(events=fetch, open=nothing, sources=nothing, cancel=nothing)
-
-
-async def four_steps(*_: object) -> dict[str, Any]:
-    return {"tokens": [5, 6, 7, 8], "laws": [b"5", b"6", b"7", b"8"], "log_weight": -1.5}
-
-
-def test_what_was_drafted_past_the_end_is_no_part_of_a_written_answer(make: Make) -> None:
-    cloud = queue(done("stop"))
-    rag, _ = make(draft_queue=cloud, decoder=Actor(sequence=four_steps))
-    found = rag.written(QUESTION, "cloud")
-    assert found == {"tokens": [5, 6], "laws": [b"5", b"6"], "log_weight": -1.5}
-    assert cloud.called == ["open", "events"]
-
-
-def test_a_written_answer_that_failed_says_why_at_once(make: Make) -> None:
-    async def refused(*_: object) -> None:
-        raise TandemError("Laws are kept for the last 4 queries.")
-
-    for sequence in (four_steps, never, refused):
-        rag, _ = make(
-            draft_queue=queue(done("failed", 2, "The documents are gone.")), decoder=Actor(sequence=sequence)
-        )
-        began_s = time.monotonic()
-        with pytest.raises(QueryError, match=r"^The documents are gone\.$"):
-            rag.written(QUESTION, "cloud")
-        assert time.monotonic() - began_s < LIMIT_S
-
-
-def test_the_end_of_a_stream_names_its_sequence(make: Make) -> None:
-    token = TokenEvent(
-        step=0,
-        token=5,
-        text="a",
-        device_accepted=True,
-        cloud_accepted=True,
-        aggregator=Party.CLOUD,
-        committed_s=0.1,
-        device_decode_s=0.1,
-        cloud_decode_s=0.1,
-    )
-    build_spec: list[tuple[object, ...]] = []
-
-    async def sequence(*values: object) -> dict[str, Any]:
-        build_spec.append(values)
-        return {}
-
-    rag, _ = make(draft_queue=queue(token, done(num_tokens=1)), decoder=Actor(sequence=sequence))
-    *_, last = rag.stream(QUESTION, only="cloud", keeps_distributions=True)
-    assert isinstance(last, DoneEvent)
-    rag.sequence(last, "cloud")
-    rag.sequence(rag.query(QUESTION, only="cloud", keeps_distributions=True), "cloud", dense=True)
-    assert build_spec == [(9, 1, False), (9, 1, True)]
 
 
 def test_the_cloud_is_not_told_the_device_s_filter(make: Make) -> None:

@@ -169,7 +169,7 @@ WRONG = [
     ),
     (
         "decoding.placement=mirorr",
-        "The setting decoding.placement must be one of device, cloud, greedy, mirror, random, but it is 'mirorr'; "
+        "The setting decoding.placement must be one of device, cloud, greedy, mirror, but it is 'mirorr'; "
         'the nearest is "mirror".',
     ),
     (

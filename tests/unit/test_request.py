@@ -118,7 +118,7 @@ def test_filters_that_no_query_can_have(options: dict[str, Any], sentence: str) 
 
 
 def test_a_question_that_no_message_holds() -> None:
-    with pytest.raises(QueryError, match=r"^A query with its texts and filters travels as at most"):
+    with pytest.raises(QueryError, match=r"^A query with its filters travels as at most"):
         build_spec(Config(), DESCRIBED, "\N{GRINNING FACE}" * 1_100_000)
 
 

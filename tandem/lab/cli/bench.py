@@ -12,7 +12,6 @@ import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from hashlib import sha256
-from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
@@ -25,6 +24,7 @@ from tandem.cli.usage import new_app
 from tandem.config import Config
 from tandem.errors import TandemError
 from tandem.lab.cli import outputs
+from tandem.lab.environment import describe_environment
 from tandem.lab.latency.plan import (
     FLOORS_S,
     LATENCY_TOKENS,
@@ -33,11 +33,11 @@ from tandem.lab.latency.plan import (
     TTFT_TOKENS,
     CellPlan,
     Plan,
-    chosen_cells,
     full_cells,
+    select_cells,
 )
 from tandem.lab.latency.records import DataPlane
-from tandem.lab.latency.systems import SYSTEMS, chosen
+from tandem.lab.latency.systems import SYSTEMS, select_systems
 from tandem.lab.netlab import NetLab, tools
 from tandem.lab.netlab.shape import Shape, parse_duration
 
@@ -218,13 +218,13 @@ def _run(
     plan, folder = make_plan(grid, config, max_new_tokens), outputs.check_folder("--out", out, NAMES)
     if within is not None:
         return measure(NetLab(within), config, plan, folder, log)
-    from tandem.lab.testbed.inside import inside
-    from tandem.lab.testbed.pcap import check_dpkt
+    from tandem.lab.netlab.inside import inside
+    from tandem.lab.netlab.pcap import check_dpkt
 
     tools.require()
     check_dpkt()
     for program in ("ping", "taskset", "tcpdump"):
-        tools.located(program)
+        tools.which(program)
     lab = NetLab(f"bench-{os.getpid()}")
     log(f"network: {lab.name}")
     return inside(lab, [*context.find_root().obj, "--within", lab.name])
@@ -235,10 +235,10 @@ def _run(
 
 def make_plan(grid: Grid, config: Config, max_new_tokens: int) -> Plan:
     """The cells, runs and questions of a benchmark. Raises TandemError."""
-    from tandem.lab.training.bundle import read_questions
+    from tandem.lab.training.bundle import read_bundled_questions
 
     runs, num_questions = (1, 1) if grid.is_smoke else (grid.runs, grid.num_questions)
-    questions = [bundled.question for bundled in read_questions()]
+    questions = [bundled.question for bundled in read_bundled_questions()]
     if num_questions > len(questions):
         raise TandemError(
             f"There are {len(questions)} bundled questions, but --questions asks for {num_questions}; ask for fewer."
@@ -260,8 +260,8 @@ def _cells(grid: Grid, max_new_tokens: int) -> tuple[CellPlan, ...]:
     default_rtts = [SMOKE_RTT] if grid.is_smoke else [f"{1e3 * rtt_s:g}ms" for rtt_s in RTTS_S]
     default_temperatures = ["0"] if grid.is_smoke else [f"{temperature:g}" for temperature in TEMPERATURES]
     names = grid.systems or (SMOKE_SYSTEMS if grid.is_smoke else [system.name for system in SYSTEMS])
-    return chosen_cells(
-        chosen(names),
+    return select_cells(
+        select_systems(names),
         [Shape(rtt_s=parse_duration(text)).rtt_s for text in grid.rtts or default_rtts],
         [_temperature(text) for text in grid.temperatures or default_temperatures],
         cast("Sequence[DataPlane]", grid.data_planes or PLANES[:1]),
@@ -301,9 +301,9 @@ def _floors(text: str) -> tuple[float, float] | None:
 
 def measure(lab: NetLab, config: Config, plan: Plan, folder: Path, log: StageLog) -> int:
     """Predict, measure what is missing, write. Raises TandemError."""
+    from tandem.lab.latency.memoized import local_pair
     from tandem.lab.latency.predictions import Predictor
-    from tandem.lab.latency.remembered import local_pair
-    from tandem.lab.testbed.bench import Bench
+    from tandem.lab.latency.runner import Bench
 
     predictor = Predictor(lambda: local_pair(config), config, plan.questions)
     cells = Bench(lab, config, plan, folder, predictor, log).run()
@@ -312,27 +312,15 @@ def measure(lab: NetLab, config: Config, plan: Plan, folder: Path, log: StageLog
 
 def write_report(cells: Sequence[Cell], config: Config, folder: Path, log: StageLog) -> int:
     """Print the table and write all files. Raises TandemError."""
+    from tandem.lab.latency.plot import FIRST, TOKEN, plot_latency
     from tandem.lab.latency.tables import text_of, values_of
-    from tandem.lab.plotting.latency import FIRST, TOKEN, plot_latency
 
     text = text_of(cells)
     print(text)
     outputs.write_text("--out", folder / "table.txt", text + "\n")
-    results = {"cells": values_of(cells), "settings": asdict(config), "environment": environment()}
+    results = {"cells": values_of(cells), "settings": asdict(config), "environment": describe_environment()}
     outputs.write_text("--out", folder / "results.json", json.dumps(json_safe(results), indent=1) + "\n")
     plot_latency(cells, folder / "latency.png", TOKEN)
     plot_latency(cells, folder / "ttft.png", FIRST)
     log(f"files: {', '.join(str(folder / name) for name in NAMES)}")
     return 0
-
-
-def environment() -> dict[str, Any]:
-    """Versions and hardware."""
-    names = ("tandem-rag", "ray", "torch", "transformers", "faiss-cpu", "numpy")
-    versions = {}
-    for name in names:
-        try:
-            versions[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            versions[name] = "unknown"
-    return {"versions": versions, "num_cores": os.cpu_count(), "load_1min": round(os.getloadavg()[0], 2)}

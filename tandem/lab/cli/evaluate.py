@@ -18,7 +18,7 @@ from tandem.errors import ConfigError, EvaluationError
 from tandem.topology import Party
 
 if TYPE_CHECKING:
-    from tandem.lab.quality.found import Counts
+    from tandem.lab.quality.document_sets import Counts
     from tandem.lab.quality.result import Result
 
 DEFAULT_WINDOW = 1024
@@ -108,20 +108,20 @@ def lm(
     overrides: Overrides = None,
 ) -> int:
     """Measure the perplexity of a text with the help of documents."""
-    from tandem.lab.quality import parties as loading
     from tandem.lab.quality.lm import evaluate_text
-    from tandem.lab.quality.methods import chosen
+    from tandem.lab.quality.methods import select_methods
+    from tandem.lab.quality.setup import load
     from tandem.lab.quality.windows import read_text
 
     log = StageLog(is_quiet=as_json)
-    methods_, counts_, folder = chosen(methods), parse_counts(counts), _check_folder(out)
+    methods_, counts_, folder = select_methods(methods), parse_counts(counts), _check_folder(out)
     content = read_text(Path(text))
     if not content.strip():
         raise EvaluationError(f"A text to score must hold words, but {text} holds none; use another.")
     config = load_settings(config_file, overrides, log=log)
     corpus = None if documents is None else Path(documents)
     with progress_bar("index", is_quiet=as_json) as advance:
-        parties = loading.load(config, corpus, log, advance)
+        parties = load(config, corpus, log, advance)
     context = parties.engines[Party.DEVICE].context_length
     with progress_bar("eval", is_quiet=as_json) as advance:
         result = evaluate_text(
@@ -151,20 +151,20 @@ def qa(
     overrides: Overrides = None,
 ) -> int:
     """Measure exact match and F1 of the answers to questions."""
-    from tandem.lab.quality import parties as loading
-    from tandem.lab.quality.found import Counts
-    from tandem.lab.quality.methods import chosen
+    from tandem.lab.quality.document_sets import Counts
+    from tandem.lab.quality.methods import select_methods
     from tandem.lab.quality.qa import evaluate_questions
     from tandem.lab.quality.questions import read_questions
+    from tandem.lab.quality.setup import load
     from tandem.lab.training.bundle import QUESTIONS
 
     log = StageLog(is_quiet=as_json)
-    methods_, folder = chosen(methods), _check_folder(out)
+    methods_, folder = select_methods(methods), _check_folder(out)
     asked = read_questions(QUESTIONS if questions is None else Path(questions))[:limit]
     config = load_settings(config_file, overrides, log=log)
     own = [Counts(config.device.num_documents, config.cloud.num_documents)]
     counts_ = own if counts is None else parse_counts(counts)
-    parties = loading.load(config, None, log)
+    parties = load(config, None, log)
     with progress_bar("eval", is_quiet=as_json) as advance:
         result = evaluate_questions(parties, asked, methods_, counts_, config, progress=advance)
     return _finish(result, folder, log, as_json=as_json)
@@ -172,7 +172,7 @@ def qa(
 
 def parse_counts(text: str) -> list[Counts]:
     """Numbers of documents such as "0,1,4" for both parties alike, or "4+16" for device and cloud."""
-    from tandem.lab.quality.found import Counts
+    from tandem.lab.quality.document_sets import Counts
 
     counts = []
     for part in text.split(","):
@@ -210,7 +210,7 @@ def _finish(result: Result, out: Path | None, log: StageLog, *, as_json: bool) -
         if find_spec("matplotlib") is None:
             log("plot: none was drawn, matplotlib is not installed; install tandem-rag[lab]")
         else:
-            from tandem.lab.plotting.evaluation import plot_evaluation
+            from tandem.lab.quality.plot import plot_evaluation
 
             plot_evaluation(result, out / RESULT_PLOT)
         log(f"out: {out}")

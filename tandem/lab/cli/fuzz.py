@@ -49,10 +49,10 @@ def fuzz(
 
 def _play_one(seed: int) -> int:
     """One run, with its trace on stdout."""
+    from tandem.lab.simulation.event_log import EventLog
     from tandem.lab.simulation.fuzz import FuzzFailure, play_traced
-    from tandem.lab.simulation.trace import Trace
 
-    trace = Trace(None)
+    trace = EventLog(None)
     try:
         report = play_traced(seed, trace)
     except FuzzFailure as failure:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tandem.errors import TandemError
-from tandem.lab.plotting import KINDS
+from tandem.lab.plots import KINDS
 
 
 def check_file(option: str, name: str) -> Path:

@@ -24,10 +24,10 @@ from tandem.cli.options import (
 from tandem.cli.output import StageLog, json_safe, print_json
 from tandem.config import Config
 from tandem.lab.cli import outputs
-from tandem.lab.netlab import NetLab, Trace, bundled, bundled_names, read_trace, tools
+from tandem.lab.netlab import LinkSchedule, NetLab, bundled, bundled_names, read_schedule, tools
 
 if TYPE_CHECKING:
-    from tandem.lab.testbed.records import Replay
+    from tandem.lab.latency.replay_records import Replay
 
 NAMES = ("replay.json", "timeline.json", "replay.png")
 
@@ -67,21 +67,21 @@ def replay(
     trace, questions = _load_trace(trace_name), _read_questions(question_file)
     tools.require()
     for program in ("ping", "taskset"):
-        tools.located(program)
+        tools.which(program)
     folder = outputs.check_folder("--out", out, NAMES)
     if within is not None:
         return play(NetLab(within), config, trace, questions, folder, log, as_json=as_json)
-    from tandem.lab.testbed.inside import inside
+    from tandem.lab.netlab.inside import inside
 
     lab = NetLab(f"replay-{os.getpid()}")
     log(f"network: {lab.name}, {trace.value_at(0)}")
     return inside(lab, [*context.find_root().obj, "--within", lab.name], trace.value_at(0))
 
 
-def _load_trace(name: str) -> Trace:
+def _load_trace(name: str) -> LinkSchedule:
     """A bundled trace by its name, or a file's."""
     is_file = name not in bundled_names() and (Path(name).exists() or name.endswith(".csv"))
-    return read_trace(Path(name)) if is_file else bundled(name)
+    return read_schedule(Path(name)) if is_file else bundled(name)
 
 
 def _read_questions(file: str | None) -> list[str]:
@@ -93,7 +93,7 @@ def _read_questions(file: str | None) -> list[str]:
 def play(
     lab: NetLab,
     config: Config,
-    trace: Trace,
+    trace: LinkSchedule,
     questions: list[str],
     folder: Path,
     log: StageLog,
@@ -103,10 +103,10 @@ def play(
     """In the device's host. What was seen is written even if it ends early, and before the cluster stops: that may
     take longer than the outer process waits for an end. Raises TandemError.
     """
-    from tandem.lab.testbed.cluster import launch
-    from tandem.lab.testbed.records import Replay
-    from tandem.lab.testbed.replay import Replayer
-    from tandem.lab.testbed.report import as_dict, table
+    from tandem.lab.latency.cluster import launch
+    from tandem.lab.latency.replay import Replayer
+    from tandem.lab.latency.replay_records import Replay
+    from tandem.lab.latency.replay_report import as_dict, table
 
     replay = Replay(trace=trace)
     with launch(lab, config, log) as tandem:
@@ -124,8 +124,8 @@ def play(
 
 
 def _write(replay: Replay, config: Config, folder: Path) -> None:
-    from tandem.lab.plotting.replay import plot_replay
-    from tandem.lab.testbed.report import as_dict, merged_trace
+    from tandem.lab.latency.replay_plot import plot_replay
+    from tandem.lab.latency.replay_report import as_dict, merged_trace
 
     record, timeline, picture = (folder / name for name in NAMES)
     text = json.dumps(json_safe(as_dict(replay, config)), indent=1, ensure_ascii=False)

@@ -94,7 +94,7 @@ def _against_device(cell: Cell, rows: Mapping[str, Row], *, is_asked_for: bool) 
 def _overhead_limit(rtt_s: float, name: str) -> float | None:
     """At 0 for every coupled placement that is meant to be fast, at 100 ms for mirror."""
     system = BY_NAME[name]
-    if rtt_s == 0 and system.is_speculative and system.is_drawn_alike and not name.endswith("/random"):
+    if rtt_s == 0 and system.is_speculative and system.is_seed_deterministic and not name.endswith("/random"):
         return OVERHEAD_AT_0
     return OVERHEAD_AT_100_MS if rtt_s == 0.1 and name == MIRROR.name else None
 
@@ -175,7 +175,8 @@ def _bytes(cell: Cell, rows: Mapping[str, Row], cells: Sequence[Cell]) -> Iterat
     for party in PARTIES:
         value = row.wire_bytes[party].get("data", 0.0)
         yield Check(
-            promise=f"{MIRROR.name} puts at most {SOCKET_BYTES:g} bytes a token on the connection from the {party}",
+            promise=f"{MIRROR.name} puts at most {SOCKET_BYTES:g} bytes a token on the data connection "
+            f"from the {party}",
             numbers=f"{value:.0f}, in frames of {row.bytes_per_frame[party]:.0f} bytes",
             holds=value <= SOCKET_BYTES if is_asked_for else None,
         )

@@ -81,7 +81,7 @@ def full_cells(max_new_tokens: int) -> tuple[CellPlan, ...]:
             temperature=temperature,
             max_new_tokens=max_new_tokens,
         )
-        return CellPlan(setting=setting, systems=that_say_something(systems, temperature))
+        return CellPlan(setting=setting, systems=informative_at(systems, temperature))
 
     with_floors = (
         cell(SYSTEMS if rtt_s in ENDS_S else _EVERYWHERE, rtt_s, temperature, "socket", FLOORS_S)
@@ -95,7 +95,7 @@ def full_cells(max_new_tokens: int) -> tuple[CellPlan, ...]:
     return (*with_floors, *over_ray, *without)
 
 
-def chosen_cells(
+def select_cells(
     systems: Sequence[System],
     rtts_s: Sequence[float],
     temperatures: Sequence[float],
@@ -113,7 +113,7 @@ def chosen_cells(
             temperature=temperature,
             max_new_tokens=max_new_tokens,
         )
-        left = that_say_something(systems, temperature)
+        left = informative_at(systems, temperature)
         if not left:
             raise TandemError(
                 "Algorithm 1 draws only above temperature 0, but nothing else is to be measured at 0; "
@@ -123,9 +123,9 @@ def chosen_cells(
     return tuple(cells)
 
 
-def that_say_something(systems: Sequence[System], temperature: float) -> tuple[System, ...]:
+def informative_at(systems: Sequence[System], temperature: float) -> tuple[System, ...]:
     """At temperature 0 both draft rules are one, so the rows of Algorithm 1 are left out."""
-    return tuple(system for system in systems if temperature > 0 or not system.needs_draws)
+    return tuple(system for system in systems if temperature > 0 or not system.is_stochastic_only)
 
 
 START_S, QUESTION_S = 30.0, 0.35

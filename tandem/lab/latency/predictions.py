@@ -79,7 +79,7 @@ class Predictor:
             )[1]
 
     def _spec(self, system: System, setting: Setting, question: str, number: int) -> SessionSpec:
-        return change_spec(
+        spec = change_spec(
             spec_of(self._config),
             query=question,
             seed=number,
@@ -88,6 +88,7 @@ class Predictor:
             on_peer_loss="wait",
             **system.options,
         )
+        return system.treatment.apply_to(spec)
 
 
 def tokens_of(outcome: Outcome) -> list[TokenEvent]:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from tandem.errors import TandemError
+from tandem.lab.numbers import from_plain, to_plain
 from tandem.topology import Party
 
 FORMAT = 1
@@ -132,7 +133,7 @@ class Cell:
     def to_json(self) -> str:
         """One line."""
         exact = {"setting": asdict(self.setting)}  # compared when the benchmark goes on: not rounded
-        return json.dumps(_plain({"format": FORMAT, **asdict(self)}) | exact)
+        return json.dumps(to_plain({"format": FORMAT, **asdict(self)}, digits=7) | exact)
 
     @classmethod
     def from_json(cls, line: str) -> Cell:
@@ -183,25 +184,7 @@ def latest(cells: Iterable[Cell], setting: Setting, plan: Mapping[str, Any]) -> 
 
 
 def _record(values: dict[str, Any]) -> Record:
-    known: dict[str, Any] = {name: _known(value) for name, value in values.items()}
+    known: dict[str, Any] = {name: from_plain(value) for name, value in values.items()}
     return Record(
         **(known | {"token_ids": tuple(values["token_ids"]), "committed_s": tuple(values["committed_s"])})
     )
-
-
-def _known(value: Any) -> Any:
-    """null stands for nan, since only numbers can be unknown in a record."""
-    if isinstance(value, dict):
-        return {key: _known(item) for key, item in value.items()}
-    return nan if value is None else value
-
-
-def _plain(value: Any) -> Any:
-    """For JSON, which has no nan."""
-    if isinstance(value, dict):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    if isinstance(value, float):
-        return round(value, 7) if isfinite(value) else None
-    return value

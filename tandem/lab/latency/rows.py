@@ -12,6 +12,7 @@ from statistics import fmean, median, quantiles
 
 from tandem.lab.latency.records import Cell, Record
 from tandem.lab.latency.systems import BY_NAME
+from tandem.lab.numbers import ratio
 from tandem.topology import PARTIES, Party
 
 
@@ -79,15 +80,15 @@ def row_of(cell: Cell, system: str) -> Row:
             party: {port: value / num_tokens for port, value in wire[party].items()} for party in PARTIES
         },
         bytes_per_frame={
-            party: _ratio(frame_bytes[party], _sum(records, "num_frames", party)) for party in PARTIES
+            party: ratio(frame_bytes[party], _sum(records, "num_frames", party)) for party in PARTIES
         },
         messages={party: _sum(records, "num_messages", party) / num_tokens for party in PARTIES},
-        frame_share=_ratio(
+        frame_share=ratio(
             sum(frame_bytes.values()),
             sum(ports.get("data", 0) + ports.get("ray", 0) for ports in wire.values()),
         ),
         num_resyncs=sum(each.num_resyncs for each in records),
-        num_wrong=num_wrong(records, cell.reference) if BY_NAME[system].is_drawn_alike else None,
+        num_wrong=num_wrong(records, cell.reference) if BY_NAME[system].is_seed_deterministic else None,
     )
 
 
@@ -125,7 +126,3 @@ def _wire(records: Sequence[Record], party: Party) -> dict[str, int]:
         for port, value in each.wire_bytes.get(party, {}).items():
             found[port] = found.get(port, 0) + value
     return found
-
-
-def _ratio(one: float, other: float) -> float:
-    return one / other if other else nan

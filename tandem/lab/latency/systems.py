@@ -1,6 +1,6 @@
 """The systems of DRAGON 7.2 and Tandem's own, side by side: what each is called and what it asks of the two sides.
 
-All of them run on the same actors, engine and codec (`tandem.lab.testbed.answering` has the few lines of each kind).
+All of them run on the same actors, engine and codec (`tandem.lab.latency.asker` has the few lines of each kind).
 Knows names and options of a query; nothing of clusters, links or clocks.
 """
 
@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from tandem.errors import TandemError
+from tandem.lab.baselines.experiments import Treatment
 from tandem.nearest import nearest
 from tandem.topology import Party
 
@@ -28,10 +29,11 @@ class System:
     what: str  # in Tandem's words
     dragon: str  # where the paper has it; empty: it has not
     options: dict[str, Any] = field(default_factory=dict)  # of `Tandem.stream`
+    treatment: Treatment = field(default_factory=Treatment)  # of all sides that answer
     is_dense: bool = False  # sends whole laws, as float16; else encoded ones
 
     @property
-    def is_drawn_alike(self) -> bool:
+    def is_seed_deterministic(self) -> bool:
         """Whether its tokens must be those of the synchronous run: both sides decide every token, drafts coupled."""
         return self.kind == "together" and self.options["draft_rule"] == "coupled"
 
@@ -41,7 +43,7 @@ class System:
         return self.kind == "together" and not self.options["synchronous"]
 
     @property
-    def needs_draws(self) -> bool:
+    def is_stochastic_only(self) -> bool:
         """Whether temperature 0 says nothing new of it: Algorithm 1 draws only above."""
         return self.options.get("draft_rule") == "algorithm1"
 
@@ -52,9 +54,14 @@ def _together(placement: str, draft_rule: str = "coupled", *, synchronous: bool 
 
 def _tandem(placement: str, what: str, dragon: str, draft_rule: str = "coupled") -> System:
     suffix = "" if draft_rule == "coupled" else f"/{draft_rule}"
-    options = _together(placement, draft_rule)
+    is_random = placement == "random"
     return System(
-        name=f"Tandem/{placement}{suffix}", kind="together", what=what, dragon=dragon, options=options
+        name=f"Tandem/{placement}{suffix}",
+        kind="together",
+        what=what,
+        dragon=dragon,
+        options=_together("greedy" if is_random else placement, draft_rule),
+        treatment=Treatment(random_placement=is_random),
     )
 
 
@@ -64,21 +71,24 @@ SYSTEMS: tuple[System, ...] = (
         kind="alone",
         what="the device answers by itself, its documents joined in one row",
         dragon="7.2, CRCG",
-        options={"only": Party.DEVICE, "context_aggregation": True},
+        options={"only": Party.DEVICE},
+        treatment=Treatment(concat_documents=True),
     ),
     System(
         name="CRCG/cloud",
         kind="alone",
         what="the cloud answers by itself, its documents joined in one row; timed at the cloud",
         dragon="7.2, CRCG",
-        options={"only": Party.CLOUD, "context_aggregation": True},
+        options={"only": Party.CLOUD},
+        treatment=Treatment(concat_documents=True),
     ),
     System(
         name="DRCG/Text",
         kind="text",
         what="the cloud's texts cross, then the device answers from both sides' documents in one row",
         dragon="7.2, DRCG/Text",
-        options={"only": Party.DEVICE, "context_aggregation": True},
+        options={"only": Party.DEVICE},
+        treatment=Treatment(concat_documents=True),
     ),
     System(
         name="DRCG/KV",
@@ -97,6 +107,7 @@ SYSTEMS: tuple[System, ...] = (
     System(
         name="DRDG/SW-dense",
         kind="sequences",
+        treatment=Treatment(keeps_distributions=True),
         what="both sides write whole answers; the cloud's crosses once with dense laws, the device takes the likelier",
         dragon="7.2, DRDG/SW",
         is_dense=True,
@@ -104,6 +115,7 @@ SYSTEMS: tuple[System, ...] = (
     System(
         name="DRDG/SW",
         kind="sequences",
+        treatment=Treatment(keeps_distributions=True),
         what="the same with Tandem's encoded laws",
         dragon="7.2, DRDG/SW",
     ),
@@ -125,7 +137,7 @@ DEVICE_ONLY, CLOUD_ONLY = BY_NAME["CRCG/device"], BY_NAME["CRCG/cloud"]
 TOKEN_WISE, MIRROR = BY_NAME["DRDG/TW"], BY_NAME["Tandem/mirror"]
 
 
-def chosen(names: Sequence[str]) -> tuple[System, ...]:
+def select_systems(names: Sequence[str]) -> tuple[System, ...]:
     """The systems of these names, in the order of the table. Raises TandemError for an unknown one."""
     for name in names:
         if name not in BY_NAME:

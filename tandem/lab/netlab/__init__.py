@@ -6,18 +6,18 @@ what runs in them.
 
 from tandem.lab.netlab.bundled import bundled, bundled_names
 from tandem.lab.netlab.lab import NetLab, lab_names
+from tandem.lab.netlab.schedule import LinkSchedule, ScheduleRow, play, read_schedule, write_schedule
 from tandem.lab.netlab.shape import Shape
-from tandem.lab.netlab.trace import Trace, TraceRow, play, read_trace, write_trace
 
 __all__ = [
+    "LinkSchedule",
     "NetLab",
+    "ScheduleRow",
     "Shape",
-    "Trace",
-    "TraceRow",
     "bundled",
     "bundled_names",
     "lab_names",
     "play",
-    "read_trace",
-    "write_trace",
+    "read_schedule",
+    "write_schedule",
 ]

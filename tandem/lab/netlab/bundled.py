@@ -11,8 +11,8 @@ import random
 from collections.abc import Callable, Iterable
 
 from tandem.errors import NetLabError
+from tandem.lab.netlab.schedule import LinkSchedule, ScheduleRow
 from tandem.lab.netlab.shape import Shape
-from tandem.lab.netlab.trace import Trace, TraceRow
 
 RTTS_MS = (50, 100, 200, 300)
 """The RTTs of DRAGON's Figures 6 and 7, besides 0."""
@@ -38,32 +38,32 @@ _WALK = ("5g", "4g", "weak-wifi", "4g", "5g")
 _WALK_STEP_S = 20.0
 
 
-def constant(rtt_ms: float) -> Trace:
+def constant(rtt_ms: float) -> LinkSchedule:
     """One RTT without end."""
-    return Trace(f"constant-{rtt_ms:g}", (TraceRow(0.0, Shape(rtt_s=rtt_ms / 1e3)),))
+    return LinkSchedule(f"constant-{rtt_ms:g}", (ScheduleRow(0.0, Shape(rtt_s=rtt_ms / 1e3)),))
 
 
-def jitter(rtt_ms: float) -> Trace:
+def jitter(rtt_ms: float) -> LinkSchedule:
     """One RTT, each packet with its own jitter of 1/5, as DRAGON 7.3 injects it."""
-    return Trace(
-        f"jitter-{rtt_ms:g}", (TraceRow(0.0, Shape(rtt_s=rtt_ms / 1e3, jitter_s=SHARE * rtt_ms / 1e3)),)
+    return LinkSchedule(
+        f"jitter-{rtt_ms:g}", (ScheduleRow(0.0, Shape(rtt_s=rtt_ms / 1e3, jitter_s=SHARE * rtt_ms / 1e3)),)
     )
 
 
-def redrawn(rtt_ms: float, seed: int = 1) -> Trace:
+def redrawn(rtt_ms: float, seed: int = 1) -> LinkSchedule:
     """Every second an RTT drawn anew, uniform within 1/5 of the middle one."""
     rng = random.Random(seed)
     rtts_s = [rtt_ms / 1e3 * (1 + SHARE * rng.uniform(-1, 1)) for _ in range(RANDOM_S)]
-    return Trace(
+    return LinkSchedule(
         f"random-{rtt_ms:g}", _rows((float(second), Shape(rtt_s=rtt)) for second, rtt in enumerate(rtts_s))
     )
 
 
-def sinusoid(rtt_ms: float) -> Trace:
+def sinusoid(rtt_ms: float) -> LinkSchedule:
     """RTT (1 + sin(2 pi t / T) / 5) with T = 20 pi s, over four periods; DRAGON 7.4."""
     num_rows = math.ceil(NUM_PERIODS * PERIOD_S / SINUSOID_STEP_S) + 1
     times_s = [row * SINUSOID_STEP_S for row in range(num_rows)]
-    return Trace(
+    return LinkSchedule(
         f"sinusoid-{rtt_ms:g}",
         _rows(
             (time, Shape(rtt_s=rtt_ms / 1e3 * (1 + SHARE * math.sin(2 * math.pi * time / PERIOD_S))))
@@ -72,25 +72,27 @@ def sinusoid(rtt_ms: float) -> Trace:
     )
 
 
-def outage(rtt_ms: float) -> Trace:
+def outage(rtt_ms: float) -> LinkSchedule:
     """The link goes away after 20 s, loses everything for 10 s, and returns."""
     there, gone = Shape(rtt_s=rtt_ms / 1e3), Shape(rtt_s=rtt_ms / 1e3, loss=1.0)
     away_s, back_s, end_s = OUTAGE_S
-    return Trace(f"outage-{rtt_ms:g}", _rows([(0.0, there), (away_s, gone), (back_s, there), (end_s, there)]))
+    return LinkSchedule(
+        f"outage-{rtt_ms:g}", _rows([(0.0, there), (away_s, gone), (back_s, there), (end_s, there)])
+    )
 
 
-def mobile(name: str) -> Trace:
+def mobile(name: str) -> LinkSchedule:
     """One of 5g, 4g and weak-wifi without end, with FlexSpec's rate."""
-    return Trace(name, (TraceRow(0.0, _MOBILE[name]),))
+    return LinkSchedule(name, (ScheduleRow(0.0, _MOBILE[name]),))
 
 
-def walk() -> Trace:
+def walk() -> LinkSchedule:
     """Out of a 5G cell through 4G into a weak WiFi and back, 20 s each."""
     steps = [(_WALK_STEP_S * index, _MOBILE[name]) for index, name in enumerate(_WALK)]
-    return Trace("walk", _rows([*steps, (_WALK_STEP_S * len(_WALK), _MOBILE[_WALK[-1]])]))
+    return LinkSchedule("walk", _rows([*steps, (_WALK_STEP_S * len(_WALK), _MOBILE[_WALK[-1]])]))
 
 
-_FAMILIES: dict[str, Callable[[float], Trace]] = {
+_FAMILIES: dict[str, Callable[[float], LinkSchedule]] = {
     "constant": constant,
     "jitter": jitter,
     "random": redrawn,
@@ -105,7 +107,7 @@ def bundled_names() -> list[str]:
     return ["constant-0", *families, *_MOBILE, "walk"]
 
 
-def bundled(name: str) -> Trace:
+def bundled(name: str) -> LinkSchedule:
     """A trace by its name. Raises NetLabError that names the nearest."""
     if name not in bundled_names():
         nearest = difflib.get_close_matches(name, bundled_names(), 1, 0.0)[0]
@@ -119,5 +121,5 @@ def bundled(name: str) -> Trace:
     return _FAMILIES[family](float(rtt_ms)) if rtt_ms else walk()
 
 
-def _rows(pairs: Iterable[tuple[float, Shape]]) -> tuple[TraceRow, ...]:
-    return tuple(TraceRow(time_s, shape) for time_s, shape in pairs)
+def _rows(pairs: Iterable[tuple[float, Shape]]) -> tuple[ScheduleRow, ...]:
+    return tuple(ScheduleRow(time_s, shape) for time_s, shape in pairs)

@@ -176,7 +176,7 @@ class NetLab:
 
     def enter(self, host: str) -> list[str]:
         """What to put before a command so that it runs in `device` or `cloud`."""
-        return [tools.located("ip"), "netns", "exec", self._layout().namespace(host)]
+        return [tools.which("ip"), "netns", "exec", self._layout().namespace(host)]
 
     def address(self, host: str) -> str:
         """A host's IPv4 address."""

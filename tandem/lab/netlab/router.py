@@ -42,7 +42,7 @@ Sleep = Callable[[float], None]
 
 def module(modules: Path = MODULES) -> Path:
     """The netem module of the installed User-Mode-Linux kernel. Raises NetLabError with what to install."""
-    tools.located("insmod")
+    tools.which("insmod")
     found = sorted(modules.glob("*/kernel/net/sched/sch_netem.ko"))
     if tools.find(KERNEL) is None or not found:
         what = f"`{KERNEL}`" if tools.find(KERNEL) is None else f"{modules}/*/kernel/net/sched/sch_netem.ko"
@@ -143,11 +143,11 @@ class Router:
     def _start(self, kernel: str) -> int:
         """The process, in a session of its own. It holds both ends of its console, which therefore never ends."""
         enter = [
-            tools.located("ip"),
+            tools.which("ip"),
             "netns",
             "exec",
             self._layout.namespace("router"),
-            tools.located(kernel),
+            tools.which(kernel),
         ]
         console = os.open(self._console, os.O_RDWR)
         log = os.open(self._log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)

@@ -35,7 +35,7 @@ TIMEOUT_S = 30.0
 def run(command: Sequence[str]) -> str:
     """Runs a command to its end. Raises NetLabError with what it said on stderr, or with what to install."""
     require_root()
-    program = located(command[0])
+    program = which(command[0])
     try:
         done = subprocess.run(
             [program, *command[1:]],
@@ -55,7 +55,7 @@ def run(command: Sequence[str]) -> str:
     return done.stdout
 
 
-def located(program: str) -> str:
+def which(program: str) -> str:
     """Where a program is. Raises NetLabError with the package to install."""
     found = find(program)
     if found is None:
@@ -79,7 +79,7 @@ def require() -> None:
     """
     require_root()
     for program in ("ip", "tc", "unshare"):
-        located(program)
+        which(program)
 
 
 def require_root() -> None:

@@ -1,8 +1,8 @@
 """How probable the target law holds each token of a given text: weights of documents, side laws and their mixture.
 
-The same formulas as in a live session (`generation.weights`, `generation.mixing`, `aggregation.mixture`), kept to the
-one token that the text has at each step, in log space. Not compressed: a nucleus gives what lies outside it
-probability 0. Knows numbers only: no models, no documents.
+The same formulas as in a live session (`aggregation.document_weights`, `engine.row_mixture`, `aggregation.mixture`),
+kept to the one token that the text has at each step, in log space. Not compressed: a nucleus gives what lies outside
+it probability 0. Knows numbers only: no models, no documents.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def relevance_by_step(
     """R(d, x_<kappa(t)) [tokens, documents] at each step; DRAGON section 4.1.
 
     estimate: prefix length -> scores of the documents at that prefix, asked once for each length that is needed.
-    every, lag, momentum: as in `generation.weights`.
+    every, lag, momentum: as in `aggregation.document_weights`.
     """
     blended: dict[int, tuple[float, ...]] = {}
     previous: tuple[float, ...] | None = None

@@ -14,19 +14,19 @@ _PUNCTUATION = str.maketrans("", "", string.punctuation)
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 
 
-def normalised(text: str) -> str:
+def normalize(text: str) -> str:
     """Lower case, without punctuation and English articles, single spaces."""
     return " ".join(_ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split())
 
 
 def exact_match(given: str, answers: Sequence[str]) -> bool:
     """Whether `given` equals one of the answers, both normalised."""
-    return any(normalised(given) == normalised(answer) for answer in answers)
+    return any(normalize(given) == normalize(answer) for answer in answers)
 
 
 def f1(given: str, answers: Sequence[str]) -> float:
     """The best F1 over the answers: harmonic mean of the shares of common words in what was given and wanted."""
-    return max(_f1(normalised(given).split(), normalised(answer).split()) for answer in answers)
+    return max(_f1(normalize(given).split(), normalize(answer).split()) for answer in answers)
 
 
 def _f1(given: list[str], wanted: list[str]) -> float:

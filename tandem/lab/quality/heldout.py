@@ -30,7 +30,7 @@ ALONE = {"both": None, "device": Party.DEVICE, "cloud": Party.CLOUD}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class HeldoutAnswer:
     """One question in one setting."""
 
     question: str
@@ -78,7 +78,7 @@ def ask_heldout(
     num_questions: int = 200,
     settings: Sequence[str] = tuple(ALONE),
     seed: int = 11,
-) -> Iterator[Asked]:
+) -> Iterator[HeldoutAnswer]:
     """Ask every question in every setting; `spec` gives all but the question."""
     for world, questions in worlds(num_questions, seed):
         with tempfile.TemporaryDirectory() as folder:
@@ -90,11 +90,11 @@ def ask_heldout(
                     yield _ask(pair, _alone(spec, ALONE[setting]), question, setting)
 
 
-def _ask(pair: LocalPair, spec: SessionSpec, question: Question, setting: str) -> Asked:
+def _ask(pair: LocalPair, spec: SessionSpec, question: Question, setting: str) -> HeldoutAnswer:
     text, outcome = pair.answer(replace(spec, query=question.text))
     assert outcome.done is not None
     counts = outcome.done.statistics
-    return Asked(
+    return HeldoutAnswer(
         question=question.text,
         wanted=question.answer,
         given=text,
@@ -120,7 +120,7 @@ def retrievers_of(world: World, folder: Path, embedder: TextEmbedder) -> dict[Pa
     return indexes_of(texts, folder, embedder)
 
 
-def dealt(world: World, rng: Random) -> dict[Party, list[str]]:
+def split_world(world: World, rng: Random) -> dict[Party, list[str]]:
     """A world's notes and pages together, dealt out to both sides: either may hold either fact of a question.
 
     The corpora are insufficient but complementary, as those of DRAGON section 7.2.

@@ -18,11 +18,11 @@ from tandem.engine.engine import Engine
 from tandem.errors import EvaluationError
 from tandem.lab.quality import statistics
 from tandem.lab.quality.aggregation import Floats
-from tandem.lab.quality.found import Counts, search
+from tandem.lab.quality.document_sets import Counts, search
 from tandem.lab.quality.methods import Method
-from tandem.lab.quality.parties import Parties, clipper
 from tandem.lab.quality.result import Result, Row
-from tandem.lab.quality.teacher import Case, Teacher
+from tandem.lab.quality.setup import Parties, clipper
+from tandem.lab.quality.teacher_forcing import Case, Teacher
 from tandem.lab.quality.windows import windows
 from tandem.topology import PARTIES, Party
 

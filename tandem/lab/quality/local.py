@@ -20,7 +20,7 @@ from tandem.lab.simulation.link import Link
 from tandem.lab.simulation.virtual import Outcome, VirtualRun
 from tandem.protocol.drafting import Forward, Prefill
 from tandem.protocol.messages import Message, RescoreRequest, RetrieveRequest
-from tandem.protocol.retrieval_requests import score_documents, search_documents
+from tandem.protocol.retrieval_requests import find_documents, score_documents, to_result
 from tandem.protocol.session_tables import ProfilingTable
 from tandem.protocol.spec import SessionSpec
 from tandem.retrieval.retriever import Retriever
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class LocalParty:
-    """One side's retriever and model, called directly. Implements `tandem.lab.simulation.virtual.Reader`."""
+    """One side's retriever and model, called directly. Implements `tandem.lab.simulation.virtual.SideModel`."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class LocalParty:
         """Search the index, or score the documents again."""
         if isinstance(message, RescoreRequest):
             return score_documents(self._retriever, message)
-        return search_documents(self._retriever, message)[0]
+        return to_result(message, find_documents(self._retriever, message))
 
     def prefill(self, job: Prefill) -> tuple[int, ...] | None:
         """Open the session in the engine; indices of the documents that have a row."""

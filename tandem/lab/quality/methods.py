@@ -35,7 +35,7 @@ METHODS: dict[str, Method] = {
 """By the name on the command line."""
 
 
-def chosen(names: str) -> dict[str, Method]:
+def select_methods(names: str) -> dict[str, Method]:
     """The methods of a list such as "none,drcg,dynamic". Raises ConfigError for a name that there is not."""
     wanted = [name.strip() for name in names.split(",")]
     for name in wanted:

@@ -17,17 +17,18 @@ from tandem.config import Config
 from tandem.engine.drafter import Drafter
 from tandem.engine.engine import Engine
 from tandem.engine.tokenizer import Detokenizer, StopRule
+from tandem.lab.numbers import mean
 from tandem.lab.quality import statistics
 from tandem.lab.quality.aggregation import Floats
 from tandem.lab.quality.answers import exact_match, f1
-from tandem.lab.quality.found import Counts, Found, search
+from tandem.lab.quality.document_sets import Counts, DocumentSet, search
 from tandem.lab.quality.lm import Progress, row
 from tandem.lab.quality.local import LocalPair
 from tandem.lab.quality.methods import Method
-from tandem.lab.quality.parties import Parties
 from tandem.lab.quality.questions import Question
 from tandem.lab.quality.result import Result, Share
-from tandem.lab.quality.teacher import Case, Teacher
+from tandem.lab.quality.setup import Parties
+from tandem.lab.quality.teacher_forcing import Case, Teacher
 from tandem.protocol.spec import SessionSpec
 from tandem.request import spec_of
 from tandem.topology import PARTIES, Party
@@ -88,7 +89,7 @@ def evaluate_questions(
             replace(
                 row(methods[name], name, each, [one.losses for one in asked[name, each]]),
                 exact=_share([one.is_exact for one in asked[name, each]]),
-                f1=_mean([f1(one.given, one.question.answers) for one in asked[name, each]]),
+                f1=mean([f1(one.given, one.question.answers) for one in asked[name, each]]),
             )
             for each in counts
             for name in methods
@@ -139,11 +140,11 @@ def predictions(
     ]
 
 
-def _answer(parties: Parties, method: Method, counts: Counts, found: Found, spec: SessionSpec) -> str:
+def _answer(parties: Parties, method: Method, counts: Counts, found: DocumentSet, spec: SessionSpec) -> str:
     if method.is_context:
         engine = parties.engines[method.parties[0] if method.parties else Party.DEVICE]
         documents = [each for party in method.parties for each in found.documents(party, counts)]
-        return answer_alone(engine, parties.codec, spec, found.joined(documents, spec.query))
+        return answer_alone(engine, parties.codec, spec, found.join_texts(documents, spec.query))
     used = {party: counts.of(party) if party in method.parties else 0 for party in PARTIES}
     spec = replace(
         spec,
@@ -200,10 +201,6 @@ def _comparisons(
 
 def _share(values: Sequence[bool]) -> Share:
     return Share(value=sum(values) / len(values), interval=statistics.wilson(sum(values), len(values)))
-
-
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values)
 
 
 def _what(parties: Parties, questions: Sequence[Question], config: Config) -> dict[str, object]:

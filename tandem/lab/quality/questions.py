@@ -32,7 +32,7 @@ def read_questions(path: Path) -> list[Question]:
 def question_texts(path: Path | None) -> list[str]:
     """The questions of a file without their answers, or the bundled ones. Raises EvaluationError as above."""
     if path is None:
-        return [each.question for each in bundle.read_questions()]
+        return [each.question for each in bundle.read_bundled_questions()]
     return [_text(_entry(line, where), where) if line[0] == "{" else line for line, where in _lines(path)]
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from tandem.errors import EvaluationError
-from tandem.lab.quality.found import Counts
+from tandem.lab.quality.document_sets import Counts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

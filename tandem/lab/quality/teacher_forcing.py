@@ -1,23 +1,160 @@
-"""Teacher forcing: how probable each row holds each token of a given answer, a whole answer in one pass per row.
+"""How probable each method holds the tokens of a known continuation: a window of a text, or the answer to a question.
 
-It keeps no cache: no single-token decoding follows, so the bits may differ from an engine session's in their last
-places.
+The real engine, weights and mixture, one forward pass per row instead of one per token. A document's row does not
+depend on how many others there are, so all numbers of documents share the same rows. At temperature 1 and before
+compression: a nucleus gives what lies outside it probability 0.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from tandem.aggregation.document_weights import text_to_score
+from tandem.config import WeightsConfig
 from tandem.engine.engine import Engine
 from tandem.engine.prompt import Prompt
+from tandem.lab.quality.aggregation import Floats, PartyTokens, party_tokens, relevance_by_step, target_tokens
+from tandem.lab.quality.document_sets import Counts, DocumentSet
+from tandem.lab.quality.methods import Method
+from tandem.topology import PARTIES, Party
 
 MAX_LOGITS = 1 << 26
 """Logits of one pass, at most (256 MiB of float32); a single row may have more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A continuation to be scored."""
+
+    query: str  # what documents are retrieved and scored for
+    prompt: (
+        str | tuple[int, ...]
+    )  # what stands in a row before the continuation: a question, or ids as they are
+    tokens: tuple[int, ...]  # the continuation, and all that is scored
+
+
+@dataclass(slots=True)
+class Notes:
+    """What did not fit, over all cases."""
+
+    num_truncated: int = 0  # rows whose document was cut at its end
+    num_dropped: int = 0  # documents without a row
+
+    def sentences(self) -> list[str]:
+        """For people."""
+        cut = f"{self.num_truncated} rows were cut at the end of their documents to fit the model's context."
+        left = f"{self.num_dropped} rows had no room for a document beside the text."
+        return [cut] * (self.num_truncated > 0) + [left] * (self.num_dropped > 0)
+
+
+@dataclass(slots=True)
+class Teacher:
+    """Scores cases by any method."""
+
+    engines: Mapping[Party, Engine]
+    weights: WeightsConfig
+    clip: Callable[[str], str] = lambda text: (
+        text
+    )  # cuts joined documents to the budget of context aggregation
+    notes: Notes = field(default_factory=Notes)
+
+    def losses(
+        self, case: Case, found: DocumentSet, methods: Mapping[str, Method], counts: Sequence[Counts]
+    ) -> dict[tuple[str, Counts], Floats]:
+        """-log p of each token of `case` by method and numbers of documents, [tokens] each."""
+        work = _Case(self, case, found)
+        work.prepare([(method, each) for method in methods.values() for each in counts])
+        return {
+            (name, each): -work.log_probabilities(method, each)
+            for name, method in methods.items()
+            for each in counts
+        }
+
+
+class _Case:
+    """One case with the rows and weights that were computed for it."""
+
+    def __init__(self, teacher: Teacher, case: Case, found: DocumentSet) -> None:
+        self._teacher, self._case, self._found = teacher, case, found
+        self._rows: dict[tuple[int, int | str], Floats] = {}  # engine, document or text -> [tokens]
+        self._relevance: dict[bool, Floats] = {}  # [tokens, documents], by whether weights are dynamic
+
+    def prepare(self, wanted: Iterable[tuple[Method, Counts]]) -> None:
+        """Compute the rows of all documents that have one of their own, an engine at a time."""
+        needed: dict[int, set[int]] = {}
+        for method, counts in wanted:
+            for party in () if method.is_context else method.parties:
+                documents = self._found.documents(party, counts)
+                needed.setdefault(id(self._teacher.engines[party]), set()).update(documents)
+        for engine in {id(each): each for each in self._teacher.engines.values()}.values():
+            ordered = sorted(needed.get(id(engine), ()))
+            kept, rows = self._forced(engine, ordered) if ordered else ([], ())
+            for document, row in zip(kept, rows, strict=False):  # without room for any there is a bare row
+                self._rows[id(engine), document] = row
+
+    def log_probabilities(self, method: Method, counts: Counts) -> Floats:
+        """log p of each token, [tokens]."""
+        if method.is_context:
+            return self._context(method, counts)
+        parties = {party: self._party(party, counts, method) for party in PARTIES}
+        return target_tokens(parties[Party.DEVICE], parties[Party.CLOUD])
+
+    def _context(self, method: Method, counts: Counts) -> Floats:
+        """One row with all documents joined; on the device unless they are the cloud's alone."""
+        engine = self._teacher.engines[method.parties[0] if method.parties else Party.DEVICE]
+        documents = [
+            document for party in method.parties for document in self._found.documents(party, counts)
+        ]
+        return self._row(engine, self._teacher.clip(self._found.join_texts(documents, self._case.query)))
+
+    def _party(self, party: Party, counts: Counts, method: Method) -> PartyTokens:
+        engine = self._teacher.engines[party]
+        documents = self._found.documents(party, counts) if party in method.parties else ()
+        kept = [document for document in documents if (id(engine), document) in self._rows]
+        if not kept:
+            return party_tokens(self._row(engine, "")[None, :], None)
+        log_p = np.stack([self._rows[id(engine), document] for document in kept])
+        return party_tokens(log_p, self._relevances(method.is_dynamic)[:, kept])
+
+    def _row(self, engine: Engine, text: str) -> Floats:
+        """The row of a text, or of no document where it is empty."""
+        key = (id(engine), text)
+        if key not in self._rows:
+            self._rows[key] = self._forced(engine, [text] if text else [])[1][0]
+        return self._rows[key]
+
+    def _forced(self, engine: Engine, documents: Sequence[int | str]) -> tuple[Sequence[int | str], Floats]:
+        """The documents that found room, and their rows [rows, tokens]; the bare row where none did."""
+        texts = [self._found.texts[each] if isinstance(each, int) else each for each in documents]
+        prompt = engine.build_prompt(self._case.prompt, texts, len(self._case.tokens))
+        self._teacher.notes.num_truncated += len(prompt.truncated)
+        self._teacher.notes.num_dropped += len(prompt.dropped)
+        rows = force_tokens(engine, prompt, self._case.tokens)
+        return [documents[place] for place in prompt.documents], rows[: len(prompt.documents) or 1]
+
+    def _relevances(self, is_dynamic: bool) -> Floats:
+        if is_dynamic not in self._relevance:
+            weights = self._teacher.weights
+            raw = relevance_by_step(
+                len(self._case.tokens),
+                self._estimate,
+                every=weights.interval if is_dynamic else 0,
+                lag=weights.lag,
+                momentum=weights.momentum,
+            )
+            self._relevance[is_dynamic] = weights.scale * raw
+        return self._relevance[is_dynamic]
+
+    def _estimate(self, length: int) -> list[float]:
+        """Scores of all documents for the query and the first `length` tokens of the continuation."""
+        answer = self._teacher.engines[Party.DEVICE].text(self._case.tokens[:length])
+        return self._found.scores(text_to_score(self._case.query, answer))
 
 
 def force_tokens(engine: Engine, prompt: Prompt, tokens: Sequence[int]) -> NDArray[np.float64]:

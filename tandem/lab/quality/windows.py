@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from tandem.errors import EvaluationError
-from tandem.lab.quality.teacher import Case
+from tandem.lab.quality.teacher_forcing import Case
 from tandem.retrieval.loaders import load_path
 
 QUERY_SHARE = 8

@@ -31,7 +31,7 @@ LETTERS: dict[str, Accepted] = {
 """Of a recorded sequence: both accepted, only the device's draft, only the cloud's, neither."""
 
 
-def drawn(
+def draw_acceptance(
     num_tokens: int, alpha_device: float, alpha_cloud: float, rng: Random, joint: Joint = "independent"
 ) -> list[Accepted]:
     """Steps that do not depend on each other, with acceptance rates in [0, 1]."""
@@ -49,7 +49,7 @@ def phases(num_tokens: int, high: float, low: float, length: int, rng: Random) -
     rates = cycle([(high, low), (low, high)])
     steps: list[Accepted] = []
     for alpha_device, alpha_cloud in islice(rates, begins, None):
-        steps += drawn(min(length, num_tokens - len(steps)), alpha_device, alpha_cloud, rng)
+        steps += draw_acceptance(min(length, num_tokens - len(steps)), alpha_device, alpha_cloud, rng)
         if len(steps) >= num_tokens:
             break
     return steps
@@ -60,7 +60,7 @@ def rates(steps: Sequence[Accepted]) -> dict[Party, float]:
     return {party: sum(step[index] for step in steps) / len(steps) for index, party in enumerate(PARTIES)}
 
 
-def parsed(letters: str) -> list[Accepted]:
+def parse_steps(letters: str) -> list[Accepted]:
     """Steps of a recorded sequence; TandemError for another letter."""
     if unknown := set(letters) - LETTERS.keys():
         raise TandemError(
@@ -69,13 +69,13 @@ def parsed(letters: str) -> list[Accepted]:
     return [LETTERS[letter] for letter in letters]
 
 
-def recorded(path: Path) -> dict[str, list[list[Accepted]]]:
+def read_acceptance(path: Path) -> dict[str, list[list[Accepted]]]:
     """Recorded sequences by temperature ("0", "1")."""
     found = json.loads(path.read_text("utf-8"))["sequences"]
-    return {temperature: [parsed(letters) for letters in lines] for temperature, lines in found.items()}
+    return {temperature: [parse_steps(letters) for letters in lines] for temperature, lines in found.items()}
 
 
-def recorded_decode_s(path: Path) -> dict[Party, list[float]]:
+def read_decode_times(path: Path) -> dict[Party, list[float]]:
     """Recorded decode times in seconds."""
     found = json.loads(path.read_text("utf-8"))["decode_ms"]
     return {party: [value / 1e3 for value in found[str(party)]] for party in PARTIES}

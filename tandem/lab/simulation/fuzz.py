@@ -16,11 +16,11 @@ from functools import lru_cache
 from itertools import islice
 from typing import Any
 
+from tandem.lab.simulation.event_log import EventLog
 from tandem.lab.simulation.faults import Fault, FaultyWire, FrameFault, plan_faults, plan_frames, plan_link
-from tandem.lab.simulation.invariants import Broken, WatchedRun
+from tandem.lab.simulation.invariants import InvariantError, WatchedRun
 from tandem.lab.simulation.link import Link
 from tandem.lab.simulation.specs import make_spec
-from tandem.lab.simulation.trace import Trace
 from tandem.lab.simulation.virtual import VirtualRun
 from tandem.lab.simulation.world import CODEC, EOS, NEVER, VOCAB, World, number, stop_rule
 from tandem.protocol.spec import SessionSpec
@@ -140,10 +140,10 @@ def expected(seed: int) -> tuple[int, ...]:
 
 def play(seed: int, *, tail: int | None = TAIL) -> Report:
     """One run; FuzzFailure if it breaks an invariant or raises. tail: events kept for its trace; None: all."""
-    return play_traced(seed, Trace(tail))
+    return play_traced(seed, EventLog(tail))
 
 
-def play_traced(seed: int, trace: Trace) -> Report:
+def play_traced(seed: int, trace: EventLog) -> Report:
     """The same with the events in `trace`, for a reader who wants those of a good run too."""
     answer = expected(seed)
     scenario = make_scenario(seed)
@@ -151,7 +151,7 @@ def play_traced(seed: int, trace: Trace) -> Report:
     try:
         outcome = run.run(LIMIT_S)
         run.check_end(outcome, answer)
-    except Broken as error:
+    except InvariantError as error:
         raise FuzzFailure(seed, str(error), trace.lines()) from error
     except Exception as error:
         raise FuzzFailure(seed, f"{type(error).__name__}: {error}", trace.lines()) from error
@@ -159,7 +159,7 @@ def play_traced(seed: int, trace: Trace) -> Report:
     return _report(run, outcome.done.statistics)
 
 
-def make_run(scenario: Scenario, trace: Trace) -> WatchedRun:
+def make_run(scenario: Scenario, trace: EventLog) -> WatchedRun:
     """The run of a scenario, ready to start."""
     run = WatchedRun(
         scenario.spec,

@@ -15,8 +15,8 @@ from typing import Any
 
 from tandem.events import Event, PeerEvent, TokenEvent
 from tandem.lab.simulation.display import Display
+from tandem.lab.simulation.event_log import EventLog
 from tandem.lab.simulation.faults import Fault, FaultyWire
-from tandem.lab.simulation.trace import Trace
 from tandem.lab.simulation.virtual import Outcome, VirtualRun
 from tandem.lab.simulation.world import VOCAB, World, common_length
 from tandem.protocol.coordinator import SessionCoordinator
@@ -25,7 +25,7 @@ from tandem.protocol.outbox import ActorKind, Send
 from tandem.topology import PARTIES, Party
 
 
-class Broken(AssertionError):
+class InvariantError(AssertionError):
     """An invariant does not hold."""
 
 
@@ -39,12 +39,12 @@ class WatchedRun(VirtualRun):
         faults: Iterable[Fault] = (),
         slips: dict[int, int] | None = None,
         hop_jitter_s: float = 0.0,
-        trace: Trace | None = None,
+        trace: EventLog | None = None,
     ) -> None:
         """Call it before `run`. slips: by step, how far the token that the cloud finds is off; under mirror only."""
         self.counts: Counter[str] = Counter()
         self.committed: list[int] = []  # on the device, as far as seen
-        self.trace = trace or Trace(0)
+        self.trace = trace or EventLog(0)
         self._wires = self.faulty_wires = wires  # type: ignore[assignment]
         self._faults = sorted(faults, key=lambda fault: fault.at_step, reverse=True)
         self._slips = dict(slips or {})
@@ -72,14 +72,14 @@ class WatchedRun(VirtualRun):
         shared = min(len(tokens), len(cloud.prefix))
         if tokens[:shared] != cloud.prefix.tokens[:shared]:
             step = common_length(tokens, cloud.prefix.tokens)
-            raise Broken(
+            raise InvariantError(
                 f"the cloud's step {step} is not the device's, and nothing was planted that explains it"
             )
 
     def _grow(self, tokens: Sequence[int]) -> None:
         known = len(self.committed)
         if tokens[:known] != self.committed:
-            raise Broken(
+            raise InvariantError(
                 f"the device's committed prefix changed at step {common_length(tokens, self.committed)}"
             )
         self.committed = list(tokens)
@@ -97,8 +97,9 @@ class WatchedRun(VirtualRun):
 
     # ---- what passes -----------------------------------------------------------------------------------------
 
-    def _deliver(self, party: Party, sends: list[Send]) -> None:
-        super()._deliver(party, [self._passing(party, send) for send in sends])
+    def deliver(self, party: Party, sends: list[Send]) -> None:
+        """As the run's own, of messages that pass the checks."""
+        super().deliver(party, [self._passing(party, send) for send in sends])
 
     def _passing(self, party: Party, send: Send) -> Send:
         message = send.message
@@ -119,7 +120,7 @@ class WatchedRun(VirtualRun):
         for draft in drafts:
             world = self._world(draft.party)
             if committed not in world.conditioned_on.get(draft.payload, ()):
-                raise Broken(
+                raise InvariantError(
                     f"the {party} pairs a draft of the {draft.party} for step {draft.step} that was conditioned on "
                     "other tokens than the committed"
                 )
@@ -145,16 +146,16 @@ class WatchedRun(VirtualRun):
         try:
             self._display.add(event)
         except AssertionError as error:
-            raise Broken(f"the user is told what cannot be shown: {error}") from error
+            raise InvariantError(f"the user is told what cannot be shown: {error}") from error
         if isinstance(event, PeerEvent):
             self.counts["losses"] += event.is_alone
         if isinstance(event, TokenEvent):
             queue = self._queue(Party.DEVICE)
             if queue is None or queue.prefix.tokens[event.step] != event.token:
-                raise Broken(f"the user is told another token of step {event.step} than is committed")
+                raise InvariantError(f"the user is told another token of step {event.step} than is committed")
 
     def _hop_s(self) -> float:
-        return self._local_s + self._hop_jitter_s * self._hop_rng.random()
+        return self.local_s + self._hop_jitter_s * self._hop_rng.random()
 
     def _world(self, party: Party) -> World:
         world = self.parties[party].reader
@@ -189,12 +190,14 @@ class WatchedRun(VirtualRun):
         done = outcome.done
         if done is None or any(self.open_sessions(party) for party in PARTIES):
             open_on = [str(party) for party in PARTIES if self.open_sessions(party)]
-            raise Broken(f"it did not end: {len(self.committed)} tokens, open on {' and '.join(open_on)}")
+            raise InvariantError(
+                f"it did not end: {len(self.committed)} tokens, open on {' and '.join(open_on)}"
+            )
         if done.reason not in ("eos", "stop", "length"):
-            raise Broken(f"the answer {done.reason}: {done.error}")
+            raise InvariantError(f"the answer {done.reason}: {done.error}")
         told = [event.token for event in outcome.events if isinstance(event, TokenEvent)]
         if told != self.committed:
-            raise Broken("the user was told other tokens than the device committed")
+            raise InvariantError("the user was told other tokens than the device committed")
         self._check_counters(outcome)
         alone_from = done.statistics.degraded_from
         if not self._is_answer_open():
@@ -203,16 +206,16 @@ class WatchedRun(VirtualRun):
                 alone_from is None and len(told) != len(expected)
             ):
                 step = common_length(self.committed, expected)
-                raise Broken(f"the answer differs from the synchronous one at step {step}")
+                raise InvariantError(f"the answer differs from the synchronous one at step {step}")
 
     def _check_counters(self, outcome: Outcome) -> None:
         assert outcome.done is not None
         found = outcome.done.statistics
         if found.num_divergences and not (self.counts["slips"] or self._is_answer_open()):
-            raise Broken(f"{found.num_divergences} divergences, but none was planted")
+            raise InvariantError(f"{found.num_divergences} divergences, but none was planted")
         is_lost = self.counts["losses"] or self.counts["queue crashes"]
         if found.num_resyncs and not (is_lost or found.num_divergences):
-            raise Broken(f"{found.num_resyncs} Resyncs without divergence, loss or crash")
+            raise InvariantError(f"{found.num_resyncs} Resyncs without divergence, loss or crash")
 
     def _is_answer_open(self) -> bool:
         """Whether a law that was computed anew, a little otherwise, may have been the first that the device saw."""

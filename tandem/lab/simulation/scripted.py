@@ -51,8 +51,8 @@ LAWS: dict[Accepted, dict[Party, bytes]] = {
 }
 
 
-class Scripted:
-    """One side's model. Implements `tandem.lab.simulation.virtual.Reader`."""
+class ScriptedModel:
+    """One side's model. Implements `tandem.lab.simulation.virtual.SideModel`."""
 
     def __init__(self, party: Party, accepted: Sequence[Accepted]) -> None:
         self.party, self.accepted = party, accepted

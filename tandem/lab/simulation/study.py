@@ -9,26 +9,25 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, quantiles
-from typing import Literal, TypeAlias, get_args
+from typing import Literal, TypeAlias
 
 from tandem.events import Event, PlacementEvent, TokenEvent
 from tandem.lab.simulation.link import Link
 from tandem.lab.simulation.scripted import (
     CODEC,
     Accepted,
-    Scripted,
+    ScriptedModel,
     Seconds,
     decode_times,
     length_rule,
     scripted_spec,
 )
 from tandem.lab.simulation.virtual import VirtualRun
-from tandem.protocol.spec import PlacementName
 from tandem.topology import PARTIES, Party
 
 Strategy: TypeAlias = Literal["device", "cloud", "random", "greedy", "mirror", "token-wise"]
 """A placement, or the synchronous loop with the aggregator on the device."""
-STRATEGIES: tuple[Strategy, ...] = get_args(PlacementName)
+STRATEGIES: tuple[Strategy, ...] = ("device", "cloud", "greedy", "mirror", "random")
 LIMIT_S = 36_000.0
 """Of virtual time."""
 
@@ -86,7 +85,7 @@ def replay(
     spec = scripted_spec(len(accepted), placement=placement, synchronous=is_synchronous, seed=seed, **changes)
     run = VirtualRun(
         spec,
-        {party: Scripted(party, accepted) for party in PARTIES},
+        {party: ScriptedModel(party, accepted) for party in PARTIES},
         CODEC,
         finished=length_rule(len(accepted)),
         link=link,

@@ -18,6 +18,7 @@ from typing import Any, Protocol
 from tandem.codecs.top_p import Codec
 from tandem.engine.drafter import Drafter
 from tandem.events import DoneEvent, Event, TokenEvent
+from tandem.lab.baselines.random_placement import RandomAggregatingTable
 from tandem.lab.simulation.link import Link, Wire
 from tandem.protocol.drafting import Forward, Job, Prefill
 from tandem.protocol.lifecycle import StopCheck
@@ -37,7 +38,7 @@ from tandem.topology import PARTIES, Party
 TICK_S = 0.05
 
 
-class Reader(Protocol):
+class SideModel(Protocol):
     """One side's retriever and model, as far as a run needs them. Called without delay or threads."""
 
     def retrieve(self, message: RetrieveRequest | RescoreRequest) -> Message:
@@ -59,7 +60,7 @@ class PartyState:
     aggregator: AggregatingTable
     profiler: ProfilingTable
     scheduler: SchedulingTable
-    reader: Reader
+    reader: SideModel
     busy_with: Job | None = None
     num_forwards: int = 0
     num_abandoned: int = 0
@@ -86,7 +87,7 @@ class VirtualRun:
     def __init__(
         self,
         spec: SessionSpec,
-        readers: dict[Party, Reader],
+        readers: dict[Party, SideModel],
         codec: Codec,
         *,
         finished: StopCheck,
@@ -106,8 +107,8 @@ class VirtualRun:
         self._finished = finished
         self._text = text
         self._wires = {party: Wire(link or Link()) for party in PARTIES}  # by sender
-        self._decode_s = decode_s
-        self._local_s = local_s
+        self.decode_s = decode_s
+        self.local_s = local_s
         self._events: list[tuple[float, int, Party | None, Callable[[], None]]] = []
         self._count = 0
         self._num_tokens = 0
@@ -116,7 +117,7 @@ class VirtualRun:
             party: PartyState(
                 CoordinatorTable(party, lambda _: finished),
                 DraftingTable(party, text),
-                AggregatingTable(party, codec),
+                RandomAggregatingTable(party, codec),
                 ProfilingTable(party),
                 SchedulingTable(party),
                 readers[party],
@@ -162,12 +163,12 @@ class VirtualRun:
         queue = self.parties[party].queue
         sends = queue.open(self.spec, self.now_s)
         self.outcome.tokens[party] = queue.sessions[self.spec.session].prefix.tokens
-        self._deliver(party, sends)
+        self.deliver(party, sends)
         self._tick(party)
 
     def _tick(self, party: Party) -> None:
         if "draft_queue" not in self.parties[party].down:
-            self._deliver(party, self.parties[party].queue.tick(self.now_s))
+            self.deliver(party, self.parties[party].queue.tick(self.now_s))
         self.at(self.now_s + TICK_S, partial(self._tick, party), party)
 
     def at(self, when_s: float, act: Callable[[], None], party: Party | None = None) -> None:
@@ -199,27 +200,28 @@ class VirtualRun:
         if role == "draft_queue":
             if state.queue.sessions:  # what the former held is lost, but for what was asked
                 state.queue = CoordinatorTable(party, lambda _: self._finished)
-                self._deliver(party, state.queue.reopen(self.spec, self._rng.getrandbits(32), self.now_s))
+                self.deliver(party, state.queue.reopen(self.spec, self._rng.getrandbits(32), self.now_s))
                 self.outcome.tokens[party] = state.queue.sessions[self.spec.session].prefix.tokens
             return
         if role == "decoder":
             state.decoder, state.busy_with = DraftingTable(party, self._text), None
         elif role == "aggregator":
-            state.aggregator = AggregatingTable(party, self._codec)
+            state.aggregator = RandomAggregatingTable(party, self._codec)
         elif role == "profiler":
             state.profiler = ProfilingTable(party)
         elif role == "scheduler":
             state.scheduler = SchedulingTable(party)
         if "draft_queue" not in state.down:  # else it gets its sessions from the queue's own restart
-            self._deliver(party, state.queue.restart(role))
+            self.deliver(party, state.queue.restart(role))
 
     def cancel(self, party: Party) -> None:
         """The user of `side` gives the query up, now."""
-        self._deliver(party, self.parties[party].queue.cancel(self.spec.session, self.now_s))
+        self.deliver(party, self.parties[party].queue.cancel(self.spec.session, self.now_s))
 
     # ---- delivery --------------------------------------------------------------------------------------------
 
-    def _deliver(self, party: Party, sends: list[Send]) -> None:
+    def deliver(self, party: Party, sends: list[Send]) -> None:
+        """Bring messages of one side where they go: to its client, across the link, or to its actors."""
         for send in sends:
             if send.to == "client":
                 self._on_event(send.message.event)
@@ -231,7 +233,7 @@ class VirtualRun:
 
     def _hop_s(self) -> float:
         """How long the next message within a side takes."""
-        return self._local_s
+        return self.local_s
 
     def _cross(self, party: Party, frame: bytes) -> None:
         self.outcome.num_frames += 1
@@ -248,18 +250,18 @@ class VirtualRun:
             return
         match to:
             case "draft_queue":
-                self._deliver(party, state.queue.receive(message, self.now_s))
+                self.deliver(party, state.queue.receive(message, self.now_s))
             case "retriever":
-                self._deliver(party, [Send("decoder", state.reader.retrieve(message))])
+                self.deliver(party, [Send("decoder", state.reader.retrieve(message))])
             case "decoder":
-                self._deliver(party, state.decoder.receive(message))
+                self.deliver(party, state.decoder.receive(message))
                 self._work(party)
             case "aggregator":
-                self._deliver(party, state.aggregator.receive(message))
+                self.deliver(party, state.aggregator.receive(message))
             case "profiler":
-                self._deliver(party, state.profiler.receive(message))
+                self.deliver(party, state.profiler.receive(message))
             case "scheduler":
-                self._deliver(party, state.scheduler.receive(message))
+                self.deliver(party, state.scheduler.receive(message))
 
     def _on_event(self, event: Event) -> None:
         self.outcome.events.append(event)
@@ -287,7 +289,7 @@ class VirtualRun:
             return
         state.busy_with = job = state.decoder.next_job()
         if job is not None:
-            duration_s = self._decode_s(party, self._rng)
+            duration_s = self.decode_s(party, self._rng)
             self.at(self.now_s + duration_s, partial(self._finish, party, job, duration_s), party)
 
     def _finish(self, party: Party, job: Job, duration_s: float) -> None:
@@ -298,10 +300,10 @@ class VirtualRun:
         session = state.decoder.sessions.get(job.session)
         if session is not None and isinstance(job, Prefill):
             rows = state.reader.prefill(job)
-            self._deliver(party, session.finish_prefill(int(duration_s * 1e6), (), rows))
+            self.deliver(party, session.finish_prefill(int(duration_s * 1e6), (), rows))
         elif session is not None and isinstance(job, Forward):
             state.num_forwards += 1
             payload = state.reader.payload(job)
             token = self._drafter.draw(payload, seed=self.spec.seed, step=job.step, party=party)
-            self._deliver(party, session.finish_forward(job, payload, token, int(duration_s * 1e6)))
+            self.deliver(party, session.finish_forward(job, payload, token, int(duration_s * 1e6)))
         self._work(party)

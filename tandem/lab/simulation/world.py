@@ -86,7 +86,7 @@ def _common(seed: int, tokens: tuple[int, ...]) -> NDArray[np.float64]:
 
 
 class World:
-    """One side's retriever and model. Implements `tandem.lab.simulation.virtual.Reader`."""
+    """One side's retriever and model. Implements `tandem.lab.simulation.virtual.SideModel`."""
 
     def __init__(self, seed: int, party: Party, *, first_end: int = 0, is_rounding: bool = False) -> None:
         """is_rounding: a model that was started anew computes a law that it had computed before a little otherwise."""

@@ -23,6 +23,7 @@ from tandem.events import (
     StopReason,
     TokenEvent,
 )
+from tandem.lab.numbers import to_plain
 from tandem.topology import PARTIES, Party
 
 FORMAT = 1
@@ -115,7 +116,7 @@ class Timeline:
             {**dataclasses.asdict(step), "delta_z_s": step.delta_z_s, "waited_for": step.waited_for}
             for step in self.steps
         ]
-        value: dict[str, Any] = _plain(
+        value: dict[str, Any] = to_plain(
             {
                 "format": FORMAT,
                 "clock": "seconds since the query was opened on the device; null: not known",
@@ -124,7 +125,8 @@ class Timeline:
                 "steps": steps,
                 "handovers": [dataclasses.asdict(each) for each in self.handovers],
                 "peer_losses": [dataclasses.asdict(each) for each in self.peer_losses],
-            }
+            },
+            digits=6,
         )
         return value
 
@@ -281,13 +283,3 @@ def _later(one_s: float, other_s: float) -> float:
 def _not_negative(value_s: float) -> float:
     """At least 0, or nan."""
     return value_s if value_s != value_s else max(0.0, value_s)
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    if isinstance(value, float):
-        return round(value, 6) if isfinite(value) else None
-    return str(value) if isinstance(value, Party) else value

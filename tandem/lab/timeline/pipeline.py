@@ -12,7 +12,7 @@ from typing import Any
 
 from tandem.errors import TandemError
 from tandem.events import PlacementEvent
-from tandem.lab.plotting import save
+from tandem.lab.plots import save
 from tandem.lab.timeline.intervals import Span, StepTimes, Timeline
 from tandem.topology import PARTIES, Party
 

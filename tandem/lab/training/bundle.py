@@ -69,7 +69,7 @@ def write_bundle(directory: Path = BUNDLED) -> None:
     (directory / "questions.jsonl").write_text("\n".join(lines) + "\n")
 
 
-def read_questions(path: Path = QUESTIONS) -> list[BundledQuestion]:
+def read_bundled_questions(path: Path = QUESTIONS) -> list[BundledQuestion]:
     """The bundled questions, the one of the documentation first."""
     return [BundledQuestion(**json.loads(line)) for line in path.read_text().splitlines()]
 

@@ -170,7 +170,6 @@ class RetrieveRequest:
     session: UInt32
     query: Text
     num_documents: Varint
-    given_texts: Texts = ()  # documents that the caller brings: scored, and added after those that are found
     filter: Text = ""  # metadata that those that are found must have: a JSON object; empty: any
 
 

@@ -1,12 +1,10 @@
-"""The decoder's store of caches: its counters, its notes, and lending caches to the other side."""
+"""The decoder's store of caches: its counters and its notes."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -14,8 +12,6 @@ from tandem.actors.base import Runtime
 from tandem.actors.decoder import DecoderActor
 from tandem.config import Config
 from tandem.engine.engine import OpenResult
-from tandem.errors import TandemError
-from tandem.protocol.drafting import Prefill
 from tandem.retrieval.factory import kv_folder
 from tandem.topology import Party
 
@@ -37,7 +33,7 @@ async def decoder(party: Party, tmp_path: Path, *settings: str) -> DecoderActor:
 
 def answer(actor: DecoderActor) -> OpenResult:
     """As a prefill does."""
-    engine = actor._engine()
+    engine = actor.engine
     opened = engine.open("s", "Which game should Mira try?", TEXTS, 8)
     engine.next_logits("s", [])
     engine.close("s")
@@ -86,52 +82,14 @@ def test_what_the_store_left_unused_is_noted_once(tmp_path: Path) -> None:
         for path in kv_folder(Party.DEVICE, first.config).glob("*/*/*"):
             path.write_bytes(path.read_bytes()[:-1])
         again = await decoder(Party.DEVICE, tmp_path)
-        notes = again._notes(answer(again))
+        notes = again.notes(answer(again))
         assert len(notes) == 2
         assert all("is damaged or of another kind" in note for note in notes)
-        assert again._notes(answer(again)) == ()
+        assert again.notes(answer(again)) == ()
         other = await decoder(Party.DEVICE, tmp_path, "device.dtype=bfloat16")
-        assert "was made by another model, precision" in other._notes(answer(other))[0]
+        assert "was made by another model, precision" in other.notes(answer(other))[0]
         for actor in (first, again, other):
             await actor.close()
-
-    asyncio.run(run())
-
-
-def test_the_cloud_lends_and_the_device_does_not(tmp_path: Path) -> None:
-    async def run() -> None:
-        cloud = await decoder(Party.CLOUD, tmp_path)
-        device = await decoder(Party.DEVICE, tmp_path, "device.kv_store=off")
-        with pytest.raises(TandemError) as raised:
-            await device.prefix_caches(TEXTS)
-        assert str(raised.value) == (
-            "Caches of documents are lent by the cloud alone, this is device/decoder; ask cloud/decoder."
-        )
-        data = await cloud.prefix_caches(TEXTS)
-        await device.lend_prefixes(TEXTS, data)
-        answer(device)
-        assert counters((await device.statistics()).extra) == (2, 0)
-        with pytest.raises(TandemError, match="not all are; use the same documents, tokenizer and template"):
-            await device.lend_prefixes([TEXTS[0], "Another."], data)
-        assert not kv_folder(Party.DEVICE, device.config).exists()
-        for actor in (cloud, device):
-            await actor.close()
-
-    asyncio.run(run())
-
-
-@pytest.mark.parametrize(("given", "files"), [((), 2), (("Another.",), 0)])
-def test_texts_that_a_query_brings_do_not_go_to_the_disk(
-    tmp_path: Path, given: tuple[str, ...], files: int
-) -> None:
-    async def run() -> None:
-        actor = await decoder(Party.DEVICE, tmp_path)
-        session: Any = SimpleNamespace(spec=SimpleNamespace(context_aggregation=False, given_texts=given))
-        actor.host.sessions[1] = session
-        actor._prefill(session, Prefill(1, "Which game should Mira try?", tuple(TEXTS), 8))
-        actor.host.sessions.clear()
-        assert len(list(kv_folder(Party.DEVICE, actor.config).glob("*/*/*"))) == files
-        await actor.close()
 
     asyncio.run(run())
 

@@ -9,7 +9,8 @@ from dataclasses import replace
 import pytest
 
 from tandem.actors.base import Runtime
-from tandem.actors.draft_queue import EVENTS_KEPT_S, DraftQueueActor, _Log
+from tandem.actors.draft_queue import EVENTS_KEPT_S, DraftQueueActor
+from tandem.actors.event_log import EventLog
 from tandem.config import Config
 from tandem.corpora import WEIGHTS
 from tandem.engine.tokenizer import Detokenizer, StopRule
@@ -26,8 +27,38 @@ from tandem.events import (
 )
 from tandem.lab.simulation.display import Display
 from tandem.protocol.messages import DecoderReady
+from tandem.protocol.outbox import Send
+from tandem.request import spec_of
 from tandem.topology import Party
 from tandem.transport.port import LinkCounters
+
+
+class _Nowhere:
+    """A data plane whose connections are all open and lead nowhere."""
+
+    def is_connected(self, to: str) -> bool:
+        return True
+
+    async def close(self) -> None:
+        pass
+
+
+class Queue(DraftQueueActor):
+    """The real actor with a client and nobody else."""
+
+    def __init__(self, party: Party, *settings: str) -> None:
+        config = Config.load(None, settings)
+        super().__init__(party, Runtime(secret=b"s", directory="unused", config=config))
+        self.plane = _Nowhere()  # type: ignore[assignment]
+
+    def peer_counters(self) -> LinkCounters:
+        return LinkCounters()
+
+    def dispatch(self, sends: list[Send]) -> None:
+        for send in sends:
+            if send.to == "client":
+                self.on_event(send.message)
+
 
 TEXT = " Mira — 漢字 🙂 naïve, 🙃🙃 then STOP and more"
 
@@ -57,10 +88,10 @@ def test_provisional_text_is_what_the_committed_token_will_add(stop: tuple[str, 
     rule = StopRule((), stop, len(ids), Detokenizer(tokenizer.to_str()))
     end = next(count for count in range(1, len(ids) + 1) if rule.find_reason(ids[:count]))
     for seed in range(30):
-        rng, log, display = random.Random(seed), _Log(rule, None, 0.0), Display()
+        rng, log, display = random.Random(seed), EventLog(rule, None, 0.0), Display()
         shown: list[int] = []
 
-        def tell(event: Event, log: _Log = log, display: Display = display) -> None:
+        def tell(event: Event, log: EventLog = log, display: Display = display) -> None:
             display.add(log.with_text(event))
 
         for step, token in enumerate(ids[:end]):
@@ -81,20 +112,19 @@ def test_provisional_text_is_what_the_committed_token_will_add(stop: tuple[str, 
 
 def test_a_queue_whose_user_sits_at_the_peer_forgets_as_well() -> None:
     """It sees no DoneEvent: its logs would stay for good."""
-    queue = DraftQueueActor(Party.CLOUD, Runtime(secret=b"", directory="", config=Config()))
+    queue = Queue(Party.CLOUD)
     detokenizer = Detokenizer((WEIGHTS / "tokenizer.json").read_text("utf-8"))
-    queue._logs[7] = _Log(StopRule((), (), 8, detokenizer), None, 0.0)
-    queue._forget_old_logs(1.0)
-    assert set(queue._logs) == {7}
-    queue._forget_old_logs(2.0 + EVENTS_KEPT_S)
-    assert not queue._logs
+    queue.logs[7] = EventLog(StopRule((), (), 8, detokenizer), None, 0.0)
+    queue.forget_old_logs(1.0)
+    assert set(queue.logs) == {7}
+    queue.forget_old_logs(2.0 + EVENTS_KEPT_S)
+    assert not queue.logs
 
 
-def test_the_last_event_alone_names_its_session(monkeypatch: pytest.MonkeyPatch) -> None:
-    actor = DraftQueueActor(Party.DEVICE, Runtime(secret=b"s", directory="unused", config=Config()))
+def test_the_last_event_alone_names_its_session() -> None:
+    actor = Queue(Party.DEVICE)
     tokenizer_json = (WEIGHTS / "tokenizer.json").read_text("utf-8")
-    actor._logs[7] = _Log(StopRule((), (), 9, Detokenizer(tokenizer_json)), LinkCounters(), 0.0)
-    monkeypatch.setattr(actor, "_peer_counters", LinkCounters)
+    actor.logs[7] = EventLog(StopRule((), (), 9, Detokenizer(tokenizer_json)), LinkCounters(), 0.0)
     done = DoneEvent(reason="eos", statistics=SessionStatistics(num_tokens=1))
     for event in (PlacementEvent(step=0, aggregator=Party.DEVICE), done):
         assert asyncio.run(actor.events(7, -1, 0.01, at_once=True)) == []
@@ -104,12 +134,10 @@ def test_the_last_event_alone_names_its_session(monkeypatch: pytest.MonkeyPatch)
 
 def test_calls_that_overtake_the_one_that_opens_their_session(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ray may run them in any order: without waiting an answer lacks its sources, or counts as late."""
-    actor = DraftQueueActor(Party.DEVICE, Runtime(secret=b"s", directory="unused", config=Config()))
+    actor = Queue(Party.DEVICE)
     tokenizer_json = (WEIGHTS / "tokenizer.json").read_text("utf-8")
-    monkeypatch.setattr(actor, "_peer_counters", LinkCounters)
     cancelled: list[int] = []
-    monkeypatch.setattr(actor.host, "cancel", lambda session, now_s: cancelled.append(session) or [])
-    monkeypatch.setattr(actor, "dispatch", lambda sends: None)
+    monkeypatch.setattr(actor.table, "cancel", lambda session, now_s: cancelled.append(session) or [])
     ready = DecoderReady(
         session=7, sources=("a", "b"), scores=(0.5, 0.25), retrieve_us=1, prefill_us=1, notes=()
     )
@@ -122,9 +150,9 @@ def test_calls_that_overtake_the_one_that_opens_their_session(monkeypatch: pytes
         ]
         await asyncio.sleep(0.02)
         assert not any(task.done() for task in early)
-        actor._keep_log(7, _Log(StopRule((), (), 9, Detokenizer(tokenizer_json)), LinkCounters(), 0.0))
-        monkeypatch.setitem(actor.host.sessions, 7, None)  # open on this side
-        actor._note_sources(ready)
+        actor.add_log(7, EventLog(StopRule((), (), 9, Detokenizer(tokenizer_json)), LinkCounters(), 0.0))
+        monkeypatch.setitem(actor.table.sessions, 7, None)  # open on this side
+        actor.note_sources(ready)
         actor.on_event(ClientEvent(7, done))
         found, events, _ = await asyncio.wait_for(asyncio.gather(*early), 5)
         return found, events
@@ -134,3 +162,23 @@ def test_calls_that_overtake_the_one_that_opens_their_session(monkeypatch: pytes
     assert [source.id for source in found.sources] == ["a", "b"]
     assert events == [replace(done, session=7)]
     assert cancelled == [7]
+
+
+def test_one_query_too_many_is_refused_and_the_others_go_on() -> None:
+    async def run() -> tuple[Queue, list[Event]]:
+        queue = Queue(Party.DEVICE, "cluster.max_sessions=2")
+        await queue.set_tokenizer((WEIGHTS / "tokenizer.json").read_text("utf-8"))
+        for session in (1, 2, 3):
+            spec = replace(spec_of(queue.config), session=session, query="q", only=Party.DEVICE)
+            await queue.open(spec.to_json())
+        last = await asyncio.wait_for(queue.events(3, -1, 5.0, at_once=True), 5)
+        await queue.close()
+        return queue, last
+
+    queue, (last,) = asyncio.run(run())
+    assert isinstance(last, DoneEvent)
+    assert (last.reason, last.error) == (
+        "failed",
+        "The device already has 2 open queries; try again later, or raise cluster.max_sessions.",
+    )
+    assert set(queue.table.sessions) == {1, 2}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from types import SimpleNamespace
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -19,10 +19,10 @@ from tandem.protocol.messages import (
     RetrieveFailed,
     RetrieveRequest,
     RetrieveResult,
-    decode,
     encode,
 )
-from tandem.protocol.retrieval_requests import refuse_request, search_documents
+from tandem.protocol.outbox import Send
+from tandem.protocol.retrieval_requests import refuse_request
 from tandem.retrieval.documents import Document
 from tandem.retrieval.retriever import Hit
 from tandem.topology import Party
@@ -30,29 +30,41 @@ from tandem.topology import Party
 SECRET = "Mira's diary"
 
 
-class Plane:
-    """Remembers the messages that an actor sends."""
+class Actor(RetrieverActor):
+    """The real actor over a scripted index; `sent` is what it dispatched."""
 
-    def __init__(self) -> None:
+    def __init__(self, scripted: Any) -> None:
+        super().__init__(Party.DEVICE, Runtime(secret=b"", directory="unused", config=Config()))
+        self.scripted = scripted
         self.sent: asyncio.Queue[Any] = asyncio.Queue()
 
-    def send(self, name: str, frame: bytes) -> None:
-        assert name == "device/decoder"
-        self.sent.put_nowait(decode(frame))
+    @property
+    def retriever(self) -> Any:
+        return self.scripted
 
-    async def close(self) -> None:
-        pass
+    def dispatch(self, sends: list[Send]) -> None:
+        for send in sends:
+            encode(send.message)
+            self.sent.put_nowait(send.message)
+
+
+async def answers(actor: Actor, *requests: RescoreRequest | RetrieveRequest) -> list[Any]:
+    """What the actor's loop answers to requests, in order."""
+    actor.spawn(actor.serve(), "serve")
+    for request in requests:
+        actor.handle(request, "device/decoder")
+    sent = [await asyncio.wait_for(actor.sent.get(), 5) for _ in requests]
+    await actor.close()
+    return sent
 
 
 class Documents:
     """Finds one text, remembers its filter, and fails as a query or a text says."""
 
-    num_documents, kind = 1, "fake"
-
     def __init__(self, text: str = "text") -> None:
-        self.text, self.filter = text, None
+        self.text = text
 
-    def search(self, query: str, k: int, given_texts: Any = (), *, filter: Any = None) -> list[Hit]:
+    def search(self, query: str, k: int, *, filter: Any = None) -> list[Hit]:
         self.filter = filter
         if query == "refused":
             raise TandemError("one sentence with half a pair: \ud800")
@@ -68,29 +80,6 @@ class Documents:
         return [0.5 for _ in ids]
 
 
-def ask(
-    monkeypatch: pytest.MonkeyPatch, documents: Documents, *requests: RetrieveRequest | RescoreRequest
-) -> list[Any]:
-    """The answers of a retriever of the device, and last the title of document a."""
-    monkeypatch.setattr(
-        "tandem.retrieval.factory.load_embedder",
-        lambda *_, **__: SimpleNamespace(name="fake", fingerprint="f"),
-    )
-    monkeypatch.setattr("tandem.retrieval.factory.open_retriever", lambda *_: documents)
-
-    async def run() -> list[Any]:
-        actor = RetrieverActor(Party.DEVICE, Runtime(secret=b"", directory="unused", config=Config()))
-        actor.plane = plane = Plane()  # type: ignore[assignment]
-        await actor.prepare()
-        actor.on_frames("device/decoder", [encode(request) for request in requests])
-        answers = [await asyncio.wait_for(plane.sent.get(), 5) for _ in requests]
-        titles = await actor.titles(["a"])
-        await actor.close()
-        return [*answers, *titles]
-
-    return asyncio.run(run())
-
-
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
@@ -98,16 +87,14 @@ def ask(
         ("refused", "one sentence"),
     ],
 )
-def test_a_failure_ends_its_query_alone(
-    text: str, reason: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_failure_ends_its_query_alone(text: str, reason: str, caplog: pytest.LogCaptureFixture) -> None:
     requests = [
-        RescoreRequest(session=session, digest=b"digest 8", ids=("d1",), text=text)
-        for session, text in enumerate((text, "fine"))
+        RescoreRequest(session=session, digest=b"digest 8", ids=("d1",), text=asked)
+        for session, asked in enumerate((text, "fine"))
     ]
     with caplog.at_level(logging.ERROR, "tandem"):
-        answers = ask(monkeypatch, Documents(), *requests)
-    assert answers[:2] == [
+        sent = asyncio.run(answers(Actor(Documents()), *requests))
+    assert sent == [
         RetrieveFailed(session=0, reason=reason),
         RescoreResult(session=1, digest=b"digest 8", scores=(0.5,)),
     ]
@@ -115,41 +102,61 @@ def test_a_failure_ends_its_query_alone(
     assert ("in relevance" in caplog.text) == (text == "bug"), "the log says where"
 
 
-@pytest.mark.parametrize(("text", "query"), [("half \ud83d pair", "q"), ("text", "refused")])
-def test_an_answer_that_cannot_be_encoded_ends_its_query_alone(
-    text: str, query: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    requests = (
-        RetrieveRequest(session=1, query=query, num_documents=3),
-        RescoreRequest(session=2, digest=b"digest 8", ids=("a",), text="fine"),
-    )
-    answers = ask(monkeypatch, Documents(text), *requests)
-    assert answers[:2] == [
-        RetrieveFailed(
-            session=1,
-            reason="The retriever of the device failed on this query with UnicodeEncodeError; see its log.",
-        ),
-        RescoreResult(session=2, digest=b"digest 8", scores=(0.5,)),
-    ]
-    assert "half" not in caplog.text
-
-
-@pytest.mark.parametrize(("filter", "found"), [("", None), ('{"page": [1, 2]}', {"page": [1, 2]})])
-def test_a_search_keeps_to_its_filter(filter: str, found: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    documents = Documents()
+@pytest.mark.parametrize(("filter", "parsed"), [("", None), ('{"page": [1, 2]}', {"page": [1, 2]})])
+def test_a_search_keeps_to_its_filter(filter: str, parsed: Any) -> None:
+    actor = Actor(Documents())
     search = RetrieveRequest(session=1, query="q", num_documents=3, filter=filter)
-    answer, title = ask(monkeypatch, documents, search)
-    assert isinstance(answer, RetrieveResult)
-    assert (answer.ids, answer.texts, answer.scores) == (("a",), ("text",), (0.5,))
-    assert documents.filter == found
-    assert title == "a.md"
+    (result,) = asyncio.run(answers(actor, search))
+    assert isinstance(result, RetrieveResult)
+    assert (result.ids, result.texts, result.scores) == (("a",), ("text",), (0.5,))
+    assert actor.retriever.filter == parsed
+    assert asyncio.run(actor.titles(["a"])) == ["a.md"]
 
 
 def test_a_filter_that_cannot_be_kept_to_is_the_asker_s_fault() -> None:
     search = RetrieveRequest(session=1, query="q", num_documents=3, filter='{"colour": "red"}')
-    with pytest.raises(FilterError) as caught:
-        search_documents(Documents(), search)
-    assert refuse_request(search, caught.value) == RetrieveFailed(
-        session=1, reason="no such key", is_refused=True
-    )
-    assert not refuse_request(search, TandemError("the disk is gone")).is_refused
+    (refused,) = asyncio.run(answers(Actor(Documents()), search))
+    assert refused == RetrieveFailed(session=1, reason="no such key", is_refused=True)
+
+
+def test_another_failure_is_not_the_asker_s_fault() -> None:
+    search = RetrieveRequest(session=1, query="q", num_documents=3)
+    assert not refuse_request(search, "the disk is gone", TandemError("the disk is gone")).is_refused
+
+
+@pytest.mark.parametrize(
+    ("text", "query", "reason"),
+    [
+        (
+            "half \ud83d a character",  # as a LangChain store may hold
+            "q",
+            "The retriever of the device failed on this query with UnicodeEncodeError; see its log.",
+        ),
+        ("text", "refused", "one sentence with half a pair: \\ud800"),
+    ],
+)
+def test_an_answer_that_cannot_be_encoded_fails_its_query_alone(
+    text: str, query: str, reason: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Half a surrogate pair: no UTF-8 can carry it."""
+    documents = Documents(text)
+    actor = Actor(documents)
+    failing = RetrieveRequest(session=1, query=query, num_documents=1)
+    rescore = RescoreRequest(session=3, digest=b"digest 8", ids=("a",), text="fine")
+
+    async def run() -> list[Any]:
+        actor.spawn(actor.serve(), "serve")
+        actor.handle(failing, "device/decoder")
+        failed = await asyncio.wait_for(actor.sent.get(), 5)
+        documents.text = "a whole one"
+        actor.handle(replace(failing, session=2, query="q"), "device/decoder")
+        actor.handle(rescore, "device/decoder")
+        rest = [await asyncio.wait_for(actor.sent.get(), 5) for _ in range(2)]
+        await actor.close()
+        return [failed, *rest]
+
+    failed, answered, rescored = asyncio.run(run())
+    assert failed == RetrieveFailed(session=1, reason=reason)
+    assert isinstance(answered, RetrieveResult)
+    assert rescored == RescoreResult(session=3, digest=b"digest 8", scores=(0.5,))
+    assert "half" not in caplog.text

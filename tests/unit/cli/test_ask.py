@@ -357,7 +357,7 @@ def test_many_handovers_are_counted_rather_than_listed(
     tokens = [token(step, " yes") for step in range(7)]
     last = PlacementEvent(step=7, aggregator=Party.DEVICE)  # of no token
     tandem.script = [*tokens, *switches, last, DoneEvent(reason="eos", statistics=statistics())]
-    assert main(["ask", QUESTION, "--set", "decoding.placement=random"]) == 0
+    assert main(["ask", QUESTION, "--set", "decoding.placement=greedy"]) == 0
     shown = capsys.readouterr().out
     assert "device from token 1, cloud from token 2, device from token 3, and 3 more\n" in shown
     assert "; 6 handovers\n" in shown

@@ -275,7 +275,7 @@ def test_memory_replaces_and_refuses_what_is_too_large() -> None:
 
 
 def test_a_session_may_write_nothing_to_the_store(llama: Engine) -> None:
-    """What is there, or lent, is used all the same."""
+    """What is there is used all the same."""
     llama.caches.store = store = MemoryStore(1 << 30)
     wanted = logits(llama)
     num_bytes, hits = store.num_bytes, llama.caches.num_hits
@@ -286,15 +286,6 @@ def test_a_session_may_write_nothing_to_the_store(llama: Engine) -> None:
     llama.next_logits("s", [])
     llama.close("s")
     assert (store.num_bytes, llama.caches.num_hits) == (num_bytes, hits + 3)
-    llama.caches.lent = lent = MemoryStore(1 << 30)
-    lent.put(llama.document_tokens("Another document."), llama.document_cache("Another document."))
-    llama.caches.store = None
-    misses = llama.caches.num_misses
-    llama.open("s", QUERY, ["Another document."], 40, is_stored=False)
-    llama.next_logits("s", [])
-    llama.close("s")
-    llama.caches.lent = None
-    assert llama.caches.num_misses == misses
 
 
 def test_a_document_that_was_cut_is_not_stored(llama: Engine) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from tokenizers import AddedToken, Tokenizer, decoders
 
-from tandem.client import HANDSHAKE_FIELDS, compare
+from tandem.cluster.bootstrap import HANDSHAKE_FIELDS, compare
 from tandem.engine.tokenizer import (
     Detokenizer,
     StopRule,

@@ -158,16 +158,6 @@ def test_a_filter_is_not_blamed_for_what_it_did_not_do(
     assert ready.notes == ()
 
 
-def test_texts_of_the_caller_pass_all_filters() -> None:
-    given = spec(device_filter='{"a": 1}', only=Party.DEVICE, given_texts=("x",))
-    made = DraftingSession(given, Party.DEVICE, str)
-    made.begin()
-    made.receive(RetrieveResult(session=1, ids=("given-1",), texts=("x",), scores=(0.5,), retrieve_us=7))
-    ready = made.finish_prefill(11, ())[0].message
-    assert isinstance(ready, DecoderReady)
-    assert "no document that its filter lets through" in ready.notes[0]
-
-
 def test_a_failed_retrieval_ends_the_session() -> None:
     made = DraftingSession(spec(), Party.DEVICE, str)
     assert made.receive(RetrieveFailed(session=1, reason="No index.")) == [

@@ -113,12 +113,3 @@ def test_an_earlier_query_counts_as_far_as_it_fits(
     assert isnan(profile.device_acceptance) is not keeps_acceptance
     after.observe(observation(rtt_s=9.0))
     assert before.profile().rtt_s == 0.3, "each query has its own estimates"
-
-
-def test_one_row_for_all_documents_has_its_own_decode_time() -> None:
-    first = ProfilingSession(make_spec(session=1, query="q", seed=0), Party.DEVICE)
-    first.observe(observation(step=0, device_decode_s=0.5, cloud_decode_s=0.5, rtt_s=0.2))
-    joined = make_spec(session=2, query="q", seed=0, context_aggregation=True)
-    after = ProfilingSession(joined, Party.DEVICE, first).profile()
-    assert after.device_decode_s != after.device_decode_s
-    assert after.rtt_s == 0.2

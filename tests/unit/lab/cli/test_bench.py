@@ -32,10 +32,10 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
         found.append(arguments)
         return 0
 
-    monkeypatch.setattr("tandem.lab.testbed.inside.inside", inside)
-    monkeypatch.setattr("tandem.lab.testbed.pcap.find_spec", lambda name: name)
+    monkeypatch.setattr("tandem.lab.netlab.inside.inside", inside)
+    monkeypatch.setattr("tandem.lab.netlab.pcap.find_spec", lambda name: name)
     monkeypatch.setattr(tools, "require", lambda: None)
-    monkeypatch.setattr(tools, "located", lambda name: name)
+    monkeypatch.setattr(tools, "which", lambda name: name)
     return found
 
 
@@ -157,7 +157,7 @@ def test_without_dpkt_nothing_is_measured(
     capsys: pytest.CaptureFixture[str],
     tmp_path: Path,
 ) -> None:
-    monkeypatch.setattr("tandem.lab.testbed.pcap.find_spec", lambda name: None)
+    monkeypatch.setattr("tandem.lab.netlab.pcap.find_spec", lambda name: None)
     assert main(["lab", "bench", "latency", "--out", str(tmp_path)]) == 1
     assert "needs dpkt, which is not installed; install tandem-rag[netlab]" in capsys.readouterr().err
     assert started == []

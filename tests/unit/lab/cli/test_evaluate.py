@@ -11,7 +11,7 @@ import pytest
 from tandem.cli import main
 from tandem.errors import ConfigError
 from tandem.lab.cli.evaluate import parse_counts
-from tandem.lab.quality.found import Counts
+from tandem.lab.quality.document_sets import Counts
 from tandem.lab.training.bundle import QUESTIONS
 from tests.unit.engine.conftest import save_model
 
@@ -45,7 +45,7 @@ def test_numbers_of_documents() -> None:
 def test_mistakes_are_said_before_anything_is_loaded(
     arguments: list[str], sentence: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tandem.lab.quality.parties.load", None)
+    monkeypatch.setattr("tandem.lab.quality.setup.load", None)
     Path("empty.txt").write_text("")
     Path("text.txt").write_text("some text")
     Path("bad.jsonl").write_text("{}\n")

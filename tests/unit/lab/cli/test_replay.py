@@ -15,9 +15,8 @@ from tandem.cli.output import StageLog
 from tandem.config import Config
 from tandem.errors import NetLabError
 from tandem.lab.cli import replay as command
-from tandem.lab.netlab import NetLab, Shape
-from tandem.lab.testbed import inside
-from tandem.lab.testbed.records import Asked, Replay
+from tandem.lab.latency.replay_records import QuestionRun, Replay
+from tandem.lab.netlab import NetLab, Shape, inside
 
 pytest.importorskip("matplotlib")
 
@@ -33,7 +32,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, list[str], Shape]]
 
     monkeypatch.setattr(inside, "inside", fake)
     monkeypatch.setattr(command.tools, "require", lambda: None)
-    monkeypatch.setattr(command.tools, "located", lambda program: program)
+    monkeypatch.setattr(command.tools, "which", lambda program: program)
     return calls
 
 
@@ -109,12 +108,12 @@ def test_what_was_seen_is_written_before_the_cluster_stops(
             self._into = into
 
         def run(self, questions: list[str]) -> None:
-            self._into.asked.append(Asked(questions[0], 1, 0.5))
+            self._into.asked.append(QuestionRun(questions[0], 1, 0.5))
             self._into.took_s = 1.0
             raise KeyboardInterrupt
 
-    monkeypatch.setattr("tandem.lab.testbed.cluster.launch", launch)
-    monkeypatch.setattr("tandem.lab.testbed.replay.Replayer", Interrupted)
+    monkeypatch.setattr("tandem.lab.latency.cluster.launch", launch)
+    monkeypatch.setattr("tandem.lab.latency.replay.Replayer", Interrupted)
     trace, log = command.bundled("constant-100"), StageLog(is_quiet=True)
     with pytest.raises(KeyboardInterrupt):
         command.play(NetLab("lab"), Config(), trace, ["Why?"], tmp_path, log, as_json=False)

@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from tandem.errors import TandemError
-from tandem.lab.latency.plan import FLOORS_S, Plan, chosen_cells, estimated_s, full_cells
+from tandem.lab.latency.plan import FLOORS_S, Plan, estimated_s, full_cells, select_cells
 from tandem.lab.latency.records import Setting
-from tandem.lab.latency.systems import BY_NAME, SYSTEMS, TOKEN_WISE, System, chosen
+from tandem.lab.latency.systems import BY_NAME, SYSTEMS, TOKEN_WISE, System, select_systems
 
 PLAN = Plan(cells=full_cells(48), runs=5, questions=("a", "b", "c"))
 
@@ -60,17 +60,17 @@ def test_the_estimate_grows_with_what_is_asked() -> None:
 
 
 def test_algorithm_1_is_left_out_at_temperature_0() -> None:
-    systems = chosen(["Tandem/device/algorithm1", "Tandem/mirror"])
-    cold, warm = chosen_cells(systems, [0.1], [0.0, 1.0], ["socket"], [FLOORS_S], 48)
+    systems = select_systems(["Tandem/device/algorithm1", "Tandem/mirror"])
+    cold, warm = select_cells(systems, [0.1], [0.0, 1.0], ["socket"], [FLOORS_S], 48)
     assert [system.name for system in cold.systems] == ["Tandem/mirror"]
     assert len(warm.systems) == 2
     with pytest.raises(TandemError, match="nothing else is to be measured at 0; add --temperature 1"):
-        chosen_cells(systems[1:], [0.1], [0.0], ["socket"], [FLOORS_S], 48)
+        select_cells(systems[1:], [0.1], [0.0], ["socket"], [FLOORS_S], 48)
 
 
 def test_an_unknown_system_names_the_nearest() -> None:
     with pytest.raises(TandemError, match="'Tandem/miror' is none; the nearest is 'Tandem/mirror'"):
-        chosen(["CRCG/device", "Tandem/miror"])
+        select_systems(["CRCG/device", "Tandem/miror"])
 
 
 def test_every_system_is_described() -> None:

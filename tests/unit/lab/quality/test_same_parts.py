@@ -8,8 +8,8 @@ import pytest
 
 from tandem.config import Config
 from tandem.engine.engine import Engine
-from tandem.lab.latency import remembered
-from tandem.lab.quality import local, parties
+from tandem.lab.latency import memoized
+from tandem.lab.quality import local, setup
 from tandem.retrieval import factory, scoring
 from tandem.topology import PARTIES, Party
 
@@ -39,9 +39,9 @@ def fakes(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(factory, "load_embedder", load)
     monkeypatch.setattr(scoring, "load_scorer", load)
-    for module in (factory, parties):
+    for module in (factory, setup):
         monkeypatch.setattr(module, "open_retriever", opened)
-    monkeypatch.setattr(parties, "load_engines", lambda config, say: {})
+    monkeypatch.setattr(setup, "load_engines", lambda config, say: {})
     monkeypatch.setattr(Engine, "load", lambda *_, **__: None)
     monkeypatch.setattr(local, "LocalPair", lambda engines, retrievers, codec: retrievers)
 
@@ -61,10 +61,10 @@ def wanted(party: Party) -> tuple[Any, ...]:
 
 
 def test_predictions_of_latency() -> None:
-    found: Any = remembered.local_pair(CONFIG)
+    found: Any = memoized.local_pair(CONFIG)
     assert [found[party].search("Why?", 1) for party in PARTIES] == [wanted(party) for party in PARTIES]
 
 
 def test_quality() -> None:
-    found: Any = parties.load(CONFIG).retrievers
+    found: Any = setup.load(CONFIG).retrievers
     assert [found[party].made_of for party in PARTIES] == [wanted(party) for party in PARTIES]

@@ -22,11 +22,11 @@ from tandem.config import WeightsConfig
 from tandem.corpora import WEIGHTS
 from tandem.engine.engine import Engine
 from tandem.lab.quality.aggregation import Floats
-from tandem.lab.quality.found import Counts, search
-from tandem.lab.quality.heldout import dealt, indexes_of, worlds
+from tandem.lab.quality.document_sets import Counts, search
+from tandem.lab.quality.heldout import indexes_of, split_world, worlds
 from tandem.lab.quality.methods import METHODS
 from tandem.lab.quality.statistics import perplexity, ratio_interval
-from tandem.lab.quality.teacher import Case, Teacher
+from tandem.lab.quality.teacher_forcing import Case, Teacher
 from tandem.retrieval.embedding import Embedder
 from tandem.topology import PARTIES
 
@@ -45,7 +45,10 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Measured]:
     teacher = Teacher(dict.fromkeys(PARTIES, engine), WeightsConfig())
     found: dict[str, Measured] = {"own": defaultdict(list), "other": defaultdict(list)}
     made = [
-        (questions, indexes_of(dealt(world, Random(number)), tmp_path_factory.mktemp("world"), embedder))
+        (
+            questions,
+            indexes_of(split_world(world, Random(number)), tmp_path_factory.mktemp("world"), embedder),
+        )
         for number, (world, questions) in enumerate(worlds(NUM_QUESTIONS, 11))
     ]
     for number, (questions, _) in enumerate(made):

@@ -9,14 +9,21 @@ from random import Random
 import pytest
 
 from tandem.errors import TandemError
-from tandem.lab.simulation.acceptance import drawn, parsed, phases, rates, recorded, recorded_decode_s
+from tandem.lab.simulation.acceptance import (
+    draw_acceptance,
+    parse_steps,
+    phases,
+    rates,
+    read_acceptance,
+    read_decode_times,
+)
 from tandem.topology import Party
 
 
 def test_drawn_rates() -> None:
     """20,000 steps: 0.02 is more than five standard deviations."""
     for joint, neither in (("independent", 0.3 * 0.4), ("exclusive", 0.0)):
-        steps = drawn(20_000, 0.7, 0.6, Random(1), joint)  # type: ignore[arg-type]
+        steps = draw_acceptance(20_000, 0.7, 0.6, Random(1), joint)  # type: ignore[arg-type]
         found = rates(steps)
         assert found[Party.DEVICE] == pytest.approx(0.7, abs=0.02)
         assert found[Party.CLOUD] == pytest.approx(0.6, abs=0.02)
@@ -37,10 +44,10 @@ def test_recorded(tmp_path: Path) -> None:
     path.write_text(
         json.dumps({"sequences": {"0": ["BDCN"]}, "decode_ms": {"device": [5.0], "cloud": [2.5]}})
     )
-    assert recorded(path) == {"0": [[(True, True), (True, False), (False, True), (False, False)]]}
-    assert recorded_decode_s(path) == {Party.DEVICE: [0.005], Party.CLOUD: [0.0025]}
+    assert read_acceptance(path) == {"0": [[(True, True), (True, False), (False, True), (False, False)]]}
+    assert read_decode_times(path) == {Party.DEVICE: [0.005], Party.CLOUD: [0.0025]}
 
 
 def test_another_letter_is_refused() -> None:
     with pytest.raises(TandemError, match=r"consists of B, D, C, N, but 'X' is in it; record it anew"):
-        parsed("BX")
+        parse_steps("BX")

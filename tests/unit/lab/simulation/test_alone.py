@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from tandem.aggregation.document_weights import log_weight
 from tandem.aggregation.rules import draft_rule
 from tandem.events import DoneEvent, EstimateEvent, PeerEvent, PlacementEvent, TokenEvent
 from tandem.lab.simulation.link import Link
@@ -15,10 +14,8 @@ from tandem.lab.simulation.virtual import Outcome, VirtualRun
 from tandem.lab.simulation.world import distribution
 from tandem.lab.timeline.intervals import timeline
 from tandem.protocol.coordinator import SessionCoordinator
-from tandem.protocol.drafting import DraftingSession, Forward, Prefill
 from tandem.protocol.lifecycle import Lifecycle
 from tandem.protocol.link import Link as PeerLink
-from tandem.protocol.messages import Proposal, RetrieveRequest, RetrieveResult
 from tandem.protocol.outbox import Send
 from tandem.protocol.prefix import Prefix
 from tandem.protocol.spec import SessionSpec
@@ -103,7 +100,7 @@ def test_cancelled_and_failed_answers_are_freed_without_a_frame(party: Party, at
                     if end == "cancel"
                     else queue.fail(spec.session, "It broke.", run.now_s)
                 )
-                run._deliver(party, sends)
+                run.deliver(party, sends)
 
             run.at(at_s + 0.15, act, party)
 
@@ -152,78 +149,8 @@ def test_a_timeline_of_a_lone_answer(party: Party) -> None:
         assert step.pair_s <= step.committed_s
 
 
-# ---- one row, given texts --------------------------------------------------------------------------------------
-
-
-def found_of(session: DraftingSession, texts: tuple[str, ...], scores: tuple[float, ...]) -> Any:
-    ids = tuple(f"id-{n}" for n in range(len(texts)))
-    session.receive(RetrieveResult(session=1, ids=ids, texts=texts, scores=scores, retrieve_us=0))
-    return session.next_job()
-
-
-def joined(**changes: Any) -> DraftingSession:
-    spec = fixed_spec(session=1, query="q", seed=0, context_aggregation=True, weight_interval=2, **changes)
-    return DraftingSession(spec, Party.DEVICE, lambda tokens: "text")
-
-
-def test_one_row_holds_all_documents_and_weighs_as_they_do() -> None:
-    session = joined()
-    job = found_of(session, ("one", "two"), (0.5, 0.25))
-    assert isinstance(job, Prefill)
-    assert job.documents == ("one\n\ntwo",)
-    (ready,) = (send.message for send in session.finish_prefill(1, (), (0,)))
-    assert (ready.sources, ready.scores) == (("id-0", "id-1"), (0.5, 0.25))
-    for step in range(5):
-        forward = session.next_job()
-        assert isinstance(forward, Forward)
-        assert forward.weights == (log_weight((5.0, 2.5)),)
-        sends = session.finish_forward(forward, b"law", step, 1)
-        draft: Proposal = sends[0].message.proposal
-        assert draft.log_weight == pytest.approx(log_weight((5.0, 2.5)))
-        assert [send.to for send in sends] == ["draft_queue"], "nothing is scored again"
-        session.window = 16
-
-
-def test_one_row_that_finds_no_room() -> None:
-    session = joined()
-    found_of(session, ("one", "two"), (0.5, 0.25))
-    (ready,) = (send.message for send in session.finish_prefill(1, (), ()))
-    assert ready.sources == ()
-    forward = session.next_job()
-    assert isinstance(forward, Forward)
-    assert forward.weights == ()
-
-
-def test_one_row_without_documents() -> None:
-    session = joined(device_documents=0)
-    session.begin()
-    job = session.next_job()
-    assert isinstance(job, Prefill)
-    assert job.documents == ()
-
-
-@pytest.mark.parametrize("placement", ["device", "mirror"])
-def test_one_row_on_both_parties_equals_synchronous(placement: str) -> None:
-    for seed in range(20):
-        case = Case(make_spec(seed, placement=placement, context_aggregation=True), Link(delay_s=0.05))
-        assert case.run().tokens == case.having(synchronous=True, placement="device").run().tokens
-
-
-def test_given_texts_are_searched_for_and_never_weighed_anew() -> None:
-    spec = fixed_spec(
-        session=1, query="q", seed=0, only=Party.DEVICE, given_texts=("a", "b"), device_documents=0
-    )
-    session = DraftingSession(spec, Party.DEVICE, lambda tokens: "text")
-    (send,) = session.begin()
-    assert send.message == RetrieveRequest(session=1, query="q", num_documents=0, given_texts=("a", "b"))
-    assert spec.weight_interval > 0
-    assert spec.estimation_interval == 0
-
-
 def test_a_spec_travels_whole() -> None:
     for only in (None, *PARTIES):
-        spec = fixed_spec(
-            session=1, query="q", seed=0, only=only, given_texts=("é",), keeps_distributions=True
-        )
+        spec = fixed_spec(session=1, query="é", seed=0, only=only, stop=("ü",))
         assert SessionSpec.from_json(spec.to_json()) == spec
         assert SessionSpec.from_json(spec.to_json()).only is only

@@ -91,7 +91,7 @@ def _disorder(run: VirtualRun, rng: random.Random) -> None:
     at = run.at
 
     def later(when_s: float, act: Callable[[], None], party: Party | None = None) -> None:
-        is_local = when_s == run.now_s + run._local_s
+        is_local = when_s == run.now_s + run.local_s
         at(when_s + 0.2 * rng.random() if is_local else when_s, act, party)
 
     run.at = later  # type: ignore[method-assign]

@@ -9,6 +9,7 @@ import pytest
 
 from tandem.cli import main
 from tandem.lab.simulation import fuzz as fuzzing
+from tandem.lab.simulation.event_log import EventLog
 from tandem.lab.simulation.fuzz import (
     MIN_TOKENS,
     FuzzFailure,
@@ -18,7 +19,6 @@ from tandem.lab.simulation.fuzz import (
     play,
     play_traced,
 )
-from tandem.lab.simulation.trace import Trace
 from tests.unit.lab.simulation.test_mutants import no_resend
 
 NUM_RUNS = 2000
@@ -53,7 +53,7 @@ def test_each_run_has_a_fault_and_enough_tokens() -> None:
 
 
 def test_a_seed_gives_the_same_run() -> None:
-    first, second = Trace(None), Trace(None)
+    first, second = EventLog(None), EventLog(None)
     assert play_traced(5, first) == play_traced(5, second)
     assert first.lines() == second.lines()
 

@@ -178,7 +178,7 @@ def test_a_cloud_that_only_decodes_slowly_is_waited_for() -> None:
     """Heartbeats come from the queue, not from the decoder."""
     case = long_case(3, None, placement="device", on_peer_loss="continue")
     run = case.make()
-    run._decode_s = lambda party, rng: 5.0 if party is Party.CLOUD else 0.01
+    run.decode_s = lambda party, rng: 5.0 if party is Party.CLOUD else 0.01
     outcome = run.run(300)
     assert agree(outcome) == expected(case)
     assert outcome.done is not None

@@ -8,13 +8,13 @@ import pytest
 
 from tandem.aggregation.rules import draft_rule
 from tandem.events import TokenEvent
-from tandem.lab.simulation.acceptance import drawn
+from tandem.lab.simulation.acceptance import draw_acceptance
 from tandem.lab.simulation.link import Link
 from tandem.lab.simulation.scripted import (
     CODEC,
     LAWS,
     Accepted,
-    Scripted,
+    ScriptedModel,
     decode_times,
     length_rule,
     scripted_spec,
@@ -44,7 +44,7 @@ def test_four_pairs_of_laws_force_the_four_cases(accepted: Accepted) -> None:
 def committed(accepted: list[Accepted], placement: str, link: Link, **changes: object) -> list[Accepted]:
     run = VirtualRun(
         scripted_spec(len(accepted), placement=placement, **changes),
-        {party: Scripted(party, accepted) for party in PARTIES},
+        {party: ScriptedModel(party, accepted) for party in PARTIES},
         CODEC,
         finished=length_rule(len(accepted)),
         link=link,
@@ -57,13 +57,13 @@ def committed(accepted: list[Accepted], placement: str, link: Link, **changes: o
 @pytest.mark.parametrize("link", LINKS.values(), ids=LINKS)
 @pytest.mark.parametrize("placement", ["device", "cloud", "greedy", "random", "mirror"])
 def test_the_events_show_the_sequence(placement: str, link: Link) -> None:
-    accepted = drawn(30, 0.7, 0.6, Random(3))
+    accepted = draw_acceptance(30, 0.7, 0.6, Random(3))
     assert set(accepted) == set(LAWS)  # all four cases are in it
     assert committed(accepted, placement, link) == accepted
 
 
 def test_the_token_wise_loop_shows_it_too() -> None:
-    accepted = drawn(12, 0.5, 0.5, Random(1))
+    accepted = draw_acceptance(12, 0.5, 0.5, Random(1))
     assert committed(accepted, "device", LINKS["delay"], synchronous=True) == accepted
 
 

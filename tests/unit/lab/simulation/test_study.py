@@ -7,7 +7,7 @@ from random import Random
 import pytest
 
 from tandem.lab.simulation import study
-from tandem.lab.simulation.acceptance import drawn, phases, rates
+from tandem.lab.simulation.acceptance import draw_acceptance, phases, rates
 from tandem.lab.simulation.scripted import Accepted
 from tandem.lab.simulation.study import STRATEGIES, Summary, compare, link_of, replay
 from tandem.scheduler.greedy import token_s
@@ -33,7 +33,7 @@ def test_without_rejections_only_a_moving_aggregator_costs_time(strategy: study.
 
 
 def test_eq7_is_the_time_of_a_fixed_placement_with_equal_parties() -> None:
-    accepted = drawn(100, 0.7, 0.8, Random(5))
+    accepted = draw_acceptance(100, 0.7, 0.8, Random(5))
     alpha = rates(accepted[:-1])  # nobody waits for the last one's consequences
     for party in Party:
         expected_s = token_s(0.06, 0.06, alpha[party.other], RTT_S)
@@ -51,11 +51,11 @@ def test_greedy_gains_in_phases_and_mirror_is_never_behind_it() -> None:
 
 
 def test_a_replay_of_another_sequence_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Stubborn(study.Scripted):
+    class Stubborn(study.ScriptedModel):
         def __init__(self, party: Party, accepted: list[Accepted]) -> None:
             super().__init__(party, [(True, True)] * len(accepted))
 
-    monkeypatch.setattr(study, "Scripted", Stubborn)
+    monkeypatch.setattr(study, "ScriptedModel", Stubborn)
     with pytest.raises(RuntimeError, match="another sequence"):
         replay([(True, False)], EQUAL, link_of(0.0), "device")
 

@@ -5,7 +5,7 @@ from tandem.lab.training.bundle import (
     CLOUD_CORPUS,
     DEVICE_CORPUS,
     bundled_world,
-    read_questions,
+    read_bundled_questions,
     write_bundle,
 )
 
@@ -24,7 +24,7 @@ def test_size_of_the_corpora():
 
 
 def test_first_question_is_the_one_of_the_documentation():
-    questions = read_questions()
+    questions = read_bundled_questions()
     assert len(questions) >= 12
     assert questions[0].question == "Which game should Mira try?"
     assert questions[0].answer.startswith("Mira likes puzzle games, so try ")

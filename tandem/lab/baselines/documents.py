@@ -1,0 +1,50 @@
+"""Documents joined in one row, and caches of documents that another engine computed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tandem.aggregation.document_weights import log_weight
+from tandem.engine.kv_cache import CacheStore, DocumentCache, MemoryStore
+from tandem.retrieval.documents import Document
+from tandem.retrieval.retriever import Hit
+
+JOINT = "\n\n"
+"""Between the documents of one row."""
+
+
+def concatenate(hits: Sequence[Hit], scale: float) -> list[Hit]:
+    """All documents as one, in their order; its weight R = scale * score is what theirs amount to (DRAGON A.1)."""
+    if not hits:
+        return []
+    text = JOINT.join(hit.document.page_content for hit in hits)
+    sources = ", ".join(dict.fromkeys(str(hit.document.metadata.get("source", "")) for hit in hits))
+    score = log_weight(tuple(scale * hit.score for hit in hits)) / scale
+    document = Document(page_content=text, id="joined", metadata={"source": sources})
+    return [Hit("joined", document, score)]
+
+
+class LentFirst:
+    """A store of caches that looks among those of another engine first, and stores only its own."""
+
+    def __init__(self, own: CacheStore | None, max_bytes: int) -> None:
+        """own: the engine's store; None stores nothing."""
+        self.lent = MemoryStore(max_bytes)
+        self._own = own
+
+    @property
+    def num_bytes(self) -> int:
+        """What its own store holds."""
+        return 0 if self._own is None else self._own.num_bytes
+
+    def get(self, tokens: Sequence[int]) -> DocumentCache | None:
+        """A lent cache, or one of the own store."""
+        cache = self.lent.get(tokens)
+        if cache is None and self._own is not None:
+            cache = self._own.get(tokens)
+        return cache
+
+    def put(self, tokens: Sequence[int], cache: DocumentCache) -> None:
+        """Keep a cache in the own store."""
+        if self._own is not None:
+            self._own.put(tokens, cache)

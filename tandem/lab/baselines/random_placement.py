@@ -1,0 +1,37 @@
+"""The paper's random baseline: each step's aggregator is drawn (DRAGON 7.4)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tandem.aggregation.randomness import Purpose, uniform
+from tandem.protocol.aggregating import AggregatorSession
+from tandem.protocol.session_tables import AggregatingTable
+from tandem.protocol.spec import SessionSpec
+from tandem.scheduler.greedy import Situation
+from tandem.topology import Party
+
+
+@dataclass(frozen=True, slots=True)
+class Random:
+    """A placement policy: a function of (seed, step), so that a run can be repeated."""
+
+    seed: int
+
+    def advise(self, situation: Situation, aggregator: Party) -> Party | None:
+        """Never."""
+        return None
+
+    def choose_next(
+        self, step: int, aggregator: Party, *, remote_accepted: bool, advice: Party | None
+    ) -> Party:
+        """Each party with probability 1/2, independently of all other steps."""
+        return Party.DEVICE if uniform(self.seed, Purpose.PLACEMENT, step) < 0.5 else Party.CLOUD
+
+
+class RandomAggregatingTable(AggregatingTable):
+    """An aggregator's sessions, with the placement "random"."""
+
+    def _open(self, spec: SessionSpec) -> AggregatorSession:
+        policy = Random(spec.seed) if spec.placement == "random" else None
+        return AggregatorSession(spec, self.party, self.codec, policy)

@@ -1,0 +1,65 @@
+"""A cluster across the test network: the device's node in one host, the cloud's in the other, each on its own core.
+
+Whoever calls `launch` runs in the device's host already (`tandem.lab.netlab.inside`). Knows networks and clusters;
+nothing of questions.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+
+from tandem.actors.launch import Progress
+from tandem.client import Tandem
+from tandem.cluster.nodes import Host
+from tandem.config import Config
+from tandem.lab.baselines import client as baselines
+from tandem.lab.baselines.experiments import Experiments
+from tandem.lab.netlab import NetLab, Shape
+from tandem.topology import PARTIES, Party
+
+DATA_PORT = 7700
+"""Where the cloud's draft queue listens: below the ports that Ray and the kernel choose from."""
+
+
+@functools.cache  # `launch` leaves this process one of them
+def own_cores() -> tuple[int, int]:
+    """A core for the device and one for the cloud, of those that this process may use; one for both if it is alone."""
+    cores = sorted(os.sched_getaffinity(0))
+    return cores[0], cores[min(1, len(cores) - 1)]
+
+
+def hosts(lab: NetLab, cores: Sequence[int] | None = None) -> dict[Party, Host]:
+    """Each side's place in a network that is up, on the core given (None: `own_cores`). Raises NetLabError."""
+    pinned = own_cores() if cores is None else cores
+    return {
+        party: Host(lab.address(party), (*lab.enter(party), "taskset", "-c", str(core)))
+        for party, core in zip(PARTIES, pinned, strict=True)
+    }
+
+
+def launch(
+    lab: NetLab,
+    config: Config,
+    progress: Progress | None = None,
+    experiments: Experiments | None = None,
+) -> Tandem:
+    """A cluster across `lab`, with the link as it was asked for once all is up. Raises TandemError.
+
+    Both nodes and all actors meet over the unshaped link: Ray's many small calls would take long at 300 ms. This
+    process, which is the client on the device, moves to the device's core. experiments: None uses the product's actors.
+    """
+    places = hosts(lab)
+    link = replace(config.link, host=lab.address(Party.CLOUD), port=config.link.port or DATA_PORT)
+    os.sched_setaffinity(0, {own_cores()[0]})  # of this thread and of those that it starts
+    asked = lab.current_shape()
+    lab.shape(Shape())
+    try:
+        settings = replace(config, link=link)
+        if experiments is None:
+            return Tandem.launch(settings, hosts=places, progress=progress)
+        return baselines.launch(settings, experiments, hosts=places, progress=progress)
+    finally:
+        lab.shape(asked)

@@ -1,0 +1,133 @@
+"""Time per token and time to first token over the round trip, as in DRAGON's Figures 6 and 7: one line a system.
+
+Draws rows of `tandem.lab.quality`; knows nothing of how they were measured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+from tandem.lab.latency.checks import rows_of
+from tandem.lab.latency.records import Cell, Setting, floors_text
+from tandem.lab.latency.rows import Row
+from tandem.lab.plots import save
+
+# Okabe and Ito's colours, told apart by the colour-blind; marker and dash say the same once more.
+LOOK: dict[str, dict[str, Any]] = {
+    "CRCG/device": {"color": "#0072b2", "marker": "s", "linestyle": "--"},
+    "CRCG/cloud": {"color": "#d55e00", "marker": "^", "linestyle": "--"},
+    "DRCG/Text": {"color": "#56b4e9", "marker": "v", "linestyle": ":"},
+    "DRCG/KV": {"color": "#56b4e9", "marker": "P", "linestyle": "-."},
+    "DRDG/TW": {"color": "#000000", "marker": "X", "linestyle": ":"},
+    "DRDG/SW-dense": {"color": "#777777", "marker": "<", "linestyle": ":"},
+    "DRDG/SW": {"color": "#777777", "marker": ">", "linestyle": "-."},
+    "Tandem/mirror": {"color": "#cc3377", "marker": "D", "linestyle": "-", "lw": 2.4, "zorder": 5},
+    "Tandem/device": {"color": "#009e73", "marker": "o", "linestyle": "-"},
+    "Tandem/cloud": {"color": "#e69f00", "marker": "o", "linestyle": "-"},
+    "Tandem/greedy": {"color": "#8856a7", "marker": "*", "linestyle": "-"},
+    "Tandem/random": {"color": "#999999", "marker": "x", "linestyle": ":"},
+    "Tandem/device/algorithm1": {"color": "#009e73", "marker": "o", "linestyle": "--", "mfc": "white"},
+    "Tandem/cloud/algorithm1": {"color": "#e69f00", "marker": "o", "linestyle": "--", "mfc": "white"},
+    "Tandem/greedy/algorithm1": {"color": "#8856a7", "marker": "*", "linestyle": "--", "mfc": "white"},
+}
+OTHER_PLANE = {"linestyle": "none", "markeredgecolor": "black", "markeredgewidth": 1.4, "markersize": 9}
+"""How a system over another data plane than `socket` differs in its look."""
+DODGE_MS = 1.2
+"""Systems stand this far beside each other at the same round trip, since many take the same time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Quantity:
+    """What stands on the vertical axis."""
+
+    name: str
+    of: Callable[[Row], float]  # in seconds
+    span: Callable[[Row], tuple[float, float]] | None = None
+
+
+TOKEN = Quantity(
+    "time per token (ms)", lambda row: row.token_s, lambda row: (row.token_s_p25, row.token_s_p75)
+)
+FIRST = Quantity("time to first token (ms)", lambda row: row.ttft_s)
+
+
+def plot_latency(cells: Sequence[Cell], path: Path, quantity: Quantity) -> None:
+    """A plot for each decode pace and temperature, side by side. Raises TandemError if it cannot be written.
+
+    cells: one at least. The vertical axis is logarithmic where values lie more than eight-fold apart.
+    """
+    from matplotlib.figure import Figure
+
+    panels = _panels(cells)
+    figure = Figure(figsize=(max(7.5, 5.0 * len(panels)), 5.8), dpi=130, layout="constrained")
+    plots = figure.subplots(1, len(panels), squeeze=False)[0]
+    handles: dict[str, Any] = {}
+    for plot, (title, members) in zip(plots, panels.items(), strict=True):
+        _draw(plot, members, quantity, handles)
+        plot.set_title(title, fontsize=10, loc="left")
+    figure.legend(
+        handles.values(),
+        handles.keys(),
+        loc="outside lower center",
+        ncols=3 if len(panels) == 1 else 5,
+        frameon=False,
+        fontsize=9,
+    )
+    save(figure, path)
+
+
+def _panels(cells: Sequence[Cell]) -> dict[str, list[Cell]]:
+    """Cells by what a panel holds constant."""
+    panels: dict[str, list[Cell]] = {}
+    for cell in sorted(cells, key=lambda each: (each.setting.floors_s is None, each.setting.temperature)):
+        panels.setdefault(_title(cell.setting), []).append(cell)
+    return panels
+
+
+def _title(setting: Setting) -> str:
+    return f"temperature {setting.temperature:g}, {floors_text(setting.floors_s)}"
+
+
+def _draw(plot: Any, cells: Sequence[Cell], quantity: Quantity, handles: dict[str, Any]) -> None:
+    seen: list[float] = []
+    for (plane, system), points in _lines(cells).items():
+        points.sort(key=lambda point: point[0])
+        label = system if plane == "socket" else f"{system}, {plane} plane"
+        look = {"markersize": 6, **LOOK[system], **({} if plane == "socket" else OTHER_PLANE)}
+        aside_ms = DODGE_MS * (list(LOOK).index(system) - len(LOOK) / 2)
+        at_ms = [1e3 * rtt_s + aside_ms for rtt_s, _ in points]
+        values = [1e3 * quantity.of(row) for _, row in points]
+        handles[label] = plot.plot(at_ms, values, label=label, **look)[0]
+        _whiskers(plot, at_ms, [row for _, row in points], quantity, look["color"])
+        seen += [value for value in values if isfinite(value) and value > 0]
+    if seen and max(seen) > 8 * min(seen):
+        plot.set_yscale("log")
+        plot.yaxis.set_major_formatter("{x:g}")
+        plot.yaxis.set_minor_formatter("{x:g}")
+        plot.grid(which="minor", alpha=0.12)
+    else:
+        plot.set_ylim(bottom=0)
+    plot.set(xlabel="injected round trip (ms)", ylabel=quantity.name)
+    plot.set_xticks(sorted({1e3 * cell.setting.rtt_s for cell in cells}))
+    plot.grid(alpha=0.3)
+    plot.spines[["top", "right"]].set_visible(False)
+
+
+def _lines(cells: Sequence[Cell]) -> dict[tuple[str, str], list[tuple[float, Row]]]:
+    """Round trip and row of each system over each data plane."""
+    found: dict[tuple[str, str], list[tuple[float, Row]]] = {}
+    for cell in cells:
+        for system, row in rows_of(cell).items():
+            found.setdefault((cell.setting.data_plane, system), []).append((cell.setting.rtt_s, row))
+    return found
+
+
+def _whiskers(plot: Any, at_ms: list[float], rows: Sequence[Row], quantity: Quantity, colour: str) -> None:
+    """From the 25 % to the 75 % quantile."""
+    if quantity.span is not None:
+        low, high = zip(*map(quantity.span, rows), strict=True)
+        plot.vlines(at_ms, [1e3 * each for each in low], [1e3 * each for each in high], color=colour, lw=1.2)

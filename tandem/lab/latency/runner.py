@@ -1,0 +1,191 @@
+"""Measures the cells of a plan over the test network, one cluster after the other, and keeps each cell at once.
+
+Predictions of all cells are told before anything is measured. Runs go through all systems in turn, so that what drifts
+drifts for all. Knows networks, clusters and the clock; nothing of tables or plots.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+from tandem.config import Config
+from tandem.lab.baselines.client import Baselines
+from tandem.lab.baselines.experiments import Experiments
+from tandem.lab.latency.asker import Asker
+from tandem.lab.latency.cluster import DATA_PORT, launch
+from tandem.lab.latency.plan import CellPlan, Plan, estimated_s
+from tandem.lab.latency.predictions import Prediction, Predictor, eq9
+from tandem.lab.latency.records import Cell, Record, Setting, append_cell, latest, read_cells
+from tandem.lab.latency.systems import MIRROR, System
+from tandem.lab.netlab import NetLab, Shape
+from tandem.lab.netlab.capture import capturing
+from tandem.lab.netlab.ping import Ping
+from tandem.lab.netlab.traffic import HEADER_BYTES, LinkTraffic, read_packets
+from tandem.topology import PARTIES, Party
+
+CELLS = "cells.jsonl"
+CAPTURE = "link.pcap"
+IDLE_S = 4.0
+"""How long the link is watched while nobody asks, once for each cluster."""
+
+Say = Callable[[str], None]
+
+
+class Bench:
+    """One benchmark. Made in the device's host of a network that is up."""
+
+    def __init__(
+        self, lab: NetLab, config: Config, plan: Plan, folder: Path, predictor: Predictor, say: Say
+    ) -> None:
+        self._lab, self._config, self._plan, self._say = lab, config, plan, say
+        self._file, self._capture = folder / CELLS, folder / CAPTURE
+        self._predictor = predictor
+        self._predictions: dict[tuple[str, Setting], Prediction] = {}
+        self._cores = os.sched_getaffinity(0)
+
+    def run(self) -> list[Cell]:
+        """Every cell of the plan, in its order; what the file holds already is not measured again."""
+        kept = read_cells(self._file)
+        missing = [
+            cell for cell in self._plan.cells if latest(kept, cell.setting, self._plan.of(cell)) is None
+        ]
+        self._announce_predictions(missing)
+        for cells in self._plan.clusters():
+            if any(cell in missing for cell in cells):
+                self._measure_cluster([cell for cell in cells if cell in missing])
+        kept = read_cells(self._file)
+        found = (latest(kept, cell.setting, self._plan.of(cell)) for cell in self._plan.cells)
+        return [cell for cell in found if cell is not None]
+
+    # ---- before ----------------------------------------------------------------------------------------------
+
+    def _announce_predictions(self, missing: Sequence[CellPlan]) -> None:
+        num_known = len(self._plan.cells) - len(missing)
+        self._say(f"plan: {len(missing)} settings to measure, {num_known} are there already")
+        for cell in missing:
+            self._say(f"predicted: {cell.setting}")
+            for system in cell.systems:
+                self._say(f"predicted:   {system.name:25} {self._told(system, cell.setting)}")
+        if missing:
+            lengths = [len(tokens) for cell in missing for tokens in self._predictor.reference(cell.setting)]
+            num_tokens = sum(lengths) / len(lengths)
+            seconds = estimated_s(self._plan, num_tokens, self._token_s, missing)
+            self._say(f"plan: about {seconds / 60:.0f} min")
+
+    def _told(self, system: System, setting: Setting) -> str:
+        prediction = self._prediction(system, setting)
+        if not isfinite(prediction.token_s):
+            return "nothing: decode times are the machine's own"
+        text = f"{1e3 * prediction.token_s:6.1f} ms a token"
+        if prediction.forwards_per_token:
+            pairs = (
+                f"{name} {'/'.join(f'{values[party]:.2f}' for party in PARTIES)}"
+                for name, values in (
+                    ("accepted", prediction.acceptance),
+                    ("forwards", prediction.forwards_per_token),
+                )
+            )
+            text += ", " + ", ".join(pairs)
+        times = eq9(system, prediction, setting)
+        return text + (f", Eq. (9): {times:.2f} times the token-wise loop" if isfinite(times) else "")
+
+    def _prediction(self, system: System, setting: Setting) -> Prediction:
+        alike = replace(setting, data_plane="socket")
+        key = (system.name, alike)
+        if key not in self._predictions:
+            self._predictions[key] = self._predictor.predict(system, alike)
+        return self._predictions[key]
+
+    def _token_s(self, system: System, setting: Setting) -> float:
+        return self._prediction(system, setting).token_s
+
+    # ---- measuring -------------------------------------------------------------------------------------------
+
+    def _measure_cluster(self, cells: Sequence[CellPlan]) -> None:
+        setting = cells[0].setting
+        os.sched_setaffinity(0, self._cores)  # a cluster before this one has moved us to the device's core
+        self._lab.shape(Shape())
+        with launch(
+            self._lab, config_of(self._config, setting), self._say, experiments_of(setting)
+        ) as tandem:
+            asker = Asker(tandem, Baselines(tandem))
+            for number, question in enumerate(self._plan.questions):  # stores hold what they may hold
+                asker.ask(MIRROR, setting, question, number, -1)
+            if any(system.kind == "kv" for cell in cells for system in cell.systems):
+                asker.prepare(self._plan.questions)
+            idle = self._idle()
+            for cell in cells:
+                found = replace(self._measure(asker, cell), idle_bytes_per_s=idle)
+                append_cell(self._file, found)
+
+    def _measure(self, asker: Asker, cell: CellPlan) -> Cell:
+        setting = cell.setting
+        self._lab.shape(Shape(rtt_s=setting.rtt_s))
+        for system in cell.systems:  # not measured: connections, caches of the processor, moving averages
+            asker.ask(system, setting, self._plan.questions[0], 0, -1)
+        ping = Ping(self._lab)
+        try:
+            with capturing(self._lab, self._capture, Party.DEVICE, packet_bytes=HEADER_BYTES):
+                ping.start()
+                try:
+                    records = list(self._asked(asker, cell))
+                finally:
+                    replies = ping.stop()
+            wire = LinkTraffic(read_packets(self._capture, self._lab.address(Party.DEVICE), DATA_PORT))
+        finally:
+            self._capture.unlink(missing_ok=True)
+        return Cell(
+            setting=setting,
+            plan=self._plan.of(cell),
+            records=tuple(
+                replace(each, wire_bytes=wire.of(each.asked_at_s, each.done_at_s, each.settled_at_s))
+                for each in records
+            ),
+            ping_s=tuple(reply.rtt_s for reply in replies),
+            reference=self._predictor.reference(setting),
+            **self._predicted(cell),
+        )
+
+    def _asked(self, asker: Asker, cell: CellPlan) -> Iterator[Record]:
+        started_s = time.monotonic()
+        for run in range(self._plan.runs):
+            for system in cell.systems:
+                for number, question in enumerate(self._plan.questions):
+                    yield asker.ask(system, cell.setting, question, number, run)
+            self._say(
+                f"measured: {cell.setting}, run {run + 1} of {self._plan.runs}, "
+                f"{time.monotonic() - started_s:.0f} s"
+            )
+
+    def _predicted(self, cell: CellPlan) -> dict[str, Any]:
+        """Of each system, for the file."""
+        found = {system.name: self._prediction(system, cell.setting) for system in cell.systems}
+        speedups = {system.name: eq9(system, found[system.name], cell.setting) for system in cell.systems}
+        return {
+            "predicted_s": {name: each.token_s for name, each in found.items()},
+            "predicted_forwards": {name: each.forwards_per_token for name, each in found.items()},
+            "predicted_speedup": {name: value for name, value in speedups.items() if isfinite(value)},
+        }
+
+    def _idle(self) -> dict[str, float]:
+        """Bytes a second by sender while nobody asks: Ray's own."""
+        before = self._lab.counters(Party.DEVICE)
+        time.sleep(IDLE_S)
+        seen = self._lab.counters(Party.DEVICE).since(before)
+        return {"device": seen.sent_bytes / IDLE_S, "cloud": seen.received_bytes / IDLE_S}
+
+
+def config_of(config: Config, setting: Setting) -> Config:
+    """The settings of a cluster in which `setting` can be measured."""
+    return replace(config, link=replace(config.link, data_plane=setting.data_plane, on_peer_loss="wait"))
+
+
+def experiments_of(setting: Setting) -> Experiments:
+    """The conditions of a cluster in which `setting` can be measured."""
+    return Experiments(min_decode_time_s=dict(zip(PARTIES, setting.floors_s or (0.0, 0.0), strict=True)))

@@ -1,0 +1,157 @@
+"""The laboratory's actors on a real cluster: distributions, whole answers in one call, texts that cross, one row."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tandem import Tandem
+from tandem.actors.launch import find_party
+from tandem.aggregation.rules import draft_rule
+from tandem.codecs import codec_of
+from tandem.errors import QueryError, TandemError
+from tandem.events import DoneEvent
+from tandem.lab.baselines.client import Baselines
+from tandem.lab.baselines.experiments import Experiments, Treatment
+from tandem.topology import PARTIES, Party
+
+QUESTION = "Which game should Mira try?"
+KEEPING = Treatment(keeps_distributions=True)
+
+
+@pytest.fixture(scope="module")
+def experiments() -> Experiments:
+    """Nothing but the laboratory's actors."""
+    return Experiments()
+
+
+@pytest.fixture
+def baselines(rag: Tandem) -> Iterator[Baselines]:
+    """Both sides keep distributions."""
+    made = Baselines(rag)
+    made.treat(dict.fromkeys(PARTIES, KEEPING))
+    yield made
+    made.treat({})
+
+
+@pytest.mark.parametrize("party", PARTIES)
+@pytest.mark.parametrize(("temperature", "rule"), [(0.0, "coupled"), (1.0, "coupled"), (1.0, "algorithm1")])
+def test_law_of_a_lone_answer_is_the_party_s_own(
+    rag: Tandem, baselines: Baselines, party: Party, temperature: float, rule: str
+) -> None:
+    """Every token is the draw from the side's own decoded law: at temperature 0 its argmax."""
+    options: dict[str, Any] = {"seed": 5, "temperature": temperature, "draft_rule": rule, "max_new_tokens": 8}
+    options["placement"] = party.value  # of no effect, but the default goes with coupled drafts only
+    answer = rag.query(QUESTION, only=party.value, **options)
+    kept = baselines.fetch_sequence(answer, party)
+    codec = codec_of(rag.config.codec)
+    draw = draft_rule(rule, temperature)
+    distributions = [codec.decode(distribution) for distribution in kept.distributions]
+    drawn = [
+        draw.draft(distribution, seed=5, step=step, party=party)
+        for step, distribution in enumerate(distributions)
+    ]
+    assert kept.tokens == answer.token_ids == tuple(drawn)
+    if temperature == 0.0:
+        assert drawn == [
+            int(distribution.ids[np.argmax(distribution.probabilities)]) for distribution in distributions
+        ]
+
+
+def test_dense_distributions_and_that_they_are_fetched_once(rag: Tandem, baselines: Baselines) -> None:
+    answer = rag.query(QUESTION, only="device", seed=7)
+    dense = [
+        np.frombuffer(distribution, "<f2")
+        for distribution in baselines.fetch_sequence(answer, Party.DEVICE, dense=True).distributions
+    ]
+    assert [int(distribution.argmax()) for distribution in dense] == list(answer.token_ids)
+    assert {len(distribution) for distribution in dense} == {rag.described[Party.DEVICE]["vocab_size"]}
+    assert all(abs(float(distribution.sum(dtype=np.float64)) - 1) < 0.01 for distribution in dense)
+    with pytest.raises(TandemError, match=r"until they are fetched"):
+        baselines.fetch_sequence(answer, Party.DEVICE)
+
+
+def test_a_whole_answer_in_one_call_is_the_same(rag: Tandem, baselines: Baselines) -> None:
+    for party in PARTIES:
+        answer = rag.query(QUESTION, only=party.value, seed=7)
+        kept = baselines.fetch_sequence(answer, party)
+        assert baselines.write_answer(QUESTION, party, seed=7) == kept
+        assert len(kept.tokens) > 8
+        assert np.isfinite(kept.log_weight)
+
+
+def test_a_stream_s_last_event_names_its_sequence(rag: Tandem, baselines: Baselines) -> None:
+    *_, done = rag.stream(QUESTION, only="cloud", seed=7)
+    assert isinstance(done, DoneEvent)
+    assert baselines.fetch_sequence(done, Party.CLOUD) == baselines.write_answer(
+        QUESTION, Party.CLOUD, seed=7
+    )
+
+
+def test_a_whole_answer_in_one_call_ends_at_a_stop_text_or_says_why_it_failed(
+    rag: Tandem, baselines: Baselines
+) -> None:
+    for party in PARTIES:
+        whole = rag.query(QUESTION, only=party.value, seed=7)
+        stop = next(event.text for event in whole.tokens[1:] if event.text.strip())
+        answer = rag.query(QUESTION, only=party.value, seed=7, stop=(stop,))
+        assert (answer.reason, len(answer.tokens) < len(whole.tokens)) == ("stop", True)
+        assert baselines.write_answer(QUESTION, party, seed=7, stop=(stop,)).tokens == answer.token_ids
+        began_s = time.monotonic()
+        with pytest.raises(QueryError, match=r"(?i)tokens.*context"):
+            baselines.write_answer("why " * 3000, party)
+        assert time.monotonic() - began_s < 20, "not at the time limit"
+
+
+def test_texts_of_the_cloud_and_one_row(rag: Tandem, baselines: Baselines) -> None:
+    """The device alone cannot know what the cloud's documents say; with their texts it can."""
+    texts = baselines.fetch_texts(QUESTION, 16)
+    assert len(set(texts)) == 16
+    baselines.treat({Party.DEVICE: Treatment(extra_documents=tuple(texts))})
+    answer = rag.query(QUESTION, only="device", seed=7)
+    ids = [source.id for source in answer.sources]
+    assert ids[4:] == [f"given-{n}" for n in range(1, 17)]
+    scores = [source.score or 0.0 for source in answer.sources]
+    assert scores[4:] == sorted(scores[4:], reverse=True), "scored as the cloud scores them"
+    baselines.treat({Party.DEVICE: Treatment(extra_documents=tuple(texts), concat_documents=True)})
+    joined = rag.query(QUESTION, only="device", seed=7)
+    assert [source.id for source in joined.sources] == ["joined"]
+    baselines.treat({})
+    assert answer.text == rag.query(QUESTION, seed=7).text, "all documents on one side"
+
+
+def test_lent_caches_are_used(rag: Tandem, baselines: Baselines) -> None:
+    texts = baselines.fetch_texts(QUESTION, 16)
+    baselines.treat({Party.DEVICE: Treatment(extra_documents=tuple(texts))})
+    wanted = rag.query(QUESTION, only="device", seed=7).token_ids
+    baselines.lend_caches(texts, baselines.fetch_caches(texts))
+    before = _misses(rag)
+    assert rag.query(QUESTION, only="device", seed=7).token_ids == wanted
+    assert _misses(rag) == before
+
+
+def _misses(rag: Tandem) -> float:
+    (decoder,) = (actor for actor in rag.status()["actors"] if actor["name"] == "device/decoder")
+    misses: float = decoder["extra"]["kv_misses"]
+    return misses
+
+
+def test_one_row_on_both_parties(rag: Tandem, baselines: Baselines) -> None:
+    baselines.treat(dict.fromkeys(PARTIES, Treatment(concat_documents=True)))
+    answer = rag.query(QUESTION, seed=7)
+    assert answer.reason in ("eos", "length")
+    assert len(answer.sources) == 2
+    assert answer.token_ids == rag.query(QUESTION, seed=7, synchronous=True).token_ids
+
+
+def test_the_device_hands_no_texts_out(rag: Tandem) -> None:
+    import ray
+    from ray.exceptions import RayTaskError
+
+    retriever: Any = find_party(Party.DEVICE, rag.config)["retriever"]
+    with pytest.raises((RayTaskError, TandemError), match=r"Only the cloud hands out its documents"):
+        ray.get(retriever.texts.remote(QUESTION, 1))

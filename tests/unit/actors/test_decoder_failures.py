@@ -1,0 +1,54 @@
+"""A decoder whose answer to one query cannot be sent goes on with the others."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import Any
+
+import pytest
+
+from tandem.errors import TandemError
+from tandem.protocol.drafting import Prefill
+from tandem.protocol.messages import DecoderFailed, DecoderReady
+from tandem.protocol.outbox import Send
+from tests.unit.actors.test_worker_loop import _Decoder, begin
+
+
+class Broken(_Decoder):
+    """Fails on the prefill of session 1, with or without an exception of its own."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__(random.Random(0))
+        self.how = how
+
+    async def compute(self, session: Any, job: Any) -> list[Send]:
+        if job.session != 1 or not isinstance(job, Prefill):
+            return await super().compute(session, job)
+        if self.how == "an error":
+            raise TandemError("The file caf\udce9.txt is damaged.")
+        sends: list[Send] = session.finish_prefill(1, ("The file caf\udce9.txt was not used.",))
+        return sends
+
+
+@pytest.mark.parametrize("how", ["an error", "an answer"])
+def test_half_a_character_ends_its_session_alone(how: str) -> None:
+    """File names that are not UTF-8 hold such characters."""
+
+    async def run() -> list[Any]:
+        actor = Broken(how)
+        actor.spawn(actor.work(), "work")
+        for session in (1, 2):
+            actor.dispatch(actor.handle(begin(session), "q"))
+        for _ in range(500):
+            if any(isinstance(message, DecoderReady) for message in actor.outbox.sent):
+                break
+            await asyncio.sleep(0.01)
+        await actor.close()
+        return actor.outbox.sent
+
+    sent = asyncio.run(run())
+    (failed,) = (message for message in sent if isinstance(message, DecoderFailed))
+    assert failed.session == 1
+    assert "\\udce9.txt" in failed.reason
+    assert [message.session for message in sent if isinstance(message, DecoderReady)] == [2]

@@ -1,0 +1,155 @@
+"""The decoder's worker loop, without Ray and without a model: no wake-up is lost, whatever the interleaving.
+
+The loop asks for a job, sleeps where there is none and is woken by messages; a message that comes while the model
+computes, or between question and sleep, must not be slept over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from typing import Any
+
+import pytest
+
+from tandem.actors.base import Runtime
+from tandem.actors.decoder import DecoderActor
+from tandem.config import Config
+from tandem.lab.simulation.specs import make_spec
+from tandem.protocol.drafting import Forward
+from tandem.protocol.messages import Begin, Commit, End, ProposalReady, decode
+from tandem.protocol.outbox import Send
+from tandem.topology import Party
+
+
+class _Outbox:
+    """A data plane that keeps what it is given."""
+
+    def __init__(self) -> None:
+        self.sent: list[Any] = []
+        self.changed = asyncio.Event()
+
+    def send(self, to: str, frame: bytes) -> None:
+        self.sent.append(decode(frame))
+        self.changed.set()
+
+    async def close(self) -> None:
+        pass
+
+
+class _Engine:
+    def __init__(self) -> None:
+        self.closed: list[str] = []
+
+    def close(self, key: str) -> None:
+        self.closed.append(key)
+
+
+class _Decoder(DecoderActor):
+    """The real actor with a model that takes a random time and always draws token 7."""
+
+    def __init__(self, rng: random.Random) -> None:
+        super().__init__(Party.DEVICE, Runtime(secret=b"s", directory="/nonexistent", config=Config()))
+        self.outbox = _Outbox()
+        self.plane = self.outbox  # type: ignore[assignment]
+        self.fake_engine = _Engine()
+        self.rng = rng
+
+    @property
+    def engine(self) -> Any:
+        return self.fake_engine
+
+    async def compute(self, session: Any, job: Any) -> list[Send]:
+        pause_s = self.rng.choice([0.0, 0.0, 1e-4, 1e-3])
+        await self.on_model_thread(lambda: time.sleep(pause_s))
+        sends: list[Send] = (
+            session.finish_forward(job, b"law", 7, 1)
+            if isinstance(job, Forward)
+            else session.finish_prefill(1, ())
+        )
+        return sends
+
+
+def begin(session: int, **changes: Any) -> Begin:
+    spec = make_spec(session=session, query="q", seed=0, device_documents=0, max_new_tokens=6, **changes)
+    return Begin(session=session, spec=spec.to_json())
+
+
+def has_drafted(actor: _Decoder, session: int, step: int) -> bool:
+    drafts = (message for message in actor.outbox.sent if isinstance(message, ProposalReady))
+    return any(drafted.session == session and drafted.proposal.step == step for drafted in drafts)
+
+
+async def _answer(actor: _Decoder, session: int, rng: random.Random, patience_s: float) -> None:
+    """Commit every draft of a session, after an arbitrary wait, until its six tokens are through."""
+    for step in range(6):
+        while not has_drafted(actor, session, step):
+            actor.outbox.changed.clear()
+            await asyncio.wait_for(actor.outbox.changed.wait(), patience_s)
+        for _ in range(rng.choice([0, 1, 2, 5])):
+            await asyncio.sleep(0)
+        if rng.random() < 0.3:
+            await asyncio.sleep(rng.random() * 1e-3)
+        is_last = step == 5
+        actor.dispatch(
+            actor.handle(Commit(session=session, step=step, token=7, epoch=0, is_last=is_last), "q")
+        )
+    actor.dispatch(actor.handle(End(session=session), "q"))
+
+
+async def _run(seed: int, num_sessions: int, patience_s: float = 5.0) -> _Decoder:
+    rng = random.Random(seed)
+    actor = _Decoder(rng)
+    actor.spawn(actor.work(), "work")
+    answers = []
+    for session in range(num_sessions):
+        actor.dispatch(actor.handle(begin(session, synchronous=rng.random() < 0.7), "q"))
+        answers.append(_answer(actor, session, rng, patience_s))
+        await asyncio.sleep(rng.choice([0, 0, 1e-3]))
+    await asyncio.gather(*answers)
+    for _ in range(100):
+        if len(actor.engine.closed) == num_sessions:
+            break
+        await asyncio.sleep(0.01)
+    return actor
+
+
+@pytest.mark.parametrize("num_sessions", [1, 4])
+@pytest.mark.parametrize("seed", range(15))
+def test_no_wake_up_is_lost(seed: int, num_sessions: int) -> None:
+    """Token-wise sessions stand still with the loop: one lost wake-up and their next draft never comes."""
+
+    async def main() -> None:
+        actor = await _run(seed, num_sessions)
+        assert not actor.table.sessions
+        assert sorted(actor.engine.closed) == ["0", "1", "2", "3"][:num_sessions]
+        await actor.close()
+        assert (await actor.statistics()).tasks == ()
+
+    asyncio.run(main())
+
+
+def test_a_loop_that_sleeps_over_a_wake_up_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Mutant: it clears the flag after it was set, because it yields between the question and the sleep."""
+
+    async def work(self: _Decoder) -> None:
+        while True:
+            self.free_ended()
+            job = self.table.next_job()
+            if job is None:
+                await asyncio.sleep(2e-3)
+                self.wake.clear()
+                await self.wake.wait()
+                continue
+            self.dispatch(await self.compute(self.table.sessions[job.session], job))
+
+    monkeypatch.setattr(_Decoder, "work", work)
+
+    async def main() -> None:
+        for seed in range(40):
+            actor = await _run(seed, 1, patience_s=0.3)
+            await actor.close()
+
+    with pytest.raises(TimeoutError):
+        asyncio.run(main())

@@ -1,0 +1,161 @@
+"""Calls to the laboratory's actors, against scripted ones: time limits, whole answers, treatments."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tandem.config import Config
+from tandem.errors import QueryError, TandemError
+from tandem.events import DoneEvent, Event, SessionStatistics
+from tandem.lab.baselines import client
+from tandem.lab.baselines.client import Baselines
+from tandem.lab.baselines.experiments import Experiments, Treatment
+from tandem.lab.baselines.sequences import SequenceResult
+from tandem.topology import PARTIES, Party
+
+QUESTION = "Which game should Mira try?"
+LIMIT_S = 0.3
+STEPS = SequenceResult((5, 6, 7, 8), (b"5", b"6", b"7", b"8"), -1.5)
+
+
+async def never(*_: object) -> Any:
+    await asyncio.sleep(60)
+
+
+async def nothing(*_: object) -> None:
+    return None
+
+
+class Actor:
+    """Methods by name; others never answer. Records its calls."""
+
+    def __init__(self, **methods: Callable[..., Any]) -> None:
+        self.methods = methods
+        self.calls: list[tuple[Any, ...]] = []
+
+    def __getattr__(self, name: str) -> Any:
+        def remote(*values: Any) -> Any:
+            self.calls.append((name, *values))
+            return asyncio.ensure_future(self.methods.get(name, never)(*values))
+
+        return SimpleNamespace(remote=remote)
+
+
+def queue(*events: Event) -> Actor:
+    async def fetch(session: int, after: int, wait_s: float, at_once: bool) -> list[Event]:
+        return list(events[after:])
+
+    return Actor(events=fetch, open=nothing, cancel=nothing, treat=nothing, delay_frames=nothing)
+
+
+def done(reason: Any = "eos", num_tokens: int = 2, error: str | None = None) -> DoneEvent:
+    return DoneEvent(
+        reason=reason, statistics=SessionStatistics(num_tokens=num_tokens), error=error, session=9
+    )
+
+
+@pytest.fixture(autouse=True)
+def _short_grace(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "RPC_GRACE_S", 0.1)
+
+
+def make(*settings: str, **cloud: Actor) -> tuple[Baselines, dict[Party, dict[str, Actor]]]:
+    parties = {
+        party: {kind: Actor() for kind in ("draft_queue", "decoder", "retriever")} for party in PARTIES
+    }
+    parties[Party.CLOUD].update(cloud)
+    tandem: Any = SimpleNamespace(
+        config=Config.load(None, [f"cluster.query_timeout_s={LIMIT_S}", *settings]),
+        described={party: {"decode_line": [], "eos_token_ids": [0]} for party in PARTIES},
+    )
+    return Baselines(tandem, parties), parties  # type: ignore[arg-type]
+
+
+async def four_steps(*_: object) -> SequenceResult:
+    return STEPS
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda baselines: baselines.write_answer(QUESTION, Party.CLOUD),
+        lambda baselines: baselines.fetch_texts(QUESTION, 3),
+        lambda baselines: baselines.fetch_caches(["a text"]),
+        lambda baselines: baselines.treat({Party.CLOUD: Treatment(keeps_distributions=True)}),
+    ],
+)
+def test_a_time_limit_holds_where_no_call_comes_back(ask: Callable[[Baselines], Any]) -> None:
+    baselines, _ = make()
+    began_s = time.monotonic()
+    with pytest.raises(QueryError, match=r"did not answer within 0\.3 s"):
+        ask(baselines)
+    assert time.monotonic() - began_s < 3.0
+
+
+def test_an_answer_that_takes_too_long_is_cancelled() -> None:
+    baselines, parties = make()
+    with pytest.raises(QueryError):
+        baselines.write_answer(QUESTION, Party.CLOUD)
+    assert [name for name, *_ in parties[Party.CLOUD]["draft_queue"].calls] == ["open", "events", "cancel"]
+
+
+def test_what_was_drafted_past_the_end_is_no_part_of_a_written_answer() -> None:
+    cloud = queue(done("stop"))
+    baselines, _ = make(draft_queue=cloud, decoder=Actor(fetch_sequence=four_steps))
+    assert baselines.write_answer(QUESTION, Party.CLOUD) == SequenceResult((5, 6), (b"5", b"6"), -1.5)
+    assert [name for name, *_ in cloud.calls] == ["open", "events"]
+
+
+def test_a_written_answer_that_failed_says_why_at_once() -> None:
+    async def refuse(*_: object) -> None:
+        raise TandemError("Distributions are kept for the last 4 queries.")
+
+    for fetch in (four_steps, never, refuse):
+        failed = queue(done("failed", 2, "The documents are gone."))
+        baselines, _ = make(draft_queue=failed, decoder=Actor(fetch_sequence=fetch))
+        began_s = time.monotonic()
+        with pytest.raises(QueryError, match=r"^The documents are gone\.$"):
+            baselines.write_answer(QUESTION, Party.CLOUD)
+        assert time.monotonic() - began_s < LIMIT_S
+
+
+def test_the_end_of_a_stream_names_its_sequence() -> None:
+    decoder = Actor(fetch_sequence=four_steps)
+    baselines, _ = make(decoder=decoder)
+    assert baselines.fetch_sequence(done(num_tokens=1), Party.CLOUD, dense=True) == STEPS
+    assert decoder.calls == [("fetch_sequence", 9, 1, True)]
+
+
+def test_a_treatment_is_sent_where_it_changes() -> None:
+    actors = {kind: Actor(treat=nothing) for kind in ("draft_queue", "decoder", "retriever")}
+    baselines, parties = make(**actors)
+    treatment = Treatment(concat_documents=True)
+    for _ in range(2):
+        baselines.treat({Party.CLOUD: treatment})
+    baselines.treat({})
+    assert all(actor.calls == [("treat", treatment), ("treat", Treatment())] for actor in actors.values())
+    assert not any(actor.calls for actor in parties[Party.DEVICE].values())
+
+
+def test_extra_documents_need_a_search() -> None:
+    baselines, _ = make("device.num_documents=0")
+    with pytest.raises(TandemError, match=r"^Extra documents need device\.num_documents of at least 1"):
+        baselines.treat({Party.DEVICE: Treatment(extra_documents=("a text",))})
+
+
+def test_conditions_reach_both_sides() -> None:
+    baselines, parties = make()
+    for party in PARTIES:
+        parties[party] |= {"decoder": Actor(pad_decode_time=nothing), "draft_queue": queue()}
+    baselines.apply(
+        Experiments(min_decode_time_s={Party.CLOUD: 0.025}, extra_delay_s=0.1, extra_jitter_s=0.2)
+    )
+    for party, seconds in ((Party.DEVICE, 0.0), (Party.CLOUD, 0.025)):
+        assert parties[party]["decoder"].calls == [("pad_decode_time", seconds)]
+        assert parties[party]["draft_queue"].calls == [("delay_frames", 0.1, 0.2)]

@@ -1,0 +1,46 @@
+"""What a treatment changes of a session, and documents joined in one row."""
+
+from __future__ import annotations
+
+import pytest
+
+from tandem.aggregation.document_weights import log_weight
+from tandem.lab.baselines.documents import concatenate
+from tandem.lab.baselines.experiments import Treatment
+from tandem.lab.simulation.specs import make_spec
+from tandem.retrieval.documents import Document
+from tandem.retrieval.retriever import Hit
+
+SPEC = make_spec(placement="greedy", weight_interval=3)
+
+
+def hit(name: str, score: float) -> Hit:
+    return Hit(
+        name, Document(page_content=f"text {name}", id=name, metadata={"source": f"{name[0]}.md"}), score
+    )
+
+
+@pytest.mark.parametrize(
+    ("treatment", "interval", "placement"),
+    [
+        (Treatment(), 3, "greedy"),
+        (Treatment(keeps_distributions=True), 3, "greedy"),
+        (Treatment(concat_documents=True), 0, "greedy"),
+        (Treatment(extra_documents=("a text",)), 0, "greedy"),
+        (Treatment(random_placement=True), 3, "random"),
+    ],
+)
+def test_a_treatment_changes_the_spec(treatment: Treatment, interval: int, placement: str) -> None:
+    spec = treatment.apply_to(SPEC)
+    assert (spec.weight_interval, spec.placement) == (interval, placement)
+
+
+def test_one_row_holds_all_documents_and_weighs_as_they_do() -> None:
+    (joined,) = concatenate([hit("a1", 0.5), hit("a2", 0.25), hit("b1", 0.1)], 10.0)
+    assert joined.document.page_content == "text a1\n\ntext a2\n\ntext b1"
+    assert joined.document.metadata == {"source": "a.md, b.md"}
+    assert 10.0 * joined.score == pytest.approx(log_weight((5.0, 2.5, 1.0)))
+
+
+def test_nothing_joined_is_nothing() -> None:
+    assert concatenate([], 10.0) == []

@@ -1,0 +1,210 @@
+"""The benchmark's loop without a network: order of runs, predictions first, what an interruption leaves."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tandem.config import Config
+from tandem.lab.baselines.experiments import Experiments
+from tandem.lab.latency import runner
+from tandem.lab.latency.plan import FLOORS_S, CellPlan, Plan
+from tandem.lab.latency.predictions import Prediction
+from tandem.lab.latency.records import Cell, Record, Setting, read_cells
+from tandem.lab.latency.runner import Bench, config_of, experiments_of
+from tandem.lab.latency.systems import System, select_systems
+from tandem.lab.netlab import Shape
+from tandem.lab.netlab.lab import Counters
+from tandem.lab.netlab.traffic import Packet
+from tandem.topology import Party
+from tests.unit.lab.latency.cells import TOKENS, record
+
+SETTING = Setting(data_plane="socket", floors_s=FLOORS_S, rtt_s=0.0, temperature=0.0, max_new_tokens=48)
+SYSTEMS = select_systems(["CRCG/device", "Tandem/mirror"])
+
+
+class Stage:
+    """Everything that the loop touches, and what was done in which order."""
+
+    def __init__(self) -> None:
+        self.done: list[Any] = []
+        self.fails_at: tuple[float, int] | None = None  # round trip, run
+        self.rtt_s = 0.0
+        self.counters_read = 0
+
+    # a NetLab
+    def shape(self, shape: Shape) -> None:
+        self.rtt_s = shape.rtt_s
+
+    def address(self, party: str) -> str:
+        return "198.18.0.2"
+
+    def counters(self, party: str) -> Counters:
+        self.counters_read += 4000
+        return Counters(
+            sent_bytes=self.counters_read,
+            received_bytes=2 * self.counters_read,
+            sent_packets=0,
+            received_packets=0,
+        )
+
+    # a cluster and who asks it
+    @contextlib.contextmanager
+    def launch(self, lab: Any, config: Config, say: Any, experiments: Experiments) -> Iterator[Stage]:
+        device_s = experiments.min_decode_time_s[Party.DEVICE]
+        self.done.append(("launch", config.link.data_plane, device_s))
+        yield self
+
+    def prepare(self, questions: Any) -> None:
+        self.done.append("prepare")
+
+    def ask(self, system: System, setting: Setting, question: str, number: int, run: int) -> Record:
+        assert setting.rtt_s == self.rtt_s or run == -1
+        if self.fails_at == (setting.rtt_s, run):
+            raise KeyboardInterrupt
+        self.done.append((setting.rtt_s, run, system.name, number))
+        at_s = float(len(self.done))
+        return record(
+            system.name,
+            0.1,
+            run=run,
+            question=number,
+            asked_at_s=at_s,
+            done_at_s=at_s + 0.5,
+            settled_at_s=at_s + 0.6,
+        )
+
+    # a Predictor
+    def predict(self, system: System, setting: Setting) -> Prediction:
+        self.done.append("predict")
+        return Prediction(
+            token_s=0.07,
+            acceptance={"device": 0.7, "cloud": 0.9},
+            forwards_per_token={"device": 1.0, "cloud": 1.0},
+        )
+
+    def reference(self, setting: Setting) -> tuple[tuple[int, ...], ...]:
+        return (TOKENS, TOKENS)
+
+
+class FakePing:
+    def __init__(self, lab: Any) -> None:
+        pass
+
+    def start(self) -> None:
+        pass
+
+    def stop(self) -> tuple[Any, ...]:
+        return ()
+
+
+@pytest.fixture
+def stage(monkeypatch: pytest.MonkeyPatch) -> Stage:
+    stage = Stage()
+
+    @contextlib.contextmanager
+    def capturing(lab: Any, path: Path, *_: Any, **__: Any) -> Iterator[None]:
+        path.write_bytes(b"")
+        yield
+
+    monkeypatch.setattr(runner, "launch", stage.launch)
+    monkeypatch.setattr(runner, "Asker", lambda tandem, baselines: tandem)
+    monkeypatch.setattr(runner, "Baselines", lambda tandem: tandem)
+    monkeypatch.setattr(runner, "capturing", capturing)
+    monkeypatch.setattr(runner, "Ping", FakePing)
+    monkeypatch.setattr(
+        runner, "read_packets", lambda *_: [Packet(0.25 * n, Party.DEVICE, "data", 100) for n in range(1000)]
+    )
+    monkeypatch.setattr(runner, "IDLE_S", 0.001)
+    return stage
+
+
+def plan(*rtts_s: float, systems: tuple[System, ...] = SYSTEMS) -> Plan:
+    cells = tuple(CellPlan(setting=replace(SETTING, rtt_s=rtt_s), systems=systems) for rtt_s in rtts_s)
+    return Plan(cells=cells, runs=2, questions=("a", "b"))
+
+
+def run(stage: Any, plan: Plan, folder: Path) -> list[Cell]:
+    return Bench(stage, Config(), plan, folder, stage, lambda line: None).run()
+
+
+def test_runs_go_through_all_systems_in_turn(stage: Stage, tmp_path: Path) -> None:
+    (cell,) = run(stage, plan(0.1), tmp_path)
+    asked = [each[1:] for each in stage.done if isinstance(each, tuple) and each[0] == 0.1 and each[1] >= 0]
+    assert asked == [
+        (number, system, question)
+        for number in range(2)
+        for system in ("CRCG/device", "Tandem/mirror")
+        for question in range(2)
+    ]
+    assert {each.run for each in cell.records} == {0, 1}, "what warms up is not in it"
+
+
+def test_predictions_come_before_the_cluster(stage: Stage, tmp_path: Path) -> None:
+    (cell, _) = run(stage, plan(0.0, 0.1), tmp_path)
+    assert "predict" not in stage.done[stage.done.index(("launch", "socket", 0.06)) :]
+    assert cell.predicted_s == {"CRCG/device": 0.07, "Tandem/mirror": 0.07}
+
+
+def test_one_cluster_for_the_cells_that_share_it(stage: Stage, tmp_path: Path) -> None:
+    two = plan(0.0, 0.1)
+    other = CellPlan(setting=replace(SETTING, data_plane="ray", floors_s=None), systems=SYSTEMS)
+    run(stage, replace(two, cells=(*two.cells, other)), tmp_path)
+    assert [each for each in stage.done if each[0] == "launch"] == [
+        ("launch", "socket", 0.06),
+        ("launch", "ray", 0.0),
+    ]
+
+
+def test_an_interrupted_benchmark_goes_on(stage: Stage, tmp_path: Path) -> None:
+    stage.fails_at = (0.1, 1)
+    with pytest.raises(KeyboardInterrupt):
+        run(stage, plan(0.0, 0.1), tmp_path)
+    assert [cell.setting.rtt_s for cell in read_cells(tmp_path / "cells.jsonl")] == [0.0]
+    assert not (tmp_path / "link.pcap").exists()
+    stage.fails_at, stage.done = None, []
+    found = run(stage, plan(0.0, 0.1), tmp_path)
+    assert [cell.setting.rtt_s for cell in found] == [0.0, 0.1]
+    asked = {
+        each[0] for each in stage.done if isinstance(each, tuple) and each[0] != "launch" and each[1] >= 0
+    }
+    assert asked == {0.1}
+    stage.done = []
+    assert run(stage, plan(0.0, 0.1), tmp_path) == found
+    assert stage.done == [], "nothing is left to do"
+
+
+def test_another_plan_is_measured_anew(stage: Stage, tmp_path: Path) -> None:
+    run(stage, plan(0.0), tmp_path)
+    stage.done = []
+    (cell,) = run(stage, plan(0.0, systems=SYSTEMS[:1]), tmp_path)
+    assert cell.plan["systems"] == ["CRCG/device"]
+    assert any(each[0] == "launch" for each in stage.done)
+
+
+def test_bytes_go_to_the_question_that_they_were_sent_for(stage: Stage, tmp_path: Path) -> None:
+    (cell,) = run(stage, plan(0.0), tmp_path)
+    for each in cell.records:  # from at_s to at_s + 0.6, a packet every quarter of a second
+        assert each.wire_bytes["device"] == {"data": 300, "ray": 0, "other": 0}
+    assert cell.idle_bytes_per_s["cloud"] == pytest.approx(2 * cell.idle_bytes_per_s["device"])
+    assert not (tmp_path / "link.pcap").exists()
+
+
+def test_caches_are_made_ready_only_where_they_are_sent(stage: Stage, tmp_path: Path) -> None:
+    run(stage, plan(0.0), tmp_path / ".")
+    assert "prepare" not in stage.done
+    run(stage, plan(0.0, systems=select_systems(["DRCG/KV"])), tmp_path)
+    assert "prepare" in stage.done
+
+
+def test_a_cluster_waits_for_a_lost_peer_and_pads_the_decode_times_of_its_cells() -> None:
+    assert config_of(Config(), SETTING).link.on_peer_loss == "wait"
+    assert tuple(experiments_of(SETTING).min_decode_time_s.values()) == FLOORS_S
+    bare = replace(SETTING, floors_s=None, data_plane="ray")
+    assert config_of(Config(), bare).link.data_plane == "ray"
+    assert set(experiments_of(bare).min_decode_time_s.values()) == {0.0}

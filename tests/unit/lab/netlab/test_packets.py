@@ -1,0 +1,148 @@
+"""Captured packets: made by hand with repetitions, overlaps, a wrapped sequence number and a gap."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from socket import inet_aton
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tandem.codecs.top_p import TopP
+from tandem.errors import NetLabError
+from tandem.lab.netlab.packets import Flow, as_varints, has_common_run, pieces_of, read_capture, token_runs
+from tandem.protocol.messages import LinkFrame, Proposal, Resync, encode
+from tandem.topology import Party
+from tandem.transport.framing import join_frames
+from tandem.transport.handshake import Greeting
+
+dpkt: Any = pytest.importorskip("dpkt")
+
+FLOW = Flow("10.0.0.1", 40000, "10.0.0.2", 7700)
+ACK, SYN = 0x10, 0x02
+HEADERS = 14 + 20 + 20
+FIRST = (1 << 32) - 50
+
+
+def packet(flow: Flow, seq: int, data: bytes, flags: int = ACK) -> bytes:
+    tcp = dpkt.tcp.TCP(
+        sport=flow.source_port, dport=flow.target_port, seq=seq % (1 << 32), flags=flags, data=data
+    )
+    ends = {"src": inet_aton(flow.source), "dst": inet_aton(flow.target)}
+    ip = dpkt.ip.IP(**ends, p=dpkt.ip.IP_PROTO_TCP, data=tcp, len=40 + len(data))
+    return bytes(dpkt.ethernet.Ethernet(src=b"\2" * 6, dst=b"\4" * 6, data=ip))
+
+
+def written(path: Path, packets: list[bytes]) -> Path:
+    with path.open("wb") as file:
+        writer = dpkt.pcap.Writer(file)
+        for number, each in enumerate(packets):
+            writer.writepkt(each, ts=number)
+    return path
+
+
+def segments(data: bytes, first: int, size: int, step: int) -> list[bytes]:
+    """Segments of `size`, each `step` behind the last: they overlap if the step is the smaller one."""
+    starts = range(0, len(data), step)
+    return [packet(FLOW, first + start, data[start : start + size]) for start in starts]
+
+
+def test_a_stream_is_put_together_in_any_order(tmp_path: Path) -> None:
+    data = bytes(random.Random(1).randrange(256) for _ in range(300))
+    parts = segments(data, FIRST + 1, 40, 30)
+    random.Random(2).shuffle(parts)
+    capture = read_capture(
+        written(tmp_path / "p", [packet(FLOW, FIRST, b"", SYN), *parts, parts[3], packet(FLOW.back, 5, b"")])
+    )
+    assert [stream.pieces() for stream in capture.streams] == [[data], []]
+    assert capture.holding(data[25:60]) == [FLOW]
+    assert capture.bytes_by_port(7700) == (sum(map(len, [*parts, parts[3]])) + HEADERS, HEADERS)
+    assert capture.bytes_of([FLOW.back]) == HEADERS
+    assert capture.num_packets == len(parts) + 3
+
+
+def test_without_its_first_packet_a_stream_begins_where_it_is_seen(tmp_path: Path) -> None:
+    capture = read_capture(written(tmp_path / "p", [packet(FLOW, 10, b"def"), packet(FLOW, 7, b"abc")]))
+    assert capture.streams[0].pieces() == [b"abcdef"]
+
+
+def test_a_gap_parts_a_stream(tmp_path: Path) -> None:
+    capture = read_capture(written(tmp_path / "p", [packet(FLOW, 1, b"abc"), packet(FLOW, 9, b"xyz")]))
+    assert capture.streams[0].pieces() == [b"abc", b"xyz"]
+    assert capture.holding(b"cx") == []
+
+
+def test_a_port_that_is_used_again_is_another_stream(tmp_path: Path) -> None:
+    both = [
+        part
+        for first, data in ((100, b"one"), (9000, b"two"))
+        for part in (packet(FLOW, first, b"", SYN), packet(FLOW, first + 1, data))
+    ]
+    capture = read_capture(written(tmp_path / "p", both))
+    assert [stream.pieces() for stream in capture.streams] == [[b"one"], [b"two"]]
+
+
+def frame(body: Any) -> LinkFrame:
+    digest = b"12345678"
+    return LinkFrame(
+        session=7,
+        view=0,
+        committed=0,
+        committed_digest=digest,
+        sent_us=1,
+        echo_us=2,
+        held_us=3,
+        body=body,
+    )
+
+
+def test_frames_and_the_tokens_in_them(tmp_path: Path) -> None:
+    distribution = np.full(4000, 1e-9)
+    distribution[[3, 500, 501, 3999]] = 0.25
+    payload = TopP(0.999).encode(distribution)
+    draft = Proposal(
+        party=Party.CLOUD,
+        step=0,
+        epoch=0,
+        digest=b"12345678",
+        log_weight=0.0,
+        decode_us=9,
+        payload=payload,
+    )
+    frames = [frame(draft), frame(Resync(aggregator=Party.DEVICE, tokens=tuple(range(900, 920))))]
+    greeting = Greeting("device/draft_queue", b"n" * 16, True).encode()
+    data = join_frames([greeting, b"p" * 32, *map(encode, frames)])
+    capture = read_capture(written(tmp_path / "p", [packet(FLOW, 0, b"", SYN), *segments(data, 1, 50, 50)]))
+    assert capture.frames([FLOW.back]) == frames
+    runs = [list(run) for each in frames for run in token_runs(each, TopP())]
+    assert runs == [[3, 500, 501, 3999], list(range(900, 920))]
+    document = list(range(890, 910))
+    assert [has_common_run(run, document, 8) for run in runs] == [False, True]
+    assert capture.holding(as_varints(document[10:18])) == [FLOW]
+    assert capture.holding(as_varints([3, 500])) == [], "gaps, not ids"
+
+
+def test_a_run_is_of_that_length_or_more() -> None:
+    document = list(range(100, 130))
+    assert has_common_run([1, *range(104, 112)], document, 8)
+    assert not has_common_run([1, *range(104, 111), 1, *range(111, 118)], document, 8)
+    assert not has_common_run(document, [], 8)
+
+
+def test_frames_need_a_connections_first_byte(tmp_path: Path) -> None:
+    capture = read_capture(written(tmp_path / "p", [packet(FLOW, 10, b"\x05hello")]))
+    with pytest.raises(NetLabError, match="capture from before the cluster is started"):
+        capture.frames([FLOW])
+
+
+def test_every_piece() -> None:
+    assert pieces_of(b"abcde", 3) == [b"abc", b"bcd", b"cde"]
+    assert pieces_of(b"ab", 3) == [b"ab"]
+
+
+def test_no_pcap_file(tmp_path: Path) -> None:
+    (tmp_path / "p").write_bytes(b"no packets at all, but long enough for a header")
+    with pytest.raises(NetLabError, match="Captured packets stand in a pcap file"):
+        read_capture(tmp_path / "p")

@@ -1,0 +1,72 @@
+"""Which documents an evaluation uses, where a scoring model ranks the nearest again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tandem.lab.quality.document_sets import Counts, search
+from tandem.topology import PARTIES, Party
+
+WORTH = (1.0, 0.5, 3.0, 0.2, 4.0, 2.0)  # of documents 0, 1, ... in the order of their nearness
+
+
+class Scripted:
+    """Finds the k nearest and, with `ranks_again`, sorts them by their worth."""
+
+    def __init__(self, ranks_again: bool) -> None:
+        self.ranks_again = ranks_again
+        self.asked: list[int] = []
+
+    def search(self, query: str, k: int) -> list[Any]:
+        self.asked.append(k)
+        order = sorted(range(k), key=lambda each: -WORTH[each]) if self.ranks_again else range(k)
+        return [
+            SimpleNamespace(id=f"id {each}", document=SimpleNamespace(page_content=f"text {each}"))
+            for each in order
+        ]
+
+    def relevance(self, ids: Sequence[str], text: str) -> list[float]:
+        return [WORTH[int(each.split()[1])] for each in ids]
+
+
+def used(retriever: Any, counts: Sequence[Counts], *, is_halved: bool) -> dict[Counts, list[list[int]]]:
+    """Numbers of the documents of device and cloud, by counts."""
+    found = search(dict.fromkeys(PARTIES, retriever), "question", counts, is_halved=is_halved)
+    for text, score in zip(found.texts, found.scores("question"), strict=True):
+        assert score == WORTH[int(text.split()[1])]
+    return {
+        each: [
+            [int(found.texts[place].split()[1]) for place in found.documents(party, each)]
+            for party in (Party.DEVICE, Party.CLOUD)
+        ]
+        for each in counts
+    }
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_fewer_documents_are_those_that_a_query_for_fewer_gives(order: int) -> None:
+    counts = [Counts(0, 1), Counts(2, 2), Counts(3, 5)][::order]
+    given = used(Scripted(ranks_again=True), counts, is_halved=False)
+    assert given == {
+        Counts(0, 1): [[], [0]],
+        Counts(2, 2): [[0, 1], [0, 1]],
+        Counts(3, 5): [[2, 0, 1], [4, 2, 0, 1, 3]],
+    }
+
+
+def test_halves_of_fewer_documents() -> None:
+    given = used(Scripted(ranks_again=True), [Counts(1, 1), Counts(2, 4)], is_halved=True)
+    assert given == {Counts(1, 1): [[1], [0]], Counts(2, 4): [[1, 3], [4, 2, 5, 0]]}
+
+
+@pytest.mark.parametrize("is_halved", [False, True])
+def test_by_the_embedder_alone_one_search_serves_all(is_halved: bool) -> None:
+    retriever = Scripted(ranks_again=False)
+    given = used(retriever, [Counts(1, 1), Counts(2, 3)], is_halved=is_halved)
+    assert given[Counts(2, 3)] == ([[3, 4], [0, 1, 2]] if is_halved else [[0, 1], [0, 1, 2]])
+    assert given[Counts(1, 1)] == ([[1], [0]] if is_halved else [[0], [0]])
+    assert retriever.asked == ([5] if is_halved else [2, 3])

@@ -1,0 +1,283 @@
+"""Scoring a whole continuation at once equals decoding it token by token through engine, side laws and mixture.
+
+The oracle is written as a session runs: one forward pass a token, `mix_rows` of each side, weights of documents from
+the committed prefix, shares of the sides, the mixture. Planted bugs must make the two differ.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from tokenizers import Tokenizer
+
+from tandem.aggregation.document_weights import blend, checkpoints, log_weight, weight_anchor
+from tandem.aggregation.mixture import shares, target_distribution
+from tandem.config import WeightsConfig
+from tandem.engine.engine import Engine
+from tandem.engine.row_mixture import mix_rows
+from tandem.lab.baselines.documents import JOINT
+from tandem.lab.quality import aggregation, teacher_forcing
+from tandem.lab.quality.document_sets import Counts, DocumentSet
+from tandem.lab.quality.methods import METHODS, Method
+from tandem.lab.quality.teacher_forcing import Case, Teacher, force_tokens
+from tandem.protocol.wire import to_float32
+from tandem.topology import PARTIES, Party
+from tests.distributions import from_dense
+from tests.unit.lab.quality.conftest import TEXTS, make_found, score
+
+QUERY = "Which puzzle game"
+ANSWER = " is the best rated? Vantelu Cor, so Mira likes games."
+TOLERANCE = 2e-5
+WEIGHTS = WeightsConfig(scale=6.0, interval=3, lag=1, momentum=0.4)
+
+
+def make_case(engine: Engine, query: str = QUERY) -> Case:
+    tokenizer = Tokenizer.from_str(engine.tokenizer_json)
+    ids = [tokenizer.encode(text, add_special_tokens=False).ids for text in (query, ANSWER)]
+    return Case(query, tuple(ids[0]), tuple(ids[1]))
+
+
+def step_by_step(
+    engine: Engine, case: Case, documents: dict[Party, Sequence[int]], weights: WeightsConfig
+) -> list[float]:
+    """-log p of each token, as a session would come to it."""
+    for party in PARTIES:
+        engine.open(party.value, case.query, [TEXTS[each] for each in documents[party]], len(case.tokens))
+    losses = []
+    for step, token in enumerate(case.tokens):
+        distributions, log_weights = {}, {}
+        for party in PARTIES:
+            relevance = relevance_at(engine, case, documents[party], step, weights)
+            logits = engine.next_logits(party.value, case.tokens[:step])
+            distributions[party] = from_dense(mix_rows(logits, relevance or (0.0,), 1.0))
+            log_weights[party] = to_float32(log_weight(relevance))
+        eta, _ = shares(log_weights[Party.DEVICE], log_weights[Party.CLOUD])
+        losses.append(
+            -math.log(
+                target_distribution(distributions[Party.DEVICE], distributions[Party.CLOUD], eta).probability(
+                    token
+                )
+            )
+        )
+    for party in PARTIES:
+        engine.close(party.value)
+    return losses
+
+
+def relevance_at(
+    engine: Engine, case: Case, documents: Sequence[int], step: int, weights: WeightsConfig
+) -> list[float]:
+    scores: tuple[float, ...] | None = None
+    for length in checkpoints(step, weights.interval, weights.lag):
+        so_far = engine.text(case.tokens[:length]).strip()
+        text = f"{case.query} {so_far}" if length else case.query
+        estimate = [weights.scale * score(text, each) for each in documents]
+        scores = blend(scores, estimate, weights.momentum)
+    return list(scores or ())
+
+
+def differences(
+    engine: Engine, found: DocumentSet, method: Method, counts: Counts, weights: WeightsConfig
+) -> float:
+    """Largest difference between the two ways over all tokens."""
+    case = make_case(engine)
+    fast = Teacher(dict.fromkeys(PARTIES, engine), weights).losses(case, found, {"m": method}, [counts])[
+        "m", counts
+    ]
+    documents = {
+        party: found.documents(party, counts) if party in method.parties else () for party in PARTIES
+    }
+    slow = step_by_step(
+        engine, case, documents, weights if method.is_dynamic else replace(weights, interval=0)
+    )
+    assert len(fast) == len(slow) == len(case.tokens)
+    return float(np.abs(fast - slow).max())
+
+
+OUTPUT = [name for name, method in METHODS.items() if not method.is_context]
+
+
+@pytest.mark.parametrize("family", ["llama-grouped", "opt", "gpt-neox", "qwen2-sliding"])
+def test_output_aggregation_equals_decoding_step_by_step(
+    load_engine: Callable[..., Engine], family: str, counts: Sequence[Counts]
+) -> None:
+    engine = load_engine(family)
+    for name in OUTPUT:
+        for each in counts if name == "dynamic" else [Counts(2, 3)]:
+            assert differences(engine, make_found(), METHODS[name], each, WEIGHTS) < TOLERANCE, (name, each)
+
+
+@pytest.mark.parametrize("interval", [0, 1, 2, 5])
+@pytest.mark.parametrize(("lag", "momentum"), [(0, 0.0), (2, 0.0), (1, 0.5)])
+def test_any_interval_lag_and_momentum(
+    load_engine: Callable[..., Engine], interval: int, lag: int, momentum: float
+) -> None:
+    weights = WeightsConfig(scale=20.0, interval=interval, lag=lag, momentum=momentum)
+    assert differences(load_engine(), make_found(), METHODS["dynamic"], Counts(2, 2), weights) < TOLERANCE
+
+
+def test_halves_of_one_corpus_give_the_cloud_the_better_documents(load_engine: Callable[..., Engine]) -> None:
+    found = make_found(is_halved=True)
+    assert found.documents(Party.CLOUD, Counts(2, 2)) == (0, 1)
+    assert found.documents(Party.DEVICE, Counts(2, 2)) == (2, 3)
+    assert found.documents(Party.DEVICE, Counts(4, 4)) == (4, 5)
+    assert differences(load_engine(), found, METHODS["dynamic"], Counts(2, 2), WEIGHTS) < TOLERANCE
+
+
+@pytest.mark.parametrize("name", ["none", "crcg-device", "crcg-cloud", "drcg"])
+def test_context_aggregation_is_one_row_of_all_documents_best_first(
+    load_engine: Callable[..., Engine], name: str
+) -> None:
+    engine, case, method, counts = load_engine(), make_case(load_engine()), METHODS[name], Counts(2, 2)
+    numbers = {"none": [], "crcg-device": [0, 1], "crcg-cloud": [3, 4], "drcg": [0, 1, 3, 4]}[name]
+    numbers.sort(key=lambda number: -score(QUERY, number))
+    joined = JOINT.join(TEXTS[number] for number in numbers)
+    engine.open("s", case.query, [joined] if joined else [], len(case.tokens))
+    slow = []
+    for step, token in enumerate(case.tokens):
+        distribution = mix_rows(engine.next_logits("s", case.tokens[:step]), (0.0,), 1.0)
+        slow.append(-math.log(distribution[token]))
+    engine.close("s")
+    fast = Teacher(dict.fromkeys(PARTIES, engine), WEIGHTS).losses(
+        case, make_found(), {name: method}, [counts]
+    )
+    assert np.abs(fast[name, counts] - slow).max() < TOLERANCE
+
+
+def test_joined_documents_are_cut_at_their_end(load_engine: Callable[..., Engine]) -> None:
+    engine, case, counts = load_engine(), make_case(load_engine()), Counts(2, 2)
+    cut = Teacher(dict.fromkeys(PARTIES, engine), WEIGHTS, clip=lambda text: text[:20])
+    found = make_found()
+    losses = cut.losses(case, found, {"drcg": METHODS["drcg"]}, [counts])["drcg", counts]
+    text = found.join_texts([0, 1, 3, 4], QUERY)[:20]
+    expected = -force_tokens(engine, engine.build_prompt(case.prompt, [text], len(case.tokens)), case.tokens)[
+        0
+    ]
+    assert np.array_equal(losses, expected)
+
+
+def test_two_models_each_read_their_own_parties_documents(load_engine: Callable[..., Engine]) -> None:
+    engines = {Party.DEVICE: load_engine("llama"), Party.CLOUD: load_engine("opt")}
+    case, counts = make_case(engines[Party.DEVICE]), Counts(2, 2)
+    both = Teacher(engines, WEIGHTS).losses(case, make_found(), METHODS, [counts])
+    for name, party in (("device", Party.DEVICE), ("crcg-cloud", Party.CLOUD), ("drcg", Party.DEVICE)):
+        one = Teacher(dict.fromkeys(PARTIES, engines[party]), WEIGHTS)
+        alone = one.losses(case, make_found(), {name: METHODS[name]}, [counts])
+        assert np.array_equal(both[name, counts], alone[name, counts]), name
+
+
+def test_documents_that_do_not_fit_are_counted(load_engine: Callable[..., Engine]) -> None:
+    engine = load_engine()  # a context of 160 tokens
+    long = DocumentSet(("word " * 300,), {Party.DEVICE: (0,), Party.CLOUD: ()}, False, lambda text: [1.0])
+    work = Teacher(dict.fromkeys(PARTIES, engine), WEIGHTS)
+    work.losses(make_case(engine), long, {"dynamic": METHODS["dynamic"]}, [Counts(1, 0)])
+    assert work.notes.sentences() == [
+        "1 rows were cut at the end of their documents to fit the model's context."
+    ]
+
+
+def test_a_law_that_is_known_gives_its_perplexity_exactly(load_engine: Callable[..., Engine]) -> None:
+    """Phi's output layer has a bias: with no weights it is a unigram law, whatever the row."""
+    import torch
+
+    engine = load_engine("phi", 340)
+    head = engine.model.lm_head
+    rng = np.random.default_rng(3)
+    logits = rng.normal(size=340)
+    with torch.no_grad():
+        head.weight.zero_()
+        head.bias.copy_(torch.tensor(logits))
+    distribution = (
+        np.exp(logits[: engine.vocab_size]) / np.exp(logits[: engine.vocab_size]).sum()
+    )  # 340 logits are too many
+    case = make_case(engine)
+    losses = Teacher(dict.fromkeys(PARTIES, engine), WEIGHTS).losses(
+        case, make_found(), METHODS, [Counts(2, 2)]
+    )
+    for each in losses.values():
+        assert np.exp(each.mean()) == pytest.approx(
+            np.exp(-np.log(distribution[list(case.tokens)]).mean()), rel=1e-6
+        )
+
+
+# ---- planted bugs --------------------------------------------------------------------------------------------
+
+
+def shifted_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The logits after a token are taken for those before it."""
+    monkeypatch.setattr(
+        teacher_forcing,
+        "force_tokens",
+        lambda engine, prompt, tokens: np.roll(force_tokens(engine, prompt, tokens), 1, 1),
+    )
+
+
+def weights_from_the_future(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The weights at step t know the token of step t and more."""
+    monkeypatch.setattr(
+        aggregation, "weight_anchor", lambda step, every, lag: every * ((step + every) // every)
+    )
+    monkeypatch.setattr(
+        aggregation, "checkpoints", lambda step, every, lag: range(0, step + 2 * every, every)
+    )
+
+
+def no_lag(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Estimates count at once."""
+    monkeypatch.setattr(aggregation, "weight_anchor", lambda step, every, lag: weight_anchor(step, every, 0))
+    monkeypatch.setattr(aggregation, "checkpoints", lambda step, every, lag: range(0, step + every, every))
+
+
+def mean_of_logs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A side's law is the geometric mean of its rows."""
+    original = aggregation.party_tokens
+
+    def mixed(log_p, relevance):
+        found = original(log_p, relevance)
+        if relevance is None:
+            return found
+        omega = np.exp(relevance - found.log_weight[:, None])
+        return replace(found, log_q=(omega * log_p.T).sum(axis=1))
+
+    monkeypatch.setattr(teacher_forcing, "party_tokens", mixed)
+
+
+def parties_count_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(aggregation, "shares", lambda device, cloud: (0.5, 0.5))
+
+
+def documents_swapped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A document's row is weighed by the score of another."""
+    original = DocumentSet.scores
+    monkeypatch.setattr(DocumentSet, "scores", lambda self, text: original(self, text)[::-1])
+
+
+def question_not_scored(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Relevance is that of the answer alone."""
+    monkeypatch.setattr(teacher_forcing, "text_to_score", lambda query, answer: answer.strip() or query)
+
+
+@pytest.mark.parametrize(
+    "mutate",
+    [
+        shifted_by_one,
+        weights_from_the_future,
+        no_lag,
+        mean_of_logs,
+        parties_count_alike,
+        documents_swapped,
+        question_not_scored,
+    ],
+)
+def test_a_planted_bug_is_found(
+    load_engine: Callable[..., Engine],
+    monkeypatch: pytest.MonkeyPatch,
+    mutate: Callable[[pytest.MonkeyPatch], None],
+) -> None:
+    mutate(monkeypatch)
+    difference = differences(load_engine(), make_found(), METHODS["dynamic"], Counts(2, 3), WEIGHTS)
+    assert difference > 100 * TOLERANCE
