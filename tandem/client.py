@@ -8,27 +8,25 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterator, Mapping
 from dataclasses import asdict, replace
 from typing import Any, TypeVar, Unpack
 
 from ray.exceptions import RayError
 
-from tandem.actors import launch as actors
-from tandem.actors.launch import ActorClasses, Progress
 from tandem.cluster import bootstrap
+from tandem.cluster import launch as actors
 from tandem.cluster.bootstrap import Cluster
+from tandem.cluster.launch import ActorClasses, Progress
 from tandem.cluster.nodes import Host, NodeInfo
 from tandem.config import Config
 from tandem.errors import QueryError
 from tandem.events import (
     Answer,
     DoneEvent,
-    EstimateEvent,
     Event,
-    PlacementEvent,
     SourcesEvent,
-    TokenEvent,
+    collect,
 )
 from tandem.protocol.spec import SessionSpec
 from tandem.request import QueryOptions, build_spec
@@ -277,28 +275,6 @@ def _patience_s(done: Event) -> float:
     assert isinstance(done, DoneEvent)
     is_whole = done.reason != "failed" and done.statistics.degraded_from is None
     return SOURCES_WAIT_S if is_whole else LOST_SOURCES_WAIT_S
-
-
-def collect(events: Sequence[Event], seed: int) -> Answer:
-    """The answer that the events of one query make up. Raises QueryError where the query failed."""
-    done = events[-1]
-    assert isinstance(done, DoneEvent)
-    if done.reason == "failed":
-        raise QueryError(done.error or "The query failed.")
-    tokens = tuple(event for event in events if isinstance(event, TokenEvent))
-    found = [event for event in events if isinstance(event, SourcesEvent)]
-    return Answer(
-        text="".join(token.text for token in tokens).strip(),
-        tokens=tokens,
-        sources=tuple(source for event in found for source in event.sources),
-        notes=tuple(f"{event.party}: {note}" for event in found for note in event.notes),
-        reason=done.reason,
-        seed=seed,
-        statistics=done.statistics,
-        estimates=tuple(event for event in events if isinstance(event, EstimateEvent)),
-        placements=tuple(event for event in events if isinstance(event, PlacementEvent)),
-        session=done.session,
-    )
 
 
 async def _awaited(work: Any) -> Any:

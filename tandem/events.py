@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import nan
 from typing import Literal, TypeAlias
 
+from tandem.errors import QueryError
 from tandem.topology import Party
 
 StopReason = Literal["eos", "stop", "length", "cancelled", "failed"]
@@ -189,3 +191,25 @@ class Answer:
     def is_degraded(self) -> bool:
         """Whether some of it was decided without the cloud."""
         return self.statistics.degraded_from is not None
+
+
+def collect(events: Sequence[Event], seed: int) -> Answer:
+    """The answer that the events of one query make up. Raises QueryError where the query failed."""
+    done = events[-1]
+    assert isinstance(done, DoneEvent)
+    if done.reason == "failed":
+        raise QueryError(done.error or "The query failed.")
+    tokens = tuple(event for event in events if isinstance(event, TokenEvent))
+    found = [event for event in events if isinstance(event, SourcesEvent)]
+    return Answer(
+        text="".join(token.text for token in tokens).strip(),
+        tokens=tokens,
+        sources=tuple(source for event in found for source in event.sources),
+        notes=tuple(f"{event.party}: {note}" for event in found for note in event.notes),
+        reason=done.reason,
+        seed=seed,
+        statistics=done.statistics,
+        estimates=tuple(event for event in events if isinstance(event, EstimateEvent)),
+        placements=tuple(event for event in events if isinstance(event, PlacementEvent)),
+        session=done.session,
+    )

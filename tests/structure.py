@@ -25,7 +25,7 @@ FORBIDDEN = {
 }
 """What a package of the pure core never imports, not even inside a function."""
 LAYERS = {
-    "aggregation": {"errors", "topology", "nearest"},
+    "aggregation": {"errors", "nearest", "sampling", "topology"},
     "codecs": {"aggregation", "errors", "nearest", "config"},
     "scheduler": {"aggregation", "errors", "topology"},
     "protocol": {
@@ -41,6 +41,20 @@ LAYERS = {
     "engine": {"aggregation", "codecs", "config", "errors", "sampling", "topology"},
     "retrieval": {"config", "errors", "paths", "topology", "corpora", "nearest"},
     "transport": {"errors", "topology", "protocol"},
+    "actors": {
+        "codecs",
+        "config",
+        "engine",
+        "errors",
+        "events",
+        "loading",
+        "paths",
+        "profiler",
+        "protocol",
+        "retrieval",
+        "topology",
+        "transport",
+    },
     "corpora": set(),
 }
 """Packages and modules of tandem that a package may import besides itself."""

@@ -2,7 +2,7 @@
 
     other actors --frames--> on_frames -> handle(message) -> [Send] -> dispatch --frames--> other actors
 
-A plain class: `tandem.actors.launch` makes a Ray actor of it. Handlers are synchronous and run on the actor's event
+A plain class: `tandem.cluster.launch` makes a Ray actor of it. Handlers are synchronous and run on the actor's event
 loop, so no state changes under them.
 """
 

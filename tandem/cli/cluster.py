@@ -1,6 +1,6 @@
 """`tandem up`, `tandem down` and `tandem status`: this machine's nodes of a cluster.
 
-`tandem.actors.launch` starts and stops them; here is what a user sees of it.
+`tandem.cluster.launch` starts and stops them; here is what a user sees of it.
 """
 
 from __future__ import annotations
@@ -66,8 +66,7 @@ def _start(party: Party, join: str | None, config: Config, token: str | None, lo
 
     Raises TandemError; a half-started node is stopped.
     """
-    from tandem.actors import launch
-    from tandem.cluster import registry
+    from tandem.cluster import launch, registry
 
     launch.check_files(config, (party,))
     node = launch.start_node(party, join=join, config=config)
@@ -109,7 +108,7 @@ def down() -> int:
             raise ClusterError(
                 f"Nothing was stopped: {state_folder()} names no running node that `tandem up` started here."
             )
-        from tandem.actors import launch
+        from tandem.cluster import launch
         from tandem.cluster.nodes import NodeInfo
 
         for entry in sorted(entries, key=lambda entry: entry.is_head):

@@ -14,10 +14,10 @@ from typing import Any
 import ray
 from ray.exceptions import RayError
 
-from tandem.actors import launch as actors
 from tandem.actors.base import Runtime
-from tandem.actors.launch import ActorClasses, Handles, Progress
+from tandem.cluster import launch as actors
 from tandem.cluster import nodes
+from tandem.cluster.launch import ActorClasses, Handles, Progress
 from tandem.cluster.nodes import Host, NodeInfo
 from tandem.config import Config
 from tandem.errors import ClusterError, TandemError

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from tandem import Tandem
-from tandem.actors.launch import find_party
 from tandem.aggregation.rules import draft_rule
+from tandem.cluster.launch import find_party
 from tandem.codecs import codec_of
 from tandem.errors import QueryError, TandemError
 from tandem.events import DoneEvent

@@ -10,7 +10,7 @@ import pytest
 import ray
 
 from tandem import Tandem
-from tandem.actors import launch
+from tandem.cluster import launch
 from tandem.errors import ConfigError, QueryError, TandemError
 from tandem.events import DoneEvent, SourcesEvent, TokenEvent
 from tandem.lab.training.bundle import read_bundled_questions

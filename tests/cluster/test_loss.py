@@ -6,7 +6,7 @@ import pytest
 import ray
 
 from tandem import Tandem
-from tandem.actors.launch import find_party
+from tandem.cluster.launch import find_party
 from tandem.errors import QueryError
 from tandem.events import DoneEvent, PeerEvent, SourcesEvent, TokenEvent
 from tandem.lab.baselines.experiments import Experiments

@@ -16,9 +16,9 @@ from typing import Any
 
 import ray
 
-from tandem.actors.launch import find_party
 from tandem.cli import main as tandem_command
 from tandem.client import Tandem
+from tandem.cluster.launch import find_party
 from tandem.config import Config
 from tandem.lab.latency.cluster import launch
 from tandem.lab.netlab import NetLab, Shape

@@ -12,9 +12,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from tandem.client import Tandem, collect
+from tandem.client import Tandem
 from tandem.config import Config
-from tandem.events import Answer, Event, TokenEvent
+from tandem.events import Answer, Event, TokenEvent, collect
 from tandem.lab.latency.cluster import launch
 from tandem.lab.netlab import NetLab, Shape
 from tandem.lab.training.bundle import read_bundled_questions

@@ -17,7 +17,7 @@ from tandem.cluster import nodes
 from tandem.cluster.bootstrap import Cluster
 from tandem.config import Config
 from tandem.errors import QueryError, TandemError
-from tandem.events import DoneEvent, Event, SessionStatistics, SourcesEvent
+from tandem.events import DoneEvent, Event, SessionStatistics, SourcesEvent, collect
 from tandem.loop_thread import LoopThread
 from tandem.topology import PARTIES, Party
 
@@ -128,7 +128,7 @@ def test_an_answer_has_the_notes_on_its_documents() -> None:
         SourcesEvent(party=party, sources=(), retrieve_s=0.0, prefill_s=0.0, notes=(f"{number} cut.",))
         for number, party in enumerate(PARTIES)
     )
-    assert api.collect([early, late, done()], 7).notes == ("cloud: 1 cut.", "device: 0 cut.")
+    assert collect([early, late, done()], 7).notes == ("cloud: 1 cut.", "device: 0 cut.")
 
 
 @pytest.mark.parametrize(

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 from tandem.actors.base import Runtime
 from tandem.actors.decoder import DecoderActor, Draft
 from tandem.actors.draft_queue import DraftQueueActor
-from tandem.actors.launch import ActorClasses
 from tandem.actors.retriever import RetrieverActor
 from tandem.actors.stateless import AggregatorActor
 from tandem.aggregation.document_weights import log_weight
+from tandem.cluster.launch import ActorClasses
 from tandem.errors import TandemError
 from tandem.lab.baselines.documents import LentFirst, concatenate
 from tandem.lab.baselines.experiments import Treatment

@@ -8,12 +8,12 @@ from typing import Any
 
 from ray.exceptions import RayError
 
-from tandem.actors.launch import Handles, find_party, unwrap
-from tandem.client import Tandem, collect
+from tandem.client import Tandem
+from tandem.cluster.launch import Handles, find_party, unwrap
 from tandem.cluster.nodes import Host
 from tandem.config import Config
 from tandem.errors import QueryError, TandemError
-from tandem.events import Answer, DoneEvent
+from tandem.events import Answer, DoneEvent, collect
 from tandem.lab.baselines.actors import BASELINE_ACTORS
 from tandem.lab.baselines.experiments import Experiments, Treatment
 from tandem.lab.baselines.sequences import SequenceResult

@@ -11,8 +11,8 @@ import os
 from collections.abc import Sequence
 from dataclasses import replace
 
-from tandem.actors.launch import Progress
 from tandem.client import Tandem
+from tandem.cluster.launch import Progress
 from tandem.cluster.nodes import Host
 from tandem.config import Config
 from tandem.lab.baselines import client as baselines

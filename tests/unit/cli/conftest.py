@@ -147,7 +147,7 @@ class FakeNode:
 
 @dataclass
 class FakeLauncher:
-    """Stands for tandem.actors.launch; its nodes are processes that sleep."""
+    """Stands for tandem.cluster.launch; its nodes are processes that sleep."""
 
     calls: list[tuple[Any, ...]] = field(default_factory=list)
     processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
@@ -180,7 +180,7 @@ class FakeLauncher:
 
 @pytest.fixture
 def launcher(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeLauncher]:
-    """What `tandem up` and `down` get for `tandem.actors.launch`, and plain nodes."""
+    """What `tandem up` and `down` get for `tandem.cluster.launch`, and plain nodes."""
     fake = FakeLauncher()
     actors, cluster = ModuleType("tandem.actors"), ModuleType("tandem.cluster.nodes")
     actors.launch = fake  # type: ignore[attr-defined]

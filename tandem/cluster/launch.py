@@ -17,13 +17,13 @@ from typing import Any
 import ray
 from ray.exceptions import RayError
 
-from tandem.actors.attach import attach, start_node, stop_node, wait_for_roles
 from tandem.actors.base import ActorStatistics, Runtime, SiteActor
 from tandem.actors.decoder import DecoderActor
 from tandem.actors.draft_queue import DraftQueueActor
 from tandem.actors.retriever import RetrieverActor
 from tandem.actors.stateless import AggregatorActor, ProfilerActor, SchedulerActor
 from tandem.cluster import nodes
+from tandem.cluster.attach import attach, start_node, stop_node, wait_for_roles
 from tandem.config import Config
 from tandem.errors import ClusterError, TandemError
 from tandem.loading import check_model
