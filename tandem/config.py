@@ -81,7 +81,7 @@ class RetrievalConfig(Settings):
     factory: str = Field(
         default="auto",
         min_length=1,
-        description='kind of new indexes: "auto" by their size (docs/retrieval.md), or a FAISS factory string',
+        description='kind of new indexes: "auto" by size (docs/explanation/retrieval.md), or a FAISS factory string',
     )
     chunk_chars: int = Field(default=800, ge=1, description="length of a chunk of a document, in characters")
     chunk_overlap: int = Field(default=100, ge=0, description="overlap of neighbouring chunks, in characters")

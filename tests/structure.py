@@ -210,15 +210,29 @@ def baseline_methods() -> list[str]:
 
 
 def private_accesses() -> list[str]:
-    """Places where a test reads or patches a private attribute of Tandem's own objects, as file:line name."""
+    """Places where a test reads or patches a private attribute of Tandem's own objects, as file:line."""
     own = _private_names()
     places = []
     for path in sorted((ROOT / "tests").rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text("utf-8"))):
-            is_private = isinstance(node, ast.Attribute) and node.attr in own
-            if is_private and not (isinstance(node.value, ast.Name) and node.value.id in ("self", "cls")):
-                places.append(f"{path.relative_to(ROOT)}:{node.lineno} {node.attr}")
+            is_read = isinstance(node, ast.Attribute) and node.attr in own and not _is_self(node.value)
+            is_patched = isinstance(node, ast.Call) and _patched_name(node) in own
+            if is_read or is_patched:
+                places.append(f"{path.relative_to(ROOT)}:{node.lineno}")
     return places
+
+
+def _is_self(node: ast.expr) -> bool:
+    return isinstance(node, ast.Name) and node.id in ("self", "cls")
+
+
+def _patched_name(call: ast.Call) -> str | None:
+    """The attribute that `monkeypatch.setattr(owner, "name", ...)` or `setattr("path.name", ...)` replaces."""
+    names = [
+        each.value for each in call.args[:2] if isinstance(each, ast.Constant) and isinstance(each.value, str)
+    ]
+    is_patch = isinstance(call.func, ast.Attribute) and call.func.attr == "setattr"
+    return names[-1].rpartition(".")[2] if is_patch and names else None
 
 
 def _private_names() -> set[str]:

@@ -48,9 +48,9 @@ def uniforms(
     counter = ids.astype(np.uint64)
     counter *= np.uint64(_GOLDEN)
     counter += np.uint64(first)
-    _mix_in_place(counter)
+    mix_in_place(counter)
     counter ^= np.uint64(second)  # a second keyed round, so that two steps are not shifts of one sequence
-    _mix_in_place(counter)
+    mix_in_place(counter)
     counter >>= np.uint64(12)
     values = counter.astype(np.float64)  # 52 bits: exact, and so is adding a half
     values += 0.5
@@ -86,7 +86,7 @@ def _mix(value: int) -> int:
     return value ^ (value >> 31)
 
 
-def _mix_in_place(values: NDArray[np.uint64]) -> None:
+def mix_in_place(values: NDArray[np.uint64]) -> None:
     """`_mix` on an array; unsigned products wrap by definition."""
     values ^= values >> np.uint64(30)
     values *= np.uint64(_MULTIPLY_1)

@@ -72,10 +72,10 @@ class TopP:
         """Bytes of a distribution [vocab], vocab <= 2**18; GenerationError if it is none."""
         largest = check_dense(dense)
         ids = most_probable(dense, nucleus(dense, self.p), self.max_tokens)
-        weights = _quantise(np.asarray(dense[ids], dtype=np.float64) / largest)
+        weights = quantise(np.asarray(dense[ids], dtype=np.float64) / largest)
         body = varints.encode_number(ids.size) + varints.encode_ids(ids)
         form = PLAIN | WIDE if weights.dtype == _WIDE_WEIGHT else PLAIN
-        return _shortest(form, body + weights.tobytes() if ids.size > 1 else body)
+        return shortest(form, body + weights.tobytes() if ids.size > 1 else body)
 
     def decode(self, payload: bytes) -> Distribution:
         """The distribution w / sum(w) in the bytes; ProtocolError if they are malformed."""
@@ -94,7 +94,7 @@ class TopP:
         return f"{self.name}/2(p={self.p!r}, max_tokens={self.max_tokens})"
 
 
-def _quantise(relative: NDArray[np.float64]) -> NDArray[Any]:
+def quantise(relative: NDArray[np.float64]) -> NDArray[Any]:
     """Weights [n], each >= 1, of probabilities relative to the largest, [n]; 16 bits if they are accurate enough."""
     weights = _weights_of(relative, _NARROW_WEIGHT)
     error = np.abs(weights / weights.sum(dtype=np.int64) - relative / relative.sum()).sum() / 2
@@ -106,7 +106,7 @@ def _weights_of(relative: NDArray[np.float64], dtype: np.dtype[Any]) -> NDArray[
     return np.maximum(1, np.rint(relative * np.iinfo(dtype).max)).astype(dtype)
 
 
-def _shortest(form: int, body: bytes) -> bytes:
+def shortest(form: int, body: bytes) -> bytes:
     """The body behind its form byte, compressed if and only if that is shorter."""
     plain = bytes([form]) + body
     if len(body) < _WORTH_TRYING_BYTES:

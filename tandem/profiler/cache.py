@@ -81,7 +81,7 @@ def model_fingerprint(model: str) -> str:
 
 def machine(torch_device: str) -> str:
     """Processor and cores of this machine, and its graphics card if the model runs there."""
-    name = f"{_processor()}, {os.cpu_count()} cores"
+    name = f"{processor_name()}, {os.cpu_count()} cores"
     return f"{name}, {_graphics_card(torch_device)}" if torch_device.startswith("cuda") else name
 
 
@@ -182,7 +182,8 @@ def _directory(model: str) -> Path | None:
     return Path(config).parent if isinstance(config, str) else None
 
 
-def _processor() -> str:
+def processor_name() -> str:
+    """What this machine calls its processor."""
     try:
         lines = Path("/proc/cpuinfo").read_text("utf-8", "replace").splitlines()
     except OSError:

@@ -183,13 +183,14 @@ class SessionCoordinator:
 
     def _ask(self) -> list[Send]:
         """Send the next ballot to the aggregator, if there is one and it is not there yet. Safe to call at any time."""
-        if self.lifecycle.reason is not None or not self._aggregates():
+        if self.lifecycle.reason is not None or not self.decides_here():
             return []
         is_alone = self.lifecycle.decides_alone
         ballot = self.ballots.take_ballot(self.link.view, self.prefix, is_alone=is_alone)
         return [] if ballot is None else [Send("aggregator", ballot)]
 
-    def _aggregates(self) -> bool:
+    def decides_here(self) -> bool:
+        """Whether this party decides the next step."""
         both_do = self.spec.placement == "mirror"
         return self.lifecycle.decides_alone or both_do or self.log.aggregator is self.party
 

@@ -2,7 +2,7 @@
 
 Flat reads every vector, so its time and memory grow with their number; IVF reads the lists nearest to the query;
 IVF-PQ keeps a short code of each vector in memory and the vectors themselves on disk, where only the best few
-are read. Measured by `benchmarks/retrieval.py`, explained in docs/retrieval.md.
+are read. Measured by `benchmarks/retrieval.py`, explained in docs/explanation/retrieval.md.
 """
 
 from __future__ import annotations

@@ -110,7 +110,7 @@ def test_mutant_lz4_always(monkeypatch: pytest.MonkeyPatch) -> None:
     """Section 12: LZ4 enlarges the payload (92 B to 115 B)."""
     monkeypatch.setattr(
         module,
-        "_shortest",
+        "shortest",
         lambda form, body: (
             b"\x11" + varints.encode_number(len(body)) + lz4.block.compress(body, store_size=False)
         ),

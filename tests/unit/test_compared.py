@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from pathlib import Path
 
@@ -37,8 +38,13 @@ def test_a_retriever_says_which_scoring_model_it_uses(
 
     def described(*overrides: str) -> dict[str, object]:
         config = Config.load(None, ["retrieval.embedder=offline", *overrides])
+        return asyncio.run(prepare(config))
+
+    async def prepare(config: Config) -> dict[str, object]:
         actor = RetrieverActor(Party.DEVICE, Runtime(secret=b"", directory=str(tmp_path), config=config))
-        return actor._load()[1]
+        description = await actor.prepare()
+        await actor.close()
+        return description
 
     plain, ranked = described(), described(f"weights.scorer={folder}")
     assert plain["scorer_fingerprint"] == "embedder"

@@ -142,7 +142,7 @@ def select_systems(names: Sequence[str]) -> tuple[System, ...]:
     for name in names:
         if name not in BY_NAME:
             raise TandemError(
-                f"A system is one of {len(SYSTEMS)} (docs/systems.md), but {name!r} is none; "
+                f"A system is one of {len(SYSTEMS)} (docs/explanation/systems.md), but {name!r} is none; "
                 f"the nearest is {nearest(name, list(BY_NAME))!r}."
             )
     return tuple(system for system in SYSTEMS if system.name in names)

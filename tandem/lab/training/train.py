@@ -3,7 +3,7 @@
 Seeded: tokenizer, samples and initial weights follow from `--seed`. Two stages, 48 minutes of CPU time in all, over
 two threads, on a CPU that multiplies bfloat16. Writes the tokenizer, the weights in half precision, a log (one JSON
 object a line: step, loss, held-out measurements, wall and CPU seconds) and the weights' checksum. Documents grow
-while training (`_max_filler`). Knows nothing of retrieval, sides or Ray.
+while training (`max_filler`). Knows nothing of retrieval, sides or Ray.
 """
 
 import argparse
@@ -115,12 +115,12 @@ def run_stage(
     batches: list[Batch] = []
     for step in range(stage.num_steps):
         if not batches:
-            filler = _max_filler(step, stage)
+            filler = max_filler(step, stage)
             batches = draw_batches(
                 rng, tokenizer, stage.lesson, stage.rows_per_batch, filler, stage.kind_weight
             )
         for group in optimizer.param_groups:
-            group["lr"] = _rate(step, stage)
+            group["lr"] = learning_rate(step, stage)
         with torch.autocast(
             "cpu", torch.bfloat16
         ):  # matrix products only; weights and their updates stay fp32
@@ -162,14 +162,15 @@ def _make_optimizer(model: LlamaForCausalLM, stage: Stage) -> torch.optim.Optimi
     return torch.optim.AdamW(groups, lr=stage.peak_rate, betas=(0.9, 0.98), fused=True)
 
 
-def _rate(step: int, stage: Stage) -> float:
+def learning_rate(step: int, stage: Stage) -> float:
+    """The learning rate of a step: warm-up, then a cosine down to a twentieth of the peak."""
     if step < stage.num_warmup_steps:
         return stage.peak_rate * (step + 1) / stage.num_warmup_steps
     done = (step - stage.num_warmup_steps) / max(1, stage.num_steps - stage.num_warmup_steps)
     return stage.peak_rate * (0.05 + 0.95 * 0.5 * (1 + math.cos(math.pi * done)))
 
 
-def _max_filler(step: int, stage: Stage) -> int:
+def max_filler(step: int, stage: Stage) -> int:
     """Sentences of filler at most: copying is found sooner where there is little to read."""
     done = step / stage.num_steps
     return next(most for until, most in stage.max_filler if done < until)

@@ -1,6 +1,6 @@
 """Every message that Tandem's actors exchange, with its binary form: across the link, and within a site.
 
-A message is a frozen value. The layout of a frame is the order of the fields (docs/wire-format.md).
+A message is a frozen value. The layout of a frame is the order of the fields (docs/reference/wire-format.md).
 """
 
 from __future__ import annotations

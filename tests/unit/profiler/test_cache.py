@@ -77,7 +77,7 @@ def test_the_index_does_not_matter_for_the_key() -> None:
 
 def test_another_machine_has_no_profile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     saved(tmp_path)
-    monkeypatch.setattr(cache, "_processor", lambda: "another processor")
+    monkeypatch.setattr(cache, "processor_name", lambda: "another processor")
     assert cache.cached_line(PARTY, tmp_path, pytest.fail) == []
 
 

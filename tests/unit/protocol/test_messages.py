@@ -220,7 +220,7 @@ def test_sizes_are_pinned() -> None:
 
 
 def test_the_layout_is_pinned() -> None:
-    """docs/wire-format.md: tag, fields in order, little-endian."""
+    """docs/reference/wire-format.md: tag, fields in order, little-endian."""
     body = struct.pack("<BBBB8sfBBB", 1, 1, 7, 2, b"\1" * 8, -1.5, 9, 3, 65) + b"BC"
     sent = draft(party=Party.CLOUD, step=7, epoch=2, log_weight=-1.5, decode_us=9, payload=b"ABC")
     assert encode(sent) == body

@@ -82,7 +82,7 @@ def test_random_placement_hands_over_about_half_the_time() -> None:
 
 def test_an_old_aggregator_that_goes_on_deciding_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the hand-over both sides decide: harmless for coupled targets, but not one decision a step."""
-    monkeypatch.setattr(SessionCoordinator, "_aggregates", lambda self: True)
+    monkeypatch.setattr(SessionCoordinator, "decides_here", lambda self: True)
     with pytest.raises(AssertionError):
         check(0, LINKS[1])
 

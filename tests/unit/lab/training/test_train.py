@@ -47,14 +47,14 @@ def test_loss_is_the_weighted_mean_over_tokens_that_count(model):
 
 def test_rate_warms_up_and_falls_to_a_twentieth():
     stage = STAGES[0]
-    rates = [training._rate(step, stage) for step in range(stage.num_steps)]
+    rates = [training.learning_rate(step, stage) for step in range(stage.num_steps)]
     assert max(rates) == pytest.approx(stage.peak_rate)
     assert rates[0] == pytest.approx(stage.peak_rate / stage.num_warmup_steps)
     assert rates[-1] == pytest.approx(stage.peak_rate / 20, rel=0.01)
 
 
 def test_filler_grows_over_the_first_stage():
-    filler = [training._max_filler(step, STAGES[0]) for step in range(STAGES[0].num_steps)]
+    filler = [training.max_filler(step, STAGES[0]) for step in range(STAGES[0].num_steps)]
     assert filler == sorted(filler)
     assert (filler[0], filler[-1]) == (1, 3)
 
