@@ -6,7 +6,6 @@ shares, seed, step), never of order or time.
 
 from __future__ import annotations
 
-import difflib
 import math
 from dataclasses import dataclass
 from typing import Protocol
@@ -18,6 +17,7 @@ from tandem.aggregation.mixture import target_distribution
 from tandem.aggregation.randomness import Purpose, uniform
 from tandem.aggregation.rejection import draw, target_given_drafts
 from tandem.errors import ConfigError
+from tandem.nearest import did_you_mean
 from tandem.topology import Party
 
 
@@ -145,9 +145,7 @@ DRAFT_RULES = (Coupled.name, Algorithm1.name)
 def draft_rule(name: str, temperature: float) -> DraftRule:
     """The rule of that name; at temperature 0 its greedy form. ConfigError on a bad name or number."""
     if name not in DRAFT_RULES:
-        near = difflib.get_close_matches(name, DRAFT_RULES, 1)
-        remedy = f"did you mean {near[0]}?" if near else f"choose one of {', '.join(DRAFT_RULES)}."
-        raise ConfigError(f"The draft rule {name!r} is unknown; {remedy}")
+        raise ConfigError(f"The draft rule {name!r} is unknown; {did_you_mean(name, DRAFT_RULES)}")
     if not (temperature >= 0.0 and math.isfinite(temperature)):
         raise ConfigError(f"The temperature must be finite and >= 0, got {temperature}; set 0 to be greedy.")
     if temperature == 0.0:

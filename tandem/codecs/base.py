@@ -6,7 +6,6 @@ it sends. So a codec may be as coarse as it likes without making an answer wrong
 
 from __future__ import annotations
 
-import difflib
 import inspect
 from typing import Any, Protocol, TypeVar, cast
 
@@ -15,6 +14,7 @@ from numpy.typing import NDArray
 
 from tandem.aggregation.distributions import Distribution
 from tandem.errors import ConfigError, GenerationError, ProtocolError
+from tandem.nearest import did_you_mean, nearest
 
 MAX_VOCAB = 1 << 18
 """Token ids lie below this."""
@@ -51,12 +51,13 @@ def register(codec: C) -> C:
 def make_codec(name: str, **parameters: Any) -> Codec:
     """The codec of that name; ConfigError if the name or a parameter is unknown or out of range."""
     if name not in CODECS:
-        raise ConfigError(f"The codec {name!r} is unknown; choose one of {', '.join(CODECS)}.")
+        raise ConfigError(f"The codec {name!r} is unknown; {did_you_mean(name, CODECS)}")
     known = list(inspect.signature(CODECS[name]).parameters)
     for key in parameters:
         if key not in known:
-            near = difflib.get_close_matches(key, known, 1) or known
-            raise ConfigError(f"The codec {name} has no parameter {key!r}; did you mean {near[0]!r}?")
+            raise ConfigError(
+                f"The codec {name} has no parameter {key!r}; did you mean {nearest(key, known)!r}?"
+            )
     return CODECS[name](**parameters)
 
 

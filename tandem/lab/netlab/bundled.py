@@ -5,7 +5,6 @@ Knows the papers' networks; plays nothing.
 
 from __future__ import annotations
 
-import difflib
 import math
 import random
 from collections.abc import Callable, Iterable
@@ -13,6 +12,7 @@ from collections.abc import Callable, Iterable
 from tandem.errors import NetLabError
 from tandem.lab.netlab.schedule import LinkSchedule, ScheduleRow
 from tandem.lab.netlab.shape import Shape
+from tandem.nearest import nearest
 
 RTTS_MS = (50, 100, 200, 300)
 """The RTTs of DRAGON's Figures 6 and 7, besides 0."""
@@ -110,10 +110,9 @@ def bundled_names() -> list[str]:
 def bundled(name: str) -> LinkSchedule:
     """A trace by its name. Raises NetLabError that names the nearest."""
     if name not in bundled_names():
-        nearest = difflib.get_close_matches(name, bundled_names(), 1, 0.0)[0]
         raise NetLabError(
-            f"{name!r} is neither a bundled trace nor a file; the nearest bundled one is {nearest!r}, "
-            f"of {', '.join(bundled_names())}."
+            f"{name!r} is neither a bundled trace nor a file; the nearest bundled one is "
+            f"{nearest(name, bundled_names())!r}, of {', '.join(bundled_names())}."
         )
     if name in _MOBILE:
         return mobile(name)

@@ -31,8 +31,14 @@ class Broken(_Decoder):
         return sends
 
 
-@pytest.mark.parametrize("how", ["an error", "an answer"])
-def test_half_a_character_ends_its_session_alone(how: str) -> None:
+@pytest.mark.parametrize(
+    ("how", "reason"),
+    [
+        ("an error", "The file caf\\udce9.txt is damaged."),
+        ("an answer", "character 12 is half a surrogate pair; repair the document or question"),
+    ],
+)
+def test_half_a_character_ends_its_session_alone(how: str, reason: str) -> None:
     """File names that are not UTF-8 hold such characters."""
 
     async def run() -> list[Any]:
@@ -50,5 +56,5 @@ def test_half_a_character_ends_its_session_alone(how: str) -> None:
     sent = asyncio.run(run())
     (failed,) = (message for message in sent if isinstance(message, DecoderFailed))
     assert failed.session == 1
-    assert "\\udce9.txt" in failed.reason
+    assert reason in failed.reason
     assert [message.session for message in sent if isinstance(message, DecoderReady)] == [2]

@@ -284,7 +284,7 @@ def test_make_codec_and_fingerprint() -> None:
     assert make_codec("top_p").fingerprint() == "top_p/2(p=0.8, max_tokens=4096)"
     assert make_codec("top_p", p=0.9).fingerprint() != CODEC.fingerprint()
     assert make_codec("top_p", max_tokens=300).fingerprint() != CODEC.fingerprint()
-    with pytest.raises(ConfigError, match=r"^The codec 'topp' is unknown; choose one of top_p"):
+    with pytest.raises(ConfigError, match=r"^The codec 'topp' is unknown; did you mean top_p"):
         make_codec("topp")
     with pytest.raises(ConfigError, match=r"^The codec top_p has no parameter 'q'; did you mean 'p'"):
         make_codec("top_p", q=1)

@@ -47,6 +47,7 @@ async def decoder(party: Party, tmp_path: Path, *settings: str) -> Decoder:
     config = Config.load(None, settings)
     actor = Decoder(party, Runtime(secret=b"s", directory=str(tmp_path / "sockets"), config=config))
     await actor.prepare()
+    await asyncio.sleep(0)  # its task begins
     return actor
 
 
