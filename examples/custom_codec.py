@@ -1,4 +1,4 @@
-"""A codec of your own: the k likeliest tokens, each with a probability in 8 bits.
+"""A codec of your own: the k most probable tokens, each with a probability in 8 bits.
 
 Run it: python examples/custom_codec.py
 """
@@ -13,9 +13,9 @@ from tandem.topology import Party
 
 
 # --8<-- [start:codec]
-@register("top_k_8")
+@register
 class TopK8:
-    """The k likeliest tokens. Bytes: k ids of 32 bits, ascending, then k weights of 8 bits, each 1 to 255."""
+    """The k most probable tokens. Bytes: k ids of 32 bits, ascending, then k weights of 8 bits, each 1 to 255."""
 
     name = "top_k_8"
 

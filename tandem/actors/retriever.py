@@ -72,6 +72,12 @@ class RetrieverActor(SiteActor):
         self._requests.put_nowait(message)
         return []
 
+    def on_error(self, message: Any, error: TandemError) -> None:
+        """An answer that cannot be sent ends its query, not the actor."""
+        super().on_error(message, error)
+        failed = RetrieveFailed(session=message.session, reason=sendable(str(error)))
+        self.dispatch([Send("decoder", failed)])
+
     async def serve(self) -> None:
         """Answer requests in order. One that fails ends its query, never this loop."""
         while True:

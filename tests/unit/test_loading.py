@@ -50,7 +50,7 @@ def test_a_store_of_another_model_is_one_sentence(tmp_path: Path) -> None:
     open_engine(device("device.dtype=bfloat16"), tmp_path, warnings.append)
     assert warnings == [
         f"The key-value store {tmp_path} was made by another model, precision, number of threads or version of "
-        "PyTorch and is not used; rebuild it with `tandem index --kv`, or let each document be computed at its first "
+        "PyTorch and is not used; rebuild it with `tandem index --precompute-kv`, or let each document be computed at its first "
         "use."
     ]
 
@@ -65,5 +65,7 @@ def test_a_model_is_checked_without_loading_it(tmp_path: Path) -> None:
 
 
 def test_the_codec_of_the_settings() -> None:
-    assert codec_of(Config().codec).fingerprint() == "top_p/1(p=0.8)"
-    assert codec_of(Config.load(None, ["codec.p=0.9"]).codec).fingerprint() == "top_p/1(p=0.9)"
+    assert codec_of(Config().codec).fingerprint() == "top_p/2(p=0.8, max_tokens=4096)"
+    assert (
+        codec_of(Config.load(None, ["codec.p=0.9"]).codec).fingerprint() == "top_p/2(p=0.9, max_tokens=4096)"
+    )

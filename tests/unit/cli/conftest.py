@@ -182,11 +182,11 @@ class FakeLauncher:
 def launcher(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeLauncher]:
     """What `tandem up` and `down` get for `tandem.cluster.launch`, and plain nodes."""
     fake = FakeLauncher()
-    actors, cluster = ModuleType("tandem.actors"), ModuleType("tandem.cluster.nodes")
-    actors.launch = fake  # type: ignore[attr-defined]
-    cluster.NodeInfo = FakeNode  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "tandem.actors", actors)
-    monkeypatch.setitem(sys.modules, "tandem.cluster.nodes", cluster)
+    nodes = ModuleType("tandem.cluster.nodes")
+    nodes.NodeInfo = FakeNode  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "tandem.cluster.launch", fake)
+    monkeypatch.setitem(sys.modules, "tandem.cluster.nodes", nodes)
+    monkeypatch.setattr("tandem.cluster.launch", fake, raising=False)
     yield fake
     for process in fake.processes:
         process.kill()
