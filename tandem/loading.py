@@ -51,8 +51,8 @@ def open_engine(party: PartyConfig, kv_folder: Path, warn: Callable[[str], objec
         if store.is_of_another_model():
             warn(
                 f"The key-value store {kv_folder} was made by another model, precision, number of threads or "
-                "version of PyTorch and is not used; rebuild it with `tandem index --precompute-kv`, or let each document be "
-                "computed at its first use."
+                "version of PyTorch and is not used; rebuild it with `tandem index --precompute-kv`, or let each "
+                "document be computed at its first use."
             )
         engine.caches.store = store
     elif party.kv_store == "memory":

@@ -50,8 +50,8 @@ def test_a_store_of_another_model_is_one_sentence(tmp_path: Path) -> None:
     open_engine(device("device.dtype=bfloat16"), tmp_path, warnings.append)
     assert warnings == [
         f"The key-value store {tmp_path} was made by another model, precision, number of threads or version of "
-        "PyTorch and is not used; rebuild it with `tandem index --precompute-kv`, or let each document be computed at its first "
-        "use."
+        "PyTorch and is not used; rebuild it with `tandem index --precompute-kv`, or let each document be "
+        "computed at its first use."
     ]
 
 
