@@ -264,6 +264,12 @@ def test_a_setting_of_version_0_1_is_named(old: str, new: str, tmp_path: Path) -
         Config.load(write(tmp_path, f"[generation]\n{old.partition('.')[2]} = 1\n"))
 
 
+@pytest.mark.parametrize("key", ["device.decode_floor_s", "link.extra_delay_s", "link.extra_jitter_s"])
+def test_a_setting_that_went_to_the_laboratory_is_named(key: str) -> None:
+    with pytest.raises(ConfigError, match=rf"^{re.escape(key)} was for experiments .*; remove it"):
+        Config.load(None, [f"{key}=0.1"])
+
+
 def test_the_section_of_version_0_1_is_named(tmp_path: Path) -> None:
     for make in (
         lambda: Config(generation=None),  # type: ignore[call-arg]
