@@ -21,6 +21,7 @@ from typing import Any, get_args
 import numpy as np
 
 from tandem import toml
+from tandem.cli.config import HEADER
 from tandem.codecs.top_p import TopP
 from tandem.config import Config
 from tandem.overrides import walk
@@ -30,6 +31,7 @@ from tandem.topology import Party
 from tandem.validation import Setting
 
 DOCS = Path(__file__).parent
+EXAMPLE = DOCS.parent / "tandem.example.toml"
 HELP_COLUMNS = "100"
 OPTIONS = re.compile("options|arguments", re.IGNORECASE)
 
@@ -263,11 +265,13 @@ def _main() -> int:
     parser = argparse.ArgumentParser(description="Write the generated parts of the documentation.")
     parser.add_argument("--check", action="store_true", help="write nothing; exit 1 if a file has drifted")
     is_check = parser.parse_args().check
-    drifted = [name for name in PARTS if rendered(name) != (DOCS / name).read_text("utf-8")]
-    for name in drifted:
-        print(f"docs/{name} {'has drifted; run python docs/generate.py' if is_check else 'was updated'}")
+    files = {DOCS / name: rendered(name) for name in PARTS} | {EXAMPLE: f"{HEADER}\n\n{Config().to_toml()}"}
+    drifted = [path for path, text in files.items() if text != path.read_text("utf-8")]
+    for path in drifted:
+        name = path.relative_to(DOCS.parent)
+        print(f"{name} {'has drifted; run python docs/generate.py' if is_check else 'was updated'}")
         if not is_check:
-            (DOCS / name).write_text(rendered(name), "utf-8")
+            path.write_text(files[path], "utf-8")
     return int(is_check and bool(drifted))
 
 

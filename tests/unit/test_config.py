@@ -42,7 +42,7 @@ def test_the_example_file_equals_the_defaults() -> None:
     from tandem.cli.config import HEADER
 
     text = EXAMPLE.read_text("utf-8")
-    assert text == f"{HEADER}\n\n{Config().to_toml()}", "run: tandem config > tandem.example.toml"
+    assert text == f"{HEADER}\n\n{Config().to_toml()}", "run: python docs/generate.py"
     assert Config.load(EXAMPLE) == Config()
 
 

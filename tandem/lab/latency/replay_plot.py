@@ -1,6 +1,6 @@
 """The picture of a replay: the latency of every token above, the link below.
 
-Knows what was recorded. Needs matplotlib (the extra `plot`) when a picture is drawn.
+Knows what was recorded. Needs matplotlib (the extra `lab`) when a picture is drawn.
 """
 
 from __future__ import annotations

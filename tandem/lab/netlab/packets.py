@@ -1,7 +1,7 @@
 """What a captured file of packets holds: bytes on the wire by connection, the streams put together, Tandem's frames.
 
 Knows Ethernet, IPv4, TCP and Tandem's own framing; knows neither networks nor clusters, and captures nothing. Needs
-dpkt (the extra `netlab`).
+dpkt (the extra `lab`).
 """
 
 from __future__ import annotations

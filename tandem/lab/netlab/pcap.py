@@ -1,4 +1,4 @@
-"""Opens a pcap file and tells what is wrong with one in a sentence. Needs dpkt (the extra `netlab`).
+"""Opens a pcap file and tells what is wrong with one in a sentence. Needs dpkt (the extra `lab`).
 
 Knows the file; what its packets hold is read by `tandem.lab.netlab.packets` and `tandem.lab.netlab.traffic`.
 """
@@ -16,7 +16,7 @@ from tandem.errors import NetLabError
 def check_dpkt() -> None:
     """Raises NetLabError without dpkt: before anything is captured that could not be read then."""
     if find_spec("dpkt") is None:
-        raise NetLabError("Reading packets needs dpkt, which is not installed; install tandem-rag[netlab].")
+        raise NetLabError("Reading packets needs dpkt, which is not installed; install tandem-rag[lab].")
 
 
 @contextlib.contextmanager

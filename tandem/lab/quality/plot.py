@@ -1,6 +1,6 @@
 """The picture of an evaluation over the number of documents a side: perplexity, as in DRAGON Figure 5, and exact match.
 
-Knows rows of a result. Needs matplotlib (the extra `plot`) when a picture is drawn.
+Knows rows of a result. Needs matplotlib (the extra `lab`) when a picture is drawn.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The picture of one answer's pipeline: who drafted, sent, awaited and committed what, as in DRAGON Figure 9.
 
-Knows timelines only. Needs matplotlib (the extra `plot`) when a picture is drawn.
+Knows timelines only. Needs matplotlib (the extra `lab`) when a picture is drawn.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ HANDOVERS = {Party.CLOUD: "^", Party.DEVICE: "v"}
 HANDOVER_Y, COMMIT_Y, STRIP_Y, STRIP_HEIGHT = 1.06, -0.13, -0.33, 0.05
 MIN_WIDTH, MAX_WIDTH, STEP_WIDTH = 12.0, 40.0, 0.4
 """Inches: of a picture, and of a step in it."""
-BEPARTY_WIDTH = 3.4
+MARGIN_WIDTH = 3.4
 """Inches that names and legends take."""
 DIGIT_WIDTH = 0.085
 """Inches: a bar that is too narrow for its step's number has none."""
@@ -43,7 +43,7 @@ DIGIT_WIDTH = 0.085
 def check_matplotlib() -> None:
     """Raises TandemError if pictures cannot be drawn here."""
     if find_spec("matplotlib") is None:
-        raise TandemError("A plot needs matplotlib, which is not installed; install tandem-rag[plot].")
+        raise TandemError("A plot needs matplotlib, which is not installed; install tandem-rag[lab].")
 
 
 def plot_pipeline(
@@ -68,7 +68,7 @@ def plot_pipeline(
     panels = figure.subplots(4, 1, sharex=True, height_ratios=(4.2, 1, 1.2, 1.2))
     start_s, end_s = _limits(shown)
     _draw_pipeline(
-        panels[0], timeline, shown, digit_s=DIGIT_WIDTH * (end_s - start_s) / (width - BEPARTY_WIDTH)
+        panels[0], timeline, shown, digit_s=DIGIT_WIDTH * (end_s - start_s) / (width - MARGIN_WIDTH)
     )
     _draw_rtt(panels[1], shown)
     _draw_delta_z(panels[2], shown)

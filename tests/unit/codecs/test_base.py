@@ -55,3 +55,10 @@ def test_its_parameters_are_those_of_its_constructor() -> None:
 
 def test_the_codec_of_the_settings() -> None:
     assert codec_of(CodecConfig(p=0.9)).fingerprint() == make_codec("top_p", p=0.9).fingerprint()
+
+
+def test_a_codec_gets_the_settings_that_it_knows() -> None:
+    register(OnlyTheArgmax)
+    config = CodecConfig(p=0.9)
+    object.__setattr__(config, "name", "argmax")
+    assert codec_of(config).fingerprint() == make_codec("argmax").fingerprint()

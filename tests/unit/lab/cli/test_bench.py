@@ -20,7 +20,7 @@ from tests.unit.lab.latency.cells import cell
 
 PlanOf = Callable[..., tuple[Plan, Path]]
 
-pytest.importorskip("matplotlib", reason="plots need the extra [plot]")
+pytest.importorskip("matplotlib", reason="plots need the extra [lab]")
 
 
 @pytest.fixture(autouse=True)
@@ -159,7 +159,7 @@ def test_without_dpkt_nothing_is_measured(
 ) -> None:
     monkeypatch.setattr("tandem.lab.netlab.pcap.find_spec", lambda name: None)
     assert main(["lab", "bench", "latency", "--out", str(tmp_path)]) == 1
-    assert "needs dpkt, which is not installed; install tandem-rag[netlab]" in capsys.readouterr().err
+    assert "needs dpkt, which is not installed; install tandem-rag[lab]" in capsys.readouterr().err
     assert started == []
 
 

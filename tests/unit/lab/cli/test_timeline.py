@@ -84,7 +84,7 @@ def test_a_plot_without_matplotlib(
     monkeypatch.setattr("tandem.lab.timeline.pipeline.find_spec", lambda name: None)
     assert main([*COMMAND, "--plot", "out.png"]) == 1
     assert capsys.readouterr().err == (
-        "tandem: A plot needs matplotlib, which is not installed; install tandem-rag[plot].\n"
+        "tandem: A plot needs matplotlib, which is not installed; install tandem-rag[lab].\n"
     )
     assert tandem.started == []
 

@@ -12,7 +12,7 @@ from tandem.lab.latency.records import Cell
 from tandem.lab.latency.systems import SYSTEMS
 from tests.unit.lab.latency.cells import SETTING, cell
 
-pytest.importorskip("matplotlib", reason="plots need the extra [plot]")
+pytest.importorskip("matplotlib", reason="plots need the extra [lab]")
 
 from tandem.lab.latency.plot import FIRST, LOOK, TOKEN, plot_latency
 
