@@ -31,6 +31,8 @@ class TopK8:
     def decode(self, payload: bytes) -> Distribution:
         """The distribution that *both* parties use, the drafter too; ProtocolError if the bytes are malformed."""
         k = len(payload) // 5
+        if k > self.k:
+            raise ProtocolError(f"A distribution has at most {self.k} tokens, got {k}.")
         weights = np.frombuffer(payload, "u1", offset=4 * k).astype(np.int64)
         try:
             return Distribution(np.frombuffer(payload, "<u4", k), weights / weights.sum())

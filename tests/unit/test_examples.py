@@ -4,22 +4,17 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
 import tandem
-from tandem.codecs import Codec, make_codec
+from tandem.codecs import make_codec
 from tandem.errors import ProtocolError
-from tandem.lab.simulation.fuzz import make_scenario
 from tandem.lab.simulation.link import Link
-from tandem.lab.simulation.virtual import Outcome, VirtualRun
-from tandem.lab.simulation.world import CODEC, VOCAB, World, stop_rule
-from tandem.protocol.drafting import Forward
-from tandem.topology import PARTIES, Party
+from tandem.lab.simulation.recoded import simulate_codec
+from tandem.topology import Party
 
 ROOT = Path(tandem.__file__).parent.parent
 EXAMPLES = ROOT / "examples"
@@ -51,23 +46,6 @@ def test_custom_codec_decides_a_step() -> None:
     ]
 
 
-class Recoded(World):
-    """A party of the simulator whose distributions go through another codec."""
-
-    def __init__(self, seed: int, party: Party, codec: Codec) -> None:
-        super().__init__(seed, party, first_end=12)
-        self.codec = codec
-
-    def payload(self, job: Forward) -> bytes:
-        return self.codec.encode(CODEC.decode(super().payload(job)).dense(VOCAB))
-
-
-def simulate(codec: Codec, seed: int, link: Link, **settings: Any) -> Outcome:
-    spec = replace(make_scenario(seed).spec, draft_rule="coupled", on_peer_loss="wait", **settings)
-    readers = {party: Recoded(seed, party, codec) for party in PARTIES}
-    return VirtualRun(spec, readers, codec, finished=stop_rule(16, 12), link=link, seed=seed).run()
-
-
 @pytest.mark.usefixtures("examples")
 @pytest.mark.parametrize("seed", range(5))
 def test_custom_codec_carries_whole_sessions(seed: int) -> None:
@@ -75,10 +53,10 @@ def test_custom_codec_carries_whole_sessions(seed: int) -> None:
     import custom_codec
 
     codec = make_codec("top_k_8", k=4)
-    wanted = simulate(codec, seed, Link(), synchronous=True, placement="device").tokens
+    wanted = simulate_codec(codec, seed, Link(), synchronous=True, placement="device").tokens
     bad_link = Link(delay_s=0.1, jitter_s=0.1, drop=0.05)
     for placement in ("device", "cloud", "mirror"):
-        assert simulate(codec, seed, bad_link, placement=placement, synchronous=False).tokens == wanted
+        assert simulate_codec(codec, seed, bad_link, placement=placement, synchronous=False).tokens == wanted
     assert wanted[Party.DEVICE] == wanted[Party.CLOUD]
     assert len(wanted[Party.DEVICE]) > 12
     assert make_codec("top_k_8", k=5).fingerprint() != codec.fingerprint()

@@ -1,0 +1,36 @@
+"""One seeded answer in the simulator, with a codec of your own."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from tandem.codecs import Codec
+from tandem.lab.simulation.fuzz import make_scenario
+from tandem.lab.simulation.link import Link
+from tandem.lab.simulation.virtual import Outcome, SideModel, VirtualRun
+from tandem.lab.simulation.world import CODEC, VOCAB, World, stop_rule
+from tandem.protocol.drafting import Forward
+from tandem.topology import PARTIES, Party
+
+
+class RecodedWorld(World):
+    """A party's scripted model whose distributions go through another codec."""
+
+    def __init__(self, seed: int, party: Party, codec: Codec) -> None:
+        super().__init__(seed, party, first_end=12)
+        self.codec = codec
+
+    def payload(self, job: Forward) -> bytes:
+        """The encoded distribution of one step."""
+        return self.codec.encode(CODEC.decode(super().payload(job)).dense(VOCAB))
+
+
+def simulate_codec(codec: Codec, seed: int, link: Link | None = None, **settings: Any) -> Outcome:
+    """One answer of scripted models, coupled drafts, every frame encoded and decoded by the protocol.
+
+    settings: fields of the session's spec, such as placement="mirror" or synchronous=True.
+    """
+    spec = replace(make_scenario(seed).spec, draft_rule="coupled", on_peer_loss="wait", **settings)
+    readers: dict[Party, SideModel] = {party: RecodedWorld(seed, party, codec) for party in PARTIES}
+    return VirtualRun(spec, readers, codec, finished=stop_rule(16, 12), link=link or Link(), seed=seed).run()
