@@ -18,7 +18,7 @@ from tandem.retrieval.documents import Document, split
 from tandem.retrieval.embedding import TextEmbedder
 from tandem.retrieval.index import Index, read_manifest
 from tandem.retrieval.loaders import Loaded, load_documents, load_path
-from tandem.retrieval.manifest import Manifest
+from tandem.retrieval.store import Manifest
 from tandem.retrieval.tables import hash_chunks
 from tandem.retrieval.writer import Progress, tidy, write_index
 

@@ -19,13 +19,11 @@ from numpy.typing import NDArray
 
 from tandem.errors import RetrievalError
 from tandem.retrieval import kinds, old_format
-from tandem.retrieval.database import PRIVATE_FILE, remove_database
+from tandem.retrieval.database import PRIVATE_FILE, Journal, remove_database, text_key
 from tandem.retrieval.documents import Document
 from tandem.retrieval.embedding import TextEmbedder
 from tandem.retrieval.index import Index
-from tandem.retrieval.journal import Journal, text_key
-from tandem.retrieval.manifest import Checksum, Manifest, checksum
-from tandem.retrieval.store import Snapshot, Writer, vector_files, writing
+from tandem.retrieval.store import Checksum, Manifest, Snapshot, Writer, checksum, vector_files, writing
 from tandem.retrieval.vectors import VectorIndex
 
 JOURNAL = "embedded.sqlite"
