@@ -19,7 +19,7 @@ import sqlite3
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from hashlib import sha256
 from pathlib import Path
 from threading import Lock
@@ -75,10 +75,10 @@ class Manifest:
     count: int  # vectors, and chunks
     factory: str  # FAISS factory string
     id_key: str  # hexadecimal; keys the chunks' ids and never leaves this side
-    generation: int  # builds of this index so far
-    chunks_hash: str  # of ids, texts and metadata, hexadecimal
-    facts_hash: str  # of the metadata that filters use, hexadecimal
     files: dict[str, Checksum]  # of vectors, next to the database
+    generation: int = 0  # builds of this index so far
+    chunks_hash: str = ""  # of ids, texts and metadata, hexadecimal
+    facts_hash: str = ""  # of the metadata that filters use, hexadecimal
 
 
 class Snapshot:
@@ -172,15 +172,17 @@ class Writer:
         create_private(path)
         return path
 
-    def replace_chunks(self, chunks: Sequence[Document]) -> tuple[str, str]:
-        """Writes the chunks in place of those before, and gives the checksums of both tables. RetrievalError for a
-        bad id.
-        """
+    def replace_chunks(self, chunks: Sequence[Document]) -> None:
+        """Writes the chunks in place of those before. RetrievalError for a bad id."""
         tables.write_chunks(self._database, chunks)
-        return tables.hash_tables(self._database)
+        self._sums = tables.hash_tables(self._database)
 
     def commit(self, manifest: Manifest) -> None:
-        """Makes what was written the index."""
+        """Makes what was written the index; the manifest's generation and checksums of tables are set here."""
+        chunks_hash, facts_hash = self._sums
+        manifest = replace(
+            manifest, generation=self.generation, chunks_hash=chunks_hash, facts_hash=facts_hash
+        )
         for name in manifest.files:
             flush(self.directory / name)
         flush(self.directory)

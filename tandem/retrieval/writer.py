@@ -67,14 +67,24 @@ def write_index(
                 f"An update must start from the index that is there, but {directory} was changed by another "
                 "process meanwhile; run the update again."
             )
-        sums = writer.replace_chunks(documents)
+        writer.replace_chunks(documents)
         vectors = writer.make_file("npy")
         previous = _reusable(writer, embedder, previous)
         with Journal(directory / JOURNAL, embedder.fingerprint, embedder.dimension) as journal:
             journal.add(old_format.read_journal(directory, embedder.fingerprint, embedder.dimension))
             num_embedded = _write_vectors(vectors, documents, embedder, previous, journal, progress)
         files = _write_index_files(writer, vectors, kind, num_threads)
-        writer.commit(_manifest(writer, embedder, len(documents), kind, id_key, sums, files))
+        writer.commit(
+            Manifest(
+                embedder=embedder.name,
+                embedder_fingerprint=embedder.fingerprint,
+                dimension=embedder.dimension,
+                count=len(documents),
+                factory=kind,
+                id_key=id_key.hex(),
+                files=files,
+            )
+        )
     tidy(directory)
     return num_embedded
 
@@ -194,26 +204,3 @@ def _write_index_files(writer: Writer, vectors: Path, factory: str, num_threads:
         vectors.unlink()
         return {path.name: checksum(path)}
     return {path.name: checksum(path), vectors.name: checksum(vectors)}
-
-
-def _manifest(
-    writer: Writer,
-    embedder: TextEmbedder,
-    count: int,
-    factory: str,
-    id_key: bytes,
-    sums: tuple[str, str],
-    files: dict[str, Checksum],
-) -> Manifest:
-    return Manifest(
-        embedder=embedder.name,
-        embedder_fingerprint=embedder.fingerprint,
-        dimension=embedder.dimension,
-        count=count,
-        factory=factory,
-        id_key=id_key.hex(),
-        generation=writer.generation,
-        chunks_hash=sums[0],
-        facts_hash=sums[1],
-        files=files,
-    )
