@@ -18,7 +18,7 @@ from tandem.retrieval.documents import Document, split
 from tandem.retrieval.embedding import TextEmbedder
 from tandem.retrieval.index import Index, read_manifest
 from tandem.retrieval.loaders import Loaded, load_documents, load_path
-from tandem.retrieval.manifest import Manifest
+from tandem.retrieval.store import Manifest
 from tandem.retrieval.tables import hash_chunks
 from tandem.retrieval.writer import Progress, tidy, write_index
 
@@ -64,7 +64,10 @@ def build_index(
     progress(done, total) counts the texts to embed. Raises RetrievalError; whatever fails, the previous index
     is kept.
     """
-    _check_key(id_key)
+    if len(id_key) > MAX_KEY_BYTES:
+        raise RetrievalError(
+            f"An id key has at most {MAX_KEY_BYTES} bytes, but this one {len(id_key)}; shorten it."
+        )
     loaded = _load(source)
     previous = _try_open(directory)
     key = _choose_key(directory, id_key)
@@ -120,20 +123,11 @@ def _bring_up_to_date(
     write: Callable[..., int],
 ) -> BuildReport:
     """Has the index of `chunks` written, by `write_index` with its settings, unless it is there already."""
-    num_embedded = 0
-    is_current = previous is not None and _is_current(previous, chunks, embedder, factory)
-    if is_current:
+    if previous is not None and _is_current(previous, chunks, embedder, factory):
         tidy(directory)
-    else:
-        num_embedded = write(directory, chunks, embedder, factory, previous=previous)
-    return _report(directory, previous, chunks, problems, num_embedded, is_current)
-
-
-def _check_key(id_key: bytes) -> None:
-    if len(id_key) > MAX_KEY_BYTES:
-        raise RetrievalError(
-            f"An id key has at most {MAX_KEY_BYTES} bytes, but this one {len(id_key)}; shorten it."
-        )
+        return _report(directory, previous, chunks, problems, 0, is_unchanged=True)
+    num_embedded = write(directory, chunks, embedder, factory, previous=previous)
+    return _report(directory, previous, chunks, problems, num_embedded, is_unchanged=False)
 
 
 def _load(source: Path | Sequence[Document]) -> Loaded:
@@ -182,6 +176,7 @@ def _report(
     chunks: Sequence[Document],
     problems: list[str],
     num_embedded: int,
+    *,
     is_unchanged: bool,
 ) -> BuildReport:
     """Counts the changes: a chunk that came and one that went from the same source make one replacement."""

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
-from langchain_core.documents import Document
+from langchain_core.documents import Document as Document
 
 from tandem.errors import RetrievalError
 
@@ -24,18 +24,6 @@ ID_BYTES = 10
 
 RESERVED = ("source", "chunk", "page", "line")
 """Metadata keys that Tandem sets itself; a file's own value under one of them is kept as `given_<key>`."""
-
-__all__ = [
-    "ID_BYTES",
-    "RESERVED",
-    "Document",
-    "chunk_id",
-    "make_writable",
-    "readable_name",
-    "split",
-    "with_metadata",
-    "writable",
-]
 
 
 def chunk_id(text: str, source: str, occurrence: int = 0, key: bytes = b"") -> str:

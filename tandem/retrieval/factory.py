@@ -41,7 +41,7 @@ def load_embedder(name: str, *, num_threads: int | None = None) -> TextEmbedder:
 
 
 def open_index(party: Party, config: Config, embedder: TextEmbedder) -> Index:
-    """The index that `config` names for `side`. Raises RetrievalError where it is missing or damaged."""
+    """The index that `config` names for a party. Raises RetrievalError where it is missing or damaged."""
     from tandem.retrieval.index import Index
 
     where = config.party(party).index
@@ -52,7 +52,7 @@ def open_index(party: Party, config: Config, embedder: TextEmbedder) -> Index:
 def open_retriever(
     party: Party, config: Config, embedder: TextEmbedder, scorer: Scorer | None = None
 ) -> Retriever | StoreRetriever:
-    """What finds documents for `side`: its index, or the LangChain vector store that `config` names.
+    """What finds a party's documents: its index, or the LangChain vector store that `config` names.
 
     Raises RetrievalError where that is missing or damaged.
     """

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -13,8 +12,7 @@ from numpy.typing import NDArray
 from tandem.errors import RetrievalError
 from tandem.retrieval import old_format
 from tandem.retrieval.documents import Document
-from tandem.retrieval.manifest import Manifest, NoIndexError, damaged
-from tandem.retrieval.store import Snapshot
+from tandem.retrieval.store import Manifest, NoIndexError, Snapshot, damaged
 from tandem.retrieval.tables import Filter
 from tandem.retrieval.vectors import VectorIndex, cosines
 
@@ -27,23 +25,11 @@ REFINE = 10
 _ATTEMPTS = 3
 
 
-class Index:
-    """An index, open for reading; stays whole when it is rebuilt on disk meanwhile."""
+class Index(Snapshot):
+    """An index, open for reading: the database as it was when opened, and the vectors that belong to it."""
 
-    def __init__(
-        self,
-        snapshot: Snapshot,
-        vectors: VectorIndex,
-        embeddings: NDArray[np.float32] | None = None,
-    ) -> None:
-        """Joins opened parts that fit; `open` is the usual way.
-
-        embeddings: the vectors [n, d] on disk, for a kind that does not give them back exactly.
-        """
-        self.manifest = snapshot.manifest
-        self.vector_index = vectors
-        self._snapshot = snapshot
-        self._embeddings = embeddings
+    vector_index: VectorIndex
+    _embeddings: NDArray[np.float32] | None  # [n, d] on disk, for a kind that does not give them back exactly
 
     @classmethod
     def open(cls, directory: Path, embedder_fingerprint: str | None = None, *, num_threads: int = 1) -> Index:
@@ -53,30 +39,38 @@ class Index:
         fit.
         """
         for _ in range(_ATTEMPTS):
-            snapshot = _open_snapshot(directory)
+            index = cls._open_or_convert(directory)
             try:
-                _check_embedder(directory, snapshot.manifest, embedder_fingerprint)
-                return cls._load(snapshot, num_threads)
+                _check_embedder(directory, index.manifest, embedder_fingerprint)
+                index.verify()
+                index._load_vectors(num_threads)
+                return index
             except FileNotFoundError as error:
-                snapshot.close()
+                index.close()
                 missing = Path(str(error.filename)).name
-                if (
-                    read_manifest(directory) == snapshot.manifest
-                ):  # else it was just rebuilt: read the new one
+                if read_manifest(directory) == index.manifest:  # else it was just rebuilt: read the new one
                     raise damaged(directory, f"{missing} is missing") from None
             except BaseException:
-                snapshot.close()
+                index.close()
                 raise
         raise RetrievalError(f"The index {directory} is being rebuilt again and again; wait, then open it.")
 
     @classmethod
-    def _load(cls, snapshot: Snapshot, num_threads: int) -> Index:
-        snapshot.verify()
-        directory, manifest = snapshot.directory, snapshot.manifest
+    def _open_or_convert(cls, directory: Path) -> Index:
+        try:
+            return cls(directory)
+        except NoIndexError:
+            if old_format.convert(directory):
+                return cls(directory)
+            raise
+
+    def _load_vectors(self, num_threads: int) -> None:
+        """Opens the files of vectors. FileNotFoundError if one is missing, RetrievalError if one does not fit."""
+        directory, manifest = self.directory, self.manifest
         paths = {Path(name).suffix: directory / name for name in manifest.files}
         try:
-            vectors = VectorIndex.read(paths[".faiss"], num_threads)
-            embeddings = _map_embeddings(paths[".npy"], manifest) if ".npy" in paths else None
+            self.vector_index = vectors = VectorIndex.read(paths[".faiss"], num_threads)
+            self._embeddings = _map_embeddings(paths[".npy"], manifest) if ".npy" in paths else None
         except FileNotFoundError:
             raise
         except (RuntimeError, OSError, ValueError, KeyError) as error:
@@ -85,19 +79,11 @@ class Index:
                     raise FileNotFoundError(errno.ENOENT, "removed", str(path)) from None
             raise damaged(directory, f"a file cannot be read ({str(error).splitlines()[0][:100]})") from None
         if vectors.dimension != manifest.dimension:
-            raise damaged(
-                directory,
-                f"its vectors have dimension {vectors.dimension}, its manifest says {manifest.dimension}",
-            )
+            sizes = f"its vectors have dimension {vectors.dimension}, its manifest says {manifest.dimension}"
+            raise damaged(directory, sizes)
         if len(vectors) != manifest.count:
-            raise damaged(
-                directory, f"its counts differ ({len(vectors)} vectors, {manifest.count} in the manifest)"
-            )
-        return cls(snapshot, vectors, embeddings)
-
-    def close(self) -> None:
-        """Frees the files; the index cannot be searched afterwards."""
-        self._snapshot.close()
+            counts = f"its counts differ ({len(vectors)} vectors, {manifest.count} in the manifest)"
+            raise damaged(directory, counts)
 
     @property
     def dimension(self) -> int:
@@ -124,7 +110,7 @@ class Index:
         """
         self._check_search(vector, k)
         if filter:
-            rows = self._among(vector, k, self._snapshot.select_rows(filter))
+            rows = self._among(vector, k, self.select_rows(filter))
         else:
             rows, _ = self.vector_index.search(vector, k * self._refine)
         stored = self.vectors(rows)
@@ -143,23 +129,7 @@ class Index:
 
     def document(self, row: int) -> Document:
         """The chunk of a row, with its id and metadata."""
-        return self.documents(np.array([row]))[0]
-
-    def documents(self, rows: NDArray[np.int64]) -> list[Document]:
-        """The chunk of each row [n]."""
-        return self._snapshot.documents(rows.tolist())
-
-    def chunks(self) -> Iterator[Document]:
-        """All chunks, by row."""
-        return self._snapshot.chunks()
-
-    def rows(self, ids: Sequence[str]) -> NDArray[np.int64]:
-        """The row of each id; RetrievalError if one is unknown."""
-        return self._snapshot.rows(ids)
-
-    def ids(self) -> list[str]:
-        """The id of each row."""
-        return self._snapshot.ids()
+        return self.documents([row])[0]
 
     @property
     def _refine(self) -> int:
@@ -191,13 +161,7 @@ class Index:
 
 def read_manifest(directory: Path) -> Manifest:
     """The manifest of an index, also of one of Tandem 0.1, which stays as it is. RetrievalError if there is none."""
-    try:
-        with Snapshot(directory) as snapshot:
-            return snapshot.manifest
-    except NoIndexError:
-        if old_format.is_old(directory):
-            return old_format.read_manifest(directory)[0]
-        raise
+    return _inspect(directory, is_verified=False)
 
 
 def verify_index(directory: Path) -> Manifest:
@@ -205,23 +169,19 @@ def verify_index(directory: Path) -> Manifest:
 
     RetrievalError, or OSError where something cannot be read.
     """
+    return _inspect(directory, is_verified=True)
+
+
+def _inspect(directory: Path, *, is_verified: bool) -> Manifest:
     try:
         with Snapshot(directory) as snapshot:
-            snapshot.verify()
+            if is_verified:
+                snapshot.verify()
             return snapshot.manifest
     except NoIndexError:
-        if old_format.is_old(directory):
-            return old_format.verify(directory)
-        raise
-
-
-def _open_snapshot(directory: Path) -> Snapshot:
-    try:
-        return Snapshot(directory)
-    except NoIndexError:
-        if old_format.convert(directory):
-            return Snapshot(directory)
-        raise
+        if not old_format.is_old(directory):
+            raise
+        return old_format.verify(directory) if is_verified else old_format.read_manifest(directory)[0]
 
 
 def _map_embeddings(path: Path, manifest: Manifest) -> NDArray[np.float32]:

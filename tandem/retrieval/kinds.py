@@ -53,12 +53,19 @@ def code_bytes(dimension: int) -> int:
 
 def vectors_to_train(index: Any) -> int:
     """Fewest vectors that FAISS can train this index with: a centroid needs a vector of its own."""
-    return max([1, *(clusters for part in parts(index) for clusters in _clusters(part))])
+    lists = (int(getattr(part, "nlist", 1)) for part in parts(index))
+    codes = (int(getattr(getattr(part, "pq", None), "ksub", 1)) for part in parts(index))
+    return max(1, *lists, *codes)
 
 
 def keeping_to(index: Any, rows: NDArray[np.int64]) -> Any:
     """Search parameters that keep to the given rows and look as far as the index is set to look."""
-    return _parameters(index, _selector(rows, int(index.ntotal)))
+    import faiss
+
+    made: Any = faiss  # its stubs want a pointer
+    is_in = np.zeros(int(index.ntotal), bool)
+    is_in[rows] = True
+    return _parameters(index, made.IDSelectorBitmap(np.packbits(is_in, bitorder="little")))
 
 
 def _parameters(index: Any, selector: Any) -> Any:
@@ -79,16 +86,6 @@ def _parameters(index: Any, selector: Any) -> Any:
     return made.SearchParameters(sel=selector)
 
 
-def _selector(rows: NDArray[np.int64], count: int) -> Any:
-    """FAISS's form of a set of rows: a bit for each of the `count` rows."""
-    import faiss
-
-    made: Any = faiss  # its stubs want a pointer
-    is_in = np.zeros(count, bool)
-    is_in[rows] = True
-    return made.IDSelectorBitmap(np.packbits(is_in, bitorder="little"))
-
-
 def parts(index: Any) -> list[Any]:
     """The index and whatever it is made of: transforms, coarse quantiser, storage, refinement."""
     import faiss
@@ -106,12 +103,6 @@ def parts(index: Any) -> list[Any]:
     if isinstance(index, faiss.IndexRefine):
         members += parts(index.base_index) + parts(index.refine_index)
     return members
-
-
-def _clusters(part: Any) -> list[int]:
-    """Numbers of centroids that this part itself trains."""
-    pq = getattr(part, "pq", None)
-    return [int(getattr(part, "nlist", 1)), int(getattr(pq, "ksub", 1))]
 
 
 def calm(part: Any) -> None:

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from tandem.config import LANGCHAIN
 from tandem.errors import RetrievalError
 from tandem.retrieval.documents import Document, chunk_id, writable
-from tandem.retrieval.embedding import TextEmbedder
+from tandem.retrieval.embedding import TextEmbedder, reason_of
 from tandem.retrieval.retriever import Hit, Retriever, score_texts
 from tandem.retrieval.scoring import Scorer
 from tandem.retrieval.tables import Filter
@@ -177,7 +177,7 @@ class StoreRetriever:
             documents = self._store.similarity_search(query, k, **named)
         except Exception as error:  # stores have no common error
             raise RetrievalError(
-                f"The vector store {type(self._store).__name__} failed ({_brief(error)}); fix it, then ask again."
+                f"The vector store {type(self._store).__name__} failed ({reason_of(error)}); fix it, then ask again."
             ) from error
         return [
             document.model_copy(update={"page_content": writable(document.page_content)})
@@ -223,7 +223,7 @@ def _call(where: str) -> object:
         return getattr(import_module(module), function)()
     except Exception as error:  # whatever the user's code raises
         raise RetrievalError(
-            f"{where} cannot be opened ({_brief(error)}); write {LANGCHAIN}MODULE:FUNCTION, whose module can be "
+            f"{where} cannot be opened ({reason_of(error)}); write {LANGCHAIN}MODULE:FUNCTION, whose module can be "
             "imported on that side's node."
         ) from error
 
@@ -234,7 +234,7 @@ def _ask(name: str, ask: Callable[[], Answer]) -> Answer:
         return ask()
     except Exception as error:  # embeddings have no common error
         raise RetrievalError(
-            f"The embedder {name} failed ({_brief(error)}); fix it, then try again."
+            f"The embedder {name} failed ({reason_of(error)}); fix it, then try again."
         ) from error
 
 
@@ -243,8 +243,3 @@ def _not_one(where: str, what: str, wanted: str, made: object) -> str:
         f"The {what} {where} must be a LangChain {wanted}, but the function gave a {type(made).__name__}; "
         "return one."
     )
-
-
-def _brief(error: Exception) -> str:
-    lines = str(error).strip().splitlines()
-    return (lines[0] if lines else type(error).__name__)[:160].rstrip(" .")

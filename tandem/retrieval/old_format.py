@@ -25,10 +25,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tandem.errors import RetrievalError
+from tandem.retrieval.database import KEY_BYTES
 from tandem.retrieval.documents import Document
-from tandem.retrieval.journal import KEY_BYTES
-from tandem.retrieval.manifest import Manifest, checksum, damaged, parse_manifest, verify_file
-from tandem.retrieval.store import writing
+from tandem.retrieval.store import Manifest, checksum, damaged, parse_manifest, verify_file, writing
 
 NAME = "manifest.json"
 JOURNAL = ".embedded"
@@ -148,7 +147,7 @@ def _convert(directory: Path, manifest: Manifest) -> None:
     with writing(directory) as writer:
         if writer.manifest is not None:  # another process was faster
             return
-        sums = writer.replace_chunks(_read_chunks(directory, folder / _CHUNKS))
+        writer.replace_chunks(_read_chunks(directory, folder / _CHUNKS))
         files = {}
         for name, suffix in _RENAMED.items():
             if name in manifest.files:
@@ -156,15 +155,7 @@ def _convert(directory: Path, manifest: Manifest) -> None:
                 path.unlink()
                 _link(folder / name, path)
                 files[path.name] = checksum(path)
-        writer.commit(
-            replace(
-                manifest,
-                generation=writer.generation,
-                chunks_hash=sums[0],
-                facts_hash=sums[1],
-                files=files,
-            )
-        )
+        writer.commit(replace(manifest, files=files))
 
 
 def _read_chunks(directory: Path, path: Path) -> list[Document]:

@@ -19,15 +19,16 @@ import sqlite3
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, fields, replace
+from hashlib import sha256
 from pathlib import Path
 from threading import Lock
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tandem.errors import RetrievalError
-from tandem.retrieval import manifest as manifests
 from tandem.retrieval import tables
 from tandem.retrieval.database import (
     APPLICATION_ID,
@@ -42,12 +43,42 @@ from tandem.retrieval.database import (
     is_empty,
 )
 from tandem.retrieval.documents import Document
-from tandem.retrieval.manifest import Manifest, damaged, no_index, parse_manifest, verify_file
 from tandem.retrieval.tables import Filter
+
+NAME = "tandem-index.sqlite"
+"""The database that makes a folder an index."""
 
 _VECTORS = re.compile(r"vectors-\d+\.(faiss|npy)")
 _READ_TIMEOUT_S = 10.0
 _READ_AT_ONCE = 4096
+
+
+class NoIndexError(RetrievalError):
+    """A folder holds no index of this format."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checksum:
+    """Length and SHA-256 of one file."""
+
+    num_bytes: int
+    sha256: str  # hexadecimal
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest:
+    """Everything that must fit before an index may be used."""
+
+    embedder: str  # name, for people
+    embedder_fingerprint: str
+    dimension: int
+    count: int  # vectors, and chunks
+    factory: str  # FAISS factory string
+    id_key: str  # hexadecimal; keys the chunks' ids and never leaves this side
+    files: dict[str, Checksum]  # of vectors, next to the database
+    generation: int = 0  # builds of this index so far
+    chunks_hash: str = ""  # of ids, texts and metadata, hexadecimal
+    facts_hash: str = ""  # of the metadata that filters use, hexadecimal
 
 
 class Snapshot:
@@ -55,19 +86,19 @@ class Snapshot:
 
     def __init__(self, directory: Path) -> None:
         """NoIndexError if there is none, RetrievalError if this Tandem does not understand it."""
-        if not (directory / manifests.NAME).is_file():
+        if not (directory / NAME).is_file():
             raise no_index(directory)
         self.directory = directory
         self._lock = Lock()
         with self._reading():
-            self._database = connect(directory / manifests.NAME, _READ_TIMEOUT_S)
+            self._database = connect(directory / NAME, _READ_TIMEOUT_S)
             # A connection is in a cycle with its statements, so forgetting the snapshot would not close it at once.
             self.close = weakref.finalize(self, self._database.close)
             self._database.execute("PRAGMA query_only = ON")
             self._database.execute("BEGIN")
             self.manifest = _read_manifest(self._database, directory)
 
-    def __enter__(self) -> Snapshot:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -81,9 +112,9 @@ class Snapshot:
             is_whole = self._database.execute("PRAGMA integrity_check(1)").fetchone()[0] == "ok"
             sums = tables.hash_tables(self._database)
         if not is_whole or sums != (self.manifest.chunks_hash, self.manifest.facts_hash):
-            raise damaged(self.directory, f"{manifests.NAME} does not match its checksum")
+            raise damaged(self.directory, f"{NAME} does not match its checksum")
 
-    def documents(self, rows: Iterable[int]) -> list[Document]:
+    def documents(self, rows: Iterable[int] | NDArray[np.int64]) -> list[Document]:
         """The chunk of each row."""
         with self._reading():
             return tables.read_chunks(self._database, rows)
@@ -115,7 +146,7 @@ class Snapshot:
             try:
                 yield
             except (sqlite3.Error, UnicodeDecodeError) as error:
-                raise damaged(self.directory, f"{manifests.NAME} cannot be read ({error})") from None
+                raise damaged(self.directory, f"{NAME} cannot be read ({error})") from None
 
 
 class Writer:
@@ -141,15 +172,17 @@ class Writer:
         create_private(path)
         return path
 
-    def replace_chunks(self, chunks: Sequence[Document]) -> tuple[str, str]:
-        """Writes the chunks in place of those before, and gives the checksums of both tables. RetrievalError for a
-        bad id.
-        """
+    def replace_chunks(self, chunks: Sequence[Document]) -> None:
+        """Writes the chunks in place of those before. RetrievalError for a bad id."""
         tables.write_chunks(self._database, chunks)
-        return tables.hash_tables(self._database)
+        self._sums = tables.hash_tables(self._database)
 
     def commit(self, manifest: Manifest) -> None:
-        """Makes what was written the index."""
+        """Makes what was written the index; the manifest's generation and checksums of tables are set here."""
+        chunks_hash, facts_hash = self._sums
+        manifest = replace(
+            manifest, generation=self.generation, chunks_hash=chunks_hash, facts_hash=facts_hash
+        )
         for name in manifest.files:
             flush(self.directory / name)
         flush(self.directory)
@@ -167,7 +200,7 @@ def writing(directory: Path) -> Iterator[Writer]:
     """
     try:
         directory.mkdir(mode=PRIVATE_FOLDER, parents=True, exist_ok=True)
-        with closing(begin_writing(directory / manifests.NAME)) as database:
+        with closing(begin_writing(directory / NAME)) as database:
             yield Writer(directory, database)
     except OSError as error:
         raise _refused(directory, error.strerror or str(error)) from error
@@ -181,7 +214,7 @@ def writing(directory: Path) -> Iterator[Writer]:
 
 def has_index(directory: Path) -> bool:
     """Whether a folder holds an index of this format, sound or not."""
-    return (directory / manifests.NAME).is_file()
+    return (directory / NAME).is_file()
 
 
 def modified_ns(directory: Path) -> int:
@@ -195,12 +228,56 @@ def vector_files(directory: Path) -> list[Path]:
     return sorted(path for path in directory.glob("vectors-*") if _VECTORS.fullmatch(path.name))
 
 
+def no_index(directory: Path) -> NoIndexError:
+    """The error for a folder without an index."""
+    return NoIndexError(
+        f"An index must hold a {NAME}, but {directory} has none; build it with `tandem index`."
+    )
+
+
+def damaged(directory: Path, what: str) -> RetrievalError:
+    """The error for an index that cannot be trusted."""
+    return RetrievalError(f"The index {directory} is damaged: {what}; build it again with `tandem index`.")
+
+
+def parse_manifest(directory: Path, where: str, body: Any) -> Manifest:
+    """A manifest from its JSON object, every field of the right type; RetrievalError otherwise."""
+    kinds = {"dimension": int, "count": int, "generation": int, "files": dict}
+    for field in fields(Manifest):
+        if not isinstance(body, dict) or type(body.get(field.name)) is not kinds.get(field.name, str):
+            raise damaged(directory, f'{where} lacks a proper "{field.name}"')
+    try:
+        files = {name: Checksum(**entry) for name, entry in body["files"].items()}
+        bytes.fromhex(body["id_key"])
+    except (TypeError, ValueError):
+        raise damaged(directory, f'{where} lacks a proper "files" or "id_key"') from None
+    return Manifest(**{**{field.name: body[field.name] for field in fields(Manifest)}, "files": files})
+
+
+def checksum(path: Path) -> Checksum:
+    """Length and SHA-256 of a file, read in pieces."""
+    digest = sha256()
+    with path.open("rb") as file:
+        while piece := file.read(1 << 20):
+            digest.update(piece)
+        return Checksum(num_bytes=file.tell(), sha256=digest.hexdigest())
+
+
+def verify_file(directory: Path, path: Path, expected: Checksum) -> None:
+    """FileNotFoundError if a file of an index is missing, RetrievalError if it differs."""
+    num_bytes = path.stat().st_size
+    if num_bytes != expected.num_bytes:
+        raise damaged(directory, f"{path.name} has {num_bytes} bytes instead of {expected.num_bytes}")
+    if checksum(path) != expected:
+        raise damaged(directory, f"{path.name} does not match its checksum")
+
+
 def _read_manifest(database: sqlite3.Connection, directory: Path) -> Manifest:
     if is_empty(database):
         raise no_index(directory)  # a first build was interrupted
     application, version = identity(database)
     if application != APPLICATION_ID:
-        raise damaged(directory, f"{manifests.NAME} is not a database of Tandem's")
+        raise damaged(directory, f"{NAME} is not a database of Tandem's")
     if version != VERSION:
         raise RetrievalError(
             f"This Tandem reads index version {VERSION}, but {directory} has version {version}; "

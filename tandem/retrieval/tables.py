@@ -43,10 +43,10 @@ def write_chunks(database: Connection, chunks: Sequence[Document]) -> None:
     database.executemany("INSERT INTO facts VALUES (?, ?, ?)", blobs)
 
 
-def read_chunks(database: Connection, rows: Iterable[int]) -> list[Document]:
+def read_chunks(database: Connection, rows: Iterable[int] | NDArray[np.int64]) -> list[Document]:
     """The chunk of each row."""
     query = "SELECT id, text, metadata FROM chunks WHERE row = ?"
-    return [_document(*database.execute(query, (row,)).fetchone()) for row in rows]
+    return [_document(*database.execute(query, (int(row),)).fetchone()) for row in rows]
 
 
 def find_ids(database: Connection, ids: Sequence[str]) -> NDArray[np.int64]:

@@ -52,16 +52,18 @@ class VectorIndex:
         import faiss
 
         faiss.omp_set_num_threads(num_threads)
-        index = _make(vectors.shape[1], factory)
-        _check_training(index, factory, len(vectors))
         try:
+            index = faiss.index_factory(vectors.shape[1], factory, faiss.METRIC_INNER_PRODUCT)
+            for part in parts(index):
+                calm(part)
+            _check_training(index, factory, len(vectors))
             index.train(training_sample(vectors, vectors_to_train(index)))
             for block in blocks(vectors, ADD_AT_ONCE):
                 index.add(block)
+            built = cls(index, num_threads)
+            built.vectors(np.zeros(1, np.int64))  # some kinds cannot
         except RuntimeError as error:
             raise RetrievalError(_refused(factory, error)) from None
-        built = cls(index, num_threads)
-        built._check_giving_back(factory)
         return built
 
     @classmethod
@@ -148,12 +150,6 @@ class VectorIndex:
                 inverted.make_direct_map()
             self._is_mapped = True
 
-    def _check_giving_back(self, factory: str) -> None:
-        try:
-            self.vectors(np.zeros(1, np.int64))
-        except RuntimeError as error:
-            raise RetrievalError(_refused(factory, error)) from None
-
 
 def blocks(vectors: NDArray[np.float32], at_once: int) -> Iterator[NDArray[np.float32]]:
     """The rows of [n, d], `at_once` at a time and in memory, whether or not `vectors` is."""
@@ -188,18 +184,6 @@ def training_sample(vectors: NDArray[np.float32], num_centroids: int) -> NDArray
     if count >= len(vectors):
         return np.ascontiguousarray(vectors, np.float32)
     return np.ascontiguousarray(vectors[np.arange(count) * len(vectors) // count], np.float32)
-
-
-def _make(dimension: int, factory: str) -> Any:
-    import faiss
-
-    try:
-        index = faiss.index_factory(dimension, factory, faiss.METRIC_INNER_PRODUCT)
-    except RuntimeError as error:
-        raise RetrievalError(_refused(factory, error)) from None
-    for part in parts(index):
-        calm(part)
-    return index
 
 
 def _check_training(index: Any, factory: str, count: int) -> None:

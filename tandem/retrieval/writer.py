@@ -19,13 +19,11 @@ from numpy.typing import NDArray
 
 from tandem.errors import RetrievalError
 from tandem.retrieval import kinds, old_format
-from tandem.retrieval.database import PRIVATE_FILE, remove_database
+from tandem.retrieval.database import PRIVATE_FILE, Journal, remove_database, text_key
 from tandem.retrieval.documents import Document
 from tandem.retrieval.embedding import TextEmbedder
 from tandem.retrieval.index import Index
-from tandem.retrieval.journal import Journal, text_key
-from tandem.retrieval.manifest import Checksum, Manifest, checksum
-from tandem.retrieval.store import Snapshot, Writer, vector_files, writing
+from tandem.retrieval.store import Checksum, Manifest, Snapshot, Writer, checksum, vector_files, writing
 from tandem.retrieval.vectors import VectorIndex
 
 JOURNAL = "embedded.sqlite"
@@ -69,14 +67,24 @@ def write_index(
                 f"An update must start from the index that is there, but {directory} was changed by another "
                 "process meanwhile; run the update again."
             )
-        sums = writer.replace_chunks(documents)
+        writer.replace_chunks(documents)
         vectors = writer.make_file("npy")
         previous = _reusable(writer, embedder, previous)
         with Journal(directory / JOURNAL, embedder.fingerprint, embedder.dimension) as journal:
             journal.add(old_format.read_journal(directory, embedder.fingerprint, embedder.dimension))
             num_embedded = _write_vectors(vectors, documents, embedder, previous, journal, progress)
         files = _write_index_files(writer, vectors, kind, num_threads)
-        writer.commit(_manifest(writer, embedder, len(documents), kind, id_key, sums, files))
+        writer.commit(
+            Manifest(
+                embedder=embedder.name,
+                embedder_fingerprint=embedder.fingerprint,
+                dimension=embedder.dimension,
+                count=len(documents),
+                factory=kind,
+                id_key=id_key.hex(),
+                files=files,
+            )
+        )
     tidy(directory)
     return num_embedded
 
@@ -196,26 +204,3 @@ def _write_index_files(writer: Writer, vectors: Path, factory: str, num_threads:
         vectors.unlink()
         return {path.name: checksum(path)}
     return {path.name: checksum(path), vectors.name: checksum(vectors)}
-
-
-def _manifest(
-    writer: Writer,
-    embedder: TextEmbedder,
-    count: int,
-    factory: str,
-    id_key: bytes,
-    sums: tuple[str, str],
-    files: dict[str, Checksum],
-) -> Manifest:
-    return Manifest(
-        embedder=embedder.name,
-        embedder_fingerprint=embedder.fingerprint,
-        dimension=embedder.dimension,
-        count=count,
-        factory=factory,
-        id_key=id_key.hex(),
-        generation=writer.generation,
-        chunks_hash=sums[0],
-        facts_hash=sums[1],
-        files=files,
-    )

@@ -10,7 +10,7 @@ from typing import Any
 from tandem.retrieval.documents import Document
 from tandem.retrieval.embedding import TextEmbedder
 from tandem.retrieval.index import Index
-from tandem.retrieval.manifest import NAME
+from tandem.retrieval.store import NAME
 from tandem.retrieval.writer import write_index
 
 CHUNK_CHARS, OVERLAP = 800, 100

@@ -16,8 +16,8 @@ from tandem.retrieval.build import build_index, update_index
 from tandem.retrieval.documents import Document
 from tandem.retrieval.index import Index, read_manifest, verify_index
 from tandem.retrieval.loaders import load_path
-from tandem.retrieval.manifest import NAME
 from tandem.retrieval.retriever import Retriever
+from tandem.retrieval.store import NAME
 from tests.unit.retrieval.helpers import make_index
 
 TEXTS = [

@@ -14,7 +14,7 @@ from tandem.errors import RetrievalError
 from tandem.retrieval import store
 from tandem.retrieval.documents import Document
 from tandem.retrieval.index import Index
-from tandem.retrieval.manifest import NAME
+from tandem.retrieval.store import NAME
 from tests.unit.retrieval.helpers import make_index
 
 

@@ -15,7 +15,7 @@ from tandem.retrieval import loaders, store, writer
 from tandem.retrieval.build import BuildReport, build_index, update_index
 from tandem.retrieval.documents import Document
 from tandem.retrieval.index import Index
-from tandem.retrieval.manifest import NAME
+from tandem.retrieval.store import NAME
 from tests.unit.retrieval.helpers import content
 
 
