@@ -38,11 +38,12 @@ def undisturbed(rag: Tandem) -> tuple[int, ...]:
 @pytest.fixture(scope="module")
 def events(rag: Tandem, undisturbed: tuple[int, ...]) -> list[object]:
     """The same query; the cloud's draft queue is killed once a few tokens are there."""
+    victim = find_party(Party.CLOUD, rag.config)["draft_queue"]
     seen: list[object] = []
     for event in rag.stream(QUESTION, **OPTIONS):
         seen.append(event)
         if isinstance(event, TokenEvent) and event.step == KILLED_AT:
-            ray.kill(find_party(Party.CLOUD, rag.config)["draft_queue"])
+            ray.kill(victim)
     return seen
 
 
