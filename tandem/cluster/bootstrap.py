@@ -26,12 +26,12 @@ from tandem.topology import PARTIES, Party
 
 HANDSHAKE_FIELDS = {
     "vocabulary_fingerprint": ("vocabulary", "use models that share a tokenizer"),
-    "codec": ("codec", "use the same [codec] settings on both sides"),
-    "protocol_version": ("protocol version", "install the same version of tandem-rag on both sides"),
-    "embedder_fingerprint": ("embedder", "use the same retrieval.embedder on both sides"),
-    "scorer_fingerprint": ("scoring model", "use the same weights.scorer on both sides"),
+    "codec": ("codec", "use the same [codec] settings on both machines"),
+    "protocol_version": ("protocol version", "install the same version of tandem-rag on both machines"),
+    "embedder_fingerprint": ("embedder", "use the same retrieval.embedder on both machines"),
+    "scorer_fingerprint": ("scoring model", "use the same weights.scorer on both machines"),
 }
-"""What both sides must have in common before the first query, and the remedy."""
+"""What both parties must have in common before the first query, and the remedy."""
 
 
 @dataclass
@@ -113,17 +113,17 @@ def connect(address: str | None, config: Config, progress: Progress) -> Cluster:
         if not was_attached:
             ray.shutdown()
         raise
-    progress("sides: connected")
+    progress("parties: connected")
     return Cluster(parties, described, loop)
 
 
 def compare(described: dict[Party, dict[str, Any]]) -> None:
-    """Both sides must agree before the first query. Raises ClusterError that names both values and the remedy."""
+    """Both parties must agree before the first query. Raises ClusterError that names both values and the remedy."""
     for key, (what, remedy) in HANDSHAKE_FIELDS.items():
         device, cloud = (described[party].get(key) for party in PARTIES)
         if device != cloud:
             raise ClusterError(
-                f"Both sides must have the same {what}, the device has {device!r} and the cloud {cloud!r}; {remedy}."
+                f"Both parties must have the same {what}, the device has {device!r} and the cloud {cloud!r}; {remedy}."
             )
 
 
@@ -204,7 +204,7 @@ async def _meet(parties: dict[Party, Handles], limit_s: float) -> dict[Party, di
             await actors.connect_parties(parties)
     except TimeoutError:
         raise ClusterError(
-            f"Both sides must meet within {limit_s:g} s but did not; check the link between them."
+            f"Both parties must meet within {limit_s:g} s but did not; check the link between them."
         ) from None
     return described
 

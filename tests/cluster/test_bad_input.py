@@ -62,7 +62,7 @@ def test_different_tokenizers(tmp_path: Path) -> None:
     vocabulary[first], vocabulary[second] = vocabulary[second], vocabulary[first]
     (other / "tokenizer.json").write_text(json.dumps(tokenizer), "utf-8")
     sentence = failing_launch(f"cloud.model={other}")
-    assert sentence.startswith("Both sides must have the same vocabulary, the device has ")
+    assert sentence.startswith("Both parties must have the same vocabulary, the device has ")
     assert sentence.endswith("use models that share a tokenizer.")
 
 
