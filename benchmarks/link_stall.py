@@ -34,6 +34,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 from benchmarks._common import finish, summary
 from tandem import Config, Tandem
 from tandem.events import DoneEvent, TokenEvent
+from tandem.lab.baselines.experiments import Experiments
 from tandem.lab.latency.cluster import DATA_PORT, launch
 from tandem.lab.netlab import NetLab, Shape
 from tandem.lab.netlab.capture import capturing
@@ -47,7 +48,7 @@ RTT_S = 0.1
 STALLS_S = (2.0, 5.0, 10.0)
 PLANES = ("socket", "ray")
 AT_TOKEN = 3
-FLOORS = ("device.decode_floor_s=0.06", "cloud.decode_floor_s=0.025")
+PADDED = Experiments(min_decode_time_s={Party.DEVICE: 0.06, Party.CLOUD: 0.025})
 
 
 def stalled(tandem: Tandem, lab: NetLab, question: str, stall_s: float, wanted: list[int]) -> dict[str, Any]:
@@ -148,9 +149,9 @@ def measure(lab: NetLab, stalls_s: tuple[float, ...], runs: int, num_questions: 
     rays_own_bytes = 0.0
     for plane in PLANES:
         os.sched_setaffinity(0, cores)
-        config = Config.load(None, [f"link.data_plane={plane}", "link.on_peer_loss=wait", *FLOORS])
+        config = Config.load(None, [f"link.data_plane={plane}", "link.on_peer_loss=wait"])
         lab.shape(Shape(rtt_s=RTT_S))
-        with launch(lab, config) as tandem, tempfile.TemporaryDirectory() as folder:
+        with launch(lab, config, experiments=PADDED) as tandem, tempfile.TemporaryDirectory() as folder:
             tandem.query(questions[0], seed=0)
             undisturbed, wanted = hops(tandem, lab, questions, folder, rays_own_bytes)
             if plane == "socket":

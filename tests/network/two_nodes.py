@@ -15,25 +15,27 @@ from typing import Any
 from tandem.client import Tandem
 from tandem.config import Config
 from tandem.events import Answer, Event, TokenEvent, collect
+from tandem.lab.baselines.experiments import Experiments
 from tandem.lab.latency.cluster import launch
 from tandem.lab.netlab import NetLab, Shape
 from tandem.lab.training.bundle import read_bundled_questions
+from tandem.topology import PARTIES
 
 FAR = Shape(rtt_s=0.3)
 AWAY_S = 10.0
 SETTINGS = (
     "cluster.start_timeout_s=300",
     "link.on_peer_loss=wait",
-    "device.decode_floor_s=0.08",  # so that the link goes away amid an answer
-    "cloud.decode_floor_s=0.08",
 )
+SLOW = Experiments(min_decode_time_s=dict.fromkeys(PARTIES, 0.08))
+"""So that the link goes away in the middle of an answer."""
 
 
 def main(name: str, out: str) -> None:
     lab, results = NetLab(name), dict[str, Any]()
     config = Config.load(None, SETTINGS)
     questions = [each.question for each in (read_bundled_questions()[0], read_bundled_questions()[3])]
-    with launch(lab, config, lambda line: print(line, flush=True)) as tandem:
+    with launch(lab, config, lambda line: print(line, flush=True), SLOW) as tandem:
         for temperature in (0.0, 1.0):
             for number, question in enumerate(questions):
                 options = {"seed": 7 + number, "temperature": temperature}
