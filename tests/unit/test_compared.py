@@ -43,6 +43,7 @@ def test_a_retriever_says_which_scoring_model_it_uses(
     async def prepare(config: Config) -> dict[str, object]:
         actor = RetrieverActor(Party.DEVICE, Runtime(secret=b"", directory=str(tmp_path), config=config))
         description = await actor.prepare()
+        await asyncio.sleep(0)  # its loop begins
         await actor.close()
         return description
 

@@ -80,6 +80,6 @@ def test_without_dpkt_it_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr("tandem.lab.netlab.pcap.find_spec", lambda name: None)
     for read in (lambda path: read_packets(path, DEVICE, PORT), read_capture):
         with pytest.raises(
-            NetLabError, match=r"needs dpkt, which is not installed; install tandem-rag\[netlab"
+            NetLabError, match=r"needs dpkt, which is not installed; install tandem-rag\[lab\]"
         ):
             read(tmp_path / "p")
