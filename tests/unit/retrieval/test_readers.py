@@ -172,7 +172,7 @@ def test_html_with_sections_and_comments(tmp_path: Path) -> None:
 
 
 def test_deeply_nested_html_takes_linear_time(tmp_path: Path) -> None:
-    """Twenty times the depth in less than sixty times the time, where quadratic time would be 400 times."""
+    """Processor time, so that other work on the machine counts little."""
 
     def seconds(depth: int) -> float:
         page = "<div>" * depth + "deep" + "</div>" * depth
