@@ -184,9 +184,9 @@ def test_encoding_a_large_vocabulary_is_quick(scale: float, limit_s: float) -> N
     dense = np.exp(logits - logits.max())
     took_s = []
     for _ in range(15):
-        start_s = time.perf_counter()
+        start_s = time.process_time()
         CODEC.encode(dense)
-        took_s.append(time.perf_counter() - start_s)
+        took_s.append(time.process_time() - start_s)
     assert min(took_s) < limit_s
 
 
