@@ -233,7 +233,7 @@ class SiteActor:
         if self.config.link.data_plane == "ray":
             from tandem.actors.ray_plane import RayPlane
 
-            return RayPlane(self.name, self.config.cluster.namespace, self.on_connected)
+            return RayPlane(self.name, self.config.cluster.namespace, self.on_connected, self.on_lost)
         from tandem.transport.sockets import SocketPlane
 
         server_tls, client_tls = _cluster_tls()

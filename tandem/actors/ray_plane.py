@@ -1,7 +1,7 @@
 """The data plane over Ray actor calls: the same frames, delivered by `deliver` of the receiving actor.
 
-Frames of one event-loop turn travel in one call. Calls are not awaited and may arrive in any order, which the protocol
-allows.
+Frames of one event-loop turn travel in one call. Calls may arrive in any order, which the protocol allows. One call to
+each actor at a time is watched, so that an actor that died is noticed with the next frame to it.
 """
 
 from __future__ import annotations
@@ -11,18 +11,21 @@ from collections import defaultdict
 from typing import Any
 
 import ray
+from ray.exceptions import RayActorError
 
-from tandem.transport.port import Endpoint, LinkCounters, OnConnected
+from tandem.transport.port import Endpoint, LinkCounters, OnConnected, OnLost
 
 
 class RayPlane:
     """All links of one actor."""
 
-    def __init__(self, name: str, namespace: str, on_connected: OnConnected) -> None:
+    def __init__(self, name: str, namespace: str, on_connected: OnConnected, on_lost: OnLost) -> None:
         self.name = name
         self.counters: dict[str, LinkCounters] = defaultdict(LinkCounters)
         self._namespace = namespace
         self._on_connected = on_connected
+        self._on_lost = on_lost
+        self._watched: dict[str, asyncio.Task[None]] = {}
         self._methods: dict[str, Any] = {}
         self._waiting: dict[str, list[bytes]] = {}
 
@@ -54,6 +57,10 @@ class RayPlane:
 
     async def close(self) -> None:
         """Forget all actors."""
+        for task in self._watched.values():
+            task.cancel()
+        await asyncio.gather(*self._watched.values(), return_exceptions=True)
+        self._watched.clear()
         self._methods.clear()
 
     def _look_up(self, name: str) -> Any:
@@ -68,10 +75,22 @@ class RayPlane:
         for name, frames in waiting.items():
             counters = self.counters[name]
             try:
-                self._look_up(name).remote(self.name, frames)
+                call = self._look_up(name).remote(self.name, frames)
             except ValueError:  # no such actor now; the protocol resends
                 counters.dropped_frames += len(frames)
                 continue
+            if name not in self._watched:
+                self._watched[name] = asyncio.get_running_loop().create_task(self._watch(name, call))
             counters.sent_frames += len(frames)
             counters.sent_bytes += sum(map(len, frames))
             counters.writes += 1
+
+    async def _watch(self, name: str, call: Any) -> None:
+        """Wait for one call; if its actor has died, forget it and report the loss."""
+        try:
+            await call
+        except RayActorError:
+            self._methods.pop(name, None)
+            self._on_lost(name)
+        finally:
+            self._watched.pop(name, None)
