@@ -20,7 +20,7 @@ from tandem.cli.checks import GIB, Check, missing, ok, weak, writable
 from tandem.cli.options import AsJson, ConfigFile, Overrides, load_settings
 from tandem.cli.output import print_json
 from tandem.errors import TandemError
-from tandem.paths import state_folder
+from tandem.paths import data_folder, state_folder
 from tandem.topology import PARTIES, Party
 
 if TYPE_CHECKING:
@@ -52,13 +52,11 @@ def _line(check: Check) -> str:
 
 def all_checks(config: Config) -> list[Check]:
     """Every check, in the order in which one would set up a machine."""
-    import platformdirs
-
     installed = checks.packages()
     results = [checks.python(), installed, checks.cores(), checks.memory()]
     results += [checks.shared_memory(Path("/dev/shm")), checks.open_files(), checks.ports()]
     results += [checks.temporary_folder(Path(tempfile.gettempdir()))]
-    results += [checks.writable("data folder", platformdirs.user_data_path("tandem", appauthor=False))]
+    results += [checks.writable("data folder", data_folder())]
     results += [checks.writable("state folder", state_folder())]
     if installed.status != "missing":
         results.append(embedder(config))

@@ -67,11 +67,6 @@ Seed = Annotated[
 ]
 
 
-def count_option(help: str) -> Any:
-    """An option whose value is a whole number of at least 1."""
-    return typer.Option(metavar="N", parser=parse_count, help=help, show_default=False)
-
-
 def load_settings(
     file: str | None,
     overrides: Sequence[str] | None,

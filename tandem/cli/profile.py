@@ -163,8 +163,8 @@ def _load_engine(party: Party, config: Config, log: StageLog) -> Engine:
 def _texts(party: Party, config: Config) -> Sequence[str]:
     """Chunks of a party's index, for their length."""
     from tandem.config import LANGCHAIN
+    from tandem.corpora import BUNDLED
     from tandem.retrieval import Index, load_path, split
-    from tandem.retrieval.factory import BUNDLED
 
     where = config.party(party).index
     if where == "bundled":  # its files are its chunks, and need no embedder

@@ -17,11 +17,9 @@ from numpy.typing import NDArray
 
 from tandem.aggregation.distributions import Distribution
 from tandem.codecs import varints
-from tandem.codecs.base import MAX_VOCAB, Codec, check_dense, make_codec, malformed, register
+from tandem.codecs.base import MAX_VOCAB, check_dense, malformed, register
 from tandem.codecs.nucleus import most_probable, nucleus
 from tandem.errors import ConfigError
-
-__all__ = ["MAX_VOCAB", "Codec", "TopP", "make_codec"]
 
 PLAIN, COMPRESSED, WIDE = 0x10, 0x01, 0x02
 DEFAULT_MAX_TOKENS = 4096

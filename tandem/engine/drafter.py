@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from tandem.aggregation.restriction import restrict
 from tandem.aggregation.rules import draft_rule
-from tandem.codecs.top_p import Codec
+from tandem.codecs import Codec
 from tandem.engine.row_mixture import mix_rows
 from tandem.sampling import SamplingParams
 from tandem.topology import Party

@@ -10,7 +10,7 @@ from math import nan
 
 from tandem.aggregation.mixture import shares
 from tandem.aggregation.rules import draft_rule
-from tandem.codecs.top_p import Codec
+from tandem.codecs import Codec
 from tandem.protocol.messages import Ballot, Proposal, SoloBallot, VerifyResult
 from tandem.protocol.scheduling import policy_of
 from tandem.protocol.spec import SessionSpec

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from math import inf
 from typing import Any
 
-from tandem.codecs.top_p import Codec
+from tandem.codecs import Codec
 from tandem.errors import TandemError
 from tandem.protocol.aggregating import AggregatorSession
 from tandem.protocol.coordinator import SessionCoordinator

@@ -9,8 +9,8 @@ import secrets
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tandem import corpora
 from tandem.config import LANGCHAIN, Config
+from tandem.corpora import BUNDLED
 from tandem.paths import cache_folder
 from tandem.topology import Party
 
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from tandem.retrieval.retriever import Retriever
     from tandem.retrieval.scoring import Scorer
 
-BUNDLED = Path(corpora.__path__[0]) / "bundled"
 KV = "kv"
 """Name of the folder of caches in that of an index."""
 

@@ -11,7 +11,7 @@ import math
 import numpy as np
 
 from tandem.aggregation.mixture import shares
-from tandem.codecs.top_p import Codec
+from tandem.codecs import Codec
 from tandem.lab.baselines.sequences import SequenceResult
 from tandem.topology import PARTIES, Party
 

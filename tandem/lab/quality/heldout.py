@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
 
-from tandem.codecs.top_p import Codec
+from tandem.codecs import Codec
 from tandem.config import Config
 from tandem.engine.engine import Engine
 from tandem.lab.quality.local import LocalPair

@@ -12,7 +12,7 @@ from dataclasses import replace
 from random import Random
 from typing import TYPE_CHECKING
 
-from tandem.codecs.top_p import Codec
+from tandem.codecs import Codec
 from tandem.engine.drafter import Drafter
 from tandem.engine.engine import Engine
 from tandem.engine.tokenizer import Detokenizer, StopRule

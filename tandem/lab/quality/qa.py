@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, replace
 
 from tokenizers import Tokenizer
 
-from tandem.codecs.top_p import Codec
+from tandem.codecs import Codec
 from tandem.config import Config
 from tandem.engine.drafter import Drafter
 from tandem.engine.engine import Engine

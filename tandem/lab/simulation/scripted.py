@@ -15,7 +15,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from tandem.codecs.top_p import make_codec
+from tandem.codecs import make_codec
 from tandem.events import StopReason
 from tandem.lab.simulation.specs import make_spec
 from tandem.protocol.drafting import Forward, Prefill

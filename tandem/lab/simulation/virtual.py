@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol
 
-from tandem.codecs.top_p import Codec
+from tandem.codecs import Codec
 from tandem.engine.drafter import Drafter
 from tandem.events import DoneEvent, Event, TokenEvent
 from tandem.lab.baselines.random_placement import RandomAggregatingTable

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tandem.aggregation.distributions import Distribution
-from tandem.codecs.top_p import Codec, make_codec
+from tandem.codecs import Codec, make_codec
 from tandem.events import StopReason
 from tandem.protocol.drafting import Forward, Prefill
 from tandem.protocol.messages import Message, RescoreRequest, RescoreResult, RetrieveRequest, RetrieveResult

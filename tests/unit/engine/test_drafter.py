@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from tandem.aggregation.restriction import restrict
 from tandem.aggregation.rules import draft_rule
-from tandem.codecs.top_p import make_codec
+from tandem.codecs import make_codec
 from tandem.engine import drafter as module
 from tandem.engine.drafter import Drafter
 from tandem.engine.row_mixture import mix_rows

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tandem.aggregation.rules import draft_rule
-from tandem.codecs.top_p import make_codec
+from tandem.codecs import make_codec
 from tandem.corpora import WEIGHTS
 from tandem.engine.drafter import Drafter
 from tandem.engine.engine import Engine

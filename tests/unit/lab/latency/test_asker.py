@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tandem.codecs.top_p import make_codec
+from tandem.codecs import make_codec
 from tandem.config import Config
 from tandem.errors import QueryError
 from tandem.events import Answer, DoneEvent, SessionStatistics, TokenEvent

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from tandem.codecs.top_p import make_codec
+from tandem.codecs import make_codec
 from tandem.lab.baselines.sequences import SequenceResult
 from tandem.lab.latency.sequences import log_probability, pick_likelier
 from tandem.topology import Party

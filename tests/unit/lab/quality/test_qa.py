@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tandem.codecs.top_p import make_codec
+from tandem.codecs import make_codec
 from tandem.config import Config
 from tandem.engine.engine import Engine
 from tandem.engine.kv_cache import MemoryStore
