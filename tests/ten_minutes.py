@@ -1,0 +1,117 @@
+"""Follows the page "Your documents, your model, ten minutes" literally: a fresh clone, an empty home, every command.
+
+Run it with the installation that a new user makes: python -m tests.ten_minutes --install
+Without --install the clone borrows the packages of this Python, and only the rest of the page is timed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests import chat_model, company
+
+ROOT = Path(__file__).parents[1]
+PAGE = "docs/tutorial/ten-minutes.md"
+MARK = "@@step "
+INTERRUPTED = 130
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What one block of commands printed, and how long it took."""
+
+    commands: str
+    output: str  # stdout and stderr, in order
+    seconds: float
+
+
+def read_steps(page: str) -> list[str]:
+    """The blocks of commands on the page, in order."""
+    return re.findall(r"^```sh\n(.*?)^```$", page, flags=re.DOTALL | re.MULTILINE)
+
+
+def prepare_home(home: Path) -> None:
+    """What the page says that a reader has: notes, pages for the cloud, and a chat model in a folder."""
+    company.write_notes(home / "notes")
+    company.write_pages(home / "pages")
+    chat_model.write(home / "models" / "chat")
+
+
+def borrow_packages(clone: Path) -> None:
+    """Give the clone this Python's virtual environment, so that `make install` finds nothing to do."""
+    environment = clone / ".venv"
+    environment.mkdir()
+    for name in ("bin", "lib", "pyvenv.cfg"):
+        (environment / name).symlink_to(Path(sys.prefix) / name)
+    (environment / ".demo").touch()
+
+
+def follow(home: Path, *, install: bool) -> list[Step]:
+    """Run every block of the page in one shell. Raises RuntimeError with the output of the block that failed."""
+    steps = read_steps((ROOT / PAGE).read_text("utf-8"))
+    script = home / "script.sh"
+    script.write_text(
+        "".join(f"printf '\\n{MARK}%s\\n' \"$(date +%s.%N)\"\n{step}" for step in [*steps, ""]), "utf-8"
+    )
+    clone = home / "tandem"
+    if not install:
+        subprocess.run(["git", "clone", "--quiet", str(ROOT), str(clone)], check=True)
+        borrow_packages(clone)
+    environment = {
+        "HOME": str(home),
+        "PATH": os.environ["PATH"],
+        "LANG": "C.UTF-8",
+        "TERM": "dumb",
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "TMPDIR": tempfile.gettempdir(),
+        "ADDRESS": str(ROOT),
+    }
+    if not install:
+        environment |= {"PYTHONPATH": str(clone)}
+    done = subprocess.run(
+        ["bash", "-e", "-o", "pipefail", str(script)],
+        cwd=home,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=1_500,
+        check=False,
+    )
+    parts = [part.split("\n", 1) for part in done.stdout.split(f"\n{MARK}")[1:]]
+    if done.returncode:
+        failed = steps[len(parts) - 1] if parts else ""
+        raise RuntimeError(f"The page's commands\n{failed}ended with {done.returncode}:\n{parts[-1][1]}")
+    clocks = [float(clock) for clock, _ in parts]
+    return [
+        Step(step, output, end - begin)
+        for step, (_, output), begin, end in zip(steps, parts, clocks, clocks[1:], strict=False)
+    ]
+
+
+def main() -> None:
+    """Follow the page and print what each block took."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--install", action="store_true", help="install as the page says; takes minutes")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        home = Path(folder)
+        prepare_home(home)
+        begin_s = time.perf_counter()
+        steps = follow(home, install=options.install)
+        for step in steps:
+            print(f"{step.seconds:7.1f} s  {step.commands.splitlines()[0]}")
+        print(f"{time.perf_counter() - begin_s:7.1f} s  in all")
+
+
+if __name__ == "__main__":
+    main()
