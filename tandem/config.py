@@ -22,6 +22,8 @@ from tandem.sampling import SamplingParams
 from tandem.topology import Party
 from tandem.validation import STRICT, Settings
 
+DraftRuleName = Literal["coupled", "algorithm1"]
+Placement = Literal["device", "cloud", "greedy", "mirror"]
 LANGCHAIN = "langchain:"
 """Prefix of an index or embedder from LangChain: langchain:MODULE:FUNCTION."""
 
@@ -100,10 +102,8 @@ class RetrievalConfig(Settings):
 class DecodingConfig(Settings):
     """How tokens are drafted and decided; each setting can be overridden per query."""
 
-    draft_rule: Literal["coupled", "algorithm1"] = Field(
-        default="coupled", description="how drafts are drawn and verified"
-    )
-    placement: Literal["device", "cloud", "greedy", "mirror"] = Field(
+    draft_rule: DraftRuleName = Field(default="coupled", description="how drafts are drawn and verified")
+    placement: Placement = Field(
         default="mirror",
         description="who aggregates: one party, both (mirror), or whoever makes a token cheaper (greedy)",
     )
@@ -125,8 +125,8 @@ class DecodingConfig(Settings):
 class DecodingOptions(TypedDict, total=False):
     """The fields of `DecodingConfig` as options of one query; None: as configured."""
 
-    draft_rule: str | None
-    placement: str | None
+    draft_rule: DraftRuleName | None
+    placement: Placement | None
     synchronous: bool | None
     max_window: int | None
 

@@ -26,11 +26,18 @@ from tandem.nearest import nearest
 STRICT = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 """A value must have its type ("1" is no number), be finite, and belong to a field that exists."""
 
+
+def _texts(value: Any) -> Any:
+    if isinstance(value, str):
+        return (value,)
+    return tuple(value) if isinstance(value, list) else value
+
+
 Texts = Annotated[
     tuple[Annotated[str, Field(min_length=1)], ...],
-    BeforeValidator(lambda value: tuple(value) if isinstance(value, list) else value),
+    BeforeValidator(_texts),
 ]
-"""Texts that are not empty; a list is taken too."""
+"""Texts that are not empty; a list is taken too, and one text stands for a list of one."""
 
 S = TypeVar("S", bound="Settings")
 _SIGNS: tuple[tuple[type, str, str, str], ...] = (
@@ -106,7 +113,7 @@ class Setting(NamedTuple):
         is_filled = any(isinstance(limit, MinLen) for limit in self.info.metadata)
         nouns = {
             str: "a text that is not empty" if is_filled else "a text",
-            tuple: "a list of texts that are not empty",
+            tuple: "a text or a list of texts, none of them empty",
             int: "a whole number",
             float: "a number",
             bool: "true or false",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -11,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tandem import client as api
+from tandem import asking
 from tandem.client import Tandem
 from tandem.cluster import nodes
 from tandem.cluster.bootstrap import Cluster
@@ -50,7 +51,7 @@ Make = Callable[..., tuple[Tandem, dict[Party, dict[str, Actor]]]]
 
 @pytest.fixture
 def make(monkeypatch: pytest.MonkeyPatch) -> Iterator[Make]:
-    monkeypatch.setattr(api, "RPC_GRACE_S", 0.1)
+    monkeypatch.setattr(asking, "RPC_GRACE_S", 0.1)
     opened: list[Tandem] = []
 
     def tandem(**cloud: Actor) -> tuple[Tandem, dict[Party, dict[str, Actor]]]:
@@ -150,3 +151,21 @@ def test_wrong_files_are_found_before_anything_is_started(
     with pytest.raises(TandemError, match=sentence):
         Tandem.launch(Config.load(None, [setting.format(folder=tmp_path)]))
     assert dict(os.environ) == environment
+
+
+def test_a_closed_tandem_says_so_and_leaves_no_coroutine_behind(
+    make: Make, recwarn: pytest.WarningsRecorder
+) -> None:
+    rag, _ = make()
+    rag.close()
+    uses: list[Callable[[], Any]] = [
+        lambda: rag.query(QUESTION),
+        lambda: next(rag.stream(QUESTION)),
+        lambda: rag.batch([QUESTION]),
+        rag.status,
+    ]
+    for use in uses:
+        with pytest.raises(QueryError, match=r"^This Tandem is closed; create a new one"):
+            use()
+    gc.collect()
+    assert not [each for each in recwarn if each.category is RuntimeWarning]

@@ -152,16 +152,75 @@ def test_options_are_the_settings_and_a_few_more() -> None:
             {"temperature": -1},
             "The setting sampling.temperature must be a number of at least 0, but it is -1; the default is 0.0.",
         ),
+        ({"max_tokens": 4}, "A query has no option 'max_tokens'; the nearest is 'max_new_tokens'."),
         (
-            {"stop": "END"},
-            "The setting sampling.stop must be a list of texts that are not empty, but it is 'END'; the default is [].",
+            {"stop": ["a", 1]},
+            "The setting sampling.stop must be a text or a list of texts, none of them empty, but it is ['a', 1]; "
+            "the default is [].",
         ),
-        ({"seed": -1}, "A seed is an integer from 0 to 2^64 - 1 (got -1); choose one in that range."),
+        (
+            {"max_new_tokens": "4"},
+            "The setting sampling.max_new_tokens must be a whole number of at least 1, but it is '4'; "
+            "the default is 48.",
+        ),
+        (
+            {"placement": "clod"},
+            "The setting decoding.placement must be one of device, cloud, greedy, mirror, but it is 'clod'; "
+            'the nearest is "cloud".',
+        ),
+        (
+            {"only": 3},
+            "A party is device or cloud, not 3; name one of the two.",
+        ),
+        *(
+            (
+                {"seed": seed},
+                f"The option seed must be a whole number from 0 to 2^64 - 1, but it is {seed!r}; "
+                "correct it or omit it.",
+            )
+            for seed in (-1, 1 << 64, "7", 1.5, True)
+        ),
+        *(
+            (
+                {"timeout_s": limit},
+                f"The option timeout_s must be a number of seconds above 0, at most 1e9, but it is {limit!r}; "
+                "correct it or omit it.",
+            )
+            for limit in (0, -1.0, "9", float("nan"), float("inf"), True)
+        ),
+        (
+            {"show_drafts": "yes"},
+            "The option show_drafts must be true or false, but it is 'yes'; correct it or omit it.",
+        ),
+        (
+            {"sampling": {"top_k": 3}},
+            "The option sampling must be a SamplingParams, but it is {'top_k': 3}; correct it or omit it.",
+        ),
     ],
 )
 def test_a_wrong_option_is_one_sentence(options: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ConfigError, match=f"^{re.escape(sentence)}$"):
         build_spec(Config(), DESCRIBED, "Why?", **options)
+
+
+@pytest.mark.parametrize("question", [None, 3, ["Why?"], b"Why?"])
+def test_what_is_no_question(question: Any) -> None:
+    with pytest.raises(QueryError) as caught:
+        build_spec(Config(), DESCRIBED, question)
+    assert str(caught.value) == f"A question is a text, but this one is {question!r}; give a str."
+
+
+def test_a_text_is_one_stop_text() -> None:
+    """It was taken letter by letter once, which ended answers at the first of its letters."""
+    assert build_spec(Config(), DESCRIBED, "Why?", stop="books").sampling.stop == ("books",)
+    assert build_spec(Config(), DESCRIBED, "Why?", stop=["a", "b"]).sampling.stop == ("a", "b")
+
+
+def test_sampling_params_stand_for_all_sampling_options() -> None:
+    given = SamplingParams(temperature=0.5, top_k=3)
+    spec = build_spec(UNUSUAL, DESCRIBED, "Why?", sampling=given, top_k=4)
+    assert spec.sampling == replace(given, top_k=4)
+    assert build_spec(UNUSUAL, DESCRIBED, "Why?", sampling=None).sampling == UNUSUAL.sampling
 
 
 @pytest.mark.parametrize("question", ["", "  \n"])
