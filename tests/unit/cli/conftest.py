@@ -12,7 +12,9 @@ from typing import Any
 
 import pytest
 
+from tandem.batch import BatchItem
 from tandem.config import Config
+from tandem.errors import QueryError
 from tandem.events import (
     DoneEvent,
     Event,
@@ -20,6 +22,7 @@ from tandem.events import (
     Source,
     SourcesEvent,
     TokenEvent,
+    collect,
 )
 from tandem.topology import Party
 
@@ -101,6 +104,18 @@ class FakeTandem:
             if isinstance(event, BaseException):
                 raise event
             yield event
+
+    def batch(
+        self, questions: Sequence[str], *, concurrency: int, progress: Any, **options: Any
+    ) -> Iterator[BatchItem]:
+        """The last question first; a question "boom" fails, the others have the script's answer."""
+        self.asked.append((f"{len(questions)} questions, {concurrency} at once", options))
+        for index, question in reversed(list(enumerate(questions))):
+            if question == "boom":
+                yield BatchItem(index=index, question=question, error=QueryError("The cloud was lost."))
+            else:
+                events = [event for event in self.script if not isinstance(event, BaseException)]
+                yield BatchItem(index=index, question=question, answer=collect(events, 7))
 
     def status(self) -> dict[str, Any]:
         return self.state

@@ -125,6 +125,35 @@ def test_the_settings_of_this_folder_are_used_and_named(
     assert "settings   tandem.toml" in capsys.readouterr().err
 
 
+def test_options_that_are_settings(tandem: FakeTandem) -> None:
+    options = [
+        "--placement",
+        "cloud",
+        "--stop",
+        "books",
+        "--stop",
+        'a "b"\n\x7f',
+        "--num-documents",
+        "cloud:9",
+    ]
+    assert main(["ask", QUESTION, *options]) == 0
+    assert main(["ask", QUESTION, "--num-documents", "3", "--num-documents", "device:0"]) == 0
+    (_, config), (_, other) = tandem.started
+    assert config.decoding.placement == "cloud"
+    assert config.sampling.stop == ("books", 'a "b"\n\x7f')
+    assert (config.device.num_documents, config.cloud.num_documents) == (4, 9)
+    assert (other.device.num_documents, other.cloud.num_documents) == (0, 3)
+
+
+def test_a_wrong_value_of_such_an_option(tandem: FakeTandem, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["ask", QUESTION, "--placement", "clod"]) == 1
+    assert capsys.readouterr().err == (
+        "tandem: The setting decoding.placement must be one of device, cloud, greedy, mirror, but it is 'clod'; "
+        'the nearest is "cloud".\n'
+    )
+    assert tandem.started == []
+
+
 def test_every_sampling_option_becomes_a_setting(monkeypatch: pytest.MonkeyPatch) -> None:
     """A new field of SamplingParams needs no edit of the command line."""
     received: list[str] = []
@@ -211,16 +240,24 @@ def test_control_c_in_mid_answer_closes_and_is_130(
     assert tandem.num_closed == 1
 
 
-def test_a_failed_answer_shows_what_there_is_and_says_why(
-    tandem: FakeTandem, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("text", ["", " Mira"])
+def test_a_failed_answer_shows_its_text_and_the_error_and_no_more(
+    tandem: FakeTandem, capsys: pytest.CaptureFixture[str], text: str
 ) -> None:
     failed = DoneEvent(reason="failed", statistics=statistics(num_tokens=1), error="The cloud was lost.")
-    tandem.script = [token(0, " Mira"), failed]
+    tandem.script = [*([token(0, text)] if text else []), failed]
     assert main(["ask", QUESTION]) == 1
     shown = capsys.readouterr()
-    assert shown.out.startswith("Mira\n")
-    assert "ended by a failure" in shown.out
-    assert shown.err.endswith("tandem: The cloud was lost.\n")
+    assert shown.out == ("Mira\n" if text else "")
+    assert shown.err.splitlines()[1:] == ["tandem: The cloud was lost."]
+
+
+def test_a_failed_answer_in_json_has_its_error(
+    tandem: FakeTandem, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tandem.script = [DoneEvent(reason="failed", statistics=statistics(), error="The cloud was lost.")]
+    assert main(["ask", QUESTION, "--json"]) == 1
+    assert json.loads(capsys.readouterr().out)["error"] == "The cloud was lost."
 
 
 def test_an_answer_that_just_ends(tandem: FakeTandem, capsys: pytest.CaptureFixture[str]) -> None:
