@@ -35,6 +35,8 @@ def load_engine(party: PartyConfig, *, num_threads: int | None = None) -> Engine
         device=party.torch_device,
         dtype=party.dtype,
         num_threads=num_threads or party.num_threads,
+        template=party.template,
+        system_prompt=party.system_prompt,
     )
 
 
@@ -50,8 +52,8 @@ def open_engine(party: PartyConfig, kv_folder: Path, warn: Callable[[str], objec
         store = open_disk_store(party, engine, kv_folder, warn)
         if store.is_of_another_model():
             warn(
-                f"The key-value store {kv_folder} was made by another model, precision, number of threads or "
-                "version of PyTorch and is not used; rebuild it with `tandem index --precompute-kv`, or let each "
+                f"The key-value store {kv_folder} was made by another model, template, precision, number of threads "
+                "or version of PyTorch and is not used; rebuild it with `tandem index --precompute-kv`, or let each "
                 "document be computed at its first use."
             )
         engine.caches.store = store
@@ -66,7 +68,7 @@ def open_disk_store(
     """The store on disk for the engine of a party."""
     from tandem.engine.kv_disk import DiskStore
 
-    return DiskStore(kv_folder, engine.computing_fingerprint, party.kv_max_bytes, warn)
+    return DiskStore(kv_folder, engine.cache_fingerprint, party.kv_max_bytes, warn)
 
 
 def load_embedder_and_scorer(

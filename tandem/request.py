@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 from pydantic_core import PydanticSerializationError
 
 from tandem.config import Config, DecodingConfig, DecodingOptions
+from tandem.conversation import Message, MessageDict, read_history
 from tandem.errors import ConfigError, QueryError
 from tandem.nearest import nearest
 from tandem.protocol.spec import SessionSpec
@@ -41,6 +42,8 @@ class QueryOptions(SamplingOptions, DecodingOptions, total=False):
     """Metadata that the device's documents must have, as {"source": "a.txt", "page": [1, 2]}; it stays there."""
     cloud_filter: Filter | None
     """The same for the cloud's documents."""
+    history: Sequence[Message | MessageDict] | None
+    """Earlier turns, as {"role": "user" or "assistant", "content": text}: context for the models, not for retrieval."""
     show_drafts: bool
     """Also yield a ProvisionalEvent for each draft as soon as it is there, and a RetractEvent if it is void."""
 
@@ -101,6 +104,7 @@ def build_spec(
         only=None if only is None else find_party(only),
         device_filter=_filter("device_filter", options.get("device_filter")),
         cloud_filter=_filter("cloud_filter", options.get("cloud_filter")),
+        history=read_history(options.get("history")),
         show_drafts=bool(options.get("show_drafts")),
     )
     _check_alone(spec)
@@ -188,7 +192,7 @@ def _filter(name: str, metadata: Filter | None) -> str:
 
 
 def _check_size(spec: SessionSpec) -> None:
-    """The question and its filters must fit a message."""
+    """The question, its history and its filters must fit a message."""
     try:
         num_bytes = len(spec.to_json().encode())
     except (PydanticSerializationError, UnicodeEncodeError):
@@ -198,7 +202,7 @@ def _check_size(spec: SessionSpec) -> None:
     if num_bytes > MAX_SPEC_BYTES:
         raise QueryError(
             f"A query with its filters travels as at most {MAX_SPEC_BYTES} bytes, this one has {num_bytes}; "
-            "shorten the question, or give fewer values."
+            "shorten the question or its history, or give fewer values."
         )
 
 

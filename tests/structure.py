@@ -31,6 +31,7 @@ LAYERS = {
     "protocol": {
         "aggregation",
         "codecs",
+        "conversation",
         "errors",
         "events",
         "profiler",
@@ -38,7 +39,17 @@ LAYERS = {
         "scheduler",
         "topology",
     },
-    "engine": {"aggregation", "codecs", "config", "errors", "sampling", "topology"},
+    "engine": {
+        "aggregation",
+        "codecs",
+        "config",
+        "conversation",
+        "errors",
+        "nearest",
+        "paths",
+        "sampling",
+        "topology",
+    },
     "retrieval": {"config", "errors", "extras", "paths", "topology", "corpora", "nearest"},
     "transport": {"errors", "topology", "protocol"},
     "actors": {

@@ -181,7 +181,9 @@ class DecoderActor(SiteActor):
 
     def open_prompt(self, session: DraftingSession, job: Prefill) -> OpenResult:
         """Open the session in the engine, with the documents of the job as its rows."""
-        return self.engine.open(str(job.session), job.query, job.documents, job.max_new_tokens)
+        return self.engine.open(
+            str(job.session), job.query, job.documents, job.max_new_tokens, history=job.history
+        )
 
     def _open(self, session: DraftingSession, job: Prefill) -> OpenResult | None:
         from tandem.engine.engine import Preempted

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tandem.config import Config, DecodingConfig, DecodingOptions, LinkConfig, PartyConfig, WeightsConfig
+from tandem.conversation import Message
 from tandem.errors import ConfigError, ProtocolError, QueryError
 from tandem.lab.quality.heldout import heldout_spec
 from tandem.lab.simulation.specs import change_spec
@@ -243,3 +244,49 @@ def test_a_malformed_spec_is_one_sentence(text: str) -> None:
     ) as caught:
         SessionSpec.from_json(text)
     assert "pydantic" not in str(caught.value)
+
+
+# ---- history -------------------------------------------------------------------------------------------------
+
+TURNS = [{"role": "user", "content": "Who?"}, {"role": "assistant", "content": "Mira."}]
+
+
+def test_history_travels_with_the_question() -> None:
+    spec = build_spec(Config(), DESCRIBED, "And why?", history=TURNS)  # type: ignore[typeddict-item]
+    assert spec.history == (Message("user", "Who?"), Message("assistant", "Mira."))
+    assert spec.query == "And why?"
+    assert SessionSpec.from_json(spec.to_json()) == spec
+    again = build_spec(Config(), DESCRIBED, "And why?", history=spec.history)
+    assert again.history == spec.history
+    assert build_spec(Config(), DESCRIBED, "And why?", history=[]).history == ()
+
+
+@pytest.mark.parametrize(
+    ("history", "sentence"),
+    [
+        ("Who?", "history is a list of messages, but it is 'Who?'; give a list."),
+        (TURNS[0], f"history is a list of messages, but it is {TURNS[0]}; give a list."),
+        (
+            [{"role": "user"}],
+            'A message of history is {"role": "user" or "assistant", "content": text}, but message 0 is '
+            "{'role': 'user'}; correct it.",
+        ),
+        (
+            [{"role": "system", "content": "Be brief."}],
+            "A message of history has the role user or assistant, but message 0 has 'system'; set system_prompt.",
+        ),
+        (
+            [TURNS[1]],
+            "history alternates between user and assistant and begins with user, but message 0 is of assistant; "
+            "correct the order.",
+        ),
+        (
+            TURNS[:1],
+            "history ends with an answer, but its last message is of user ('Who?'); ask that as the question.",
+        ),
+    ],
+)
+def test_wrong_history_is_one_sentence(history: Any, sentence: str) -> None:
+    with pytest.raises(QueryError) as raised:
+        build_spec(Config(), DESCRIBED, "And why?", history=history)
+    assert str(raised.value) == sentence
