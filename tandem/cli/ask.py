@@ -5,7 +5,6 @@ The answer goes to stdout; stages, notes and errors go to stderr.
 
 from __future__ import annotations
 
-import secrets
 import sys
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any
@@ -23,6 +22,7 @@ from tandem.cli.options import (
     Seed,
     load_settings,
     merge_filters,
+    new_seed,
     parse_count,
     parse_party,
     setting_overrides,
@@ -106,7 +106,7 @@ class Question:
         """With a new seed unless one is given. Raises QueryError for an empty text."""
         if not text.strip():
             raise QueryError(f"The question is empty (got {text!r}).")
-        return cls(text=text, seed=secrets.randbits(63) if seed is None else seed, only=only, **options)
+        return cls(text=text, seed=new_seed() if seed is None else seed, only=only, **options)
 
 
 @with_settings("sampling", "decoding.placement")

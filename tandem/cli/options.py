@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import json
+import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
@@ -41,6 +42,11 @@ def parse_seed(text: str) -> int:
     if not (text.isascii() and text.isdigit() and int(text) < SEED_LIMIT):
         raise typer.BadParameter(f"must be a whole number from 0 to 2^64 - 1 (got {text!r})")
     return int(text)
+
+
+def new_seed() -> int:
+    """For an answer whose seed nobody gave; it fits a signed integer of 64 bits, as JSON readers have."""
+    return secrets.randbits(63)
 
 
 def parse_count(text: str) -> int:
