@@ -39,7 +39,7 @@ LAYERS = {
         "topology",
     },
     "engine": {"aggregation", "codecs", "config", "errors", "sampling", "topology"},
-    "retrieval": {"config", "errors", "paths", "topology", "corpora", "nearest"},
+    "retrieval": {"config", "errors", "file_kinds", "paths", "topology", "corpora", "nearest"},
     "transport": {"errors", "topology", "protocol"},
     "actors": {
         "codecs",

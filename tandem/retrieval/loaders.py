@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tandem.errors import RetrievalError
+from tandem.file_kinds import endings
 from tandem.retrieval.documents import Document, make_writable, readable_name
 from tandem.retrieval.old_format import is_old
 from tandem.retrieval.readers import READERS, Unreadable
@@ -27,7 +28,7 @@ _ATTEMPTS = 2
 _MAX_SHOWN = 3
 """Links that are named in one sentence."""
 
-KINDS = "txt, md, html, pdf and jsonl"
+KINDS = endings()
 
 
 class _NotAFileError(Exception):
