@@ -8,8 +8,8 @@ from tandem.retrieval.documents import Document, split
 from tandem.retrieval.embedding import Embedder, TextEmbedder
 from tandem.retrieval.index import Index
 from tandem.retrieval.loaders import load_path
+from tandem.retrieval.manifest import Manifest
 from tandem.retrieval.retriever import Hit, Retriever
-from tandem.retrieval.store import Manifest
 
 __all__ = [
     "BuildReport",

@@ -33,10 +33,12 @@ def describe_ignored(source: str, names: list[str]) -> list[str]:
     if not names:
         return []
     shown = ", ".join(names[:MAX_NAMED]) + (", ..." if len(names) > MAX_NAMED else "")
-    fields, values = ("field", "its value is") if len(names) == 1 else ("fields", "their values are")
+    were, values = (
+        ("field {} was", "its value is") if len(names) == 1 else ("fields {} were", "their values are")
+    )
     return [
-        f"{source}: the {fields} {shown} {'was' if len(names) == 1 else 'were'} ignored: {values} no text, number, truth "
-        "value, date or list of these; flatten what should be metadata."
+        f"{source}: the {were.format(shown)} ignored: {values} no text, number, truth value, date or list of these; "
+        "flatten what should be metadata."
     ]
 
 
