@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from tandem.cli.checks import bundled_model_note
 from tandem.cli.options import (
     AsJson,
     ConfigFile,
@@ -26,7 +27,8 @@ from tandem.cli.options import (
     sampling_overrides,
     with_sampling,
 )
-from tandem.cli.output import LiveText, PlainText, StageLog, plural, print_json
+from tandem.cli.output import LiveText, PlainText, StageLog, plural, print_json, warn
+from tandem.cli.passages import passage_lines
 from tandem.cli.transcript import Transcript
 from tandem.errors import QueryError
 from tandem.events import (
@@ -89,6 +91,9 @@ Address = Annotated[
         metavar="HOST:PORT", help="ask this running cluster (default: start one and stop it afterwards)"
     ),
 ]
+ShowSources = Annotated[
+    bool, typer.Option("--show-sources", help="print the passages that this side's model read")
+]
 Quiet = Annotated[bool, typer.Option("--quiet", help="print only the answer")]
 
 
@@ -119,6 +124,7 @@ def ask(
     provisional: Provisional = False,
     filters: Filters = None,
     address: Address = None,
+    show_sources: ShowSources = False,
     quiet: Quiet = False,
     as_json: AsJson = False,
     config_file: ConfigFile = None,
@@ -131,16 +137,20 @@ def ask(
         seed,
         only,
         address=address or "",
-        filters=_merge_filters(filters or ()),
+        filters=merge_filters(filters or ()),
         provisional=provisional,
     )
     log = StageLog(is_quiet=quiet)
     config = load_settings(config_file, overrides, sampling_overrides(sampling), log)
+    if (note := bundled_model_note(config)) and not quiet:
+        warn(note)
     transcript = stream_answer(query, config, log, is_silent=as_json, is_quiet=quiet)
     if as_json:
         print_json(transcript.as_dict())
     elif not quiet:
         _print_details(transcript)
+    if show_sources and not as_json:
+        print("\nPassages", *passage_lines(transcript.sources), sep="\n")
     return exit_code(transcript)
 
 
@@ -179,7 +189,7 @@ def exit_code(transcript: Transcript) -> int:
             return 0
 
 
-def _merge_filters(filters: Iterable[tuple[str, str, str]]) -> dict[str, dict[str, list[Any]]]:
+def merge_filters(filters: Iterable[tuple[str, str, str]]) -> dict[str, dict[str, list[Any]]]:
     """`device_filter` and `cloud_filter`. What is typed may be a text or a number, so both are admitted."""
     merged: dict[str, dict[str, list[Any]]] = {}
     for party, key, value in filters:

@@ -102,6 +102,11 @@ class FollowedIndex:
                 self._refreshing.release()
         return self.current
 
+    def close(self) -> None:
+        """Frees the files."""
+        self._watch.close()
+        self.current.close()
+
     def note(self, ids: Sequence[str]) -> None:
         """These documents were found: their scores will be asked for, whatever becomes of the index."""
         with self._noting:

@@ -63,6 +63,10 @@ class Retriever:
         """The index that the last search used."""
         return self._followed.current
 
+    def close(self) -> None:
+        """Frees the files; nothing can be searched afterwards."""
+        self._followed.close()
+
     @property
     def ranks_again(self) -> bool:
         """Whether a scoring model ranks the nearest again, so that the k best are not the first of more."""
