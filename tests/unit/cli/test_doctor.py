@@ -125,7 +125,8 @@ def test_the_bundled_model_with_other_documents() -> None:
     assert found == [
         checks.weak(
             "bundled model",
-            "The bundled model is a demonstration that can read the bundled documents only, but device.index names others",
+            "The bundled model is a demonstration that can read the bundled documents only, but device.index names "
+            "others",
             "set device.model and cloud.model to a model of your own",
         )
     ]
