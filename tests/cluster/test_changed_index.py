@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -17,12 +16,12 @@ QUESTION = "Which game should Mira try?"
 
 
 @pytest.fixture(scope="module")
-def notes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def notes(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("company") / "notes"
     folder.mkdir()
     (folder / "mira.txt").write_text("Mira likes puzzle games.")
     build_index(folder, folder.parent / "index", Embedder.load("offline"))
-    yield folder
+    return folder
 
 
 @pytest.fixture(scope="module")
