@@ -106,14 +106,13 @@ class Asker:
         event: SourcesEvent | None = None
         with contextlib.suppress(RayError):  # the answer can go on without this party
             event = await self._parties[party]["draft_queue"].sources.remote(spec.session, limit_s)
-        if event is None or party is Party.CLOUD:
+        if event is None or party is not spec.home:
             return event
-        ids = [source.id for source in event.sources]
-        titles = await self._parties[party]["retriever"].titles.remote(ids)
-        named = (
-            replace(source, title=title or None) for source, title in zip(event.sources, titles, strict=True)
+        passages = await self._parties[party]["retriever"].passages.remote(
+            [source.id for source in event.sources]
         )
-        return replace(event, sources=tuple(named))
+        sources = (replace(source, **known) for source, known in zip(event.sources, passages, strict=True))
+        return replace(event, sources=tuple(sources))
 
 
 def _patience_s(done: Event) -> float:

@@ -274,9 +274,9 @@ class Config(Settings):
                 f"Settings must be a JSON object, but they begin {text[:20]!r}; use to_json."
             ) from None
 
-    def to_toml(self) -> str:
-        """A file that `load` reads, each setting with its meaning."""
-        return to_toml(self)
+    def to_toml(self, *, only_changed: bool = False) -> str:
+        """A file that `load` reads, each setting with its meaning; only_changed: defaults as comments."""
+        return to_toml(self, only_changed=only_changed)
 
     @model_validator(mode="before")
     @classmethod

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import nan
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from tandem.errors import QueryError
 from tandem.topology import Party
@@ -17,12 +17,17 @@ StopReason = Literal["eos", "stop", "length", "cancelled", "failed"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """One retrieved document: an opaque id and, if it is the device's own, what the device knows about it."""
+    """One retrieved document: an opaque id and, if it is the home party's own, what that party knows about it."""
 
     party: Party
     id: str  # opaque
-    title: str | None = None  # where it came from; None for the cloud's documents
+    title: str | None = (
+        None  # where it came from; this and what follows: None for the other party's documents
+    )
     score: float | None = None  # cosine similarity to the question
+    text: str | None = None  # the passage that the model read
+    page: int | None = None  # of a pdf, from 1
+    metadata: dict[str, Any] | None = field(default=None, hash=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

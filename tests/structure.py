@@ -50,7 +50,7 @@ LAYERS = {
         "sampling",
         "topology",
     },
-    "retrieval": {"config", "errors", "extras", "paths", "topology", "corpora", "nearest"},
+    "retrieval": {"config", "errors", "extras", "file_kinds", "paths", "topology", "corpora", "nearest"},
     "transport": {"errors", "topology", "protocol"},
     "actors": {
         "codecs",

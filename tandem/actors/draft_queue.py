@@ -221,10 +221,11 @@ class DraftQueueActor(SiteActor):
         """Keep this side's documents for the client."""
         log = self.logs.get(ready.session)
         if log is not None:
+            is_home = self.party is Party.DEVICE or log.link is None  # or it answers by itself
             log.sources = SourcesEvent(
                 party=self.party,
                 sources=tuple(
-                    Source(party=self.party, id=key, score=score if self.party is Party.DEVICE else None)
+                    Source(party=self.party, id=key, score=score if is_home else None)
                     for key, score in zip(ready.sources, ready.scores, strict=True)
                 ),
                 retrieve_s=ready.retrieve_us / 1e6,

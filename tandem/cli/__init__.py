@@ -69,14 +69,16 @@ def build_command() -> Any:
     """The group of all commands; those of the laboratory are imported when one of them is used."""
     import typer
 
-    from tandem.cli import ask, chat, cluster, config, doctor, index, profile
+    from tandem.cli import ask, chat, cluster, config, doctor, index, init, profile, search
     from tandem.cli.usage import LazyCommand, new_app, root
 
     app = new_app(root)
     for command in (
         ask.ask,
         chat.chat,
+        init.init,
         index.index,
+        search.search,
         profile.profile,
         cluster.up,
         cluster.down,

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from tandem.cli.checks import bundled_model_note
 from tandem.cli.follow import follow, make_printer
 from tandem.cli.many import print_items, progress_of
 from tandem.cli.options import (
@@ -28,7 +29,8 @@ from tandem.cli.options import (
     setting_overrides,
     with_settings,
 )
-from tandem.cli.output import StageLog, print_json
+from tandem.cli.output import StageLog, print_json, warn
+from tandem.cli.passages import passage_lines
 from tandem.cli.transcript import Transcript
 from tandem.errors import QueryError
 from tandem.events import DoneEvent
@@ -87,6 +89,9 @@ Address = Annotated[
         metavar="HOST:PORT", help="ask this running cluster (default: start one and stop it afterwards)"
     ),
 ]
+ShowSources = Annotated[
+    bool, typer.Option("--show-sources", help="print the passages that this side's model read")
+]
 Quiet = Annotated[bool, typer.Option("--quiet", help="print only the answer")]
 
 
@@ -120,6 +125,7 @@ def ask(
     filters: Filters = None,
     concurrency: Concurrency = None,
     address: Address = None,
+    show_sources: ShowSources = False,
     quiet: Quiet = False,
     as_json: AsJson = False,
     config_file: ConfigFile = None,
@@ -136,6 +142,8 @@ def ask(
     texts = read_texts(file or STDIN) if is_many else []
     query = Question.create(question or texts[0], seed, provisional=provisional, **asked)
     config = load_settings(config_file, overrides, setting_overrides(settings, num_documents), log)
+    if (note := bundled_model_note(config)) and not quiet:
+        warn(note)
     if is_many:
         with open_tandem(query, config, log) as tandem:
             options = {"seed": seed, "only": only, **query.filters}
@@ -147,6 +155,8 @@ def ask(
     code = exit_code(transcript)
     if not as_json and not quiet:
         print_details(transcript)
+    if show_sources and not as_json:
+        print("\nPassages", *passage_lines(transcript.sources), sep="\n")
     return code
 
 

@@ -14,11 +14,15 @@ import tempfile
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import psutil
 
 from tandem.extras import DISTRIBUTION, install_line
+from tandem.topology import PARTIES
+
+if TYPE_CHECKING:
+    from tandem.config import Config
 
 GIB = 1 << 30
 MIN_PYTHON = (3, 11)
@@ -54,6 +58,23 @@ def weak(name: str, found: str, remedy: str) -> Check:
 def missing(name: str, found: str, remedy: str) -> Check:
     """Tandem cannot run."""
     return Check(name=name, status="missing", found=found, remedy=remedy)
+
+
+def bundled_model_note(config: Config) -> str:
+    """One sentence where the bundled model is given documents that are not the bundled ones; "" where not."""
+    parties = [config.party(party) for party in PARTIES]
+    names = [
+        f"{party}.index"
+        for party, own in zip(PARTIES, parties, strict=True)
+        if own.index != "bundled" and own.num_documents
+    ]
+    if not names or all(own.model != "bundled" for own in parties):
+        return ""
+    name = "names others" if len(names) == 1 else "name others"
+    return (
+        f"The bundled model is a demonstration that can read the bundled documents only, but {' and '.join(names)} "
+        f"{name}; set device.model and cloud.model to a model of your own."
+    )
 
 
 def python(version: tuple[int, ...] = tuple(sys.version_info[:3])) -> Check:

@@ -66,6 +66,9 @@ def all_checks(config: Config) -> list[Check]:
             check(party, config.party(party)) for check in (language_model, index) for party in PARTIES
         ]
     results += [stored_caches(party, config) for party in PARTIES]
+    if note := checks.bundled_model_note(config):
+        found, _, remedy = note.rstrip(".").partition("; ")
+        results.append(weak("bundled model", found, remedy))
     return results
 
 

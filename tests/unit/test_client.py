@@ -18,7 +18,7 @@ from tandem.cluster import nodes
 from tandem.cluster.bootstrap import Cluster
 from tandem.config import Config
 from tandem.errors import QueryError, TandemError
-from tandem.events import DoneEvent, Event, SessionStatistics, SourcesEvent, collect
+from tandem.events import DoneEvent, Event, SessionStatistics, Source, SourcesEvent, collect
 from tandem.loop_thread import LoopThread
 from tandem.topology import PARTIES, Party
 
@@ -122,6 +122,40 @@ def test_the_cloud_is_not_told_the_device_s_filter(make: Make) -> None:
     assert "diary" in told[Party.DEVICE]
     assert "diary" not in told[Party.CLOUD]
     assert "2024" in told[Party.CLOUD]
+
+
+@pytest.mark.parametrize("only", [None, "device", "cloud"])
+def test_the_home_party_alone_shows_its_passages(make: Make, only: Any) -> None:
+    """The client asks no other retriever: the device's notes stay there, and so do the cloud's pages."""
+    rag, parties = make()
+    home = Party.CLOUD if only == "cloud" else Party.DEVICE
+    known = {"title": "a.pdf", "text": "Private.", "page": 2, "metadata": {"source": "a.pdf", "page": 2}}
+
+    for party in PARTIES:
+        event = SourcesEvent(
+            party=party,
+            sources=(Source(party=party, id="1"), Source(party=party, id="2")),
+            retrieve_s=0.0,
+            prefill_s=0.0,
+        )
+
+        async def sources(*_: object, event: SourcesEvent = event) -> SourcesEvent:
+            return event
+
+        async def passages(ids: list[str]) -> list[dict[str, Any]]:
+            assert ids == ["1", "2"]
+            return [known, {}]
+
+        parties[party]["draft_queue"] = queue(done())
+        parties[party]["draft_queue"].methods["sources"] = sources
+        parties[party]["retriever"].methods["passages"] = passages
+    answer = rag.query(QUESTION, only=only)
+    found = {source.id: source for source in answer.sources if source.party is home}
+    assert found["1"] == Source(party=home, id="1", **known)
+    assert found["2"] == Source(party=home, id="2")
+    others = [source for source in answer.sources if source.party is not home]
+    assert others == ([] if only else [Source(party=home.other, id="1"), Source(party=home.other, id="2")])
+    assert parties[home.other]["retriever"].called == []
 
 
 def test_an_answer_has_the_notes_on_its_documents() -> None:

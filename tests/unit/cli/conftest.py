@@ -58,7 +58,14 @@ def statistics(**changes: Any) -> SessionStatistics:
 
 
 def answer_events() -> list[Event]:
-    device = Source(party=Party.DEVICE, id="d1", title="notes/mira.txt", score=0.62)
+    device = Source(
+        party=Party.DEVICE,
+        id="d1",
+        title="notes/mira.txt",
+        score=0.62,
+        text="Mira likes\npuzzle games.",
+        metadata={"source": "notes/mira.txt", "year": 2024},
+    )
     cloud = (Source(party=Party.CLOUD, id="c8", score=0.41), Source(party=Party.CLOUD, id="c7", score=0.58))
     return [
         SourcesEvent(

@@ -101,7 +101,16 @@ def test_json_is_one_strict_object(tandem: FakeTandem, capsys: pytest.CaptureFix
     value = json.loads(capsys.readouterr().out, parse_constant=refuse)
     assert value["answer"] == "Mira likes puzzle games."
     assert (value["question"], value["seed"], value["reason"], value["error"]) == (QUESTION, 7, "eos", None)
-    assert value["sources"][0] == {"party": "device", "id": "d1", "title": "notes/mira.txt", "score": 0.62}
+    assert value["sources"][0] == {
+        "party": "device",
+        "id": "d1",
+        "title": "notes/mira.txt",
+        "score": 0.62,
+        "text": "Mira likes\npuzzle games.",
+        "page": None,
+        "metadata": {"source": "notes/mira.txt", "year": 2024},
+    }
+    assert value["sources"][1]["text"] is None
     assert value["tokens"][1]["cloud_accepted"] is False
     assert value["tokens"][1]["cloud_decode_s"] is None
     assert value["statistics"]["received_bytes"] == 450
@@ -453,3 +462,40 @@ def test_provisional_tokens_in_json(tandem: FakeTandem, capsys: pytest.CaptureFi
     told = {"token": 100, "text": " Mira", "shown_at_s": 0.1}
     assert value["provisional"][0] == {"event": "provisional", "committed": 0, "step": 0, **told}
     assert value["provisional"][2] == {"event": "retract", "committed": 1, "step": 1}
+
+
+def test_the_passages_of_the_device_are_shown_when_asked_for(
+    tandem: FakeTandem, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["ask", QUESTION, "--quiet", "--show-sources"]) == 0
+    assert capsys.readouterr().out == (
+        "Mira likes puzzle games.\n\nPassages\n  device  0.62  notes/mira.txt\n    Mira likes\n    puzzle games.\n"
+    )
+
+
+def test_a_page_is_named(tandem: FakeTandem, capsys: pytest.CaptureFixture[str]) -> None:
+    source = Source(party=Party.DEVICE, id="d1", title="a.pdf", page=3, text="x\x1b[31mred", score=0.5)
+    tandem.script = [
+        SourcesEvent(party=Party.DEVICE, sources=(source,), retrieve_s=0.0, prefill_s=0.0),
+        token(0, "Yes"),
+        DoneEvent(reason="eos", statistics=statistics()),
+    ]
+    assert main(["ask", QUESTION, "--show-sources"]) == 0
+    shown = capsys.readouterr().out
+    assert shown.count("  device  0.50  a.pdf, page 3\n") == 2
+    assert shown.endswith("    x[31mred\n"), "nothing that moves the cursor"
+
+
+def test_the_bundled_model_with_other_documents_is_noted_once(
+    tandem: FakeTandem, capsys: pytest.CaptureFixture[str]
+) -> None:
+    note = (
+        "tandem: The bundled model is a demonstration that can read the bundled documents only, but device.index names "
+        "others; set device.model and cloud.model to a model of your own.\n"
+    )
+    assert main(["ask", QUESTION, "--set", "device.index=/mine"]) == 0
+    assert capsys.readouterr().err.count(note) == 1
+    own_models = ["--set", "device.model=./a", "--set", "cloud.model=./b"]
+    assert main(["ask", QUESTION, "--set", "device.index=/mine", *own_models]) == 0
+    assert main(["ask", QUESTION, "--set", "cloud.index=/mine", "--set", "cloud.num_documents=0"]) == 0
+    assert "demonstration" not in capsys.readouterr().err

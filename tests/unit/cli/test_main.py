@@ -16,7 +16,20 @@ import tandem
 from tandem.cli import main
 
 ROOT = Path(tandem.__file__).parents[1]
-COMMANDS = ("ask", "chat", "index", "profile", "up", "down", "status", "doctor", "config", "lab")
+COMMANDS = (
+    "ask",
+    "chat",
+    "init",
+    "index",
+    "search",
+    "profile",
+    "up",
+    "down",
+    "status",
+    "doctor",
+    "config",
+    "lab",
+)
 LAB_COMMANDS = ("fuzz", "replay", "timeline", "netlab", "bench", "eval")
 
 
