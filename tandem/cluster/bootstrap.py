@@ -121,6 +121,10 @@ def compare(described: dict[Party, dict[str, Any]]) -> None:
     """Both parties must agree before the first query. Raises ClusterError that names both values and the remedy."""
     for key, (what, remedy) in HANDSHAKE_FIELDS.items():
         device, cloud = (described[party].get(key) for party in PARTIES)
+        if device != cloud and key == "vocabulary_fingerprint":
+            device, cloud = (
+                f"{described[party].get('tokenizer')} ({described[party].get(key)})" for party in PARTIES
+            )
         if device != cloud:
             raise ClusterError(
                 f"Both parties must have the same {what}, the device has {device!r} and the cloud {cloud!r}; {remedy}."

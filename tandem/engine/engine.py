@@ -24,6 +24,7 @@ from tandem.engine.kv_cache import DocumentCache, DocumentCaches
 from tandem.engine.prompt import Prompt, PromptBuilder
 from tandem.engine.session import Session
 from tandem.engine.template import Template
+from tandem.engine.tokenizer_difference import describe_tokenizer
 from tandem.errors import GenerationError
 
 __all__ = ["Engine", "OpenResult", "Preempted"]
@@ -50,8 +51,9 @@ class Engine:
         self.model = model  # of transformers; not to be changed
         self.vocab_size = tokenizers.vocab_size(tokenizer, models.num_logits(model), name)
         self.vocabulary_fingerprint = tokenizers.fingerprint_vocabulary(tokenizer)
-        self.context_length = models.context_length(model)
+        self.context_length = models.context_length(model.config)
         self.tokenizer_json = tokenizer.to_str()
+        self.tokenizer_name = describe_tokenizer(tokenizer, wrapper)
         bos = () if wrapper.bos_token_id is None else (int(wrapper.bos_token_id),)
         self.template = template
         self._prompts = PromptBuilder(tokenizer, template, bos, self.context_length)

@@ -292,7 +292,7 @@ def test_files_of_ones_own(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(GenerationError) as raised:
         find(str(tmp_path / "own.jina"), folder)
     assert (
-        str(raised.value) == f"There is no template {tmp_path}/own.jina; did you mean {tmp_path}/own.jinja?"
+        str(raised.value) == f"There is no template {tmp_path}/own.jina; the nearest is {tmp_path}/own.jinja."
     )
     (tmp_path / "own.jinja").write_bytes(b"\xff\xfe")
     with pytest.raises(
