@@ -84,8 +84,8 @@ def language_model(party: Party, config: PartyConfig) -> Check:
     if Path(config.model).is_dir():
         return _model_folder(name, Path(config.model))
     if config.model.startswith("/"):
-        near = suggest_path(Path(config.model))
-        return missing(name, f"{config.model} is not a folder", f"correct {party}.model: {near}")
+        near = suggest_path(Path(config.model)).rstrip(".")
+        return missing(name, f"{config.model} is not a folder", f"{party}.model: {near}")
     if is_cached(config.model, "config.json"):
         return ok(name, f"{config.model}, from the hub's cache")
     return weak(name, f"{config.model} is not in the hub's cache", HUB_CACHE_REMEDY)

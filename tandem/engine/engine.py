@@ -173,9 +173,13 @@ class Engine:
 
     @property
     def cache_fingerprint(self) -> str:
-        """Equal for engines that may use each other's caches of documents: the same bits, of the same template."""
-        parts = f"{self.computing_fingerprint} {self.template.document}"
-        return sha256(parts.encode()).hexdigest()[:32]
+        """Equal for engines that may use each other's caches of documents: the same bits, of the same chat template.
+
+        The tokens of a document name the template too. This tells a store that was made for another one.
+        """
+        if not self.template.is_complete:
+            return self.computing_fingerprint  # as version 0.1 had it
+        return sha256(f"{self.computing_fingerprint} {self.template.document}".encode()).hexdigest()[:32]
 
     def text(self, tokens: Sequence[int]) -> str:
         """The text of an answer's `tokens`, special tokens left out."""
