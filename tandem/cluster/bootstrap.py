@@ -9,6 +9,7 @@ import secrets
 import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import ray
@@ -80,6 +81,7 @@ def launch(
             "Tandem.launch starts its own Ray cluster, but this process is connected to one; "
             "call ray.shutdown() first, or use Tandem.connect."
         )
+    config = config.with_paths(Path.cwd())  # actors work in other folders
     actors.check_files(config)
     environment = nodes.node_environment()
     host = config.link.host or hosts[Party.CLOUD].address or "127.0.0.1"

@@ -144,9 +144,15 @@ class Engine:
         """Free the session's cache; does nothing if there is none."""
         self.sessions.pop(session, None)
 
-    def build_prompt(self, query: str | Sequence[int], documents: Sequence[str], num_tokens: int) -> Prompt:
+    def build_prompt(
+        self,
+        query: str | Sequence[int],
+        documents: Sequence[str],
+        num_tokens: int,
+        history: Sequence[Message] = (),
+    ) -> Prompt:
         """The rows of a query (a question, or token ids that are used as they are) with room for `num_tokens`."""
-        return self._prompts.build(query, documents, num_tokens)
+        return self._prompts.build(query, documents, num_tokens, history)
 
     def document_tokens(self, document: str) -> tuple[int, ...]:
         """The tokens with which the row of a whole document begins.

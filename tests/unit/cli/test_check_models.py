@@ -85,7 +85,7 @@ def test_a_template_that_cannot_be_used(folder: Path, copied: Path) -> None:
     assert "vocabulary" not in found
     assert found["cloud prompt"].status == "missing"
     assert found["cloud prompt"].found.startswith(
-        "The chat template cannot be used: Unexpected end of template"
+        f"The chat template of {copied} cannot be used: Unexpected end of template"
     )
     assert found["cloud prompt"].remedy == 'set template to "plain", or to a file with a template of your own'
     (copied / "template.json").write_text("{")
