@@ -20,10 +20,16 @@ if TYPE_CHECKING:
 
 
 def check_model(party: PartyConfig) -> None:
-    """GenerationError if the setting looks like a path but is no directory of a model. Loads nothing."""
-    from tandem.engine.model import check_directory, expand_home
+    """GenerationError if the setting looks like a path but is no directory of a model, or its template is damaged.
 
-    check_directory(expand_home(model_path(party.model)))
+    Loads nothing.
+    """
+    from tandem.engine.model import check_directory, expand_home
+    from tandem.engine.template import check_files
+
+    path = expand_home(model_path(party.model))
+    check_directory(path)
+    check_files(party.template, path)
 
 
 def load_engine(party: PartyConfig, *, num_threads: int | None = None) -> Engine:

@@ -75,7 +75,7 @@ def suggest_path(path: Path) -> str:
     except OSError:
         names = []
     close = difflib.get_close_matches(missing, names, 1)
-    return f"did you mean {above / close[0]}?" if close else f"{above} has nothing of that name."
+    return f"the nearest is {above / close[0]}." if close else "correct the path."
 
 
 def _temporary_folder() -> Path:

@@ -84,6 +84,8 @@ class DecoderActor(SiteActor):
         self.spawn(self.work(), "work")
         self.description = {
             "model": party.model,
+            "tokenizer": engine.tokenizer_name,
+            "template": engine.template.describe(),
             "vocabulary_fingerprint": engine.vocabulary_fingerprint,
             "vocab_size": engine.vocab_size,
             "context_length": engine.context_length,

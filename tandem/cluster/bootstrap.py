@@ -9,6 +9,7 @@ import secrets
 import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import ray
@@ -80,6 +81,7 @@ def launch(
             "Tandem.launch starts its own Ray cluster, but this process is connected to one; "
             "call ray.shutdown() first, or use Tandem.connect."
         )
+    config = config.with_paths(Path.cwd())  # actors work in other folders
     actors.check_files(config)
     environment = nodes.node_environment()
     host = config.link.host or hosts[Party.CLOUD].address or "127.0.0.1"
@@ -121,6 +123,10 @@ def compare(described: dict[Party, dict[str, Any]]) -> None:
     """Both parties must agree before the first query. Raises ClusterError that names both values and the remedy."""
     for key, (what, remedy) in HANDSHAKE_FIELDS.items():
         device, cloud = (described[party].get(key) for party in PARTIES)
+        if device != cloud and key == "vocabulary_fingerprint":
+            device, cloud = (
+                f"{described[party].get('tokenizer')} ({described[party].get(key)})" for party in PARTIES
+            )
         if device != cloud:
             raise ClusterError(
                 f"Both parties must have the same {what}, the device has {device!r} and the cloud {cloud!r}; {remedy}."

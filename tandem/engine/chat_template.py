@@ -24,9 +24,17 @@ class ChatTemplate:
 
     is_complete = True
 
-    def __init__(self, wrapper: Any, system_prompt: str = SYSTEM_PROMPT, jinja: str | None = None) -> None:
-        """wrapper: transformers' tokenizer. system_prompt: empty: none. jinja: a template instead of its own."""
-        self._wrapper, self._jinja = wrapper, jinja
+    def __init__(
+        self,
+        wrapper: Any,
+        system_prompt: str = SYSTEM_PROMPT,
+        jinja: str | None = None,
+        source: Path | str = "",
+    ) -> None:
+        """wrapper: transformers' tokenizer. system_prompt: empty: none. jinja: a template instead of its own, from the
+        file or model `source`.
+        """
+        self._wrapper, self._jinja, self._source = wrapper, jinja, str(source)
         self._system_prompt = system_prompt.strip()
         self._has_system_role = True
         try:
@@ -97,7 +105,7 @@ class ChatTemplate:
 
     def _error(self, reason: str) -> GenerationError:
         return GenerationError(
-            f"The chat template cannot be used: {reason}; "
+            f"The chat template{self._source and f' of {self._source}'} cannot be used: {reason}; "
             'set template to "plain", or to a file with a template of your own.'
         )
 
@@ -113,7 +121,7 @@ def find_template(setting: str, model: str, wrapper: Any, system_prompt: str) ->
     if setting == "auto":
         if beside.is_file():
             return PlainTemplate.read(beside)
-        return ChatTemplate(wrapper, system_prompt) if has_chat else PlainTemplate()
+        return ChatTemplate(wrapper, system_prompt, source=model) if has_chat else PlainTemplate()
     if setting == "plain":
         return PlainTemplate()
     if setting == "chat":
@@ -121,7 +129,7 @@ def find_template(setting: str, model: str, wrapper: Any, system_prompt: str) ->
             raise GenerationError(
                 f'The tokenizer of {model!r} has no chat template; set template to "plain", or to a file with one.'
             )
-        return ChatTemplate(wrapper, system_prompt)
+        return ChatTemplate(wrapper, system_prompt, source=model)
     return _read(Path(setting).expanduser(), wrapper, system_prompt)
 
 
@@ -131,6 +139,6 @@ def _read(path: Path, wrapper: Any, system_prompt: str) -> Template:
     if not path.is_file():
         raise no_file(path)
     try:
-        return ChatTemplate(wrapper, system_prompt, path.read_text(encoding="utf-8"))
+        return ChatTemplate(wrapper, system_prompt, path.read_text(encoding="utf-8"), path)
     except (OSError, UnicodeDecodeError) as error:
         raise GenerationError(f"The template {path} cannot be read: {error}; correct the file.") from None

@@ -24,6 +24,7 @@ from tandem.engine.kv_cache import DocumentCache, DocumentCaches
 from tandem.engine.prompt import Prompt, PromptBuilder
 from tandem.engine.session import Session
 from tandem.engine.template import Template
+from tandem.engine.tokenizer_difference import describe_tokenizer
 from tandem.errors import GenerationError
 
 __all__ = ["Engine", "OpenResult", "Preempted"]
@@ -50,8 +51,9 @@ class Engine:
         self.model = model  # of transformers; not to be changed
         self.vocab_size = tokenizers.vocab_size(tokenizer, models.num_logits(model), name)
         self.vocabulary_fingerprint = tokenizers.fingerprint_vocabulary(tokenizer)
-        self.context_length = models.context_length(model)
+        self.context_length = models.context_length(model.config)
         self.tokenizer_json = tokenizer.to_str()
+        self.tokenizer_name = describe_tokenizer(tokenizer, wrapper)
         bos = () if wrapper.bos_token_id is None else (int(wrapper.bos_token_id),)
         self.template = template
         self._prompts = PromptBuilder(tokenizer, template, bos, self.context_length)
@@ -142,9 +144,15 @@ class Engine:
         """Free the session's cache; does nothing if there is none."""
         self.sessions.pop(session, None)
 
-    def build_prompt(self, query: str | Sequence[int], documents: Sequence[str], num_tokens: int) -> Prompt:
+    def build_prompt(
+        self,
+        query: str | Sequence[int],
+        documents: Sequence[str],
+        num_tokens: int,
+        history: Sequence[Message] = (),
+    ) -> Prompt:
         """The rows of a query (a question, or token ids that are used as they are) with room for `num_tokens`."""
-        return self._prompts.build(query, documents, num_tokens)
+        return self._prompts.build(query, documents, num_tokens, history)
 
     def document_tokens(self, document: str) -> tuple[int, ...]:
         """The tokens with which the row of a whole document begins.
@@ -171,9 +179,13 @@ class Engine:
 
     @property
     def cache_fingerprint(self) -> str:
-        """Equal for engines that may use each other's caches of documents: the same bits, of the same template."""
-        parts = f"{self.computing_fingerprint} {self.template.document}"
-        return sha256(parts.encode()).hexdigest()[:32]
+        """Equal for engines that may use each other's caches of documents: the same bits, of the same chat template.
+
+        The tokens of a document name the template too. This tells a store that was made for another one.
+        """
+        if not self.template.is_complete:
+            return self.computing_fingerprint  # as version 0.1 had it
+        return sha256(f"{self.computing_fingerprint} {self.template.document}".encode()).hexdigest()[:32]
 
     def text(self, tokens: Sequence[int]) -> str:
         """The text of an answer's `tokens`, special tokens left out."""

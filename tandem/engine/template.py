@@ -124,9 +124,23 @@ class PlainTemplate:
 
     def describe(self) -> str:
         """Where it is from."""
-        return f"the texts of {self.source}" if self.source else "plain text"
+        return f"plain text of {Path(self.source).name}" if self.source else "plain text"
 
 
 def no_file(path: Path) -> GenerationError:
     """The error for a template that is not there."""
     return GenerationError(f"There is no template {path}; {suggest_path(path.absolute())}")
+
+
+def check_files(setting: str, model: str) -> None:
+    """GenerationError if the file that a setting names is not there, or no template; loads no tokenizer."""
+    beside = Path(model) / TEMPLATE_FILE
+    if setting == "auto" and beside.is_file():
+        PlainTemplate.read(beside)
+    if setting in ("auto", "chat", "plain"):
+        return
+    path = Path(setting).expanduser()
+    if path.suffix == ".json":
+        PlainTemplate.read(path)
+    elif not path.is_file():
+        raise no_file(path)

@@ -311,3 +311,41 @@ def test_an_error_survives_pickling() -> None:
     with pytest.raises(ConfigError) as caught:
         SamplingParams(top_k=-1)
     assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
+
+
+# ---- templates and local models --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("value", "nearest"), [("chatt", "chat"), ("plane", "plain"), ("", "auto"), ("default", "auto")]
+)
+def test_a_template_is_a_word_or_a_path(value: str, nearest: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        Config.load(None, [f"cloud.template={value}"])
+    assert str(raised.value) == (
+        f"The setting cloud.template must be auto, chat, plain, or a path such as ./template.json, but it is "
+        f'{value!r}; the nearest is "{nearest}".'
+    )
+
+
+def test_paths_of_models_and_templates_count_from_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", "/home/somebody")
+    (tmp_path / "models" / "small").mkdir(parents=True)
+    (tmp_path / "models" / "small" / "config.json").touch()
+    file = tmp_path / "tandem.toml"
+    file.write_text(
+        '[device]\nmodel = "models/small"\ntemplate = "chat.jinja"\n'
+        '[cloud]\nmodel = "./models/large"\ntemplate = "~/chat.jinja"\n'
+    )
+    config = Config.load(file)
+    assert config.device.model == str(tmp_path / "models" / "small")
+    assert config.device.template == str(tmp_path / "chat.jinja")
+    assert config.cloud.model == str(tmp_path / "models" / "large")
+    assert config.cloud.template == "/home/somebody/chat.jinja"
+    monkeypatch.chdir(tmp_path)
+    config = Config.load(None, ["device.model=models/small", "cloud.model=org/small", "cloud.template=plain"])
+    assert config.device.model == str(tmp_path / "models" / "small")
+    assert config.cloud.model == "org/small"
+    assert config.cloud.template == "plain"

@@ -179,5 +179,5 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(GenerationError) as raised:
         PlainTemplate.read(tmp_path / "tmplate.json")
     assert str(raised.value) == (
-        f"There is no template {tmp_path}/tmplate.json; did you mean {tmp_path}/template.json?"
+        f"There is no template {tmp_path}/tmplate.json; the nearest is {tmp_path}/template.json."
     )
