@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import AsyncGenerator, Iterator, Mapping
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any, TypeVar, Unpack
 
 from ray.exceptions import RayError
@@ -19,6 +19,7 @@ from tandem.cluster import launch as actors
 from tandem.cluster.bootstrap import Cluster
 from tandem.cluster.launch import ActorClasses, Progress
 from tandem.cluster.nodes import Host, NodeInfo
+from tandem.cluster.status import collect_status
 from tandem.config import Config
 from tandem.errors import QueryError
 from tandem.events import (
@@ -30,7 +31,7 @@ from tandem.events import (
 )
 from tandem.protocol.spec import SessionSpec
 from tandem.request import QueryOptions, build_spec
-from tandem.topology import PARTIES, Party
+from tandem.topology import Party
 
 T = TypeVar("T")
 EVENTS_WAIT_S = 5.0
@@ -79,7 +80,12 @@ class Tandem:
     def connect(
         cls, address: str | None = None, config: Config | None = None, *, progress: Progress | None = None
     ) -> Tandem:
-        """Use the parties of a running cluster (`tandem up`). Raises ClusterError if they are not up."""
+        """Use the parties of a running cluster (`tandem up`). Raises ClusterError if they are not up.
+
+        address: of the cluster, host:port. None takes `cluster.address` of the settings, or else the cluster whose node
+        `tandem up` started on this machine. Its token comes from RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH, or else from
+        what `tandem up` recorded here. progress: called with one line for each stage.
+        """
         config = config or Config()
         return cls(config, bootstrap.connect(address, config, progress or _ignore))
 
@@ -124,6 +130,7 @@ class Tandem:
 
     def query(self, question: str, **options: Unpack[QueryOptions]) -> Answer:
         """Answer `question`. Options: see `QueryOptions`. Raises ConfigError or QueryError."""
+        self._require_open()
         answer: Answer = self._run(self.aquery(question, **options))
         return answer
 
@@ -133,6 +140,7 @@ class Tandem:
         try:
             while True:
                 try:
+                    self._require_open()
                     yield self._run(anext(stream))
                 except StopAsyncIteration:
                     return
@@ -142,6 +150,7 @@ class Tandem:
 
     async def aquery(self, question: str, **options: Unpack[QueryOptions]) -> Answer:
         """Async twin of `query`."""
+        self._require_open()
         spec = build_spec(self.config, self.described, question, **options)
         events = [event async for event in self._ask(spec, options.get("timeout_s"), at_once=True)]
         return collect(events, spec.seed)
@@ -150,14 +159,16 @@ class Tandem:
         """Events of one query: a SourcesEvent of each party; TokenEvent, PlacementEvent, EstimateEvent and PeerEvent as
         they happen; last a DoneEvent. Options: see `QueryOptions`. Raises QueryError or ConfigError.
         """
+        self._require_open()
         spec = build_spec(self.config, self.described, question, **options)
         async with contextlib.aclosing(self._ask(spec, options.get("timeout_s"), at_once=False)) as events:
             async for event in events:
                 yield event
 
     def status(self) -> dict[str, Any]:
-        """Nodes, actors, models and indexes, as plain values. Raises TandemError if an actor does not answer."""
-        status: dict[str, Any] = self._run(self._result(self._status()))
+        """Nodes, models, indexes and every actor, dead or alive, as plain values."""
+        self._require_open()
+        status: dict[str, Any] = self._run(collect_status(self.config))
         return status
 
     # ---- private ---------------------------------------------------------------------------------------------
@@ -175,9 +186,7 @@ class Tandem:
                     is_done = isinstance(event, DoneEvent)
                     yield event
         except RayError as error:
-            raise QueryError(
-                f"The query needs both sides' actors, one is gone ({_first_line(error)}); start again."
-            ) from None
+            raise QueryError(self._explain_loss(error)) from None
         finally:
             if not is_done:
                 await self._give_up(spec)
@@ -187,16 +196,6 @@ class Tandem:
         queue = self._parties[spec.home]["draft_queue"]
         with contextlib.suppress(RayError, TimeoutError):
             await asyncio.wait_for(queue.cancel.remote(spec.session), RPC_GRACE_S)
-
-    async def _result(self, call: Any) -> Any:
-        """What an actor's method returns. Raises the TandemError that it raised, or QueryError after the time limit."""
-        limit_s = self.config.cluster.query_timeout_s
-        try:
-            return await asyncio.wait_for(call, limit_s + RPC_GRACE_S)
-        except RayError as error:
-            raise actors.unwrap(error) from None
-        except TimeoutError:
-            raise QueryError(_late(limit_s)) from None
 
     async def _open(self, spec: SessionSpec) -> None:
         for party in spec.parties:  # not awaited: a call's acknowledgement would cost a round trip
@@ -255,18 +254,15 @@ class Tandem:
         )
         return replace(event, sources=tuple(named))
 
-    async def _status(self) -> dict[str, Any]:
-        statistics = await actors.statistics(self._parties)
-        return {
-            "nodes": bootstrap.describe_nodes(),
-            "parties": {party.value: self.described[party] for party in PARTIES},
-            "actors": [asdict(actor) for actor in statistics],
-        }
+    def _explain_loss(self, error: RayError) -> str:
+        return actors.explain_loss(error, self.config, is_launched=bool(self._cluster.nodes))
+
+    def _require_open(self) -> None:
+        if self._is_closed:
+            raise QueryError("This Tandem is closed; create a new one with Tandem.launch or Tandem.connect.")
 
     def _run(self, work: Any) -> Any:
         """Run an awaitable on this object's own event loop."""
-        if self._is_closed:
-            raise QueryError("This Tandem is closed; create a new one with Tandem.launch or Tandem.connect.")
         return self._cluster.loop.run(_awaited(work))
 
 
@@ -281,16 +277,5 @@ async def _awaited(work: Any) -> Any:
     return await work
 
 
-def _late(limit_s: float) -> str:
-    return (
-        f"An actor must answer within {limit_s:g} s, this one did not; raise cluster.query_timeout_s, or see "
-        "`tandem status`."
-    )
-
-
 def _ignore(line: str) -> None:
     """No progress is wanted."""
-
-
-def _first_line(error: BaseException) -> str:
-    return str(error).strip().splitlines()[0][:160] if str(error).strip() else type(error).__name__

@@ -6,14 +6,17 @@ import contextlib
 import importlib
 import logging
 import os
+import re
+import socket
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import ray
-from ray.exceptions import RayError
+from ray.exceptions import AuthenticationError, RayError
 
-from tandem.cluster import nodes
+from tandem.cluster import credentials, nodes
 from tandem.cluster.nodes import Host, NodeInfo
 from tandem.config import Config
 from tandem.errors import ClusterError
@@ -21,6 +24,8 @@ from tandem.topology import Party
 
 ATTACH_LIMIT_S = 20.0
 """A head that listens accepts a driver within this time, or never."""
+RAY_LINE = re.compile(rb"\[\d{4}-\d\d-\d\d [\d:,]+ [A-Z] \d+ \d+\] ")
+"""How each line of Ray's C++ log begins."""
 
 
 def start_node(role: Party, *, join: str | None, config: Config) -> NodeInfo:
@@ -48,12 +53,30 @@ def stop_node(info: NodeInfo) -> None:
     nodes.remove_dead_socket_folders()
 
 
+@contextlib.contextmanager
+def attached(address: str, config: Config) -> Iterator[None]:
+    """Connect this process to a cluster with the token it needs, and leave both as they were before.
+
+    Raises ClusterError if the cluster cannot be reached or refuses the token.
+    """
+    was_attached = ray.is_initialized()
+    with credentials.kept_environment():
+        credentials.find_token(address)
+        attach(address, config)
+        try:
+            yield
+        finally:
+            if not was_attached:
+                ray.shutdown()
+
+
 def attach(address: str, config: Config) -> None:
-    """Connect this process to a cluster. Raises ClusterError if it cannot be reached."""
+    """Connect this process to a cluster. Raises ClusterError if it cannot be reached or refuses the token."""
     if ray.is_initialized():
+        _require_same(address)
         return
     nodes.wait_for_port(address, min(5.0, config.cluster.start_timeout_s))
-    _read_authentication_again()
+    _check_token(address)
     deadline_s = time.monotonic() + min(ATTACH_LIMIT_S, config.cluster.start_timeout_s)
     while True:
         try:
@@ -67,12 +90,83 @@ def attach(address: str, config: Config) -> None:
                 )
             return
         except (ConnectionError, RuntimeError, OSError, ValueError, RayError) as error:
-            if time.monotonic() > deadline_s or "token" in str(error).lower():
+            if time.monotonic() > deadline_s:
                 raise ClusterError(
                     f"The Ray cluster at {address} did not accept this process: "
-                    f"{str(error).strip().splitlines()[0][:200]!r}; check the address and RAY_AUTH_TOKEN."
+                    f"{str(error).strip().splitlines()[0][:200]!r}; check the address."
                 ) from None
             time.sleep(0.2)
+
+
+def _require_same(address: str) -> None:
+    """A process takes part in one Ray cluster at a time. Raises ClusterError if it is another than `address`."""
+    current = ray.get_runtime_context().gcs_address
+    if _resolve(address) != _resolve(current):
+        raise ClusterError(
+            f"This process is connected to the cluster at {current} and cannot connect to {address} as well; close "
+            "that Tandem first, or use another process."
+        )
+
+
+def _resolve(address: str) -> str:
+    host, _, port = address.rpartition(":")
+    with contextlib.suppress(OSError):
+        host = socket.gethostbyname(host)
+    return f"{host}:{port}"
+
+
+def _check_token(address: str) -> None:
+    """Ask the head for its cluster's id, which takes milliseconds; `ray.init` would try a bad token for 20 s.
+
+    Raises ClusterError if the token is missing or wrong.
+    """
+    credentials.check_token_file()
+    _read_authentication_again()
+    try:
+        raylet: Any = importlib.import_module("ray._raylet")
+        with _without_ray_lines():
+            raylet.GcsClient(address=address)
+    except AuthenticationError:
+        raise ClusterError(_refusal(address)) from None
+    except (AttributeError, RayError):
+        return  # private to Ray, and a test fails if it disappears; other troubles are for ray.init to name
+
+
+def _refusal(address: str) -> str:
+    """Why a token did not work, and what does."""
+    source = credentials.describe_source()
+    if not source:
+        return (
+            f"The cluster at {address} requires its token, and this process has none; set {credentials.TOKEN_PATH} to "
+            "the file that `tandem up` named when it started the cluster."
+        )
+    recorded = credentials.recorded_token(address)
+    if recorded and recorded != os.environ.get(credentials.TOKEN):
+        remedy = f"unset {source.partition('=')[0]} to use the token that `tandem up` recorded here"
+    else:
+        remedy = (
+            f"set {credentials.TOKEN_PATH} to the file that `tandem up` named when it started the cluster"
+        )
+    return f"The cluster at {address} does not accept the token of this process ({source}); {remedy}."
+
+
+@contextlib.contextmanager
+def _without_ray_lines() -> Iterator[None]:
+    """Hold back what is written to stderr meanwhile, also by C++; then pass on all but Ray's own lines."""
+    try:
+        original = os.dup(2)
+    except OSError:  # there is no stderr
+        yield
+        return
+    with tempfile.TemporaryFile() as written:
+        os.dup2(written.fileno(), 2)
+        try:
+            yield
+        finally:
+            os.dup2(original, 2)
+            os.close(original)
+            written.seek(0)
+            os.write(2, b"".join(line for line in written if not RAY_LINE.match(line)))
 
 
 @contextlib.contextmanager

@@ -1,0 +1,36 @@
+"""Which cluster is meant: the one that was named, that of the settings, or the one that `tandem up` started here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tandem.cluster import registry
+from tandem.cluster.nodes import is_listening
+from tandem.config import Config
+from tandem.errors import ClusterError
+
+
+def find_address(address: str | None, config: Config, progress: Callable[[str], None]) -> str:
+    """The address of the cluster to use; an explicit one counts first, then `cluster.address`, then the registry.
+
+    Raises ClusterError if there is none.
+    """
+    if address := address or config.cluster.address:
+        progress(f"cluster: {address}")
+        return address
+    if (address := find_local(progress)) is None:
+        raise ClusterError(
+            "No address of a cluster was given, and none that `tandem up` started runs on this machine; start one with "
+            "`tandem up`, or name one as HOST:PORT."
+        )
+    return address
+
+
+def find_local(progress: Callable[[str], None]) -> str | None:
+    """The running cluster of a node that `tandem up` started here, None if there is none; says what was found."""
+    for entry, is_running in registry.recorded_nodes():
+        if is_running and is_listening(entry.address):
+            progress(f"cluster: {entry.address} is running here (tandem up {entry.party})")
+            return entry.address
+        progress(f"cluster: {entry.address}, started here by `tandem up {entry.party}`, no longer answers")
+    return None
