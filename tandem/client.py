@@ -54,6 +54,7 @@ class Tandem:
         self._cluster = cluster
         self._parties = cluster.parties
         self._is_closed = False
+        self._streams: set[AsyncGenerator[Any, None]] = set()  # half read
 
     # ---- starting and stopping -------------------------------------------------------------------------------
 
@@ -107,6 +108,7 @@ class Tandem:
     def close(self) -> None:
         """Stop what `launch` started; after `connect`, only disconnect. May be called twice."""
         if not self._is_closed:
+            self._end_streams()
             self._is_closed = True
             self._cluster.close()
 
@@ -130,27 +132,29 @@ class Tandem:
 
     def query(self, question: str, **options: Unpack[QueryOptions]) -> Answer:
         """Answer `question`. Options: see `QueryOptions`. Raises ConfigError or QueryError."""
-        self._require_open()
+        self._check_open()
         answer: Answer = self._run(self.aquery(question, **options))
         return answer
 
     def stream(self, question: str, **options: Unpack[QueryOptions]) -> Iterator[Event]:
         """Events of `question` as in `astream`, as they happen. Leaving the loop early cancels the query."""
         stream = self.astream(question, **options)
+        self._streams.add(stream)
         try:
             while True:
                 try:
-                    self._require_open()
+                    self._check_open()
                     yield self._run(anext(stream))
                 except StopAsyncIteration:
                     return
         finally:
+            self._streams.discard(stream)
             if not self._is_closed:
                 self._run(stream.aclose())
 
     async def aquery(self, question: str, **options: Unpack[QueryOptions]) -> Answer:
         """Async twin of `query`."""
-        self._require_open()
+        self._check_open()
         spec = build_spec(self.config, self.described, question, **options)
         events = [event async for event in self._ask(spec, options.get("timeout_s"), at_once=True)]
         return collect(events, spec.seed)
@@ -159,7 +163,7 @@ class Tandem:
         """Events of one query: a SourcesEvent of each party; TokenEvent, PlacementEvent, EstimateEvent and PeerEvent as
         they happen; last a DoneEvent. Options: see `QueryOptions`. Raises QueryError or ConfigError.
         """
-        self._require_open()
+        self._check_open()
         spec = build_spec(self.config, self.described, question, **options)
         async with contextlib.aclosing(self._ask(spec, options.get("timeout_s"), at_once=False)) as events:
             async for event in events:
@@ -167,7 +171,7 @@ class Tandem:
 
     def status(self) -> dict[str, Any]:
         """Nodes, models, indexes and every actor, dead or alive, as plain values."""
-        self._require_open()
+        self._check_open()
         status: dict[str, Any] = self._run(collect_status(self.config))
         return status
 
@@ -257,7 +261,13 @@ class Tandem:
     def _explain_loss(self, error: RayError) -> str:
         return actors.explain_loss(error, self.config, is_launched=bool(self._cluster.nodes))
 
-    def _require_open(self) -> None:
+    def _end_streams(self) -> None:
+        """Cancel what is half read: no event loop could end it later."""
+        for stream in list(self._streams):
+            with contextlib.suppress(RuntimeError):  # another thread waits for it, and will be cancelled
+                self._run(stream.aclose())
+
+    def _check_open(self) -> None:
         if self._is_closed:
             raise QueryError("This Tandem is closed; create a new one with Tandem.launch or Tandem.connect.")
 

@@ -52,9 +52,8 @@ async def _cancel(work: Coroutine[Any, Any, Any]) -> None:
 
 
 async def _cancel_others() -> None:
-    """Cancel all other tasks of this loop, and wait for them; then end the generators that nobody finished."""
+    """Cancel all other tasks of this loop, and wait for them."""
     await _cancel_tasks([task for task in asyncio.all_tasks() if task is not asyncio.current_task()])
-    await asyncio.get_running_loop().shutdown_asyncgens()
 
 
 async def _cancel_tasks(tasks: Sequence[asyncio.Task[Any]]) -> None:

@@ -69,11 +69,11 @@ def build_command() -> Any:
     """The group of all commands; those of the laboratory are imported when one of them is used."""
     import typer
 
-    from tandem.cli import ask, cluster, config, doctor, index, profile
+    from tandem.cli import ask, cluster, config, doctor, index, profile, status
     from tandem.cli.usage import LazyCommand, new_app, root
 
     app = new_app(root)
-    for command in (ask.ask, index.index, profile.profile, cluster.up, cluster.down, cluster.status):
+    for command in (ask.ask, index.index, profile.profile, cluster.up, cluster.down, status.status):
         app.command()(command)
     for command in (doctor.doctor, config.config):
         app.command()(command)

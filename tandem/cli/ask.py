@@ -86,8 +86,13 @@ Filters = Annotated[
 Address = Annotated[
     str | None,
     typer.Option(
-        metavar="HOST:PORT", help="ask this running cluster (default: start one and stop it afterwards)"
+        metavar="HOST:PORT",
+        help="ask this running cluster (default: the one that `tandem up` started here; without any, one is started "
+        "and stopped afterwards)",
     ),
+]
+Fresh = Annotated[
+    bool, typer.Option("--fresh", help="start a new cluster for this question, even where one runs")
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", help="print only the answer")]
 
@@ -99,13 +104,16 @@ class Question:
     text: str
     seed: int
     only: Party | None = None  # the party that answers by itself
-    address: str = ""  # of a running cluster; empty: start one
+    address: str = ""  # of a running cluster; empty: that of the settings, or the one that runs here
+    is_fresh: bool = False  # start a cluster, whatever runs
     filters: dict[str, Any] = field(default_factory=dict)  # device_filter and cloud_filter
     provisional: bool = False  # whether drafts are shown
 
     @classmethod
     def create(cls, text: str, seed: int | None, only: Party | None, **options: Any) -> Question:
-        """With a new seed unless one is given. Raises QueryError for an empty text."""
+        """With a new seed unless one is given. Raises QueryError for an empty text, a usage error for both clusters."""
+        if options.get("address") and options.get("is_fresh"):
+            raise typer.BadParameter("--fresh starts a cluster for this question; leave out --address.")
         if not text.strip():
             raise QueryError(f"The question is empty (got {text!r}).")
         return cls(text=text, seed=secrets.randbits(63) if seed is None else seed, only=only, **options)
@@ -119,6 +127,7 @@ def ask(
     provisional: Provisional = False,
     filters: Filters = None,
     address: Address = None,
+    fresh: Fresh = False,
     quiet: Quiet = False,
     as_json: AsJson = False,
     config_file: ConfigFile = None,
@@ -131,6 +140,7 @@ def ask(
         seed,
         only,
         address=address or "",
+        is_fresh=fresh,
         filters=_merge_filters(filters or ()),
         provisional=provisional,
     )
@@ -152,7 +162,7 @@ def stream_answer(
     is_silent: print no text; is_quiet: no notes amid it either. Raises TandemError.
     """
     transcript = Transcript(question.text, question.seed, config.decoding.placement, question.only)
-    with _open(question.address or config.cluster.address, config, log) as tandem:
+    with _open(question.address, config, log, is_fresh=question.is_fresh) as tandem:
         events = tandem.stream(
             question.text,
             seed=question.seed,
@@ -191,15 +201,15 @@ def _merge_filters(filters: Iterable[tuple[str, str, str]]) -> dict[str, dict[st
     return merged
 
 
-def _open(address: str, config: Config, log: StageLog) -> Tandem:
-    """The running cluster at `address`, or one of our own."""
-    if address:
-        from tandem.cluster import credentials
+def _open(address: str, config: Config, log: StageLog, *, is_fresh: bool = False) -> Tandem:
+    """The cluster at `address`, of the settings, or running here; one of our own if there is none or `is_fresh`."""
+    from tandem.cluster.discovery import find_local
 
-        credentials.find_token(address)
+    if not is_fresh:
+        address = address or config.cluster.address or find_local(log) or ""
     from tandem.client import Tandem
 
-    if address:
+    if address and not is_fresh:
         return Tandem.connect(address, config, progress=log)
     return Tandem.launch(config, progress=log)
 

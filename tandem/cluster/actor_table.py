@@ -10,6 +10,7 @@ from typing import Any, Literal
 import ray
 from ray.exceptions import RayActorError, RayError
 
+from tandem.cluster.attach import current_address
 from tandem.config import Config
 from tandem.protocol.outbox import ROLES
 from tandem.topology import PARTIES, Party
@@ -55,7 +56,7 @@ class ActorState:
     def describe_end(self) -> str:
         """Name, process and reason of a dead actor, for a sentence."""
         details = [f"process {self.pid}" if self.pid else "", self.reason]
-        return f"{self.name} ({', '.join(filter(None, details))})" if any(details) else self.name
+        return f"{self.name} ({': '.join(filter(None, details))})" if any(details) else self.name
 
 
 def read_actors(config: Config, parties: Iterable[Party] = PARTIES) -> list[ActorState]:
@@ -73,13 +74,12 @@ def explain_party(party: Party, actors: Sequence[ActorState], config: Config) ->
     """Why a party cannot be used, and the remedy; None if all its actors are alive. actors: those of the party."""
     dead = [actor for actor in actors if actor.state == "dead"]
     if dead:
-        what, has = ("actor", "has") if len(dead) == 1 else ("actors", "have")
         names = ", ".join(actor.describe_end() for actor in dead)
-        return f"The {party} side's {what} {names} {has} died; run `tandem up {party}` on its machine."
+        return f"The {party} side has lost {names}; run `tandem up {party}` on its machine."
     if all(actor.state == "absent" for actor in actors):
         return (
             f"The {party} side is not up: none of its actors runs in namespace {config.cluster.namespace!r}; run "
-            f"`tandem up {party} --join {ray.get_runtime_context().gcs_address}` on its machine."
+            f"`tandem up {party} --join {current_address()}` on its machine."
         )
     if missing := [actor.name for actor in actors if not actor.is_alive]:
         return f"The {party} side is still starting ({', '.join(missing)}); try again in a moment."
@@ -103,7 +103,7 @@ def explain_loss(error: RayError, config: Config, *, is_launched: bool) -> str:
     remedy = f"run `tandem up {party}` on its machine, then connect again"
     if is_launched:
         remedy = "close this Tandem and launch another"
-    return f"The query needs the {party}'s {dead[0].kind}, but {dead[0].describe_end()} has died; {remedy}."
+    return f"The query failed because the {party} side has lost {dead[0].describe_end()}; {remedy}."
 
 
 def _quietly_read(config: Config) -> list[ActorState]:

@@ -7,7 +7,6 @@ import importlib
 import logging
 import os
 import re
-import socket
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -26,6 +25,9 @@ ATTACH_LIMIT_S = 20.0
 """A head that listens accepts a driver within this time, or never."""
 RAY_LINE = re.compile(rb"\[\d{4}-\d\d-\d\d [\d:,]+ [A-Z] \d+ \d+\] ")
 """How each line of Ray's C++ log begins."""
+_attached_to: dict[
+    str, str
+] = {}  # Ray's id of a cluster -> its address as it was given; Ray itself replaces 127.0.0.1
 
 
 def start_node(role: Party, *, join: str | None, config: Config) -> NodeInfo:
@@ -76,7 +78,7 @@ def attach(address: str, config: Config) -> None:
         _require_same(address)
         return
     nodes.wait_for_port(address, min(5.0, config.cluster.start_timeout_s))
-    _check_token(address)
+    client = _ask_head(address)
     deadline_s = time.monotonic() + min(ATTACH_LIMIT_S, config.cluster.start_timeout_s)
     while True:
         try:
@@ -88,6 +90,7 @@ def attach(address: str, config: Config) -> None:
                     logging_level=logging.CRITICAL,
                     configure_logging=False,
                 )
+            _attached_to[_cluster_id(client)] = address
             return
         except (ConnectionError, RuntimeError, OSError, ValueError, RayError) as error:
             if time.monotonic() > deadline_s:
@@ -98,38 +101,49 @@ def attach(address: str, config: Config) -> None:
             time.sleep(0.2)
 
 
+def current_address() -> str:
+    """Of the cluster that this process is attached to, as it was given where Tandem attached it."""
+    return _attached_to.get(_cluster_id(_worker_client())) or str(ray.get_runtime_context().gcs_address)
+
+
 def _require_same(address: str) -> None:
     """A process takes part in one Ray cluster at a time. Raises ClusterError if it is another than `address`."""
-    current = ray.get_runtime_context().gcs_address
-    if _resolve(address) != _resolve(current):
+    if _cluster_id(_ask_head(address)) != _cluster_id(_worker_client()):
         raise ClusterError(
-            f"This process is connected to the cluster at {current} and cannot connect to {address} as well; close "
-            "that Tandem first, or use another process."
+            f"This process is connected to the cluster at {current_address()} and cannot connect to {address} as well; "
+            "close that Tandem first, or use another process."
         )
 
 
-def _resolve(address: str) -> str:
-    host, _, port = address.rpartition(":")
-    with contextlib.suppress(OSError):
-        host = socket.gethostbyname(host)
-    return f"{host}:{port}"
+def _worker_client() -> Any:
+    with contextlib.suppress(ImportError, AttributeError):  # private to Ray; a test fails if it disappears
+        return importlib.import_module("ray._private.worker").global_worker.gcs_client
+    return None
 
 
-def _check_token(address: str) -> None:
-    """Ask the head for its cluster's id, which takes milliseconds; `ray.init` would try a bad token for 20 s.
+def _cluster_id(client: Any) -> str:
+    """Ray's random id of a cluster; empty if it cannot be told."""
+    return str(getattr(client, "cluster_id", ""))
 
-    Raises ClusterError if the token is missing or wrong.
+
+def _ask_head(address: str) -> Any:
+    """Ray's client of the head, which asks for the cluster's id in milliseconds: `ray.init` tries a bad token for 20 s.
+
+    None if it gets no answer, or Ray has no such client. Raises ClusterError if the token is missing or wrong.
     """
     credentials.check_token_file()
     _read_authentication_again()
     try:
         raylet: Any = importlib.import_module("ray._raylet")
         with _without_ray_lines():
-            raylet.GcsClient(address=address)
+            return raylet.GcsClient(address=address)
     except AuthenticationError:
         raise ClusterError(_refusal(address)) from None
-    except (AttributeError, RayError):
-        return  # private to Ray, and a test fails if it disappears; other troubles are for ray.init to name
+    except (
+        AttributeError,
+        RayError,
+    ):  # private to Ray, and a test fails if it disappears; `ray.init` names the rest
+        return None
 
 
 def _refusal(address: str) -> str:

@@ -107,7 +107,7 @@ def connect(address: str | None, config: Config, progress: Progress) -> Cluster:
         cluster.undo.enter_context(actors.attached(address, config))
         cluster.parties |= {party: actors.find_party(party, config) for party in PARTIES}
         cluster.described = cluster.loop.run(_meet(cluster.parties, config))
-    progress("parties: connected")
+    progress(f"parties: connected at {address}")
     return cluster
 
 

@@ -15,10 +15,8 @@ def find_address(address: str | None, config: Config, progress: Callable[[str], 
 
     Raises ClusterError if there is none.
     """
-    if address := address or config.cluster.address:
-        progress(f"cluster: {address}")
-        return address
-    if (address := find_local(progress)) is None:
+    address = address or config.cluster.address or find_local(progress)
+    if not address:
         raise ClusterError(
             "No address of a cluster was given, and none that `tandem up` started runs on this machine; start one with "
             "`tandem up`, or name one as HOST:PORT."

@@ -25,6 +25,7 @@ from tandem.actors.stateless import AggregatorActor, ProfilerActor, SchedulerAct
 from tandem.cluster import nodes
 from tandem.cluster.actor_table import ActorState, explain_loss, explain_party, read_actors
 from tandem.cluster.attach import attach, attached, start_node, stop_node, wait_for_roles
+from tandem.cluster.nodes import is_listening
 from tandem.config import Config
 from tandem.errors import ClusterError, TandemError
 from tandem.loading import check_model
@@ -44,6 +45,7 @@ __all__ = [
     "explain_loss",
     "find_loss",
     "find_party",
+    "is_listening",
     "runtime_for",
     "start_actors",
     "start_node",

@@ -12,7 +12,7 @@ from ray.exceptions import RayError
 
 from tandem.cluster import nodes
 from tandem.cluster.actor_table import ActorState, read_actors
-from tandem.cluster.attach import attached
+from tandem.cluster.attach import attached, current_address
 from tandem.cluster.discovery import find_address
 from tandem.config import Config
 from tandem.topology import PARTIES, Party
@@ -36,7 +36,7 @@ async def collect_status(config: Config) -> dict[str, Any]:
     reports = await _ask_all(actors, "statistics", config)
     described = await _ask_all([actor for actor in actors if actor.kind in DESCRIBED], "describe", config)
     return {
-        "cluster": ray.get_runtime_context().gcs_address,
+        "cluster": current_address(),
         "nodes": _describe_nodes(),
         "parties": {party.value: _description(party, described) for party in PARTIES},
         "actors": [_as_dict(actor, reports.get(actor.name)) for actor in actors],
