@@ -74,7 +74,7 @@ def _repair(entry: Entry, join: str | None, config: Config, log: StageLog) -> En
             f"The {entry.party} node is already running at {entry.address} (process {entry.pid}); "
             "stop it with `tandem down` first."
         )
-    log(f"found: {loss}")
+    log(f"found: {loss.partition('; ')[0]}")  # the remedy is what follows
     if is_elsewhere or not launch.is_listening(entry.address):
         log(f"node: stopping the old one (process {entry.pid})")
         _stop(entry)
@@ -160,14 +160,18 @@ def down() -> int:
     from tandem.cluster import registry
 
     with registry.locked():
-        entries = registry.running_nodes()
-        if not entries:
+        recorded = registry.recorded_nodes()
+        if not recorded:
             raise ClusterError(
                 f"Nothing was stopped: {state_folder()} names no running node that `tandem up` started here."
             )
-        for entry in sorted(entries, key=lambda entry: entry.is_head):
-            _stop(entry)
-            print(f"The {entry.party} node (process {entry.pid}) is down.")
+        for entry, is_running in sorted(recorded, key=lambda recorded: recorded[0].is_head):
+            if is_running:
+                _stop(entry)
+            else:
+                registry.unregister(entry.party)
+            what = "is down" if is_running else "had ended before"
+            print(f"The {entry.party} node (process {entry.pid}) {what}.")
     return 0
 
 

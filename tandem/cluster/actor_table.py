@@ -114,15 +114,19 @@ def _quietly_read(config: Config) -> list[ActorState]:
 
 
 def _table(namespace: str) -> list[ActorState]:
-    """Every actor that a cluster had, newest state; empty if Ray keeps its table elsewhere in a later version."""
+    """Every actor that a cluster had; empty if Ray keeps its table elsewhere in a later version."""
     try:
-        state: Any = importlib.import_module("ray._private.state").state
         messages: Any = importlib.import_module("ray.core.generated.gcs_pb2").ActorTableData
-        rows = state._connect_and_get_accessor().get_actor_table(None, None)
-        parsed = [messages.FromString(row) for row in rows]
-        return [_parse(row, messages) for row in parsed if row.ray_namespace == namespace]
+        rows = [messages.FromString(row) for row in raw_rows()]
+        return [_parse(row, messages) for row in rows if row.ray_namespace == namespace]
     except (ImportError, AttributeError, TypeError):  # private to Ray; a test fails if it disappears
         return []
+
+
+def raw_rows() -> list[bytes]:
+    """Ray's own table of actors: one message ActorTableData for each that the cluster ever had."""
+    state: Any = importlib.import_module("ray._private.state").state
+    return list(state._connect_and_get_accessor().get_actor_table(None, None))
 
 
 def _parse(row: Any, messages: Any) -> ActorState:

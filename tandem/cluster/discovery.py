@@ -26,9 +26,15 @@ def find_address(address: str | None, config: Config, progress: Callable[[str], 
 
 def find_local(progress: Callable[[str], None]) -> str | None:
     """The running cluster of a node that `tandem up` started here, None if there is none; says what was found."""
+    gone: set[str] = set()
     for entry, is_running in registry.recorded_nodes():
-        if is_running and is_listening(entry.address):
+        if is_running and entry.address not in gone and is_listening(entry.address):
             progress(f"cluster: {entry.address} is running here (tandem up {entry.party})")
             return entry.address
-        progress(f"cluster: {entry.address}, started here by `tandem up {entry.party}`, no longer answers")
+        if entry.address not in gone:
+            progress(
+                f"cluster: {entry.address}, which `tandem up {entry.party}` started here, no longer answers; "
+                "`tandem down` forgets it"
+            )
+        gone.add(entry.address)
     return None

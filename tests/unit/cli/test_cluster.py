@@ -222,7 +222,7 @@ def test_down_with_nothing_up(launcher: FakeLauncher, capsys: pytest.CaptureFixt
     assert "Nothing was stopped: " in capsys.readouterr().err
 
 
-def test_down_never_stops_another_process(launcher: FakeLauncher) -> None:
+def test_down_never_stops_another_process(launcher: FakeLauncher, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["up", "device"]) == 0
     launcher.processes[0].kill()
     launcher.processes[0].wait()
@@ -230,8 +230,13 @@ def test_down_never_stops_another_process(launcher: FakeLauncher) -> None:
     entry = json.loads(file.read_text())
     entry["node"]["pid"] = os.getpid()  # as if the system had given the number to another
     file.write_text(json.dumps(entry))
-    assert main(["down"]) == 1
+    assert main(["down"]) == 0
     assert [call for call in launcher.calls if call[0] == "stop_node"] == []
+    assert (
+        capsys.readouterr().out.splitlines()[-1]
+        == f"The device node (process {os.getpid()}) had ended before."
+    )
+    assert not file.exists(), "it is forgotten"
 
 
 @pytest.mark.parametrize(
