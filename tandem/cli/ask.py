@@ -206,7 +206,7 @@ def _open(address: str, config: Config, log: StageLog, *, is_fresh: bool = False
     from tandem.cluster.discovery import find_local
 
     if not is_fresh:
-        address = address or config.cluster.address or find_local(log) or ""
+        address = address or config.cluster.address or find_local(config, log) or ""
     from tandem.client import Tandem
 
     if address and not is_fresh:

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -65,7 +65,8 @@ def _repair(entry: Entry, join: str | None, config: Config, log: StageLog) -> En
 
     Raises ClusterError if the node misses nothing.
     """
-    from tandem.cluster import credentials, launch
+    from tandem.cluster import credentials, launch, registry
+    from tandem.cluster.start_settings import start_settings
 
     is_elsewhere = join not in (None, entry.address)
     loss = _find_loss(entry, join, config)
@@ -85,6 +86,8 @@ def _repair(entry: Entry, join: str | None, config: Config, log: StageLog) -> En
     launch.attach(entry.address, config)
     launch.start_party(entry.party, config, log)
     log(f"party: {entry.party} is ready")
+    entry = replace(entry, settings=start_settings(config, entry.party))
+    registry.register(entry)
     return entry
 
 
@@ -108,11 +111,13 @@ def _start(party: Party, join: str | None, config: Config, token: str | None, lo
     Raises TandemError; a half-started node is stopped.
     """
     from tandem.cluster import launch, registry
+    from tandem.cluster.start_settings import start_settings
 
     launch.check_files(config, (party,))
     node = launch.start_node(party, join=join, config=config)
     try:
-        entry = registry.Entry(party=party, node=asdict(node), token=token)
+        settings = start_settings(config, party)
+        entry = registry.Entry(party=party, node=asdict(node), token=token, settings=settings)
         registry.register(entry)
         log(f"node: {party} at {node.address}")
         launch.attach(node.address, config)

@@ -152,6 +152,19 @@ def test_which_cluster_counts(tandem: FakeTandem, registered: Entry, option: lis
     assert tandem.started[0][0] == address
 
 
+def test_settings_that_count_for_nothing_there_are_named(
+    tandem: FakeTandem, registered: Entry, capsys: pytest.CaptureFixture[str]
+) -> None:
+    registry.register(replace(registered, settings={"codec.p": "0.5", "device.dtype": '"bfloat16"'}))
+    settings = ["--set", "device.index=./mine", "--set", "codec.p=0.9", "--set", "device.dtype=bfloat16"]
+    unknown_there = ["--set", "cloud.index=./pages", "--set", "device.num_documents=2"]
+    assert main(["ask", QUESTION, *settings, *unknown_there]) == 0
+    note = 'settings   this cluster was started with device.index = "bundled", codec.p = 0.5; for yours, use --fresh or'
+    assert note in capsys.readouterr().err
+    assert main(["ask", QUESTION]) == 0
+    assert "settings" not in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("case", ["its process has ended", "its head does not answer"])
 def test_a_cluster_that_is_gone_stops_no_question(
     tandem: FakeTandem,
