@@ -74,10 +74,10 @@ def attached(address: str, config: Config) -> Iterator[None]:
 
 def attach(address: str, config: Config) -> None:
     """Connect this process to a cluster. Raises ClusterError if it cannot be reached or refuses the token."""
+    nodes.wait_for_port(address, min(5.0, config.cluster.start_timeout_s))
     if ray.is_initialized():
         _require_same(address)
         return
-    nodes.wait_for_port(address, min(5.0, config.cluster.start_timeout_s))
     client = _ask_head(address)
     deadline_s = time.monotonic() + min(ATTACH_LIMIT_S, config.cluster.start_timeout_s)
     while True:
@@ -108,7 +108,8 @@ def current_address() -> str:
 
 def _require_same(address: str) -> None:
     """A process takes part in one Ray cluster at a time. Raises ClusterError if it is another than `address`."""
-    if _cluster_id(_ask_head(address)) != _cluster_id(_worker_client()):
+    ids = {_cluster_id(_ask_head(address)), _cluster_id(_worker_client())}
+    if len(ids) > 1 and "" not in ids:
         raise ClusterError(
             f"This process is connected to the cluster at {current_address()} and cannot connect to {address} as well; "
             "close that Tandem first, or use another process."
@@ -139,11 +140,8 @@ def _ask_head(address: str) -> Any:
             return raylet.GcsClient(address=address)
     except AuthenticationError:
         raise ClusterError(_refusal(address)) from None
-    except (
-        AttributeError,
-        RayError,
-    ):  # private to Ray, and a test fails if it disappears; `ray.init` names the rest
-        return None
+    except (AttributeError, RayError):
+        return None  # private to Ray, and a test fails if it disappears; `ray.init` names other troubles
 
 
 def _refusal(address: str) -> str:

@@ -76,9 +76,8 @@ def test_connect_without_an_address_says_which_cluster_it_is(address: str) -> No
     lines: list[str] = []
     with Tandem.connect(progress=lines.append) as tandem:
         assert tandem.query(QUESTION, seed=7).text == ANSWER
-        with pytest.raises(ClusterError, match=r"^The Ray head|^A Ray head must answer|cannot connect to"):
-            Tandem.connect("127.0.0.1:9")
-        assert tandem.query(QUESTION, seed=7).text == ANSWER, "a failed connection ends no other"
+        Tandem.connect(address).close()
+        assert tandem.query(QUESTION, seed=7).text == ANSWER, "the second connection ends by itself"
     assert lines[0] == f"cluster: {address} is running here (tandem up device)"
 
 
