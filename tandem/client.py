@@ -190,7 +190,7 @@ class Tandem:
                     is_done = isinstance(event, DoneEvent)
                     yield event
         except RayError as error:
-            raise QueryError(self._explain_loss(error)) from None
+            raise QueryError(await asyncio.to_thread(self._explain_loss, error)) from None
         finally:
             if not is_done:
                 await self._give_up(spec)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -24,6 +25,8 @@ STATES: dict[str, State] = {
     "DEPENDENCIES_UNREADY": "starting",
 }
 REASON_CHARS = 120
+NOTICED_S = 3.0
+"""How long Ray may take to notice that a process has ended."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,11 +94,11 @@ def explain_loss(error: RayError, config: Config, *, is_launched: bool) -> str:
 
     is_launched: whether this process started the actors, so that nothing but a new launch helps.
     """
-    dead = [actor for actor in _quietly_read(config) if actor.state == "dead"]
-    dead.sort(
-        key=lambda actor: actor.actor_id != str(getattr(error, "actor_id", None) or "")
-    )  # that one first
-    if not dead and isinstance(error, RayActorError):
+    actor_id = str(getattr(error, "actor_id", None) or "")
+    actors = _read_until_noticed(config, actor_id)
+    dead = [actor for actor in actors if actor.state == "dead"]
+    dead.sort(key=lambda actor: actor.actor_id != actor_id)  # that one first
+    if not dead and isinstance(error, RayActorError) and actor_id not in {actor.actor_id for actor in actors}:
         return "An actor of this cluster was replaced while this Tandem used it; connect again."
     if not dead:
         return f"A call to the cluster failed ({_first_line(error)}); see `tandem status`."
@@ -106,11 +109,18 @@ def explain_loss(error: RayError, config: Config, *, is_launched: bool) -> str:
     return f"The query failed because the {party} side has lost {dead[0].describe_end()}; {remedy}."
 
 
-def _quietly_read(config: Config) -> list[ActorState]:
-    try:
-        return read_actors(config)
-    except Exception:  # the cluster's head may be gone, too
-        return []
+def _read_until_noticed(config: Config, actor_id: str) -> list[ActorState]:
+    """The table once an actor's death is in it: a caller may notice a moment earlier than Ray's head."""
+    deadline_s = time.monotonic() + NOTICED_S
+    while True:
+        try:
+            actors = read_actors(config)
+        except Exception:  # the head may be gone, too
+            return []
+        is_unnoticed = any(actor.actor_id == actor_id and actor.is_alive for actor in actors)
+        if not is_unnoticed or time.monotonic() > deadline_s:
+            return actors
+        time.sleep(0.1)
 
 
 def _table(namespace: str) -> list[ActorState]:

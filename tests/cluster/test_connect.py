@@ -130,7 +130,7 @@ def test_ask_uses_the_cluster_that_runs_here(address: str) -> None:
     asked = run("ask", QUESTION, "--seed", "7")
     assert asked.stdout.startswith(ANSWER), asked.stderr
     assert f"{address} is running here" in asked.stderr
-    assert "nodes:" not in asked.stderr, "none was started"
+    assert "2 up (device, cloud)" not in asked.stderr, "none was started"
 
 
 def test_a_side_whose_actors_live_is_not_started_again(address: str) -> None:

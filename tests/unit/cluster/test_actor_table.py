@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any, NoReturn
 
 import pytest
@@ -118,6 +119,14 @@ def test_a_failed_call_names_the_actor_that_it_needed(
         f"The query failed because the cloud side has lost cloud/draft_queue (process {dead.pid}: its worker process "
         f"has died); {remedy}."
     )
+
+
+def test_a_death_that_ray_notices_late(rows: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    error = RayActorError("unavailable")
+    error.actor_id = rows[2].actor_id.hex()
+    name = rows[2].name
+    monkeypatch.setattr(time, "sleep", lambda _: kill(rows, name))
+    assert f"the device side has lost {name} (" in explain_loss(error, CONFIG, is_launched=True)
 
 
 def test_a_failed_call_where_nothing_is_dead(rows: list[Any]) -> None:
