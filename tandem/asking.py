@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import replace
 
 from ray.exceptions import RayError
@@ -29,8 +29,10 @@ LOST_SOURCES_WAIT_S = 1.0
 class Asker:
     """Asks through the actors of a cluster."""
 
-    def __init__(self, parties: Mapping[Party, Handles]) -> None:
+    def __init__(self, parties: Mapping[Party, Handles], explain_loss: Callable[[RayError], str]) -> None:
+        """explain_loss: makes a sentence of an error that an actor's loss raised; it may block."""
         self._parties = parties
+        self._explain_loss = explain_loss
 
     async def ask(self, spec: SessionSpec, limit_s: float, *, at_once: bool) -> AsyncGenerator[Event, None]:
         """Events of one query, as they happen or all at its end; leaving early cancels it at both parties.
@@ -45,9 +47,7 @@ class Asker:
                     is_done = isinstance(event, DoneEvent)
                     yield event
         except RayError as error:
-            raise QueryError(
-                f"The query needs both sides' actors, one is gone ({_first_line(error)}); start again."
-            ) from None
+            raise QueryError(await asyncio.to_thread(self._explain_loss, error)) from None
         finally:
             if not is_done:
                 await self._give_up(spec)
@@ -120,7 +120,3 @@ def _patience_s(done: Event) -> float:
     assert isinstance(done, DoneEvent)
     is_whole = done.reason != "failed" and done.statistics.degraded_from is None
     return SOURCES_WAIT_S if is_whole else LOST_SOURCES_WAIT_S
-
-
-def _first_line(error: BaseException) -> str:
-    return str(error).strip().splitlines()[0][:160] if str(error).strip() else type(error).__name__

@@ -8,23 +8,23 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping
-from dataclasses import asdict
 from typing import Any, TypeVar, Unpack
 
 from ray.exceptions import RayError
 
-from tandem.asking import RPC_GRACE_S, Asker
+from tandem.asking import Asker
 from tandem.batch import BatchItem, BatchProgress, answer_all, bounded, list_questions
 from tandem.cluster import bootstrap
 from tandem.cluster import launch as actors
 from tandem.cluster.bootstrap import Cluster
 from tandem.cluster.launch import ActorClasses, Progress
 from tandem.cluster.nodes import Host, NodeInfo
+from tandem.cluster.status import collect_status
 from tandem.config import Config
 from tandem.errors import QueryError
 from tandem.events import Answer, Event, collect
 from tandem.request import QueryOptions, build_spec
-from tandem.topology import PARTIES, Party
+from tandem.topology import Party
 
 T = TypeVar("T")
 
@@ -38,8 +38,9 @@ class Tandem:
         self.described = cluster.described
         self._cluster = cluster
         self._parties = cluster.parties
-        self._asker = Asker(cluster.parties)
+        self._asker = Asker(cluster.parties, self._explain_loss)
         self._is_closed = False
+        self._streams: set[AsyncGenerator[Any, None]] = set()  # half read
 
     # ---- starting and stopping -------------------------------------------------------------------------------
 
@@ -66,7 +67,12 @@ class Tandem:
     def connect(
         cls, address: str | None = None, config: Config | None = None, *, progress: Progress | None = None
     ) -> Tandem:
-        """Use the parties of a running cluster (`tandem up`). Raises ClusterError if they are not up."""
+        """Use the parties of a running cluster (`tandem up`). Raises ClusterError if they are not up.
+
+        address: of the cluster, host:port. None takes `cluster.address` of the settings, or else the cluster whose node
+        `tandem up` started on this machine. Its token comes from RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH, or else from
+        what `tandem up` recorded here. progress: called with one line for each stage.
+        """
         config = config or Config()
         return cls(config, bootstrap.connect(address, config, progress or _ignore))
 
@@ -88,6 +94,7 @@ class Tandem:
     def close(self) -> None:
         """Stop what `launch` started; after `connect`, only disconnect. May be called twice."""
         if not self._is_closed:
+            self._end_streams()
             self._is_closed = True
             self._cluster.close()
 
@@ -169,30 +176,12 @@ class Tandem:
         return answer_all(texts, lambda question: self.aquery(question, **options), limit, progress)
 
     def status(self) -> dict[str, Any]:
-        """Nodes, actors, models and indexes, as plain values. Raises TandemError if an actor does not answer."""
+        """Nodes, models, indexes and every actor, dead or alive, as plain values."""
         self._check_open()
-        status: dict[str, Any] = self._run(self._result(self._status()))
+        status: dict[str, Any] = self._run(collect_status(self.config))
         return status
 
     # ---- private ---------------------------------------------------------------------------------------------
-
-    async def _result(self, call: Any) -> Any:
-        """What an actor's method returns. Raises the TandemError that it raised, or QueryError after the time limit."""
-        limit_s = self.config.cluster.query_timeout_s
-        try:
-            return await asyncio.wait_for(call, limit_s + RPC_GRACE_S)
-        except RayError as error:
-            raise actors.unwrap(error) from None
-        except TimeoutError:
-            raise QueryError(_late(limit_s)) from None
-
-    async def _status(self) -> dict[str, Any]:
-        statistics = await actors.statistics(self._parties)
-        return {
-            "nodes": bootstrap.describe_nodes(),
-            "parties": {party.value: self.described[party] for party in PARTIES},
-            "actors": [asdict(actor) for actor in statistics],
-        }
 
     def _check_open(self) -> None:
         """Raises QueryError after `close`; called before a coroutine is made, which would warn if nobody awaits it."""
@@ -201,6 +190,7 @@ class Tandem:
 
     def _iterate(self, items: AsyncGenerator[T, None]) -> Iterator[T]:
         """What an asynchronous generator yields; it is closed when this one is left."""
+        self._streams.add(items)
         try:
             while True:
                 self._check_open()
@@ -209,8 +199,18 @@ class Tandem:
                 except StopAsyncIteration:
                     return
         finally:
+            self._streams.discard(items)
             if not self._is_closed:
                 self._run(items.aclose())
+
+    def _end_streams(self) -> None:
+        """Cancel what is half read: no event loop could end it later."""
+        for stream in list(self._streams):
+            with contextlib.suppress(RuntimeError):  # another thread waits for it, and will be cancelled
+                self._run(stream.aclose())
+
+    def _explain_loss(self, error: RayError) -> str:
+        return actors.explain_loss(error, self.config, is_launched=bool(self._cluster.nodes))
 
     def _run(self, work: Any) -> Any:
         """Run an awaitable on this object's own event loop."""
@@ -219,13 +219,6 @@ class Tandem:
 
 async def _awaited(work: Any) -> Any:
     return await work
-
-
-def _late(limit_s: float) -> str:
-    return (
-        f"An actor must answer within {limit_s:g} s, this one did not; raise cluster.query_timeout_s, or see "
-        "`tandem status`."
-    )
 
 
 def _ignore(line: str) -> None:

@@ -23,13 +23,16 @@ def as_html(answer: Answer) -> str:
 
 
 def _lines(sources: tuple[Source, ...], party: Party) -> Iterator[str]:
-    """A line for each document with a title, and one for those whose titles stay with their party."""
+    """A line for each document with a title, its passage folded away, and one for those whose titles stay with their party."""
     own = [source for source in sources if source.party is party]
     for source in own:
         if source.title is not None:
             is_scored = source.score is not None and not isnan(source.score)
             score = f" ({source.score:.2f})" if is_scored else ""
-            yield f"{party}: {escape(source.title)}{score}"
+            page = "" if source.page is None else f", page {source.page}"
+            heading = f"{party}: {escape(source.title)}{page}{score}"
+            passage = f"<details><summary>{heading}</summary>{escape(source.text or '')}</details>"
+            yield passage if source.text else heading
     num_opaque = sum(source.title is None for source in own)
     if num_opaque:
         noun = "document" if num_opaque == 1 else "documents"

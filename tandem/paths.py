@@ -62,7 +62,7 @@ def resolve(name: str, folder: Path) -> str:
 
 def resolve_model(name: str, folder: Path) -> str:
     """As `resolve`; a folder that holds a model is found without the dot before its name, too."""
-    is_folder = name != "bundled" and (folder / name / "config.json").is_file()
+    is_folder = name != "bundled" and os.path.isfile(folder / name / "config.json")
     return absolute(name, folder) if is_folder else resolve(name, folder)
 
 

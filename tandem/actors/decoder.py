@@ -16,7 +16,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
 
-from tandem.actors.base import Runtime, SiteActor, sendable
+from tandem.actors.base import Runtime, SiteActor, remedy_for, sendable
 from tandem.codecs import codec_of
 from tandem.errors import TandemError
 from tandem.protocol.drafting import DraftingSession, Forward, Job, Prefill
@@ -117,7 +117,7 @@ class DecoderActor(SiteActor):
     def on_lost(self, name: str) -> None:
         """Without the retriever, no session of this side can continue."""
         if name == f"{self.party}/retriever":
-            reason = f"The {self.party}'s retriever has stopped; restart the {self.party} side."
+            reason = f"The {self.party}'s retriever has stopped; {remedy_for(self.party)}."
             self.dispatch(
                 [
                     Send("draft_queue", DecoderFailed(session=session, reason=reason))

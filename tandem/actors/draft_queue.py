@@ -16,7 +16,7 @@ import time
 from dataclasses import replace
 from typing import Any, ClassVar
 
-from tandem.actors.base import Runtime, SiteActor, sendable
+from tandem.actors.base import Runtime, SiteActor, remedy_for, sendable
 from tandem.actors.event_log import EventLog
 from tandem.engine.tokenizer import Detokenizer, StopRule
 from tandem.errors import TandemError
@@ -177,7 +177,7 @@ class DraftQueueActor(SiteActor):
         )
 
     def _stopped(self, role: str) -> str:
-        return f"The {self.party}'s {role} has stopped; restart the {self.party} side."
+        return f"The {self.party}'s {role} has stopped; {remedy_for(self.party)}."
 
     # ---- private ---------------------------------------------------------------------------------------------
 

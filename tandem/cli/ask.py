@@ -86,11 +86,16 @@ Provisional = Annotated[
 Address = Annotated[
     str | None,
     typer.Option(
-        metavar="HOST:PORT", help="ask this running cluster (default: start one and stop it afterwards)"
+        metavar="HOST:PORT",
+        help="ask this running cluster (default: the one that `tandem up` started here; without any, one is started "
+        "and stopped afterwards)",
     ),
 ]
 ShowSources = Annotated[
     bool, typer.Option("--show-sources", help="print the passages that this side's model read")
+]
+Fresh = Annotated[
+    bool, typer.Option("--fresh", help="start a new cluster for this question, even where one runs")
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", help="print only the answer")]
 
@@ -102,13 +107,16 @@ class Question:
     text: str
     seed: int
     only: Party | None = None  # the party that answers by itself
-    address: str = ""  # of a running cluster; empty: start one
+    address: str = ""  # of a running cluster; empty: that of the settings, or the one that runs here
+    is_fresh: bool = False  # start a cluster, whatever runs
     filters: dict[str, Any] = field(default_factory=dict)  # device_filter and cloud_filter
     provisional: bool = False  # whether drafts are shown
 
     @classmethod
     def create(cls, text: str, seed: int | None, only: Party | None = None, **options: Any) -> Question:
-        """With a new seed unless one is given. Raises QueryError for an empty text."""
+        """With a new seed unless one is given. Raises QueryError for an empty text, a usage error for both clusters."""
+        if options.get("address") and options.get("is_fresh"):
+            raise typer.BadParameter("--fresh starts a cluster for this question; leave out --address.")
         if not text.strip():
             raise QueryError(f"The question is empty (got {text!r}).")
         return cls(text=text, seed=new_seed() if seed is None else seed, only=only, **options)
@@ -125,6 +133,7 @@ def ask(
     filters: Filters = None,
     concurrency: Concurrency = None,
     address: Address = None,
+    fresh: Fresh = False,
     show_sources: ShowSources = False,
     quiet: Quiet = False,
     as_json: AsJson = False,
@@ -138,7 +147,12 @@ def ask(
     """
     is_many = _is_many(question, file, provisional=provisional)
     log = StageLog(is_quiet=quiet)
-    asked = {"only": only, "filters": merge_filters(filters or ()), "address": address or ""}
+    asked = {
+        "only": only,
+        "filters": merge_filters(filters or ()),
+        "address": address or "",
+        "is_fresh": fresh,
+    }
     texts = read_texts(file or STDIN) if is_many else []
     query = Question.create(question or texts[0], seed, provisional=provisional, **asked)
     config = load_settings(config_file, overrides, setting_overrides(settings, num_documents), log)
@@ -227,12 +241,12 @@ def exit_code(transcript: Transcript) -> int:
 
 
 def open_tandem(question: Question, config: Config, log: StageLog) -> Tandem:
-    """The running cluster that the question or the settings name, or one of our own."""
-    address = question.address or config.cluster.address
-    if address:
-        from tandem.cluster import credentials
+    """The cluster that is named, in the settings, or running here; one of our own if there is none or `is_fresh`."""
+    from tandem.cluster.discovery import find_local
 
-        credentials.find_token(address)
+    address = ""
+    if not question.is_fresh:
+        address = question.address or config.cluster.address or find_local(config, log) or ""
     from tandem.client import Tandem
 
     if address:

@@ -11,7 +11,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from tandem.cli.ask import Address, Only, Question, open_tandem, stream_on
+from tandem.cli.ask import Address, Fresh, Only, Question, open_tandem, stream_on
+from tandem.cli.checks import bundled_model_note
 from tandem.cli.options import (
     ConfigFile,
     Filters,
@@ -25,6 +26,7 @@ from tandem.cli.options import (
     with_settings,
 )
 from tandem.cli.output import StageLog, warn
+from tandem.cli.passages import passage_lines
 from tandem.cli.transcript import Transcript
 from tandem.conversation import Message
 from tandem.errors import QueryError, TandemError
@@ -45,6 +47,7 @@ def chat(
     num_documents: NumDocuments = None,
     filters: Filters = None,
     address: Address = None,
+    fresh: Fresh = False,
     config_file: ConfigFile = None,
     overrides: Overrides = None,
     **settings: Any,
@@ -56,9 +59,11 @@ def chat(
     """
     log = StageLog()
     config = load_settings(config_file, overrides, setting_overrides(settings, num_documents), log)
-    pattern = Question(
-        text="", seed=seed or 0, only=only, address=address or "", filters=merge_filters(filters or ())
+    pattern = Question.create(
+        "-", seed, only, address=address or "", is_fresh=fresh, filters=merge_filters(filters or ())
     )
+    if note := bundled_model_note(config):
+        warn(note)
     with open_tandem(pattern, config, log) as tandem:
         return Chat(tandem, pattern, config.decoding.placement, is_seeded=seed is not None).run()
 
@@ -76,7 +81,10 @@ class Chat:
         self._last: Transcript | None = None
         self._num_failed = 0
         self._commands: dict[str, tuple[str, Callable[[], None]]] = {
-            "/sources": ("where the last answer came from", self._print_sources),
+            "/sources": (
+                "documents of the last answer, with passages",
+                self._print_sources,
+            ),
             "/stats": ("its statistics", self._print_statistics),
             "/reset": ("forget the conversation so far", self._reset),
             "/help": ("these lines", self._print_help),
@@ -144,7 +152,7 @@ class Chat:
     # ---- commands --------------------------------------------------------------------------------------------
 
     def _print_sources(self) -> None:
-        self._print_lines(Transcript.source_lines)
+        self._print_lines(lambda last: [*last.source_lines(), *passage_lines(last.sources)])
 
     def _print_statistics(self) -> None:
         self._print_lines(Transcript.statistics_lines)

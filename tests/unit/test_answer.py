@@ -96,7 +96,7 @@ def test_a_notebook_shows_text_and_sources_escaped() -> None:
     device = sources(
         Party.DEVICE,
         Source(party=Party.DEVICE, id="d1", title="<b>a & b</b>.md", score=0.625),
-        Source(party=Party.DEVICE, id="d2", title="plain.md"),
+        Source(party=Party.DEVICE, id="d2", title="plain.pdf", page=3, text="x < y"),
     )
     cloud = sources(Party.CLOUD, *(Source(party=Party.CLOUD, id=f"c{number}") for number in range(3)))
     given = answer("Try <script>alert(1)</script> & see.", cloud, device, SAID, degraded_from=2)
@@ -104,7 +104,8 @@ def test_a_notebook_shows_text_and_sources_escaped() -> None:
         '<div><p style="white-space: pre-wrap">Try &lt;script&gt;alert(1)&lt;/script&gt; &amp; see.</p>'
         "<p><em>From token 2 on the device answered without the cloud (The cloud&#x27;s decoder has stopped; "
         "restart the cloud side).</em></p>"
-        "<p>Sources</p><ul><li>device: &lt;b&gt;a &amp; b&lt;/b&gt;.md (0.62)</li><li>device: plain.md</li>"
+        "<p>Sources</p><ul><li>device: &lt;b&gt;a &amp; b&lt;/b&gt;.md (0.62)</li>"
+        "<li><details><summary>device: plain.pdf, page 3</summary>x &lt; y</details></li>"
         "<li>cloud: 3 documents that stay there</li></ul></div>"
     )
     assert show_in_notebook(answer("Yes.")).endswith("<p>Sources: none</p></div>")

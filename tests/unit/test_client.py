@@ -22,6 +22,8 @@ from tandem.events import DoneEvent, Event, SessionStatistics, Source, SourcesEv
 from tandem.loop_thread import LoopThread
 from tandem.topology import PARTIES, Party
 
+from .cli.conftest import token
+
 QUESTION = "Which game should Mira try?"
 LIMIT_S = 0.3
 
@@ -164,6 +166,47 @@ def test_an_answer_has_the_notes_on_its_documents() -> None:
         for number, party in enumerate(PARTIES)
     )
     assert collect([early, late, done()], 7).notes == ("cloud: 1 cut.", "device: 0 cut.")
+
+
+CLOSED = r"^This Tandem is closed; create a new one with Tandem.launch or Tandem.connect.$"
+
+
+async def first_event(rag: Tandem) -> Event:
+    return await anext(rag.astream(QUESTION))
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda rag: rag.query(QUESTION),
+        lambda rag: next(rag.stream(QUESTION)),
+        lambda rag: asyncio.run(rag.aquery(QUESTION)),
+        lambda rag: asyncio.run(first_event(rag)),
+        lambda rag: rag.status(),
+    ],
+    ids=["query", "stream", "aquery", "astream", "status"],
+)
+def test_after_close_there_is_one_sentence_and_no_warning(make: Make, use: Callable[[Tandem], Any]) -> None:
+    rag, _ = make()
+    rag.close()
+    with pytest.raises(QueryError, match=CLOSED):
+        use(rag)
+    gc.collect()  # a coroutine that was never awaited warns when it goes
+
+
+@pytest.mark.filterwarnings("error")
+def test_closing_ends_a_stream_that_is_half_read(make: Make) -> None:
+    rag, parties = make()
+    parties[Party.DEVICE]["draft_queue"] = home = queue(*(token(step, "a") for step in range(3)))
+    stream = rag.stream(QUESTION)
+    next(stream)
+    rag.close()
+    assert home.called.count("cancel") == 1
+    with pytest.raises(QueryError, match=CLOSED):
+        next(stream)
+    del stream
+    gc.collect()
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from tandem.cli.ask import Address, Only, Question, QuestionArgument, Quiet, exit_code, stream_answer
+from tandem.cli.ask import Address, Fresh, Only, Question, QuestionArgument, Quiet, exit_code, stream_answer
 from tandem.cli.options import ConfigFile, Overrides, Seed, load_settings, setting_overrides, with_settings
 from tandem.cli.output import StageLog, plural
 from tandem.cli.transcript import Transcript
@@ -30,6 +30,7 @@ def timeline(
     seed: Seed = None,
     only: Only = None,
     address: Address = None,
+    fresh: Fresh = False,
     quiet: Quiet = False,
     config_file: ConfigFile = None,
     overrides: Overrides = None,
@@ -45,7 +46,7 @@ def timeline(
         )
     trace_path = None if trace is None else outputs.check_file("--trace", trace)
     plot_path = None if plot is None else outputs.check_plot("--plot", plot)
-    query = Question.create(question, seed, only, address=address or "")
+    query = Question.create(question, seed, only, address=address or "", is_fresh=fresh)
     log = StageLog(is_quiet=quiet)
     config = load_settings(config_file, overrides, setting_overrides(settings), log)
     transcript = stream_answer(query, config, log, is_quiet=quiet)

@@ -175,6 +175,14 @@ class FakeLauncher:
     processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
     failure: BaseException | None = None
     address: str = "127.0.0.1:7001"
+    losses: dict[Party, str] = field(default_factory=dict)  # what a party lacks, as a sentence
+    is_up: bool = True  # whether the cluster's head answers
+
+    def is_listening(self, address: str) -> bool:
+        return self.is_up
+
+    def find_loss(self, address: str, party: Party, config: Config) -> str | None:
+        return self.losses.get(party)
 
     def check_files(self, config: Config, parties: tuple[Party, ...]) -> None:
         assert len(parties) == 1
@@ -192,6 +200,7 @@ class FakeLauncher:
         self.calls.append(("start_party", party))
         if self.failure:
             raise self.failure
+        self.losses.pop(party, None)
 
     def stop_node(self, info: FakeNode) -> None:
         self.calls.append(("stop_node", Party(info.party), info.pid))

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
 
 from tandem.cli import main
+from tandem.cluster import registry
+from tandem.cluster.registry import Entry
 from tandem.config import Config
 from tandem.errors import ClusterError, QueryError
 from tandem.events import (
@@ -22,6 +25,7 @@ from tandem.events import (
     SourcesEvent,
     TokenEvent,
 )
+from tandem.paths import state_folder
 from tandem.sampling import SamplingParams
 from tandem.topology import Party
 
@@ -123,6 +127,83 @@ def test_a_running_cluster(tandem: FakeTandem, given: str) -> None:
     )
     assert main(["ask", QUESTION, *option]) == 0
     assert tandem.started[0][0] == "10.0.0.1:6379"
+
+
+@pytest.fixture
+def registered(monkeypatch: pytest.MonkeyPatch) -> Entry:
+    """A node that `tandem up` started here: this process; its cluster answers."""
+    entry = Entry(party=Party.DEVICE, node={"address": "10.0.0.2:6379", "pid": os.getpid()}, token="secret")
+    state_folder().mkdir(parents=True)
+    registry.register(entry)
+    monkeypatch.setattr("tandem.cluster.discovery.is_listening", lambda address: True)
+    return entry
+
+
+def test_the_cluster_that_runs_here_is_asked_and_named(
+    tandem: FakeTandem, registered: Entry, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["ask", QUESTION]) == 0
+    assert tandem.started[0][0] == registered.address
+    assert "cluster    10.0.0.2:6379 is running here (tandem up device)\n" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("option", "address"),
+    [
+        (["--address", "10.0.0.1:6379", "--set", "cluster.address=10.0.0.3:6379"], "10.0.0.1:6379"),
+        (["--set", "cluster.address=10.0.0.3:6379"], "10.0.0.3:6379"),
+        (["--fresh", "--set", "cluster.address=10.0.0.3:6379"], ""),
+        (["--fresh"], ""),
+    ],
+)
+def test_which_cluster_counts(tandem: FakeTandem, registered: Entry, option: list[str], address: str) -> None:
+    assert main(["ask", QUESTION, *option]) == 0
+    assert tandem.started[0][0] == address
+
+
+def test_settings_that_count_for_nothing_there_are_named(
+    tandem: FakeTandem, registered: Entry, capsys: pytest.CaptureFixture[str]
+) -> None:
+    registry.register(replace(registered, settings={"codec.p": "0.5", "device.dtype": '"bfloat16"'}))
+    settings = ["--set", "device.index=./mine", "--set", "codec.p=0.9", "--set", "device.dtype=bfloat16"]
+    unknown_there = ["--set", "cloud.index=./pages", "--set", "device.num_documents=2"]
+    assert main(["ask", QUESTION, *settings, *unknown_there]) == 0
+    note = 'settings   this cluster was started with device.index = "bundled", codec.p = 0.5; for yours, use --fresh or'
+    assert note in capsys.readouterr().err
+    assert main(["ask", QUESTION]) == 0
+    assert "settings" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("case", ["its process has ended", "its head does not answer"])
+def test_a_cluster_that_is_gone_stops_no_question(
+    tandem: FakeTandem,
+    registered: Entry,
+    case: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    if case == "its process has ended":
+        file = state_folder() / "device.json"
+        file.write_text(json.dumps(json.loads(file.read_text()) | {"started_s": 1.0}))
+    else:
+        monkeypatch.setattr("tandem.cluster.discovery.is_listening", lambda address: False)
+    assert main(["ask", QUESTION]) == 0
+    assert tandem.started[0][0] == ""
+    assert (
+        "cluster    10.0.0.2:6379, which `tandem up device` started here, no longer answers; `tandem down` forgets it\n"
+        in capsys.readouterr().err
+    )
+
+
+def test_fresh_and_an_address_exclude_each_other(
+    tandem: FakeTandem, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["ask", QUESTION, "--fresh", "--address", "10.0.0.1:6379"]) == 2
+    assert (
+        "--fresh starts a cluster for this question; leave out --address; see `tandem ask --help`."
+        in capsys.readouterr().err
+    )
+    assert tandem.started == []
 
 
 def test_the_settings_of_this_folder_are_used_and_named(
