@@ -14,13 +14,14 @@ import os
 import re
 import subprocess
 import sys
+import textwrap
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, get_args
 
 import numpy as np
 
-from tandem import toml
+from tandem import file_kinds, toml
 from tandem.cli.config import HEADER
 from tandem.codecs.top_p import TopP
 from tandem.config import Config
@@ -192,7 +193,13 @@ def settings_tables() -> str:
 def _type_name(setting: Setting) -> str:
     if setting.choices:
         return ", ".join(f"`{choice}`" for choice in setting.choices)
-    names = {tuple: "list of texts", str: "text", int: "whole number", float: "number", bool: "true or false"}
+    names = {
+        tuple: "text or list of texts",
+        str: "text",
+        int: "whole number",
+        float: "number",
+        bool: "true or false",
+    }
     return names[setting.type] + (f", {setting.range}" if setting.range else "")
 
 
@@ -239,6 +246,10 @@ PARTS: dict[str, dict[str, Callable[[], str]]] = {
     },
     "reference/configuration.md": {"settings": settings_tables},
     "reference/cli.md": {"commands": command_pages},
+    "reference/file-kinds.md": {
+        "kinds of files": file_kinds.as_markdown,
+        "common rules": lambda: textwrap.fill(file_kinds.COMMON, 120),
+    },
 }
 """File -> name of a generated part -> what makes it."""
 

@@ -26,7 +26,7 @@ class TopK8:
         """Bytes of probabilities [vocab]; they need not sum to 1."""
         ids = np.sort(np.argsort(-dense, kind="stable")[: self.k])
         weights = np.maximum(1, np.rint(255 * dense[ids] / dense.max()))
-        return ids.astype("<u4").tobytes() + weights.astype("u1").tobytes()
+        return b"".join((ids.astype("<u4").tobytes(), weights.astype("u1").tobytes()))
 
     def decode(self, payload: bytes) -> Distribution:
         """The distribution that *both* parties use, the drafter too; ProtocolError if the bytes are malformed."""

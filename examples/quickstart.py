@@ -11,7 +11,7 @@ def main() -> None:
     """Two questions, one cluster."""
     with Tandem.launch() as tandem:
         answer = tandem.query("Which game should Mira try?", seed=7)
-        print(answer.text)
+        print(answer)
         for source in answer.sources:
             # The device's own documents have a title and a score here; the cloud's are opaque ids.
             print(f"  {source.party}: {source.title or source.id}")

@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from tandem.batch import BatchItem
     from tandem.client import Tandem
     from tandem.config import Config
     from tandem.errors import (
@@ -45,6 +46,7 @@ __version__ = "0.2.0.dev0"
 
 __all__ = [
     "Answer",
+    "BatchItem",
     "ClusterError",
     "Config",
     "ConfigError",
@@ -74,6 +76,7 @@ __all__ = [
 ]
 
 _MODULES = {
+    "BatchItem": "tandem.batch",
     "Tandem": "tandem.client",
     "Config": "tandem.config",
     "QueryOptions": "tandem.request",

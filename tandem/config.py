@@ -9,21 +9,26 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any, Literal, TypedDict
+from typing import Annotated, Any, Literal, TypedDict
 
 from pydantic import Field, TypeAdapter, ValidationError, model_validator
 from pydantic.dataclasses import dataclass
 from pydantic_core import ArgsKwargs
 
 from tandem import toml
+from tandem.conversation import SYSTEM_PROMPT
 from tandem.errors import ConfigError
 from tandem.overrides import parse, replace_settings, to_toml, unknown
+from tandem.paths import absolute, resolve, resolve_model
 from tandem.sampling import SamplingParams
 from tandem.topology import Party
-from tandem.validation import STRICT, Settings
+from tandem.validation import STRICT, Settings, WordOrPath
 
+DraftRuleName = Literal["coupled", "algorithm1"]
+Placement = Literal["device", "cloud", "greedy", "mirror"]
 LANGCHAIN = "langchain:"
 """Prefix of an index or embedder from LangChain: langchain:MODULE:FUNCTION."""
+TEMPLATES = WordOrPath(words=("auto", "chat", "plain"), example="./template.json")
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -34,6 +39,13 @@ class PartyConfig(Settings):
         default="bundled",
         min_length=1,
         description='language model: "bundled", a hub id, or a path that starts with . / or ~',
+    )
+    template: Annotated[str, TEMPLATES] = Field(
+        default="auto",
+        description='what frames document and question: "auto", "chat" (the tokenizer\'s template), "plain", or a file',
+    )
+    system_prompt: str = Field(
+        default=SYSTEM_PROMPT, description="what a chat template tells the model first; empty: nothing"
     )
     index: str = Field(
         default="bundled",
@@ -100,10 +112,8 @@ class RetrievalConfig(Settings):
 class DecodingConfig(Settings):
     """How tokens are drafted and decided; each setting can be overridden per query."""
 
-    draft_rule: Literal["coupled", "algorithm1"] = Field(
-        default="coupled", description="how drafts are drawn and verified"
-    )
-    placement: Literal["device", "cloud", "greedy", "mirror"] = Field(
+    draft_rule: DraftRuleName = Field(default="coupled", description="how drafts are drawn and verified")
+    placement: Placement = Field(
         default="mirror",
         description="who aggregates: one party, both (mirror), or whoever makes a token cheaper (greedy)",
     )
@@ -125,8 +135,8 @@ class DecodingConfig(Settings):
 class DecodingOptions(TypedDict, total=False):
     """The fields of `DecodingConfig` as options of one query; None: as configured."""
 
-    draft_rule: str | None
-    placement: str | None
+    draft_rule: DraftRuleName | None
+    placement: Placement | None
     synchronous: bool | None
     max_window: int | None
 
@@ -246,8 +256,8 @@ class Config(Settings):
             self,
             device=_party_with_paths(self.device, folder),
             cloud=_party_with_paths(self.cloud, folder),
-            retrieval=replace(self.retrieval, embedder=_absolute(self.retrieval.embedder, folder)),
-            weights=replace(self.weights, scorer=_absolute(self.weights.scorer, folder)),
+            retrieval=replace(self.retrieval, embedder=resolve(self.retrieval.embedder, folder)),
+            weights=replace(self.weights, scorer=resolve(self.weights.scorer, folder)),
         )
 
     def to_json(self) -> str:
@@ -264,9 +274,9 @@ class Config(Settings):
                 f"Settings must be a JSON object, but they begin {text[:20]!r}; use to_json."
             ) from None
 
-    def to_toml(self) -> str:
-        """A file that `load` reads, each setting with its meaning."""
-        return to_toml(self)
+    def to_toml(self, *, only_changed: bool = False) -> str:
+        """A file that `load` reads, each setting with its meaning; only_changed: defaults as comments."""
+        return to_toml(self, only_changed=only_changed)
 
     @model_validator(mode="before")
     @classmethod
@@ -285,10 +295,6 @@ _JSON = TypeAdapter(Config)
 def _party_with_paths(party: PartyConfig, folder: Path) -> PartyConfig:
     own = party.index_folder
     index = party.index if own is None else str(folder / own.expanduser())
-    return replace(party, model=_absolute(party.model, folder), index=index)
-
-
-def _absolute(name: str, folder: Path) -> str:
-    """A name that is plainly a path, made absolute; a hub id stays."""
-    is_path = name in (".", "..") or name.startswith(("./", "../", "/", "~"))
-    return str((folder / Path(name).expanduser()).resolve()) if is_path else name
+    is_file = TEMPLATES.is_path(party.template)
+    template = absolute(party.template, folder) if is_file else party.template
+    return replace(party, model=resolve_model(party.model, folder), index=index, template=template)

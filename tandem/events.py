@@ -3,24 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import nan
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from tandem.errors import QueryError
 from tandem.topology import Party
 
+SHOWN_CHARS = 60
+"""Of an answer's text in its `repr`."""
 StopReason = Literal["eos", "stop", "length", "cancelled", "failed"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """One retrieved document: an opaque id and, if it is the device's own, what the device knows about it."""
+    """One retrieved document: an opaque id and, if it is the home party's own, what that party knows about it."""
 
     party: Party
     id: str  # opaque
-    title: str | None = None  # where it came from; None for the cloud's documents
+    title: str | None = (
+        None  # where it came from; this and what follows: None for the other party's documents
+    )
     score: float | None = None  # cosine similarity to the question
+    text: str | None = None  # the passage that the model read
+    page: int | None = None  # of a pdf, from 1
+    metadata: dict[str, Any] | None = field(default=None, hash=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,7 +151,7 @@ class DoneEvent:
     reason: StopReason
     statistics: SessionStatistics
     error: str | None = None  # one sentence where the reason is "failed"
-    session: int = 0  # names the query, for `Tandem.sequence`
+    session: int = 0  # names the query at its parties
 
 
 Event: TypeAlias = (
@@ -169,7 +176,7 @@ class ClientEvent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """One answered query."""
+    """One answered query. `print` shows its text, a notebook its text and sources."""
 
     text: str
     tokens: tuple[TokenEvent, ...]
@@ -180,7 +187,21 @@ class Answer:
     notes: tuple[str, ...] = ()  # "PARTY: sentence": documents that were cut, a filter that matches none, ...
     estimates: tuple[EstimateEvent, ...] = ()  # one every few steps
     placements: tuple[PlacementEvent, ...] = ()  # the handovers
-    session: int = 0  # names the query, for `Tandem.sequence`
+    session: int = 0  # names the query at its parties
+    peer_events: tuple[PeerEvent, ...] = ()  # when the cloud was lost, and when it came back
+
+    def __str__(self) -> str:
+        return self.text
+
+    def __repr__(self) -> str:
+        text = self.text if len(self.text) <= SHOWN_CHARS else f"{self.text[:SHOWN_CHARS]}..."
+        degraded = f", degraded from token {self.statistics.degraded_from}" if self.is_degraded else ""
+        return f"Answer({text!r}, {len(self.tokens)} tokens, {len(self.sources)} sources{degraded})"
+
+    def _repr_html_(self) -> str:
+        from tandem.notebook import as_html
+
+        return as_html(self)
 
     @property
     def token_ids(self) -> tuple[int, ...]:
@@ -191,6 +212,18 @@ class Answer:
     def is_degraded(self) -> bool:
         """Whether some of it was decided without the cloud."""
         return self.statistics.degraded_from is not None
+
+    @property
+    def degraded_reason(self) -> str | None:
+        """One sentence that says from which token on the cloud was missing, and why; None if it never was."""
+        step = self.statistics.degraded_from
+        if step is None:
+            return None
+        lost = [event for event in self.peer_events if event.is_alone and event.step <= step]
+        back = [event for event in self.peer_events if not event.is_alone and event.step > step]
+        cause = (lost[-1].reason if lost else None) or "it fell silent"
+        until = f"; it came back at token {back[0].step}" if back else ""
+        return f"From token {step} on the device answered without the cloud ({cause.rstrip('.')}){until}."
 
 
 def collect(events: Sequence[Event], seed: int) -> Answer:
@@ -212,4 +245,5 @@ def collect(events: Sequence[Event], seed: int) -> Answer:
         estimates=tuple(event for event in events if isinstance(event, EstimateEvent)),
         placements=tuple(event for event in events if isinstance(event, PlacementEvent)),
         session=done.session,
+        peer_events=tuple(event for event in events if isinstance(event, PeerEvent)),
     )

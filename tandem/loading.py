@@ -20,10 +20,16 @@ if TYPE_CHECKING:
 
 
 def check_model(party: PartyConfig) -> None:
-    """GenerationError if the setting looks like a path but is no directory of a model. Loads nothing."""
-    from tandem.engine.model import check_directory, expand_home
+    """GenerationError if the setting looks like a path but is no directory of a model, or its template is damaged.
 
-    check_directory(expand_home(model_path(party.model)))
+    Loads nothing.
+    """
+    from tandem.engine.model import check_directory, expand_home
+    from tandem.engine.template import check_files
+
+    path = expand_home(model_path(party.model))
+    check_directory(path)
+    check_files(party.template, path)
 
 
 def load_engine(party: PartyConfig, *, num_threads: int | None = None) -> Engine:
@@ -35,6 +41,8 @@ def load_engine(party: PartyConfig, *, num_threads: int | None = None) -> Engine
         device=party.torch_device,
         dtype=party.dtype,
         num_threads=num_threads or party.num_threads,
+        template=party.template,
+        system_prompt=party.system_prompt,
     )
 
 
@@ -50,8 +58,8 @@ def open_engine(party: PartyConfig, kv_folder: Path, warn: Callable[[str], objec
         store = open_disk_store(party, engine, kv_folder, warn)
         if store.is_of_another_model():
             warn(
-                f"The key-value store {kv_folder} was made by another model, precision, number of threads or "
-                "version of PyTorch and is not used; rebuild it with `tandem index --precompute-kv`, or let each "
+                f"The key-value store {kv_folder} was made by another model, template, precision, number of threads "
+                "or version of PyTorch and is not used; rebuild it with `tandem index --precompute-kv`, or let each "
                 "document be computed at its first use."
             )
         engine.caches.store = store
@@ -66,7 +74,7 @@ def open_disk_store(
     """The store on disk for the engine of a party."""
     from tandem.engine.kv_disk import DiskStore
 
-    return DiskStore(kv_folder, engine.computing_fingerprint, party.kv_max_bytes, warn)
+    return DiskStore(kv_folder, engine.cache_fingerprint, party.kv_max_bytes, warn)
 
 
 def load_embedder_and_scorer(

@@ -96,14 +96,15 @@ def unknown(key: str, tree: Settings, problem: str = "is not a setting") -> Conf
     return ConfigError(f"{key!r} {problem}; the nearest is {nearest(key, keys)!r}.")
 
 
-def to_toml(tree: Settings) -> str:
-    """The tree as a TOML file, each setting with its meaning."""
+def to_toml(tree: Settings, *, only_changed: bool = False) -> str:
+    """The tree as a TOML file, each setting with its meaning. only_changed: those with their default are comments."""
     lines: list[str] = []
-    for section, setting, value in walk(tree):
+    for (section, setting, value), (_, _, default) in zip(walk(tree), walk(type(tree)()), strict=True):
         if f"[{section}]" not in lines:
             lines += ["", f"[{section}]"]
         choices = f": {' | '.join(setting.choices)}" if len(setting.choices) > 1 else ""
-        lines.append(f"{setting.name} = {toml.dump(value)}  # {setting.meaning}{choices}")
+        mark = "# " if only_changed and value == default else ""
+        lines.append(f"{mark}{setting.name} = {toml.dump(value)}  # {setting.meaning}{choices}")
     return "\n".join(lines[1:]) + "\n"
 
 

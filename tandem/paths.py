@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import os
 import stat
 import tempfile
@@ -42,6 +43,39 @@ def state_folder() -> Path:
 def index_folder(party: Party) -> Path:
     """Where `tandem index` puts a side's index by default."""
     return data_folder() / party
+
+
+def looks_local(name: str) -> bool:
+    """Whether a name is plainly a path, and no hub id."""
+    return name in (".", "..") or name.startswith(("./", "../", "/", "~"))
+
+
+def absolute(name: str, folder: Path) -> str:
+    """A path as it is from everywhere; a relative one counts from `folder`."""
+    return str((folder / Path(name).expanduser()).resolve())
+
+
+def resolve(name: str, folder: Path) -> str:
+    """A name that is plainly a path, made absolute; a hub id stays."""
+    return absolute(name, folder) if looks_local(name) else name
+
+
+def resolve_model(name: str, folder: Path) -> str:
+    """As `resolve`; a folder that holds a model is found without the dot before its name, too."""
+    is_folder = name != "bundled" and os.path.isfile(folder / name / "config.json")
+    return absolute(name, folder) if is_folder else resolve(name, folder)
+
+
+def suggest_path(path: Path) -> str:
+    """The end of a sentence about a path that is not there: the nearest one that is, if any is close."""
+    above = next(folder for folder in path.parents if folder.exists())
+    missing = path.relative_to(above).parts[0]
+    try:
+        names = [entry.name for entry in above.iterdir()]
+    except OSError:
+        names = []
+    close = difflib.get_close_matches(missing, names, 1)
+    return f"the nearest is {above / close[0]}." if close else "correct the path."
 
 
 def _temporary_folder() -> Path:

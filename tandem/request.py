@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 from pydantic_core import PydanticSerializationError
 
 from tandem.config import Config, DecodingConfig, DecodingOptions
+from tandem.conversation import Message, MessageDict, read_history
 from tandem.errors import ConfigError, QueryError
 from tandem.nearest import nearest
 from tandem.protocol.spec import SessionSpec
@@ -23,27 +24,41 @@ if TYPE_CHECKING:
 
 MAX_SPEC_BYTES = 4_000_000
 """Of a query as JSON; a message within a side holds 4 MiB."""
+MAX_TIMEOUT_S = 1e9
 
 
 class QueryOptions(SamplingOptions, DecodingOptions, total=False):
     """Options of one query; what is left out or None is as configured. Sampling: see `SamplingParams`."""
 
+    sampling: SamplingParams | None
+    """All sampling options at once, instead of the configured ones; those that are given singly replace its fields."""
     seed: int | None
     """64 bits, fresh if None. With the documents, models and codec it determines the answer."""
     timeout_s: float | None
     """Limit for the whole answer, in seconds; `config.cluster.query_timeout_s` if None."""
-    only: str | None
+    only: Literal["device", "cloud"] | Party | None
     """"device" or "cloud": this party answers by itself and nothing crosses the link."""
     device_filter: Filter | None
     """Metadata that the device's documents must have, as {"source": "a.txt", "page": [1, 2]}; it stays there."""
     cloud_filter: Filter | None
     """The same for the cloud's documents."""
+    history: Sequence[Message | MessageDict] | None
+    """Earlier turns, as {"role": "user" or "assistant", "content": text}: context for the models, not for retrieval."""
     show_drafts: bool
     """Also yield a ProvisionalEvent for each draft as soon as it is there, and a RetractEvent if it is void."""
 
 
 RENAMED_OPTIONS = {"alone": "only", "provisional": "show_drafts"}
 """Options of version 0.1 and what they are called today."""
+
+
+OPTION_CHECKS: tuple[tuple[str, str, Callable[[Any], bool]], ...] = (
+    ("sampling", "a SamplingParams", lambda value: isinstance(value, SamplingParams)),
+    ("seed", "a whole number from 0 to 2^64 - 1", lambda value: type(value) is int and 0 <= value < 1 << 64),
+    ("timeout_s", "a number of seconds above 0, at most 1e9", lambda value: _is_duration(value)),
+    ("show_drafts", "true or false", lambda value: isinstance(value, bool)),
+)
+"""Options that are no settings: name, what they must be in words, and the check."""
 
 
 def spec_of(config: Config) -> SessionSpec:
@@ -76,25 +91,44 @@ def build_spec(
     **options: Unpack[QueryOptions],
 ) -> SessionSpec:
     """The spec of a new session. described: what each party's actors reported. Raises QueryError or ConfigError."""
-    if not question.strip():
-        raise QueryError(f"The question is empty (got {question!r}); ask something.")
-    _check_names(options)
-    only = options.get("only")
+    check_question(question)
+    _check_options(options)
+    only, seed = options.get("only"), options.get("seed")
     spec = replace(
         spec_of(_configure(config, options)),
         session=secrets.randbits(32),
         query=question,
-        seed=_seed(options.get("seed")),
+        seed=secrets.randbits(64) if seed is None else seed,
         device_decode_line=tuple(described[Party.DEVICE]["decode_line"]),
         cloud_decode_line=tuple(described[Party.CLOUD]["decode_line"]),
         only=None if only is None else find_party(only),
         device_filter=_filter("device_filter", options.get("device_filter")),
         cloud_filter=_filter("cloud_filter", options.get("cloud_filter")),
-        show_drafts=options.get("show_drafts", False),
+        history=read_history(options.get("history")),
+        show_drafts=bool(options.get("show_drafts")),
     )
     _check_alone(spec)
     _check_size(spec)
     return replace(spec, eos_token_ids=tuple(described[spec.home]["eos_token_ids"]))
+
+
+def check_question(question: object) -> None:
+    """Raises QueryError for what is no text, or an empty one."""
+    if not isinstance(question, str):
+        raise QueryError(f"A question is a text, but this one is {question!r:.100}; give a str.")
+    if not question.strip():
+        raise QueryError(f"The question is empty (got {question!r}); ask something.")
+
+
+def _check_options(options: Mapping[str, Any]) -> None:
+    """Names of all, and values of those that are no settings. Raises ConfigError."""
+    _check_names(options)
+    for name, expected, is_right in OPTION_CHECKS:
+        value = options.get(name)
+        if value is not None and not is_right(value):
+            raise ConfigError(
+                f"The option {name} must be {expected}, but it is {value!r:.100}; correct it or omit it."
+            )
 
 
 def _check_names(options: Mapping[str, Any]) -> None:
@@ -110,7 +144,9 @@ def _configure(config: Config, options: Mapping[str, Any]) -> Config:
     """The settings, with those of one query."""
     return replace(
         config,
-        sampling=change(config.sampling, _changes(SamplingParams, options), "sampling"),
+        sampling=change(
+            options.get("sampling") or config.sampling, _changes(SamplingParams, options), "sampling"
+        ),
         decoding=change(config.decoding, _changes(DecodingConfig, options), "decoding"),
     )
 
@@ -156,7 +192,7 @@ def _filter(name: str, metadata: Filter | None) -> str:
 
 
 def _check_size(spec: SessionSpec) -> None:
-    """The question and its filters must fit a message."""
+    """The question, its history and its filters must fit a message."""
     try:
         num_bytes = len(spec.to_json().encode())
     except (PydanticSerializationError, UnicodeEncodeError):
@@ -166,7 +202,7 @@ def _check_size(spec: SessionSpec) -> None:
     if num_bytes > MAX_SPEC_BYTES:
         raise QueryError(
             f"A query with its filters travels as at most {MAX_SPEC_BYTES} bytes, this one has {num_bytes}; "
-            "shorten the question, or give fewer values."
+            "shorten the question or its history, or give fewer values."
         )
 
 
@@ -179,9 +215,7 @@ def _check_alone(spec: SessionSpec) -> None:
             )
 
 
-def _seed(seed: int | None) -> int:
-    if seed is None:
-        return secrets.randbits(64)
-    if not 0 <= seed < 1 << 64:
-        raise ConfigError(f"A seed is an integer from 0 to 2^64 - 1 (got {seed}); choose one in that range.")
-    return seed
+def _is_duration(value: Any) -> bool:
+    """Finite and above 0; a truth value is no number."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return is_number and 0 < value <= MAX_TIMEOUT_S

@@ -31,7 +31,7 @@ class SamplingParams(Settings):
         description="drops tokens below this share of the largest probability; 0: none",
     )
     max_new_tokens: int = Field(default=48, ge=1, description="longest answer, in tokens")
-    stop: Texts = Field(default=(), description="texts that end an answer")
+    stop: Texts = Field(default=(), description="text that ends an answer, or a list of them")
 
     def without_end(self) -> SamplingParams:
         """The same without what only ends an answer: equal for two that give the same distributions."""
@@ -45,4 +45,4 @@ class SamplingOptions(TypedDict, total=False):
     top_k: int | None
     min_p: float | None
     max_new_tokens: int | None
-    stop: list[str] | tuple[str, ...] | None
+    stop: str | list[str] | tuple[str, ...] | None

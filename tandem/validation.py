@@ -11,13 +11,15 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
+    GetCoreSchemaHandler,
     ModelWrapValidatorHandler,
     ValidationError,
     model_validator,
 )
 from pydantic.dataclasses import dataclass
 from pydantic.fields import FieldInfo
-from pydantic_core import ArgsKwargs
+from pydantic_core import ArgsKwargs, CoreSchema
+from pydantic_core.core_schema import no_info_after_validator_function
 
 from tandem import toml
 from tandem.errors import ConfigError
@@ -26,11 +28,38 @@ from tandem.nearest import nearest
 STRICT = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 """A value must have its type ("1" is no number), be finite, and belong to a field that exists."""
 
+
+def _texts(value: Any) -> Any:
+    if isinstance(value, str):
+        return (value,)
+    return tuple(value) if isinstance(value, list) else value
+
+
 Texts = Annotated[
     tuple[Annotated[str, Field(min_length=1)], ...],
-    BeforeValidator(lambda value: tuple(value) if isinstance(value, list) else value),
+    BeforeValidator(_texts),
 ]
-"""Texts that are not empty; a list is taken too."""
+"""Texts that are not empty; a list is taken too, and one text stands for a list of one."""
+
+
+class WordOrPath(NamedTuple):
+    """In the annotation of a text: one of some words, or a path, which has a slash or a dot."""
+
+    words: tuple[str, ...]
+    example: str  # of a path
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return no_info_after_validator_function(self._check, handler(source))
+
+    def is_path(self, value: str) -> bool:
+        """Whether it is no word, and looks like a path."""
+        return value not in self.words and ("/" in value or "." in value)
+
+    def _check(self, value: str) -> str:
+        if value not in self.words and not self.is_path(value):
+            raise ValueError(value)
+        return value
+
 
 S = TypeVar("S", bound="Settings")
 _SIGNS: tuple[tuple[type, str, str, str], ...] = (
@@ -89,6 +118,11 @@ class Setting(NamedTuple):
         return get_args(self.info.annotation) if get_origin(self.info.annotation) is Literal else ()
 
     @property
+    def words(self) -> WordOrPath | None:
+        """The words that it takes besides a path; None for other settings."""
+        return next((entry for entry in self.info.metadata if isinstance(entry, WordOrPath)), None)
+
+    @property
     def type(self) -> Any:
         """str (with or without choices), int, float, bool or tuple (of texts)."""
         return str if self.choices else get_origin(self.info.annotation) or self.info.annotation
@@ -103,10 +137,12 @@ class Setting(NamedTuple):
         """Which values it takes, in words."""
         if self.choices:
             return f"one of {', '.join(self.choices)}" if len(self.choices) > 1 else self.choices[0]
+        if self.words:
+            return f"{', '.join(self.words.words)}, or a path such as {self.words.example}"
         is_filled = any(isinstance(limit, MinLen) for limit in self.info.metadata)
         nouns = {
             str: "a text that is not empty" if is_filled else "a text",
-            tuple: "a list of texts that are not empty",
+            tuple: "a text or a list of texts, none of them empty",
             int: "a whole number",
             float: "a number",
             bool: "true or false",
@@ -145,8 +181,9 @@ def change(group: S, changes: Mapping[str, Any], section: str, defaults: Setting
 def wrong_value(setting: Setting, value: Any, section: str, default: Any) -> SettingError:
     """The error for a value that a setting cannot have. section: "" where it is not known."""
     remedy = f"the default is {toml.dump(default)}"
-    if setting.choices and isinstance(value, str):
-        remedy = f"the nearest is {toml.dump(nearest(value, setting.choices))}"
+    words = setting.words.words if setting.words else setting.choices
+    if words and isinstance(value, str):
+        remedy = f"the nearest is {toml.dump(nearest(value, words))}"
     key = f"{section}.{setting.name}" if section else setting.name
     sentence = f"The setting {key} must be {setting.expected}, but it is {value!r}; {remedy}."
     return SettingError(sentence, setting.name, value)

@@ -31,6 +31,7 @@ LAYERS = {
     "protocol": {
         "aggregation",
         "codecs",
+        "conversation",
         "errors",
         "events",
         "profiler",
@@ -38,8 +39,18 @@ LAYERS = {
         "scheduler",
         "topology",
     },
-    "engine": {"aggregation", "codecs", "config", "errors", "sampling", "topology"},
-    "retrieval": {"config", "errors", "paths", "topology", "corpora", "nearest"},
+    "engine": {
+        "aggregation",
+        "codecs",
+        "config",
+        "conversation",
+        "errors",
+        "nearest",
+        "paths",
+        "sampling",
+        "topology",
+    },
+    "retrieval": {"config", "errors", "extras", "file_kinds", "paths", "topology", "corpora", "nearest"},
     "transport": {"errors", "topology", "protocol"},
     "actors": {
         "codecs",

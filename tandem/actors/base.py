@@ -274,6 +274,11 @@ def _resident_bytes() -> int:
         return int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
+def remedy_for(party: Party) -> str:
+    """What helps where an actor of a party has died."""
+    return f"run `tandem up {party}` on its machine, or launch again"
+
+
 def sendable(text: str) -> str:
     """`text` in a form that fits a message: characters that UTF-8 cannot encode are escaped, long texts are cut."""
     return text[:MAX_REASON_CHARS].encode("utf-8", "backslashreplace").decode()

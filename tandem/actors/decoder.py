@@ -16,7 +16,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
 
-from tandem.actors.base import Runtime, SiteActor, sendable
+from tandem.actors.base import Runtime, SiteActor, remedy_for, sendable
 from tandem.codecs import codec_of
 from tandem.errors import TandemError
 from tandem.protocol.drafting import DraftingSession, Forward, Job, Prefill
@@ -84,6 +84,8 @@ class DecoderActor(SiteActor):
         self.spawn(self.work(), "work")
         self.description = {
             "model": party.model,
+            "tokenizer": engine.tokenizer_name,
+            "template": engine.template.describe(),
             "vocabulary_fingerprint": engine.vocabulary_fingerprint,
             "vocab_size": engine.vocab_size,
             "context_length": engine.context_length,
@@ -115,7 +117,7 @@ class DecoderActor(SiteActor):
     def on_lost(self, name: str) -> None:
         """Without the retriever, no session of this side can continue."""
         if name == f"{self.party}/retriever":
-            reason = f"The {self.party}'s retriever has stopped; restart the {self.party} side."
+            reason = f"The {self.party}'s retriever has stopped; {remedy_for(self.party)}."
             self.dispatch(
                 [
                     Send("draft_queue", DecoderFailed(session=session, reason=reason))
@@ -181,7 +183,9 @@ class DecoderActor(SiteActor):
 
     def open_prompt(self, session: DraftingSession, job: Prefill) -> OpenResult:
         """Open the session in the engine, with the documents of the job as its rows."""
-        return self.engine.open(str(job.session), job.query, job.documents, job.max_new_tokens)
+        return self.engine.open(
+            str(job.session), job.query, job.documents, job.max_new_tokens, history=job.history
+        )
 
     def _open(self, session: DraftingSession, job: Prefill) -> OpenResult | None:
         from tandem.engine.engine import Preempted

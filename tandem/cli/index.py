@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import secrets
+from collections.abc import Callable
 from dataclasses import asdict
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
 from tandem.cli.options import AsJson, ConfigFile, Overrides, PartyArgument, load_settings
 from tandem.cli.output import StageLog, plural, print_json, progress_bar, warn
-from tandem.errors import ConfigError
+from tandem.errors import ConfigError, RetrievalError
+from tandem.file_kinds import COMMON, as_text
 from tandem.paths import index_folder
 from tandem.topology import Party
 
@@ -20,15 +24,35 @@ if TYPE_CHECKING:
     from tandem.config import Config
     from tandem.engine.precompute import PrecomputeReport
     from tandem.retrieval import BuildReport
+    from tandem.retrieval.embedding import TextEmbedder
 
 ID_KEY_BYTES = 32
 
 SourcePath = Annotated[
-    str,
-    typer.Argument(metavar="PATH", help="a file or a folder (txt, md, html, pdf, jsonl)", show_default=False),
+    str | None,
+    typer.Argument(
+        metavar="PATH",
+        help="a file or a folder (default: what the index was built from)",
+        show_default=False,
+    ),
 ]
 Out = Annotated[
-    str | None, typer.Option(metavar="DIR", help="where the index goes (default: one folder per party)")
+    str | None,
+    typer.Option(
+        metavar="DIR",
+        help="where the index goes (default: the one in the settings, else one folder per party)",
+    ),
+]
+Replace = Annotated[
+    bool, typer.Option("--replace", help="make PATH what the index is built from, whatever it held before")
+]
+Add = Annotated[
+    str | None,
+    typer.Option(metavar="PATH", help="add a file or a folder to what is there; later builds cover it too"),
+]
+Delete = Annotated[
+    list[str] | None,
+    typer.Option(metavar="NAME", help="remove a document, a folder or what --add added; may be repeated"),
 ]
 Factory = Annotated[
     str | None,
@@ -41,7 +65,10 @@ PrecomputeKv = Annotated[
 
 def index(
     party: PartyArgument,
-    path: SourcePath,
+    path: SourcePath = None,
+    add: Add = None,
+    delete: Delete = None,
+    replace: Replace = False,
     out: Out = None,
     factory: Factory = None,
     precompute_kv: PrecomputeKv = False,
@@ -49,17 +76,29 @@ def index(
     config_file: ConfigFile = None,
     overrides: Overrides = None,
 ) -> int:
-    """Index one party's documents (txt, md, html, pdf, jsonl).
+    """Index one party's documents, or bring their index up to date.
 
-    If it fails, the index that was there is kept.
+    The index remembers its PATH: building it from another one is refused where a document would be lost. If it fails,
+    the index that was there is kept.
     """
-    folder = Path(out).expanduser().absolute() if out else index_folder(party)
+    from tandem.overrides import replace_settings
+
+    if path is not None and (add or delete):
+        raise typer.BadParameter("PATH must be left out with --add and --delete")
+    if replace and path is None:
+        raise typer.BadParameter("--replace needs a PATH")
     log = StageLog(is_quiet=as_json)
     extra = [f"retrieval.factory={factory}"] if factory else []
-    config = load_settings(config_file, overrides, [*extra, f"{party}.index={folder}"], log)
+    config = load_settings(config_file, overrides, extra, log)
+    configured = config.party(party).index_folder
+    folder = Path(out).expanduser().absolute() if out else configured or index_folder(party)
+    config = replace_settings(config, {party: {"index": str(folder)}})
     if precompute_kv:
         _check_store(config, party)
-    report = _build(Path(path).expanduser(), folder, config, log)
+    if add or delete:
+        report = _update(_path(add), delete or [], folder, config, log)
+    else:
+        report = _build(_path(path), folder, config, log, replace=replace)
     caches = None
     if precompute_kv:
         caches = _compute_caches(config, party, log, is_quiet=as_json)
@@ -69,37 +108,84 @@ def index(
         values = {"kv": asdict(caches)} if caches else {}
         print_json({"party": party, "directory": str(folder), **asdict(report), **values})
         return 0
-    _print_report(report, party, folder)
+    _print_report(
+        report,
+        party,
+        folder,
+        is_in_settings=folder == configured
+        and not any(text.startswith(f"{party}.index") for text in overrides or ()),
+    )
     if caches:
         _print_caches(caches)
     return 0
 
 
-def _build(source: Path, out: Path, config: Config, log: StageLog) -> BuildReport:
-    """Raises TandemError; a missing source before the embedder takes its time."""
-    from tandem.retrieval import build_index, load_path
-    from tandem.retrieval.factory import load_embedder
+index.__doc__ = f"{inspect.cleandoc(index.__doc__ or '')}\n\n\b\n{as_text()}\n\n{COMMON}"
 
-    if not source.exists():
-        load_path(source)
-    threads = len(os.sched_getaffinity(0))
-    log("embedder: loading")
-    embedder = load_embedder(config.retrieval.embedder, num_threads=threads)
-    log(f"embedder: {embedder.name}")
+
+def _path(text: str | None) -> Path | None:
+    return None if text is None else Path(text).expanduser()
+
+
+def _build(source: Path | None, out: Path, config: Config, log: StageLog, *, replace: bool) -> BuildReport:
+    """Raises TandemError; what is wrong with the source is found before the embedder takes its time."""
+    from tandem.retrieval import build_index
+
+    key = secrets.token_bytes(ID_KEY_BYTES)  # an existing index keeps its own
     return build_index(
-        source,
-        out,
-        embedder,
-        factory=config.retrieval.factory,
-        chunk_chars=config.retrieval.chunk_chars,
-        overlap=config.retrieval.chunk_overlap,
-        id_key=secrets.token_bytes(ID_KEY_BYTES),  # an existing index keeps its own
-        num_threads=threads,
-        progress=lambda done, total: log(f"chunks: {done} of {total}"),
+        source, out, _embedder(config, log), replace=replace, id_key=key, **_options(config, log)
     )
 
 
-def _print_report(report: BuildReport, party: Party, out: Path) -> None:
+def _update(add: Path | None, delete: list[str], out: Path, config: Config, log: StageLog) -> BuildReport:
+    """Raises TandemError, also where nothing is there that could be deleted."""
+    from tandem.retrieval import update_index
+
+    report = update_index(out, _embedder(config, log), add=add or (), delete=delete, **_options(config, log))
+    if add is None and report.is_unchanged and report.problems:
+        raise RetrievalError(report.problems[0])
+    return report
+
+
+def _options(config: Config, log: StageLog) -> dict[str, Any]:
+    """What both kinds of builds take."""
+    return {
+        "factory": config.retrieval.factory,
+        "chunk_chars": config.retrieval.chunk_chars,
+        "overlap": config.retrieval.chunk_overlap,
+        "num_threads": len(os.sched_getaffinity(0)),
+        "progress": lambda done, total: log(f"chunks: {done} of {total}"),
+    }
+
+
+def _embedder(config: Config, log: StageLog) -> TextEmbedder:
+    """The embedder of the settings, which is loaded when a build first needs it."""
+    from tandem.retrieval.factory import load_embedder
+
+    def load() -> TextEmbedder:
+        log("embedder: loading")
+        embedder = load_embedder(config.retrieval.embedder, num_threads=len(os.sched_getaffinity(0)))
+        log(f"embedder: {embedder.name}")
+        return embedder
+
+    return cast("TextEmbedder", _Late(load))
+
+
+class _Late:
+    """Stands for something that is made when it is first used."""
+
+    def __init__(self, make: Callable[[], object]) -> None:
+        self._make = make
+
+    @cached_property
+    def _made(self) -> object:
+        return self._make()
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._made, name)
+
+
+def _print_report(report: BuildReport, party: Party, out: Path, *, is_in_settings: bool) -> None:
     for problem in report.problems:
         warn(problem)
     summary = f"{plural(report.num_files, 'file')}, {plural(report.num_chunks, 'chunk')}"
@@ -108,8 +194,13 @@ def _print_report(report: BuildReport, party: Party, out: Path) -> None:
     action = "Unchanged" if report.is_unchanged else "Indexed"
     print(f"{action}: {summary} in {out} ({report.manifest.factory}, {report.manifest.embedder})")
     changes = f"{report.num_added} added, {report.num_replaced} replaced, {report.num_deleted} deleted"
+    changes += f", {report.num_changed} with other metadata" if report.num_changed else ""
     embedded = plural(report.num_embedded, "text")
     print(f"Chunks: {changes}, {report.num_unchanged} unchanged; {embedded} embedded")
+    print(f"From: {', '.join(report.manifest.roots)}")
+    if is_in_settings:
+        print("Use it: tandem ask QUESTION")
+        return
     print(f"Use it: tandem ask --set {party}.index={out} QUESTION")
     print(f'or permanently, in tandem.toml: {party}.index = "{out}"')
 

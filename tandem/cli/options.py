@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import json
-from collections.abc import Callable, Mapping, Sequence
+import secrets
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
+from tandem import toml
 from tandem.topology import PARTIES, Party
 
 if TYPE_CHECKING:
     from tandem.config import Config
+    from tandem.validation import Setting
 
 CONFIG_NAME = "tandem.toml"
 SEED_LIMIT = 1 << 64
+OR_A_LIST = ", or a list of them"
+"""End of a setting's meaning that does not suit an option, which is repeated instead."""
 
 Function = TypeVar("Function", bound=Callable[..., int])
 
@@ -38,11 +44,45 @@ def parse_seed(text: str) -> int:
     return int(text)
 
 
+def new_seed() -> int:
+    """For an answer whose seed nobody gave; it fits a signed integer of 64 bits, as JSON readers have."""
+    return secrets.randbits(63)
+
+
 def parse_count(text: str) -> int:
     """A whole number of at least 1."""
     if not (text.isascii() and text.isdigit() and int(text) > 0):
         raise typer.BadParameter(f"must be a whole number of at least 1 (got {text!r})")
     return int(text)
+
+
+def parse_documents(text: str) -> tuple[tuple[Party, ...], int]:
+    """The parties and the number of "8" or "device:4"."""
+    party, _, number = text.rpartition(":")
+    if party not in {"", *PARTIES} or not (number.isascii() and number.isdigit()):
+        raise typer.BadParameter(f"must be N or PARTY:N, such as device:4 (got {text!r})")
+    return (Party(party),) if party else PARTIES, int(number)
+
+
+def parse_filter(text: str) -> tuple[str, str, str]:
+    """Party, key and value of "device:source=notes.md". Raises a usage error."""
+    party, _, rest = text.partition(":")
+    key, equals, value = rest.partition("=")
+    if party not in set(PARTIES) or not key or not equals:
+        raise typer.BadParameter(f"must be PARTY:KEY=VALUE, such as device:source=notes.md (got {text!r})")
+    return party, key, value
+
+
+def merge_filters(filters: Iterable[tuple[str, str, str]]) -> dict[str, dict[str, list[Any]]]:
+    """`device_filter` and `cloud_filter`. What is typed may be a text or a number, so both are admitted."""
+    merged: dict[str, dict[str, list[Any]]] = {}
+    for party, key, value in filters:
+        values = merged.setdefault(f"{party}_filter", {}).setdefault(key, [])
+        values.append(value)
+        with contextlib.suppress(ValueError):
+            number = json.loads(value) if len(value) < 100 else value
+            values += [number] if isinstance(number, int | float) else []
+    return merged
 
 
 # ---- options of several commands -----------------------------------------------------------------------------
@@ -67,6 +107,28 @@ Seed = Annotated[
 ]
 
 
+NumDocuments = Annotated[
+    list[Any] | None,
+    typer.Option(
+        "--num-documents",
+        metavar="[PARTY:]N",
+        parser=parse_documents,
+        help="documents retrieved per question, at both parties or at one (default: as in the settings); may "
+        "be repeated",
+    ),
+]
+Filters = Annotated[
+    list[Any] | None,
+    typer.Option(
+        "--filter",
+        metavar="PARTY:KEY=VALUE",
+        parser=parse_filter,
+        help="use only that party's documents with this metadata, such as device:source=notes.md; repeat it with "
+        "another value to admit both, with another key to narrow further",
+    ),
+]
+
+
 def load_settings(
     file: str | None,
     overrides: Sequence[str] | None,
@@ -87,40 +149,59 @@ def load_settings(
     return config
 
 
-# ---- sampling ------------------------------------------------------------------------------------------------
+# ---- settings as options -------------------------------------------------------------------------------------
 
 
-def with_sampling(command: Function) -> Function:
-    """Give a command one option for each field of SamplingParams; they reach it as texts in `**sampling`."""
-    from tandem.sampling import SamplingParams
+def with_settings(*keys: str) -> Callable[[Function], Function]:
+    """Give a command one option for each of these settings; they reach it as texts in `**settings`.
 
-    signature = inspect.signature(command, eval_str=True)
-    own = [each for each in signature.parameters.values() if each.kind is not each.VAR_KEYWORD]
-    fields: Mapping[str, Any] = cast(Any, SamplingParams).__pydantic_fields__
-    added = [_sampling_parameter(name, field) for name, field in fields.items()]
-    command.__signature__ = signature.replace(parameters=[*own, *added])  # type: ignore[attr-defined]
-    return command
+    keys: "section.name", or "section" for all of a section. Adding a field to a section adds its option.
+    """
+    from tandem.config import Config
+    from tandem.overrides import walk
+
+    wanted = [
+        setting
+        for section, setting, _ in walk(Config())
+        if {section, f"{section}.{setting.name}"} & set(keys)
+    ]
+
+    def add(command: Function) -> Function:
+        signature = inspect.signature(command, eval_str=True)
+        own = [each for each in signature.parameters.values() if each.kind is not each.VAR_KEYWORD]
+        added = [_parameter(setting) for setting in wanted]
+        command.__signature__ = signature.replace(parameters=[*own, *added])  # type: ignore[attr-defined]
+        return command
+
+    return add
 
 
-def _sampling_parameter(name: str, field: Any) -> inspect.Parameter:
-    is_list = isinstance(field.default, tuple)
-    default = "" if is_list else f" (default: {field.default:g})"
+def _parameter(setting: Setting) -> inspect.Parameter:
+    is_list = setting.type is tuple
+    default = f"{setting.default:g}" if isinstance(setting.default, int | float) else setting.default
+    more = "; may be repeated" if is_list else f" (default: {default})"
+    choices = f": {', '.join(setting.choices)}" if setting.choices else ""
     option = typer.Option(
-        f"--{name.replace('_', '-')}",
-        metavar="TEXT" if is_list else "N",
-        help=f"{field.description}{'; may be repeated' if is_list else default}",
+        f"--{setting.name.replace('_', '-')}",
+        metavar="TEXT" if is_list else "NAME" if setting.choices else "N",
+        help=f"{setting.meaning.removesuffix(OR_A_LIST)}{choices}{more}",
         show_default=False,
     )
     kind = list[str] | None if is_list else str | None
     return inspect.Parameter(
-        name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind, option]
+        setting.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind, option]
     )
 
 
-def sampling_overrides(options: Mapping[str, Any]) -> list[str]:
-    """The sampling options that were given, as settings."""
-    return [
-        f"sampling.{name}={json.dumps(value) if isinstance(value, list) else value}"
-        for name, value in options.items()
-        if value is not None
+def setting_overrides(options: Mapping[str, Any], num_documents: Sequence[Any] | None = None) -> list[str]:
+    """The options that `with_settings` made and that were given, as settings; likewise --num-documents."""
+    from tandem.config import Config
+    from tandem.overrides import walk
+
+    sections = {setting.name: section for section, setting, _ in walk(Config())}
+    given = {name: value for name, value in options.items() if value is not None}
+    counts = [f"{party}.num_documents={count}" for parties, count in num_documents or () for party in parties]
+    return counts + [
+        f"{sections[name]}.{name}={toml.dump(tuple(value)) if isinstance(value, list) else value}"
+        for name, value in given.items()
     ]

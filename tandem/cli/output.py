@@ -130,7 +130,7 @@ class LiveText:
 
     def propose(self, step: int, text: str) -> None:
         """A provisional token adds `text`."""
-        self._pieces[step] = _printable(text)
+        self._pieces[step] = printable(text)
         self._draw()
 
     def retract(self, step: int) -> None:
@@ -141,7 +141,7 @@ class LiveText:
     def commit(self, step: int, text: str) -> None:
         """A committed token adds `text`, in the place of its provisional piece."""
         self._pieces.pop(step, None)
-        text = _printable(text)
+        text = printable(text)
         self._line += text if self.has_begun else text.lstrip()
         self.has_begun = self.has_begun or bool(self._line)
         self._draw()
@@ -185,7 +185,7 @@ class LiveText:
         return folded
 
 
-def _printable(text: str) -> str:
+def printable(text: str) -> str:
     """Without characters that would move the cursor; a tab becomes spaces."""
     return "".join(
         character

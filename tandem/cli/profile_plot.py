@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from tandem.cli.output import plural
 from tandem.errors import TandemError
+from tandem.extras import install_line
 from tandem.topology import Party
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ def check_target(path: Path) -> None:
     """Raises TandemError if no plot can be written to `path`."""
     if find_spec("matplotlib") is None:
         raise TandemError(
-            "A plot needs matplotlib, which is not installed; install tandem-rag[lab] or omit --plot."
+            f"A plot needs matplotlib, which is not installed; run `{install_line('lab')}`, or omit --plot."
         )
     if path.suffix.lower() not in KINDS:
         raise TandemError(f"A plot is written as one of {', '.join(KINDS)} (got {path.name!r}); rename it.")

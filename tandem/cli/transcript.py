@@ -8,6 +8,7 @@ from dataclasses import asdict
 from typing import Any
 
 from tandem.cli.output import plural
+from tandem.cli.passages import describe_place
 from tandem.events import (
     DoneEvent,
     EstimateEvent,
@@ -99,7 +100,7 @@ class Transcript:
         for source in own:
             if source.title is not None:
                 score = f"  {source.score:4.2f}" if _is_known(source.score) else ""
-                yield f"  {party:<6}{score}  {source.title}"
+                yield f"  {party:<6}{score}  {describe_place(source.title, source.page)}"
         ids = [source.id for source in own if source.title is None]
         if ids:
             more = f", and {len(ids) - SHOWN_IDS} more" if len(ids) > SHOWN_IDS else ""

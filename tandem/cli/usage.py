@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import shlex
+import shutil
+import sys
+import sysconfig
 from collections.abc import Callable
 from importlib import import_module
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -104,6 +110,22 @@ def explain(error: TyperException) -> str:
     if context is None or "`" in sentence:
         return sentence if sentence.endswith("?") else f"{sentence}."
     return f"{sentence}; see `{context.command_path} --help`."
+
+
+def this_command() -> str:
+    """What to type to run this installation's `tandem` from the current folder."""
+    script = Path(sysconfig.get_path("scripts")) / "tandem"
+    found = shutil.which("tandem")
+    if found is not None and script.exists() and os.path.samefile(found, script):
+        return "tandem"
+    if script.exists():
+        return shlex.quote(_from_here(script))
+    return f"{shlex.quote(_from_here(Path(sys.executable)))} -m tandem"
+
+
+def _from_here(path: Path) -> str:
+    """A path as short as it can be written in the current folder."""
+    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
 
 
 def _explain_option(context: Any, option: str) -> str:

@@ -6,14 +6,16 @@ import contextlib
 import importlib
 import logging
 import os
+import re
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import ray
-from ray.exceptions import RayError
+from ray.exceptions import AuthenticationError, RayError
 
-from tandem.cluster import nodes
+from tandem.cluster import credentials, nodes
 from tandem.cluster.nodes import Host, NodeInfo
 from tandem.config import Config
 from tandem.errors import ClusterError
@@ -21,6 +23,11 @@ from tandem.topology import Party
 
 ATTACH_LIMIT_S = 20.0
 """A head that listens accepts a driver within this time, or never."""
+RAY_LINE = re.compile(rb"\[\d{4}-\d\d-\d\d [\d:,]+ [A-Z] \d+ \d+\] ")
+"""How each line of Ray's C++ log begins."""
+_attached_to: dict[
+    str, str
+] = {}  # Ray's id of a cluster -> its address as it was given; Ray itself replaces 127.0.0.1
 
 
 def start_node(role: Party, *, join: str | None, config: Config) -> NodeInfo:
@@ -48,12 +55,30 @@ def stop_node(info: NodeInfo) -> None:
     nodes.remove_dead_socket_folders()
 
 
+@contextlib.contextmanager
+def attached(address: str, config: Config) -> Iterator[None]:
+    """Connect this process to a cluster with the token it needs, and leave both as they were before.
+
+    Raises ClusterError if the cluster cannot be reached or refuses the token.
+    """
+    was_attached = ray.is_initialized()
+    with credentials.kept_environment():
+        credentials.find_token(address)
+        attach(address, config)
+        try:
+            yield
+        finally:
+            if not was_attached:
+                ray.shutdown()
+
+
 def attach(address: str, config: Config) -> None:
-    """Connect this process to a cluster. Raises ClusterError if it cannot be reached."""
-    if ray.is_initialized():
-        return
+    """Connect this process to a cluster. Raises ClusterError if it cannot be reached or refuses the token."""
     nodes.wait_for_port(address, min(5.0, config.cluster.start_timeout_s))
-    _read_authentication_again()
+    if ray.is_initialized():
+        _require_same(address)
+        return
+    client = _ask_head(address)
     deadline_s = time.monotonic() + min(ATTACH_LIMIT_S, config.cluster.start_timeout_s)
     while True:
         try:
@@ -65,14 +90,95 @@ def attach(address: str, config: Config) -> None:
                     logging_level=logging.CRITICAL,
                     configure_logging=False,
                 )
+            _attached_to[_cluster_id(client)] = address
             return
         except (ConnectionError, RuntimeError, OSError, ValueError, RayError) as error:
-            if time.monotonic() > deadline_s or "token" in str(error).lower():
+            if time.monotonic() > deadline_s:
                 raise ClusterError(
                     f"The Ray cluster at {address} did not accept this process: "
-                    f"{str(error).strip().splitlines()[0][:200]!r}; check the address and RAY_AUTH_TOKEN."
+                    f"{str(error).strip().splitlines()[0][:200]!r}; check the address."
                 ) from None
             time.sleep(0.2)
+
+
+def current_address() -> str:
+    """Of the cluster that this process is attached to, as it was given where Tandem attached it."""
+    return _attached_to.get(_cluster_id(_worker_client())) or str(ray.get_runtime_context().gcs_address)
+
+
+def _require_same(address: str) -> None:
+    """A process takes part in one Ray cluster at a time. Raises ClusterError if it is another than `address`."""
+    ids = {_cluster_id(_ask_head(address)), _cluster_id(_worker_client())}
+    if len(ids) > 1 and "" not in ids:
+        raise ClusterError(
+            f"This process is connected to the cluster at {current_address()} and cannot connect to {address} as well; "
+            "close that Tandem first, or use another process."
+        )
+
+
+def _worker_client() -> Any:
+    with contextlib.suppress(ImportError, AttributeError):  # private to Ray; a test fails if it disappears
+        return importlib.import_module("ray._private.worker").global_worker.gcs_client
+    return None
+
+
+def _cluster_id(client: Any) -> str:
+    """Ray's random id of a cluster; empty if it cannot be told."""
+    return str(getattr(client, "cluster_id", ""))
+
+
+def _ask_head(address: str) -> Any:
+    """Ray's client of the head, which asks for the cluster's id in milliseconds: `ray.init` tries a bad token for 20 s.
+
+    None if it gets no answer, or Ray has no such client. Raises ClusterError if the token is missing or wrong.
+    """
+    credentials.check_token_file()
+    _read_authentication_again()
+    try:
+        raylet: Any = importlib.import_module("ray._raylet")
+        with _without_ray_lines():
+            return raylet.GcsClient(address=address)
+    except AuthenticationError:
+        raise ClusterError(_refusal(address)) from None
+    except (AttributeError, RayError):
+        return None  # private to Ray, and a test fails if it disappears; `ray.init` names other troubles
+
+
+def _refusal(address: str) -> str:
+    """Why a token did not work, and what does."""
+    source = credentials.describe_source()
+    if not source:
+        return (
+            f"The cluster at {address} requires its token, and this process has none; set {credentials.TOKEN_PATH} to "
+            "the file that `tandem up` named when it started the cluster."
+        )
+    recorded = credentials.recorded_token(address)
+    if recorded and recorded != os.environ.get(credentials.TOKEN):
+        remedy = f"unset {source.partition('=')[0]} to use the token that `tandem up` recorded here"
+    else:
+        remedy = (
+            f"set {credentials.TOKEN_PATH} to the file that `tandem up` named when it started the cluster"
+        )
+    return f"The cluster at {address} does not accept the token of this process ({source}); {remedy}."
+
+
+@contextlib.contextmanager
+def _without_ray_lines() -> Iterator[None]:
+    """Hold back what is written to stderr meanwhile, also by C++; then pass on all but Ray's own lines."""
+    try:
+        original = os.dup(2)
+    except OSError:  # there is no stderr
+        yield
+        return
+    with tempfile.TemporaryFile() as written:
+        os.dup2(written.fileno(), 2)
+        try:
+            yield
+        finally:
+            os.dup2(original, 2)
+            os.close(original)
+            written.seek(0)
+            os.write(2, b"".join(line for line in written if not RAY_LINE.match(line)))
 
 
 @contextlib.contextmanager

@@ -8,15 +8,18 @@ import os
 import secrets
 import shutil
 from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import ray
-from ray.exceptions import RayError
+from ray.exceptions import RayActorError, RayError
 
 from tandem.actors.base import Runtime
+from tandem.cluster import credentials, nodes
 from tandem.cluster import launch as actors
-from tandem.cluster import nodes
+from tandem.cluster.discovery import find_address
 from tandem.cluster.launch import ActorClasses, Handles, Progress
 from tandem.cluster.nodes import Host, NodeInfo
 from tandem.config import Config
@@ -42,29 +45,25 @@ class Cluster:
     described: dict[Party, dict[str, Any]]  # what each party's actors reported of model and index
     loop: LoopThread
     nodes: list[NodeInfo] = field(default_factory=list)  # started by this process
-    environment: dict[str, str | None] = field(default_factory=dict)  # as it was before
     socket_folder: str = ""
+    undo: ExitStack = field(default_factory=ExitStack)
 
     def close(self) -> None:
         """Stop what was started; a cluster that ran already is only left."""
         with contextlib.suppress(RayError, TandemError):
             if self.nodes:
                 self.loop.run(actors.close_actors(self.parties))
+        self.abandon()
+
+    def abandon(self) -> None:
+        """Disconnect and stop the nodes, without a word to the actors; the environment becomes what it was."""
         self.loop.close()
-        self.stop_nodes()
+        self.undo.close()
 
     def stop_nodes(self) -> None:
-        """Disconnect, stop the nodes, restore the environment."""
-        ray.shutdown()
+        """Stop the nodes that this process started, the head last."""
         for node in reversed(self.nodes):
             node.stop()
-        if self.socket_folder:
-            shutil.rmtree(self.socket_folder, ignore_errors=True)
-        for name, value in self.environment.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
 
 
 def launch(
@@ -80,12 +79,17 @@ def launch(
             "Tandem.launch starts its own Ray cluster, but this process is connected to one; "
             "call ray.shutdown() first, or use Tandem.connect."
         )
+    config = config.with_paths(Path.cwd())  # actors work in other folders
     actors.check_files(config)
     environment = nodes.node_environment()
     host = config.link.host or hosts[Party.CLOUD].address or "127.0.0.1"
     runtime = actors.runtime_for(config, secrets.token_bytes(32), host)
     saved = {name: os.environ.get(name) for name in environment}
-    cluster = Cluster({}, {}, LoopThread(), environment=saved, socket_folder=runtime.directory)
+    cluster = Cluster({}, {}, LoopThread(), socket_folder=runtime.directory)
+    cluster.undo.callback(credentials.restore_environment, saved)
+    cluster.undo.callback(shutil.rmtree, runtime.directory, ignore_errors=True)
+    cluster.undo.callback(cluster.stop_nodes)
+    cluster.undo.callback(ray.shutdown)
     os.environ.update(environment)
     with _undo_on_failure(cluster):
         _start_nodes(cluster, runtime, environment, hosts, actor_classes or {}, progress)
@@ -95,44 +99,32 @@ def launch(
 
 
 def connect(address: str | None, config: Config, progress: Progress) -> Cluster:
-    """Meet the parties of a running cluster (`tandem up`). Raises ClusterError."""
-    address = address or config.cluster.address
-    if not address:
-        raise ClusterError(
-            "Tandem.connect needs the cluster's address host:port, none was given; pass address=."
-        )
-    was_attached = ray.is_initialized()
-    actors.attach(address, config)
-    progress(f"cluster: {address}")
-    loop = LoopThread()
-    try:
-        parties = {party: actors.find_party(party, config) for party in PARTIES}
-        described = loop.run(_meet(parties, config.cluster.start_timeout_s))
-    except BaseException:
-        loop.close()
-        if not was_attached:
-            ray.shutdown()
-        raise
-    progress("parties: connected")
-    return Cluster(parties, described, loop)
+    """Meet the parties of a running cluster (`tandem up`). Raises ClusterError.
+
+    address: None takes `cluster.address` of the settings, then the cluster that `tandem up` started on this machine.
+    """
+    address = find_address(address, config, progress)
+    cluster = Cluster({}, {}, LoopThread())
+    with _undo_on_failure(cluster):
+        cluster.undo.enter_context(actors.attached(address, config))
+        cluster.parties |= {party: actors.find_party(party, config) for party in PARTIES}
+        cluster.described = cluster.loop.run(_meet(cluster.parties, config))
+    progress(f"parties: connected at {address}")
+    return cluster
 
 
 def compare(described: dict[Party, dict[str, Any]]) -> None:
     """Both parties must agree before the first query. Raises ClusterError that names both values and the remedy."""
     for key, (what, remedy) in HANDSHAKE_FIELDS.items():
         device, cloud = (described[party].get(key) for party in PARTIES)
+        if device != cloud and key == "vocabulary_fingerprint":
+            device, cloud = (
+                f"{described[party].get('tokenizer')} ({described[party].get(key)})" for party in PARTIES
+            )
         if device != cloud:
             raise ClusterError(
                 f"Both parties must have the same {what}, the device has {device!r} and the cloud {cloud!r}; {remedy}."
             )
-
-
-def describe_nodes() -> list[dict[str, Any]]:
-    """Address, roles and health of each node of the cluster, as plain values."""
-    return [
-        {"address": node["NodeManagerAddress"], "roles": _roles(node), "alive": node["Alive"]}
-        for node in ray.nodes()
-    ]
 
 
 @contextlib.contextmanager
@@ -140,8 +132,7 @@ def _undo_on_failure(cluster: Cluster) -> Iterator[None]:
     try:
         yield
     except BaseException:
-        cluster.loop.close()
-        cluster.stop_nodes()
+        cluster.abandon()
         raise
 
 
@@ -196,7 +187,8 @@ async def _start_actors(
     return described
 
 
-async def _meet(parties: dict[Party, Handles], limit_s: float) -> dict[Party, dict[str, Any]]:
+async def _meet(parties: dict[Party, Handles], config: Config) -> dict[Party, dict[str, Any]]:
+    limit_s = config.cluster.start_timeout_s
     try:
         async with asyncio.timeout(limit_s):
             described = await actors.describe(parties)
@@ -206,8 +198,8 @@ async def _meet(parties: dict[Party, Handles], limit_s: float) -> dict[Party, di
         raise ClusterError(
             f"Both parties must meet within {limit_s:g} s but did not; check the link between them."
         ) from None
+    except RayActorError as error:
+        raise ClusterError(actors.explain_loss(error, config, is_launched=False)) from None
+    except RayError as error:
+        raise actors.unwrap(error) from None
     return described
-
-
-def _roles(node: dict[str, Any]) -> list[str]:
-    return [party.value for party in PARTIES if nodes.PARTY_RESOURCE.format(party=party) in node["Resources"]]

@@ -1,14 +1,16 @@
 """The token that a process needs to take part in a cluster, by Ray's own environment variables.
 
-A user's own choice of RAY_AUTH_MODE, RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH always counts. Otherwise a new cluster gets
-a fresh token, which the registry keeps in a private file; later commands on this machine find it there. All of this
-must run before Ray is imported.
+A user's own choice of RAY_AUTH_MODE, RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH always counts, also one made after Ray was
+imported. Otherwise a new cluster gets a fresh token, which the registry keeps in a private file; later commands on this
+machine find it there. Ray's own file ~/.ray/auth_token comes last.
 """
 
 from __future__ import annotations
 
 import os
 import secrets
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 from tandem.cluster import registry
@@ -20,19 +22,58 @@ TOKEN_BYTES = 32
 
 def create_token() -> str | None:
     """Set up a new cluster's token. Returns None where the user's environment provides it in another way."""
-    if _is_configured():
+    if _is_configured() or _use_default_file():
         return os.environ.get(TOKEN)
     return _use(secrets.token_hex(TOKEN_BYTES))
 
 
 def find_token(address: str) -> str | None:
-    """Set up the token of the running cluster at `address`, if the environment or the registry has one."""
+    """Set up the token of the running cluster at `address`, if the environment, the registry or Ray's file has one."""
     if _is_configured():
         return os.environ.get(TOKEN)
-    for entry in registry.running_nodes():
-        if entry.address == address and entry.token:
-            return _use(entry.token)
+    if token := recorded_token(address):
+        return _use(token)
+    _use_default_file()
     return None
+
+
+def recorded_token(address: str) -> str | None:
+    """What `tandem up` recorded on this machine for the cluster at `address`."""
+    return next((entry.token for entry in registry.running_nodes() if entry.address == address), None)
+
+
+def check_token_file() -> None:
+    """Ray ends the process if the file that RAY_AUTH_TOKEN_PATH names cannot be read: a ClusterError instead."""
+    if os.environ.get(MODE) == "token" and not os.environ.get(TOKEN) and TOKEN_PATH in os.environ:
+        _read_token(Path(os.environ[TOKEN_PATH]))
+
+
+def describe_source() -> str:
+    """Where this process's token comes from, for a sentence; empty if it has none."""
+    if os.environ.get(MODE, "token") != "token":
+        return f"{MODE}={os.environ[MODE]}"
+    if os.environ.get(TOKEN):
+        return TOKEN
+    return f"{TOKEN_PATH}={os.environ[TOKEN_PATH]}" if os.environ.get(TOKEN_PATH) else ""
+
+
+@contextmanager
+def kept_environment() -> Iterator[None]:
+    """Put these variables back as they were, so that the next cluster's token is looked up again."""
+    before = {name: os.environ.get(name) for name in (MODE, TOKEN, TOKEN_PATH)}
+    try:
+        yield
+    finally:
+        restore_environment(before)
+
+
+def restore_environment(before: Mapping[str, str | None]) -> None:
+    """Set these variables to what they were; None: there was none."""
+    for name, value in before.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
 
 
 def require_token(address: str, file: str | None) -> str | None:
@@ -43,7 +84,7 @@ def require_token(address: str, file: str | None) -> str | None:
     if file is not None:
         return _use(_read_token(Path(file).expanduser()))
     token = find_token(address)
-    if token is None and not _is_configured():
+    if token is None and not describe_source():
         raise ClusterError(
             f"Joining the cluster at {address} requires its token; copy the token file that `tandem up` named on the "
             f"other machine and pass --token-file FILE, or set {TOKEN_PATH}."
@@ -63,16 +104,21 @@ def _read_token(path: Path) -> str:
 
 
 def _is_configured() -> bool:
-    """Whether the environment, or Ray's own token file, already says how to take part."""
+    """Whether the environment already says how to take part; it then also says that there are tokens."""
     if os.environ.get(MODE, "token") != "token":
         return True
-    if TOKEN not in os.environ and TOKEN_PATH not in os.environ:
-        default = Path.home() / ".ray" / "auth_token"
-        if not default.is_file():
-            return False
-        os.environ[TOKEN_PATH] = str(default)
+    if not os.environ.get(TOKEN) and not os.environ.get(TOKEN_PATH):
+        return False
     os.environ[MODE] = "token"
     return True
+
+
+def _use_default_file() -> bool:
+    """Use Ray's own token file, if there is one."""
+    default = Path.home() / ".ray" / "auth_token"
+    if default.is_file():
+        os.environ[MODE], os.environ[TOKEN_PATH] = "token", str(default)
+    return default.is_file()
 
 
 def _use(token: str) -> str:

@@ -10,20 +10,22 @@ import asyncio
 import contextlib
 import hashlib
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import ray
 from ray.exceptions import RayError
 
-from tandem.actors.base import ActorStatistics, Runtime, SiteActor
+from tandem.actors.base import Runtime, SiteActor
 from tandem.actors.decoder import DecoderActor
 from tandem.actors.draft_queue import DraftQueueActor
 from tandem.actors.retriever import RetrieverActor
 from tandem.actors.stateless import AggregatorActor, ProfilerActor, SchedulerActor
 from tandem.cluster import nodes
-from tandem.cluster.attach import attach, start_node, stop_node, wait_for_roles
+from tandem.cluster.actor_table import ActorState, explain_loss, explain_party, read_actors
+from tandem.cluster.attach import attach, attached, start_node, stop_node, wait_for_roles
+from tandem.cluster.nodes import is_listening
 from tandem.config import Config
 from tandem.errors import ClusterError, TandemError
 from tandem.loading import check_model
@@ -34,17 +36,20 @@ from tandem.transport.port import Endpoint
 __all__ = [
     "ACTOR_CLASSES",
     "attach",
+    "attached",
     "check_files",
     "close_actors",
     "connect_parties",
     "create_party",
     "describe",
+    "explain_loss",
+    "find_loss",
     "find_party",
+    "is_listening",
     "runtime_for",
     "start_actors",
     "start_node",
     "start_party",
-    "statistics",
     "stop_node",
     "unwrap",
     "wait_for_roles",
@@ -100,25 +105,35 @@ def create_party(
 
 
 def find_party(party: Party, config: Config) -> Handles:
-    """The running actors of a side. Raises ClusterError if there are none."""
+    """The running actors of a side. Raises ClusterError that names those that are not."""
+    if loss := explain_party(party, read_actors(config, (party,)), config):
+        raise ClusterError(loss)
     try:
         return {role: ray.get_actor(f"{party}/{role}", namespace=config.cluster.namespace) for role in ROLES}
     except ValueError:
-        raise ClusterError(
-            f"The {party} side is not up: there is no actor {party}/{ROLES[0]} in namespace "
-            f"{config.cluster.namespace!r}. Run `tandem up {party}` on its machine."
-        ) from None
+        raise ClusterError(f"The {party} side has just lost an actor; see `tandem status`.") from None
+
+
+def find_loss(address: str, party: Party, config: Config) -> str | None:
+    """What a side of the cluster at `address` lacks; None if all its actors are alive. Raises ClusterError."""
+    with attached(address, config):
+        return explain_party(party, read_actors(config, (party,)), config)
 
 
 def start_party(role: Party, config: Config, progress: Progress = lambda line: None) -> None:
-    """Start a side on a cluster that this process is or can be attached to; its actors outlive this process."""
+    """Start a side on a cluster that this process is attached to; its actors outlive this process.
+
+    What is left of a side that has lost actors is stopped first.
+    """
     if not ray.is_initialized():
         raise ClusterError("This process is not connected to a cluster; call attach() first.")
-    if _is_up(role, config):
+    actors = read_actors(config, (role,))
+    if explain_party(role, actors, config) is None:
         raise ClusterError(
             f"The {role} side of this cluster is already up. Ask it with `tandem ask`, or stop it with `tandem down` "
             "on its machine."
         )
+    _stop_rest(actors, config)
     limit_s = config.cluster.start_timeout_s
     wait_for_roles((role,), limit_s, lambda: None)
     host = config.link.host or _node_ip(role)
@@ -132,11 +147,11 @@ def start_party(role: Party, config: Config, progress: Progress = lambda line: N
         raise
 
 
-def _is_up(party: Party, config: Config) -> bool:
-    with contextlib.suppress(ClusterError):
-        find_party(party, config)
-        return True
-    return False
+def _stop_rest(actors: Sequence[ActorState], config: Config) -> None:
+    """Stop those of a side's actors that still run, so that their names are free."""
+    for actor in actors:
+        with contextlib.suppress(ValueError):  # there is none of that name
+            ray.kill(ray.get_actor(actor.name, namespace=config.cluster.namespace))
 
 
 async def start_actors(parties: dict[Party, Handles], progress: Progress) -> dict[Party, dict[str, Any]]:
@@ -187,12 +202,6 @@ def unwrap(error: RayError) -> TandemError:
     return ClusterError(f"A call to an actor failed: {lines[-1][:200]!r}; see Ray's logs.")
 
 
-async def statistics(parties: dict[Party, Handles]) -> list[ActorStatistics]:
-    """Counters of all actors."""
-    counters: list[ActorStatistics] = await _each(parties, "statistics")
-    return counters
-
-
 async def close_actors(parties: dict[Party, Handles]) -> None:
     """Close the actors' tasks and connections, then stop the actors."""
     with contextlib.suppress(RayError, TimeoutError):
@@ -241,9 +250,9 @@ def _shared_secret(peer: Party, config: Config) -> bytes:
     """The data plane's secret: that of the other side if it is up, otherwise a new one."""
     try:
         queue = ray.get_actor(f"{peer}/draft_queue", namespace=config.cluster.namespace)
-    except ValueError:
+        secret: Any = ray.get(queue.secret.remote())
+    except (ValueError, RayError):  # there is none, or it has just died
         return secrets.token_bytes(32)
-    secret: Any = ray.get(queue.secret.remote())
     return bytes(secret)
 
 

@@ -116,10 +116,9 @@ def join(party: Party, address: str, *, environment: dict[str, str], host: Host 
 
 def wait_for_port(address: str, limit_s: float, node: NodeInfo | None = None) -> None:
     """Wait until something listens at `address`; ClusterError if `node` ends or `limit_s` passes."""
-    host, _, port = address.rpartition(":")
     deadline_s = time.monotonic() + limit_s
     while time.monotonic() < deadline_s:
-        with contextlib.suppress(OSError), socket.create_connection((host, int(port)), 0.5):
+        if is_listening(address):
             return
         if node is not None and not node.is_running():
             break
@@ -129,6 +128,17 @@ def wait_for_port(address: str, limit_s: float, node: NodeInfo | None = None) ->
         + (f" (see {node.log}); " if node else "; ")
         + "check the address, or start one with `tandem up`."
     )
+
+
+def is_listening(address: str) -> bool:
+    """Whether something accepts connections at host:port."""
+    host, _, port = address.rpartition(":")
+    with (
+        contextlib.suppress(OSError, ValueError, OverflowError),
+        socket.create_connection((host, int(port)), 0.5),
+    ):
+        return True
+    return False
 
 
 def socket_folder(key: str) -> str:

@@ -13,7 +13,7 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,7 @@ class Entry:
     party: Party
     node: dict[str, Any]  # fields of the NodeInfo; at least address and pid
     token: str | None  # of the cluster; None where the user's environment provides it
+    settings: dict[str, str] = field(default_factory=dict)  # see `start_settings`
 
     @property
     def address(self) -> str:
@@ -55,12 +56,27 @@ def token_file(party: Party) -> Path:
 
 def running_nodes() -> list[Entry]:
     """The nodes started here that still run, device first."""
-    return [entry for party in PARTIES if (entry := _read(party)) is not None]
+    return [entry for entry, is_running in recorded_nodes() if is_running]
+
+
+def recorded_nodes() -> list[tuple[Entry, bool]]:
+    """The nodes started here and not stopped by `tandem down`, device first, each with whether it still runs."""
+    return [recorded for party in PARTIES if (recorded := _read(party)) is not None]
+
+
+def running_node(party: Party) -> Entry | None:
+    """The node of `party` that was started here, if it still runs."""
+    return next((entry for entry in running_nodes() if entry.party is party), None)
 
 
 def register(entry: Entry) -> None:
     """Record a node, readable by this user alone; a head's token also goes into a file of its own, to be copied."""
-    content = {"node": entry.node, "token": entry.token, "started_s": _seconds_after_boot(entry.pid)}
+    content = {
+        "node": entry.node,
+        "token": entry.token,
+        "settings": entry.settings,
+        "started_s": _seconds_after_boot(entry.pid),
+    }
     _write_private(_entry_file(entry.party), json.dumps(content, indent=2))
     if entry.is_head and entry.token:
         _write_private(token_file(entry.party), entry.token)
@@ -99,14 +115,15 @@ def _write_private(path: Path, text: str) -> None:
         file.write(text + "\n")
 
 
-def _read(party: Party) -> Entry | None:
-    """The entry of a party; None if there is none, it is damaged, or its process has ended."""
+def _read(party: Party) -> tuple[Entry, bool] | None:
+    """The entry of a party, and whether its process still runs; None if there is none or it is damaged."""
     try:
         content = json.loads(_entry_file(party).read_text("utf-8"))
-        entry = Entry(party=party, node=dict(content["node"]), token=content["token"])
+        settings = dict(content["settings"])
+        entry = Entry(party=party, node=dict(content["node"]), token=content["token"], settings=settings)
         started_s = content["started_s"]
         is_running = started_s is not None and _seconds_after_boot(entry.pid) == started_s
-        return entry if entry.address and is_running else None
+        return (entry, is_running) if entry.address else None
     except (OSError, ValueError, KeyError, TypeError):
         return None
 

@@ -9,17 +9,22 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from hashlib import sha256
 from typing import Any
 
 import torch
 from tokenizers import Tokenizer
 
+from tandem.conversation import SYSTEM_PROMPT, Message
 from tandem.engine import model as models
 from tandem.engine import tokenizer as tokenizers
+from tandem.engine.chat_template import find_template
 from tandem.engine.forward import IsStale, Preempted, PreemptibleModel
 from tandem.engine.kv_cache import DocumentCache, DocumentCaches
-from tandem.engine.prompt import Prompt, PromptBuilder, Template
+from tandem.engine.prompt import Prompt, PromptBuilder
 from tandem.engine.session import Session
+from tandem.engine.template import Template
+from tandem.engine.tokenizer_difference import describe_tokenizer
 from tandem.errors import GenerationError
 
 __all__ = ["Engine", "OpenResult", "Preempted"]
@@ -46,13 +51,16 @@ class Engine:
         self.model = model  # of transformers; not to be changed
         self.vocab_size = tokenizers.vocab_size(tokenizer, models.num_logits(model), name)
         self.vocabulary_fingerprint = tokenizers.fingerprint_vocabulary(tokenizer)
-        self.eos_token_ids = tokenizers.find_eos_token_ids(
+        self.context_length = models.context_length(model.config)
+        self.tokenizer_json = tokenizer.to_str()
+        self.tokenizer_name = describe_tokenizer(tokenizer, wrapper)
+        bos = () if wrapper.bos_token_id is None else (int(wrapper.bos_token_id),)
+        self.template = template
+        self._prompts = PromptBuilder(tokenizer, template, bos, self.context_length)
+        eos = tokenizers.find_eos_token_ids(
             getattr(model, "generation_config", None), model.config, wrapper, self.vocab_size
         )
-        self.context_length = models.context_length(model)
-        self.tokenizer_json = tokenizer.to_str()
-        bos = () if wrapper.bos_token_id is None else (int(wrapper.bos_token_id),)
-        self._prompts = PromptBuilder(tokenizer, template, bos, self.context_length)
+        self.eos_token_ids = tuple(sorted({*eos, *self._prompts.end_token_ids}))
         self._detokenizer = tokenizers.Detokenizer(self.tokenizer_json)
         self._forward = PreemptibleModel(model, models.decoder_layers(model))
         self.caches = DocumentCaches(self._forward)  # set its `store` to keep them
@@ -67,18 +75,20 @@ class Engine:
         device: str = "cpu",
         dtype: str = "float32",
         num_threads: int | None = None,
-        template: Template | None = None,
+        template: Template | str = "auto",
+        system_prompt: str = SYSTEM_PROMPT,
     ) -> Engine:
         """Load a causal model and its tokenizer by directory or hub id; GenerationError says what is wrong.
 
         device: "cpu", "cuda" or "cuda:<n>". dtype: what it computes in, "float32", "bfloat16" or "float16".
-        num_threads: of PyTorch in this whole process. template: default is template.json in the model's directory.
+        num_threads: of PyTorch in this whole process. template: as the setting of that name (`find_template`).
         """
         if num_threads is not None:
             _set_num_threads(num_threads)
         path = models.expand_home(model)
-        template = template or Template.load(path)
         tokenizer, wrapper = models.load_tokenizer(path)
+        if isinstance(template, str):
+            template = find_template(template, path, wrapper, system_prompt)
         loaded = models.load_model(path, device=device, dtype=dtype)
         return cls(model, loaded, tokenizer, wrapper, template)
 
@@ -89,20 +99,21 @@ class Engine:
         documents: Sequence[str],
         max_new_tokens: int,
         *,
+        history: Sequence[Message] = (),
         is_stored: bool = True,
     ) -> OpenResult:
         """Start `session`. It only tokenises; the first `next_logits` computes the prompt, preemptibly.
 
         Documents that do not fit the context with the query and `max_new_tokens` are cut at their end, or dropped; see
-        `OpenResult`. is_stored: whether caches that are computed go to the store; not where several documents are
-        joined in one, which hardly ever comes again, or where the store is not to know them. Those of documents that
-        were cut never go there: the query decides where. GenerationError if the query does not fit or the session is
-        already open.
+        `OpenResult`. history: turns of the conversation before the query. is_stored: whether caches that are computed
+        go to the store; not where several documents are joined in one, which hardly ever comes again, or where the
+        store is not to know them. Those of documents that were cut never go there: the query decides where.
+        GenerationError if the query does not fit or the session is already open.
         """
         with self._lock:
             if session in self.sessions:
                 raise GenerationError(f"Session {session!r} is already open; close it first.")
-            prompt = self._prompts.build(query, documents, max_new_tokens)
+            prompt = self._prompts.build(query, documents, max_new_tokens, history)
             self.sessions[session] = Session(
                 prompt, self._forward, self.caches, self.vocab_size, is_stored=is_stored
             )
@@ -133,9 +144,15 @@ class Engine:
         """Free the session's cache; does nothing if there is none."""
         self.sessions.pop(session, None)
 
-    def build_prompt(self, query: str | Sequence[int], documents: Sequence[str], num_tokens: int) -> Prompt:
+    def build_prompt(
+        self,
+        query: str | Sequence[int],
+        documents: Sequence[str],
+        num_tokens: int,
+        history: Sequence[Message] = (),
+    ) -> Prompt:
         """The rows of a query (a question, or token ids that are used as they are) with room for `num_tokens`."""
-        return self._prompts.build(query, documents, num_tokens)
+        return self._prompts.build(query, documents, num_tokens, history)
 
     def document_tokens(self, document: str) -> tuple[int, ...]:
         """The tokens with which the row of a whole document begins.
@@ -159,6 +176,16 @@ class Engine:
     def computing_fingerprint(self) -> str:
         """Equal for engines that compute the same bits: weights, libraries, kind of processor, threads."""
         return models.fingerprint_computation(self.model, self.weights_fingerprint)
+
+    @property
+    def cache_fingerprint(self) -> str:
+        """Equal for engines that may use each other's caches of documents: the same bits, of the same chat template.
+
+        The tokens of a document name the template too. This tells a store that was made for another one.
+        """
+        if not self.template.is_complete:
+            return self.computing_fingerprint  # as version 0.1 had it
+        return sha256(f"{self.computing_fingerprint} {self.template.document}".encode()).hexdigest()[:32]
 
     def text(self, tokens: Sequence[int]) -> str:
         """The text of an answer's `tokens`, special tokens left out."""

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from tokenizers import Tokenizer
 
 from tandem.errors import GenerationError
+from tandem.paths import suggest_path
 
 if TYPE_CHECKING:
     import torch
@@ -46,14 +47,23 @@ def check_directory(model: str) -> None:
     if not looks_local and not os.path.exists(model):
         return
     if not os.path.isdir(model):
-        reason = "it is a file" if os.path.exists(model) else "there is no such directory"
-        raise GenerationError(
-            f"{model!r:.200} is neither a model directory nor a hub id: {reason}; correct the path."
-        )
+        is_file = os.path.exists(model)
+        reason = "it is a file" if is_file else "there is no such directory"
+        remedy = "correct the path." if is_file else _suggest(model)
+        raise GenerationError(f"{model!r:.200} is neither a model directory nor a hub id: {reason}; {remedy}")
     if not os.path.isfile(os.path.join(model, "config.json")):
-        raise GenerationError(
-            f"The model directory {model!r} has no config.json; point to a directory that save_pretrained wrote."
+        inside = sorted(str(path.parent) for path in Path(model).glob("*/config.json"))
+        remedy = (
+            f"the nearest is {inside[0]}." if inside else "point to a directory that save_pretrained wrote."
         )
+        raise GenerationError(f"The model directory {model!r} has no config.json; {remedy}")
+
+
+def _suggest(model: str) -> str:
+    try:
+        return suggest_path(Path(model).absolute())
+    except (OSError, ValueError):  # no name of a file
+        return "correct the path."
 
 
 # ---- loading -------------------------------------------------------------------------------------------------
@@ -86,14 +96,19 @@ def load_model(model: str, *, device: str, dtype: str) -> Any:
     return loaded.eval().to(target)
 
 
-def load_tokenizer(model: str) -> tuple[Tokenizer, Any]:
-    """The fast tokenizer (of the `tokenizers` package) of `model`, and its wrapper that knows bos and eos."""
+def load_tokenizer(model: str, *, is_local: bool = False) -> tuple[Tokenizer, Any]:
+    """The fast tokenizer (of the `tokenizers` package) of `model`, and its wrapper that knows bos and eos.
+
+    is_local: nothing is downloaded.
+    """
     check_directory(model)
     with _hide_progress_bars():
         from transformers import AutoTokenizer
 
         try:
-            wrapper = AutoTokenizer.from_pretrained(model, use_fast=True, trust_remote_code=False)
+            wrapper = AutoTokenizer.from_pretrained(
+                model, use_fast=True, trust_remote_code=False, local_files_only=is_local
+            )
         except Exception as error:  # as above
             if Path(model).is_dir() and not any(Path(model).glob("tokenizer*")):
                 raise _no_tokenizer(model, "no tokenizer.json") from None
@@ -110,6 +125,17 @@ def load_tokenizer(model: str) -> tuple[Tokenizer, Any]:
     backend.no_padding()
     backend.no_truncation()
     return backend, wrapper
+
+
+def load_config(model: str, *, is_local: bool = False) -> Any:
+    """The configuration of `model`, of transformers. is_local: nothing is downloaded. Raises GenerationError."""
+    check_directory(model)
+    from transformers import AutoConfig
+
+    try:
+        return AutoConfig.from_pretrained(model, trust_remote_code=False, local_files_only=is_local)
+    except Exception as error:  # as above
+        raise _loading_error("configuration", model, error) from None
 
 
 def _no_tokenizer(model: str, reason: str) -> GenerationError:
@@ -188,14 +214,14 @@ def num_logits(model: Any) -> int:
     return int(model.config.get_text_config(decoder=True).vocab_size)
 
 
-def context_length(model: Any) -> int | None:
-    """Positions a row may have; None if the model's configuration names no limit.
+def context_length(config: Any) -> int | None:
+    """Positions a row may have; None if the model's configuration, of transformers, names no limit.
 
     Models with LongRoPE (Phi-3-128k, Phi-4-mini, MiniCPM) switch to other frequencies once any row of a batch goes
     beyond `original_max_position_embeddings`: the other rows would change with it, and keys already cached would
     not. So they are used up to that length only.
     """
-    config = model.config.get_text_config(decoder=True)
+    config = config.get_text_config(decoder=True)
     limits = [getattr(config, "max_position_embeddings", None), *_longrope_limits(config)]
     return min((int(limit) for limit in limits if limit), default=None)
 

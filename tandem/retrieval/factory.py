@@ -70,7 +70,7 @@ def build_bundled_index(party: Party, embedder: TextEmbedder) -> Path:
     from tandem.retrieval.build import build_index
 
     folder = cache_folder() / f"bundled-{party}-{embedder.fingerprint[:16]}"
-    build_index(BUNDLED / party, folder, embedder)
+    build_index(BUNDLED / party, folder, embedder, replace=True)  # several installations may share it
     return folder
 
 

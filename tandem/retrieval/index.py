@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from tandem.errors import RetrievalError
 from tandem.retrieval import old_format
 from tandem.retrieval.documents import Document
-from tandem.retrieval.store import Manifest, NoIndexError, Snapshot, damaged
+from tandem.retrieval.manifest import Manifest, damaged
+from tandem.retrieval.store import NoIndexError, Snapshot
 from tandem.retrieval.tables import Filter
 from tandem.retrieval.vectors import VectorIndex, cosines
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tandem.errors import RetrievalError
+from tandem.file_kinds import endings
 from tandem.retrieval.documents import Document, make_writable, readable_name
 from tandem.retrieval.old_format import is_old
 from tandem.retrieval.readers import READERS, Unreadable
@@ -27,7 +28,7 @@ _ATTEMPTS = 2
 _MAX_SHOWN = 3
 """Links that are named in one sentence."""
 
-KINDS = "txt, md, html, pdf and jsonl"
+KINDS = endings()
 
 
 class _NotAFileError(Exception):
@@ -41,11 +42,12 @@ class Loaded(NamedTuple):
     problems: list[str]  # one sentence for each thing left out
 
 
-def load_path(path: Path | str) -> Loaded:
+def load_path(path: Path | str, name: str = "") -> Loaded:
     """All documents of a file or folder, and a sentence for each thing that had to be left out.
 
-    Every document's metadata holds `source`, the path relative to the folder (posix form). Raises
-    RetrievalError if the path does not exist or nothing under it could be read.
+    Every document's metadata holds `source`: for a file its name, in a folder the path relative to that (posix form).
+    name: what the file is called instead, or what stands before the path. Raises RetrievalError if the path does not
+    exist or nothing under it could be read.
     """
     root = Path(path)
     if not root.exists():
@@ -53,7 +55,7 @@ def load_path(path: Path | str) -> Loaded:
             f"A corpus must be a file or a folder, but {root} does not exist; check its path."
         )
     problems: list[str] = []
-    documents = list(iterate(root, problems))
+    documents = list(iterate(root, problems, name))
     if not documents:
         raise RetrievalError(_nothing(root, problems))
     return Loaded(documents, problems)
@@ -86,10 +88,12 @@ def load_documents(given: Iterable[Document]) -> Loaded:
     return Loaded(documents, problems)
 
 
-def iterate(root: Path, problems: list[str]) -> Iterator[Document]:
+def iterate(root: Path, problems: list[str], name: str = "") -> Iterator[Document]:
     """The documents of an existing file or folder one by one; sentences go to `problems` meanwhile."""
     skipped: Counter[str] = Counter()
-    for path, source in _files(root, problems):
+    is_file = root.is_file()
+    for path, relative in _files(root, problems):
+        source = (name or relative) if is_file else f"{name}/{relative}".lstrip("/")
         if path.suffix.lower() in READERS:
             yield from _read(path, source, problems)
         else:

@@ -27,7 +27,8 @@ from numpy.typing import NDArray
 from tandem.errors import RetrievalError
 from tandem.retrieval.database import KEY_BYTES
 from tandem.retrieval.documents import Document
-from tandem.retrieval.store import Manifest, checksum, damaged, parse_manifest, verify_file, writing
+from tandem.retrieval.manifest import Manifest, checksum, damaged, parse_manifest, verify_file
+from tandem.retrieval.store import writing
 
 NAME = "manifest.json"
 JOURNAL = ".embedded"

@@ -12,7 +12,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tandem.file_kinds import FILE_KINDS
 from tandem.retrieval.documents import Document, with_metadata
+from tandem.retrieval.fields import describe_ignored, plain_fields, split_front_matter
 
 if TYPE_CHECKING:
     from bs4 import BeautifulSoup
@@ -39,11 +41,25 @@ Reader = Callable[[Path, str, list[str]], Iterator[Document]]
 
 
 def read_text(path: Path, source: str, problems: list[str]) -> Iterator[Document]:
-    """A txt or md file: one document."""
+    """A txt file: one document."""
     text = _decode(path.read_bytes())
     if not text.strip():
         raise Unreadable("it holds no text; fill it or remove it")
     yield with_metadata(text, {}, source=source)
+
+
+def read_markdown(path: Path, source: str, problems: list[str]) -> Iterator[Document]:
+    """An md file: one document; the fields of its front matter become metadata."""
+    fields, text, flaw = split_front_matter(_decode(path.read_bytes()))
+    if flaw:
+        problems.append(
+            f"{source}: its front matter was read as text: it is not valid YAML ({flaw}); repair it."
+        )
+    if not text.strip():
+        raise Unreadable("it holds no text; fill it or remove it")
+    metadata, ignored = plain_fields(fields)
+    problems += describe_ignored(source, ignored)
+    yield with_metadata(text, metadata, source=source)
 
 
 def read_html(path: Path, source: str, problems: list[str]) -> Iterator[Document]:
@@ -85,20 +101,24 @@ def read_pdf(path: Path, source: str, problems: list[str]) -> Iterator[Document]
 
 
 def read_jsonl(path: Path, source: str, problems: list[str]) -> Iterator[Document]:
-    """A jsonl file: a document a line, {"text": string, "metadata": object}; metadata may be left out."""
+    """A jsonl file: a document a line, {"text": string, "metadata": object, other fields}; text alone will do."""
     bad: list[str] = []
+    ignored: dict[str, None] = {}
     num_read = 0
     for number, line in enumerate(_decode(path.read_bytes()).split("\n"), start=1):
         if not line.strip():
             continue
         try:
-            text, metadata = _record(line)
+            text, metadata, others = _record(line)
         except ValueError as error:
             bad.append(f"{source} line {number} was left out: {error}.")
             continue
         num_read += 1
-        yield with_metadata(text, metadata, source=source, line=number)
+        plain, names = plain_fields(others)
+        ignored.update(dict.fromkeys(names))
+        yield with_metadata(text, plain | metadata, source=source, line=number)
     problems.extend(bad[:MAX_LINE_PROBLEMS])
+    problems.extend(describe_ignored(source, list(ignored)))
     if len(bad) > MAX_LINE_PROBLEMS:
         more = len(bad) - MAX_LINE_PROBLEMS
         problems.append(f"{source}: {more} more malformed lines were left out; repair them in the same way.")
@@ -106,15 +126,16 @@ def read_jsonl(path: Path, source: str, problems: list[str]) -> Iterator[Documen
         raise Unreadable('it has no usable line; write one {"text": "...", "metadata": {...}} a line')
 
 
-READERS: dict[str, Reader] = {
+_BY_ENDING: dict[str, Reader] = {
     ".txt": read_text,
-    ".md": read_text,
+    ".md": read_markdown,
     ".html": read_html,
-    ".htm": read_html,
     ".pdf": read_pdf,
     ".jsonl": read_jsonl,
 }
-"""Reader by file ending, lower case."""
+
+READERS = {ending: _BY_ENDING[kind.endings[0]] for kind in FILE_KINDS for ending in kind.endings}
+"""Reader by file ending, lower case: one for each row of the table of kinds."""
 
 
 def _decode(data: bytes) -> str:
@@ -180,8 +201,8 @@ def _num_pages(reader: PdfReader) -> int:
         raise Unreadable(f"it is not a sound pdf ({_brief(error)}); print it to pdf again") from None
 
 
-def _record(line: str) -> tuple[str, dict[str, object]]:
-    """Text and metadata of one jsonl line; ValueError whose text says what is wrong and the remedy."""
+def _record(line: str) -> tuple[str, dict[str, object], dict[str, object]]:
+    """Text, metadata and other fields of a jsonl line; ValueError whose text says what is wrong and the remedy."""
     try:
         record = json.loads(line)
     except (ValueError, RecursionError) as error:
@@ -192,7 +213,8 @@ def _record(line: str) -> tuple[str, dict[str, object]]:
     metadata = record.get("metadata") or {}
     if not isinstance(metadata, dict):
         raise ValueError(f'its "metadata" is {type(metadata).__name__}, not an object; write {{...}}')
-    return text, metadata
+    others = {key: value for key, value in record.items() if key not in ("text", "metadata")}
+    return text, metadata, others
 
 
 def _brief(error: BaseException) -> str:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from tandem.errors import RetrievalError
 from tandem.retrieval.documents import Document
 from tandem.retrieval.embedding import TextEmbedder
+from tandem.retrieval.following import FollowedIndex
 from tandem.retrieval.index import Index
 from tandem.retrieval.scoring import Scorer
 from tandem.retrieval.tables import Filter
@@ -31,10 +32,15 @@ class Hit:
 
 
 class Retriever:
-    """Search and relevance over one index."""
+    """Search and relevance over one index, which each search opens again if it changed on disk."""
 
-    def __init__(self, index: Index, embedder: TextEmbedder, scorer: Scorer | None = None) -> None:
-        """RetrievalError if the embedder's vectors do not fit the index. scorer: None is the embedder's cosine."""
+    def __init__(
+        self, index: Index, embedder: TextEmbedder, scorer: Scorer | None = None, *, num_threads: int = 1
+    ) -> None:
+        """RetrievalError if the embedder's vectors do not fit the index. scorer: None is the embedder's cosine.
+
+        num_threads: for searches once the index was opened again.
+        """
         if embedder.dimension != index.dimension:
             raise RetrievalError(
                 f"The index holds vectors of dimension {index.dimension}, but the embedder {embedder.name} "
@@ -42,14 +48,24 @@ class Retriever:
                 f"{embedder.dimension}; use {index.manifest.embedder}, or build the index again with "
                 "`tandem index`."
             )
-        self.index = index
+        self._followed = FollowedIndex(index, embedder.fingerprint, num_threads)
         self._embedder = embedder
         self._scorer = scorer
 
     @classmethod
     def open(cls, directory: Path, embedder: TextEmbedder, *, num_threads: int = 1) -> Retriever:
         """A retriever over the index in a folder; RetrievalError if it is damaged or of another embedder."""
-        return cls(Index.open(directory, embedder.fingerprint, num_threads=num_threads), embedder)
+        index = Index.open(directory, embedder.fingerprint, num_threads=num_threads)
+        return cls(index, embedder, num_threads=num_threads)
+
+    @property
+    def index(self) -> Index:
+        """The index that the last search used."""
+        return self._followed.current
+
+    def close(self) -> None:
+        """Frees the files; nothing can be searched afterwards."""
+        self._followed.close()
 
     @property
     def ranks_again(self) -> bool:
@@ -84,8 +100,10 @@ class Retriever:
         return hits + score_texts(given_texts, query, vector, self._embedder, self._scorer)
 
     def _nearest(self, query: str, vector: NDArray[np.float32], k: int, filter: Filter | None) -> list[Hit]:
-        rows, scores = self.index.search(vector, k, filter)
-        documents = self.index.documents(rows)
+        index = self._followed.refresh()
+        rows, scores = index.search(vector, k, filter)
+        documents = index.documents(rows)
+        self._followed.note([str(document.id) for document in documents])
         if self._scorer is not None:
             scores = np.asarray(self._scorer.scores(query, [document.page_content for document in documents]))
             order = np.lexsort((rows, -scores))
@@ -99,15 +117,14 @@ class Retriever:
         """R(d, text): the score of each document for a text, say question plus answer so far (DRAGON 4.1).
 
         A function of the documents, the text and the scoring model alone: no other id changes a score's bits. Of
-        a text beyond the model's length the end counts. RetrievalError if an id is not of this index.
+        a text beyond the model's length the end counts. What a search found stays known when the index changes.
+        RetrievalError if an id is not of this index.
         """
         if not ids:
             return []
-        rows = self.index.rows(ids)
         if self._scorer is not None:
-            texts = [document.page_content for document in self.index.documents(rows)]
-            return self._scorer.scores(text, texts)
-        return [float(score) for score in cosines(self.index.vectors(rows), self._embed(text))]
+            return self._scorer.scores(text, self._followed.texts(ids))
+        return [float(score) for score in cosines(self._followed.vectors(ids), self._embed(text))]
 
     def _embed(self, text: str) -> NDArray[np.float32]:
         """The unit vector [d] of one text, embedded alone, so that its bits do not depend on others."""

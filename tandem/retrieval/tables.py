@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tandem.errors import FilterError, RetrievalError
+from tandem.nearest import did_you_mean
 from tandem.retrieval.documents import ID_BYTES, Document, writable
 
 Filter = Mapping[str, Any]
@@ -106,8 +107,10 @@ def _rows_of(database: Connection, key: str, values: list[Any]) -> NDArray[np.ui
 
 
 def _unknown(key: str, known: list[str]) -> str:
-    names = f"{', '.join(sorted(known))}; use one of these" if known else "none; leave it out"
-    return f"A filter must name metadata that the documents have, but {key!r:.100} is none of {names}."
+    hint = did_you_mean(str(key), known)
+    hint = hint if "?" in hint else "use one of these."
+    names = f"{', '.join(sorted(known))}; {hint}" if known else "none; leave it out."
+    return f"A filter must name metadata that the documents have, but {key!r:.100} is none of {names}"
 
 
 def _columns(chunk: Document) -> tuple[str, str, str]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import IO
 
@@ -23,7 +24,8 @@ from tandem.retrieval.database import PRIVATE_FILE, Journal, remove_database, te
 from tandem.retrieval.documents import Document
 from tandem.retrieval.embedding import TextEmbedder
 from tandem.retrieval.index import Index
-from tandem.retrieval.store import Checksum, Manifest, Snapshot, Writer, checksum, vector_files, writing
+from tandem.retrieval.manifest import Checksum, Manifest, checksum
+from tandem.retrieval.store import Snapshot, Writer, vector_files, writing
 from tandem.retrieval.vectors import VectorIndex
 
 JOURNAL = "embedded.sqlite"
@@ -46,14 +48,15 @@ def write_index(
     progress: Progress | None = None,
     previous: Index | None = None,
     replaces: Manifest | None = None,
+    roots: Sequence[str] = (),
 ) -> int:
     """Makes `directory` the index of these chunks (from `split`), and returns how many texts were embedded.
 
     The same chunks, embedder and kind give the same index, whatever was there before, except for the last bits of
     vectors where these depend on which texts are embedded together. previous: the index that is there, if it is open
-    already. replaces: the only index that may be replaced, if it matters. progress(done, total) counts the texts to
-    embed; what it has counted is on the disk. Raises RetrievalError; whatever fails, the previous index is kept, and
-    what was embedded is not embedded again.
+    already. replaces: the only index that may be replaced, if it matters. roots: what the chunks come from.
+    progress(done, total) counts the texts to embed; what it has counted is on the disk. Raises RetrievalError; whatever
+    fails, the previous index is kept, and what was embedded is not embedded again.
     """
     if not documents:
         raise RetrievalError(
@@ -83,10 +86,18 @@ def write_index(
                 factory=kind,
                 id_key=id_key.hex(),
                 files=files,
+                roots=list(roots),
             )
         )
     tidy(directory)
     return num_embedded
+
+
+def write_roots(directory: Path, roots: Sequence[str]) -> None:
+    """Notes what the chunks of an index come from, unless it was changed meanwhile or cannot be written."""
+    with suppress(RetrievalError), writing(directory) as writer:
+        if writer.manifest is not None:
+            writer.write_manifest(replace(writer.manifest, roots=list(roots)))
 
 
 def tidy(directory: Path) -> None:

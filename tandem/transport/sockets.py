@@ -119,7 +119,7 @@ class SocketPlane:
     def renew(self, to: str) -> None:
         """Open another connection to a known actor, unless that is in progress."""
         if to in self._endpoints and to not in self._dialling and not self._is_closed:
-            task = asyncio.get_running_loop().create_task(self._dial(self._endpoints[to]))
+            task = asyncio.get_running_loop().create_task(self._dial(to))
             self._dialling[to] = task
             task.add_done_callback(lambda task: self._finish_dial(to, task))
 
@@ -217,9 +217,11 @@ class SocketPlane:
     def _accept_remote(self) -> Connection:
         return Connection(self, dials=False, crosses_sites=True, limit_s=DIAL_LIMIT_S)
 
-    async def _dial(self, endpoint: Endpoint) -> None:
+    async def _dial(self, name: str) -> None:
+        """Try until there is a connection, each time at the newest address: an actor may have been replaced."""
         num_refusals = 0
         while True:
+            endpoint = self._endpoints[name]
             try:
                 async with asyncio.timeout(DIAL_LIMIT_S):
                     connection = await self._open(endpoint)

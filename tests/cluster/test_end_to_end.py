@@ -192,3 +192,18 @@ def test_launch_refuses_a_process_that_is_connected(rag: Tandem) -> None:
 def test_a_second_party_in_the_same_role(rag: Tandem) -> None:
     with pytest.raises(TandemError, match=r"^The device side of this cluster is already up"):
         launch.start_party(Party.DEVICE, rag.config)
+
+
+def test_the_home_party_shows_its_passages(rag: Tandem) -> None:
+    answer = rag.query(QUESTION, seed=7)
+    for source in answer.sources:
+        if source.party is Party.DEVICE:
+            assert source.text
+            assert source.metadata is not None
+            assert source.metadata["source"] == source.title
+        else:
+            assert (source.title, source.text, source.page, source.metadata) == (None, None, None, None)
+    (first, *_) = rag.query(QUESTION, seed=7, only="cloud").sources
+    assert first.party is Party.CLOUD
+    assert first.text
+    assert first.score is not None

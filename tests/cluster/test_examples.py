@@ -18,6 +18,10 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
             "quickstart.py",
             ["Mira likes puzzle games, so try Pukan Vakun.", "  device: note-01-mira-games.md"],
         ),
+        (
+            "many_questions.py",
+            ["1. Which game should Mira try? Mira likes puzzle games, so try Pukan Vakun."],
+        ),
         ("your_documents.py", ["2 files, 2 chunks", "Nido likes puzzle games, so try Pukan Vakun."]),
     ],
 )

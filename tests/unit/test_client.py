@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -11,15 +12,17 @@ from typing import Any
 
 import pytest
 
-from tandem import client as api
+from tandem import asking
 from tandem.client import Tandem
 from tandem.cluster import nodes
 from tandem.cluster.bootstrap import Cluster
 from tandem.config import Config
 from tandem.errors import QueryError, TandemError
-from tandem.events import DoneEvent, Event, SessionStatistics, SourcesEvent, collect
+from tandem.events import DoneEvent, Event, SessionStatistics, Source, SourcesEvent, collect
 from tandem.loop_thread import LoopThread
 from tandem.topology import PARTIES, Party
+
+from .cli.conftest import token
 
 QUESTION = "Which game should Mira try?"
 LIMIT_S = 0.3
@@ -50,7 +53,7 @@ Make = Callable[..., tuple[Tandem, dict[Party, dict[str, Actor]]]]
 
 @pytest.fixture
 def make(monkeypatch: pytest.MonkeyPatch) -> Iterator[Make]:
-    monkeypatch.setattr(api, "RPC_GRACE_S", 0.1)
+    monkeypatch.setattr(asking, "RPC_GRACE_S", 0.1)
     opened: list[Tandem] = []
 
     def tandem(**cloud: Actor) -> tuple[Tandem, dict[Party, dict[str, Actor]]]:
@@ -123,12 +126,87 @@ def test_the_cloud_is_not_told_the_device_s_filter(make: Make) -> None:
     assert "2024" in told[Party.CLOUD]
 
 
+@pytest.mark.parametrize("only", [None, "device", "cloud"])
+def test_the_home_party_alone_shows_its_passages(make: Make, only: Any) -> None:
+    """The client asks no other retriever: the device's notes stay there, and so do the cloud's pages."""
+    rag, parties = make()
+    home = Party.CLOUD if only == "cloud" else Party.DEVICE
+    known = {"title": "a.pdf", "text": "Private.", "page": 2, "metadata": {"source": "a.pdf", "page": 2}}
+
+    for party in PARTIES:
+        event = SourcesEvent(
+            party=party,
+            sources=(Source(party=party, id="1"), Source(party=party, id="2")),
+            retrieve_s=0.0,
+            prefill_s=0.0,
+        )
+
+        async def sources(*_: object, event: SourcesEvent = event) -> SourcesEvent:
+            return event
+
+        async def passages(ids: list[str]) -> list[dict[str, Any]]:
+            assert ids == ["1", "2"]
+            return [known, {}]
+
+        parties[party]["draft_queue"] = queue(done())
+        parties[party]["draft_queue"].methods["sources"] = sources
+        parties[party]["retriever"].methods["passages"] = passages
+    answer = rag.query(QUESTION, only=only)
+    found = {source.id: source for source in answer.sources if source.party is home}
+    assert found["1"] == Source(party=home, id="1", **known)
+    assert found["2"] == Source(party=home, id="2")
+    others = [source for source in answer.sources if source.party is not home]
+    assert others == ([] if only else [Source(party=home.other, id="1"), Source(party=home.other, id="2")])
+    assert parties[home.other]["retriever"].called == []
+
+
 def test_an_answer_has_the_notes_on_its_documents() -> None:
     late, early = (
         SourcesEvent(party=party, sources=(), retrieve_s=0.0, prefill_s=0.0, notes=(f"{number} cut.",))
         for number, party in enumerate(PARTIES)
     )
     assert collect([early, late, done()], 7).notes == ("cloud: 1 cut.", "device: 0 cut.")
+
+
+CLOSED = r"^This Tandem is closed; create a new one with Tandem.launch or Tandem.connect.$"
+
+
+async def first_event(rag: Tandem) -> Event:
+    return await anext(rag.astream(QUESTION))
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda rag: rag.query(QUESTION),
+        lambda rag: next(rag.stream(QUESTION)),
+        lambda rag: asyncio.run(rag.aquery(QUESTION)),
+        lambda rag: asyncio.run(first_event(rag)),
+        lambda rag: rag.status(),
+    ],
+    ids=["query", "stream", "aquery", "astream", "status"],
+)
+def test_after_close_there_is_one_sentence_and_no_warning(make: Make, use: Callable[[Tandem], Any]) -> None:
+    rag, _ = make()
+    rag.close()
+    with pytest.raises(QueryError, match=CLOSED):
+        use(rag)
+    gc.collect()  # a coroutine that was never awaited warns when it goes
+
+
+@pytest.mark.filterwarnings("error")
+def test_closing_ends_a_stream_that_is_half_read(make: Make) -> None:
+    rag, parties = make()
+    parties[Party.DEVICE]["draft_queue"] = home = queue(*(token(step, "a") for step in range(3)))
+    stream = rag.stream(QUESTION)
+    next(stream)
+    rag.close()
+    assert home.called.count("cancel") == 1
+    with pytest.raises(QueryError, match=CLOSED):
+        next(stream)
+    del stream
+    gc.collect()
 
 
 @pytest.mark.parametrize(
@@ -150,3 +228,21 @@ def test_wrong_files_are_found_before_anything_is_started(
     with pytest.raises(TandemError, match=sentence):
         Tandem.launch(Config.load(None, [setting.format(folder=tmp_path)]))
     assert dict(os.environ) == environment
+
+
+def test_a_closed_tandem_says_so_and_leaves_no_coroutine_behind(
+    make: Make, recwarn: pytest.WarningsRecorder
+) -> None:
+    rag, _ = make()
+    rag.close()
+    uses: list[Callable[[], Any]] = [
+        lambda: rag.query(QUESTION),
+        lambda: next(rag.stream(QUESTION)),
+        lambda: rag.batch([QUESTION]),
+        rag.status,
+    ]
+    for use in uses:
+        with pytest.raises(QueryError, match=r"^This Tandem is closed; create a new one"):
+            use()
+    gc.collect()
+    assert not [each for each in recwarn if each.category is RuntimeWarning]

@@ -165,7 +165,7 @@ WRONG = [
     ),
     (
         "sampling.stop=[1]",
-        RANGE.format("sampling.stop", "a list of texts that are not empty", "[1]", "[]"),
+        RANGE.format("sampling.stop", "a text or a list of texts, none of them empty", "[1]", "[]"),
     ),
     (
         "decoding.placement=mirorr",
@@ -204,7 +204,7 @@ def test_mirror_needs_coupled_drafts() -> None:
         ("sampling = 3", "'sampling' is no section but has the value 3"),
         ("[sampling\n", "is not valid TOML .*line 1.*; correct that line"),
         ("[sampling]\nmax_new_tokens = 2.5", "must be a whole number of at least 1, but it is 2.5"),
-        ("[sampling]\nstop = 'x'", "must be a list of texts that are not empty, but it is 'x'"),
+        ("[sampling]\nstop = ''", "must be a text or a list of texts, none of them empty, but it is ''"),
         ("[device]\nindex = 3", "device.index must be a text that is not empty, but it is 3"),
         ("[codec]\np = '0.5'", "codec.p must be a number above 0 and of at most 1, but it is '0.5'"),
     ],
@@ -213,6 +213,14 @@ def test_a_wrong_file_is_one_sentence(tmp_path: Path, text: str, sentence: str) 
     with pytest.raises(ConfigError, match=sentence) as caught:
         Config.load(write(tmp_path, text))
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("value", ["'books'", "['books']"])
+def test_a_text_is_one_stop_text(tmp_path: Path, value: str) -> None:
+    assert Config.load(write(tmp_path, f"[sampling]\nstop = {value}")).sampling.stop == ("books",)
+    assert Config.load(
+        None, [f"sampling.stop={value[1:-1] if value[0] != '[' else value}"]
+    ).sampling.stop == ("books",)
 
 
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:
@@ -303,3 +311,41 @@ def test_an_error_survives_pickling() -> None:
     with pytest.raises(ConfigError) as caught:
         SamplingParams(top_k=-1)
     assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
+
+
+# ---- templates and local models --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("value", "nearest"), [("chatt", "chat"), ("plane", "plain"), ("", "auto"), ("default", "auto")]
+)
+def test_a_template_is_a_word_or_a_path(value: str, nearest: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        Config.load(None, [f"cloud.template={value}"])
+    assert str(raised.value) == (
+        f"The setting cloud.template must be auto, chat, plain, or a path such as ./template.json, but it is "
+        f'{value!r}; the nearest is "{nearest}".'
+    )
+
+
+def test_paths_of_models_and_templates_count_from_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", "/home/somebody")
+    (tmp_path / "models" / "small").mkdir(parents=True)
+    (tmp_path / "models" / "small" / "config.json").touch()
+    file = tmp_path / "tandem.toml"
+    file.write_text(
+        '[device]\nmodel = "models/small"\ntemplate = "chat.jinja"\n'
+        '[cloud]\nmodel = "./models/large"\ntemplate = "~/chat.jinja"\n'
+    )
+    config = Config.load(file)
+    assert config.device.model == str(tmp_path / "models" / "small")
+    assert config.device.template == str(tmp_path / "chat.jinja")
+    assert config.cloud.model == str(tmp_path / "models" / "large")
+    assert config.cloud.template == "/home/somebody/chat.jinja"
+    monkeypatch.chdir(tmp_path)
+    config = Config.load(None, ["device.model=models/small", "cloud.model=org/small", "cloud.template=plain"])
+    assert config.device.model == str(tmp_path / "models" / "small")
+    assert config.cloud.model == "org/small"
+    assert config.cloud.template == "plain"

@@ -49,8 +49,8 @@ def test_a_store_of_another_model_is_one_sentence(tmp_path: Path) -> None:
     warnings: list[str] = []
     open_engine(device("device.dtype=bfloat16"), tmp_path, warnings.append)
     assert warnings == [
-        f"The key-value store {tmp_path} was made by another model, precision, number of threads or version of "
-        "PyTorch and is not used; rebuild it with `tandem index --precompute-kv`, or let each document be "
+        f"The key-value store {tmp_path} was made by another model, template, precision, number of threads or "
+        "version of PyTorch and is not used; rebuild it with `tandem index --precompute-kv`, or let each document be "
         "computed at its first use."
     ]
 
@@ -69,3 +69,15 @@ def test_the_codec_of_the_settings() -> None:
     assert (
         codec_of(Config.load(None, ["codec.p=0.9"]).codec).fingerprint() == "top_p/2(p=0.9, max_tokens=4096)"
     )
+
+
+def test_a_damaged_template_is_found_before_anything_starts(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "template.json").write_text("{")
+    with pytest.raises(
+        GenerationError, match=r"template\.json is not readable JSON: .*; correct or delete it\.$"
+    ):
+        check_model(device(f"device.model={tmp_path}"))
+    check_model(device(f"device.model={tmp_path}", "device.template=plain"))
+    with pytest.raises(GenerationError, match=r"^There is no template .*/own\.jinja; correct the path\.$"):
+        check_model(device(f"device.template={tmp_path}/own.jinja"))

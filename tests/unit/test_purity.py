@@ -16,7 +16,7 @@ import tandem
 
 ROOT = Path(tandem.__file__).parent
 
-WITH_RAY = {"actors", "client", "cli", "cluster", "lab", "__main__"}
+WITH_RAY = {"actors", "asking", "client", "cli", "cluster", "lab", "__main__"}
 """Everything else under tandem/ is pure."""
 
 HOT_PATH = ["aggregation", "codecs", "protocol", "profiler", "scheduler", "engine.tokenizer"]

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tandem.config import Config, DecodingConfig, DecodingOptions, LinkConfig, PartyConfig, WeightsConfig
+from tandem.conversation import Message
 from tandem.errors import ConfigError, ProtocolError, QueryError
 from tandem.lab.quality.heldout import heldout_spec
 from tandem.lab.simulation.specs import change_spec
@@ -152,16 +153,75 @@ def test_options_are_the_settings_and_a_few_more() -> None:
             {"temperature": -1},
             "The setting sampling.temperature must be a number of at least 0, but it is -1; the default is 0.0.",
         ),
+        ({"max_tokens": 4}, "A query has no option 'max_tokens'; the nearest is 'max_new_tokens'."),
         (
-            {"stop": "END"},
-            "The setting sampling.stop must be a list of texts that are not empty, but it is 'END'; the default is [].",
+            {"stop": ["a", 1]},
+            "The setting sampling.stop must be a text or a list of texts, none of them empty, but it is ['a', 1]; "
+            "the default is [].",
         ),
-        ({"seed": -1}, "A seed is an integer from 0 to 2^64 - 1 (got -1); choose one in that range."),
+        (
+            {"max_new_tokens": "4"},
+            "The setting sampling.max_new_tokens must be a whole number of at least 1, but it is '4'; "
+            "the default is 48.",
+        ),
+        (
+            {"placement": "clod"},
+            "The setting decoding.placement must be one of device, cloud, greedy, mirror, but it is 'clod'; "
+            'the nearest is "cloud".',
+        ),
+        (
+            {"only": 3},
+            "A party is device or cloud, not 3; name one of the two.",
+        ),
+        *(
+            (
+                {"seed": seed},
+                f"The option seed must be a whole number from 0 to 2^64 - 1, but it is {seed!r}; "
+                "correct it or omit it.",
+            )
+            for seed in (-1, 1 << 64, "7", 1.5, True)
+        ),
+        *(
+            (
+                {"timeout_s": limit},
+                f"The option timeout_s must be a number of seconds above 0, at most 1e9, but it is {limit!r}; "
+                "correct it or omit it.",
+            )
+            for limit in (0, -1.0, "9", float("nan"), float("inf"), True)
+        ),
+        (
+            {"show_drafts": "yes"},
+            "The option show_drafts must be true or false, but it is 'yes'; correct it or omit it.",
+        ),
+        (
+            {"sampling": {"top_k": 3}},
+            "The option sampling must be a SamplingParams, but it is {'top_k': 3}; correct it or omit it.",
+        ),
     ],
 )
 def test_a_wrong_option_is_one_sentence(options: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ConfigError, match=f"^{re.escape(sentence)}$"):
         build_spec(Config(), DESCRIBED, "Why?", **options)
+
+
+@pytest.mark.parametrize("question", [None, 3, ["Why?"], b"Why?"])
+def test_what_is_no_question(question: Any) -> None:
+    with pytest.raises(QueryError) as caught:
+        build_spec(Config(), DESCRIBED, question)
+    assert str(caught.value) == f"A question is a text, but this one is {question!r}; give a str."
+
+
+def test_a_text_is_one_stop_text() -> None:
+    """It was taken letter by letter once, which ended answers at the first of its letters."""
+    assert build_spec(Config(), DESCRIBED, "Why?", stop="books").sampling.stop == ("books",)
+    assert build_spec(Config(), DESCRIBED, "Why?", stop=["a", "b"]).sampling.stop == ("a", "b")
+
+
+def test_sampling_params_stand_for_all_sampling_options() -> None:
+    given = SamplingParams(temperature=0.5, top_k=3)
+    spec = build_spec(UNUSUAL, DESCRIBED, "Why?", sampling=given, top_k=4)
+    assert spec.sampling == replace(given, top_k=4)
+    assert build_spec(UNUSUAL, DESCRIBED, "Why?", sampling=None).sampling == UNUSUAL.sampling
 
 
 @pytest.mark.parametrize("question", ["", "  \n"])
@@ -184,3 +244,49 @@ def test_a_malformed_spec_is_one_sentence(text: str) -> None:
     ) as caught:
         SessionSpec.from_json(text)
     assert "pydantic" not in str(caught.value)
+
+
+# ---- history -------------------------------------------------------------------------------------------------
+
+TURNS = [{"role": "user", "content": "Who?"}, {"role": "assistant", "content": "Mira."}]
+
+
+def test_history_travels_with_the_question() -> None:
+    spec = build_spec(Config(), DESCRIBED, "And why?", history=TURNS)  # type: ignore[typeddict-item]
+    assert spec.history == (Message("user", "Who?"), Message("assistant", "Mira."))
+    assert spec.query == "And why?"
+    assert SessionSpec.from_json(spec.to_json()) == spec
+    again = build_spec(Config(), DESCRIBED, "And why?", history=spec.history)
+    assert again.history == spec.history
+    assert build_spec(Config(), DESCRIBED, "And why?", history=[]).history == ()
+
+
+@pytest.mark.parametrize(
+    ("history", "sentence"),
+    [
+        ("Who?", "history is a list of messages, but it is 'Who?'; give a list."),
+        (TURNS[0], f"history is a list of messages, but it is {TURNS[0]}; give a list."),
+        (
+            [{"role": "user"}],
+            'A message of history is {"role": "user" or "assistant", "content": text}, but message 0 is '
+            "{'role': 'user'}; correct it.",
+        ),
+        (
+            [{"role": "system", "content": "Be brief."}],
+            "A message of history has the role user or assistant, but message 0 has 'system'; set system_prompt.",
+        ),
+        (
+            [TURNS[1]],
+            "history alternates between user and assistant and begins with user, but message 0 is of assistant; "
+            "correct the order.",
+        ),
+        (
+            TURNS[:1],
+            "history ends with an answer, but its last message is of user ('Who?'); ask that as the question.",
+        ),
+    ],
+)
+def test_wrong_history_is_one_sentence(history: Any, sentence: str) -> None:
+    with pytest.raises(QueryError) as raised:
+        build_spec(Config(), DESCRIBED, "And why?", history=history)
+    assert str(raised.value) == sentence

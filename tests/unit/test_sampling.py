@@ -41,8 +41,12 @@ def test_an_integer_is_a_number_and_a_list_of_texts_is_taken() -> None:
     assert isinstance(params.temperature, float)
 
 
+def test_a_text_is_one_stop_text() -> None:
+    assert SamplingParams(stop="books").stop == ("books",)  # type: ignore[arg-type]
+
+
 NUMBER = "must be a number of at least 0, but it is {}; the default is 0.0."
-TEXTS = "must be a list of texts that are not empty, but it is {}; the default is []."
+TEXTS = "must be a text or a list of texts, none of them empty, but it is {}; the default is []."
 WRONG: list[tuple[str, Any, str]] = [
     ("temperature", -1, NUMBER.format(-1)),
     ("temperature", "1", NUMBER.format("'1'")),
@@ -52,7 +56,7 @@ WRONG: list[tuple[str, Any, str]] = [
     ("top_k", 1.0, "must be a whole number of at least 0, but it is 1.0; the default is 0."),
     ("min_p", 2, "must be a number of at least 0 and of at most 1, but it is 2; the default is 0.0."),
     ("max_new_tokens", 0, "must be a whole number of at least 1, but it is 0; the default is 48."),
-    ("stop", "x", TEXTS.format("'x'")),
+    ("stop", "", TEXTS.format("''")),
     ("stop", ("a", ""), TEXTS.format("('a', '')")),
     ("stop", [1], TEXTS.format([1])),
     ("temprature", 1, "does not exist; the nearest is 'temperature'."),
@@ -87,7 +91,7 @@ load(
     "tandem.sampling",
     "tandem/sampling.py",
     ("    stop: Texts", "    banned: int = Field(default=-1, ge=-1, description='this token is never drawn')\n"),
-    ("    stop: list", "    banned: int | None\n"),
+    ("    stop: str | list", "    banned: int | None\n"),
 )
 restriction = load(
     "tandem.aggregation.restriction",

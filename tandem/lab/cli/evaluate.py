@@ -15,6 +15,7 @@ from tandem.cli.options import AsJson, ConfigFile, Overrides, load_settings, par
 from tandem.cli.output import StageLog, print_json, progress_bar
 from tandem.cli.usage import new_app
 from tandem.errors import ConfigError, EvaluationError
+from tandem.extras import install_line
 from tandem.topology import Party
 
 if TYPE_CHECKING:
@@ -208,7 +209,7 @@ def _finish(result: Result, out: Path | None, log: StageLog, *, as_json: bool) -
     if out is not None:
         write(result, out)
         if find_spec("matplotlib") is None:
-            log("plot: none was drawn, matplotlib is not installed; install tandem-rag[lab]")
+            log(f"plot: none was drawn, matplotlib is not installed; run `{install_line('lab')}`")
         else:
             from tandem.lab.quality.plot import plot_evaluation
 

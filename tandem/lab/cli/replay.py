@@ -18,8 +18,8 @@ from tandem.cli.options import (
     ConfigFile,
     Overrides,
     load_settings,
-    sampling_overrides,
-    with_sampling,
+    setting_overrides,
+    with_settings,
 )
 from tandem.cli.output import StageLog, json_safe, print_json
 from tandem.config import Config
@@ -49,7 +49,7 @@ Out = Annotated[str, typer.Option(metavar="DIR", help="where the files go")]
 Within = Annotated[str | None, typer.Option(hidden=True)]  # the network, up already
 
 
-@with_sampling
+@with_settings("sampling")
 def replay(
     context: typer.Context,
     trace_name: TraceName,
@@ -59,11 +59,11 @@ def replay(
     as_json: AsJson = False,
     config_file: ConfigFile = None,
     overrides: Overrides = None,
-    **sampling: Any,
+    **settings: Any,
 ) -> int:
     """Ask questions over a link that follows a trace; record every token (as root)."""
     log = StageLog(is_quiet=as_json)
-    config = load_settings(config_file, overrides, sampling_overrides(sampling), log)
+    config = load_settings(config_file, overrides, setting_overrides(settings), log)
     trace, questions = _load_trace(trace_name), _read_questions(question_file)
     tools.require()
     for program in ("ping", "taskset"):

@@ -7,8 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
-from tandem.cli.ask import Address, Only, Question, QuestionArgument, Quiet, exit_code, stream_answer
-from tandem.cli.options import ConfigFile, Overrides, Seed, load_settings, sampling_overrides, with_sampling
+from tandem.cli.ask import Address, Fresh, Only, Question, QuestionArgument, Quiet, exit_code, stream_answer
+from tandem.cli.options import ConfigFile, Overrides, Seed, load_settings, setting_overrides, with_settings
 from tandem.cli.output import StageLog, plural
 from tandem.cli.transcript import Transcript
 from tandem.lab.cli import outputs
@@ -22,7 +22,7 @@ PlotFile = Annotated[
 ]
 
 
-@with_sampling
+@with_settings("sampling")
 def timeline(
     question: QuestionArgument,
     trace: TraceFile = None,
@@ -30,10 +30,11 @@ def timeline(
     seed: Seed = None,
     only: Only = None,
     address: Address = None,
+    fresh: Fresh = False,
     quiet: Quiet = False,
     config_file: ConfigFile = None,
     overrides: Overrides = None,
-    **sampling: Any,
+    **settings: Any,
 ) -> int:
     """Ask a question and write when each token was drafted, sent, awaited and decided.
 
@@ -45,9 +46,9 @@ def timeline(
         )
     trace_path = None if trace is None else outputs.check_file("--trace", trace)
     plot_path = None if plot is None else outputs.check_plot("--plot", plot)
-    query = Question.create(question, seed, only, address=address or "")
+    query = Question.create(question, seed, only, address=address or "", is_fresh=fresh)
     log = StageLog(is_quiet=quiet)
-    config = load_settings(config_file, overrides, sampling_overrides(sampling), log)
+    config = load_settings(config_file, overrides, setting_overrides(settings), log)
     transcript = stream_answer(query, config, log, is_quiet=quiet)
     _write(transcript, trace_path, plot_path, log)
     return exit_code(transcript)

@@ -75,12 +75,12 @@ def local_pair(config: Config) -> LocalPair:
     from tandem.loading import load_embedder_and_scorer, load_engine
     from tandem.retrieval.factory import open_retriever
 
-    loaded: dict[tuple[str, str, str], MemoizedEngine] = {}
+    loaded: dict[tuple[str, ...], MemoizedEngine] = {}
     embedder, scorer = load_embedder_and_scorer(config, num_threads=1)
     engines, retrievers = {}, {}
     for party in PARTIES:
         own = config.party(party)
-        key = (own.model, own.torch_device, own.dtype)
+        key = (own.model, own.torch_device, own.dtype, own.template, own.system_prompt)
         if key not in loaded:
             loaded[key] = MemoizedEngine(load_engine(own, num_threads=1))
         engines[party] = loaded[key]

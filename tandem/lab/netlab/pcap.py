@@ -11,12 +11,13 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from tandem.errors import NetLabError
+from tandem.extras import install_line
 
 
 def check_dpkt() -> None:
     """Raises NetLabError without dpkt: before anything is captured that could not be read then."""
     if find_spec("dpkt") is None:
-        raise NetLabError("Reading packets needs dpkt, which is not installed; install tandem-rag[lab].")
+        raise NetLabError(f"Reading packets needs dpkt, which is not installed; run `{install_line('lab')}`.")
 
 
 @contextlib.contextmanager

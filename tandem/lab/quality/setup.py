@@ -70,7 +70,7 @@ def load_engines(config: Config, say: Say = lambda line: None) -> dict[Party, En
 
     EvaluationError where their vocabularies differ.
     """
-    loaded: dict[tuple[str, str, str], Engine] = {}
+    loaded: dict[tuple[str, ...], Engine] = {}
     for chosen in (config.device, config.cloud):
         if (key := _key(chosen)) not in loaded:
             say(f"model: loading {chosen.model}")
@@ -99,8 +99,8 @@ def clipper(engine: Engine, num_tokens: int | None) -> Callable[[str], str]:
     return clip
 
 
-def _key(party: PartyConfig) -> tuple[str, str, str]:
-    return party.model, party.torch_device, party.dtype
+def _key(party: PartyConfig) -> tuple[str, ...]:
+    return party.model, party.torch_device, party.dtype, party.template, party.system_prompt
 
 
 def _shared(

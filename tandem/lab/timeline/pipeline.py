@@ -12,6 +12,7 @@ from typing import Any
 
 from tandem.errors import TandemError
 from tandem.events import PlacementEvent
+from tandem.extras import install_line
 from tandem.lab.plots import save
 from tandem.lab.timeline.intervals import Span, StepTimes, Timeline
 from tandem.topology import PARTIES, Party
@@ -43,7 +44,7 @@ DIGIT_WIDTH = 0.085
 def check_matplotlib() -> None:
     """Raises TandemError if pictures cannot be drawn here."""
     if find_spec("matplotlib") is None:
-        raise TandemError("A plot needs matplotlib, which is not installed; install tandem-rag[lab].")
+        raise TandemError(f"A plot needs matplotlib, which is not installed; run `{install_line('lab')}`.")
 
 
 def plot_pipeline(

@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tandem.actors.base import Runtime
 from tandem.actors.decoder import DecoderActor
 from tandem.config import Config
+from tandem.conversation import Message
 from tandem.engine.engine import OpenResult
+from tandem.protocol.drafting import Prefill
 from tandem.retrieval.factory import kv_folder
 from tandem.topology import Party
 
@@ -38,6 +41,24 @@ def answer(actor: DecoderActor) -> OpenResult:
     engine.next_logits("s", [])
     engine.close("s")
     return opened
+
+
+def test_history_becomes_part_of_the_question(tmp_path: Path) -> None:
+    history = (Message("user", "Who is Mira?"), Message("assistant", "She likes puzzle games."))
+
+    async def run() -> None:
+        actor = await decoder(Party.DEVICE, tmp_path)
+        session: Any = None
+        alone, later = (
+            actor.open_prompt(session, Prefill(number, "Why?", ("A note.",), 8, turns))
+            for number, turns in enumerate([(), history])
+        )
+        expected = actor.engine.build_prompt("Why?", ["A note."], 8, history)
+        assert later.num_prompt_tokens == (len(expected.document_tokens[0]) + len(expected.query_tokens),)
+        assert later.num_prompt_tokens[0] > alone.num_prompt_tokens[0]
+        await actor.close()
+
+    asyncio.run(run())
 
 
 def counters(extra: dict[str, float]) -> tuple[float, float]:
@@ -87,7 +108,7 @@ def test_what_the_store_left_unused_is_noted_once(tmp_path: Path) -> None:
         assert all("is damaged or of another kind" in note for note in notes)
         assert again.notes(answer(again)) == ()
         other = await decoder(Party.DEVICE, tmp_path, "device.dtype=bfloat16")
-        assert "was made by another model, precision" in other.notes(answer(other))[0]
+        assert "was made by another model, template" in other.notes(answer(other))[0]
         for actor in (first, again, other):
             await actor.close()
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tandem.actors import retriever as module
 from tandem.actors.base import Runtime
 from tandem.actors.retriever import RetrieverActor
 from tandem.config import Config
@@ -119,7 +120,19 @@ def test_a_search_keeps_to_its_filter(filter: str, parsed: Any) -> None:
     assert isinstance(result, RetrieveResult)
     assert (result.ids, result.texts, result.scores) == (("a",), ("text",), (0.5,))
     assert actor.retriever.filter == parsed
-    assert asyncio.run(actor.titles(["a"])) == ["a.md"]
+    known = {"title": "a.md", "text": "text", "page": None, "metadata": {"source": "a.md"}}
+    assert asyncio.run(actor.passages(["a", "b"])) == [known, {}]
+
+
+def test_a_retriever_remembers_a_bounded_number_of_passages(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_REMEMBERED", 1)
+    documents = Documents()
+    actor = Actor(documents)
+    search = RetrieveRequest(session=1, query="q", num_documents=3)
+    actor.answer(search)
+    monkeypatch.setattr(documents, "search", lambda *_, **__: [Hit("b", Document(page_content="more"), 0.5)])
+    actor.answer(search)
+    assert [bool(passage) for passage in asyncio.run(actor.passages(["a", "b"]))] == [False, True]
 
 
 def test_a_filter_that_cannot_be_kept_to_is_the_asker_s_fault() -> None:

@@ -12,7 +12,9 @@ from typing import Any
 
 import pytest
 
+from tandem.batch import BatchItem
 from tandem.config import Config
+from tandem.errors import QueryError
 from tandem.events import (
     DoneEvent,
     Event,
@@ -20,6 +22,7 @@ from tandem.events import (
     Source,
     SourcesEvent,
     TokenEvent,
+    collect,
 )
 from tandem.topology import Party
 
@@ -55,7 +58,14 @@ def statistics(**changes: Any) -> SessionStatistics:
 
 
 def answer_events() -> list[Event]:
-    device = Source(party=Party.DEVICE, id="d1", title="notes/mira.txt", score=0.62)
+    device = Source(
+        party=Party.DEVICE,
+        id="d1",
+        title="notes/mira.txt",
+        score=0.62,
+        text="Mira likes\npuzzle games.",
+        metadata={"source": "notes/mira.txt", "year": 2024},
+    )
     cloud = (Source(party=Party.CLOUD, id="c8", score=0.41), Source(party=Party.CLOUD, id="c7", score=0.58))
     return [
         SourcesEvent(
@@ -101,6 +111,18 @@ class FakeTandem:
             if isinstance(event, BaseException):
                 raise event
             yield event
+
+    def batch(
+        self, questions: Sequence[str], *, concurrency: int, progress: Any, **options: Any
+    ) -> Iterator[BatchItem]:
+        """The last question first; a question "boom" fails, the others have the script's answer."""
+        self.asked.append((f"{len(questions)} questions, {concurrency} at once", options))
+        for index, question in reversed(list(enumerate(questions))):
+            if question == "boom":
+                yield BatchItem(index=index, question=question, error=QueryError("The cloud was lost."))
+            else:
+                events = [event for event in self.script if not isinstance(event, BaseException)]
+                yield BatchItem(index=index, question=question, answer=collect(events, 7))
 
     def status(self) -> dict[str, Any]:
         return self.state
@@ -153,6 +175,14 @@ class FakeLauncher:
     processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
     failure: BaseException | None = None
     address: str = "127.0.0.1:7001"
+    losses: dict[Party, str] = field(default_factory=dict)  # what a party lacks, as a sentence
+    is_up: bool = True  # whether the cluster's head answers
+
+    def is_listening(self, address: str) -> bool:
+        return self.is_up
+
+    def find_loss(self, address: str, party: Party, config: Config) -> str | None:
+        return self.losses.get(party)
 
     def check_files(self, config: Config, parties: tuple[Party, ...]) -> None:
         assert len(parties) == 1
@@ -170,6 +200,7 @@ class FakeLauncher:
         self.calls.append(("start_party", party))
         if self.failure:
             raise self.failure
+        self.losses.pop(party, None)
 
     def stop_node(self, info: FakeNode) -> None:
         self.calls.append(("stop_node", Party(info.party), info.pid))

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
 
 from tandem.cli import main
+from tandem.cluster import registry
+from tandem.cluster.registry import Entry
 from tandem.config import Config
 from tandem.errors import ClusterError, QueryError
 from tandem.events import (
@@ -22,6 +25,7 @@ from tandem.events import (
     SourcesEvent,
     TokenEvent,
 )
+from tandem.paths import state_folder
 from tandem.sampling import SamplingParams
 from tandem.topology import Party
 
@@ -101,7 +105,16 @@ def test_json_is_one_strict_object(tandem: FakeTandem, capsys: pytest.CaptureFix
     value = json.loads(capsys.readouterr().out, parse_constant=refuse)
     assert value["answer"] == "Mira likes puzzle games."
     assert (value["question"], value["seed"], value["reason"], value["error"]) == (QUESTION, 7, "eos", None)
-    assert value["sources"][0] == {"party": "device", "id": "d1", "title": "notes/mira.txt", "score": 0.62}
+    assert value["sources"][0] == {
+        "party": "device",
+        "id": "d1",
+        "title": "notes/mira.txt",
+        "score": 0.62,
+        "text": "Mira likes\npuzzle games.",
+        "page": None,
+        "metadata": {"source": "notes/mira.txt", "year": 2024},
+    }
+    assert value["sources"][1]["text"] is None
     assert value["tokens"][1]["cloud_accepted"] is False
     assert value["tokens"][1]["cloud_decode_s"] is None
     assert value["statistics"]["received_bytes"] == 450
@@ -116,6 +129,83 @@ def test_a_running_cluster(tandem: FakeTandem, given: str) -> None:
     assert tandem.started[0][0] == "10.0.0.1:6379"
 
 
+@pytest.fixture
+def registered(monkeypatch: pytest.MonkeyPatch) -> Entry:
+    """A node that `tandem up` started here: this process; its cluster answers."""
+    entry = Entry(party=Party.DEVICE, node={"address": "10.0.0.2:6379", "pid": os.getpid()}, token="secret")
+    state_folder().mkdir(parents=True)
+    registry.register(entry)
+    monkeypatch.setattr("tandem.cluster.discovery.is_listening", lambda address: True)
+    return entry
+
+
+def test_the_cluster_that_runs_here_is_asked_and_named(
+    tandem: FakeTandem, registered: Entry, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["ask", QUESTION]) == 0
+    assert tandem.started[0][0] == registered.address
+    assert "cluster    10.0.0.2:6379 is running here (tandem up device)\n" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("option", "address"),
+    [
+        (["--address", "10.0.0.1:6379", "--set", "cluster.address=10.0.0.3:6379"], "10.0.0.1:6379"),
+        (["--set", "cluster.address=10.0.0.3:6379"], "10.0.0.3:6379"),
+        (["--fresh", "--set", "cluster.address=10.0.0.3:6379"], ""),
+        (["--fresh"], ""),
+    ],
+)
+def test_which_cluster_counts(tandem: FakeTandem, registered: Entry, option: list[str], address: str) -> None:
+    assert main(["ask", QUESTION, *option]) == 0
+    assert tandem.started[0][0] == address
+
+
+def test_settings_that_count_for_nothing_there_are_named(
+    tandem: FakeTandem, registered: Entry, capsys: pytest.CaptureFixture[str]
+) -> None:
+    registry.register(replace(registered, settings={"codec.p": "0.5", "device.dtype": '"bfloat16"'}))
+    settings = ["--set", "device.index=./mine", "--set", "codec.p=0.9", "--set", "device.dtype=bfloat16"]
+    unknown_there = ["--set", "cloud.index=./pages", "--set", "device.num_documents=2"]
+    assert main(["ask", QUESTION, *settings, *unknown_there]) == 0
+    note = 'settings   this cluster was started with device.index = "bundled", codec.p = 0.5; for yours, use --fresh or'
+    assert note in capsys.readouterr().err
+    assert main(["ask", QUESTION]) == 0
+    assert "settings" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("case", ["its process has ended", "its head does not answer"])
+def test_a_cluster_that_is_gone_stops_no_question(
+    tandem: FakeTandem,
+    registered: Entry,
+    case: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    if case == "its process has ended":
+        file = state_folder() / "device.json"
+        file.write_text(json.dumps(json.loads(file.read_text()) | {"started_s": 1.0}))
+    else:
+        monkeypatch.setattr("tandem.cluster.discovery.is_listening", lambda address: False)
+    assert main(["ask", QUESTION]) == 0
+    assert tandem.started[0][0] == ""
+    assert (
+        "cluster    10.0.0.2:6379, which `tandem up device` started here, no longer answers; `tandem down` forgets it\n"
+        in capsys.readouterr().err
+    )
+
+
+def test_fresh_and_an_address_exclude_each_other(
+    tandem: FakeTandem, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["ask", QUESTION, "--fresh", "--address", "10.0.0.1:6379"]) == 2
+    assert (
+        "--fresh starts a cluster for this question; leave out --address; see `tandem ask --help`."
+        in capsys.readouterr().err
+    )
+    assert tandem.started == []
+
+
 def test_the_settings_of_this_folder_are_used_and_named(
     tandem: FakeTandem, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -123,6 +213,35 @@ def test_the_settings_of_this_folder_are_used_and_named(
     assert main(["ask", QUESTION]) == 0
     assert tandem.started[0][1].device.index == str(Path("mine").absolute())
     assert "settings   tandem.toml" in capsys.readouterr().err
+
+
+def test_options_that_are_settings(tandem: FakeTandem) -> None:
+    options = [
+        "--placement",
+        "cloud",
+        "--stop",
+        "books",
+        "--stop",
+        'a "b"\n\x7f',
+        "--num-documents",
+        "cloud:9",
+    ]
+    assert main(["ask", QUESTION, *options]) == 0
+    assert main(["ask", QUESTION, "--num-documents", "3", "--num-documents", "device:0"]) == 0
+    (_, config), (_, other) = tandem.started
+    assert config.decoding.placement == "cloud"
+    assert config.sampling.stop == ("books", 'a "b"\n\x7f')
+    assert (config.device.num_documents, config.cloud.num_documents) == (4, 9)
+    assert (other.device.num_documents, other.cloud.num_documents) == (0, 3)
+
+
+def test_a_wrong_value_of_such_an_option(tandem: FakeTandem, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["ask", QUESTION, "--placement", "clod"]) == 1
+    assert capsys.readouterr().err == (
+        "tandem: The setting decoding.placement must be one of device, cloud, greedy, mirror, but it is 'clod'; "
+        'the nearest is "cloud".\n'
+    )
+    assert tandem.started == []
 
 
 def test_every_sampling_option_becomes_a_setting(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -211,16 +330,24 @@ def test_control_c_in_mid_answer_closes_and_is_130(
     assert tandem.num_closed == 1
 
 
-def test_a_failed_answer_shows_what_there_is_and_says_why(
-    tandem: FakeTandem, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("text", ["", " Mira"])
+def test_a_failed_answer_shows_its_text_and_the_error_and_no_more(
+    tandem: FakeTandem, capsys: pytest.CaptureFixture[str], text: str
 ) -> None:
     failed = DoneEvent(reason="failed", statistics=statistics(num_tokens=1), error="The cloud was lost.")
-    tandem.script = [token(0, " Mira"), failed]
+    tandem.script = [*([token(0, text)] if text else []), failed]
     assert main(["ask", QUESTION]) == 1
     shown = capsys.readouterr()
-    assert shown.out.startswith("Mira\n")
-    assert "ended by a failure" in shown.out
-    assert shown.err.endswith("tandem: The cloud was lost.\n")
+    assert shown.out == ("Mira\n" if text else "")
+    assert shown.err.splitlines()[1:] == ["tandem: The cloud was lost."]
+
+
+def test_a_failed_answer_in_json_has_its_error(
+    tandem: FakeTandem, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tandem.script = [DoneEvent(reason="failed", statistics=statistics(), error="The cloud was lost.")]
+    assert main(["ask", QUESTION, "--json"]) == 1
+    assert json.loads(capsys.readouterr().out)["error"] == "The cloud was lost."
 
 
 def test_an_answer_that_just_ends(tandem: FakeTandem, capsys: pytest.CaptureFixture[str]) -> None:
@@ -416,3 +543,40 @@ def test_provisional_tokens_in_json(tandem: FakeTandem, capsys: pytest.CaptureFi
     told = {"token": 100, "text": " Mira", "shown_at_s": 0.1}
     assert value["provisional"][0] == {"event": "provisional", "committed": 0, "step": 0, **told}
     assert value["provisional"][2] == {"event": "retract", "committed": 1, "step": 1}
+
+
+def test_the_passages_of_the_device_are_shown_when_asked_for(
+    tandem: FakeTandem, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["ask", QUESTION, "--quiet", "--show-sources"]) == 0
+    assert capsys.readouterr().out == (
+        "Mira likes puzzle games.\n\nPassages\n  device  0.62  notes/mira.txt\n    Mira likes\n    puzzle games.\n"
+    )
+
+
+def test_a_page_is_named(tandem: FakeTandem, capsys: pytest.CaptureFixture[str]) -> None:
+    source = Source(party=Party.DEVICE, id="d1", title="a.pdf", page=3, text="x\x1b[31mred", score=0.5)
+    tandem.script = [
+        SourcesEvent(party=Party.DEVICE, sources=(source,), retrieve_s=0.0, prefill_s=0.0),
+        token(0, "Yes"),
+        DoneEvent(reason="eos", statistics=statistics()),
+    ]
+    assert main(["ask", QUESTION, "--show-sources"]) == 0
+    shown = capsys.readouterr().out
+    assert shown.count("  device  0.50  a.pdf, page 3\n") == 2
+    assert shown.endswith("    x[31mred\n"), "nothing that moves the cursor"
+
+
+def test_the_bundled_model_with_other_documents_is_noted_once(
+    tandem: FakeTandem, capsys: pytest.CaptureFixture[str]
+) -> None:
+    note = (
+        "tandem: The bundled model is a demonstration that can read the bundled documents only, but device.index names "
+        "others; set device.model and cloud.model to a model of your own.\n"
+    )
+    assert main(["ask", QUESTION, "--set", "device.index=/mine"]) == 0
+    assert capsys.readouterr().err.count(note) == 1
+    own_models = ["--set", "device.model=./a", "--set", "cloud.model=./b"]
+    assert main(["ask", QUESTION, "--set", "device.index=/mine", *own_models]) == 0
+    assert main(["ask", QUESTION, "--set", "cloud.index=/mine", "--set", "cloud.num_documents=0"]) == 0
+    assert "demonstration" not in capsys.readouterr().err

@@ -116,6 +116,23 @@ def test_indexes(tmp_path: Path) -> None:
     assert check(index=str(tmp_path)) == "missing"
 
 
+def test_the_bundled_model_with_other_documents() -> None:
+    found = [
+        check
+        for check in doctor.all_checks(Config.load(None, ["device.index=/mine"]))
+        if check.name == "bundled model"
+    ]
+    assert found == [
+        checks.weak(
+            "bundled model",
+            "The bundled model is a demonstration that can read the bundled documents only, but device.index names "
+            "others",
+            "set device.model and cloud.model to a model of your own",
+        )
+    ]
+    assert not [check for check in doctor.all_checks(Config()) if check.name == "bundled model"]
+
+
 def test_embedders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(embedding, "offline_folder", lambda: None)
     monkeypatch.setattr(doctor, "is_cached", lambda name, file: False)

@@ -11,6 +11,7 @@ import pytest
 
 from tandem.cli import main
 from tandem.errors import GenerationError, RetrievalError
+from tandem.file_kinds import as_text
 from tandem.paths import index_folder
 from tandem.retrieval import Embedder, Index
 from tandem.topology import Party
@@ -58,6 +59,7 @@ def test_an_index_and_how_to_use_it(notes: Path, capsys: pytest.CaptureFixture[s
     assert shown.out.splitlines() == [
         f"Indexed: 2 files, 2 chunks in {out} (Flat, lengths)",
         "Chunks: 2 added, 0 replaced, 0 deleted, 0 unchanged; 2 texts embedded",
+        f"From: {notes}",
         f"Use it: tandem ask --set device.index={out} QUESTION",
         f'or permanently, in tandem.toml: device.index = "{out}"',
     ]
@@ -218,3 +220,112 @@ def test_caches_that_cannot_all_be_kept(notes: Path, capsys: pytest.CaptureFixtu
         'tandem: Caches are precomputed for a store on disk, but device.kv_store is "memory"; '
         'set it to "disk", or omit --precompute-kv.\n'
     )
+
+
+@pytest.fixture
+def many(notes: Path) -> Path:
+    for number in range(28):
+        (notes / f"note-{number}.txt").write_text(f"Note {'x' * number}.")
+    assert main(["index", "device", str(notes)]) == 0
+    return notes
+
+
+def sources() -> set[str]:
+    index = Index.open(index_folder(Party.DEVICE))
+    return {chunk.metadata["source"] for chunk in index.chunks()}
+
+
+def test_another_path_is_refused_before_the_embedder_is_loaded(
+    many: Path, embedders: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    embedders.clear()
+    capsys.readouterr()
+    note = many / "note-9.txt"
+    assert main(["index", "device", str(note)]) == 1
+    assert capsys.readouterr().err.splitlines()[-1] == (
+        f"tandem: The index {index_folder(Party.DEVICE)} was built from {many}, and building it from {note} would "
+        "delete 29 documents; use --replace (in Python replace=True: the index becomes this alone), "
+        f"--add {note} (adds it to what is there), or --delete NAME (removes a document)."
+    )
+    assert embedders == []
+    assert len(sources()) == 30
+
+
+def test_replacing_adding_and_deleting(many: Path, folders: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    note = many / "note-9.txt"
+    note.write_text("Other.")
+    assert main(["index", "device", "--add", str(note)]) == 0
+    assert "Chunks: 0 added, 1 replaced, 0 deleted, 29 unchanged" in capsys.readouterr().out
+    pages = folders / "pages"
+    pages.mkdir()
+    (pages / "one.txt").write_text("A page.")
+    assert main(["index", "device", "--add", str(pages)]) == 0
+    assert f"From: {many}, {pages}" in capsys.readouterr().out
+    assert "pages/one.txt" in sources()
+    (pages / "two.txt").write_text("Another page.")
+    assert main(["index", "device"]) == 0, "brings all of it up to date"
+    assert {"pages/one.txt", "pages/two.txt", "note-9.txt"} < sources()
+    assert main(["index", "device", "--delete", "note-9.txt", "--delete", "pages"]) == 0
+    assert len(sources()) == 29
+    assert main(["index", "device", str(note), "--replace"]) == 0
+    assert sources() == {"note-9.txt"}
+
+
+def test_deleting_what_is_not_there(many: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["index", "device", "--delete", "note-99.txt"]) == 1
+    assert capsys.readouterr().err.endswith(
+        "tandem: note-99.txt was not deleted: the index holds nothing of it; did you mean note-9.txt?\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("line", "sentence"),
+    [
+        (
+            "index device x --add y",
+            "PATH must be left out with --add and --delete; see `tandem index --help`.",
+        ),
+        ("index device --replace", "--replace needs a PATH; see `tandem index --help`."),
+    ],
+)
+def test_options_that_do_not_fit(line: str, sentence: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(line.split()) == 2
+    assert capsys.readouterr().err == f"tandem: {sentence}\n"
+
+
+def test_nothing_to_bring_up_to_date(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["index", "device"]) == 1
+    assert capsys.readouterr().err.endswith(
+        "tandem: An index is brought up to date from what it was built from, but "
+        f"{index_folder(Party.DEVICE)} remembers none; name a file or folder.\n"
+    )
+
+
+def test_the_settings_say_where_the_index_goes(
+    notes: Path, folders: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("tandem.toml").write_text('[device]\nindex = "mine"\n')
+    assert main(["index", "device", str(notes)]) == 0
+    assert len(Index.open(Path("mine"))) == 2
+    assert capsys.readouterr().out.endswith("Use it: tandem ask QUESTION\n")
+
+
+def test_changed_metadata_are_counted(notes: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (notes / "two.md").write_text("---\nyear: 2023\n---\nTom likes chess.")
+    assert main(["index", "device", str(notes)]) == 0
+    (notes / "two.md").write_text("---\nyear: 2024\n---\nTom likes chess.")
+    capsys.readouterr()
+    assert main(["index", "device", str(notes)]) == 0
+    shown = capsys.readouterr().out
+    assert (
+        "Chunks: 0 added, 0 replaced, 0 deleted, 1 with other metadata, 1 unchanged; 0 texts embedded"
+        in shown
+    )
+    years = [chunk.metadata.get("year") for chunk in Index.open(index_folder(Party.DEVICE)).chunks()]
+    assert years == [None, 2024]
+
+
+def test_help_shows_the_table_of_kinds(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["index", "--help"]) == 0
+    shown = capsys.readouterr().out
+    assert all(line in shown for line in as_text().splitlines())

@@ -16,7 +16,20 @@ import tandem
 from tandem.cli import main
 
 ROOT = Path(tandem.__file__).parents[1]
-COMMANDS = ("ask", "index", "profile", "up", "down", "status", "doctor", "config", "lab")
+COMMANDS = (
+    "ask",
+    "chat",
+    "init",
+    "index",
+    "search",
+    "profile",
+    "up",
+    "down",
+    "status",
+    "doctor",
+    "config",
+    "lab",
+)
 LAB_COMMANDS = ("fuzz", "replay", "timeline", "netlab", "bench", "eval")
 
 
@@ -65,7 +78,18 @@ def test_help_loads_nothing_heavy() -> None:
         ("lab bensh", "`tandem lab` has no command 'bensh'; did you mean bench?"),
         ("lab", "Missing command; see `tandem lab --help`."),
         ("up phone", "PARTY must be device or cloud (got 'phone')."),
-        ("ask", "QUESTION is missing; see `tandem ask --help`."),
+        ("ask", "`tandem ask` needs a QUESTION, - or --file FILE."),
+        ("ask x --file q.txt", "`tandem ask` takes a question or --file (got 'x' and q.txt); leave out one."),
+        (
+            "ask - --provisional",
+            "`tandem ask --provisional` shows the drafts of one answer; ask one question.",
+        ),
+        ("ask - --concurrency 0", "--concurrency must be a whole number of at least 1 (got '0')."),
+        (
+            "ask x --num-documents moon:3",
+            "--num-documents must be N or PARTY:N, such as device:4 (got 'moon:3').",
+        ),
+        ("ask x --num-documents -1", "--num-documents must be N or PARTY:N, such as device:4 (got '-1')."),
         ("ask x y", "Got unexpected extra argument(s) (y); see `tandem ask --help`."),
         ("ask x --seed", "Option '--seed' requires an argument."),
         ("ask x --seed -1", "--seed must be a whole number from 0 to 2^64 - 1 (got '-1')."),

@@ -13,6 +13,7 @@ import pytest
 from tandem.cli import main, profile_plot
 from tandem.config import Config
 from tandem.engine.engine import Engine
+from tandem.extras import install_line
 from tandem.profiler.line import DecodeLine
 from tandem.topology import Party
 
@@ -151,7 +152,7 @@ def test_a_plot_without_matplotlib(
     monkeypatch.setattr(profile_plot, "find_spec", lambda name: None)
     assert main(["profile", "device", *SHORT, "--plot", "profile.png"]) == 1
     assert capsys.readouterr().err == (
-        "tandem: A plot needs matplotlib, which is not installed; install tandem-rag[lab] or omit --plot.\n"
+        f"tandem: A plot needs matplotlib, which is not installed; run `{install_line('lab')}`, or omit --plot.\n"
     )
     assert loads == []
 

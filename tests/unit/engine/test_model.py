@@ -44,6 +44,17 @@ def test_a_file_and_an_empty_directory(copied: Path, tmp_path: Path) -> None:
     assert "has no config.json; point" in sentence(tmp_path / "empty")
 
 
+def test_the_nearest_directory_is_named(copied: Path) -> None:
+    above = copied.parent
+    assert sentence(above / "modle").endswith(f"there is no such directory; the nearest is {copied}.")
+    assert sentence(above / "modle" / "small").endswith(
+        f"there is no such directory; the nearest is {copied}."
+    )
+    assert (
+        sentence(above) == f"The model directory {str(above)!r} has no config.json; the nearest is {copied}."
+    )
+
+
 def test_unknown_hub_id(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     text = sentence("nobody/no-such-model")

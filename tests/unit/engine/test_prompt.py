@@ -8,10 +8,12 @@ from pathlib import Path
 import pytest
 from tokenizers import Tokenizer
 
-from tandem.engine.prompt import PromptBuilder, Template
+from tandem.conversation import Message
+from tandem.engine.prompt import PromptBuilder
+from tandem.engine.template import DOCUMENT, PlainTemplate, turn_mark
 from tandem.errors import GenerationError
 
-TEMPLATE = Template(document="Note: {document}\n", query="Question: {query}\nAnswer:")
+TEMPLATE = PlainTemplate(document_text="Note: {document}\n", query_text="Question: {query}\nAnswer:")
 LONG = "Mira likes puzzle games, so try Vantelu Cor. " * 12
 
 
@@ -99,7 +101,7 @@ def test_special_tokens_in_a_document_are_text(tokenizers: dict[str, Tokenizer])
 
 
 def test_special_tokens_of_the_template_are_tokens(tokenizers: dict[str, Tokenizer]) -> None:
-    template = Template(document="{document}", query="<eos>{query}")
+    template = PlainTemplate(document_text="{document}", query_text="<eos>{query}")
     prompt = PromptBuilder(tokenizers["byte_level"], template, (0,), 120).build("Mira?", [], 8)
     assert prompt.query_tokens[0] == 1
 
@@ -107,32 +109,75 @@ def test_special_tokens_of_the_template_are_tokens(tokenizers: dict[str, Tokeniz
 # ---- template ------------------------------------------------------------------------------------------------
 
 
-def test_braces_in_texts_stay() -> None:
-    template = Template(document="<{document}>", query="{query}?")
-    assert template.document_text("{query} {document} {0}") == "<{query} {document} {0}>"
-    assert template.query_text("{document}") == "{document}?"
-    assert template.document_start == 1
+def test_braces_in_texts_stay(tokenizers: dict[str, Tokenizer]) -> None:
+    template = PlainTemplate(document_text="<{document}>", query_text="{query}?")
+    prompt = PromptBuilder(tokenizers["byte_level"], template, (), 120).build(
+        "{document}", ["{query} {0}"], 8
+    )
+    assert prompt.document_tokens == (ids(tokenizers, "<{query} {0}>"),)
+    assert prompt.query_tokens == ids(tokenizers, "{document}?")
 
 
-def test_load_default_and_file(tmp_path: Path) -> None:
-    assert Template.load(str(tmp_path)) == Template.load("org/name") == Template()
-    (tmp_path / "template.json").write_text(json.dumps({"document": "{document}\n"}))
-    assert Template.load(str(tmp_path)) == Template(document="{document}\n")
+def test_marks_of_the_template_in_texts_stay(tokenizers: dict[str, Tokenizer]) -> None:
+    text = f"{DOCUMENT}{turn_mark(0)}"
+    prompt = PromptBuilder(tokenizers["byte_level"], PlainTemplate(), (), 120).build(text, [text], 8)
+    assert prompt.document_tokens == (ids(tokenizers, f"{text}\n\n"),)
+    assert prompt.query_tokens == ids(tokenizers, f"Question: {text}\nAnswer:")
+
+
+def test_earlier_turns_stand_in_the_same_form(tokenizers: dict[str, Tokenizer]) -> None:
+    history = [Message("user", "Mira?"), Message("assistant", "puzzle games <eos>")]
+    plain = builder(tokenizers, None)
+    text = "Question: Mira?\nAnswer: puzzle games <eos>\n\nQuestion: Cor?\nAnswer:"
+    assert plain.question_tokens("Cor?", history) == ids(tokenizers, text)
+    assert plain.build("Cor?", ["Vantelu"], 8, history).query_tokens == ids(tokenizers, text)
+
+
+def test_a_conversation_longer_than_the_context(tokenizers: dict[str, Tokenizer]) -> None:
+    history = [Message("user", LONG), Message("assistant", LONG)]
+    with pytest.raises(
+        GenerationError, match=r"^The conversation of \d+ tokens .*; begin a new one, lower max_new"
+    ):
+        builder(tokenizers).build("Cor?", [], 8, history)
+
+
+def test_read_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "template.json"
+    file.write_text(json.dumps({"document": "{document}\n"}))
+    assert PlainTemplate.read(file) == PlainTemplate(document_text="{document}\n", source=str(file))
 
 
 @pytest.mark.parametrize(
     ("content", "part"),
     [
         ("{", "is not readable JSON"),
-        ('["x"]', "but it has list"),
-        ('{"documents": "{document}"}', "but it has ['documents']"),
+        ("[" * 100_000, "is not readable JSON"),
+        (
+            '["x"]',
+            "must be an object with the keys document and query, but it has list; correct or delete it.",
+        ),
+        (
+            '{"documents": "{document}"}',
+            "has the key 'documents', but a template has document and query; the nearest is 'document'.",
+        ),
         ('{"document": "x"}', "'document' must be a text that holds {document} once, but it is 'x'"),
         ('{"query": 3}', "but it is 3"),
     ],
 )
 def test_wrong_files_are_one_sentence(tmp_path: Path, content: str, part: str) -> None:
-    (tmp_path / "template.json").write_text(content)
+    file = tmp_path / "template.json"
+    file.write_text(content)
     with pytest.raises(GenerationError) as raised:
-        Template.load(str(tmp_path))
+        PlainTemplate.read(file)
     assert part in str(raised.value)
+    assert str(file) in str(raised.value)
     assert "\n" not in str(raised.value)
+
+
+def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+    (tmp_path / "template.json").touch()
+    with pytest.raises(GenerationError) as raised:
+        PlainTemplate.read(tmp_path / "tmplate.json")
+    assert str(raised.value) == (
+        f"There is no template {tmp_path}/tmplate.json; the nearest is {tmp_path}/template.json."
+    )

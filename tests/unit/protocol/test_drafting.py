@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tandem.conversation import Message
 from tandem.lab.simulation.specs import make_spec
 from tandem.protocol.drafting import DraftingSession, Forward, Prefill
 from tandem.protocol.messages import (
@@ -97,6 +98,14 @@ def test_documents_come_first_then_the_prefill() -> None:
     ]
     job = made.next_job()
     assert job == Forward(1, 0, Prefix(1).digest, (), (5.0, 2.0))
+
+
+def test_history_is_for_the_prompt_alone() -> None:
+    history = (Message("user", "Who?"), Message("assistant", "Mira."))
+    made = DraftingSession(spec(device_documents=2, history=history), Party.DEVICE, str)
+    assert made.begin() == [Send("retriever", RetrieveRequest(session=1, query="Why?", num_documents=2))]
+    made.receive(RetrieveResult(session=1, ids=("a",), texts=("x",), scores=(0.5,), retrieve_us=7))
+    assert made.next_job() == Prefill(1, "Why?", ("x",), 64, history)
 
 
 def test_documents_that_did_not_fit_have_no_weight() -> None:

@@ -33,7 +33,8 @@ from tandem.retrieval import store, tables, writer
 from tandem.retrieval.build import BuildReport, build_index
 from tandem.retrieval.documents import Document
 from tandem.retrieval.index import Index
-from tandem.retrieval.store import NAME, Manifest
+from tandem.retrieval.manifest import Manifest
+from tandem.retrieval.store import NAME
 
 AT_ONCE = 16
 FACTORY = "IVF4,PQ4"  # a kind that has every file

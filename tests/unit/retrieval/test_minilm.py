@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from tandem.errors import RetrievalError
+from tandem.extras import install_line
 from tandem.retrieval.build import build_index
 from tandem.retrieval.embedding import HUB_NAME, OFFLINE_PACKAGE, Embedder, resolve
 from tandem.retrieval.index import Index
@@ -117,7 +118,7 @@ def test_a_folder_without_a_model(tmp_path: Path) -> None:
     sentence = str(caught.value)
     assert sentence.startswith(f"The embedder {tmp_path} could not be loaded (")
     assert sentence.endswith(
-        "; give a sentence-transformers folder, allow the hub, or install the extra [offline] "
-        'and use "offline".'
+        "; give a sentence-transformers folder, allow the hub, or run "
+        f'`{install_line("offline")}` and use "offline".'
     )
     assert "\n" not in sentence

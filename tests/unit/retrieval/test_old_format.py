@@ -54,7 +54,7 @@ def test_it_is_converted_when_opened_and_nothing_is_lost(
     for field in ("embedder", "embedder_fingerprint", "dimension", "count", "factory", "id_key"):
         assert getattr(index.manifest, field) == before[field]
     assert [hit.id for hit in retriever.search("puzzle game", 1, filter={"page": 2})] == [ids[1]]
-    index.close()
+    retriever.close()
     assert names(old) == [".embedded", NAME, "vectors-1.faiss", "vectors-1.npy"]
     caplog.clear()
     assert len(Index.open(old)) == 3
@@ -63,7 +63,8 @@ def test_it_is_converted_when_opened_and_nothing_is_lost(
 
 def test_a_build_embeds_nothing_that_it_or_its_journal_holds(old: Path, embedder) -> None:
     texts = [TEXTS[0], "A walk in the hills.", "A walk by the sea.", "Something new."]
-    report = build_index([Document(page_content=text) for text in texts], old, embedder, factory="SQ8")
+    documents = [Document(page_content=text) for text in texts]
+    report = build_index(documents, old, embedder, factory="SQ8", replace=True)
     assert embedder.calls == [["Something new."]]
     assert (report.num_embedded, report.manifest.id_key) == (1, b"secret".hex())
     assert names(old) == [NAME, "vectors-2.faiss", "vectors-2.npy"]

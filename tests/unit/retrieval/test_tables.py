@@ -111,6 +111,11 @@ def test_an_unknown_key(directory: Path, embedder) -> None:
         )
 
 
+def test_an_unknown_key_with_a_near_one(directory: Path, embedder) -> None:
+    with pytest.raises(RetrievalError, match=r"'sorce' is none of chunk, source; did you mean source\?$"):
+        Retriever.open(directory, embedder).search("game", 3, filter={"sorce": "a"})
+
+
 def select(tmp_path: Path, embedder: Any, metadata: list[dict[str, Any]], filter: Filter) -> list[int]:
     """The rows that a filter lets through, by the ids of what a search for everything finds."""
     chunks = [chunk(str(row), f"text {row}", **body) for row, body in enumerate(metadata)]

@@ -88,7 +88,9 @@ def test_adding_and_deleting_some_of_many(corpus: Path, tmp_path: Path, embedder
     report = update_index(directory, embedder, add=[note], delete=["soup.txt", "nothing"])
     assert counts(report) == (0, 1, 1, 1, 1)
     assert texts(embedder) == ["Chess at noon."]
-    assert report.problems == ["nothing was not deleted: the index holds nothing of it; check the name."]
+    assert report.problems == [
+        "nothing was not deleted: the index holds nothing of it; did you mean soup.txt?"
+    ]
     index = Index.open(directory)
     assert {index.document(row).metadata["source"] for row in range(2)} == {"puzzle.md", "chess.txt"}
     assert index.manifest.id_key == b"secret".hex()
@@ -103,6 +105,27 @@ def test_documents_without_source_replace_none(tmp_path: Path, embedder) -> None
     assert counts(report) == (1, 0, 0, 5, 1)
     assert len(set(Index.open(directory).ids())) == 6
     assert update_index(directory, embedder, add=given).is_unchanged
+
+
+def test_changed_metadata_are_counted_and_stored(tmp_path: Path, embedder) -> None:
+    def given(year: int) -> list[Document]:
+        return [Document(page_content="Chess.", metadata={"year": year}), Document(page_content="Soup.")]
+
+    directory = tmp_path / "index"
+    build_index(given(2023), directory, embedder)
+    report = build_index(given(2024), directory, embedder)
+    assert counts(report) == (0, 0, 0, 1, 0)
+    assert (report.num_changed, report.is_unchanged) == (1, False)
+    assert Index.open(directory).document(0).metadata["year"] == 2024
+
+
+def test_a_place_that_moved_is_no_changed_metadata(tmp_path: Path, embedder) -> None:
+    lines = tmp_path / "lines.jsonl"
+    lines.write_text('{"text": "One."}\n{"text": "Two."}\n')
+    build_index(lines, tmp_path / "index", embedder)
+    lines.write_text('{"text": "None."}\n{"text": "One."}\n{"text": "Two."}\n')
+    report = build_index(lines, tmp_path / "index", embedder)
+    assert (report.num_added, report.num_changed, report.num_unchanged) == (1, 0, 2)
 
 
 def test_deleting_a_folder_or_everything(corpus: Path, tmp_path: Path, embedder) -> None:

@@ -10,7 +10,7 @@ import torch
 
 from tandem.engine.engine import Engine
 from tandem.engine.kv_cache import MemoryStore
-from tandem.engine.prompt import Template
+from tandem.engine.template import PlainTemplate
 from tandem.errors import GenerationError
 from tandem.lab.baselines.documents import LentFirst
 from tandem.lab.baselines.kv_transfer import pack, unpack
@@ -45,7 +45,7 @@ def test_lent_caches_give_the_same_bits_and_nothing_is_computed(save_model: Save
 def test_what_does_not_fit_is_one_sentence_and_nothing_is_kept(save_model: Save) -> None:
     lender, kept = load(save_model), MemoryStore(1 << 20)
     data = pack(lender, DOCUMENTS)
-    template = Template(document="Note: {document}\n")
+    template = PlainTemplate(document_text="Note: {document}\n")
     cases = [
         (load(save_model, "llama"), DOCUMENTS, data, "only between engines of the same weights"),
         (load(save_model, dtype="bfloat16"), DOCUMENTS, data, "Set the same model and dtype on both sides"),

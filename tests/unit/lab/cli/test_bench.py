@@ -13,6 +13,7 @@ from tandem.cli import main
 from tandem.cli.output import StageLog
 from tandem.config import Config
 from tandem.errors import NetLabError
+from tandem.extras import install_line
 from tandem.lab.cli import bench
 from tandem.lab.latency.plan import Plan, full_cells
 from tandem.lab.netlab import tools
@@ -159,7 +160,7 @@ def test_without_dpkt_nothing_is_measured(
 ) -> None:
     monkeypatch.setattr("tandem.lab.netlab.pcap.find_spec", lambda name: None)
     assert main(["lab", "bench", "latency", "--out", str(tmp_path)]) == 1
-    assert "needs dpkt, which is not installed; install tandem-rag[lab]" in capsys.readouterr().err
+    assert f"needs dpkt, which is not installed; run `{install_line('lab')}`" in capsys.readouterr().err
     assert started == []
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from tandem.cli import main
 from tandem.events import DoneEvent
+from tandem.extras import install_line
 from tests.unit.cli.conftest import FakeTandem, statistics, token
 
 QUESTION = "Which game should Mira try?"
@@ -84,7 +85,7 @@ def test_a_plot_without_matplotlib(
     monkeypatch.setattr("tandem.lab.timeline.pipeline.find_spec", lambda name: None)
     assert main([*COMMAND, "--plot", "out.png"]) == 1
     assert capsys.readouterr().err == (
-        "tandem: A plot needs matplotlib, which is not installed; install tandem-rag[lab].\n"
+        f"tandem: A plot needs matplotlib, which is not installed; run `{install_line('lab')}`.\n"
     )
     assert tandem.started == []
 

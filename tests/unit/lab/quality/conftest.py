@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tandem.engine.engine import Engine
-from tandem.engine.prompt import Template
+from tandem.engine.template import PlainTemplate
 from tandem.lab.quality.document_sets import Counts, DocumentSet
 from tandem.topology import Party
 from tests.unit.engine.conftest import save_model, tokenizers
@@ -24,7 +24,7 @@ TEXTS = (
     "Answer: Vantelu",
     "rated best",
 )
-RAW = Template(query="{query}")  # a query stands in its row as it is
+RAW = PlainTemplate(query_text="{query}")  # a query stands in its row as it is
 
 
 def score(text: str, number: int) -> float:

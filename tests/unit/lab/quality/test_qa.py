@@ -67,6 +67,12 @@ def test_loaded_engines_keep_caches_in_memory() -> None:
     assert isinstance(engines[Party.DEVICE].caches.store, MemoryStore)
 
 
+def test_parties_with_different_templates_have_engines_of_their_own() -> None:
+    engines = load_engines(Config.load(None, ["cloud.template=plain"]))
+    described = [engines[party].template.describe() for party in PARTIES]
+    assert described == ["plain text of template.json", "plain text"]
+
+
 @pytest.mark.parametrize(("times", "notes"), [(1, 0), (100, 1)])
 def test_documents_that_were_cut_are_noted(
     load_engine: Callable[..., Engine], times: int, notes: int

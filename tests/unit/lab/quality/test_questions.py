@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tandem.errors import EvaluationError
+from tandem.errors import TandemError
 from tandem.lab.quality.questions import Question, question_texts, read_questions
 from tandem.lab.training.bundle import QUESTIONS
 
@@ -29,7 +29,7 @@ def test_texts_alone_may_be_bare_lines(tmp_path: Path) -> None:
     path.write_text('One?\n\n {"question": " Two? "}\n', "utf-8")
     assert question_texts(path) == ["One?", "Two?"]
     path.write_text('One?\n{"question": }\n', "utf-8")
-    with pytest.raises(EvaluationError, match="q, line 2: each line must be a JSON object"):
+    with pytest.raises(TandemError, match="q, line 2: each line must be a JSON object"):
         question_texts(path)
 
 
@@ -51,7 +51,7 @@ def test_texts_alone_may_be_bare_lines(tmp_path: Path) -> None:
 def test_a_malformed_line_is_named(tmp_path: Path, line: str, sentence: str) -> None:
     path = tmp_path / "q.jsonl"
     path.write_text(f"{GOOD}\n{line}\n")
-    with pytest.raises(EvaluationError, match=f"q.jsonl, {sentence}"):
+    with pytest.raises(TandemError, match=f"q.jsonl, {sentence}"):
         read_questions(path)
 
 
@@ -59,7 +59,7 @@ def test_a_malformed_line_is_named(tmp_path: Path, line: str, sentence: str) -> 
     ("content", "sentence"),
     [
         (None, "Questions are read from a text file, but .* cannot be read"),
-        (b"", "A file of questions must hold at least one line, but .* holds none"),
+        (b"", "A list of questions must hold at least one line, but .* holds none"),
         (b"\xff\xfe", "Questions must be UTF-8 text, but .* is not"),
     ],
 )
@@ -67,5 +67,5 @@ def test_a_file_without_questions_is_an_error(tmp_path: Path, content: bytes | N
     path = tmp_path / "q.jsonl"
     if content is not None:
         path.write_bytes(content)
-    with pytest.raises(EvaluationError, match=sentence):
+    with pytest.raises(TandemError, match=sentence):
         read_questions(path)

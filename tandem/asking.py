@@ -1,0 +1,122 @@
+"""Asks the actors of both parties one question and follows its events, over Ray calls."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncGenerator, Callable, Mapping
+from dataclasses import replace
+
+from ray.exceptions import RayError
+
+from tandem.cluster.launch import Handles
+from tandem.errors import QueryError
+from tandem.events import DoneEvent, Event, SourcesEvent
+from tandem.protocol.spec import SessionSpec
+from tandem.topology import Party
+
+EVENTS_WAIT_S = 5.0
+"""How long one call waits for events before the time limit is checked again."""
+RPC_GRACE_S = 1.0
+"""Grace period on top of a time limit, so that an actor's own error reaches us before we give up."""
+SOURCES_WAIT_S = 10.0
+"""How long a finished answer waits for each party's sources while the link works."""
+LOST_SOURCES_WAIT_S = 1.0
+"""The same where the answer was finished without the peer."""
+
+
+class Asker:
+    """Asks through the actors of a cluster."""
+
+    def __init__(self, parties: Mapping[Party, Handles], explain_loss: Callable[[RayError], str]) -> None:
+        """explain_loss: makes a sentence of an error that an actor's loss raised; it may block."""
+        self._parties = parties
+        self._explain_loss = explain_loss
+
+    async def ask(self, spec: SessionSpec, limit_s: float, *, at_once: bool) -> AsyncGenerator[Event, None]:
+        """Events of one query, as they happen or all at its end; leaving early cancels it at both parties.
+
+        limit_s: for the whole answer. Raises QueryError.
+        """
+        is_done = False
+        try:
+            await self._open(spec)
+            async with contextlib.aclosing(self._events(spec, limit_s, at_once)) as events:
+                async for event in events:
+                    is_done = isinstance(event, DoneEvent)
+                    yield event
+        except RayError as error:
+            raise QueryError(await asyncio.to_thread(self._explain_loss, error)) from None
+        finally:
+            if not is_done:
+                await self._give_up(spec)
+
+    async def _give_up(self, spec: SessionSpec) -> None:
+        """Cancel a query, without waiting long for a party that is lost."""
+        queue = self._parties[spec.home]["draft_queue"]
+        with contextlib.suppress(RayError, TimeoutError):
+            await asyncio.wait_for(queue.cancel.remote(spec.session), RPC_GRACE_S)
+
+    async def _open(self, spec: SessionSpec) -> None:
+        for party in spec.parties:  # not awaited: a call's acknowledgement would cost a round trip
+            self._parties[party]["draft_queue"].open.remote(spec.as_for(party).to_json())
+
+    async def _events(self, spec: SessionSpec, limit_s: float, at_once: bool) -> AsyncGenerator[Event, None]:
+        """The home party's events in order, with each party's sources as soon as they are known."""
+        deadline_s = time.monotonic() + limit_s
+        queue = self._parties[spec.home]["draft_queue"]
+        sources = [asyncio.ensure_future(self._sources(party, spec, limit_s)) for party in spec.parties]
+        position = 0
+        try:
+            while True:
+                left_s = deadline_s - time.monotonic()
+                call = queue.events.remote(spec.session, position, min(EVENTS_WAIT_S, left_s), at_once)
+                events = await asyncio.wait_for(call, left_s + RPC_GRACE_S)
+                position += len(events)
+                is_done = any(isinstance(event, DoneEvent) for event in events)
+                if is_done and sources:
+                    await asyncio.wait(
+                        sources, timeout=min(_patience_s(events[-1]), max(0.0, deadline_s - time.monotonic()))
+                    )
+                for waiting in [task for task in sources if task.done()]:
+                    sources.remove(waiting)
+                    retrieved = await waiting
+                    if retrieved is not None:
+                        yield retrieved
+                for event in events:
+                    yield event
+                if is_done:
+                    return
+                if time.monotonic() > deadline_s:
+                    raise TimeoutError
+        except RayError:  # also one that stands for a TimeoutError in an actor
+            raise
+        except TimeoutError:
+            raise QueryError(
+                f"An answer must be complete within {limit_s:g} s, this one is not after {position} events; "
+                "raise timeout_s, or see `tandem status`."
+            ) from None
+        finally:
+            for task in sources:
+                task.cancel()
+            await asyncio.gather(*sources, return_exceptions=True)
+
+    async def _sources(self, party: Party, spec: SessionSpec, limit_s: float) -> SourcesEvent | None:
+        event: SourcesEvent | None = None
+        with contextlib.suppress(RayError):  # the answer can go on without this party
+            event = await self._parties[party]["draft_queue"].sources.remote(spec.session, limit_s)
+        if event is None or party is not spec.home:
+            return event
+        passages = await self._parties[party]["retriever"].passages.remote(
+            [source.id for source in event.sources]
+        )
+        sources = (replace(source, **known) for source, known in zip(event.sources, passages, strict=True))
+        return replace(event, sources=tuple(sources))
+
+
+def _patience_s(done: Event) -> float:
+    """How long a finished answer waits for its sources: not long if a party was lost."""
+    assert isinstance(done, DoneEvent)
+    is_whole = done.reason != "failed" and done.statistics.degraded_from is None
+    return SOURCES_WAIT_S if is_whole else LOST_SOURCES_WAIT_S

@@ -1,0 +1,172 @@
+"""`tandem chat`: one question after the other on one cluster; earlier turns are context for the next question.
+
+Answers go to stdout; stages, notes and errors go to stderr. Reads lines, so it works in a pipe as on a terminal.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from tandem.cli.ask import Address, Fresh, Only, Question, open_tandem, stream_on
+from tandem.cli.checks import bundled_model_note
+from tandem.cli.options import (
+    ConfigFile,
+    Filters,
+    NumDocuments,
+    Overrides,
+    Seed,
+    load_settings,
+    merge_filters,
+    new_seed,
+    setting_overrides,
+    with_settings,
+)
+from tandem.cli.output import StageLog, warn
+from tandem.cli.passages import passage_lines
+from tandem.cli.transcript import Transcript
+from tandem.conversation import Message
+from tandem.errors import QueryError, TandemError
+from tandem.events import collect
+from tandem.nearest import did_you_mean
+
+if TYPE_CHECKING:
+    from tandem.client import Tandem
+
+PROMPT = "> "
+WELCOME = "Ask a question; /help lists the commands, /quit or Ctrl-D leaves."
+
+
+@with_settings("sampling", "decoding.placement")
+def chat(
+    seed: Seed = None,
+    only: Only = None,
+    num_documents: NumDocuments = None,
+    filters: Filters = None,
+    address: Address = None,
+    fresh: Fresh = False,
+    config_file: ConfigFile = None,
+    overrides: Overrides = None,
+    **settings: Any,
+) -> int:
+    """Ask one question after the other; each answer is context for the next question.
+
+    Documents are retrieved for every question by itself. Lines that begin with / are commands: /sources and /stats of
+    the last answer, /reset for a new conversation, /help, /quit. Ctrl-C cancels an answer, Ctrl-D leaves.
+    """
+    log = StageLog()
+    config = load_settings(config_file, overrides, setting_overrides(settings, num_documents), log)
+    pattern = Question.create(
+        "-", seed, only, address=address or "", is_fresh=fresh, filters=merge_filters(filters or ())
+    )
+    if note := bundled_model_note(config):
+        warn(note)
+    with open_tandem(pattern, config, log) as tandem:
+        return Chat(tandem, pattern, config.decoding.placement, is_seeded=seed is not None).run()
+
+
+class Chat:
+    """The loop, the conversation so far, and the last answer."""
+
+    def __init__(self, tandem: Tandem, pattern: Question, placement: str, *, is_seeded: bool) -> None:
+        """pattern: everything of a question but its text; its seed counts if `is_seeded`."""
+        self._tandem = tandem
+        self._pattern = pattern
+        self._placement = placement
+        self._is_seeded = is_seeded
+        self._history: list[Message] = []
+        self._last: Transcript | None = None
+        self._num_failed = 0
+        self._commands: dict[str, tuple[str, Callable[[], None]]] = {
+            "/sources": (
+                "documents of the last answer, with passages",
+                self._print_sources,
+            ),
+            "/stats": ("its statistics", self._print_statistics),
+            "/reset": ("forget the conversation so far", self._reset),
+            "/help": ("these lines", self._print_help),
+            "/quit": ("leave", lambda: None),
+        }
+
+    def run(self) -> int:
+        """Read and answer lines until the end of input or /quit; 1 if a question of a pipe failed."""
+        is_terminal = sys.stdin.isatty() and sys.stdout.isatty()
+        if is_terminal:
+            with contextlib.suppress(ImportError):
+                import readline  # noqa: F401  (lines can be edited and fetched again)
+            print(WELCOME, file=sys.stderr)
+        while (line := self._read(PROMPT if is_terminal else "")) not in (None, "/quit"):
+            if line:
+                self._obey(line) if line.startswith("/") else self._ask(line)
+        return 0 if is_terminal or not self._num_failed else 1
+
+    def _read(self, prompt: str) -> str | None:
+        """The next line, stripped; None at the end of input. Ctrl-C on a terminal only empties the line."""
+        try:
+            return input(prompt).strip()
+        except EOFError:
+            print(end="\n" if prompt else "")
+            return None
+        except KeyboardInterrupt:
+            if not prompt:
+                raise
+            print()
+            return ""
+
+    def _obey(self, line: str) -> None:
+        if line not in self._commands:
+            warn(f"There is no command {line!r:.60}; {did_you_mean(line, self._commands)}")
+            return
+        self._commands[line][1]()
+
+    def _ask(self, text: str) -> None:
+        """Answer one question; the turn joins the conversation if it was answered."""
+        question = replace(
+            self._pattern, text=text, seed=self._pattern.seed if self._is_seeded else new_seed()
+        )
+        transcript = Transcript(text, question.seed, self._placement, question.only)
+        try:
+            stream_on(
+                self._tandem, question, transcript, StageLog(is_quiet=True), history=self._history or None
+            )
+            self._keep(transcript)
+        except KeyboardInterrupt:
+            warn("the answer was cancelled")
+        except TandemError as error:
+            self._num_failed += 1
+            warn(f"{error}{' /reset begins a new conversation.' if self._history else ''}")
+
+    def _keep(self, transcript: Transcript) -> None:
+        """Raises QueryError if it failed."""
+        if transcript.done is None:
+            raise QueryError("The answer ended without a result; see `tandem status`, then ask again.")
+        answer = collect(transcript.events, transcript.seed)
+        for note in (*answer.notes, *filter(None, [answer.degraded_reason])):
+            warn(note)
+        self._last = transcript
+        self._history += [Message("user", transcript.question), Message("assistant", answer.text)]
+
+    # ---- commands --------------------------------------------------------------------------------------------
+
+    def _print_sources(self) -> None:
+        self._print_lines(lambda last: [*last.source_lines(), *passage_lines(last.sources)])
+
+    def _print_statistics(self) -> None:
+        self._print_lines(Transcript.statistics_lines)
+
+    def _print_lines(self, lines: Callable[[Transcript], list[str]]) -> None:
+        if self._last is None:
+            warn("There is no answer yet; ask a question.")
+        else:
+            print(*lines(self._last), sep="\n")
+
+    def _reset(self) -> None:
+        self._history.clear()
+        self._last = None
+        print("A new conversation.", file=sys.stderr)
+
+    def _print_help(self) -> None:
+        print(*(f"  {name:<9} {meaning}" for name, (meaning, _) in self._commands.items()), sep="\n")

@@ -1,0 +1,63 @@
+"""Passages for people: where each comes from, how well it fits, and what it says."""
+
+from __future__ import annotations
+
+import json
+import math
+import textwrap
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from tandem.cli.output import printable
+from tandem.events import Source
+
+WIDTH = 100
+INDENT = "    "
+PLACE_KEYS = ("source", "chunk", "page", "line")
+"""Metadata that say where a passage is; its heading shows them."""
+
+
+def describe_place(title: str | None, page: int | None) -> str:
+    """A document's title, and the page if it has some."""
+    name = printable(title or "a document without a source")
+    return f"{name}, page {page}" if page is not None else name
+
+
+def describe_score(score: float | None) -> str:
+    """A score in four columns; nothing where it is not known."""
+    return "" if score is None or math.isnan(score) else f"{score:4.2f}"
+
+
+def passage_lines(sources: Iterable[Source]) -> Iterator[str]:
+    """The text of each source that has one, below a line that says where it comes from."""
+    for source in sources:
+        if source.text is not None:
+            score = describe_score(source.score)
+            yield "  ".join(
+                part
+                for part in (f"  {source.party:<6}", score, describe_place(source.title, source.page))
+                if part
+            )
+            yield from text_lines(source.text)
+
+
+def text_lines(text: str, max_lines: int | None = None) -> Iterator[str]:
+    """A text below its heading: indented, folded, without what would move a cursor; the first lines of it."""
+    paragraphs = [" ".join(line.split()) for line in printable(text).splitlines()]
+    lines = [line for paragraph in paragraphs for line in textwrap.wrap(paragraph, WIDTH - len(INDENT))]
+    for line in lines[:max_lines]:
+        yield INDENT + line
+    if max_lines is not None and len(lines) > max_lines:
+        yield f"{INDENT}..."
+
+
+def metadata_line(metadata: Mapping[str, Any]) -> str:
+    """The metadata that a file brought along, as one line; "" if there are none."""
+    own = {key: value for key, value in metadata.items() if key not in PLACE_KEYS}
+    return (
+        INDENT + printable(", ".join(f"{key}={_value(value)}" for key, value in own.items())) if own else ""
+    )
+
+
+def _value(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)

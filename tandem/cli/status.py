@@ -1,0 +1,118 @@
+"""`tandem status`: what runs in a cluster, in about ten lines, or in every detail."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Annotated, Any
+
+import typer
+
+from tandem.cli.options import AsJson, ConfigFile, Overrides, load_settings
+from tandem.cli.output import plural, print_json, warn
+from tandem.topology import PARTIES, Party
+
+ClusterAddress = Annotated[
+    str | None,
+    typer.Option(
+        metavar="HOST:PORT", help="the cluster (default: the one that `tandem up` started or joined here)"
+    ),
+]
+All = Annotated[bool, typer.Option("--all", help="show every counter of every actor")]
+DAY_S = 86_400
+
+
+def status(
+    address: ClusterAddress = None,
+    show_all: All = False,
+    as_json: AsJson = False,
+    config_file: ConfigFile = None,
+    overrides: Overrides = None,
+) -> int:
+    """Show nodes, models, indexes and actors of a cluster, dead actors included."""
+    config = load_settings(config_file, overrides)
+    from tandem.cluster.status import read_status
+
+    state = read_status(address, config, _only_losses)
+    if as_json:
+        print_json(state)
+    else:
+        print("\n".join(nested_lines(state) if show_all else summary_lines(state)))
+    return 0
+
+
+def _only_losses(line: str) -> None:
+    """The cluster's address is in the output anyway."""
+    if "no longer" in line:
+        warn(line)
+
+
+def summary_lines(state: dict[str, Any]) -> Iterator[str]:
+    """A line for the cluster; for each party what it has loaded, its living actors, and a line for each other one."""
+    nodes = [node for node in state["nodes"] if node["alive"]]
+    where = ", ".join(f"{'/'.join(node['roles']) or 'other'} {node['address']}" for node in nodes)
+    yield f"{'cluster':<8} {state['cluster']}, {plural(len(nodes), 'node')}: {where}"
+    for party in PARTIES:
+        yield f"{party:<8} {_loaded(state['parties'][party])}"
+        yield from (f"{'':<8} {line}" for line in _actor_lines(party, state["actors"]))
+
+
+def _loaded(described: dict[str, Any]) -> str:
+    """The model and the index, as far as they are known."""
+    model = f"model {described['model']}" if "model" in described else "model unknown"
+    documents = described.get("num_documents")
+    index = described.get("factory", "unknown")
+    return f"{model}, index {index}" + ("" if documents is None else f" of {plural(documents, 'document')}")
+
+
+def _actor_lines(party: Party, actors: list[dict[str, Any]]) -> Iterator[str]:
+    own = [actor for actor in actors if actor["party"] == party]
+    alive = [actor for actor in own if actor["state"] == "alive"]
+    if all(actor["state"] == "absent" for actor in own):
+        yield f"not up; run `tandem up {party} --join ADDRESS` on its machine"
+        return
+    if alive:
+        names = ", ".join(f"{actor['name'].partition('/')[2]} {actor['pid']}" for actor in alive)
+        since = [actor["started_s"] for actor in alive if actor["started_s"]]
+        yield f"alive{_since(min(since, default=None))}, with process ids: {names}"
+    others = [actor for actor in own if actor["state"] != "alive"]
+    for actor in others:
+        process = f", process {actor['pid']}" if actor["pid"] else ""
+        reason = f": {actor['reason']}" if actor["reason"] else ""
+        yield f"{actor['state'].upper()} {actor['name']}{process}{_since(actor['ended_s'])}{reason}"
+    if any(actor["state"] == "dead" for actor in others):
+        yield f"run `tandem up {party}` on its machine to replace this side's actors"
+
+
+def _since(moment_s: float | None) -> str:
+    if moment_s is None:
+        return ""
+    form = "%H:%M:%S" if abs(time.time() - moment_s) < DAY_S else "%Y-%m-%d %H:%M"
+    return f" since {time.strftime(form, time.localtime(moment_s))}"
+
+
+def nested_lines(value: Any, indent: str = "") -> Iterator[str]:
+    """A nested value as indented lines, one leaf each."""
+    is_mapping = isinstance(value, dict)
+    items = value.items() if is_mapping else ((_label(i, item), item) for i, item in enumerate(value))
+    for key, item in items:
+        has_children = isinstance(item, list | tuple) and any(isinstance(child, dict) for child in item)
+        if isinstance(item, dict) or has_children:
+            yield f"{indent}{key}"
+            yield from nested_lines(item, indent + "  ")
+        else:
+            yield f"{indent}{key}: {_leaf(item)}"
+
+
+def _label(index: int, item: Any) -> str:
+    """What to call an item of a list."""
+    name = item.get("name") if isinstance(item, dict) else None
+    return str(name or index + 1)
+
+
+def _leaf(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    if isinstance(value, list | tuple):
+        return ", ".join(map(_leaf, value)) or "-"
+    return "-" if value in (None, "") else str(value)

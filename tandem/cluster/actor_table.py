@@ -1,0 +1,173 @@
+"""Which actors of the parties are alive, which have died and why: Ray's own table, and sentences about it."""
+
+from __future__ import annotations
+
+import importlib
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import ray
+from ray.exceptions import RayActorError, RayError
+
+from tandem.cluster.attach import current_address
+from tandem.config import Config
+from tandem.protocol.outbox import ROLES
+from tandem.topology import PARTIES, Party
+
+State = Literal["alive", "starting", "dead", "absent"]
+STATES: dict[str, State] = {
+    "ALIVE": "alive",
+    "DEAD": "dead",
+    "RESTARTING": "starting",
+    "PENDING_CREATION": "starting",
+    "DEPENDENCIES_UNREADY": "starting",
+}
+REASON_CHARS = 120
+NOTICED_S = 3.0
+"""How long Ray may take to notice that a process has ended."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ActorState:
+    """One actor of a party, alive or not."""
+
+    name: str  # "party/kind"
+    state: State  # absent: Ray has never heard of it
+    actor_id: str = ""  # Ray's, in hexadecimal
+    pid: int | None = None
+    started_s: float | None = None  # Unix time
+    ended_s: float | None = None  # Unix time
+    reason: str = ""  # why it has died, where Ray knows
+
+    @property
+    def party(self) -> Party:
+        """Whose actor it is."""
+        return Party(self.name.partition("/")[0])
+
+    @property
+    def kind(self) -> str:
+        """Its role within the party."""
+        return self.name.partition("/")[2]
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether it can be called."""
+        return self.state == "alive"
+
+    def describe_end(self) -> str:
+        """Name, process and reason of a dead actor, for a sentence."""
+        details = [f"process {self.pid}" if self.pid else "", self.reason]
+        return f"{self.name} ({': '.join(filter(None, details))})" if any(details) else self.name
+
+
+def read_actors(config: Config, parties: Iterable[Party] = PARTIES) -> list[ActorState]:
+    """All actors of the parties, dead ones included, in a fixed order; this process must be attached."""
+    newest: dict[str, ActorState] = {}
+    for actor in sorted(_table(config.cluster.namespace), key=lambda actor: actor.started_s or 0.0):
+        known = newest.get(actor.name)
+        if known is None or actor.is_alive or not known.is_alive:
+            newest[actor.name] = actor
+    names = [f"{party}/{kind}" for party in parties for kind in ROLES]
+    return [newest.get(name) or _without_table(name, config) for name in names]
+
+
+def explain_party(party: Party, actors: Sequence[ActorState], config: Config) -> str | None:
+    """Why a party cannot be used, and the remedy; None if all its actors are alive. actors: those of the party."""
+    dead = [actor for actor in actors if actor.state == "dead"]
+    if dead:
+        names = ", ".join(actor.describe_end() for actor in dead)
+        return f"The {party} side has lost {names}; run `tandem up {party}` on its machine."
+    if all(actor.state == "absent" for actor in actors):
+        return (
+            f"The {party} side is not up: none of its actors runs in namespace {config.cluster.namespace!r}; run "
+            f"`tandem up {party} --join {current_address()}` on its machine."
+        )
+    if missing := [actor.name for actor in actors if not actor.is_alive]:
+        return f"The {party} side is still starting ({', '.join(missing)}); try again in a moment."
+    return None
+
+
+def explain_loss(error: RayError, config: Config, *, is_launched: bool) -> str:
+    """The sentence for a call that failed because an actor has died.
+
+    is_launched: whether this process started the actors, so that nothing but a new launch helps.
+    """
+    actor_id = str(getattr(error, "actor_id", None) or "")
+    actors = _read_until_noticed(config, actor_id)
+    dead = [actor for actor in actors if actor.state == "dead"]
+    dead.sort(key=lambda actor: actor.actor_id != actor_id)  # that one first
+    if not dead and isinstance(error, RayActorError) and actor_id not in {actor.actor_id for actor in actors}:
+        return "An actor of this cluster was replaced while this Tandem used it; connect again."
+    if not dead:
+        return f"A call to the cluster failed ({_first_line(error)}); see `tandem status`."
+    party = dead[0].party
+    remedy = f"run `tandem up {party}` on its machine, then connect again"
+    if is_launched:
+        remedy = "close this Tandem and launch another"
+    return f"The query failed because the {party} side has lost {dead[0].describe_end()}; {remedy}."
+
+
+def _read_until_noticed(config: Config, actor_id: str) -> list[ActorState]:
+    """The table once an actor's death is in it: a caller may notice a moment earlier than Ray's head."""
+    deadline_s = time.monotonic() + NOTICED_S
+    while True:
+        try:
+            actors = read_actors(config)
+        except Exception:  # the head may be gone, too
+            return []
+        is_unnoticed = any(actor.actor_id == actor_id and actor.is_alive for actor in actors)
+        if not is_unnoticed or time.monotonic() > deadline_s:
+            return actors
+        time.sleep(0.1)
+
+
+def _table(namespace: str) -> list[ActorState]:
+    """Every actor that a cluster had; empty if Ray keeps its table elsewhere in a later version."""
+    try:
+        messages: Any = importlib.import_module("ray.core.generated.gcs_pb2").ActorTableData
+        rows = [messages.FromString(row) for row in raw_rows()]
+        return [_parse(row, messages) for row in rows if row.ray_namespace == namespace]
+    except (ImportError, AttributeError, TypeError):  # private to Ray; a test fails if it disappears
+        return []
+
+
+def raw_rows() -> list[bytes]:
+    """Ray's own table of actors: one message ActorTableData for each that the cluster ever had."""
+    state: Any = importlib.import_module("ray._private.state").state
+    return list(state._connect_and_get_accessor().get_actor_table(None, None))
+
+
+def _parse(row: Any, messages: Any) -> ActorState:
+    state = messages.ActorState.Name(row.state)
+    return ActorState(
+        name=row.name,
+        state=STATES.get(state, "dead"),
+        actor_id=row.actor_id.hex(),
+        pid=row.pid or None,
+        started_s=row.start_time / 1000 or None,
+        ended_s=row.end_time / 1000 or None,
+        reason=_reason(row.death_cause) if state == "DEAD" else "",
+    )
+
+
+def _reason(cause: Any) -> str:
+    """Ray's reason for a death in a few words."""
+    context = cause.WhichOneof("context") or ""
+    text = str(getattr(getattr(cause, context, None), "error_message", "")) or context.replace("_", " ")
+    first = text.replace("`", "").partition(". ")[0].strip().rstrip(".")
+    return first.removeprefix("The actor is dead because ")[:REASON_CHARS]
+
+
+def _without_table(name: str, config: Config) -> ActorState:
+    """Of an actor that the table does not hold: whether it can be found by name."""
+    try:
+        ray.get_actor(name, namespace=config.cluster.namespace)
+    except ValueError:
+        return ActorState(name=name, state="absent")
+    return ActorState(name=name, state="alive")
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).strip().splitlines()[0][:160] if str(error).strip() else type(error).__name__

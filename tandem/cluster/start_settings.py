@@ -1,0 +1,44 @@
+"""Settings that count only when a party starts: recorded with its node, so that a question can say what it ignores."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from tandem import toml
+from tandem.cluster.registry import Entry
+from tandem.config import Config
+from tandem.overrides import walk
+from tandem.topology import Party
+
+SHARED = ("codec.", "retrieval.embedder", "weights.scorer")
+"""Beginnings of keys that count when either party starts."""
+
+
+def start_settings(config: Config, party: Party) -> dict[str, str]:
+    """Those that were changed from their defaults, as TOML values by key."""
+    defaults = _values(Config(), party)
+    return {key: value for key, value in _values(config, party).items() if value != defaults[key]}
+
+
+def explain_ignored(config: Config, entries: Iterable[Entry]) -> str | None:
+    """What a question asks for that its running cluster was started without; None if there is nothing."""
+    ignored: dict[str, str] = {}
+    for entry in entries:
+        wanted, defaults = start_settings(config, entry.party), _values(Config(), entry.party)
+        ignored |= {
+            key: entry.settings.get(key, defaults[key])
+            for key, value in wanted.items()
+            if entry.settings.get(key, defaults[key]) != value
+        }
+    if not ignored:
+        return None
+    running = ", ".join(f"{key} = {value}" for key, value in ignored.items())
+    return f"settings: this cluster was started with {running}; for yours, use --fresh or start it again with them"
+
+
+def _values(config: Config, party: Party) -> dict[str, str]:
+    every = {f"{section}.{setting.name}": toml.dump(value) for section, setting, value in walk(config)}
+    asked = f"{party}.num_documents"  # travels with each question
+    return {
+        key: value for key, value in every.items() if key.startswith((f"{party}.", *SHARED)) and key != asked
+    }

@@ -1,0 +1,83 @@
+"""What runs in a cluster: nodes, models and indexes, and every actor, dead or alive."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from typing import Any
+
+import ray
+from ray.exceptions import RayError
+
+from tandem.cluster import nodes
+from tandem.cluster.actor_table import ActorState, read_actors
+from tandem.cluster.attach import attached, current_address
+from tandem.cluster.discovery import find_address
+from tandem.config import Config
+from tandem.topology import PARTIES, Party
+
+ANSWER_LIMIT_S = 5.0
+"""How long an actor may take to report."""
+DESCRIBED = ("retriever", "decoder")
+"""The actors that can say what a party has loaded."""
+
+
+def read_status(address: str | None, config: Config, progress: Callable[[str], None]) -> dict[str, Any]:
+    """The status of a running cluster; address: as in `Tandem.connect`. Raises ClusterError if it does not answer."""
+    address = find_address(address, config, progress)
+    with attached(address, config):
+        return asyncio.run(collect_status(config))
+
+
+async def collect_status(config: Config) -> dict[str, Any]:
+    """The status of the cluster that this process is attached to, as plain values; no dead actor makes it fail."""
+    actors = read_actors(config)
+    reports = await _ask_all(actors, "statistics", config)
+    described = await _ask_all([actor for actor in actors if actor.kind in DESCRIBED], "describe", config)
+    return {
+        "cluster": current_address(),
+        "nodes": _describe_nodes(),
+        "parties": {party.value: _description(party, described) for party in PARTIES},
+        "actors": [_as_dict(actor, reports.get(actor.name)) for actor in actors],
+    }
+
+
+def _description(party: Party, described: dict[str, Any]) -> dict[str, Any]:
+    parts = [described.get(f"{party}/{kind}") or {} for kind in DESCRIBED]
+    return {key: value for part in parts for key, value in part.items()}
+
+
+def _as_dict(actor: ActorState, report: Any) -> dict[str, Any]:
+    """What Ray and the actor itself know."""
+    known = {"party": actor.party.value} | asdict(actor)
+    if report is not None:
+        return known | asdict(report)
+    return known | ({"state": "silent"} if actor.is_alive else {})
+
+
+async def _ask_all(actors: Sequence[ActorState], method: str, config: Config) -> dict[str, Any]:
+    """What each living actor's method returns, by its name; those that do not answer are left out."""
+    alive = [actor.name for actor in actors if actor.is_alive]
+    replies = await asyncio.gather(*(_ask(name, method, config) for name in alive))
+    return {name: reply for name, reply in zip(alive, replies, strict=True) if reply is not None}
+
+
+async def _ask(name: str, method: str, config: Config) -> Any:
+    try:
+        handle = ray.get_actor(name, namespace=config.cluster.namespace)
+        return await asyncio.wait_for(getattr(handle, method).remote(), ANSWER_LIMIT_S)
+    except (ValueError, RayError, TimeoutError):  # it has just died, or hangs
+        return None
+
+
+def _describe_nodes() -> list[dict[str, Any]]:
+    """Address, roles and health of each node."""
+    return [
+        {"address": node["NodeManagerAddress"], "roles": _roles(node), "alive": node["Alive"]}
+        for node in ray.nodes()
+    ]
+
+
+def _roles(node: dict[str, Any]) -> list[str]:
+    return [party.value for party in PARTIES if nodes.PARTY_RESOURCE.format(party=party) in node["Resources"]]

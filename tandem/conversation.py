@@ -1,0 +1,69 @@
+"""Earlier turns of a conversation: what a question may refer to, and how it is checked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypedDict
+
+from tandem.errors import QueryError
+
+Role = Literal["user", "assistant"]
+ROLES: tuple[Role, Role] = ("user", "assistant")
+SYSTEM_PROMPT = "Answer the question briefly. Where a document is given, rely on what it says."
+"""What a chat model is told by default."""
+
+
+class MessageDict(TypedDict):
+    """A message as chat libraries write it."""
+
+    role: Role
+    content: str
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One turn: what the user asked, or what was answered."""
+
+    role: Role
+    content: str
+
+
+def read_history(messages: Sequence[Message | MessageDict] | None) -> tuple[Message, ...]:
+    """Questions and answers in turn, oldest first, the last one an answer; none for None. Raises QueryError.
+
+    messages: {"role": "user" or "assistant", "content": text}, or `Message`.
+    """
+    if isinstance(messages, (str, Mapping)) or not isinstance(messages or (), Sequence):
+        raise QueryError(f"history is a list of messages, but it is {messages!r:.100}; give a list.")
+    turns = tuple(_read_message(number, message) for number, message in enumerate(messages or ()))
+    for number, turn in enumerate(turns):
+        if turn.role != ROLES[number % 2]:
+            raise QueryError(
+                f"history alternates between user and assistant and begins with user, but message {number} is of "
+                f"{turn.role}; correct the order."
+            )
+    if len(turns) % 2:
+        raise QueryError(
+            f"history ends with an answer, but its last message is of user ({turns[-1].content!r:.60}); "
+            "ask that as the question."
+        )
+    return turns
+
+
+def _read_message(number: int, message: Any) -> Message:
+    if isinstance(message, Message):
+        message = {"role": message.role, "content": message.content}
+    is_message = isinstance(message, Mapping) and set(message) == {"role", "content"}
+    if not is_message or not isinstance(message["content"], str):
+        raise QueryError(
+            f'A message of history is {{"role": "user" or "assistant", "content": text}}, but message {number} is '
+            f"{message!r:.100}; correct it."
+        )
+    if message["role"] not in ROLES:
+        remedy = "set system_prompt" if message["role"] == "system" else "use one of the two"
+        raise QueryError(
+            f"A message of history has the role user or assistant, but message {number} has "
+            f"{message['role']!r:.40}; {remedy}."
+        )
+    return Message(message["role"], message["content"])

@@ -1,0 +1,86 @@
+"""A small chat model, made from a configuration: random weights, a tokenizer of bytes and a ChatML template.
+
+For tests and for examples that need a model of their own without a download: `python -m tests.chat_model FOLDER`.
+It writes no sensible word; everything else about it is as in a model of the Qwen2 family.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterable
+from pathlib import Path
+
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+from tandem.corpora import BUNDLED
+
+SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
+CHATML = (
+    "{% for message in messages %}"
+    "{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>\n' }}"
+    "{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+SIZES = {
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 2048,
+    "initializer_range": 0.2,
+}
+
+
+def build_tokenizer(texts: Iterable[str], vocab_size: int = 1024) -> Tokenizer:
+    """Byte-level BPE with ChatML's special tokens first."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size,
+        special_tokens=list(SPECIAL),
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    return tokenizer
+
+
+def build(folder: Path, *, family: str = "qwen2", seed: int = 0, chat_template: str | None = CHATML) -> Path:
+    """Write model and tokenizer into a folder, and return it.
+
+    All models have one vocabulary. chat_template: None: a base model, with no template of its own.
+    """
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
+
+    texts = [path.read_text("utf-8") for path in sorted(BUNDLED.rglob("*.md"))]
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=build_tokenizer(texts), eos_token=SPECIAL[0], pad_token=SPECIAL[0]
+    )
+    if chat_template is not None:
+        tokenizer.chat_template = chat_template
+    config = AutoConfig.for_model(
+        family, vocab_size=len(tokenizer), bos_token_id=None, eos_token_id=0, pad_token_id=0, **SIZES
+    )
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        model = AutoModelForCausalLM.from_config(config)
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def main() -> None:
+    """Build into the folder on the command line."""
+    parser = argparse.ArgumentParser(prog="python -m tests.chat_model", description=build.__doc__)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--family", default="qwen2", help="of transformers, such as qwen2 or llama")
+    parser.add_argument("--seed", type=int, default=0, help="of the random weights")
+    options = parser.parse_args()
+    print(build(options.folder, family=options.family, seed=options.seed))
+
+
+if __name__ == "__main__":
+    main()

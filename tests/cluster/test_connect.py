@@ -1,0 +1,177 @@
+"""A cluster that `tandem up` started: found and entered without a token in hand, and repaired where an actor died."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tandem import Tandem
+from tandem.cluster import registry
+from tandem.errors import ClusterError, QueryError
+from tandem.lab.training.bundle import read_bundled_questions
+from tandem.topology import Party
+
+from .conftest import alive, descendants
+
+QUESTION = "Which game should Mira try?"
+ANSWER = read_bundled_questions()[0].answer
+TOKEN_NAMES = ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
+AT_ONCE_S = 3.0
+"""Ray itself tries a bad token for 20 s."""
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """A command of Tandem, in a process of its own."""
+    command = [sys.executable, "-m", "tandem", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=300, stdin=subprocess.DEVNULL)
+
+
+@pytest.fixture(scope="module")
+def state(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A home and a folder of state that are empty, and no token in the environment."""
+    folder = tmp_path_factory.mktemp("state")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_STATE_HOME", str(folder))
+        patch.setenv("HOME", str(folder))
+        for name in TOKEN_NAMES:
+            patch.delenv(name, raising=False)
+        yield folder
+
+
+@pytest.fixture(scope="module")
+def address(state: Path) -> Iterator[str]:
+    """The device's node and the cloud's, both on this machine; afterwards nothing of them is left."""
+    ups: list[subprocess.CompletedProcess[str]] = []
+    try:
+        ups.append(run("up", "device"))
+        assert ups[0].returncode == 0, ups[0].stderr
+        address = registry.running_nodes()[0].address
+        ups.append(run("up", "cloud", "--join", address))
+        assert ups[1].returncode == 0, ups[1].stderr
+        assert f'ask "{QUESTION}"' in ups[1].stdout.splitlines()[-1]
+        yield address
+    finally:
+        processes = descendants({entry.pid for entry in registry.running_nodes()})
+        down = run("down")
+    assert down.returncode == 0, down.stderr
+    assert len(processes) > 14, "two Ray nodes with six actors each"
+    assert not alive(processes), "a process outlived its cluster"
+
+
+def test_connect_finds_the_token_and_leaves_none_behind(address: str) -> None:
+    with Tandem.connect(address) as tandem:
+        assert tandem.query(QUESTION, seed=7).text == ANSWER
+    assert not [name for name in TOKEN_NAMES if name in os.environ]
+
+
+def test_connect_without_an_address_says_which_cluster_it_is(address: str) -> None:
+    lines: list[str] = []
+    with Tandem.connect(progress=lines.append) as tandem:
+        assert tandem.query(QUESTION, seed=7).text == ANSWER
+        Tandem.connect(address).close()
+        assert tandem.query(QUESTION, seed=7).text == ANSWER, "the second connection ends by itself"
+    assert lines[0] == f"cluster: {address} is running here (tandem up device)"
+
+
+def test_a_token_set_after_ray_was_imported_counts(
+    address: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("RAY_AUTH_TOKEN", registry.token_file(Party.DEVICE).read_text().strip())
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    with Tandem.connect(address) as tandem:
+        assert tandem.query(QUESTION, seed=7).text == ANSWER
+
+
+@pytest.mark.parametrize(
+    ("token", "sentence"),
+    [
+        (
+            "wrong",
+            "does not accept the token of this process (RAY_AUTH_TOKEN); unset RAY_AUTH_TOKEN to use the token that "
+            "`tandem up` recorded here.",
+        ),
+        (
+            None,
+            "requires its token, and this process has none; set RAY_AUTH_TOKEN_PATH to the file that `tandem up` named "
+            "when it started the cluster.",
+        ),
+    ],
+)
+def test_a_bad_token_is_one_sentence_at_once(
+    address: str,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+    token: str | None,
+    sentence: str,
+) -> None:
+    if token is None:
+        monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    else:
+        monkeypatch.setenv("RAY_AUTH_TOKEN", token)
+    started_s = time.monotonic()
+    with pytest.raises(ClusterError) as caught:
+        Tandem.connect(address)
+    assert time.monotonic() - started_s < AT_ONCE_S
+    assert str(caught.value) == f"The cluster at {address} {sentence}"
+    assert capfd.readouterr() == ("", ""), "Ray's own lines are held back"
+    assert os.environ.get("RAY_AUTH_TOKEN") == token
+
+
+def test_ask_uses_the_cluster_that_runs_here(address: str) -> None:
+    asked = run("ask", QUESTION, "--seed", "7")
+    assert asked.stdout.startswith(ANSWER), asked.stderr
+    assert f"{address} is running here" in asked.stderr
+    assert "2 up (device, cloud)" not in asked.stderr, "none was started"
+
+
+def test_a_side_whose_actors_live_is_not_started_again(address: str) -> None:
+    again = run("up", "device")
+    assert again.returncode == 1
+    assert "tandem: The device node is already running at" in again.stderr
+
+
+def test_a_dead_actor_is_named_everywhere_and_replaced(address: str) -> None:
+    with Tandem.connect() as tandem:
+        victim = {actor["name"]: actor["pid"] for actor in tandem.status()["actors"]}["device/draft_queue"]
+        psutil.Process(victim).kill()
+        lost = rf"lost device/draft_queue \(process {victim}: .*died\); run `tandem up device` on its machine"
+        with pytest.raises(QueryError, match=lost):
+            tandem.query(QUESTION)
+        states = {actor["name"]: actor["state"] for actor in tandem.status()["actors"]}
+        assert [name for name, state in states.items() if state != "alive"] == ["device/draft_queue"]
+        assert len(states) == 12
+    with pytest.raises(ClusterError, match=lost):
+        Tandem.connect()
+
+    shown = run("status")
+    assert shown.returncode == 0, shown.stderr
+    assert len(shown.stdout.splitlines()) <= 10
+    assert f"DEAD device/draft_queue, process {victim} since " in shown.stdout
+    dead = {actor["name"]: actor for actor in json.loads(run("status", "--json").stdout)["actors"]}
+    assert dead["device/draft_queue"]["ended_s"] > dead["device/draft_queue"]["started_s"]
+
+    nodes = [entry.pid for entry in registry.running_nodes()]
+    replaced = run("up", "device")
+    assert replaced.returncode == 0, replaced.stderr
+    assert "lost device/draft_queue" in replaced.stderr
+    assert [entry.pid for entry in registry.running_nodes()] == nodes, "the cloud's node stays in its cluster"
+    with Tandem.connect() as tandem:
+        assert tandem.query(QUESTION, seed=7).text == ANSWER
+
+
+def test_a_cloud_whose_draft_queue_died_is_reached_at_its_new_address(address: str) -> None:
+    with Tandem.connect() as tandem:
+        (queue,) = (actor for actor in tandem.status()["actors"] if actor["name"] == "cloud/draft_queue")
+        psutil.Process(queue["pid"]).kill()
+    assert run("up", "cloud").returncode == 0
+    with Tandem.connect() as tandem:
+        assert tandem.query(QUESTION, seed=7).text == ANSWER

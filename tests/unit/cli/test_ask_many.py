@@ -1,0 +1,105 @@
+"""`tandem ask -` and `tandem ask --file` against a scripted Tandem."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+
+import pytest
+
+from tandem.cli import main
+
+from .conftest import FakeTandem
+
+MANY = "Which game?\n\n  Which walk?  \nboom\n"
+ANSWER = "Mira likes puzzle games."
+
+
+@pytest.fixture
+def piped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Questions on standard input."""
+    monkeypatch.setattr("sys.stdin", io.StringIO(MANY))
+
+
+@pytest.mark.usefixtures("piped")
+def test_questions_from_a_pipe_are_answered_in_their_order(
+    tandem: FakeTandem, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["ask", "-", "--seed", "3", "--only", "device", "--filter", "device:source=a.md"]) == 1
+    shown = capsys.readouterr()
+    assert shown.out.splitlines() == [
+        "1. Which game?",
+        ANSWER,
+        "   from notes/mira.txt, 2 documents of the cloud",
+        "",
+        "2. Which walk?",
+        ANSWER,
+        "   from notes/mira.txt, 2 documents of the cloud",
+        "",
+        "3. boom",
+        "(failed: The cloud was lost.)",
+    ]
+    assert shown.err.splitlines()[1:] == ["tandem: 1 of 3 questions failed; the first: The cloud was lost."]
+    assert tandem.asked == [
+        ("3 questions, 8 at once", {"seed": 3, "only": "device", "device_filter": {"source": ["a.md"]}})
+    ]
+    assert tandem.num_closed == 1
+
+
+@pytest.mark.usefixtures("piped")
+def test_json_lines_are_strict_objects_in_the_same_order(
+    tandem: FakeTandem, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["ask", "-", "--json", "--quiet", "--concurrency", "2"]) == 1
+
+    def refuse(name: str) -> float:
+        raise AssertionError(f"{name} is no JSON")
+
+    lines = [json.loads(line, parse_constant=refuse) for line in capsys.readouterr().out.splitlines()]
+    assert [(line["index"], line["question"], line["answer"]) for line in lines] == [
+        (0, "Which game?", ANSWER),
+        (1, "Which walk?", ANSWER),
+        (2, "boom", None),
+    ]
+    assert lines[0]["error"] is lines[0]["degraded"] is None
+    assert lines[0]["sources"][0]["title"] == "notes/mira.txt"
+    assert (lines[2]["error"], lines[2]["seed"]) == ("The cloud was lost.", None)
+    assert tandem.asked[0][0] == "3 questions, 2 at once"
+
+
+def test_a_file_of_questions(tandem: FakeTandem, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("q.jsonl").write_text('{"question": "Which game?", "id": 1}\nWhich walk?\n', "utf-8")
+    assert main(["ask", "--file", "q.jsonl", "--quiet"]) == 0
+    assert capsys.readouterr() == (f"{ANSWER}\n{ANSWER}\n", "")
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        (None, "Questions are read from a text file, but q.txt cannot be read (No such file or directory)"),
+        ("\n", "A list of questions must hold at least one line, but q.txt holds none"),
+        ("One?\n{", "q.txt, line 2: each line must be a JSON object, this is not ("),
+        ('{"query": "One?"}', 'q.txt, line 1: "question" must be a text that is not empty, it is None'),
+    ],
+)
+def test_wrong_files_are_found_before_anything_is_started(
+    tandem: FakeTandem, capsys: pytest.CaptureFixture[str], content: str | None, sentence: str
+) -> None:
+    if content is not None:
+        Path("q.txt").write_text(content, "utf-8")
+    assert main(["ask", "--file", "q.txt"]) == 1
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert sentence in shown.err
+    assert shown.err.count("\n") == 1
+    assert tandem.started == []
+
+
+def test_nothing_on_standard_input(
+    tandem: FakeTandem, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO(""))
+    assert main(["ask", "-"]) == 1
+    assert "at least one line, but standard input holds none" in capsys.readouterr().err
+    assert tandem.started == []

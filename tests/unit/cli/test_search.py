@@ -1,0 +1,102 @@
+"""`tandem search` over small indexes, with an embedder that needs no model."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from tandem.cli import main
+from tandem.retrieval import Embedder, build_index
+from tandem.retrieval.documents import Document
+from tests.unit.retrieval.conftest import WordEmbedder
+
+
+@pytest.fixture(autouse=True)
+def _embedder(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Embedder, "load", lambda *_, **__: WordEmbedder())
+
+
+@pytest.fixture
+def index(folders: Path) -> list[str]:
+    """The settings that name an index of two notes and a page."""
+    documents = [
+        Document(page_content="Mira likes\npuzzle games.", metadata={"source": "mira.md", "year": 2024}),
+        Document(page_content="Tom likes chess.", metadata={"source": "tom.md", "year": 2023}),
+        Document(page_content="games " * 200, metadata={"source": "rules.pdf", "page": 3}),
+    ]
+    build_index(documents, folders / "index", WordEmbedder())
+    return ["--set", f"device.index={folders / 'index'}"]
+
+
+def test_passages_best_first(index: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["search", "device", "puzzle games", "--num-documents", "2", *index]) == 0
+    shown = capsys.readouterr()
+    lines = shown.out.splitlines()
+    assert lines[0].split()[::2] == ["1", "mira.md"]
+    assert lines[1:4] == ["    Mira likes", "    puzzle games.", "    year=2024"]
+    assert lines[4].split()[2:] == ["rules.pdf,", "page", "3"]
+    assert lines[-1] == "    ..."
+    assert len(lines) == 9, "an excerpt of three lines"
+    assert "found      2 passages of 4" in shown.err
+    assert main(["search", "device", "puzzle games", "--num-documents", "2", "--full", *index]) == 0
+    assert capsys.readouterr().out.count("games") > 100
+
+
+def test_json(index: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["search", "device", "chess", "--json", *index]) == 0
+    shown = capsys.readouterr()
+    value = json.loads(shown.out)
+    assert shown.err == ""
+    first = value["passages"][0]
+    assert first["score"] > 0.3
+    assert (first["rank"], first["title"], first["page"], first["text"]) == (
+        1,
+        "tom.md",
+        None,
+        "Tom likes chess.",
+    )
+    assert first["metadata"] == {"source": "tom.md", "year": 2023, "chunk": 0}
+    assert len(value["passages"]) == 4
+
+
+def test_a_filter(index: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    conditions = ["--filter", "year=2023", "--filter", "source=tom.md", "--filter", "source=mira.md"]
+    assert main(["search", "device", "games", *conditions, *index]) == 0
+    assert [line.split()[2] for line in capsys.readouterr().out.splitlines()[:1]] == ["tom.md"]
+    assert main(["search", "device", "games", "--filter", "yaer=2023", *index]) == 1
+    assert capsys.readouterr().err.endswith(
+        "tandem: A filter must name metadata that the documents have, but 'yaer' is none of chunk, page, source, year; "
+        "did you mean year?\n"
+    )
+    assert main(["search", "device", "games", "--filter", "year=1", *index]) == 0
+    assert capsys.readouterr().out == "Nothing was found.\n"
+
+
+@pytest.mark.parametrize(
+    ("line", "code", "sentence"),
+    [
+        (["device", " "], 1, "The question is empty (got ' ')."),
+        (
+            ["device", "x", "--filter", "year"],
+            2,
+            "--filter must be KEY=VALUE, such as source=notes.md (got 'year').",
+        ),
+        (["phone", "x"], 2, "PARTY must be device or cloud (got 'phone')."),
+        (
+            ["device", "x", "--set", "device.index=/nowhere"],
+            1,
+            "An index must hold a tandem-index.sqlite, but /nowhere has none; build it with `tandem index`.",
+        ),
+    ],
+)
+def test_bad_input(line: list[str], code: int, sentence: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["search", *line]) == code
+    assert capsys.readouterr().err == f"tandem: {sentence}\n"
+
+
+def test_no_cluster_is_needed(index: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    assert main(["search", "device", "chess", *index]) == 0

@@ -1,0 +1,129 @@
+"""`tandem status` of a scripted cluster: every actor in about ten lines, everything with --all and --json."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Any
+
+import pytest
+
+from tandem.cli import main
+from tandem.cli.status import summary_lines
+from tandem.cluster.actor_table import ActorState
+from tandem.protocol.outbox import ROLES
+from tandem.topology import PARTIES, Party
+
+STARTED_S, DIED_S = time.time() - 60, time.time() - 5
+DESCRIBED = {
+    "model": "bundled",
+    "num_documents": 12,
+    "factory": "Flat",
+    "eos_token_ids": [2],
+    "x": float("nan"),
+}
+
+
+def clock(moment_s: float) -> str:
+    return time.strftime("%H:%M:%S", time.localtime(moment_s))
+
+
+def actor(party: Party, number: int, **changes: Any) -> dict[str, Any]:
+    name, pid = f"{party}/{ROLES[number]}", 100 + number + 10 * PARTIES.index(party)
+    alive: dict[str, Any] = {
+        "state": "alive",
+        "pid": pid,
+        "started_s": STARTED_S,
+        "ended_s": None,
+        "reason": "",
+    }
+    return {"name": name, "party": party.value, "cpu_s": 1.23456} | alive | changes
+
+
+def state(*changed: dict[str, Any]) -> dict[str, Any]:
+    actors = {each["name"]: each for party in PARTIES for each in (actor(party, i) for i in range(6))}
+    actors |= {each["name"]: each for each in changed}
+    return {
+        "cluster": "10.0.0.1:6379",
+        "nodes": [
+            {"address": "10.0.0.1", "roles": ["device"], "alive": True},
+            {"address": "10.0.0.2", "roles": ["cloud"], "alive": True},
+            {"address": "10.0.0.2", "roles": ["cloud"], "alive": False},
+        ],
+        "parties": {party.value: DESCRIBED for party in PARTIES},
+        "actors": list(actors.values()),
+    }
+
+
+def test_all_alive() -> None:
+    device, cloud = (
+        ", ".join(f"{kind} {100 + number + 10 * party}" for number, kind in enumerate(ROLES))
+        for party in (0, 1)
+    )
+    assert list(summary_lines(state())) == [
+        "cluster  10.0.0.1:6379, 2 nodes: device 10.0.0.1, cloud 10.0.0.2",
+        "device   model bundled, index Flat of 12 documents",
+        f"         alive since {clock(STARTED_S)}, with process ids: {device}",
+        "cloud    model bundled, index Flat of 12 documents",
+        f"         alive since {clock(STARTED_S)}, with process ids: {cloud}",
+    ]
+
+
+def test_a_dead_actor_is_named_with_its_remedy() -> None:
+    dead = actor(Party.CLOUD, 1, state="dead", ended_s=DIED_S, reason="its worker process has died")
+    lines = list(summary_lines(state(dead)))
+    assert lines[-2:] == [
+        f"         DEAD {dead['name']}, process 111 since {clock(DIED_S)}: its worker process has died",
+        "         run `tandem up cloud` on its machine to replace this side's actors",
+    ]
+    assert f"{ROLES[1]} 111" not in lines[-3]
+    assert len(lines) <= 10
+
+
+def test_a_party_that_is_not_up() -> None:
+    nothing = {"state": "absent", "pid": None, "started_s": None}
+    shown = state(*(actor(Party.CLOUD, number, **nothing) for number in range(6)))
+    shown["parties"]["cloud"] = {}
+    assert list(summary_lines(shown))[-2:] == [
+        "cloud    model unknown, index unknown",
+        "         not up; run `tandem up cloud --join ADDRESS` on its machine",
+    ]
+
+
+@pytest.fixture
+def scripted(monkeypatch: pytest.MonkeyPatch) -> list[str | None]:
+    asked: list[str | None] = []
+
+    def read_status(address: str | None, config: Any, progress: Any) -> dict[str, Any]:
+        asked.append(address)
+        return state()
+
+    monkeypatch.setattr("tandem.cluster.status.read_status", read_status)
+    return asked
+
+
+def test_the_command(scripted: list[str | None], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["status", "--address", "10.0.0.1:6379"]) == 0
+    assert capsys.readouterr().out.splitlines() == list(summary_lines(state()))
+    assert main(["status", "--all"]) == 0
+    shown = capsys.readouterr().out.splitlines()
+    assert shown[:4] == ["cluster: 10.0.0.1:6379", "nodes", "  1", "    address: 10.0.0.1"]
+    assert "    eos_token_ids: 2" in shown
+    assert "    cpu_s: 1.235" in shown
+    assert main(["status", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["parties"]["device"]["x"] is None
+    assert scripted == ["10.0.0.1:6379", None, None]
+
+
+def test_status_of_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["status"]) == 1
+    assert capsys.readouterr().err == (
+        "tandem: No address of a cluster was given, and none that `tandem up` started runs on this machine; start one "
+        "with `tandem up`, or name one as HOST:PORT.\n"
+    )
+
+
+def test_how_an_actor_s_end_is_described() -> None:
+    died = ActorState(name="cloud/decoder", state="dead", pid=7, reason="its worker process has died")
+    assert (died.party, died.kind) == (Party.CLOUD, "decoder")
+    assert died.describe_end() == "cloud/decoder (process 7: its worker process has died)"

@@ -1,0 +1,138 @@
+"""Which actor died, and what helps: sentences from Ray's table."""
+
+from __future__ import annotations
+
+import time
+from typing import Any, NoReturn
+
+import pytest
+import ray
+from ray.core.generated import gcs_pb2
+from ray.exceptions import RayActorError, RaySystemError
+
+from tandem.cluster import actor_table
+from tandem.cluster.actor_table import explain_loss, explain_party, read_actors
+from tandem.config import Config
+from tandem.protocol.outbox import ROLES
+from tandem.topology import PARTIES, Party
+
+CONFIG = Config()
+KILLED = (
+    "The actor is dead because its worker process has died. Worker exit type: SYSTEM_ERROR Worker exit ..."
+)
+
+
+def row(name: str, state: str = "ALIVE", *, start_s: int = 1, number: int = 0, **fields: Any) -> Any:
+    table = gcs_pb2.ActorTableData(
+        name=name, pid=70 + number, start_time=start_s * 1000, actor_id=bytes([number] * 4), **fields
+    )
+    table.ray_namespace = CONFIG.cluster.namespace
+    table.state = gcs_pb2.ActorTableData.ActorState.Value(state)
+    if state == "DEAD":
+        table.end_time = (start_s + 5) * 1000
+        table.death_cause.actor_died_error_context.error_message = KILLED
+    return table
+
+
+@pytest.fixture
+def rows(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Ray's table: all actors of both parties, alive."""
+    table = [
+        row(f"{party}/{role}", number=i + 10 * j)
+        for j, party in enumerate(PARTIES)
+        for i, role in enumerate(ROLES)
+    ]
+
+    monkeypatch.setattr(actor_table, "raw_rows", lambda: [each.SerializeToString() for each in table])
+    return table
+
+
+def kill(rows: list[Any], *names: str) -> None:
+    for position, each in enumerate(rows):
+        if each.name in names:
+            rows[position] = row(each.name, "DEAD", number=each.pid - 70)
+
+
+def test_all_alive(rows: list[Any]) -> None:
+    actors = read_actors(CONFIG)
+    assert [actor.name for actor in actors] == [f"{party}/{role}" for party in PARTIES for role in ROLES]
+    assert all(actor.is_alive and actor.started_s == 1.0 for actor in actors)
+    assert explain_party(Party.DEVICE, actors[:6], CONFIG) is None
+
+
+def test_the_dead_actor_is_named_not_the_first_one(rows: list[Any]) -> None:
+    kill(rows, "cloud/decoder")
+    actors = read_actors(CONFIG, (Party.CLOUD,))
+    (dead,) = (actor for actor in actors if not actor.is_alive)
+    assert (dead.name, dead.ended_s, dead.reason) == ("cloud/decoder", 6.0, "its worker process has died")
+    assert explain_party(Party.CLOUD, actors, CONFIG) == (
+        f"The cloud side has lost cloud/decoder (process {dead.pid}: its worker process has died); "
+        "run `tandem up cloud` on its machine."
+    )
+    assert explain_party(Party.DEVICE, read_actors(CONFIG, (Party.DEVICE,)), CONFIG) is None
+
+
+def test_an_actor_that_was_replaced_is_alive(rows: list[Any]) -> None:
+    kill(rows, "cloud/decoder")
+    rows.insert(0, row("cloud/decoder", start_s=9, number=99))
+    (actor,) = (actor for actor in read_actors(CONFIG) if actor.name == "cloud/decoder")
+    assert (actor.is_alive, actor.pid) == (True, 169)
+
+
+def unknown(name: str, namespace: str) -> NoReturn:
+    raise ValueError(f"There is no actor {name}.")
+
+
+def test_a_side_that_was_never_up(rows: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    rows[:] = [each for each in rows if each.name.startswith("device/")]
+    monkeypatch.setattr(ray, "get_actor", unknown)
+    monkeypatch.setattr(actor_table, "current_address", lambda: "10.0.0.1:6379")
+    assert explain_party(Party.CLOUD, read_actors(CONFIG, (Party.CLOUD,)), CONFIG) == (
+        "The cloud side is not up: none of its actors runs in namespace 'tandem'; run `tandem up cloud --join "
+        "10.0.0.1:6379` on its machine."
+    )
+
+
+def test_a_side_that_is_starting(rows: list[Any]) -> None:
+    rows[0] = row(rows[0].name, "PENDING_CREATION")
+    name = rows[0].name
+    assert explain_party(Party.DEVICE, read_actors(CONFIG, (Party.DEVICE,)), CONFIG) == (
+        f"The device side is still starting ({name}); try again in a moment."
+    )
+
+
+@pytest.mark.parametrize(
+    ("is_launched", "remedy"),
+    [
+        (True, "close this Tandem and launch another"),
+        (False, "run `tandem up cloud` on its machine, then connect again"),
+    ],
+)
+def test_a_failed_call_names_the_actor_that_it_needed(
+    rows: list[Any], is_launched: bool, remedy: str
+) -> None:
+    kill(rows, "device/decoder", "cloud/draft_queue")
+    (dead,) = (each for each in rows if each.name == "cloud/draft_queue")
+    error = RayActorError(f"{dead.pid}")
+    error.actor_id = dead.actor_id.hex()
+    assert explain_loss(error, CONFIG, is_launched=is_launched) == (
+        f"The query failed because the cloud side has lost cloud/draft_queue (process {dead.pid}: its worker process "
+        f"has died); {remedy}."
+    )
+
+
+def test_a_death_that_ray_notices_late(rows: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    error = RayActorError("unavailable")
+    error.actor_id = rows[2].actor_id.hex()
+    name = rows[2].name
+    monkeypatch.setattr(time, "sleep", lambda _: kill(rows, name))
+    assert f"the device side has lost {name} (" in explain_loss(error, CONFIG, is_launched=True)
+
+
+def test_a_failed_call_where_nothing_is_dead(rows: list[Any]) -> None:
+    assert explain_loss(RayActorError("x"), CONFIG, is_launched=False) == (
+        "An actor of this cluster was replaced while this Tandem used it; connect again."
+    )
+    assert explain_loss(RaySystemError("No\nroom"), CONFIG, is_launched=False).startswith(
+        "A call to the cluster failed ("
+    )

@@ -1,0 +1,88 @@
+"""Where the token of a cluster comes from: the environment, the registry, Ray's own file, in this order."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tandem.cluster import credentials, registry
+from tandem.cluster.registry import Entry
+from tandem.errors import ClusterError
+from tandem.paths import state_folder
+from tandem.topology import Party
+
+ADDRESS = "10.0.0.1:6379"
+NAMES = ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty home, an empty registry, and nothing in the environment."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    for name in NAMES:
+        monkeypatch.setenv(name, "")  # so that what the code under test sets is undone
+        monkeypatch.delenv(name)
+    return tmp_path
+
+
+def chosen() -> tuple[str | None, ...]:
+    return tuple(os.environ.get(name) for name in NAMES)
+
+
+def record(token: str | None) -> None:
+    state_folder().mkdir(parents=True, exist_ok=True)
+    registry.register(Entry(party=Party.CLOUD, node={"address": ADDRESS, "pid": os.getpid()}, token=token))
+
+
+def write_default_file(home: Path) -> Path:
+    (home / ".ray").mkdir()
+    (home / ".ray" / "auth_token").write_text("theirs")
+    return home / ".ray" / "auth_token"
+
+
+def test_nothing_is_known() -> None:
+    assert credentials.find_token(ADDRESS) is None
+    assert chosen() == (None, None, None)
+    assert credentials.describe_source() == ""
+
+
+def test_the_recorded_token_counts_before_rays_own_file(home: Path) -> None:
+    write_default_file(home)
+    record("recorded")
+    assert credentials.find_token(ADDRESS) == "recorded"
+    assert chosen() == ("token", "recorded", None)
+
+
+def test_rays_own_file_comes_last(home: Path) -> None:
+    file = write_default_file(home)
+    record("recorded")
+    assert credentials.find_token("10.0.0.9:1") is None
+    assert chosen() == ("token", None, str(file))
+
+
+@pytest.mark.parametrize("name", ["RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"])
+def test_the_environment_counts_first_and_sets_the_mode(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    record("recorded")
+    monkeypatch.setenv(name, "mine")
+    credentials.find_token(ADDRESS)
+    assert os.environ["RAY_AUTH_MODE"] == "token"
+    assert credentials.describe_source().startswith(name)
+
+
+def test_the_environment_is_put_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise the next cluster, whose token is another, would be asked with this one."""
+    record("recorded")
+    with credentials.kept_environment():
+        credentials.find_token(ADDRESS)
+        assert chosen() == ("token", "recorded", None)
+    assert chosen() == (None, None, None)
+
+
+def test_a_token_file_that_ray_would_die_of(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(home / "nowhere"))
+    credentials.find_token(ADDRESS)
+    with pytest.raises(ClusterError, match=r"^The token file .*nowhere cannot be read \(No such file"):
+        credentials.check_token_file()

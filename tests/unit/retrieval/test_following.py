@@ -1,0 +1,159 @@
+"""A retriever whose index changes on disk: it opens it again, and queries under way keep what they found."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import threading
+from pathlib import Path
+
+import pytest
+
+from tandem.errors import RetrievalError
+from tandem.retrieval import following
+from tandem.retrieval.build import build_index, update_index
+from tandem.retrieval.documents import Document
+from tandem.retrieval.index import Index
+from tandem.retrieval.retriever import Hit, Retriever
+
+
+@pytest.fixture
+def index(corpus: Path, tmp_path: Path, embedder) -> Path:
+    build_index(corpus, tmp_path / "index", embedder)
+    return tmp_path / "index"
+
+
+@pytest.fixture
+def retriever(index: Path, embedder) -> Retriever:
+    return Retriever.open(index, embedder)
+
+
+@pytest.fixture
+def opened(monkeypatch: pytest.MonkeyPatch, retriever: Retriever) -> list[Path]:
+    """Indexes that were opened since the retriever was made."""
+    folders: list[Path] = []
+
+    class Counted(Index):
+        @classmethod
+        def open(cls, directory: Path, *values: object, **options: object) -> Index:
+            folders.append(directory)
+            return Index.open(directory, *values, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(following, "Index", Counted)
+    return folders
+
+
+def sources(hits: list[Hit]) -> set[str]:
+    return {hit.document.metadata["source"] for hit in hits}
+
+
+def test_an_index_that_is_as_it_was_is_not_opened_again(
+    retriever: Retriever, corpus: Path, index: Path, embedder, opened: list[Path]
+) -> None:
+    for _ in range(3):
+        retriever.search("soup", 3)
+        assert build_index(corpus, index, embedder).is_unchanged
+    assert opened == []
+
+
+def test_a_changed_index_is_opened_again_and_scores_go_on(
+    retriever: Retriever, corpus: Path, index: Path, embedder, opened: list[Path]
+) -> None:
+    before = retriever.search("tomato soup", 3)
+    scores = retriever.relevance([hit.id for hit in before], "tomato soup")
+    (corpus / "soup.txt").write_text("A recipe for leek soup.")
+    (corpus / "tea.txt").write_text("Tea.")
+    build_index(corpus, index, embedder)
+    after = retriever.search("leek soup", 4)
+    assert after[0].document.page_content == "A recipe for leek soup."
+    assert sources(after) == {"chess.txt", "puzzle.md", "soup.txt", "tea.txt"}
+    assert (retriever.num_documents, len(opened)) == (4, 1)
+    assert retriever.relevance([hit.id for hit in before], "tomato soup") == scores
+    mixed = retriever.relevance([before[0].id, after[0].id], "leek soup")
+    assert mixed[1] == pytest.approx(after[0].score)
+    update_index(index, embedder, delete=["tea.txt"])
+    retriever.search("leek soup", 1)
+    assert retriever.relevance([hit.id for hit in before], "tomato soup") == scores, "two indexes later"
+    with pytest.raises(RetrievalError, match="holds no document with the id 'none'"):
+        retriever.relevance(["none", before[0].id], "soup")
+
+
+def test_a_scoring_model_goes_on_too(index: Path, corpus: Path, embedder) -> None:
+    class Lengths:
+        name = fingerprint = "lengths"
+
+        def scores(self, query: str, texts: list[str]) -> list[float]:
+            return [float(len(text)) for text in texts]
+
+    retriever = Retriever(Index.open(index), embedder, Lengths())  # type: ignore[arg-type]
+    (before,) = retriever.search("soup", 1, filter={"source": "soup.txt"})
+    (corpus / "soup.txt").write_text("Leek.")
+    build_index(corpus, index, embedder)
+    (after,) = retriever.search("soup", 1, filter={"source": "soup.txt"})
+    assert retriever.relevance([before.id, after.id], "x") == [len(before.document.page_content), 5.0]
+
+
+def test_an_index_in_place_of_a_removed_one(
+    retriever: Retriever, corpus: Path, index: Path, embedder
+) -> None:
+    before = retriever.search("soup", 1)
+    shutil.rmtree(index)
+    (corpus / "soup.txt").unlink()
+    build_index(corpus, index, embedder, id_key=b"another key")
+    assert sources(retriever.search("soup", 3)) == {"chess.txt", "puzzle.md"}
+    assert retriever.relevance([before[0].id], "soup") == pytest.approx([before[0].score])
+
+
+def test_an_index_that_is_gone_or_of_another_embedder_is_kept_with_one_warning(
+    retriever: Retriever, corpus: Path, index: Path, other_embedder, caplog: pytest.LogCaptureFixture
+) -> None:
+    before = sources(retriever.search("soup", 3))
+    build_index(corpus, index, other_embedder)
+    with caplog.at_level(logging.WARNING, "tandem"):
+        for _ in range(3):
+            assert sources(retriever.search("soup", 3)) == before
+    assert len(caplog.records) == 1
+    assert (
+        "cannot be opened again, so searches use it as it was: An index must be searched with" in caplog.text
+    )
+    shutil.rmtree(index)
+    with caplog.at_level(logging.WARNING, "tandem"):
+        for _ in range(3):
+            assert sources(retriever.search("soup", 3)) == before
+    assert len(caplog.records) == 2
+
+
+def test_searches_during_builds_each_see_one_index(tmp_path: Path, embedder) -> None:
+    """Documents of the generations differ in their texts; what one search finds is of one generation."""
+    directory = tmp_path / "index"
+
+    def build(generation: int) -> None:
+        texts = [Document(page_content=f"owl {number} of {generation}") for number in range(20)]
+        build_index(texts, directory, embedder)
+
+    build(0)
+    retriever = Retriever.open(directory, embedder)
+    seen: set[str] = set()
+    failures: list[object] = []
+    ended = threading.Event()
+
+    def search() -> None:
+        while not ended.is_set():
+            hits = retriever.search("owl", 20)
+            found = {hit.document.page_content.rpartition(" ")[2] for hit in hits}
+            seen.update(found)
+            scores = retriever.relevance([hit.id for hit in hits], "owl")
+            if len(found) != 1 or len(hits) != 20 or scores != pytest.approx([hit.score for hit in hits]):
+                failures.append((found, len(hits)))
+
+    threads = [threading.Thread(target=search) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for generation in range(1, 9):
+        build(generation)
+    ended.set()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+    assert len(seen) > 1, "the index changed while it was searched"
+    assert {hit.document.page_content.rpartition(" ")[2] for hit in retriever.search("owl", 9)} == {"8"}

@@ -1,0 +1,149 @@
+"""What an index remembers of where it came from, and that no build loses a document by mistake."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tandem.errors import RetrievalError
+from tandem.retrieval.build import build_index, update_index
+from tandem.retrieval.documents import Document
+from tandem.retrieval.index import Index, read_manifest
+from tandem.retrieval.roots import GIVEN
+from tests.unit.retrieval.helpers import edit
+
+
+def sources(directory: Path) -> list[str]:
+    return sorted(str(chunk.metadata["source"]) for chunk in Index.open(directory).chunks())
+
+
+def forget_roots(directory: Path) -> None:
+    """Makes the manifest one of an earlier version."""
+    edit(directory, "UPDATE manifest SET body = json_remove(body, '$.roots')")
+    assert read_manifest(directory).roots == []
+
+
+@pytest.fixture
+def index(corpus: Path, tmp_path: Path, embedder) -> Path:
+    build_index(corpus, tmp_path / "index", embedder)
+    return tmp_path / "index"
+
+
+def test_the_root_is_absolute(
+    index: Path, corpus: Path, embedder, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    assert read_manifest(index).roots == [str(corpus)]
+    monkeypatch.chdir(tmp_path)
+    assert build_index(Path("corpus"), index, embedder).is_unchanged
+    (tmp_path / "link").symlink_to(corpus)
+    assert build_index(tmp_path / "link", index, embedder).is_unchanged
+    assert read_manifest(index).roots == [str(corpus)]
+
+
+def test_a_file_of_the_folder_does_not_become_the_index(index: Path, corpus: Path, embedder) -> None:
+    with pytest.raises(
+        RetrievalError, match=r"was built from .*corpus, .*from .*soup\.txt would delete 2 documents; "
+    ):
+        build_index(corpus / "soup.txt", index, embedder)
+    assert len(sources(index)) == 3
+    assert build_index(corpus / "soup.txt", index, embedder, replace=True).num_deleted == 2
+    assert read_manifest(index).roots == [str(corpus / "soup.txt")]
+
+
+def test_the_same_name_elsewhere_is_another_document(
+    index: Path, corpus: Path, tmp_path: Path, embedder
+) -> None:
+    build_index(corpus / "soup.txt", index, embedder, replace=True)
+    other = tmp_path / "soup.txt"
+    other.write_text("Another soup.")
+    with pytest.raises(RetrievalError, match="would delete 1 document;"):
+        build_index(other, index, embedder)
+
+
+def test_a_folder_that_was_moved_is_the_new_root(index: Path, corpus: Path, embedder) -> None:
+    moved = corpus.rename(corpus.with_name("moved"))
+    assert build_index(moved, index, embedder).is_unchanged
+    assert read_manifest(index).roots == [str(moved)]
+
+
+def test_an_index_of_an_earlier_version_takes_its_folder(index: Path, corpus: Path, embedder) -> None:
+    forget_roots(index)
+    with pytest.raises(RetrievalError, match="by an earlier version, which did not note its folder, and"):
+        build_index(corpus / "soup.txt", index, embedder)
+    with pytest.raises(RetrievalError, match="build it from that folder once, then add"):
+        update_index(index, embedder, add=corpus / "soup.txt")
+    (corpus / "soup.txt").write_text("Another soup.")  # since then
+    assert build_index(corpus, index, embedder).num_replaced == 1
+    assert read_manifest(index).roots == [str(corpus)]
+
+
+def test_an_index_that_is_up_to_date_takes_its_folder_too(index: Path, corpus: Path, embedder) -> None:
+    forget_roots(index)
+    assert build_index(corpus, index, embedder).is_unchanged
+    assert read_manifest(index).roots == [str(corpus)]
+
+
+def test_documents_from_python_are_a_root(index: Path, corpus: Path, tmp_path: Path, embedder) -> None:
+    given = [Document(page_content="One."), Document(page_content="Two.")]
+    with pytest.raises(RetrievalError, match="would delete 3 documents"):
+        build_index(given, index, embedder)
+    build_index(given, tmp_path / "given", embedder)
+    assert build_index(given[:1], tmp_path / "given", embedder).num_deleted == 1
+    assert read_manifest(tmp_path / "given").roots == [GIVEN]
+    with pytest.raises(
+        RetrievalError, match=f"from {GIVEN}, and building it from .*corpus would delete 1 document"
+    ):
+        build_index(corpus, tmp_path / "given", embedder)
+    with pytest.raises(RetrievalError, match=f"was built from {GIVEN}; name a file"):
+        build_index(None, tmp_path / "given", embedder)
+
+
+def test_lines_of_a_file_are_documents(tmp_path: Path, embedder) -> None:
+    lines = tmp_path / "lines.jsonl"
+    lines.write_text("\n".join(json.dumps({"text": f"Text {number}."}) for number in range(4)))
+    build_index(lines, tmp_path / "index", embedder)
+    (tmp_path / "other.txt").write_text("Other.")
+    with pytest.raises(RetrievalError, match="would delete 4 documents"):
+        build_index(tmp_path / "other.txt", tmp_path / "index", embedder)
+
+
+def test_further_roots_are_brought_up_to_date(index: Path, corpus: Path, tmp_path: Path, embedder) -> None:
+    further = tmp_path / "elsewhere" / "corpus"  # of the same name
+    further.mkdir(parents=True)
+    (further / "soup.txt").write_text("A cold soup.")
+    report = update_index(index, embedder, add=further)
+    assert (report.num_added, report.num_unchanged) == (1, 3)
+    assert sources(index) == ["chess.txt", "corpus-2/soup.txt", "puzzle.md", "soup.txt"]
+    (further / "tea.txt").write_text("Tea.")
+    (corpus / "chess.txt").unlink()
+    for source in (corpus, further, None):
+        build_index(source, index, embedder)
+        assert sources(index) == ["corpus-2/soup.txt", "corpus-2/tea.txt", "puzzle.md", "soup.txt"]
+    assert read_manifest(index).roots == [str(corpus), str(further)]
+    further.rename(further.with_name("gone"))
+    with pytest.raises(RetrievalError, match=r"but .*elsewhere/corpus does not exist any more; .* --delete,"):
+        build_index(corpus, index, embedder)
+    update_index(index, embedder, delete=[str(further)])
+    assert sources(index) == ["puzzle.md", "soup.txt"]
+    assert read_manifest(index).roots == [str(corpus)]
+
+
+def test_adding_a_folder_within_the_root_replaces_it(index: Path, corpus: Path, embedder) -> None:
+    (corpus / "sub").mkdir()
+    for name in ("a.txt", "b.txt"):
+        (corpus / "sub" / name).write_text(f"Text of {name}.")
+    build_index(corpus, index, embedder)
+    (corpus / "sub" / "a.txt").unlink()
+    report = update_index(index, embedder, add=corpus / "sub")
+    assert (report.num_deleted, report.num_unchanged) == (1, 4)
+    assert "sub/b.txt" in sources(index)
+    update_index(index, embedder, delete=[str(corpus / "sub" / "b.txt")])
+    assert len(sources(index)) == 3
+    assert read_manifest(index).roots == [str(corpus)]
+
+
+def test_adding_what_holds_the_root(index: Path, corpus: Path, tmp_path: Path, embedder) -> None:
+    with pytest.raises(RetrievalError, match=r"but .* holds .*/corpus; give one that does not"):
+        update_index(index, embedder, add=tmp_path)

@@ -1,0 +1,111 @@
+"""How an answer shows itself: printed, in a traceback, in a notebook; and why it is degraded."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import nan
+from operator import methodcaller
+
+import pytest
+
+from tandem.events import (
+    Answer,
+    DoneEvent,
+    Event,
+    PeerEvent,
+    SessionStatistics,
+    Source,
+    SourcesEvent,
+    TokenEvent,
+    collect,
+)
+from tandem.topology import Party
+
+
+def token(step: int, text: str) -> TokenEvent:
+    return TokenEvent(
+        step=step,
+        token=step,
+        text=text,
+        device_accepted=True,
+        cloud_accepted=True,
+        aggregator=Party.DEVICE,
+        committed_s=0.0,
+        device_decode_s=0.0,
+        cloud_decode_s=nan,
+    )
+
+
+def answer(text: str, *events: Event, degraded_from: int | None = None) -> Answer:
+    tokens = [token(step, word) for step, word in enumerate(text.split(" "))]
+    spaced = [token(0, tokens[0].text), *(token(each.step, f" {each.text}") for each in tokens[1:])]
+    done = DoneEvent(reason="eos", statistics=SessionStatistics(degraded_from=degraded_from))
+    return collect([*events, *spaced, done], seed=7)
+
+
+def sources(party: Party, *given: Source) -> SourcesEvent:
+    return SourcesEvent(party=party, sources=given, retrieve_s=0.0, prefill_s=0.0)
+
+
+show_in_notebook = methodcaller("_repr_html_")
+
+
+def test_an_answer_prints_as_its_text_and_is_short_in_a_traceback(capsys: pytest.CaptureFixture[str]) -> None:
+    print(answer("Try Pukan Vakun."))
+    assert capsys.readouterr().out == "Try Pukan Vakun.\n"
+    assert repr(answer("Try Pukan Vakun.")) == "Answer('Try Pukan Vakun.', 3 tokens, 0 sources)"
+    long = repr(answer("word\n" + "word " * 100, degraded_from=2))
+    assert "\n" not in long
+    assert len(long) < 130
+    assert long.endswith("...', 101 tokens, 0 sources, degraded from token 2)")
+
+
+LOST = PeerEvent(step=2, is_alone=True)
+SAID = PeerEvent(step=2, is_alone=True, reason="The cloud's decoder has stopped; restart the cloud side.")
+BACK = PeerEvent(step=5, is_alone=False)
+
+
+@pytest.mark.parametrize(
+    ("events", "degraded_from", "sentence"),
+    [
+        ([], None, None),
+        ([LOST, PeerEvent(step=2, is_alone=False)], None, None),
+        ([LOST], 2, "From token 2 on the device answered without the cloud (it fell silent)."),
+        (
+            [SAID],
+            3,
+            "From token 3 on the device answered without the cloud (The cloud's decoder has stopped; restart the "
+            "cloud side).",
+        ),
+        (
+            [LOST, BACK, PeerEvent(step=9, is_alone=True), PeerEvent(step=11, is_alone=False)],
+            2,
+            "From token 2 on the device answered without the cloud (it fell silent); it came back at token 5.",
+        ),
+    ],
+)
+def test_why_an_answer_is_degraded(
+    events: Sequence[Event], degraded_from: int | None, sentence: str | None
+) -> None:
+    given = answer("Try Pukan Vakun.", *events, degraded_from=degraded_from)
+    assert given.degraded_reason == sentence
+    assert given.is_degraded is (sentence is not None)
+
+
+def test_a_notebook_shows_text_and_sources_escaped() -> None:
+    device = sources(
+        Party.DEVICE,
+        Source(party=Party.DEVICE, id="d1", title="<b>a & b</b>.md", score=0.625),
+        Source(party=Party.DEVICE, id="d2", title="plain.pdf", page=3, text="x < y"),
+    )
+    cloud = sources(Party.CLOUD, *(Source(party=Party.CLOUD, id=f"c{number}") for number in range(3)))
+    given = answer("Try <script>alert(1)</script> & see.", cloud, device, SAID, degraded_from=2)
+    assert show_in_notebook(given) == (
+        '<div><p style="white-space: pre-wrap">Try &lt;script&gt;alert(1)&lt;/script&gt; &amp; see.</p>'
+        "<p><em>From token 2 on the device answered without the cloud (The cloud&#x27;s decoder has stopped; "
+        "restart the cloud side).</em></p>"
+        "<p>Sources</p><ul><li>device: &lt;b&gt;a &amp; b&lt;/b&gt;.md (0.62)</li>"
+        "<li><details><summary>device: plain.pdf, page 3</summary>x &lt; y</details></li>"
+        "<li>cloud: 3 documents that stay there</li></ul></div>"
+    )
+    assert show_in_notebook(answer("Yes.")).endswith("<p>Sources: none</p></div>")
