@@ -192,7 +192,14 @@ def settings_tables() -> str:
 def _type_name(setting: Setting) -> str:
     if setting.choices:
         return ", ".join(f"`{choice}`" for choice in setting.choices)
-    names = {tuple: "list of texts", str: "text", int: "whole number", float: "number", bool: "true or false"}
+    names = {
+        tuple: "list of texts",
+        dict: "table",
+        str: "text",
+        int: "whole number",
+        float: "number",
+        bool: "true or false",
+    }
     return names[setting.type] + (f", {setting.range}" if setting.range else "")
 
 
