@@ -209,7 +209,8 @@ def _comparisons(
 
 
 def _share(values: Sequence[bool]) -> Share:
-    return Share(value=sum(values) / len(values), interval=statistics.wilson(sum(values), len(values)))
+    interval = statistics.wilson(sum(values), len(values)) if len(values) > 1 else None
+    return Share(value=sum(values) / len(values), interval=interval)
 
 
 def _what(parties: Parties, questions: Sequence[Question], config: Config) -> dict[str, object]:
