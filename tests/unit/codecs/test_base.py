@@ -15,6 +15,7 @@ from tandem.codecs.base import MAX_VOCAB, make_codec, register
 from tandem.errors import ConfigError, ProtocolError
 from tandem.extensions import CodecConfig
 from tandem.protocol.prefix import Prefix
+from tests.unit.codecs.stateful import Threshold
 
 VOCAB = 8
 MODULE = """
@@ -186,41 +187,6 @@ def test_a_built_in_codec_takes_no_table() -> None:
 # ---- the state of a codec ------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Threshold:
-    """A codec with an adaptive threshold: it falls when an encoded distribution lost more mass than `target`."""
-
-    target: float = 0.2
-    step: float = 0.05
-    max_bytes: int = VOCAB
-
-    def open(self) -> ThresholdState:
-        return ThresholdState(self, 0.3)
-
-    def decode(self, payload: bytes, vocab_size: int = MAX_VOCAB) -> Distribution:
-        weights = np.frombuffer(payload, "u1").astype(np.int64)
-        ids = np.flatnonzero(weights)
-        return Distribution(ids, weights[ids] / weights.sum())
-
-    def fingerprint(self) -> str:
-        return f"threshold({self.target}, {self.step})"
-
-
-@dataclass(frozen=True)
-class ThresholdState:
-    """The threshold before one token."""
-
-    codec: Threshold
-    beta: float
-
-    def encode(self, dense: NDArray[np.floating]) -> tuple[bytes, ThresholdState]:
-        is_kept = (dense >= self.beta) | (dense == dense.max())
-        weights = np.where(is_kept, np.maximum(1, np.rint(200 * dense)), 0)
-        dropped = float(dense[~is_kept].sum())
-        beta = self.beta - self.codec.step * (dropped - self.codec.target)
-        return weights.astype("u1").tobytes(), ThresholdState(self.codec, beta)
-
-
 def dense_after(tokens: tuple[int, ...]) -> NDArray[np.float64]:
     """What a model would compute after a prefix."""
     return np.random.default_rng([*tokens, 99]).dirichlet(np.full(VOCAB, 0.4))
@@ -233,7 +199,7 @@ def feed(states: CodecStates, prefix: Prefix) -> bytes:
 
 def fresh(tokens: list[int]) -> CodecStates:
     """The states of a session that never rolled back: fed every beginning of `tokens`, itself left out."""
-    states, prefix = CodecStates(Threshold()), Prefix(1)
+    states, prefix = CodecStates(Threshold(VOCAB)), Prefix(1)
     for token in tokens:
         feed(states, prefix)
         prefix.append(token)
@@ -243,7 +209,7 @@ def fresh(tokens: list[int]) -> CodecStates:
 def test_a_state_after_a_rollback_is_that_of_a_fresh_session() -> None:
     """Whatever was drafted, rejected, taken up again: the state is a function of the prefix alone."""
     rng = np.random.default_rng(3)
-    states, prefix = CodecStates(Threshold()), Prefix(1)
+    states, prefix = CodecStates(Threshold(VOCAB)), Prefix(1)
     seen: dict[tuple[int, ...], bytes] = {}
     num_rollbacks = num_returns = 0
     for _ in range(400):
@@ -273,7 +239,7 @@ def test_a_state_that_forgot_to_roll_back_would_be_noticed() -> None:
         "the state knows the distributions, not the draw"
     )
     assert rejected != states.before(prefix.digests)
-    other = CodecStates(Threshold())
+    other = CodecStates(Threshold(VOCAB))
     feed(other, Prefix(1))
     feed(other, Prefix(1, [1]))
     assert other.before(Prefix(1, [1, 0]).digests) != rejected
