@@ -11,7 +11,7 @@ from tandem.extensions import Parameters, call, check_has, is_extension
 from tandem.scheduler.greedy import Situation, choose
 from tandem.topology import Party
 
-_loaded: dict[str, Callable[[Party], Policy]] = {}
+LOADED: dict[str, Callable[[Party], Policy]] = {}
 """Policies of one's own in this process, by the name that its settings gave."""
 
 
@@ -72,12 +72,12 @@ def make_policy(placement: str, first: Party) -> Policy:
     """
     if not is_extension(placement):
         return Greedy() if placement == "greedy" else Fixed(first)
-    if placement not in _loaded:
+    if placement not in LOADED:
         raise ConfigError(
             f"The placement policy {placement!r} is not loaded here; name it as decoding.placement in the settings "
             "of both parties and start them again."
         )
-    return _loaded[placement](first)
+    return LOADED[placement](first)
 
 
 def load_policy(placement: str, parameters: Parameters, where: str) -> str:
@@ -101,6 +101,6 @@ def load_policy(placement: str, parameters: Parameters, where: str) -> str:
         return cast(Policy, policy)
 
     make(Party.DEVICE)
-    _loaded[placement] = make
+    LOADED[placement] = make
     shown = ", ".join(f"{name}={value!r}" for name, value in sorted(parameters.items()))
     return f"{placement}({shown})"

@@ -87,7 +87,7 @@ def test_custom_codec_refuses_what_it_cannot_read() -> None:
 @pytest.mark.usefixtures("examples")
 def test_custom_policy_hands_over_and_changes_no_token(monkeypatch: pytest.MonkeyPatch) -> None:
     """The parties take turns every three tokens: the answer is that of a fixed placement."""
-    monkeypatch.setattr(policies, "_loaded", {})
+    monkeypatch.setattr(policies, "LOADED", {})
     policies.load_policy("custom_policy:Alternate", {"period": 3}, "This process")
     link = Link(delay_s=0.1, jitter_s=0.1, drop=0.05)
     outcome = simulate_codec(CODEC, 2, link, placement="custom_policy:Alternate", synchronous=False)

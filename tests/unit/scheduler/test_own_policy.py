@@ -32,7 +32,7 @@ def half(first):
 def _own_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "own_policies.py").write_text(MODULE)
     monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setattr(policies, "_loaded", {})
+    monkeypatch.setattr(policies, "LOADED", {})
 
 
 def test_a_loaded_policy_is_made_by_its_address() -> None:
