@@ -195,6 +195,7 @@ def _type_name(setting: Setting) -> str:
         return ", ".join(f"`{choice}`" for choice in setting.choices)
     names = {
         tuple: "text or list of texts",
+        dict: "table",
         str: "text",
         int: "whole number",
         float: "number",

@@ -18,11 +18,12 @@ from pydantic_core import ArgsKwargs
 from tandem import toml
 from tandem.conversation import SYSTEM_PROMPT
 from tandem.errors import ConfigError
+from tandem.extensions import CodecConfig, SchedulerConfig
 from tandem.overrides import parse, replace_settings, to_toml, unknown
 from tandem.paths import absolute, resolve, resolve_model
 from tandem.sampling import SamplingParams
 from tandem.topology import Party
-from tandem.validation import STRICT, Settings, WordOrPath
+from tandem.validation import STRICT, Extension, Settings, WordOrPath
 
 DraftRuleName = Literal["coupled", "algorithm1"]
 Placement = Literal["device", "cloud", "greedy", "mirror"]
@@ -113,9 +114,9 @@ class DecodingConfig(Settings):
     """How tokens are drafted and decided; each setting can be overridden per query."""
 
     draft_rule: DraftRuleName = Field(default="coupled", description="how drafts are drawn and verified")
-    placement: Placement = Field(
+    placement: Placement | Extension = Field(
         default="mirror",
-        description="who aggregates: one party, both (mirror), or whoever makes a token cheaper (greedy)",
+        description="who aggregates: one party, both (mirror), whoever makes a token cheaper (greedy), or a policy",
     )
     synchronous: bool = Field(
         default=False, description="no draft before the previous token is committed (the token-wise loop)"
@@ -136,7 +137,7 @@ class DecodingOptions(TypedDict, total=False):
     """The fields of `DecodingConfig` as options of one query; None: as configured."""
 
     draft_rule: DraftRuleName | None
-    placement: Placement | None
+    placement: Placement | str | None
     synchronous: bool | None
     max_window: int | None
 
@@ -161,20 +162,6 @@ class WeightsConfig(Settings):
     lag: int = Field(default=1, ge=0, description="tokens between an estimate and its first use")
     momentum: float = Field(
         default=0.0, ge=0, lt=1, description="share of the previous estimate that is kept"
-    )
-
-
-@dataclass(frozen=True, kw_only=True, config=STRICT)
-class CodecConfig(Settings):
-    """How distributions are compressed before a draft is drawn."""
-
-    name: Literal["top_p"] = Field(default="top_p", description="codec")
-    p: float = Field(default=0.8, gt=0, le=1, description="least probability mass of the nucleus")
-    max_tokens: int = Field(
-        default=4096,
-        ge=1,
-        le=262144,
-        description="tokens of the nucleus, at most; bounds the bytes of a distribution",
     )
 
 
@@ -225,6 +212,7 @@ class Config(Settings):
     decoding: DecodingConfig = DecodingConfig()
     weights: WeightsConfig = WeightsConfig()
     codec: CodecConfig = CodecConfig()
+    scheduler: SchedulerConfig = SchedulerConfig()
     link: LinkConfig = LinkConfig()
     cluster: ClusterConfig = ClusterConfig()
 

@@ -13,6 +13,7 @@ from pydantic_core import PydanticSerializationError
 from tandem.config import Config, DecodingConfig, DecodingOptions
 from tandem.conversation import Message, MessageDict, read_history
 from tandem.errors import ConfigError, QueryError
+from tandem.extensions import is_extension
 from tandem.nearest import nearest
 from tandem.protocol.spec import SessionSpec
 from tandem.sampling import SamplingOptions, SamplingParams
@@ -107,9 +108,15 @@ def build_spec(
         history=read_history(options.get("history")),
         show_drafts=bool(options.get("show_drafts")),
     )
+    _check_policy(spec, described)
     _check_alone(spec)
     _check_size(spec)
-    return replace(spec, eos_token_ids=tuple(described[spec.home]["eos_token_ids"]))
+    home = described[spec.home]
+    return replace(
+        spec,
+        eos_token_ids=tuple(home["eos_token_ids"]),
+        vocab_size=home.get("vocab_size", spec.vocab_size),
+    )
 
 
 def check_question(question: object) -> None:
@@ -204,6 +211,17 @@ def _check_size(spec: SessionSpec) -> None:
             f"A query with its filters travels as at most {MAX_SPEC_BYTES} bytes, this one has {num_bytes}; "
             "shorten the question or its history, or give fewer values."
         )
+
+
+def _check_policy(spec: SessionSpec, described: Mapping[Party, Mapping[str, Any]]) -> None:
+    """A policy of one's own is one that both parties have loaded; `described` tells which."""
+    for party in spec.parties if is_extension(spec.placement) else ():
+        loaded = described[party].get("policy", "")
+        if loaded.partition("(")[0] != spec.placement:
+            raise ConfigError(
+                f"The {party} has not loaded the placement policy {spec.placement!r} (it has {loaded or 'none'}); name "
+                "it as decoding.placement in the settings of both parties and start them again."
+            )
 
 
 def _check_alone(spec: SessionSpec) -> None:

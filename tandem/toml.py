@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 import tomllib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,7 @@ from tandem.errors import ConfigError
 
 
 def dump(value: Any) -> str:
-    """A text, number, truth value or tuple of them."""
+    """A text, number, truth value, or a tuple or table of them."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, str):
@@ -19,7 +21,13 @@ def dump(value: Any) -> str:
         return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
     if isinstance(value, tuple):
         return f"[{', '.join(map(dump, value))}]"
+    if isinstance(value, Mapping):
+        return f"{{{', '.join(f'{_key(key)} = {dump(item)}' for key, item in value.items())}}}"
     return repr(value)
+
+
+def _key(key: str) -> str:
+    return key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else dump(key)
 
 
 def parse(text: str) -> Any:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Annotated, Any, Literal, NamedTuple, TypeVar, get_args, get_origin
+from types import UnionType
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar, Union, get_args, get_origin
 
 from annotated_types import Ge, Gt, Le, Lt, MinLen
 from pydantic import (
@@ -61,6 +62,10 @@ class WordOrPath(NamedTuple):
         return value
 
 
+Extension = Annotated[str, Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")]
+"""Code of one's own: "MODULE:FUNCTION"; see `tandem.extensions`."""
+EXTENSION = "MODULE:FUNCTION"
+
 S = TypeVar("S", bound="Settings")
 _SIGNS: tuple[tuple[type, str, str, str], ...] = (
     (Ge, "ge", ">=", "of at least"),
@@ -110,12 +115,20 @@ class Setting(NamedTuple):
     @property
     def default(self) -> Any:
         """Its value where nobody sets it."""
-        return self.info.default
+        return self.info.get_default(call_default_factory=True)
 
     @property
     def choices(self) -> tuple[str, ...]:
-        """The only values; empty: any of its type."""
-        return get_args(self.info.annotation) if get_origin(self.info.annotation) is Literal else ()
+        """The only values, `EXTENSION` among them where code of one's own may be named; empty: any of its type."""
+        parts = self._parts
+        names = [name for part in parts if get_origin(part) is Literal for name in get_args(part)]
+        return (*names, EXTENSION) if names and len(parts) > 1 else tuple(names)
+
+    @property
+    def _parts(self) -> tuple[Any, ...]:
+        """The members of a union; otherwise the type itself."""
+        annotation = self.info.annotation
+        return get_args(annotation) if get_origin(annotation) in (Union, UnionType) else (annotation,)
 
     @property
     def words(self) -> WordOrPath | None:
@@ -146,6 +159,7 @@ class Setting(NamedTuple):
             int: "a whole number",
             float: "a number",
             bool: "true or false",
+            dict: "a table of texts, numbers and truth values",
         }
         limits = " and ".join(f"{words} {limit:g}" for _, words, limit in self._limits())
         noun = nouns.get(self.type) or f"a {self.type.__name__}"
@@ -183,7 +197,10 @@ def wrong_value(setting: Setting, value: Any, section: str, default: Any) -> Set
     remedy = f"the default is {toml.dump(default)}"
     words = setting.words.words if setting.words else setting.choices
     if words and isinstance(value, str):
-        remedy = f"the nearest is {toml.dump(nearest(value, words))}"
+        names = [name for name in words if name != EXTENSION]
+        remedy = f"the nearest is {toml.dump(nearest(value, names))}"
+        if EXTENSION in setting.choices and ":" in value:
+            remedy = 'name a function of a module, such as "my_package.my_module:make"'
     key = f"{section}.{setting.name}" if section else setting.name
     sentence = f"The setting {key} must be {setting.expected}, but it is {value!r}; {remedy}."
     return SettingError(sentence, setting.name, value)

@@ -26,8 +26,8 @@ FORBIDDEN = {
 """What a package of the pure core never imports, not even inside a function."""
 LAYERS = {
     "aggregation": {"errors", "nearest", "sampling", "topology"},
-    "codecs": {"aggregation", "errors", "nearest", "config"},
-    "scheduler": {"aggregation", "errors", "topology"},
+    "codecs": {"aggregation", "errors", "extensions", "nearest"},
+    "scheduler": {"aggregation", "errors", "extensions", "topology"},
     "protocol": {
         "aggregation",
         "codecs",
@@ -63,6 +63,7 @@ LAYERS = {
         "profiler",
         "protocol",
         "retrieval",
+        "scheduler",
         "topology",
         "transport",
     },

@@ -68,6 +68,7 @@ class SiteActor:
         self.runtime = runtime
         self.config = runtime.config
         self.name = f"{party}/{self.role}"
+        self.place = f"The {party}'s {self.role.replace('_', ' ')}"  # in sentences
         self.num_malformed = 0
         self.description: dict[str, Any] = {}
         self.plane: DataPlane | None = None

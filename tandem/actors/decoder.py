@@ -14,15 +14,17 @@ import logging
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
 
 from tandem.actors.base import Runtime, SiteActor, remedy_for, sendable
-from tandem.codecs import codec_of
+from tandem.codecs import Codec, codec_of
 from tandem.errors import TandemError
 from tandem.protocol.drafting import DraftingSession, Forward, Job, Prefill
 from tandem.protocol.messages import PROTOCOL_VERSION, DecoderFailed, End
 from tandem.protocol.outbox import ActorKind, Send
 from tandem.protocol.session_tables import DraftingTable
+from tandem.scheduler.policies import load_policy
 from tandem.topology import Party
 
 _log = logging.getLogger("tandem")
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from tandem.engine.drafter import Drafter
     from tandem.engine.engine import Engine, OpenResult
 
 T = TypeVar("T")
@@ -53,7 +56,6 @@ class DecoderActor(SiteActor):
 
     def __init__(self, party: Party, runtime: Runtime) -> None:
         super().__init__(party, runtime)
-        self.codec = codec_of(runtime.config.codec)
         self.table = DraftingTable(party, lambda tokens: self.engine.text(tokens))
         self.num_forwards = 0
         self.num_abandoned = 0
@@ -61,6 +63,7 @@ class DecoderActor(SiteActor):
         self.wake = asyncio.Event()  # a message arrived, so the plan may have changed
         self._loaded: Engine | None = None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="model")
+        self._drafters: dict[int, Drafter] = {}  # by session: the state of the codec
         self._ended: list[int] = []  # sessions to free in the engine
         self._kv_notes: list[str] = []  # sentences about the store of caches, for the next answer
 
@@ -71,6 +74,11 @@ class DecoderActor(SiteActor):
             raise TandemError(f"{self.name} has not loaded its model yet; await prepare() first.")
         return self._loaded
 
+    @cached_property
+    def codec(self) -> Codec:
+        """What compresses this party's distributions. Raises ConfigError if it cannot be loaded."""
+        return codec_of(self.config.codec, self.place)
+
     # ---- control plane ---------------------------------------------------------------------------------------
 
     async def prepare(self) -> dict[str, Any]:
@@ -78,6 +86,8 @@ class DecoderActor(SiteActor):
         from tandem.paths import cache_folder
         from tandem.profiler.cache import cached_line
 
+        codec, decoding = self.codec.fingerprint(), self.config.decoding
+        policy = load_policy(decoding.placement, self.config.scheduler.parameters, self.place)
         self._loaded = engine = await self.on_model_thread(self._load)
         party = self.config.party(self.party)
         line = await self.on_model_thread(lambda: cached_line(party, cache_folder(), _log.warning))
@@ -90,7 +100,8 @@ class DecoderActor(SiteActor):
             "vocab_size": engine.vocab_size,
             "context_length": engine.context_length,
             "eos_token_ids": list(engine.eos_token_ids),
-            "codec": self.codec.fingerprint(),
+            "codec": codec,
+            "policy": policy,  # empty: none of one's own
             "protocol_version": PROTOCOL_VERSION,
             "decode_line": line,  # k_a, k_b, k_c, start; [] without a profile of these settings here
         }
@@ -205,7 +216,9 @@ class DecoderActor(SiteActor):
 
         started_s = time.perf_counter()
         spec = session.spec
-        drafter = Drafter(self.codec, spec.sampling, spec.draft_rule)
+        drafter = self._drafters.setdefault(
+            job.session, Drafter(self.codec, spec.sampling, spec.draft_rule, spec.vocab_size)
+        )
         try:
             logits = self.engine.next_logits(
                 str(job.session), job.tokens, is_stale=lambda: not session.is_current(job)
@@ -213,7 +226,12 @@ class DecoderActor(SiteActor):
         except Preempted:
             return None
         token, payload, dense = drafter.draft(
-            logits, job.weights or (0.0,), seed=spec.seed, step=job.step, party=self.party
+            logits,
+            job.weights or (0.0,),
+            seed=spec.seed,
+            step=job.step,
+            party=self.party,
+            lineage=job.lineage,
         )
         return Draft(token, payload, dense, _elapsed_us(started_s))
 
@@ -231,7 +249,9 @@ class DecoderActor(SiteActor):
     def free_ended(self) -> None:
         """Close the engine's sessions that have ended."""
         while self._ended:
-            self.engine.close(str(self._ended.pop()))
+            session = self._ended.pop()
+            self._drafters.pop(session, None)
+            self.engine.close(str(session))
 
     def notes(self, opened: OpenResult) -> tuple[str, ...]:
         """Sentences for the user about documents and stored caches; each is given once."""

@@ -6,6 +6,7 @@ DraftQueue --Observations--> Profiler --Profile--> Scheduler --Placement--> Aggr
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Any, ClassVar
 
 from tandem.actors.base import Runtime, SiteActor, sendable
@@ -14,7 +15,9 @@ from tandem.errors import TandemError
 from tandem.protocol.messages import Ballot, DecoderFailed, SoloBallot
 from tandem.protocol.outbox import ActorKind, Send
 from tandem.protocol.session_tables import AggregatingTable, ProfilingTable, SchedulingTable
+from tandem.scheduler.policies import load_policy
 from tandem.topology import Party
+from tandem.transport.port import Endpoint
 
 
 class AggregatorActor(SiteActor):
@@ -22,9 +25,16 @@ class AggregatorActor(SiteActor):
 
     role: ClassVar[ActorKind] = "aggregator"
 
-    def __init__(self, party: Party, runtime: Runtime) -> None:
-        super().__init__(party, runtime)
-        self.table = AggregatingTable(party, codec_of(runtime.config.codec))
+    @cached_property
+    def table(self) -> AggregatingTable:
+        """Its sessions. Raises ConfigError if the codec cannot be loaded."""
+        return AggregatingTable(self.party, codec_of(self.config.codec, self.place))
+
+    async def bind(self) -> Endpoint:
+        """As the base class, with codec and policy at hand. Raises ConfigError."""
+        load_policy(self.config.decoding.placement, self.config.scheduler.parameters, self.place)
+        assert self.table is not None
+        return await super().bind()
 
     def handle(self, message: Any, source: str) -> list[Send]:
         """Decide a step, or take the scheduler's advice."""
@@ -62,6 +72,11 @@ class SchedulerActor(SiteActor):
     def __init__(self, party: Party, runtime: Runtime) -> None:
         super().__init__(party, runtime)
         self.table = SchedulingTable(party)
+
+    async def bind(self) -> Endpoint:
+        """As the base class, with the policy at hand. Raises ConfigError."""
+        load_policy(self.config.decoding.placement, self.config.scheduler.parameters, self.place)
+        return await super().bind()
 
     def handle(self, message: Any, source: str) -> list[Send]:
         """Turn a profile into advice."""

@@ -15,6 +15,7 @@ def speculative_acceptance(own: Distribution, other: Distribution, own_share: fl
 
     alpha = 1/2 (1 - eta^o delta) + 1/2 sum_x q^s(x) p(x), delta = 1 - sum_x min(q^s, q^o). own_share: eta^s.
     """
+    own, other = own.spread(), other.spread()
     ids = union(own, other)
     q, q_other = own.on(ids), other.on(ids)
     p = own_share * q + (1.0 - own_share) * q_other
@@ -31,6 +32,7 @@ def coupled_acceptance(draft: Distribution, target: Distribution) -> float:
     tail of q and a head of p: n log n operations, not n^2. With delta = TV(q, p), alpha is between
     (1 - delta) / (1 + delta) and 1 - delta (Daliri, Musco and Suresh, arXiv 2408.07978).
     """
+    draft, target = draft.spread(), target.spread()
     ids = union(draft, target)
     q, p = draft.on(ids), target.on(ids)
     # Ascending angle p -> q instead of q/p, which would divide by zero.

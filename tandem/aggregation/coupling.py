@@ -26,11 +26,13 @@ def noise(seed: int, step: int, ids: NDArray[np.int64]) -> NDArray[np.float64]:
 def race(distribution: Distribution, clocks: NDArray[np.float64]) -> int:
     """The token that wins the race, argmax_i q_i / E_i; clocks: E at the ids of the distribution, [n].
 
-    Ties go to the lowest id. IEEE 754 fixes how a division rounds, so the winner is the same on every machine.
+    The distribution has no rest: `Distribution.spread` gives every token its own probability. Ties go to the lowest id.
+    IEEE 754 fixes how a division rounds, so the winner is the same on every machine.
     """
     return int(distribution.ids[np.argmax(distribution.probabilities / clocks)])
 
 
 def coupled_draw(distribution: Distribution, *, seed: int, step: int) -> int:
     """An exact draw from the distribution, as a function of (distribution, seed, step) alone."""
+    distribution = distribution.spread()
     return race(distribution, noise(seed, step, distribution.ids))

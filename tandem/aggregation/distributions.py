@@ -16,12 +16,14 @@ TOLERANCE = 1e-9
 class Distribution:
     """A distribution over token ids. Its arrays are read-only: all parties rely on their bits.
 
-    Raises ValueError if the ids are not strictly ascending and non-negative, if the lengths differ, or if
-    the probabilities are negative, not finite, or do not sum to one.
+    Raises ValueError if the ids are not strictly ascending and non-negative, if the lengths differ, if a probability
+    or the rest is negative or not finite, if all of them do not sum to one, or if there is no token for the rest.
     """
 
     ids: NDArray[np.int64]  # [n] token ids, strictly ascending, n >= 1
-    probabilities: NDArray[np.float64]  # [n], >= 0, sum 1
+    probabilities: NDArray[np.float64]  # [n], >= 0; with `rest` of sum 1
+    rest: float = 0.0  # mass spread evenly over all other tokens
+    vocab_size: int = 0  # ids lie below it; 0: not known, which goes with a rest of 0 only
 
     def __post_init__(self) -> None:
         """Checks the arrays and makes them read-only."""
@@ -35,10 +37,17 @@ class Distribution:
             )
         if ids[0] < 0 or bool((ids[1:] <= ids[:-1]).any()):
             raise ValueError("the ids of a distribution must be non-negative and strictly ascending")
-        if not (probabilities.min() >= 0.0 and abs(float(probabilities.sum()) - 1.0) <= TOLERANCE):
+        total = float(probabilities.sum()) + self.rest
+        if not (probabilities.min() >= 0.0 and self.rest >= 0.0 and abs(total - 1.0) <= TOLERANCE):
+            raise ValueError(f"a distribution must have probabilities >= 0 of sum 1, got sum {total}")
+        if (self.vocab_size or self.rest) and not self._fits(int(ids[-1])):
             raise ValueError(
-                f"a distribution must have probabilities >= 0 of sum 1, got sum {probabilities.sum()}"
+                f"a distribution with ids up to {ids[-1]} and a rest of {self.rest:g} does not fit a vocabulary of "
+                f"{self.vocab_size} tokens"
             )
+
+    def _fits(self, highest: int) -> bool:
+        return highest < self.vocab_size and (not self.rest or self.ids.size < self.vocab_size)
 
     def __len__(self) -> int:
         """Size of the support as stored."""
@@ -48,38 +57,89 @@ class Distribution:
         """Whether two distributions are the same bit for bit."""
         if not isinstance(other, Distribution):
             return NotImplemented
-        return np.array_equal(self.ids, other.ids) and np.array_equal(self.probabilities, other.probabilities)
+        return self._spread_rest == other._spread_rest and (
+            np.array_equal(self.ids, other.ids) and np.array_equal(self.probabilities, other.probabilities)
+        )
 
     def __hash__(self) -> int:
         """Agrees with equality."""
-        return hash((self.ids.tobytes(), self.probabilities.tobytes()))
+        return hash((self.ids.tobytes(), self.probabilities.tobytes(), self._spread_rest))
+
+    @property
+    def _spread_rest(self) -> tuple[float, int]:
+        """The rest, and over how many tokens it is spread."""
+        return (self.rest, self.vocab_size - self.ids.size) if self.rest else (0.0, 0)
+
+    @property
+    def rest_probability(self) -> float:
+        """Probability of each token that is not among the ids."""
+        return self.rest / (self.vocab_size - self.ids.size) if self.rest else 0.0
 
     def argmax(self) -> int:
         """The most probable token; of equally probable ones the lowest id."""
+        if self.rest and self.rest_probability >= self.probabilities.max():
+            return self.spread().argmax()
         return int(self.ids[np.argmax(self.probabilities)])
 
     def probability(self, token: int) -> float:
-        """Probability of one token; 0 outside the support."""
+        """Probability of one token; outside the ids that of the rest."""
         position = int(np.searchsorted(self.ids, token))
         if position == self.ids.size or int(self.ids[position]) != token:
-            return 0.0
+            return self.rest_probability
         return float(self.probabilities[position])
 
     def on(self, ids: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Probabilities at the given ascending ids, [m]; they must contain the whole support."""
-        out = np.zeros(ids.size)
+        """Probabilities at the given ascending ids, [m]; they must contain all ids of the distribution."""
+        out = np.full(ids.size, self.rest_probability) if self.rest else np.zeros(ids.size)
         out[np.searchsorted(ids, self.ids)] = self.probabilities
         return out
+
+    def rest_beyond(self, num_ids: int) -> float:
+        """Mass of the tokens that are not among `num_ids` ids, which contain all ids of the distribution."""
+        return self.rest_probability * (self.vocab_size - num_ids) if self.rest else 0.0
+
+    def spread(self) -> Distribution:
+        """The same distribution without a rest: every token of the vocabulary has its own probability."""
+        if not self.rest:
+            return self
+        ids = np.arange(self.vocab_size)
+        return Distribution(ids, self.on(ids), vocab_size=self.vocab_size)
 
     def dense(self, vocab: int) -> NDArray[np.float64]:
         """The distribution as an array [vocab]; IndexError if an id does not fit."""
         out = np.zeros(vocab)
+        if self.rest:
+            out[: self.vocab_size] = self.rest_probability
         out[self.ids] = self.probabilities
         return out
 
 
+def mix(first: Distribution, second: Distribution, first_share: float) -> Distribution:
+    """first_share * first + (1 - first_share) * second, added in this order, on the ids of both.
+
+    ValueError if both have a vocabulary and these differ.
+    """
+    ids = union(first, second)
+    probabilities = first_share * first.on(ids) + (1.0 - first_share) * second.on(ids)
+    if not (first.rest or second.rest):
+        return Distribution(ids, probabilities)
+    rests = first.rest_beyond(ids.size), second.rest_beyond(ids.size)
+    rest = first_share * rests[0] + (1.0 - first_share) * rests[1]
+    return Distribution(ids, probabilities, rest, common_vocab_size(first, second))
+
+
+def common_vocab_size(first: Distribution, second: Distribution) -> int:
+    """The size of their vocabulary, 0 if neither knows it. ValueError if they differ."""
+    sizes = {first.vocab_size, second.vocab_size} - {0}
+    if len(sizes) > 1:
+        raise ValueError(
+            f"two distributions must share a vocabulary, got {min(sizes)} and {max(sizes)} tokens"
+        )
+    return max(sizes, default=0)
+
+
 def union(first: Distribution, second: Distribution) -> NDArray[np.int64]:
-    """Ids in the support of either distribution, ascending, [n]."""
+    """Ids of either distribution, ascending, [n]."""
     if np.array_equal(first.ids, second.ids):
         return first.ids
     both = np.sort(np.concatenate([first.ids, second.ids]), kind="stable")  # two runs: merged in linear time

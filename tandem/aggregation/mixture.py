@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 
-from tandem.aggregation.distributions import Distribution, union
+from tandem.aggregation.distributions import Distribution, mix
 from tandem.aggregation.portable import exp_scalar
 from tandem.errors import ProtocolError
 
@@ -36,5 +36,4 @@ def target_distribution(device: Distribution, cloud: Distribution, eta_device: f
 
     eta_device: share of the device in [0, 1]; the cloud has the rest. The device's term is added first.
     """
-    ids = union(device, cloud)
-    return Distribution(ids, eta_device * device.on(ids) + (1.0 - eta_device) * cloud.on(ids))
+    return mix(device, cloud, eta_device)

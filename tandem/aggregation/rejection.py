@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tandem.aggregation.distributions import Distribution, union
+from tandem.aggregation.distributions import Distribution, mix, union
 
 
 def keep_probability(token: int, own: Distribution, other: Distribution, other_share: float) -> float:
@@ -24,6 +24,7 @@ def keep_probability(token: int, own: Distribution, other: Distribution, other_s
 
 def residual(own: Distribution, other: Distribution) -> Distribution | None:
     """norm(max(0, q^o - q^s)): where a replaced draft is drawn from; None if it has no mass."""
+    own, other = own.spread(), other.spread()
     ids = union(own, other)
     excess = np.maximum(0.0, other.on(ids) - own.on(ids))
     has_mass = excess > 0.0
@@ -44,7 +45,7 @@ def result_distribution(
     rest = residual(own, other)
     if rest is None:
         return draft
-    return _mix(draft, rest, keep_probability(token, own, other, other_share))
+    return mix(draft, rest, keep_probability(token, own, other, other_share))
 
 
 def target_given_drafts(
@@ -53,7 +54,7 @@ def target_given_drafts(
     """Distribution of the target given both drafts: each party's result with probability 1/2 (Algorithm 1)."""
     device_result = result_distribution(device_token, device, cloud, 1.0 - eta_device)
     cloud_result = result_distribution(cloud_token, cloud, device, eta_device)
-    return _mix(device_result, cloud_result, 0.5)
+    return mix(device_result, cloud_result, 0.5)
 
 
 def draw(distribution: Distribution, u: float) -> int:
@@ -62,11 +63,6 @@ def draw(distribution: Distribution, u: float) -> int:
     Such a u times the total rounds to less than the total, so the index stays inside; `right` skips
     tokens of probability zero.
     """
+    distribution = distribution.spread()
     cumulative = np.cumsum(distribution.probabilities)
     return int(distribution.ids[np.searchsorted(cumulative, u * cumulative[-1], side="right")])
-
-
-def _mix(first: Distribution, second: Distribution, first_share: float) -> Distribution:
-    """first with probability first_share, else second."""
-    ids = union(first, second)
-    return Distribution(ids, first_share * first.on(ids) + (1.0 - first_share) * second.on(ids))

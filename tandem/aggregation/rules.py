@@ -71,6 +71,7 @@ class Coupled:
         self, device: Distribution, cloud: Distribution, *, eta_device: float, seed: int, step: int
     ) -> Verification:
         """The target wins the race of the mixture (Eq. 4) with the noise of the drafts."""
+        device, cloud = device.spread(), cloud.spread()
         target = target_distribution(device, cloud, eta_device)
         clocks = noise(seed, step, target.ids)
         return Verification(

@@ -30,6 +30,10 @@ from tandem.topology import PARTIES, Party
 HANDSHAKE_FIELDS = {
     "vocabulary_fingerprint": ("vocabulary", "use models that share a tokenizer"),
     "codec": ("codec", "use the same [codec] settings on both machines"),
+    "policy": (
+        "placement policy",
+        "use the same decoding.placement and [scheduler] settings on both machines",
+    ),
     "protocol_version": ("protocol version", "install the same version of tandem-rag on both machines"),
     "embedder_fingerprint": ("embedder", "use the same retrieval.embedder on both machines"),
     "scorer_fingerprint": ("scoring model", "use the same weights.scorer on both machines"),

@@ -3,18 +3,41 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING
+from typing import cast
 
-from tandem.codecs.base import Codec, make_codec, parameters_of, register
+from tandem.codecs.base import (
+    MEMBERS,
+    Codec,
+    CodecSession,
+    CodecStates,
+    StatelessCodec,
+    make_codec,
+    parameters_of,
+    register,
+)
 from tandem.codecs.top_p import TopP
+from tandem.extensions import CodecConfig, call, check_has, is_extension
 
-if TYPE_CHECKING:
-    from tandem.config import CodecConfig
+__all__ = [
+    "Codec",
+    "CodecSession",
+    "CodecStates",
+    "StatelessCodec",
+    "TopP",
+    "codec_of",
+    "make_codec",
+    "register",
+]
 
-__all__ = ["Codec", "TopP", "codec_of", "make_codec", "register"]
 
+def codec_of(config: CodecConfig, where: str = "This process") -> Codec:
+    """The codec that the section `[codec]` names. where: the process that imports one's own, in words.
 
-def codec_of(config: CodecConfig) -> Codec:
-    """The codec that the section `[codec]` names, with those of its other entries that it knows. Raises ConfigError."""
+    Raises ConfigError.
+    """
+    if is_extension(config.name):
+        codec = call("codec.name", config.name, config.parameters, "codec.parameters", where)
+        check_has(codec, MEMBERS, "codec.name", config.name, "codec")
+        return cast(Codec, codec)
     known = parameters_of(config.name)
     return make_codec(config.name, **{key: value for key, value in asdict(config).items() if key in known})

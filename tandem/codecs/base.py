@@ -7,6 +7,9 @@ it sends. So a codec may be as coarse as it likes without making an answer wrong
 from __future__ import annotations
 
 import inspect
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar, cast
 
 import numpy as np
@@ -21,21 +24,109 @@ MAX_VOCAB = 1 << 18
 
 
 class Codec(Protocol):
-    """Turns one party's dense distribution into bytes, and the bytes into the sparse distribution that all use."""
+    """Turns one party's dense distribution into bytes, and the bytes into the sparse distribution that all use.
+
+    A frozen specification: its parameters are checked when it is made and never change. What changes while an answer
+    grows is the state of a `CodecSession`, which only the drafting party has: bytes are decoded without it.
+    """
 
     @property
-    def name(self) -> str:
-        """The codec's name in the configuration."""
+    def max_bytes(self) -> int:
+        """Size of the largest payload: a frame holds at most 4 MiB."""
 
+    def open(self) -> CodecSession:
+        """The state before the first token of an answer."""
+
+    def decode(self, payload: bytes, vocab_size: int = MAX_VOCAB) -> Distribution:
+        """The distribution in the bytes; ProtocolError if they are malformed. vocab_size: tokens of the model."""
+
+    def fingerprint(self) -> str:
+        """Everything that must agree between the parties, bounds included, compared in the handshake."""
+
+
+class CodecSession(Protocol):
+    """What a codec has learnt from the distributions encoded along one prefix: a value that never changes.
+
+    Encoding returns the next state and leaves this one as it is. A rollback is the use of an earlier state, so what a
+    rejected draft did to a later one cannot leak; `CodecStates` finds the state of any prefix.
+    """
+
+    def encode(self, dense: NDArray[np.floating]) -> tuple[bytes, CodecSession]:
+        """(bytes, next state) of a distribution [vocab]: probabilities >= 0, not necessarily normalised.
+
+        Raises GenerationError.
+        """
+
+
+class StatelessCodec(ABC):
+    """Base of codecs whose bytes depend on the distribution alone."""
+
+    @property
+    @abstractmethod
+    def max_bytes(self) -> int:
+        """As for `Codec`."""
+
+    @abstractmethod
     def encode(self, dense: NDArray[np.floating]) -> bytes:
         """Bytes of a distribution [vocab]: probabilities >= 0, not necessarily normalised. Raises GenerationError."""
 
-    def decode(self, payload: bytes) -> Distribution:
-        """The distribution in the bytes; ProtocolError if they are malformed."""
+    @abstractmethod
+    def decode(self, payload: bytes, vocab_size: int = MAX_VOCAB) -> Distribution:
+        """As for `Codec`."""
 
+    @abstractmethod
     def fingerprint(self) -> str:
-        """Everything that must agree between the parties, compared in the handshake."""
+        """As for `Codec`."""
 
+    def open(self) -> CodecSession:
+        """The one state that it has."""
+        return _NoState(self.encode)
+
+
+@dataclass(frozen=True, slots=True)
+class _NoState:
+    """The session of a codec that has no state."""
+
+    encode_dense: Callable[[NDArray[np.floating]], bytes]
+
+    def encode(self, dense: NDArray[np.floating]) -> tuple[bytes, CodecSession]:
+        """Its next state is itself."""
+        return self.encode_dense(dense), self
+
+
+ROOT = (b"",)
+"""Lineage of a distribution that belongs to no answer."""
+
+
+class CodecStates:
+    """The states of a codec in one session, each found by the prefix whose distribution led to it.
+
+    A prefix is named by its lineage: the digests of its beginnings, from the empty one to itself. The state before a
+    step is the one after the longest beginning that was encoded here, so a step that another party decided without
+    this one's draft leaves it as it is. It is a function of the prefix, however often the line was rolled back.
+    """
+
+    def __init__(self, codec: Codec) -> None:
+        self._first = codec.open()
+        self._after: dict[bytes, CodecSession] = {}
+
+    def encode(self, dense: NDArray[np.floating], lineage: Sequence[bytes]) -> bytes:
+        """Bytes of the distribution [vocab] that follows a prefix."""
+        payload, after = self.before(lineage).encode(dense)
+        if after is not self._first:
+            self._after[lineage[-1]] = after
+        return payload
+
+    def before(self, lineage: Sequence[bytes]) -> CodecSession:
+        """The state with which the distribution that follows a prefix is encoded."""
+        if not self._after:
+            return self._first
+        known = (self._after[digest] for digest in reversed(lineage[:-1]) if digest in self._after)
+        return next(known, self._first)
+
+
+MEMBERS = ("max_bytes", "open", "decode", "fingerprint")
+"""What every codec has."""
 
 C = TypeVar("C", bound=type[Codec])
 CODECS: dict[str, type[Codec]] = {}
@@ -43,8 +134,8 @@ CODECS: dict[str, type[Codec]] = {}
 
 
 def register(codec: C) -> C:
-    """Class decorator: make a codec available under its name."""
-    CODECS[cast(str, codec.name)] = codec
+    """Class decorator: make a codec of this package available under its attribute `name`."""
+    CODECS[cast(Any, codec).name] = codec
     return codec
 
 

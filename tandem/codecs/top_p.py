@@ -9,7 +9,8 @@ Layout (numbers as in `varints`, weights little-endian):
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import lz4.block  # type: ignore[import-untyped, unused-ignore]
 import numpy as np
@@ -17,7 +18,7 @@ from numpy.typing import NDArray
 
 from tandem.aggregation.distributions import Distribution
 from tandem.codecs import varints
-from tandem.codecs.base import MAX_VOCAB, check_dense, malformed, register
+from tandem.codecs.base import MAX_VOCAB, StatelessCodec, check_dense, malformed, register
 from tandem.codecs.nucleus import most_probable, nucleus
 from tandem.errors import ConfigError
 
@@ -32,7 +33,8 @@ _WORTH_TRYING_BYTES = 32  # LZ4 finds nothing in less
 
 
 @register
-class TopP:
+@dataclass(frozen=True)
+class TopP(StatelessCodec):
     """Nucleus of mass p: ids as gaps, integer weights relative to the largest; LZ4 only where it saves bytes.
 
     DRAGON section 7.1. NOT in the paper: gaps instead of 8-bit ids, integer weights instead of half floats
@@ -42,23 +44,23 @@ class TopP:
     renormalised, so no payload exceeds `max_bytes`.
     """
 
-    name = "top_p"
+    name: ClassVar[str] = "top_p"
+    p: float = 0.8  # mass of the nucleus, in (0, 1]
+    max_tokens: int = DEFAULT_MAX_TOKENS  # largest support, 1 to 2**18
 
-    def __init__(self, p: float = 0.8, max_tokens: int = DEFAULT_MAX_TOKENS) -> None:
-        """p: mass of the nucleus, in (0, 1]. max_tokens: largest support, 1 to 2**18. Raises ConfigError."""
-        if isinstance(p, bool) or not isinstance(p, int | float) or not 0.0 < p <= 1.0:
-            raise ConfigError(f"The mass p of codec top_p must lie in (0, 1], got {p!r}; the default is 0.8.")
-        if (
-            isinstance(max_tokens, bool)
-            or not isinstance(max_tokens, int)
-            or not 1 <= max_tokens <= MAX_VOCAB
-        ):
+    def __post_init__(self) -> None:
+        """Raises ConfigError for a parameter out of range."""
+        if isinstance(self.p, bool) or not isinstance(self.p, int | float) or not 0.0 < self.p <= 1.0:
             raise ConfigError(
-                f"The size max_tokens of codec top_p must lie in [1, {MAX_VOCAB}], got {max_tokens!r}; "
+                f"The mass p of codec top_p must lie in (0, 1], got {self.p!r}; the default is 0.8."
+            )
+        is_count = isinstance(self.max_tokens, int) and not isinstance(self.max_tokens, bool)
+        if not (is_count and 1 <= self.max_tokens <= MAX_VOCAB):
+            raise ConfigError(
+                f"The size max_tokens of codec top_p must lie in [1, {MAX_VOCAB}], got {self.max_tokens!r}; "
                 f"the default is {DEFAULT_MAX_TOKENS}."
             )
-        self.p = float(p)
-        self.max_tokens = max_tokens
+        object.__setattr__(self, "p", float(self.p))
 
     @property
     def max_bytes(self) -> int:
@@ -75,15 +77,15 @@ class TopP:
         form = PLAIN | WIDE if weights.dtype == _WIDE_WEIGHT else PLAIN
         return shortest(form, body + weights.tobytes() if ids.size > 1 else body)
 
-    def decode(self, payload: bytes) -> Distribution:
+    def decode(self, payload: bytes, vocab_size: int = MAX_VOCAB) -> Distribution:
         """The distribution w / sum(w) in the bytes; ProtocolError if they are malformed."""
         form, body = _plain_body(payload, self.max_bytes)
         count, position = varints.decode_number(body, 0)
         if not 1 <= count <= self.max_tokens:
             raise malformed(f"must hold 1 to {self.max_tokens} tokens, got {count}")
         ids, position = varints.decode_ids(body, position, count)
-        if int(ids[-1]) >= MAX_VOCAB:
-            raise malformed(f"must hold token ids below {MAX_VOCAB}, got {int(ids[-1])}")
+        if int(ids[-1]) >= vocab_size:
+            raise malformed(f"must hold token ids below {vocab_size}, got {int(ids[-1])}")
         weights = _weights(body[position:], count, _WIDE_WEIGHT if form & WIDE else _NARROW_WEIGHT)
         return Distribution(ids, weights / int(weights.sum()))
 

@@ -34,8 +34,8 @@ class AggregatorSession:
         """Algorithm 1 or the coupled race on the two decoded distributions (Eq. 4)."""
         eta_device, _ = shares(ballot.device.log_weight, ballot.cloud.log_weight)
         decision = self._rule.verify(
-            self._codec.decode(ballot.device.payload),
-            self._codec.decode(ballot.cloud.payload),
+            self._codec.decode(ballot.device.payload, self.spec.vocab_size),
+            self._codec.decode(ballot.cloud.payload, self.spec.vocab_size),
             eta_device=eta_device,
             seed=self.spec.seed,
             step=ballot.device.step,
@@ -59,7 +59,7 @@ class AggregatorSession:
     def decide_solo(self, ballot: SoloBallot) -> VerifyResult:
         """Without the peer the token drawn from the own proposal is the target."""
         proposal: Proposal = ballot.proposal
-        distribution = self._codec.decode(proposal.payload)
+        distribution = self._codec.decode(proposal.payload, self.spec.vocab_size)
         target = self._rule.draft(distribution, seed=self.spec.seed, step=proposal.step, party=proposal.party)
         return VerifyResult(
             session=ballot.session,

@@ -6,7 +6,7 @@ It decides what to compute and does no computation: the driver runs each `Job` o
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import assert_never
 
 from tandem.aggregation.document_weights import log_weight
@@ -53,6 +53,7 @@ class Forward:
     digest: bytes  # of `tokens`
     tokens: tuple[int, ...]  # x_<t
     weights: Weights  # one per document
+    lineage: tuple[bytes, ...] = field(default=(), compare=False)  # digests of all beginnings of `tokens`
 
 
 Job = Prefill | Forward
@@ -218,7 +219,8 @@ class DraftingSession:
         weights = self.relevance.weights_for(self.prefix, is_static=not self._retrieved.ids)
         if weights is None:
             return None
-        return Forward(self.spec.session, step, self.prefix.digest, tuple(self.prefix.tokens), weights)
+        tokens, lineage = tuple(self.prefix.tokens), tuple(self.prefix.digests)
+        return Forward(self.spec.session, step, self.prefix.digest, tokens, weights, lineage)
 
     def is_current(self, job: Forward) -> bool:
         """Whether the result of `job` is still wanted; the model asks between layers."""

@@ -10,6 +10,7 @@ from typing import Literal
 
 from pydantic import TypeAdapter, ValidationError
 
+from tandem.codecs.base import MAX_VOCAB
 from tandem.conversation import Message
 from tandem.errors import ProtocolError
 from tandem.sampling import SamplingParams
@@ -39,6 +40,7 @@ class SessionSpec:
     on_peer_loss: PeerLoss
     peer_loss_margin_s: float  # silence allowed beyond max(4 RTT, 0.5 s)
     eos_token_ids: tuple[int, ...] = ()
+    vocab_size: int = MAX_VOCAB  # tokens of the models, which share a tokenizer
     device_decode_line: tuple[
         float, ...
     ] = ()  # of the offline profile (`profiler.line`); empty: there is none

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, cast
 
+from tandem.errors import ConfigError
+from tandem.extensions import Parameters, call, check_has, is_extension
 from tandem.scheduler.greedy import Situation, choose
 from tandem.topology import Party
+
+LOADED: dict[str, Callable[[Party], Policy]] = {}
+"""Policies of one's own in this process, by the name that its settings gave."""
 
 
 class Policy(Protocol):
@@ -60,5 +66,41 @@ class Greedy:
 
 
 def make_policy(placement: str, first: Party) -> Policy:
-    """The policy of that name. first: who decides the first step, and every step if the placement is fixed."""
-    return Greedy() if placement == "greedy" else Fixed(first)
+    """The policy of that name. first: who decides the first step, and every step if the placement is fixed.
+
+    Raises ConfigError for a policy of one's own that this process has not loaded.
+    """
+    if not is_extension(placement):
+        return Greedy() if placement == "greedy" else Fixed(first)
+    if placement not in LOADED:
+        raise ConfigError(
+            f"The placement policy {placement!r} is not loaded here; name it as decoding.placement in the settings "
+            "of both parties and start them again."
+        )
+    return LOADED[placement](first)
+
+
+def load_policy(placement: str, parameters: Parameters, where: str) -> str:
+    """Load the policy that a party's own settings name, for `make_policy`; returns what both parties must share.
+
+    That is empty unless the policy is one's own. Only settings load code: the placement of a query may come from
+    another machine. where: the loading process, in words. Raises ConfigError.
+    """
+    if not is_extension(placement):
+        if parameters:
+            raise ConfigError(
+                f"scheduler.parameters is for a placement policy of your own, but decoding.placement is {placement!r} "
+                f"and the table holds {', '.join(parameters)}; remove it."
+            )
+        return ""
+    setting = "decoding.placement"
+
+    def make(first: Party) -> Policy:
+        policy = call(setting, placement, parameters, "scheduler.parameters", where, first=first)
+        check_has(policy, ("advise", "choose_next"), setting, placement, "placement policy")
+        return cast(Policy, policy)
+
+    make(Party.DEVICE)
+    LOADED[placement] = make
+    shown = ", ".join(f"{name}={value!r}" for name, value in sorted(parameters.items()))
+    return f"{placement}({shown})"

@@ -169,8 +169,17 @@ WRONG = [
     ),
     (
         "decoding.placement=mirorr",
-        "The setting decoding.placement must be one of device, cloud, greedy, mirror, but it is 'mirorr'; "
-        'the nearest is "mirror".',
+        "The setting decoding.placement must be one of device, cloud, greedy, mirror, MODULE:FUNCTION, but it is "
+        "'mirorr'; the nearest is \"mirror\".",
+    ),
+    (
+        "codec.name=own_codecs:",
+        "The setting codec.name must be one of top_p, MODULE:FUNCTION, but it is 'own_codecs:'; name a function of a "
+        'module, such as "my_package.my_module:make".',
+    ),
+    (
+        "codec.parameters={k = [1]}",
+        RANGE.format("codec.parameters", "a table of texts, numbers and truth values", "{'k': [1]}", "{}"),
     ),
     (
         "retrieval.chunk_chars=100",
@@ -349,3 +358,17 @@ def test_paths_of_models_and_templates_count_from_the_file(
     assert config.device.model == str(tmp_path / "models" / "small")
     assert config.cloud.model == "org/small"
     assert config.cloud.template == "plain"
+def test_code_of_ones_own_and_its_parameters_survive_a_round_trip(tmp_path: Path) -> None:
+    file = tmp_path / "tandem.toml"
+    file.write_text(
+        '[codec]\nname = "own.codecs:top_k"\n[codec.parameters]\nk = 4\n"a b" = "x"\n'
+        '[decoding]\nplacement = "own.policies:Stay"\n[scheduler]\nparameters = {patience = 2.5}\n'
+    )
+    config = Config.load(file)
+    assert (config.codec.name, config.codec.parameters) == ("own.codecs:top_k", {"k": 4, "a b": "x"})
+    assert config.scheduler.parameters == {"patience": 2.5}
+    assert Config.from_json(config.to_json()) == config
+    file.write_text(config.to_toml())
+    assert Config.load(file) == config
+    overrides = ["codec.name=own.codecs:top_k", 'codec.parameters={k = 4, "a b" = "x"}']
+    assert Config.load(None, overrides).codec == config.codec

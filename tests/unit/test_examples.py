@@ -10,10 +10,14 @@ import numpy as np
 import pytest
 
 import tandem
-from tandem.codecs import make_codec
+from tandem.codecs import codec_of
 from tandem.errors import ProtocolError
+from tandem.events import PlacementEvent
+from tandem.extensions import CodecConfig
 from tandem.lab.simulation.link import Link
 from tandem.lab.simulation.recoded import simulate_codec
+from tandem.lab.simulation.world import CODEC
+from tandem.scheduler import policies
 from tandem.topology import Party
 
 ROOT = Path(tandem.__file__).parent.parent
@@ -52,14 +56,14 @@ def test_custom_codec_carries_whole_sessions(seed: int) -> None:
     """Drafters encode and draw, peers decode and decide: speculative equals synchronous over a bad link."""
     import custom_codec
 
-    codec = make_codec("top_k_8", k=4)
+    codec = codec_of(CodecConfig(name="custom_codec:TopK8", parameters={"k": 4}))
     wanted = simulate_codec(codec, seed, Link(), synchronous=True, placement="device").tokens
     bad_link = Link(delay_s=0.1, jitter_s=0.1, drop=0.05)
     for placement in ("device", "cloud", "mirror"):
         assert simulate_codec(codec, seed, bad_link, placement=placement, synchronous=False).tokens == wanted
     assert wanted[Party.DEVICE] == wanted[Party.CLOUD]
     assert len(wanted[Party.DEVICE]) > 12
-    assert make_codec("top_k_8", k=5).fingerprint() != codec.fingerprint()
+    assert codec.fingerprint() != custom_codec.TopK8(k=5).fingerprint()
     assert isinstance(codec, custom_codec.TopK8)
 
 
@@ -69,10 +73,30 @@ def test_custom_codec_refuses_what_it_cannot_read() -> None:
 
     codec = custom_codec.TopK8(3)
     payload = codec.encode(np.array([0.1, 0.2, 0.3, 0.4]))
+    assert len(payload) == codec.max_bytes
     assert codec.decode(payload).ids.tolist() == [1, 2, 3]
     for malformed in (payload[:-1], b"", payload[4:8] + payload[:4] + payload[8:]):
         with pytest.raises(ProtocolError, match="malformed"):
             codec.decode(malformed)
+    with pytest.raises(ProtocolError, match="at most 15 bytes, got 20"):
+        codec.decode(payload + b"12345")
+    with pytest.raises(ProtocolError, match="malformed"):
+        codec.decode(payload, vocab_size=3)
+
+
+@pytest.mark.usefixtures("examples")
+def test_custom_policy_hands_over_and_changes_no_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The parties take turns every three tokens: the answer is that of a fixed placement."""
+    monkeypatch.setattr(policies, "LOADED", {})
+    policies.load_policy("custom_policy:Alternate", {"period": 3}, "This process")
+    link = Link(delay_s=0.1, jitter_s=0.1, drop=0.05)
+    outcome = simulate_codec(CODEC, 2, link, placement="custom_policy:Alternate", synchronous=False)
+    wanted = simulate_codec(CODEC, 2, Link(), placement="device", synchronous=True)
+    assert outcome.tokens == wanted.tokens
+    handovers = [
+        (event.step, event.aggregator) for event in outcome.events if isinstance(event, PlacementEvent)
+    ]
+    assert handovers[:3] == [(3, Party.CLOUD), (6, Party.DEVICE), (9, Party.CLOUD)]
 
 
 def test_langchain_both_ways() -> None:

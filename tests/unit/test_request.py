@@ -71,6 +71,23 @@ DESCRIBED: dict[Party, dict[str, Any]] = {
 }
 
 
+def test_a_policy_of_ones_own_is_one_that_both_parties_have_loaded() -> None:
+    loaded = {party: {**DESCRIBED[party], "policy": "own:Stay(patience=2)"} for party in PARTIES}
+    assert build_spec(Config(), loaded, "Why?", placement="own:Stay").placement == "own:Stay"
+    with pytest.raises(ConfigError) as caught:
+        build_spec(Config(), loaded | {Party.CLOUD: DESCRIBED[Party.CLOUD]}, "Why?", placement="own:Stay")
+    assert str(caught.value) == (
+        "The cloud has not loaded the placement policy 'own:Stay' (it has none); name it as decoding.placement in the "
+        "settings of both parties and start them again."
+    )
+    assert build_spec(Config(), DESCRIBED, "Why?", placement="mirror").placement == "mirror"
+
+
+def test_a_spec_knows_the_vocabulary_of_the_models() -> None:
+    described = {party: {**DESCRIBED[party], "vocab_size": 2000} for party in PARTIES}
+    assert build_spec(Config(), described, "Why?").vocab_size == 2000
+
+
 def test_filters_travel_as_json_and_the_device_s_stays_on_the_device() -> None:
     spec = build_spec(
         Config(),

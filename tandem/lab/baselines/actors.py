@@ -7,6 +7,7 @@ import contextlib
 import json
 import random
 import time
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from tandem.actors.base import Runtime
@@ -16,6 +17,7 @@ from tandem.actors.retriever import RetrieverActor
 from tandem.actors.stateless import AggregatorActor
 from tandem.aggregation.document_weights import log_weight
 from tandem.cluster.launch import ActorClasses
+from tandem.codecs import codec_of
 from tandem.errors import TandemError
 from tandem.lab.baselines.documents import LentFirst, concatenate
 from tandem.lab.baselines.experiments import Treatment
@@ -198,9 +200,10 @@ class BaselineDraftQueue(DraftQueueActor):
 class BaselineAggregator(AggregatorActor):
     """Adds random placement."""
 
-    def __init__(self, party: Party, runtime: Runtime) -> None:
-        super().__init__(party, runtime)
-        self.table = RandomAggregatingTable(party, self.table.codec)
+    @cached_property
+    def table(self) -> RandomAggregatingTable:
+        """Its sessions."""
+        return RandomAggregatingTable(self.party, codec_of(self.config.codec, self.place))
 
 
 BASELINE_ACTORS: ActorClasses = {

@@ -25,10 +25,10 @@ def check_file(option: str, name: str) -> Path:
     return path
 
 
-def check_folder(option: str, name: str, files: Sequence[str]) -> Path:
+def check_folder(option: str, name: str, files: Sequence[str], *, needs_plots: bool = True) -> Path:
     """The folder to write these files and plots into, created if it is not there.
 
-    Raises TandemError if nothing can be written there.
+    needs_plots: whether matplotlib must be there. Raises TandemError if nothing can be written there.
     """
     folder = Path(name)
     try:
@@ -39,7 +39,7 @@ def check_folder(option: str, name: str, files: Sequence[str]) -> Path:
             "choose another."
         ) from None
     for file in files:
-        is_plot = Path(file).suffix in KINDS
+        is_plot = needs_plots and Path(file).suffix in KINDS
         (check_plot if is_plot else check_file)(option, str(folder / file))
     return folder
 

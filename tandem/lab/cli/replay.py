@@ -21,8 +21,9 @@ from tandem.cli.options import (
     setting_overrides,
     with_settings,
 )
-from tandem.cli.output import StageLog, json_safe, print_json
+from tandem.cli.output import StageLog, json_safe, plural, print_json
 from tandem.config import Config
+from tandem.errors import TandemError
 from tandem.lab.cli import outputs
 from tandem.lab.netlab import LinkSchedule, NetLab, bundled, bundled_names, read_schedule, tools
 
@@ -68,7 +69,7 @@ def replay(
     tools.require()
     for program in ("ping", "taskset"):
         tools.which(program)
-    folder = outputs.check_folder("--out", out, NAMES)
+    folder = outputs.check_folder("--out", out, NAMES, needs_plots=False)
     if within is not None:
         return play(NetLab(within), config, trace, questions, folder, log, as_json=as_json)
     from tandem.lab.netlab.inside import inside
@@ -114,8 +115,8 @@ def play(
             Replayer(tandem, lab, replay, log).run(questions)
         finally:
             if replay.asked:
-                _write(replay, config, folder)
-                log(f"files: {', '.join(str(folder / name) for name in NAMES)}")
+                names = _write(replay, config, folder, log)
+                log(f"files: {', '.join(str(folder / name) for name in names)}")
     if as_json:
         print_json(as_dict(replay, config))
     else:
@@ -123,16 +124,35 @@ def play(
     return 1 if any(question.error for question in replay.asked) else 0
 
 
-def _write(replay: Replay, config: Config, folder: Path) -> None:
+def _write(replay: Replay, config: Config, folder: Path, log: StageLog) -> list[str]:
+    """Writes the record and the timeline, and the picture where it can be drawn; the names of the files."""
     from tandem.lab.latency.replay_plot import plot_replay
     from tandem.lab.latency.replay_report import as_dict, merged_trace
+    from tandem.lab.timeline.pipeline import check_matplotlib
 
     record, timeline, picture = (folder / name for name in NAMES)
     text = json.dumps(json_safe(as_dict(replay, config)), indent=1, ensure_ascii=False)
     outputs.write_text("--out", record, text + "\n")
     outputs.write_text("--out", timeline, merged_trace(replay, config.decoding.placement))
-    decoding, temperature = config.decoding, config.sampling.temperature
-    setup = f"{decoding.draft_rule}, {decoding.placement}, temperature {temperature:g}"
-    plot_replay(
-        replay, picture, title=f"Trace {Path(replay.trace.name).stem}: {setup}, {config.link.data_plane}"
+    try:
+        check_matplotlib()
+    except TandemError as error:
+        log(f"no picture: {error}")
+        return [*NAMES[:2]]
+    plot_replay(replay, picture, title=_title(replay), setup=_setup(replay, config))
+    return [*NAMES]
+
+
+def _title(replay: Replay) -> str:
+    """What the picture shows, for a reader who knows nothing of the run."""
+    return f"Time per token while the link follows {Path(replay.trace.name).stem}"
+
+
+def _setup(replay: Replay, config: Config) -> str:
+    """How the answers were made."""
+    decoding, num_questions = config.decoding, len(replay.asked)
+    drafts = {"coupled": "coupled drafts", "algorithm1": "Algorithm 1"}[decoding.draft_rule]
+    return (
+        f"{plural(num_questions, 'question')}, {plural(len(replay.tokens()), 'token')}; placement "
+        f"{decoding.placement}, {drafts}, temperature {config.sampling.temperature:g}, {config.link.data_plane} plane"
     )

@@ -58,11 +58,15 @@ FIRST = Quantity("time to first token (ms)", lambda row: row.ttft_s)
 def plot_latency(cells: Sequence[Cell], path: Path, quantity: Quantity) -> None:
     """A plot for each decode pace and temperature, side by side. Raises TandemError if it cannot be written.
 
-    cells: one at least. The vertical axis is logarithmic where values lie more than eight-fold apart.
+    cells: one at least; with a single round trip they are bars. The vertical axis is logarithmic where values lie more
+    than eight-fold apart.
     """
     from matplotlib.figure import Figure
 
     panels = _panels(cells)
+    if len({cell.setting.rtt_s for cell in cells}) == 1:
+        _plot_bars(panels, path, quantity)
+        return
     figure = Figure(figsize=(max(7.5, 5.0 * len(panels)), 5.8), dpi=130, layout="constrained")
     plots = figure.subplots(1, len(panels), squeeze=False)[0]
     handles: dict[str, Any] = {}
@@ -78,6 +82,44 @@ def plot_latency(cells: Sequence[Cell], path: Path, quantity: Quantity) -> None:
         fontsize=9,
     )
     save(figure, path)
+
+
+def _plot_bars(panels: dict[str, list[Cell]], path: Path, quantity: Quantity) -> None:
+    """A bar for each system, the first of the table on top, with the quartiles of its runs."""
+    from matplotlib.figure import Figure
+
+    num_bars = max(len(_lines(members)) for members in panels.values())
+    size = (max(7.5, 5.5 * len(panels)), 1.6 + 0.42 * num_bars)
+    figure = Figure(figsize=size, dpi=130, layout="constrained")
+    plots = figure.subplots(1, len(panels), squeeze=False)[0]
+    for plot, (title, members) in zip(plots, panels.items(), strict=True):
+        _draw_bars(plot, members, quantity)
+        plot.set_title(f"{title}, RTT {1e3 * members[0].setting.rtt_s:g} ms", fontsize=10, loc="left")
+    save(figure, path)
+
+
+def _draw_bars(plot: Any, cells: Sequence[Cell], quantity: Quantity) -> None:
+    lines = _lines(cells)
+    for place, ((plane, system), points) in enumerate(lines.items()):
+        row = points[-1][1]
+        value_ms = 1e3 * quantity.of(row)
+        plot.barh(place, value_ms, 0.7, color=LOOK[system]["color"], alpha=1.0 if plane == "socket" else 0.5)
+        end_ms = value_ms
+        if quantity.span is not None and row.num_runs > 1:
+            low_ms, end_ms = (1e3 * each for each in quantity.span(row))
+            plot.hlines(place, low_ms, end_ms, color="black", lw=1.2)
+        if isfinite(value_ms):
+            plot.annotate(f"{value_ms:.1f}", (max(value_ms, end_ms), place), (4, 0), textcoords="offset points",
+                          va="center", fontsize=9)  # fmt: skip
+    names = [system if plane == "socket" else f"{system}, {plane} plane" for plane, system in lines]
+    plot.set_yticks(range(len(names)), names, fontsize=9)
+    plot.invert_yaxis()
+    plot.margins(x=0.12)
+    plot.set_xlim(left=0)
+    plot.set_xlabel(quantity.name)
+    plot.grid(axis="x", alpha=0.3)
+    plot.set_axisbelow(True)
+    plot.spines[["top", "right"]].set_visible(False)
 
 
 def _panels(cells: Sequence[Cell]) -> dict[str, list[Cell]]:

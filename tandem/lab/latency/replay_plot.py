@@ -1,5 +1,7 @@
 """The picture of a replay: the latency of every token above, the link below.
 
+Many tokens are shown by how dense they lie, with running quartiles, few one by one.
+
 Knows what was recorded. Needs matplotlib (the extra `lab`) when a picture is drawn.
 """
 
@@ -8,6 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from tandem.lab.plots import save
 from tandem.lab.timeline.pipeline import check_matplotlib
@@ -28,13 +33,17 @@ INJECTED, SEEN, LOSS = "black", "#56b4e9", "#e69f00"
 FLOOR_MS = 0.1
 """Tokens that came in one batch are shown this far apart."""
 MIN_WIDTH, MAX_WIDTH, SECOND_WIDTH = 11.0, 18.0, 0.2
+MANY_TOKENS = 4000
+"""From here on single points hide each other: about a hundred questions."""
+TIME_BINS, LATENCY_BINS, QUARTILE_BINS = 100, 36, 50
+DENSITY, MEDIAN = "Blues", "#d55e00"
 
 
-def plot_replay(replay: Replay, path: str | Path, *, title: str) -> None:
+def plot_replay(replay: Replay, path: str | Path, *, title: str, setup: str = "") -> None:
     """Draw a replay into `path` (png, pdf or svg).
 
-    Above, each token where it was committed, by how long it took since the token before it; below, the link. Raises
-    TandemError without matplotlib, or if the file cannot be written.
+    Above, each token where it was committed, by how long it took since the token before it; below, the link. setup: a
+    line below the title. Raises TandemError without matplotlib, or if the file cannot be written.
     """
     check_matplotlib()
     from matplotlib.figure import Figure
@@ -45,10 +54,16 @@ def plot_replay(replay: Replay, path: str | Path, *, title: str) -> None:
     tokens = replay.tokens()
     for axes in (above, below):
         _draw_losses(axes, replay)
-    _draw_latencies(above, tokens)
-    _draw_answers(above, replay)
+    if len(tokens) < MANY_TOKENS:
+        _draw_latencies(above, tokens)
+        _draw_answers(above, replay)
+    else:
+        _draw_density(above, tokens, replay.took_s)
+    _draw_end(above, replay)
+    _draw_latency_axis(above)
     _draw_link(below, replay)
-    above.set_title(title, loc="left", fontsize=13, parse_math=False)
+    figure.suptitle(title, x=0.01, ha="left", fontsize=13, parse_math=False)
+    above.set_title(setup, loc="left", fontsize=10, color="#555555", parse_math=False)
     below.set_xlabel("time since the trace began (s)", fontsize=11)
     below.set_xlim(0, max(replay.took_s, 0.1) * 1.01)
     for axes in (above, below):
@@ -56,8 +71,12 @@ def plot_replay(replay: Replay, path: str | Path, *, title: str) -> None:
         axes.grid(alpha=0.25)
         axes.tick_params(labelsize=10)
         if axes.get_legend_handles_labels()[0]:
-            place = {"loc": "upper left", "bbox_to_anchor": (1.005, 1.0), "borderaxespad": 0.0}
-            axes.legend(**place, frameon=False, fontsize=10)
+            if len(tokens) < MANY_TOKENS:
+                place = {"loc": "upper left", "bbox_to_anchor": (1.005, 1.0), "borderaxespad": 0.0}
+                axes.legend(**place, frameon=False, fontsize=10)
+            else:  # the scale of the density stands there
+                place = {"loc": "lower right", "bbox_to_anchor": (1.0, 1.0), "borderaxespad": 0.2}
+                axes.legend(**place, ncols=3, frameon=False, fontsize=10)
     save(figure, path)
 
 
@@ -73,8 +92,51 @@ def _draw_latencies(axes: Any, tokens: Sequence[TokenRecord]) -> None:
         )
     label, colour, marker = FIRST
     _points(axes, [token for token in tokens if not token.step], label, colour, marker)
+
+
+def _draw_density(axes: Any, tokens: Sequence[TokenRecord], took_s: float) -> None:
+    """How many tokens lie where, without first tokens, and the quartiles of each stretch of time."""
+    from matplotlib.colors import LogNorm
+
+    later = [token for token in tokens if token.step]
+    at_s = np.array([token.committed_s for token in later])
+    latencies_ms = np.array([max(FLOOR_MS, 1e3 * token.latency_s) for token in later])
+    edges_s = np.linspace(0, took_s, TIME_BINS + 1)
+    heights = np.geomspace(latencies_ms.min() * 0.9, latencies_ms.max() * 1.1, LATENCY_BINS)
+    counts, *_ = np.histogram2d(at_s, latencies_ms, [edges_s, heights])
+    mesh = axes.pcolormesh(
+        edges_s,
+        heights,
+        np.ma.masked_equal(counts.T, 0),
+        cmap=DENSITY,
+        norm=LogNorm(vmin=0.4),  # a single token is to be seen too
+        zorder=1,
+    )
+    scale = axes.figure.colorbar(mesh, ax=axes, pad=0.01, label="tokens", format="{x:g}")
+    scale.ax.yaxis.set_minor_formatter("{x:g}")
+    middles_s, quartiles_ms = running_quartiles(at_s, latencies_ms, took_s)
+    for values_ms, width, style, label in zip(
+        quartiles_ms, (1.0, 2.0, 1.0), ("--", "-", "--"), (None, "median", "quartiles"), strict=True
+    ):
+        axes.plot(middles_s, values_ms, style, color=MEDIAN, lw=width, label=label, zorder=3)
+
+
+def running_quartiles(
+    at_s: NDArray[np.float64], values: NDArray[np.float64], took_s: float
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """(middles [n], quartiles [3, n]) of the stretches of equal length that hold a value; n <= QUARTILE_BINS."""
+    edges = np.linspace(0, took_s, QUARTILE_BINS + 1)
+    place = np.clip(np.searchsorted(edges, at_s, side="right") - 1, 0, QUARTILE_BINS - 1)
+    held = np.unique(place)
+    quartiles = np.array([np.quantile(values[place == each], (0.25, 0.5, 0.75)) for each in held])
+    return (edges[held] + edges[held + 1]) / 2, quartiles.T
+
+
+def _draw_latency_axis(axes: Any) -> None:
     axes.set_yscale("log")
-    axes.yaxis.set_major_formatter(lambda value, _position: f"{value:g}")
+    axes.yaxis.set_major_formatter("{x:g}")
+    axes.yaxis.set_minor_formatter("{x:g}")
+    axes.tick_params(axis="y", which="minor", labelsize=8)
     axes.set_ylabel("since the token before (ms)", fontsize=11)
 
 
@@ -94,6 +156,9 @@ def _draw_answers(axes: Any, replay: Replay) -> None:
     for number, asked in enumerate(replay.asked):
         label = "a question is asked" if number == 0 else None
         axes.axvline(asked.opened_s, color="#bbbbbb", lw=0.9, ls=(0, (1, 2)), zorder=1, label=label)
+
+
+def _draw_end(axes: Any, replay: Replay) -> None:
     if replay.note:
         axes.axvline(replay.trace.end_s, color=INJECTED, lw=1.1, ls="--", zorder=1, label="the trace ends")
 

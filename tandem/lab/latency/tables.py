@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from math import isfinite
@@ -11,26 +12,40 @@ from typing import Any
 from tandem.lab.latency.checks import checks_of, rows_of
 from tandem.lab.latency.records import Cell
 from tandem.lab.latency.rows import Row
-from tandem.lab.latency.systems import DEVICE_ONLY, TOKEN_WISE
+from tandem.lab.latency.systems import BY_NAME, DEVICE_ONLY, TOKEN_WISE
 from tandem.topology import PARTIES
 
-HEAD = (
+TIMES = (
     f"{'system':25} {'ms/token':>8} {'p25-p75':>13} {'predicted':>9} {'/device':>7} {'vs TW':>6} {'TTFT ms':>7} "
-    f"{'tok/s':>5}  {'accepted':>9} {'expected':>9}  {'forwards':>9} {'lost ms':>9} {'waited':>6} {'CPU ms':>9} "
-    f"{'frames B':>11} {'data B':>11} {'ray B':>11} {'share':>5}  wrong"
+    f"{'tok/s':>5}  {'waited':>6}  wrong"
+)
+COSTS = (
+    f"{'system':25} {'accepted':>9} {'expected':>9} {'forwards':>9} {'lost ms':>9} {'CPU ms':>9} {'frames B':>11} "
+    f"{'data B':>11} {'ray B':>11} {'share':>5}"
 )
 LEGEND = """\
 Pairs are device/cloud. All but TTFT is a token. ms/token: (t_last - t_first) / (n - 1), median of runs and quartiles.
+/device, vs TW: beside CRCG/device and DRDG/TW. waited: for the link, beyond what the slower decoder takes.
+wrong: tokens that are not those of the synchronous run without latency. CRCG/cloud is timed at the cloud.
 accepted: share of the drafts that were committed; expected: by the draft rule's formula. forwards: of each decoder.
-lost: decode time of drafts that were thrown away. waited: for the link, beyond what the slower decoder takes.
-frames: bytes of Tandem's frames by sender; of DRCG and DRDG/SW what was sent instead. data, ray: bytes on the link by
-sender, headers and acknowledgements included, on the data connection and on all of Ray's. share: of the frames in both.
-wrong: tokens that are not those of the synchronous run without latency. CRCG/cloud is timed at the cloud."""
+lost: decode time of drafts that were thrown away. frames: bytes of Tandem's frames by sender; of DRCG and DRDG/SW what
+was sent instead. data, ray: bytes on the link by sender, headers and acknowledgements included, on the data connection
+and on all of Ray's. share: of the frames in both."""
+WIDTH = 120
 
 
 def text_of(cells: Sequence[Cell]) -> str:
     """Everything, for a person."""
-    return "\n".join([*(line for cell in cells for line in cell_lines(cell, cells)), LEGEND])
+    lines = (line for cell in cells for line in cell_lines(cell, cells))
+    return "\n".join([*lines, LEGEND, "", *_explain_systems(cells)])
+
+
+def _explain_systems(cells: Sequence[Cell]) -> Iterator[str]:
+    """What each system of the table does, and where the paper has it."""
+    for name in dict.fromkeys(name for cell in cells for name in rows_of(cell)):
+        system = BY_NAME[name]
+        where = f" (DRAGON {system.dragon})" if system.dragon else ""
+        yield textwrap.fill(f"{name:25} {system.what}{where}", WIDTH, subsequent_indent=" " * 26)
 
 
 def cell_lines(cell: Cell, cells: Sequence[Cell]) -> Iterator[str]:
@@ -40,10 +55,13 @@ def cell_lines(cell: Cell, cells: Sequence[Cell]) -> Iterator[str]:
     stores = "/".join(cell.plan.get("kv_store", "?"))
     yield f"{cell.setting}, {runs} runs of {cell.plan.get('questions', '?')} questions, caches of documents {stores}"
     yield f"ping {_ping(cell)}"
-    yield HEAD
-    for row in rows.values():
-        yield _line(row, rows, cell)
-    yield from (f"  {check}" for check in checks_of(cell, cells))
+    yield TIMES
+    yield from (_time_line(row, rows, cell) for row in rows.values())
+    yield ""
+    yield COSTS
+    yield from map(_cost_line, rows.values())
+    for check in checks_of(cell, cells):
+        yield textwrap.fill(f"  {check}", WIDTH, subsequent_indent=" " * 6)
     yield ""
 
 
@@ -67,19 +85,25 @@ def values_of(cells: Sequence[Cell]) -> list[dict[str, Any]]:
     ]
 
 
-def _line(row: Row, rows: dict[str, Row], cell: Cell) -> str:
+def _time_line(row: Row, rows: dict[str, Row], cell: Cell) -> str:
     device, token_wise = rows.get(DEVICE_ONLY.name), rows.get(TOKEN_WISE.name)
     ratio = row.token_s / device.token_s if device else float("nan")
     below = row.token_s / token_wise.token_s - 1 if token_wise else float("nan")
     wrong = "" if row.num_wrong is None else str(row.num_wrong)
-    spread = f"{_ms(row.token_s_p25)}-{_ms(row.token_s_p75)}"
+    spread = f"{_ms(row.token_s_p25)}-{_ms(row.token_s_p75)}" if row.num_runs > 1 else "-"  # of one run: none
     return (
         f"{row.system:25} {_ms(row.token_s):>8} {spread:>13} {_ms(cell.predicted_s.get(row.system)):>9} "
         f"{_number(ratio, '.2f'):>7} {_number(below, '+.0%'):>6} {_ms(row.ttft_s):>7} {row.tokens_per_s:>5.1f}  "
-        f"{_pair(row.acceptance, '.2f'):>9} {_pair(row.expected_acceptance, '.2f'):>9}  "
-        f"{_pair(row.forwards_per_token, '.2f'):>9} {_pair(row.lost_s, '.1f', 1e3):>9} {_ms(row.waited_s):>6} "
+        f"{_ms(row.waited_s):>6}  {wrong}"
+    ).rstrip()
+
+
+def _cost_line(row: Row) -> str:
+    return (
+        f"{row.system:25} {_pair(row.acceptance, '.2f'):>9} {_pair(row.expected_acceptance, '.2f'):>9} "
+        f"{_pair(row.forwards_per_token, '.2f'):>9} {_pair(row.lost_s, '.1f', 1e3):>9} "
         f"{_pair(row.cpu_s, '.0f', 1e3):>9} {_pair(row.frame_bytes, '.0f'):>11} "
-        f"{_wire(row, 'data'):>11} {_wire(row, 'ray'):>11} {_number(row.frame_share, '.0%'):>5}  {wrong}"
+        f"{_wire(row, 'data'):>11} {_wire(row, 'ray'):>11} {_number(row.frame_share, '.0%'):>5}"
     )
 
 

@@ -92,7 +92,7 @@ def row(method: Method, name: str, counts: Counts, losses: Sequence[Floats]) -> 
         label=method.label,
         counts=counts,
         perplexity=statistics.perplexity(losses),
-        perplexity_interval=statistics.perplexity_interval(losses),
+        perplexity_interval=statistics.perplexity_interval(losses) if len(losses) > 1 else None,
     )
 
 
@@ -105,9 +105,10 @@ def _comparisons(losses: Losses, methods: Mapping[str, Method], counts: Sequence
         if name != "dynamic":
             most = max(counts)
             ratio, low, high = statistics.ratio_interval(losses["dynamic", most], losses[name, most])
+            interval = f" [{low:.3f}, {high:.3f}]" if len(losses[name, most]) > 1 else ""
             sentences.append(
                 f"{most.device} + {most.cloud} documents: perplexity of dynamic weights over that of {name}: "
-                f"{ratio:.3f} [{low:.3f}, {high:.3f}]."
+                f"{ratio:.3f}{interval}."
             )
     return sentences
 

@@ -57,7 +57,7 @@ class LocalParty:
     def payload(self, job: Forward) -> bytes:
         """One forward pass, mixed and encoded."""
         logits = self._engine.next_logits(self._key, job.tokens)
-        return self._drafter.encode(logits, job.weights or (0.0,))[0]
+        return self._drafter.encode(logits, job.weights or (0.0,), job.lineage)[0]
 
     def close(self) -> None:
         """Free the session in the engine."""
@@ -94,12 +94,11 @@ class LocalPair:
         rule = StopRule(
             spec.eos_token_ids, spec.sampling.stop, spec.sampling.max_new_tokens, self._detokenizer
         )
-        drafter = Drafter(self.codec, spec.sampling, spec.draft_rule)
         readers = {
             party: LocalParty(
                 self.engines[party],
                 self.retrievers[party],
-                drafter,
+                Drafter(self.codec, spec.sampling, spec.draft_rule, spec.vocab_size),
                 f"{spec.session}/{party}",
             )
             for party in PARTIES

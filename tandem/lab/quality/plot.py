@@ -11,7 +11,7 @@ from typing import Any
 
 from tandem.lab.plots import save
 from tandem.lab.quality.document_sets import Counts
-from tandem.lab.quality.result import Result, Row
+from tandem.lab.quality.result import Interval, Result, Row
 
 STYLES = {  # of Okabe and Ito, told apart by the colour-blind
     "none": ("#666666", "", ":"),
@@ -33,7 +33,7 @@ def plot_evaluation(result: Result, path: str | Path) -> None:
     has_answers = any(row.exact is not None for row in result.rows)
     figure = Figure(figsize=(12.0 if has_answers else 7.2, 4.6), dpi=150, layout="constrained")
     panels = figure.subplots(1, 2 if has_answers else 1, squeeze=False)[0]
-    _panel(panels[0], result, lambda row: (row.perplexity, *row.perplexity_interval))
+    _panel(panels[0], result, lambda row: (row.perplexity, row.perplexity_interval))
     panels[0].set_ylabel("perplexity" if result.kind == "lm" else "perplexity of the wanted answer")
     _plain_log_scale(panels[0])
     if has_answers:
@@ -44,9 +44,9 @@ def plot_evaluation(result: Result, path: str | Path) -> None:
     save(figure, path)
 
 
-def _exact(row: Row) -> tuple[float, float, float]:
+def _exact(row: Row) -> tuple[float, Interval]:
     assert row.exact is not None
-    return row.exact.value, *row.exact.interval
+    return row.exact.value, row.exact.interval
 
 
 def _panel(axes: Any, result: Result, value: Any) -> None:
@@ -57,8 +57,11 @@ def _panel(axes: Any, result: Result, value: Any) -> None:
         colour, marker, line = STYLES[name]
         points = [value(row) for row in rows]
         x = [counts.index(row.counts) for row in rows]
-        middle, low, high = zip(*points, strict=True)
+        middle, intervals = zip(*points, strict=True)
         axes.plot(x, middle, line, marker=marker or None, color=colour, ms=4, lw=1.4, label=rows[0].label)
+        if None in intervals:
+            continue
+        low, high = zip(*intervals, strict=True)
         axes.fill_between(x, low, high, color=colour, alpha=0.12, lw=0)
         if len(rows) == 1:
             axes.errorbar(x, middle, [[middle[0] - low[0]], [high[0] - middle[0]]], color=colour, capsize=3)

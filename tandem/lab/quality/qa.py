@@ -29,6 +29,7 @@ from tandem.lab.quality.questions import Question
 from tandem.lab.quality.result import Result, Share
 from tandem.lab.quality.setup import Parties
 from tandem.lab.quality.teacher_forcing import Case, Teacher
+from tandem.protocol.prefix import Prefix
 from tandem.protocol.spec import SessionSpec
 from tandem.request import spec_of
 from tandem.topology import PARTIES, Party
@@ -164,16 +165,24 @@ def answer_alone(engine: Engine, codec: Codec, spec: SessionSpec, document: str)
         spec.sampling.max_new_tokens,
         Detokenizer(engine.tokenizer_json),
     )
-    drafter = Drafter(codec, spec.sampling, spec.draft_rule)
-    key, tokens = "alone", list[int]()
+    drafter = Drafter(codec, spec.sampling, spec.draft_rule, spec.vocab_size)
+    key, prefix = "alone", Prefix(0)
+    tokens = prefix.tokens
     engine.open(
         key, spec.query, [document] if document else [], spec.sampling.max_new_tokens, is_stored=False
     )
     try:
         while rule.find_reason(tokens) is None:
             logits = engine.next_logits(key, tokens)
-            draft = drafter.draft(logits, [0.0], seed=spec.seed, step=len(tokens), party=Party.DEVICE)
-            tokens.append(draft.token)
+            draft = drafter.draft(
+                logits,
+                [0.0],
+                seed=spec.seed,
+                step=len(prefix),
+                party=Party.DEVICE,
+                lineage=prefix.digests,
+            )
+            prefix.append(draft.token)
     finally:
         engine.close(key)
     return rule.text(tokens).strip()
@@ -200,7 +209,8 @@ def _comparisons(
 
 
 def _share(values: Sequence[bool]) -> Share:
-    return Share(value=sum(values) / len(values), interval=statistics.wilson(sum(values), len(values)))
+    interval = statistics.wilson(sum(values), len(values)) if len(values) > 1 else None
+    return Share(value=sum(values) / len(values), interval=interval)
 
 
 def _what(parties: Parties, questions: Sequence[Question], config: Config) -> dict[str, object]:

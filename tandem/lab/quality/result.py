@@ -14,13 +14,16 @@ from typing import Any
 from tandem.errors import EvaluationError
 from tandem.lab.quality.document_sets import Counts
 
+Interval = tuple[float, float] | None
+"""A 95 % interval; None: there was only one question or window, which says nothing about others."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Share:
     """A share of questions with its 95 % interval."""
 
     value: float
-    interval: tuple[float, float]
+    interval: Interval
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +34,7 @@ class Row:
     label: str
     counts: Counts
     perplexity: float  # of the scored tokens: the windows' rest, or the questions' first answers
-    perplexity_interval: tuple[float, float]
+    perplexity_interval: Interval
     exact: Share | None = None  # of questions only
     f1: float | None = None
 
@@ -60,18 +63,20 @@ def table(result: Result) -> str:
     head = ["documents (device + cloud)", "method", "perplexity"] + ["exact", "F1"] * is_qa
     lines = [head]
     for row in result.rows:
-        low, high = row.perplexity_interval
         cells = [f"{row.counts.device} + {row.counts.cloud}", row.label]
-        cells.append(f"{row.perplexity:.3f} [{low:.3f}, {high:.3f}]")
+        cells.append(f"{row.perplexity:.3f}{_brackets(row.perplexity_interval, '.3f')}")
         if row.exact is not None and row.f1 is not None:
-            low, high = row.exact.interval
-            cells += [f"{row.exact.value:.1%} [{low:.1%}, {high:.1%}]", f"{row.f1:.3f}"]
+            cells += [f"{row.exact.value:.1%}{_brackets(row.exact.interval, '.1%')}", f"{row.f1:.3f}"]
         lines.append(cells)
     widths = [max(len(line[place]) for line in lines) for place in range(len(head))]
     rows = [
         "  ".join(c.ljust(width) for c, width in zip(line, widths, strict=True)).rstrip() for line in lines
     ]
     return "\n".join([*rows, *result.comparisons, *result.notes])
+
+
+def _brackets(interval: Interval, form: str) -> str:
+    return "" if interval is None else f" [{interval[0]:{form}}, {interval[1]:{form}}]"
 
 
 def write(result: Result, folder: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from tandem.codecs import Codec
+from tandem.codecs import Codec, CodecStates
 from tandem.lab.simulation.fuzz import make_scenario
 from tandem.lab.simulation.link import Link
 from tandem.lab.simulation.virtual import Outcome, SideModel, VirtualRun
@@ -19,11 +19,11 @@ class RecodedWorld(World):
 
     def __init__(self, seed: int, party: Party, codec: Codec) -> None:
         super().__init__(seed, party, first_end=12)
-        self.codec = codec
+        self.states = CodecStates(codec)
 
     def payload(self, job: Forward) -> bytes:
         """The encoded distribution of one step."""
-        return self.codec.encode(CODEC.decode(super().payload(job)).dense(VOCAB))
+        return self.states.encode(CODEC.decode(super().payload(job)).dense(VOCAB), job.lineage)
 
 
 def simulate_codec(codec: Codec, seed: int, link: Link | None = None, **settings: Any) -> Outcome:

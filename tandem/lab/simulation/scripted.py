@@ -15,7 +15,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from tandem.codecs import make_codec
+from tandem.codecs import TopP
 from tandem.events import StopReason
 from tandem.lab.simulation.specs import make_spec
 from tandem.protocol.drafting import Forward, Prefill
@@ -28,7 +28,7 @@ Accepted: TypeAlias = tuple[bool, bool]
 Seconds: TypeAlias = float | Sequence[float]
 """Decode time of each draft; a sequence is used from its beginning, and again when it is used up."""
 
-CODEC = make_codec("top_p", p=1.0)
+CODEC = TopP(p=1.0)
 VOCAB = 3
 _DEVICE, _CLOUD, _THIRD = range(VOCAB)
 

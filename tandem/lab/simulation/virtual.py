@@ -103,7 +103,7 @@ class VirtualRun:
         self.now_s = 0.0
         self._rng = random.Random(seed)
         self._codec = codec
-        self._drafter = Drafter(codec, spec.sampling, spec.draft_rule)
+        self._drafter = Drafter(codec, spec.sampling, spec.draft_rule, spec.vocab_size)
         self._finished = finished
         self._text = text
         self._wires = {party: Wire(link or Link()) for party in PARTIES}  # by sender

@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tandem.aggregation.distributions import Distribution
-from tandem.codecs import Codec, make_codec
+from tandem.codecs import StatelessCodec, TopP
+from tandem.codecs.base import MAX_VOCAB
 from tandem.events import StopReason
 from tandem.protocol.drafting import Forward, Prefill
 from tandem.protocol.messages import Message, RescoreRequest, RescoreResult, RetrieveRequest, RetrieveResult
@@ -29,21 +30,32 @@ ROUNDING = 1.0
 """Relative size of planted rounding errors, at most: far more than real ones, so that they show."""
 
 
-class CachedCodec:
+class CachedCodec(StatelessCodec):
     """A codec that decodes the same bytes once: a small world meets the same laws many times."""
 
-    def __init__(self, codec: Codec) -> None:
-        self.name = codec.name
-        self.encode = codec.encode
-        self.fingerprint = codec.fingerprint
+    def __init__(self, codec: TopP) -> None:
+        self._codec = codec
         self._decode = lru_cache(maxsize=10_000)(codec.decode)
 
-    def decode(self, payload: bytes) -> Distribution:
+    @property
+    def max_bytes(self) -> int:
+        """As the codec's."""
+        return self._codec.max_bytes
+
+    def encode(self, dense: NDArray[np.floating]) -> bytes:
+        """As the codec."""
+        return self._codec.encode(dense)
+
+    def decode(self, payload: bytes, vocab_size: int = MAX_VOCAB) -> Distribution:
         """The law in the bytes; it cannot be written to."""
-        return self._decode(payload)
+        return self._decode(payload, vocab_size)
+
+    def fingerprint(self) -> str:
+        """As the codec's."""
+        return self._codec.fingerprint()
 
 
-CODEC: Codec = CachedCodec(make_codec("top_p"))
+CODEC = CachedCodec(TopP())
 
 
 def number(*parts: object) -> int:

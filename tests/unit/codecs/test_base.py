@@ -1,29 +1,55 @@
-"""The registry of codecs, and the example of a codec of one's own."""
+"""The registry of codecs, those of one's own, and the state that a codec keeps for each prefix."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from pathlib import Path
+
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from tandem.aggregation.distributions import Distribution
-from tandem.codecs import base, codec_of
-from tandem.codecs.base import make_codec, register
-from tandem.config import CodecConfig
-from tandem.errors import ConfigError
+from tandem.codecs import CodecStates, StatelessCodec, TopP, base, codec_of
+from tandem.codecs.base import MAX_VOCAB, make_codec, register
+from tandem.errors import ConfigError, ProtocolError
+from tandem.extensions import CodecConfig
+from tandem.protocol.prefix import Prefix
+from tests.unit.codecs.stateful import Threshold
+
+VOCAB = 8
+MODULE = """
+from tandem.codecs import TopP
 
 
-class OnlyTheArgmax:
+def nucleus(share, max_tokens=4):
+    return TopP(share, max_tokens)
+
+
+def number(k=1):
+    return k
+
+
+def broken():
+    raise RuntimeError("no luck\\nat all")
+"""
+
+
+@dataclass(frozen=True)
+class OnlyTheArgmax(StatelessCodec):
     """A codec of one token."""
 
     name = "argmax"
+    num_bytes: int = 4
 
-    def __init__(self, num_bytes: int = 4) -> None:
-        self.num_bytes = num_bytes
+    @property
+    def max_bytes(self) -> int:
+        return self.num_bytes
 
-    def encode(self, dense: np.ndarray) -> bytes:
+    def encode(self, dense: NDArray[np.floating]) -> bytes:
         return int(np.argmax(dense)).to_bytes(self.num_bytes, "little")
 
-    def decode(self, payload: bytes) -> Distribution:
+    def decode(self, payload: bytes, vocab_size: int = MAX_VOCAB) -> Distribution:
         return Distribution(np.array([int.from_bytes(payload, "little")]), np.ones(1))
 
     def fingerprint(self) -> str:
@@ -38,9 +64,10 @@ def _registry(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_registered_codec_is_made_by_its_name() -> None:
     assert register(OnlyTheArgmax) is OnlyTheArgmax
     codec = make_codec("argmax", num_bytes=3)
-    payload = codec.encode(np.array([0.1, 0.7, 0.2]))
+    payload, after = codec.open().encode(np.array([0.1, 0.7, 0.2]))
     assert payload == b"\x01\x00\x00"
     assert codec.decode(payload).argmax() == 1
+    assert after == codec.open(), "it has no state"
 
 
 def test_its_parameters_are_those_of_its_constructor() -> None:
@@ -62,3 +89,175 @@ def test_a_codec_gets_the_settings_that_it_knows() -> None:
     config = CodecConfig(p=0.9)
     object.__setattr__(config, "name", "argmax")
     assert codec_of(config).fingerprint() == make_codec("argmax").fingerprint()
+
+
+def test_a_codec_is_frozen() -> None:
+    codec = TopP(0.5)
+    with pytest.raises(AttributeError):
+        codec.p = 0.6  # type: ignore[misc]
+    assert codec == TopP(0.5) != TopP(0.5, max_tokens=8)
+    assert TopP(0.5).fingerprint() != TopP(0.5, max_tokens=8).fingerprint(), "the bound is part of it"
+
+
+def test_no_payload_exceeds_its_bound_and_no_id_the_vocabulary() -> None:
+    codec = TopP(1.0, max_tokens=3)
+    payload = codec.encode(np.full(VOCAB, 1.0))
+    assert len(payload) <= codec.max_bytes
+    assert len(codec.decode(payload, vocab_size=3)) == 3
+    with pytest.raises(ProtocolError, match="must hold token ids below 2, got 2"):
+        codec.decode(payload, vocab_size=2)
+
+
+# ---- codecs of one's own -------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def own_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "own_codecs.py").write_text(MODULE)
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+
+@pytest.mark.usefixtures("own_module")
+def test_a_codec_of_ones_own_by_its_address() -> None:
+    codec = codec_of(CodecConfig(name="own_codecs:nucleus", parameters={"share": 0.5}))
+    assert codec.fingerprint() == TopP(0.5, 4).fingerprint()
+
+
+REFUSED = [
+    (
+        "own_codec:nucleus",
+        {},
+        "The device's decoder cannot import own_codec of codec.name = 'own_codec:nucleus' (ModuleNotFoundError: No "
+        "module named 'own_codec'); install it there in the environment of tandem-rag, start in the folder that holds "
+        "it, or add that folder to PYTHONPATH.",
+    ),
+    (
+        "own_codecs:nucelus",
+        {},
+        "own_codecs has no function 'nucelus' (codec.name = 'own_codecs:nucelus'); did you mean nucleus?",
+    ),
+    (
+        "own_codecs:nucleus",
+        {"shard": 0.5},
+        "own_codecs:nucleus has no parameter 'shard' ([codec.parameters]); did you mean share?",
+    ),
+    (
+        "own_codecs:nucleus",
+        {},
+        "own_codecs:nucleus needs the parameter 'share'; add it to [codec.parameters].",
+    ),
+    (
+        "own_codecs:nucleus",
+        {"share": 2},
+        "own_codecs:nucleus (codec.name) failed with ConfigError: The mass p of codec top_p must lie in (0, 1], got 2; "
+        "the default is 0.8.; correct it or [codec.parameters].",
+    ),
+    (
+        "own_codecs:broken",
+        {},
+        "own_codecs:broken (codec.name) failed with RuntimeError: no luck; correct it or [codec.parameters].",
+    ),
+    (
+        "own_codecs:number",
+        {},
+        "own_codecs:number (codec.name) must return a codec, but its int has no max_bytes, open, decode, fingerprint.",
+    ),
+]
+
+
+@pytest.mark.usefixtures("own_module")
+@pytest.mark.parametrize(("name", "parameters", "sentence"), REFUSED, ids=[case[2][:60] for case in REFUSED])
+def test_what_is_no_codec_is_one_sentence(
+    name: str, parameters: dict[str, bool | int | float | str], sentence: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        codec_of(CodecConfig(name=name, parameters=parameters), "The device's decoder")
+    assert str(caught.value) == sentence
+
+
+def test_a_built_in_codec_takes_no_table() -> None:
+    with pytest.raises(ConfigError) as caught:
+        CodecConfig(parameters={"k": 4})
+    assert str(caught.value) == (
+        "codec.parameters is for a codec of your own, but codec.name is 'top_p' and the table holds k; set codec.p and "
+        "codec.max_tokens instead."
+    )
+
+
+# ---- the state of a codec ------------------------------------------------------------------------------------
+
+
+def dense_after(tokens: tuple[int, ...]) -> NDArray[np.float64]:
+    """What a model would compute after a prefix."""
+    return np.random.default_rng([*tokens, 99]).dirichlet(np.full(VOCAB, 0.4))
+
+
+def feed(states: CodecStates, prefix: Prefix) -> bytes:
+    """Encode the distribution that follows a prefix."""
+    return states.encode(dense_after(tuple(prefix.tokens)), prefix.digests)
+
+
+def fresh(tokens: list[int]) -> CodecStates:
+    """The states of a session that never rolled back: fed every beginning of `tokens`, itself left out."""
+    states, prefix = CodecStates(Threshold(VOCAB)), Prefix(1)
+    for token in tokens:
+        feed(states, prefix)
+        prefix.append(token)
+    return states
+
+
+def test_a_state_after_a_rollback_is_that_of_a_fresh_session() -> None:
+    """Whatever was drafted, rejected, taken up again: the state is a function of the prefix alone."""
+    rng = np.random.default_rng(3)
+    states, prefix = CodecStates(Threshold(VOCAB)), Prefix(1)
+    seen: dict[tuple[int, ...], bytes] = {}
+    num_rollbacks = num_returns = 0
+    for _ in range(400):
+        tokens = tuple(prefix.tokens)
+        expected = fresh(list(tokens)).before(prefix.digests)
+        assert states.before(prefix.digests) == expected
+        if tokens in seen:  # what was proposed once is taken from the store: nothing is encoded again
+            num_returns += 1
+        else:
+            seen[tokens] = feed(states, prefix)
+            assert seen[tokens] == expected.encode(dense_after(tokens))[0]
+        prefix.append(int(rng.integers(2)))
+        if rng.random() < 0.3:
+            prefix.truncate(int(rng.integers(max(0, len(prefix) - 6), len(prefix))))
+            num_rollbacks += 1
+    assert num_rollbacks > 50
+    assert num_returns > 50
+    assert len({state.beta for state in (states.before(Prefix(1, tokens).digests) for tokens in seen)}) > 50  # type: ignore[attr-defined]
+
+
+def test_a_state_that_forgot_to_roll_back_would_be_noticed() -> None:
+    """The control: the state of a rejected branch differs from that of the committed one."""
+    states, prefix = fresh([0]), Prefix(1, [0])
+    feed(states, prefix)
+    rejected = states.before(Prefix(1, [0, 1]).digests)
+    assert rejected == states.before(Prefix(1, [0, 0]).digests), (
+        "the state knows the distributions, not the draw"
+    )
+    assert rejected != states.before(prefix.digests)
+    other = CodecStates(Threshold(VOCAB))
+    feed(other, Prefix(1))
+    feed(other, Prefix(1, [1]))
+    assert other.before(Prefix(1, [1, 0]).digests) != rejected
+
+
+def test_a_step_that_another_party_decided_leaves_the_state() -> None:
+    states, prefix = fresh([2, 3]), Prefix(1, [2, 3])
+    before = states.before(prefix.digests)
+    prefix.extend([4, 5])  # no distribution of this party after [2, 3] and [2, 3, 4]
+    assert states.before(prefix.digests) == before
+    feed(states, prefix)
+    prefix.append(6)
+    assert states.before(prefix.digests) == before.encode(dense_after((2, 3, 4, 5)))[1]
+
+
+def test_a_codec_without_state_keeps_nothing() -> None:
+    states, prefix = CodecStates(TopP()), Prefix(1, [1, 2])
+    first = states.before(prefix.digests)
+    feed(states, prefix)
+    prefix.append(3)
+    assert states.before(prefix.digests) is first

@@ -14,6 +14,7 @@ from tandem.cli import main
 from tandem.cli.output import StageLog
 from tandem.config import Config
 from tandem.errors import NetLabError
+from tandem.lab.cli import outputs
 from tandem.lab.cli import replay as command
 from tandem.lab.latency.replay_records import QuestionRun, Replay
 from tandem.lab.netlab import NetLab, Shape, inside
@@ -119,3 +120,28 @@ def test_what_was_seen_is_written_before_the_cluster_stops(
         command.play(NetLab("lab"), Config(), trace, ["Why?"], tmp_path, log, as_json=False)
     assert there_at_the_stop == [True] * 3
     assert '"question": "Why?"' in (tmp_path / "replay.json").read_text("utf-8")
+
+
+def test_without_matplotlib_there_are_numbers_and_a_note(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An hour of measuring is not lost for a picture."""
+
+    class Done:
+        def __init__(self, tandem: Any, lab: Any, into: Replay, progress: Any) -> None:
+            self._into = into
+
+        def run(self, questions: list[str]) -> None:
+            self._into.asked.append(QuestionRun(questions[0], 1, 0.5))
+            self._into.took_s = 1.0
+
+    monkeypatch.setattr("tandem.lab.timeline.pipeline.find_spec", lambda name: None)
+    monkeypatch.setattr("tandem.lab.latency.cluster.launch", lambda *_: contextlib.nullcontext())
+    monkeypatch.setattr("tandem.lab.latency.replay.Replayer", Done)
+    folder = outputs.check_folder("--out", str(tmp_path / "out"), command.NAMES, needs_plots=False)
+    trace = command.bundled("constant-100")
+    assert command.play(NetLab("lab"), Config(), trace, ["Why?"], folder, StageLog(), as_json=False) == 0
+    assert sorted(path.name for path in folder.iterdir()) == ["replay.json", "timeline.json"]
+    printed = capsys.readouterr()
+    assert "questions" in printed.out
+    assert "no picture A plot needs matplotlib" in " ".join(printed.err.split())

@@ -10,6 +10,7 @@ import pytest
 
 from tandem.lab.latency.checks import Check, checks_of
 from tandem.lab.latency.records import Cell
+from tandem.lab.latency.systems import SYSTEMS
 from tandem.lab.latency.tables import text_of, values_of
 from tests.unit.lab.latency.cells import SETTING, cell
 
@@ -132,9 +133,28 @@ def test_the_table_says_what_a_reader_needs() -> None:
         in text
     )
     assert "ping 300.0 ms (median of 3)" in text
-    (line,) = [each for each in text.splitlines() if each.startswith("Tandem/mirror")]
-    assert line.split()[1:6] == ["80.0", "75.0-90.0", "75.0", "1.33", "-73%"]
-    assert "0.60/0.80" in line, "acceptance beside every row"
+    times, costs, explained = [each for each in text.splitlines() if each.startswith("Tandem/mirror")]
+    assert times.split()[1:6] == ["80.0", "75.0-90.0", "75.0", "1.33", "-73%"]
+    assert "0.60/0.80" in costs, "acceptance of every row"
+    assert explained == "Tandem/mirror             both sides draft ahead and aggregate; no verdict crosses"
+    assert max(map(len, text.splitlines())) <= 120
     (values,) = values_of([one])
     assert values["ping_median_s"] == 0.3
     assert {check["holds"] for check in values["checks"]} == {True, None, False}
+
+
+def test_one_run_has_no_quartiles() -> None:
+    (times, *_) = [
+        line for line in text_of([cell({"DRDG/TW": [0.3]})]).splitlines() if line.startswith("DRDG/TW")
+    ]
+    assert times.split()[1:3] == ["300.0", "-"]
+
+
+def test_the_widest_names_and_numbers_fit_120_columns() -> None:
+    """Every system, a token of hundreds of ms and of tens of kilobytes."""
+    wire = {party: {"data": 199_999, "ray": 199_999, "other": 0} for party in ("device", "cloud")}
+    one = cell({system.name: [0.99] for system in SYSTEMS})
+    records = tuple(
+        replace(each, wire_bytes=wire, frame_bytes=dict.fromkeys(wire, 149_999)) for each in one.records
+    )
+    assert max(map(len, text_of([replace(one, records=records)]).splitlines())) <= 120

@@ -11,6 +11,7 @@ from tandem.errors import TandemError
 from tandem.lab.latency.records import Cell
 from tandem.lab.latency.systems import SYSTEMS
 from tests.unit.lab.latency.cells import SETTING, cell
+from tests.unit.lab.timeline.test_pipeline import words
 
 pytest.importorskip("matplotlib", reason="plots need the extra [lab]")
 
@@ -61,6 +62,16 @@ def test_a_figure_is_drawn(quantity: object, tmp_path: Path) -> None:
     plot_latency(cells(), path, quantity)  # type: ignore[arg-type]
     assert path.stat().st_size > 20_000
     plot_latency(cells()[:1], path, quantity)  # type: ignore[arg-type]
+
+
+def test_one_round_trip_is_drawn_as_bars(tmp_path: Path) -> None:
+    paces = {"CRCG/device": [0.061], "DRDG/TW": [0.165, 0.175, 0.185], "Tandem/mirror": [0.064]}
+    over_ray = cell({"Tandem/mirror": [0.09]}, setting=replace(SETTING, data_plane="ray"))
+    plot_latency([cell(paces), over_ray], tmp_path / "bars.svg", TOKEN)
+    shown = words(tmp_path / "bars.svg")
+    for word in ("CRCG/device", "Tandem/mirror, ray plane", "61.0", "175.0", "90.0", "RTT 300 ms"):
+        assert word in shown
+    assert "injected round trip (ms)" not in shown
 
 
 def test_a_file_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from tandem.lab.latency.replay_plot import plot_replay
+from tandem.lab.latency.replay_plot import plot_replay, running_quartiles
 from tandem.lab.latency.replay_records import Replay
 from tandem.lab.netlab.schedule import LinkSchedule
+from tests.unit.lab.latency.many import many_questions
 from tests.unit.lab.latency.recorded import ROWS, replay
 from tests.unit.lab.timeline.test_pipeline import words
 
@@ -37,3 +39,20 @@ def test_by_hand(tmp_path: Path) -> None:
 def test_of_nothing(tmp_path: Path) -> None:
     plot_replay(Replay(trace=LinkSchedule("x", ROWS), took_s=0.0), tmp_path / "out.png", title="x")
     assert (tmp_path / "out.png").exists()
+
+
+def test_many_questions_are_a_density_with_running_quartiles(tmp_path: Path) -> None:
+    plot_replay(many_questions(300), tmp_path / "many.svg", title="Many", setup="300 questions")
+    shown = words(tmp_path / "many.svg")
+    for word in ("Many", "300 questions", "median", "quartiles", "tokens", "seen by ping"):
+        assert word in shown
+    assert "a question is asked" not in shown
+    assert "both drafts accepted" not in shown
+
+
+def test_running_quartiles_are_those_of_each_stretch() -> None:
+    """Values 0 to 99 in the first of fifty stretches of a second, 7 in the last, none between."""
+    at_s = np.array([*np.linspace(0, 0.99, 100), 50.0])
+    middles_s, quartiles = running_quartiles(at_s, np.array([*range(100), 7]), 50.0)
+    assert middles_s.tolist() == [0.5, 49.5]
+    assert quartiles.tolist() == [[24.75, 7], [49.5, 7], [74.25, 7]]

@@ -1,0 +1,131 @@
+"""Code of one's own in a running site: the settings that name it as MODULE:FUNCTION, and how it is imported.
+
+Only a party's own settings name code. What comes over the link or from a client never does.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from importlib import import_module
+from types import ModuleType
+from typing import Any, Literal
+
+from pydantic import Field, model_validator
+from pydantic.dataclasses import dataclass
+
+from tandem.errors import ConfigError
+from tandem.nearest import did_you_mean
+from tandem.validation import STRICT, Extension, Settings
+
+Parameters = dict[str, bool | int | float | str]
+"""What FUNCTION is called with, by name."""
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class CodecConfig(Settings):
+    """How distributions are compressed before a draft is drawn."""
+
+    name: Literal["top_p"] | Extension = Field(
+        default="top_p", description="codec; MODULE:FUNCTION is one of your own"
+    )
+    p: float = Field(default=0.8, gt=0, le=1, description="top_p: least probability mass of the nucleus")
+    max_tokens: int = Field(
+        default=4096,
+        ge=1,
+        le=262144,
+        description="top_p: tokens of the nucleus, at most; bounds the bytes of a distribution",
+    )
+    parameters: Parameters = Field(default_factory=dict, description="parameters of a codec of your own")
+
+    @model_validator(mode="after")
+    def _check_parameters_are_used(self) -> CodecConfig:
+        if self.parameters and not is_extension(self.name):
+            raise ConfigError(
+                f"codec.parameters is for a codec of your own, but codec.name is {self.name!r} and the table holds "
+                f"{', '.join(self.parameters)}; set codec.p and codec.max_tokens instead."
+            )
+        return self
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class SchedulerConfig(Settings):
+    """Who decides the next step, where `decoding.placement` names a policy of your own."""
+
+    parameters: Parameters = Field(
+        default_factory=dict, description="parameters of a placement policy of your own"
+    )
+
+
+def is_extension(name: str) -> bool:
+    """Whether a setting names code of one's own."""
+    return ":" in name
+
+
+def call(
+    setting: str, address: str, parameters: Mapping[str, Any], table: str, where: str, **given: Any
+) -> Any:
+    """What FUNCTION of "MODULE:FUNCTION" returns. Raises ConfigError.
+
+    setting, table: the keys that name the function and its parameters. where: the importing process, in words.
+    given: further arguments that every such function takes.
+    """
+    module_name, _, function_name = address.partition(":")
+    function = _function(_import(module_name, setting, address, where), function_name, setting, address)
+    _check_parameters(function, parameters, given, table, address)
+    try:
+        return function(**given, **parameters)
+    except Exception as error:  # whatever the user's code raises
+        raise ConfigError(
+            f"{address} ({setting}) failed with {_reason(error)}; correct it or [{table}]."
+        ) from error
+
+
+def check_has(made: object, names: tuple[str, ...], setting: str, address: str, what: str) -> None:
+    """ConfigError unless an object has all attributes of what it must be."""
+    lacking = [name for name in names if not hasattr(made, name)]
+    if lacking:
+        raise ConfigError(
+            f"{address} ({setting}) must return a {what}, but its {type(made).__name__} has no {', '.join(lacking)}."
+        )
+
+
+def _import(name: str, setting: str, address: str, where: str) -> ModuleType:
+    try:
+        return import_module(name)
+    except Exception as error:  # a module may raise anything
+        raise ConfigError(
+            f"{where} cannot import {name} of {setting} = {address!r} ({_reason(error)}); install it there in the "
+            "environment of tandem-rag, start in the folder that holds it, or add that folder to PYTHONPATH."
+        ) from error
+
+
+def _function(module: ModuleType, name: str, setting: str, address: str) -> Any:
+    function = getattr(module, name, None)
+    if callable(function):
+        return function
+    names = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
+    remedy = did_you_mean(name, names) if names else "add it."
+    raise ConfigError(f"{module.__name__} has no function {name!r} ({setting} = {address!r}); {remedy}")
+
+
+def _check_parameters(
+    function: Any, parameters: Mapping[str, Any], given: Mapping[str, Any], table: str, address: str
+) -> None:
+    known = inspect.signature(function).parameters
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in known.values()):
+        return
+    settable = [name for name in known if name not in given]
+    for name in parameters:
+        if name not in settable:
+            remedy = did_you_mean(name, settable) if settable else "it takes none."
+            raise ConfigError(f"{address} has no parameter {name!r} ([{table}]); {remedy}")
+    for name in settable:
+        if name not in parameters and known[name].default is inspect.Parameter.empty:
+            raise ConfigError(f"{address} needs the parameter {name!r}; add it to [{table}].")
+
+
+def _reason(error: Exception) -> str:
+    """Its kind and its first line."""
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0][:200]}" if lines else type(error).__name__

@@ -1,0 +1,51 @@
+"""A codec and a placement policy of one's own on a real cluster, found in the folder in which it was started."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import tandem
+
+ROOT = Path(tandem.__file__).parent.parent
+EXAMPLES = ROOT / "examples"
+
+pytestmark = pytest.mark.skipif(
+    not EXAMPLES.exists(), reason="the examples are not part of this installation"
+)
+
+
+def ask(folder: Path, *settings: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "tandem", "ask", "Which game should Mira try?", "--seed", "7", "--json"]
+    command += [part for setting in settings for part in ("--set", setting)]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=300)
+
+
+def test_code_beside_the_user_reaches_every_actor(tmp_path: Path) -> None:
+    for name in ("custom_codec.py", "custom_policy.py"):
+        shutil.copy(EXAMPLES / name, tmp_path)
+    done = ask(
+        tmp_path,
+        "codec.name=custom_codec:TopK8",
+        "codec.parameters={k = 8}",
+        "decoding.placement=custom_policy:Alternate",
+        "scheduler.parameters={period = 4}",
+    )
+    assert done.returncode == 0, done.stderr
+    answer = json.loads(done.stdout)
+    assert answer["text"]
+    handovers = [(event["step"], event["aggregator"]) for event in answer["placements"]]
+    assert handovers[:2] == [(4, "cloud"), (8, "device")]
+
+
+def test_a_codec_that_no_actor_can_import(tmp_path: Path) -> None:
+    done = ask(tmp_path, "codec.name=custom_codek:TopK8")
+    assert done.returncode == 1
+    assert "cannot import custom_codek of codec.name = 'custom_codek:TopK8'" in done.stderr
+    assert "add that folder to PYTHONPATH." in done.stderr
+    assert "Traceback" not in done.stderr

@@ -1,0 +1,180 @@
+"""Mass spread evenly over the rest of the vocabulary: whatever uses a distribution treats it as plain arrays would.
+
+The oracle writes every formula over dense arrays [vocab]; nothing is sampled.
+"""
+
+from __future__ import annotations
+
+from itertools import product
+
+import numpy as np
+import pytest
+
+from tandem.aggregation.acceptance import coupled_acceptance, speculative_acceptance
+from tandem.aggregation.coupling import coupled_draw, noise
+from tandem.aggregation.distributions import Distribution, mix
+from tandem.aggregation.mixture import target_distribution
+from tandem.aggregation.randomness import Purpose, uniform
+from tandem.aggregation.rejection import draw, keep_probability, residual, target_given_drafts
+from tandem.aggregation.rules import Algorithm1, Coupled, Greedy
+from tandem.topology import Party
+
+VOCAB = 6
+ETA = 0.3
+
+
+def distribution(rng: np.random.Generator, rest: float) -> Distribution:
+    """One to five ids of six with the mass that `rest` leaves."""
+    num_ids = int(rng.integers(1, VOCAB))
+    ids = np.sort(rng.choice(VOCAB, num_ids, replace=False))
+    return Distribution(ids, (1.0 - rest) * rng.dirichlet(np.ones(num_ids)), rest, VOCAB)
+
+
+def pairs(count: int = 40) -> list[tuple[Distribution, Distribution]]:
+    """Pairs in which the first, the second or both have a rest."""
+    rng = np.random.default_rng(5)
+    rests = [(0.3, 0.0), (0.0, 0.4), (0.2, 0.7)]
+    return [(distribution(rng, one), distribution(rng, other)) for one, other in rests for _ in range(count)]
+
+
+def test_its_probabilities_are_those_of_the_dense_form() -> None:
+    q = Distribution(np.array([1, 4]), np.array([0.5, 0.2]), rest=0.3, vocab_size=5)
+    dense = [0.1, 0.5, 0.1, 0.1, 0.2]
+    assert q.dense(5) == pytest.approx(dense, abs=1e-15)
+    assert q.dense(7) == pytest.approx([*dense, 0, 0], abs=1e-15), "padding is no token of the vocabulary"
+    assert [q.probability(token) for token in range(5)] == pytest.approx(dense, abs=1e-15)
+    assert q.on(np.array([0, 1, 4])) == pytest.approx([0.1, 0.5, 0.2], abs=1e-15)
+    assert q.rest_beyond(3) == pytest.approx(0.2, abs=1e-15)
+    assert q.spread().rest == 0.0
+    assert q.spread().probabilities.tolist() == q.dense(5).tolist()
+
+
+def test_without_a_rest_nothing_is_spread() -> None:
+    q = Distribution(np.array([1, 4]), np.array([0.5, 0.5]))
+    assert q.spread() is q
+    assert (q.rest_probability, q.rest_beyond(2), q.probability(0)) == (0.0, 0.0, 0.0)
+
+
+def test_equality_and_hash_know_the_rest() -> None:
+    ids, probabilities = np.array([0, 2]), np.array([0.5, 0.25])
+    q = Distribution(ids, probabilities, 0.25, 4)
+    assert q == Distribution(ids, probabilities, 0.25, 4)
+    assert hash(q) == hash(Distribution(ids, probabilities, 0.25, 4))
+    assert q != Distribution(ids, probabilities, 0.25, 5), "the rest lies elsewhere"
+    full = np.array([0.5, 0.5])
+    assert Distribution(ids, full) == Distribution(ids, full, vocab_size=4), (
+        "without a rest its place is nowhere"
+    )
+
+
+@pytest.mark.parametrize(
+    ("rest", "vocab_size", "problem"),
+    [
+        (0.5, 0, r"ids up to 2 and a rest of 0\.5 does not fit a vocabulary of 0 tokens"),
+        (0.5, 2, "does not fit a vocabulary of 2 tokens"),
+        (0.4, 9, r"of sum 1, got sum 0\.9"),
+        (-0.5, 9, "probabilities >= 0"),
+        (float("nan"), 9, "of sum 1"),
+    ],
+)
+def test_what_is_no_distribution_is_refused(rest: float, vocab_size: int, problem: str) -> None:
+    with pytest.raises(ValueError, match=problem):
+        Distribution(np.array([0, 2]), np.array([0.25, 0.25]), rest, vocab_size)
+
+
+def test_a_rest_needs_a_token_and_parties_a_common_vocabulary() -> None:
+    with pytest.raises(ValueError, match="does not fit a vocabulary of 2 tokens"):
+        Distribution(np.array([0, 1]), np.array([0.25, 0.25]), 0.5, 2)
+    one, other = (Distribution(np.array([0]), np.array([0.5]), 0.5, size) for size in (3, 4))
+    with pytest.raises(ValueError, match="must share a vocabulary, got 3 and 4 tokens"):
+        mix(one, other, 0.5)
+
+
+@pytest.mark.parametrize(
+    ("ids", "probabilities", "rest", "expected"),
+    [
+        ([1, 3], [0.3, 0.2], 0.5, 1),  # tokens 0 and 2 have 0.25 each
+        ([1, 3], [0.1, 0.1], 0.8, 0),  # the rest is likelier
+        ([0, 1], [0.25, 0.25], 0.5, 0),  # all equal
+        ([1, 2], [0.25, 0.25], 0.5, 0),  # all equal, and the lowest id belongs to the rest
+    ],
+)
+def test_argmax_is_the_lowest_of_the_likeliest(
+    ids: list[int], probabilities: list[float], rest: float, expected: int
+) -> None:
+    q = Distribution(np.array(ids), np.array(probabilities), rest, 4)
+    assert q.argmax() == int(np.argmax(q.dense(4))) == expected
+
+
+def test_the_mixture_is_that_of_dense_arrays() -> None:
+    for device, cloud in pairs():
+        target = target_distribution(device, cloud, ETA)
+        assert target.dense(VOCAB) == pytest.approx(
+            ETA * device.dense(VOCAB) + (1 - ETA) * cloud.dense(VOCAB), abs=1e-15
+        )
+        assert float(target.probabilities.sum()) + target.rest == pytest.approx(1.0, abs=1e-12)
+
+
+def test_keeping_and_residual_are_those_of_dense_arrays() -> None:
+    for own, other in pairs():
+        q, r = own.dense(VOCAB), other.dense(VOCAB)
+        excess = np.maximum(0.0, r - q)
+        found = residual(own, other)
+        assert found is not None
+        assert found.dense(VOCAB) == pytest.approx(excess / excess.sum(), abs=1e-12)
+        for token in np.flatnonzero(q):
+            kept = 1.0 if q[token] <= r[token] else 1 - ETA * (1 - r[token] / q[token])
+            assert keep_probability(int(token), own, other, ETA) == pytest.approx(kept, abs=1e-12)
+
+
+def test_algorithm_1_commits_the_mixture_exactly() -> None:
+    """Summed over all pairs of drafts, the law of the committed token is Eq. (4)."""
+    for device, cloud in pairs(12):
+        q, r = device.dense(VOCAB), cloud.dense(VOCAB)
+        law = np.zeros(VOCAB)
+        for one, other in product(np.flatnonzero(q), np.flatnonzero(r)):
+            given = target_given_drafts(int(one), int(other), device, cloud, ETA)
+            law += q[one] * r[other] * given.dense(VOCAB)
+        assert law == pytest.approx(ETA * q + (1 - ETA) * r, abs=1e-12)
+
+
+def test_acceptance_is_that_of_dense_arrays() -> None:
+    for own, other in pairs():
+        q, r = own.dense(VOCAB), other.dense(VOCAB)
+        p = ETA * q + (1 - ETA) * r
+        delta = 1 - np.minimum(q, r).sum()
+        expected = 0.5 * (1 - (1 - ETA) * delta) + 0.5 * (q * p).sum()
+        assert speculative_acceptance(own, other, ETA) == pytest.approx(expected, abs=1e-12)
+        both = [i for i in range(VOCAB) if q[i] > 0 and p[i] > 0]
+        coupled = sum(1 / sum(max(q[j] / q[i], p[j] / p[i]) for j in range(VOCAB)) for i in both)
+        target = target_distribution(own, other, ETA)
+        assert coupled_acceptance(own, target) == pytest.approx(coupled, abs=1e-12)
+
+
+def test_draws_run_over_the_whole_vocabulary() -> None:
+    """The race and the quantile of a distribution with a rest are those of its dense array, for every step."""
+    for step, (own, other) in enumerate(pairs(200)):
+        q, r = own.dense(VOCAB), other.dense(VOCAB)
+        clocks = noise(7, step, np.arange(VOCAB))
+        assert coupled_draw(own, seed=7, step=step) == int(np.argmax(q / clocks))
+        u = uniform(7, Purpose.DECISION, step)
+        assert draw(own, u) == int(np.searchsorted(np.cumsum(q), u * np.cumsum(q)[-1], side="right"))
+        decision = Coupled().verify(own, other, eta_device=ETA, seed=7, step=step)
+        assert decision.target == int(np.argmax((ETA * q + (1 - ETA) * r) / clocks))
+        assert (decision.device_token, decision.cloud_token) == (
+            coupled_draw(own, seed=7, step=step),
+            coupled_draw(other, seed=7, step=step),
+        )
+
+
+@pytest.mark.parametrize("rule", [Algorithm1(), Greedy("coupled")], ids=["algorithm1", "greedy"])
+def test_other_rules_see_what_the_dense_form_shows(rule: Algorithm1 | Greedy) -> None:
+    for step, (device, cloud) in enumerate(pairs(100)):
+        decision = rule.verify(device, cloud, eta_device=ETA, seed=3, step=step)
+        plain = rule.verify(device.spread(), cloud.spread(), eta_device=ETA, seed=3, step=step)
+        assert (decision.target, decision.device_token, decision.cloud_token) == (
+            plain.target,
+            plain.device_token,
+            plain.cloud_token,
+        )
+        assert rule.draft(device, seed=3, step=step, party=Party.DEVICE) == decision.device_token
