@@ -209,7 +209,7 @@ class DraftingSession:
         step = len(self.prefix)
         if not self._may_draft():
             return None
-        weights = self.relevance.weights_for(self.prefix, is_static=not self._retrieved.ids)
+        weights = self.relevance.weights_for(self.prefix, self._retrieved.ids)
         if weights is None:
             return None
         return Forward(self.spec.session, step, self.prefix.digest, tuple(self.prefix.tokens), weights)
