@@ -132,6 +132,6 @@ def test_a_text_alone_is_what_the_library_gives_to_the_bit(prompt: str) -> None:
     if prompt:
         model.prompts["query"], model.default_prompt_name = prompt, "query"
     embedder = Embedder("offline", model.eval())
-    for text in ["a", "Why?\n", "Zürich – 42 €", "word " * 400, *PAGES.values()]:
+    for text in ["a", "Why?\n", "Zürich, 42 €", "word " * 400, *PAGES.values()]:
         vector = embedder.embed([text], keep_end=True)
         assert np.array_equal(vector, model.encode([text], normalize_embeddings=True))
