@@ -216,7 +216,7 @@ class DraftingSession:
         step = len(self.prefix)
         if not self._may_draft():
             return None
-        weights = self.relevance.weights_for(self.prefix, is_static=not self._retrieved.ids)
+        weights = self.relevance.weights_for(self.prefix, self._retrieved.ids)
         if weights is None:
             return None
         tokens, lineage = tuple(self.prefix.tokens), tuple(self.prefix.digests)

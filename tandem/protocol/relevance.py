@@ -1,6 +1,7 @@
 """Weights of one party's documents during an answer (DRAGON 4.1, with a fixed lag).
 
-They are a function of the prefix alone, so timing cannot change an answer, and they roll back with it.
+They are a function of the prefix alone, so timing cannot change an answer, and they roll back with it. So is what is
+estimated at all: only what a later token's distribution can depend on.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from tandem.protocol.messages import RescoreRequest, RescoreResult
 from tandem.protocol.outbox import Send
 from tandem.protocol.prefix import Prefix
 from tandem.protocol.spec import SessionSpec
+from tandem.topology import PARTIES
 
 Weights = tuple[float, ...]
 """R(d, x) = scale * score of each row: of each document, in the order of `RetrieveResult.ids`."""
@@ -35,15 +37,20 @@ class RelevanceWeights:
         """The position kappa up to which the answer so far decides the weights of `step`."""
         return weight_anchor(step, self._interval, self._spec.weight_lag) if self._interval else 0
 
-    def weights_for(self, prefix: Prefix, *, is_static: bool) -> Weights | None:
-        """The weights of the step after `prefix`; None: still being estimated. is_static: by the question alone."""
-        return self.weights.get(prefix.digests[0 if is_static else self.anchor(len(prefix))])
+    def weights_for(self, prefix: Prefix, ids: Sequence[str]) -> Weights | None:
+        """The weights of these documents at the step after `prefix`; None: still being estimated."""
+        return self.weights.get(prefix.digests[self.anchor(len(prefix)) if self.can_matter(ids) else 0])
+
+    def can_matter(self, ids: Sequence[str]) -> bool:
+        """Whether another estimation can change a distribution: not by the only document of both parties."""
+        is_only = len(ids) == 1 and min(map(self._spec.num_documents, PARTIES)) == 0
+        return self._interval > 0 and len(ids) > 0 and not is_only
 
     def request_next(self, prefix: Prefix, ids: tuple[str, ...]) -> list[Send]:
         """Ask the retriever for the next estimation that `prefix` will need."""
-        if self._interval == 0 or self._scoring is not None or not ids:
+        if self._scoring is not None or not self.can_matter(ids):
             return []
-        for position in range(self._interval, len(prefix) + 1, self._interval):
+        for position in self._needed(prefix):
             digest = prefix.digests[position]
             if digest not in self.weights:
                 self._scoring = digest
@@ -62,10 +69,10 @@ class RelevanceWeights:
         position = self._find(result.digest, prefix)
         if position is None:
             return
-        previous = self.weights.get(prefix.digests[position - self._interval])
-        if previous is not None:
-            fresh = self.scale(result.scores)
-            self.weights[result.digest] = blend(previous, fresh, self._spec.weight_momentum)
+        momentum = self._spec.weight_momentum
+        previous = self.weights.get(prefix.digests[position - self._interval]) if momentum else None
+        if previous is not None or not momentum:
+            self.weights[result.digest] = blend(previous, self.scale(result.scores), momentum)
 
     def scale(self, scores: Sequence[float]) -> Weights:
         """Weights of documents with these scores."""
@@ -75,6 +82,20 @@ class RelevanceWeights:
         """Drop weights of other prefixes."""
         current = set(prefix.digests)
         self.weights = {digest: weights for digest, weights in self.weights.items() if digest in current}
+
+    def _needed(self, prefix: Prefix) -> range:
+        """Lengths of the prefixes whose estimations can weigh a step after `prefix`.
+
+        Not those before the present weights, unless momentum hands them on, nor those that come into use after the
+        last token.
+        """
+        spec = self._spec
+        first = 0 if spec.weight_momentum else self.anchor(len(prefix))
+        last_step = spec.sampling.max_new_tokens - 1
+        if prefix.tokens and prefix.tokens[-1] in spec.eos_token_ids:
+            last_step = len(prefix) - 1
+        stop = min(len(prefix), last_step - spec.weight_lag) + 1
+        return range(max(first, self._interval), stop, self._interval)
 
     def _find(self, digest: bytes, prefix: Prefix) -> int | None:
         for position in range(self._interval, len(prefix) + 1, self._interval):

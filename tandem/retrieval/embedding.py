@@ -55,7 +55,10 @@ class Embedder:
         self.name = name
         self.fingerprint = _fingerprint(model)
         self.dimension = int(model.get_embedding_dimension() or 0)
-        self._model = model
+        self._model: Any = model
+        self._device = model.device
+        # Only then does `encode` add nothing to a text and take nothing from its vector.
+        self._is_plain = model.default_prompt_name is None and model.truncate_dim is None
         self._batch_size = batch_size
         self._lock = Lock()
 
@@ -93,10 +96,23 @@ class Embedder:
         with self._lock:
             tokenizer = self._model.tokenizer
             tokenizer.truncation_side = "left" if keep_end else "right"
+            if len(texts) == 1 and self._is_plain:
+                return self._embed_one(texts[0])
             vectors = self._model.encode(
                 list(texts), batch_size=self._batch_size, normalize_embeddings=True, show_progress_bar=False
             )
         return np.ascontiguousarray(vectors, np.float32)
+
+    def _embed_one(self, text: str) -> NDArray[np.float32]:
+        """What `encode` gives, to the bit, without what it does for batches, which takes a sixth of its time."""
+        import torch
+        from sentence_transformers.util import batch_to_device
+
+        with torch.inference_mode():
+            features = batch_to_device(self._model.preprocess([text]), self._device)
+            vectors = self._model(features)["sentence_embedding"]
+            vectors = torch.nn.functional.normalize(vectors, p=2, dim=1)
+        return np.ascontiguousarray(vectors.float().cpu(), np.float32)
 
 
 def resolve(name: str) -> str:

@@ -122,3 +122,17 @@ def test_a_folder_without_a_model(tmp_path: Path) -> None:
         f'`{install_line("offline")}` and use "offline".'
     )
     assert "\n" not in sentence
+
+
+@pytest.mark.parametrize("prompt", ["", "query: "])
+def test_a_text_alone_is_what_the_library_gives_to_the_bit(prompt: str) -> None:
+    """`embed` goes past `encode` for it, unless the model puts a prompt before every text."""
+    from sentence_transformers import SentenceTransformer
+
+    model = SentenceTransformer(resolve("offline"), device="cpu")
+    if prompt:
+        model.prompts["query"], model.default_prompt_name = prompt, "query"
+    embedder = Embedder("offline", model.eval())
+    for text in ["a", "Why?\n", "Zürich, 42 €", "word " * 400, *PAGES.values()]:
+        vector = embedder.embed([text], keep_end=True)
+        assert np.array_equal(vector, model.encode([text], normalize_embeddings=True))

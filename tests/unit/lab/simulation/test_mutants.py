@@ -15,6 +15,7 @@ Seeds count from 0. Of the first 100 runs found when this was written, and the f
 | a state change without effect: a verdict | 65 | 3 | hang |
 | rollback to the latest target, not the first rejected position | 89 | 1 | hang |
 | weights of documents not rolled back with the draft | 38 | 9 | another answer |
+| a step does not wait for its weights but takes the latest at hand | 38 | 3 | another answer |
 | own distribution computed again instead of the bytes sent | 100 | 1 | a distribution nobody sent is paired |
 | acknowledged by a count, without looking at whose tokens | 51 | 1 | hang |
 | an Adopt counts though a later Commit overtook it | 3 of 1000 | 328 | hang |
@@ -32,7 +33,7 @@ for, the proposals not kept after a Resync, and the later proposals forgotten.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -207,12 +208,21 @@ class WeightsByPosition(RelevanceWeights):
         super().__init__(*args)
         self.by_position: dict[int, Weights] = {}
 
-    def weights_for(self, prefix: Prefix, *, is_static: bool) -> Weights | None:
-        position = 0 if is_static else self.anchor(len(prefix))
-        weights = super().weights_for(prefix, is_static=is_static)
+    def weights_for(self, prefix: Prefix, ids: Sequence[str]) -> Weights | None:
+        position = self.anchor(len(prefix)) if self.can_matter(ids) else 0
+        weights = super().weights_for(prefix, ids)
         if weights is None or position == 0:
             return weights
         return self.by_position.setdefault(position, weights)
+
+
+class WeightsAtHand(RelevanceWeights):
+    """A step whose weights are still being estimated takes the latest that are there: a function of timing."""
+
+    def weights_for(self, prefix: Prefix, ids: Sequence[str]) -> Weights | None:
+        weights = super().weights_for(prefix, ids)
+        there = [self.weights[digest] for digest in prefix.digests if digest in self.weights]
+        return there[-1] if weights is None and there else weights
 
 
 def put(owner: Any, part: type[Any]) -> Mutate:
@@ -296,6 +306,7 @@ SEEDS: dict[str, tuple[Mutate, range]] = {
     "verdict_has_no_effect": (verdict_has_no_effect, range(12)),
     "rollback_to_the_latest_target": (put(drafting, TargetOnly), range(12)),
     "weights_survive_a_rollback": (put(drafting, WeightsByPosition), range(24)),
+    "weights_at_hand_are_used": (put(drafting, WeightsAtHand), range(24)),
     "own_distribution_computed_again": (put(coordinator, ComputedAgain), range(12)),
     "acknowledged_by_count_alone": (put(coordinator, CountAcknowledges), range(12)),
     "adopt_and_commit_in_order_of_arrival": (put(drafting, AdoptInOrderOfArrival), range(300, 340)),
