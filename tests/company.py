@@ -12,7 +12,10 @@ from pathlib import Path
 PEOPLE = ("Ada", "Bruno", "Chiara", "Dmitri", "Elif", "Farid", "Greta", "Hugo", "Ines", "Jonas")
 PROJECTS = ("Lantern", "Harbour", "Quill")
 ROOMS = ("Cedar", "Willow", "Maple", "Aspen", "Rowan")
-TOPICS = ("travel", "holidays", "equipment", "training", "expenses", "security", "visitors", "releases", "support", "pay")
+TOPICS = (
+    *("travel", "holidays", "equipment", "training", "expenses"),
+    *("security", "visitors", "releases", "support", "pay"),
+)
 
 
 def write_notes(folder: Path) -> None:

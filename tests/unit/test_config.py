@@ -358,6 +358,8 @@ def test_paths_of_models_and_templates_count_from_the_file(
     assert config.device.model == str(tmp_path / "models" / "small")
     assert config.cloud.model == "org/small"
     assert config.cloud.template == "plain"
+
+
 def test_code_of_ones_own_and_its_parameters_survive_a_round_trip(tmp_path: Path) -> None:
     file = tmp_path / "tandem.toml"
     file.write_text(
