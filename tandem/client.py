@@ -248,11 +248,15 @@ class Tandem:
             event = await self._parties[party]["draft_queue"].sources.remote(spec.session, limit_s)
         if event is None or party is not spec.home:
             return event
-        passages = await self._parties[party]["retriever"].passages.remote(
-            [source.id for source in event.sources]
-        )
-        sources = (replace(source, **known) for source, known in zip(event.sources, passages, strict=True))
-        return replace(event, sources=tuple(sources))
+        with contextlib.suppress(RayError):
+            passages = await self._parties[party]["retriever"].passages.remote(
+                [source.id for source in event.sources]
+            )
+            sources = (
+                replace(source, **known) for source, known in zip(event.sources, passages, strict=True)
+            )
+            event = replace(event, sources=tuple(sources))
+        return event
 
     async def _status(self) -> dict[str, Any]:
         statistics = await actors.statistics(self._parties)
