@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -251,4 +250,4 @@ def test_longrope_per_kind_of_layer(save_model: Save) -> None:
     parameters = {"rope_type": "longrope", "original_max_position_embeddings": 64}
     config = AutoConfig.for_model("llama", max_position_embeddings=128)
     config.rope_parameters = {"full_attention": parameters, "sliding_attention": {"rope_type": "default"}}
-    assert models.context_length(SimpleNamespace(config=config)) == 64
+    assert models.context_length(config) == 64
