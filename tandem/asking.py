@@ -108,11 +108,15 @@ class Asker:
             event = await self._parties[party]["draft_queue"].sources.remote(spec.session, limit_s)
         if event is None or party is not spec.home:
             return event
-        passages = await self._parties[party]["retriever"].passages.remote(
-            [source.id for source in event.sources]
-        )
-        sources = (replace(source, **known) for source, known in zip(event.sources, passages, strict=True))
-        return replace(event, sources=tuple(sources))
+        with contextlib.suppress(RayError):
+            passages = await self._parties[party]["retriever"].passages.remote(
+                [source.id for source in event.sources]
+            )
+            sources = (
+                replace(source, **known) for source, known in zip(event.sources, passages, strict=True)
+            )
+            event = replace(event, sources=tuple(sources))
+        return event
 
 
 def _patience_s(done: Event) -> float:

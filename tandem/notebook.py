@@ -23,7 +23,7 @@ def as_html(answer: Answer) -> str:
 
 
 def _lines(sources: tuple[Source, ...], party: Party) -> Iterator[str]:
-    """A line for each document with a title, its passage folded away, and one for those whose titles stay with their party."""
+    """A line for each document with a title, its passage folded away; one for all whose titles stay away."""
     own = [source for source in sources if source.party is party]
     for source in own:
         if source.title is not None:

@@ -9,6 +9,7 @@ Document texts go to the decoder of the same side and nowhere else.
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import time
 import traceback
@@ -146,7 +147,9 @@ def describe_passage(document: Document | None) -> dict[str, Any]:
     """The fields of a `Source` that only the party of the document knows; none where it was forgotten."""
     if document is None:
         return {}
-    metadata = dict(document.metadata)
+    from tandem.retrieval.documents import writable
+
+    metadata = json.loads(json.dumps(writable(document.metadata), default=str))  # a store's may hold anything
     page = metadata.get("page")
     return {
         "title": str(metadata.get("source", "")) or None,

@@ -147,7 +147,7 @@ def ask(
     """
     is_many = _is_many(question, file, provisional=provisional)
     log = StageLog(is_quiet=quiet)
-    asked = {
+    asked: dict[str, Any] = {
         "only": only,
         "filters": merge_filters(filters or ()),
         "address": address or "",

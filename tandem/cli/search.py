@@ -63,7 +63,7 @@ def search(
 
     Reads the index on this machine; no model is loaded and nothing is started.
     """
-    from tandem.cli.ask import merge_filters
+    from tandem.cli.options import merge_filters
 
     if not question.strip():
         raise QueryError(f"The question is empty (got {question!r}).")

@@ -40,12 +40,13 @@ def make_report(
     is_unchanged: bool,
 ) -> BuildReport:
     """Counts the changes: a chunk that came and one that went from the same source make one replacement."""
-    before = {} if previous is None else {str(chunk.id): chunk for chunk in previous.chunks()}
+    chunks_before = () if previous is None else previous.chunks()
+    before = {str(chunk.id): (source_of(chunk), _fields(chunk)) for chunk in chunks_before}
     after = {str(chunk.id) for chunk in chunks}
     come = _count(chunk for chunk in chunks if chunk.id not in before)
-    went = _count(chunk for name, chunk in before.items() if name not in after)
-    stayed = [(chunk, before[str(chunk.id)]) for chunk in chunks if chunk.id in before]
-    num_changed = sum(_fields(chunk) != _fields(old) for chunk, old in stayed)
+    went = Counter(source for name, (source, _) in before.items() if name not in after)
+    num_stayed = len(chunks) - come.total()
+    num_changed = sum(_fields(chunk) != before[str(chunk.id)][1] for chunk in chunks if chunk.id in before)
     num_replaced = (come & went).total()
     return BuildReport(
         num_files=len({source_of(chunk) for chunk in chunks}),
@@ -54,7 +55,7 @@ def make_report(
         num_replaced=num_replaced,
         num_deleted=went.total() - num_replaced,
         num_changed=num_changed,
-        num_unchanged=len(stayed) - num_changed,
+        num_unchanged=num_stayed - num_changed,
         num_embedded=num_embedded,
         problems=problems,
         manifest=read_manifest(directory),
