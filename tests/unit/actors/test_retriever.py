@@ -6,6 +6,7 @@ import asyncio
 import logging
 from dataclasses import replace
 from datetime import date
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,9 +25,11 @@ from tandem.protocol.messages import (
     decode,
 )
 from tandem.protocol.retrieval_requests import refuse_request
+from tandem.retrieval import Embedder, build_index
 from tandem.retrieval.documents import Document
 from tandem.retrieval.retriever import Hit
 from tandem.topology import Party
+from tests.unit.retrieval.conftest import WordEmbedder
 
 SECRET = "Mira's diary"
 
@@ -192,3 +195,37 @@ def test_an_answer_that_cannot_be_encoded_fails_its_query_alone(
     assert rescored == RescoreResult(session=3, digest=b"digest 8", scores=(0.5,))
     assert SECRET not in caplog.text
     assert "one sentence" not in caplog.text
+
+
+def test_an_index_that_changes_is_used_from_the_next_request_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Embedder, "load", lambda *_, **__: WordEmbedder())
+    texts = [
+        Document(page_content=f"{animal} games", metadata={"source": animal}) for animal in ("owl", "fox")
+    ]
+    build_index(texts[:1], tmp_path, WordEmbedder())
+    config = Config.load(None, [f"device.index={tmp_path}"])
+    actor = RetrieverActor(Party.DEVICE, Runtime(secret=b"", directory="unused", config=config))
+    search = RetrieveRequest(session=1, query="owl games", num_documents=4)
+
+    async def run() -> None:
+        await actor.prepare()
+        before = actor.answer(search)
+        assert isinstance(before, RetrieveResult)
+        assert before.texts == ("owl games",)
+        build_index(texts[1:], tmp_path, WordEmbedder())
+        after = actor.answer(search)
+        assert isinstance(after, RetrieveResult)
+        assert after.texts == ("fox games",)
+        rescore = RescoreRequest(session=1, digest=b"digest 8", ids=before.ids, text="owl games")
+        scores = actor.answer(rescore).scores
+        assert scores == pytest.approx(before.scores), "a query under way keeps what it found"
+        assert [known["text"] for known in await actor.passages([*before.ids, *after.ids])] == [
+            "owl games",
+            "fox games",
+        ]
+        await asyncio.sleep(0)  # its loop begins
+        await actor.close()
+
+    asyncio.run(run())
