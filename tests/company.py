@@ -43,7 +43,9 @@ def write_pages(folder: Path) -> None:
         )
         title = f"{topic.capitalize()}, rule {rule}"
         if number % 2:
-            page = f"<html><head><title>{title}</title></head><body><h1>{title}</h1><p>{text}</p></body></html>"
+            page = (
+                f"<html><head><title>{title}</title></head><body><h1>{title}</h1><p>{text}</p></body></html>"
+            )
             (folder / f"{topic}-{rule:02}.html").write_text(page)
         else:
             (folder / f"{topic}-{rule:02}.md").write_text(f"# {title}\n\n{text}\n")
