@@ -21,7 +21,6 @@ from tests import chat_model, company
 ROOT = Path(__file__).parents[1]
 PAGE = "docs/tutorial/ten-minutes.md"
 MARK = "@@step "
-INTERRUPTED = 130
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +97,11 @@ def follow(home: Path, *, install: bool) -> list[Step]:
     ]
 
 
+def lines(steps: list[Step]) -> list[str]:
+    """What each block took, and its first command."""
+    return [f"{step.seconds:7.1f} s  {step.commands.splitlines()[0]}" for step in steps]
+
+
 def main() -> None:
     """Follow the page and print what each block took."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -108,8 +112,7 @@ def main() -> None:
         prepare_home(home)
         begin_s = time.perf_counter()
         steps = follow(home, install=options.install)
-        for step in steps:
-            print(f"{step.seconds:7.1f} s  {step.commands.splitlines()[0]}")
+        print(*lines(steps), sep="\n")
         print(f"{time.perf_counter() - begin_s:7.1f} s  in all")
 
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 Join = Annotated[
     str | None,
-    typer.Option(metavar="ADDRESS", help="the running node to join (default: start a new cluster)"),
+    typer.Option(metavar="ADDRESS", help="the running node to join (default: the other party on this machine, else a new cluster)"),
 ]
 TokenFile = Annotated[
     str | None,
@@ -40,7 +40,8 @@ def up(
 ) -> int:
     """Start this machine's node of a cluster, as device or cloud, in the background.
 
-    Where it runs already and some of its actors have died, they are replaced.
+    Without --join it joins the other party where that runs on this machine, and starts a new cluster elsewhere. Where
+    it runs already and some of its actors have died, they are replaced.
     """
     if token_file is not None and join is None:
         raise typer.BadParameter("`tandem up --token-file` needs --join ADDRESS.")
@@ -53,11 +54,23 @@ def up(
         if entry is not None:
             entry = _repair(entry, join, config, log)
         if entry is None:
+            join = join or _find_other(party, log)
             token = credentials.require_token(join, token_file) if join else credentials.create_token()
             entry = _start(party, join, config, token, log)
     print(f"The {party} node is up at {entry.address}.")
     _print_hints(entry, config)
     return 0
+
+
+def _find_other(party: Party, log: StageLog) -> str | None:
+    """The address of the other party's cluster, if it runs on this machine."""
+    from tandem.cluster import launch, registry
+
+    other = registry.running_node(party.other)
+    if other is None or not launch.is_listening(other.address):
+        return None
+    log(f"cluster: joining the {party.other} of this machine at {other.address}")
+    return other.address
 
 
 def _repair(entry: Entry, join: str | None, config: Config, log: StageLog) -> Entry | None:
@@ -143,7 +156,8 @@ def _print_hints(entry: Entry, config: Config) -> None:
         elif entry.is_head and entry.token:
             print(f"On another machine, first copy the cluster's token there: {token_file(entry.party)}")
             tandem, option = "tandem", " --token-file FILE"
-        print(f"Start the other party: {tandem} up {other} --join {entry.address}{option}")
+        join = f" --join {entry.address}{option}" if option or not entry.address.startswith("127.") else ""
+        print(f"Start the other party: {tandem} up {other}{join}")
         print(f"Then ask here: {_ask_command(entry, config)}")
     else:
         print(f"Ask: {_ask_command(entry, config)}")

@@ -32,7 +32,7 @@ def test_up_and_down(launcher: FakeLauncher, capsys: pytest.CaptureFixture[str])
     assert capsys.readouterr().out.splitlines() == [
         "The device node is up at 127.0.0.1:7001.",
         "Other machines cannot reach this address; for them, start with --set link.host=ADDRESS.",
-        "Start the other party: .venv/bin/tandem up cloud --join 127.0.0.1:7001",
+        "Start the other party: .venv/bin/tandem up cloud",
         'Then ask here: .venv/bin/tandem ask "Which game should Mira try?"',
     ]
     assert launcher.calls == [
@@ -46,14 +46,16 @@ def test_up_and_down(launcher: FakeLauncher, capsys: pytest.CaptureFixture[str])
     assert registry.running_nodes() == []
 
 
-def test_a_second_node_here_finds_the_token_and_goes_down_first(
-    launcher: FakeLauncher, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("join", [["--join", "127.0.0.1:7001"], []])
+def test_a_second_node_here_finds_the_first_and_its_token_and_goes_down_first(
+    launcher: FakeLauncher, monkeypatch: pytest.MonkeyPatch, join: list[str]
 ) -> None:
     assert main(["up", "cloud"]) == 0
     token = os.environ["RAY_AUTH_TOKEN"]
     monkeypatch.delenv("RAY_AUTH_TOKEN")
     monkeypatch.delenv("RAY_AUTH_MODE")
-    assert main(["up", "device", "--join", "127.0.0.1:7001"]) == 0
+    assert main(["up", "device", *join]) == 0
+    assert ("start_node", Party.DEVICE, "127.0.0.1:7001") in launcher.calls
     assert (os.environ["RAY_AUTH_TOKEN"], os.environ["RAY_AUTH_MODE"]) == (token, "token")
     assert main(["down"]) == 0
     stopped = [call[1] for call in launcher.calls if call[0] == "stop_node"]
