@@ -41,7 +41,7 @@ def prepare_home(home: Path) -> None:
     """What the page says that a reader has: notes, pages for the cloud, and a chat model in a folder."""
     company.write_notes(home / "notes")
     company.write_pages(home / "pages")
-    chat_model.write(home / "models" / "chat")
+    chat_model.build(home / "models" / "chat")
 
 
 def borrow_packages(clone: Path) -> None:
