@@ -44,26 +44,25 @@ def prepare_home(home: Path) -> None:
     chat_model.build(home / "models" / "chat")
 
 
-def borrow_packages(clone: Path) -> None:
-    """Give the clone this Python's virtual environment, so that `make install` finds nothing to do."""
-    environment = clone / ".venv"
-    environment.mkdir()
-    for name in ("bin", "lib", "pyvenv.cfg"):
-        (environment / name).symlink_to(Path(sys.prefix) / name)
-    (environment / ".demo").touch()
+def borrow_packages() -> str:
+    """Commands that give the clone this Python's virtual environment, so that `make install` finds nothing to do."""
+    links = "".join(f"ln -s {Path(sys.prefix) / name} tandem/.venv/
+" for name in ("bin", "lib", "pyvenv.cfg"))
+    return f"mkdir tandem/.venv
+{links}touch tandem/.venv/.demo
+"
 
 
 def follow(home: Path, *, install: bool) -> list[Step]:
     """Run every block of the page in one shell. Raises RuntimeError with the output of the block that failed."""
     steps = read_steps((ROOT / PAGE).read_text("utf-8"))
+    commands = [*steps, ""]
+    if not install:
+        commands = [re.sub(r"(?m)^(git clone .*\n)", rf"\g<1>{borrow_packages()}", step) for step in commands]
     script = home / "script.sh"
     script.write_text(
-        "".join(f"printf '\\n{MARK}%s\\n' \"$(date +%s.%N)\"\n{step}" for step in [*steps, ""]), "utf-8"
+        "".join(f"printf '\\n{MARK}%s\\n' \"$(date +%s.%N)\"\n{step}" for step in commands), "utf-8"
     )
-    clone = home / "tandem"
-    if not install:
-        subprocess.run(["git", "clone", "--quiet", str(ROOT), str(clone)], check=True)
-        borrow_packages(clone)
     environment = {
         "HOME": str(home),
         "PATH": os.environ["PATH"],
@@ -74,7 +73,7 @@ def follow(home: Path, *, install: bool) -> list[Step]:
         "ADDRESS": str(ROOT),
     }
     if not install:
-        environment |= {"PYTHONPATH": str(clone)}
+        environment |= {"PYTHONPATH": str(home / "tandem")}
     done = subprocess.run(
         ["bash", "-e", "-o", "pipefail", str(script)],
         cwd=home,
