@@ -46,11 +46,10 @@ def prepare_home(home: Path) -> None:
 
 def borrow_packages() -> str:
     """Commands that give the clone this Python's virtual environment, so that `make install` finds nothing to do."""
-    links = "".join(f"ln -s {Path(sys.prefix) / name} tandem/.venv/
-" for name in ("bin", "lib", "pyvenv.cfg"))
-    return f"mkdir tandem/.venv
-{links}touch tandem/.venv/.demo
-"
+    links = "".join(
+        f"ln -s {Path(sys.prefix) / name} tandem/.venv/\n" for name in ("bin", "lib", "pyvenv.cfg")
+    )
+    return f"mkdir tandem/.venv\n{links}touch tandem/.venv/.demo\n"
 
 
 def follow(home: Path, *, install: bool) -> list[Step]:

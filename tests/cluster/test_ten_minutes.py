@@ -38,6 +38,9 @@ def test_the_page_works_line_by_line(tmp_path: Path, record_property: pytest.Rec
     assert "12 of 12" in output("tandem status") or "alive" in output("tandem status")
     many, _, chat = output("tandem chat").partition("\n\n")
     answers = [json.loads(line) for line in output("tandem chat").splitlines() if line.startswith("{")]
-    assert [answer["question"] for answer in answers] == ["Who decides about travel?", "What is the form for visitors?"]
+    assert [answer["question"] for answer in answers] == [
+        "Who decides about travel?",
+        "What is the form for visitors?",
+    ]
     assert "-- note-" in output("Tandem.connect()")
     assert "Traceback" not in "".join(shown.values())
