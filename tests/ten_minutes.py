@@ -104,12 +104,15 @@ def main() -> None:
     """Follow the page and print what each block took."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--install", action="store_true", help="install as the page says; takes minutes")
+    parser.add_argument("--show", action="store_true", help="print what each command printed")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         home = Path(folder)
         prepare_home(home)
         begin_s = time.perf_counter()
         steps = follow(home, install=options.install)
+        if options.show:
+            print(*(f"$ {step.commands}{step.output}" for step in steps), sep="\n")
         print(*lines(steps), sep="\n")
         print(f"{time.perf_counter() - begin_s:7.1f} s  in all")
 

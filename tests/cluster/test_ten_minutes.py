@@ -35,8 +35,7 @@ def test_the_page_works_line_by_line(tmp_path: Path, record_property: pytest.Rec
     assert "100 files" in output("tandem index device")
     assert "note-07.md" in output("tandem search")
     assert "wants the budget raised" in output("tandem ask --show-sources")
-    assert "12 of 12" in output("tandem status") or "alive" in output("tandem status")
-    many, _, chat = output("tandem chat").partition("\n\n")
+    assert output("tandem status").count("alive") >= 12
     answers = [json.loads(line) for line in output("tandem chat").splitlines() if line.startswith("{")]
     assert [answer["question"] for answer in answers] == [
         "Who decides about travel?",
