@@ -7,7 +7,7 @@ from math import nan
 
 from tandem.events import DoneEvent, PeerEvent, StopReason
 from tandem.protocol.ballots import BallotBox
-from tandem.protocol.link import Link
+from tandem.protocol.link import PeerLink
 from tandem.protocol.log import CommittedLog
 from tandem.protocol.messages import Cancel, Done, End, LinkBody
 from tandem.protocol.outbox import ActorKind, Send
@@ -45,7 +45,7 @@ class Lifecycle:
         party: Party,
         log: CommittedLog,
         ballots: BallotBox,
-        link: Link,
+        link: PeerLink,
         reporter: Reporter,
     ) -> None:
         self.is_solo = spec.only is not None  # asked of this party only: there is no peer
@@ -174,6 +174,7 @@ class Lifecycle:
     def _go_alone(self, reason: str | None = None) -> list[Send]:
         self.peer_lost = True
         self._ballots.reopen()
+        self._link.backlog.clear()  # a Resync brings the peer up when it returns
         return self._reporter.emit(PeerEvent(step=len(self._log.prefix), is_alone=True, reason=reason))
 
     def _end(self, reason: StopReason, error: str | None, now_s: float) -> list[Send]:
