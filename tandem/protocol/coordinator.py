@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import assert_never
 
-from tandem.events import PlacementEvent, SessionStatistics
+from tandem.events import PlacementEvent
 from tandem.protocol.ballots import BallotBox
 from tandem.protocol.convergence import Convergence
 from tandem.protocol.lifecycle import Lifecycle, StopCheck
@@ -35,6 +35,7 @@ from tandem.protocol.messages import (
 )
 from tandem.protocol.outbox import ActorKind, Send
 from tandem.protocol.prefix import Prefix
+from tandem.protocol.reminders import Debt, Reminders
 from tandem.protocol.report import CommitRecord, Reporter, expected_acceptance, make_estimate_event
 from tandem.protocol.spec import SessionSpec
 from tandem.topology import Party
@@ -57,6 +58,7 @@ class SessionCoordinator:
         self.convergence = Convergence(
             spec, party, self.log, self.ballots, self.link, self.reporter, self.lifecycle
         )
+        self._reminders = Reminders()
         self._check_stop = check_stop
         self._opened_s = now_s
 
@@ -64,11 +66,6 @@ class SessionCoordinator:
     def prefix(self) -> Prefix:
         """The committed tokens."""
         return self.log.prefix
-
-    @property
-    def statistics(self) -> SessionStatistics:
-        """Counters so far."""
-        return self.reporter.statistics(self.link.num_resent_frames)
 
     # ---- entries: each takes a message and the time, and returns what to send ----------------------------------
 
@@ -84,7 +81,7 @@ class SessionCoordinator:
         return [*self._begin(*self.lifecycle.listeners), rejoin]
 
     def restart(self, role: ActorKind) -> list[Send]:
-        """Give the session as it stands to an actor of this party that was restarted."""
+        """Give the session as it stands to an actor of this party that was restarted, or may lack a part of it."""
         if role not in self.lifecycle.listeners:
             return []
         sends = self._begin(role)
@@ -122,13 +119,27 @@ class SessionCoordinator:
                 assert_never(message)
 
     def tick(self, now_s: float) -> list[Send]:
-        """Timers: resend, heartbeat, loss of the peer, the end of lingering. Call every 50 ms or so."""
-        if self.lifecycle.is_over or self.lifecycle.is_solo:
+        """Timers: reminders, resend, heartbeat, loss of the peer, lingering. Call every 50 ms or so."""
+        if self.lifecycle.is_over:
             return []
+        if self.lifecycle.is_solo:
+            return self._remind(now_s)
         if self.lifecycle.is_abandoned(now_s):
             return self.lifecycle.free()
         sends = self.link.due(self.prefix, now_s, self.convergence.unacknowledged())
-        return sends + self.lifecycle.check_peer(now_s) + self._ask()
+        return sends + self.lifecycle.check_peer(now_s) + self._ask() + self._remind(now_s)
+
+    def _remind(self, now_s: float) -> list[Send]:
+        """Give the session again to an actor that owes something for too long: a message may have been lost."""
+        here = None if self.lifecycle.reason is not None else (self.link.view, self.prefix.digest)
+        owes_proposal = self.prefix.digest not in self.ballots.own
+        owes_result = self.ballots.pending == here
+        debts: dict[ActorKind, Debt] = {
+            "decoder": here if owes_proposal else None,
+            "aggregator": here if owes_result else None,
+        }
+        due = self._reminders.take_due(debts, now_s)
+        return [send for role in due for send in self.restart(role)]
 
     def resend_all(self, now_s: float) -> list[Send]:
         """There is a new connection to the peer: send at once whatever it has not acknowledged."""
@@ -145,11 +156,6 @@ class SessionCoordinator:
     def fail(self, reason: str, now_s: float, *, is_refused: bool = False) -> list[Send]:
         """This party cannot go on: tell the user and the peer. is_refused: the query itself is at fault."""
         return self.lifecycle.fail(reason, now_s, is_refused=is_refused)
-
-    def is_silent(self, now_s: float) -> bool:
-        """Whether the peer has been quiet for so long that its connection should be renewed."""
-        is_waiting = not self.lifecycle.is_solo and self.lifecycle.reason is None
-        return is_waiting and self.link.silence_s(now_s) > self.link.loss_limit_s(0.0)
 
     def make_final_frame(self, now_s: float) -> LinkFrame:
         """What a driver answers for this session once it is freed."""
@@ -184,16 +190,11 @@ class SessionCoordinator:
 
     def _ask(self) -> list[Send]:
         """Send the next ballot to the aggregator, if there is one and it is not there yet. Safe to call at any time."""
-        if self.lifecycle.reason is not None or not self.decides_here():
+        if self.lifecycle.reason is not None or not self.lifecycle.decides_here:
             return []
         is_alone = self.lifecycle.decides_alone
         ballot = self.ballots.take_ballot(self.link.view, self.prefix, is_alone=is_alone)
         return [] if ballot is None else [Send("aggregator", ballot)]
-
-    def decides_here(self) -> bool:
-        """Whether this party decides the next step."""
-        both_do = self.spec.placement == "mirror"
-        return self.lifecycle.decides_alone or both_do or self.log.aggregator is self.party
 
     # ---- verdicts and commits ----------------------------------------------------------------------------------
 

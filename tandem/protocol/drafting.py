@@ -105,8 +105,15 @@ class DraftingSession:
         return [Send("retriever", request)]
 
     def begin_again(self) -> list[Send]:
-        """The coordinator was restarted and will Adopt; what was retrieved, prefilled and drafted here stays."""
-        return [] if self._ready is None else [Send("draft_queue", self._ready)]
+        """The coordinator was restarted, or waits for too long, and will Adopt.
+
+        What was retrieved, prefilled and drafted here stays; what the retriever owes is asked for again.
+        """
+        if self._retrieved is None:
+            return self.begin()
+        self.relevance.forget_request()
+        ready = [] if self._ready is None else [Send("draft_queue", self._ready)]
+        return [*ready, *self.request_weights()]
 
     def receive(
         self, message: RetrieveResult | RetrieveFailed | RescoreResult | Commit | Adopt | Window

@@ -61,6 +61,7 @@ class Scenario:
     first_end: int  # no end-of-sequence and no stop pattern up to so many tokens
     decode_s: dict[Party, float]  # mean of an exponential distribution
     hop_jitter_s: float  # messages within a side overtake each other
+    hop_loss: float  # and get lost, with this probability
 
 
 @dataclass(slots=True)
@@ -99,6 +100,8 @@ def make_scenario(seed: int) -> Scenario:
         first_end=rng.choice([NEVER, NEVER, MIN_TOKENS]),
         decode_s={party: rng.choice([0.003, 0.03, 0.03, 0.1]) for party in PARTIES},
         hop_jitter_s=rng.choice([0.0, 0.02, 0.1]),
+        # Drawn apart, so that recorded seeds keep the rest of their scenario.
+        hop_loss=random.Random(number("hop loss", seed)).choice([0.0, 0.0, 0.02]),
     )
 
 
@@ -175,6 +178,7 @@ def make_run(scenario: Scenario, trace: EventLog) -> WatchedRun:
         faults=scenario.faults,
         slips=scenario.slips,
         hop_jitter_s=scenario.hop_jitter_s,
+        hop_loss=scenario.hop_loss,
         trace=trace,
     )
     return run

@@ -39,6 +39,7 @@ class WatchedRun(VirtualRun):
         faults: Iterable[Fault] = (),
         slips: dict[int, int] | None = None,
         hop_jitter_s: float = 0.0,
+        hop_loss: float = 0.0,
         trace: EventLog | None = None,
     ) -> None:
         """Call it before `run`. slips: by step, how far the token that the cloud finds is off; under mirror only."""
@@ -48,7 +49,7 @@ class WatchedRun(VirtualRun):
         self._wires = self.faulty_wires = wires  # type: ignore[assignment]
         self._faults = sorted(faults, key=lambda fault: fault.at_step, reverse=True)
         self._slips = dict(slips or {})
-        self._hop_jitter_s = hop_jitter_s
+        self._hop_jitter_s, self._hop_loss = hop_jitter_s, hop_loss
         self._hop_rng = random.Random(self.spec.seed)
         self._display = Display()
         self._latest: dict[Party, SessionCoordinator | None] = dict.fromkeys(PARTIES)
@@ -153,6 +154,14 @@ class WatchedRun(VirtualRun):
             queue = self._queue(Party.DEVICE)
             if queue is None or queue.prefix.tokens[event.step] != event.token:
                 raise InvariantError(f"the user is told another token of step {event.step} than is committed")
+
+    def is_lost(self, party: Party, send: Send) -> bool:
+        """Loses a share of the messages within a site."""
+        is_lost = self._hop_loss > 0 and self._hop_rng.random() < self._hop_loss
+        if is_lost:
+            self.counts["lost within a site"] += 1
+            self.trace.add(self.now_s, f"fault: lost to the {party}'s {send.to}", send.message)
+        return is_lost
 
     def _hop_s(self) -> float:
         return self.local_s + self._hop_jitter_s * self._hop_rng.random()

@@ -227,9 +227,13 @@ class VirtualRun:
                 self._on_event(send.message.event)
             elif send.to == "peer":
                 self._cross(party, encode(send.message))
-            else:
+            elif not self.is_lost(party, send):
                 act = partial(self._receive, party, send.to, send.message)
                 self.at(self.now_s + self._hop_s(), act, party)
+
+    def is_lost(self, party: Party, send: Send) -> bool:
+        """Whether a message within a site gets lost; a driver that plants such losses decides it here."""
+        return False
 
     def _hop_s(self) -> float:
         """How long the next message within a side takes."""

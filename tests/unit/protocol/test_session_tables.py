@@ -397,7 +397,7 @@ def test_a_cloud_that_is_ahead_shows_what_the_device_can_compare() -> None:
     device.receive(frame(verdict(0, 8)), 0.1)
     resync = bodies(device.receive(answer.message, 0.3))
     assert resync[0] == Resync(aggregator=Party.DEVICE, tokens=(8,))
-    assert device.sessions[1].statistics.num_divergences == 1
+    assert device.sessions[1].lifecycle.statistics.num_divergences == 1
 
 
 def test_a_new_connection_brings_everything_unacknowledged_at_once() -> None:

@@ -200,11 +200,11 @@ class ReceiptsForEver(PeerLink):
         return super().post(body, prefix, now_s)
 
 
-class PostsWhatIsNext(Convergence):
-    """After a Resync the cloud posts what is next, not every proposal that it holds."""
+class PostsNothing(Convergence):
+    """After a Resync a party waits for its decoder to propose again what it holds already."""
 
     def post_held(self, now_s: float) -> list[Send]:
-        return [send for send in super().post_held(now_s) if send.message.body.step == send.message.committed]
+        return []
 
 
 class OnlyFirstLineage(BallotBox):
@@ -344,7 +344,7 @@ SEEDS: dict[str, tuple[Mutate, range]] = {
     "adopt_and_commit_in_order_of_arrival": (put(drafting, AdoptInOrderOfArrival), range(300, 340)),
     "begin_is_taken_as_it_comes": (begin_is_taken_as_it_comes, range(100)),
     "restarted_decoder_asks_for_no_weight": (restarted_decoder_asks_for_no_weight, range(100)),
-    "resync_posts_what_is_next": (put(coordinator, PostsWhatIsNext), range(100)),
+    "resync_posts_nothing": (put(coordinator, PostsNothing), range(24)),
     "receipts_survive_a_resync": (put(coordinator, ReceiptsForEver), range(12)),
     "a_branch_drawn_again_is_unknown": (put(coordinator, OnlyFirstLineage), range(20, 60)),
     "restarted_decoder_proposal_replaces": (put(coordinator, LatestCounts), range(900, 1000)),
