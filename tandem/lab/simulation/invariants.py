@@ -20,7 +20,7 @@ from tandem.lab.simulation.faults import Fault, FaultyWire
 from tandem.lab.simulation.virtual import Outcome, VirtualRun
 from tandem.lab.simulation.world import VOCAB, World, common_length
 from tandem.protocol.coordinator import SessionCoordinator
-from tandem.protocol.messages import Ballot, Proposal, SoloBallot, VerifyResult
+from tandem.protocol.messages import Adopt, Ballot, Begin, Proposal, SoloBallot, VerifyResult
 from tandem.protocol.outbox import ActorKind, Send
 from tandem.topology import PARTIES, Party
 
@@ -154,6 +154,13 @@ class WatchedRun(VirtualRun):
             queue = self._queue(Party.DEVICE)
             if queue is None or queue.prefix.tokens[event.step] != event.token:
                 raise InvariantError(f"the user is told another token of step {event.step} than is committed")
+
+    def tick(self, party: Party) -> list[Send]:
+        """Without reminders, where nothing gets lost within a site: they would hide what makes them necessary."""
+        sends = super().tick(party)
+        if self._hop_loss > 0:
+            return sends
+        return [send for send in sends if not isinstance(send.message, Begin | Adopt)]
 
     def is_lost(self, party: Party, send: Send) -> bool:
         """Loses a share of the messages within a site."""

@@ -168,8 +168,12 @@ class VirtualRun:
 
     def _tick(self, party: Party) -> None:
         if "draft_queue" not in self.parties[party].down:
-            self.deliver(party, self.parties[party].queue.tick(self.now_s))
+            self.deliver(party, self.tick(party))
         self.at(self.now_s + TICK_S, partial(self._tick, party), party)
+
+    def tick(self, party: Party) -> list[Send]:
+        """What the timers of a coordinator send now."""
+        return self.parties[party].queue.tick(self.now_s)
 
     def at(self, when_s: float, act: Callable[[], None], party: Party | None = None) -> None:
         """Have `act` called when the clock shows `when_s`; later if it is an act of a `side` that is stalled then."""

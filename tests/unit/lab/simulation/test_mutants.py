@@ -95,6 +95,11 @@ def found_by(mutate: Mutate, seeds: range, most: int = 1) -> list[FuzzFailure]:
 class PairedByStep(BallotBox):
     """No validity check: the latest proposal for the next step counts, whatever prefix it was conditioned on."""
 
+    def advance(self, prefix: Prefix) -> None:
+        for party in PARTIES:
+            held = self.proposals[party].items()
+            self.proposals[party] = {key: kept for key, kept in held if kept.step >= len(prefix)}
+
     def take_ballot(self, view: int, prefix: Prefix, *, is_alone: bool) -> Ballot | SoloBallot | None:
         key = (view, prefix.digest)
         if self.pending == key:
