@@ -38,6 +38,7 @@ OPTIONS = re.compile("options|arguments", re.IGNORECASE)
 
 LINK_BODIES = get_args(messages.LinkBody)
 WIRE_BYTES = {
+    "Version": "1",
     "Varint": "1 to 10",
     "Float32": "4",
     "Float64": "8",
@@ -124,6 +125,8 @@ def frame_example() -> str:
     frame = messages.LinkFrame(
         session=7,
         view=0,
+        number=9,
+        received=(4, 5),
         committed=len(prefix),
         committed_digest=prefix.digest,
         sent_us=1_000_000,
@@ -132,7 +135,8 @@ def frame_example() -> str:
         body=body,
     )
     raw = messages.encode(frame)
-    head = [("tag of LinkFrame", 1), ("session 7", 4), ("view 0", 1), ("committed 2", 1)]
+    head = [("tag of LinkFrame", 1), ("version 4", 1), ("session 7", 4), ("view 0", 1), ("number 9", 1)]
+    head += [("received 4, 5", 3), ("committed 2", 1)]
     head += [
         ("committed_digest of tokens 300, 12", 8),
         ("sent_us 1000000", 4),

@@ -1,12 +1,20 @@
-"""The two parties of a session. A party is an absolute name, the same in every process."""
+"""The parties of a session, by absolute names that are the same in every process, and how they stand to each other."""
 
 from __future__ import annotations
 
+from collections import Counter
+from dataclasses import dataclass
 from enum import StrEnum
+
+from tandem.errors import ConfigError
+from tandem.nearest import did_you_mean
+
+MAX_PARTIES = 64
+"""An index of a party travels as one byte."""
 
 
 class Party(StrEnum):
-    """Who holds which documents; the only form used in messages, logs, settings and files."""
+    """Who holds which documents, where there are two; the only form used in messages, logs, settings and files."""
 
     DEVICE = "device"
     CLOUD = "cloud"
@@ -19,3 +27,81 @@ class Party(StrEnum):
 
 PARTIES: tuple[Party, Party] = (Party.DEVICE, Party.CLOUD)
 """Both parties, always in this order, so that sums over parties round alike on both hosts."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Topology:
+    """The parties of one session and how they stand to each other; what each does is said by its `Roles`.
+
+    Raises ConfigError if the values contradict each other.
+    """
+
+    parties: tuple[str, ...]  # in an order that fixes every sum; on the wire a party is its index
+    home: str  # its client asked, and it streams the answer
+    authority: str  # its committed tokens win a divergence
+    private: frozenset[str] = frozenset()  # parties whose filters, paths and titles stay with them
+    dials: frozenset[tuple[str, str]] = frozenset()  # (who opens the connection, to whom)
+
+    def __post_init__(self) -> None:
+        """Checks that every name is a party's, and that every pair that talks has one who dials."""
+        if not 1 <= len(self.parties) <= MAX_PARTIES:
+            raise ConfigError(
+                f"A session has 1 to {MAX_PARTIES} parties (got {len(self.parties)}); name that many."
+            )
+        name, count = Counter(self.parties).most_common(1)[0]
+        if count > 1 or not all(self.parties):
+            raise ConfigError(
+                f"Each party needs a name of its own, but {name!r} is there {count} times; rename one."
+            )
+        ends = [end for pair in self.dials for end in pair]
+        for name in (self.home, self.authority, *sorted(self.private), *sorted(ends)):
+            self.index(name)
+        for dialling, dialled in self.dials:
+            if dialling == dialled or (dialled, dialling) in self.dials:
+                raise ConfigError(
+                    f"One of {dialling} and {dialled} opens the connection, not each; keep one of the two entries."
+                )
+
+    def index(self, name: str) -> int:
+        """The number of a party on the wire. Raises ConfigError."""
+        if name not in self.parties:
+            raise ConfigError(f"{name!r} is no party of this session; {did_you_mean(name, self.parties)}")
+        return self.parties.index(name)
+
+    def name(self, index: int) -> str:
+        """The party with that number. Raises ConfigError."""
+        if not 0 <= index < len(self.parties):
+            raise ConfigError(
+                f"A session of {len(self.parties)} parties has no party number {index}; check the sender."
+            )
+        return self.parties[index]
+
+    def peers(self, name: str) -> tuple[str, ...]:
+        """The parties to which this one has a link, in order."""
+        linked = {end for pair in self.dials if name in pair for end in pair}
+        return tuple(party for party in self.parties if party in linked and party != name)
+
+
+PAIR = Topology(
+    parties=PARTIES,
+    home=Party.DEVICE,
+    authority=Party.DEVICE,
+    private=frozenset({Party.DEVICE}),
+    dials=frozenset({(Party.DEVICE, Party.CLOUD)}),
+)
+"""A device that may be behind NAT, and the cloud that it dials."""
+
+
+def alone(party: str) -> Topology:
+    """A party that answers by itself."""
+    return Topology(parties=(party,), home=party, authority=party)
+
+
+def star(server: str, workers: tuple[str, ...]) -> Topology:
+    """A server, and workers that dial it."""
+    return Topology(
+        parties=(server, *workers),
+        home=server,
+        authority=server,
+        dials=frozenset((worker, server) for worker in workers),
+    )

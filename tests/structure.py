@@ -18,6 +18,7 @@ LAB = "tandem.lab"
 MAX_LINES = 300
 FORBIDDEN = {
     "protocol": {"ray", "torch", "transformers", "asyncio"},
+    "modes": {"ray", "torch", "transformers", "asyncio"},
     "aggregation": {"ray", "torch", "transformers", "asyncio"},
     "codecs": {"ray", "torch", "transformers", "asyncio"},
     "scheduler": {"ray", "torch", "transformers", "asyncio"},
@@ -26,6 +27,8 @@ FORBIDDEN = {
 """What a package of the pure core never imports, not even inside a function."""
 LAYERS = {
     "aggregation": {"errors", "nearest", "sampling", "topology"},
+    "modes": {"aggregation", "errors", "nearest", "topology"},
+    "topology": {"errors", "nearest"},
     "codecs": {"aggregation", "errors", "extensions", "nearest"},
     "scheduler": {"aggregation", "errors", "extensions", "topology"},
     "protocol": {
@@ -34,6 +37,7 @@ LAYERS = {
         "conversation",
         "errors",
         "events",
+        "modes",
         "profiler",
         "sampling",
         "scheduler",

@@ -196,13 +196,13 @@ class DraftQueueActor(SiteActor):
         self._opened = asyncio.Event()
 
     async def _tick(self) -> None:
-        """Run the timers and reconnect to a silent peer; ends with the last session."""
+        """Run the timers and reconnect to a silent peer; ends soon after the last session."""
         try:
-            while self.table.sessions:
+            while self.table.needs_ticks:
                 await asyncio.sleep(TICK_S)
                 now_s = time.monotonic()
                 self.dispatch(self.table.tick(now_s))
-                if any(session.is_silent(now_s) for session in self.table.sessions.values()):
+                if any(session.lifecycle.is_peer_silent(now_s) for session in self.table.sessions.values()):
                     self._renew_peer(now_s)
         finally:
             self._ticking = False

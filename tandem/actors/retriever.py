@@ -50,6 +50,7 @@ class RetrieverActor(SiteActor):
         super().__init__(party, runtime)
         self._loaded: Retriever | StoreRetriever | None = None
         self._found: OrderedDict[str, Document] = OrderedDict()  # by id, the most recent one last
+        self._waiting: set[RetrieveRequest | RescoreRequest] = set()  # those in the queue or at work
         self._requests: asyncio.Queue[RetrieveRequest | RescoreRequest] = asyncio.Queue(maxsize=1024)
 
     @property
@@ -74,8 +75,10 @@ class RetrieverActor(SiteActor):
     # ---- data plane ------------------------------------------------------------------------------------------
 
     def handle(self, message: Any, source: str) -> list[Send]:
-        """Queue a request."""
-        self._requests.put_nowait(message)
+        """Queue a request, unless it only repeats one that is not answered yet."""
+        if message not in self._waiting:
+            self._requests.put_nowait(message)
+            self._waiting.add(message)
         return []
 
     def on_error(self, message: Any, error: TandemError) -> None:
@@ -93,6 +96,8 @@ class RetrieverActor(SiteActor):
                 self.dispatch([Send("decoder", answer)])
             except Exception as error:
                 self.dispatch([Send("decoder", self._refuse(request, error))])
+            finally:
+                self._waiting.discard(request)
 
     def answer(self, request: RetrieveRequest | RescoreRequest) -> RetrieveResult | RescoreResult:
         """The answer to one request; blocking. Raises TandemError."""

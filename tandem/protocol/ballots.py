@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from math import nan
 
+from tandem.protocol.lineage import Lineage
 from tandem.protocol.messages import Ballot, Proposal, SoloBallot
 from tandem.protocol.prefix import Prefix
 from tandem.topology import PARTIES, Party
@@ -15,7 +16,7 @@ class BallotBox:
 
     Invariants: one proposal per party and prefix, the first that came, bytes included, whatever a restarted decoder
     computes again. A ballot holds only proposals conditioned on exactly the committed prefix. A prefix is put to the
-    vote once per view, unless `reopen` is called.
+    vote once per view, unless `reopen` is called. No proposal is held whose branch is known to be dead.
     """
 
     def __init__(self, session: int, party: Party) -> None:
@@ -23,6 +24,7 @@ class BallotBox:
         self.party = party
         self.proposals: dict[Party, dict[bytes, Proposal]] = {party: {} for party in PARTIES}  # by digest
         self.arrived_s: dict[tuple[Party, bytes], float] = {}  # since the query was opened
+        self.lineage = Lineage()
         self.pending: tuple[int, bytes] | None = None  # view and prefix of the ballot at the aggregator
 
     @property
@@ -32,6 +34,9 @@ class BallotBox:
 
     def hold(self, proposal: Proposal, arrived_s: float) -> Proposal:
         """Keep a proposal; returns the one that counts for its prefix."""
+        self.lineage.add(proposal.digest, proposal.step, proposal.token)
+        if self.lineage.is_dead(proposal.digest):
+            return proposal
         self.arrived_s.setdefault((proposal.party, proposal.digest), arrived_s)
         return self.proposals[proposal.party].setdefault(proposal.digest, proposal)
 
@@ -64,10 +69,24 @@ class BallotBox:
         """When each party's proposal for this prefix arrived, in seconds since the query was opened; nan: never."""
         return {party: self.arrived_s.get((party, digest), nan) for party in PARTIES}
 
-    def forget(self, step: int) -> None:
-        """Drop proposals for steps up to `step`, which is committed."""
+    def advance(self, prefix: Prefix) -> None:
+        """One more token is committed: drop proposals for committed steps and on dead branches."""
+        self.lineage.commit(prefix)
         for party in PARTIES:
             held = self.proposals[party].items()
-            self.proposals[party] = {digest: proposal for digest, proposal in held if proposal.step > step}
+            self.proposals[party] = {
+                digest: proposal
+                for digest, proposal in held
+                if proposal.step >= len(prefix) and not self._is_dead(proposal, prefix)
+            }
         arrived = self.arrived_s.items()
         self.arrived_s = {key: at_s for key, at_s in arrived if key[1] in self.proposals[key[0]]}
+
+    def adopt(self, prefix: Prefix) -> None:
+        """The committed tokens were replaced by these: branches that were dead may be alive."""
+        self.lineage.clear()
+        self.advance(prefix)
+
+    def _is_dead(self, proposal: Proposal, prefix: Prefix) -> bool:
+        is_next = proposal.step == len(prefix)
+        return self.lineage.is_dead(proposal.digest) or (is_next and proposal.digest != prefix.digest)

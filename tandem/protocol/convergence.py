@@ -8,7 +8,7 @@ from __future__ import annotations
 from tandem.events import PlacementEvent
 from tandem.protocol.ballots import BallotBox
 from tandem.protocol.lifecycle import Lifecycle, StopCheck
-from tandem.protocol.link import Link
+from tandem.protocol.link import PeerLink
 from tandem.protocol.log import MAX_AHEAD, CommittedLog
 from tandem.protocol.messages import (
     Adopt,
@@ -41,7 +41,7 @@ class Convergence:
         party: Party,
         log: CommittedLog,
         ballots: BallotBox,
-        link: Link,
+        link: PeerLink,
         reporter: Reporter,
         lifecycle: Lifecycle,
     ) -> None:
@@ -108,10 +108,9 @@ class Convergence:
             placement = PlacementEvent(step=len(self._log.prefix), aggregator=self._log.aggregator)
             sends += self._reporter.emit(placement)
         self._link.start_view(self._link.view + 1, 0, now_s)
-        self._link.drop_proposals_before(len(self._log.prefix))
         self._reporter.count("num_resyncs")
-        bodies = [*self.unacknowledged(), *self._link.kept_proposals.values()]
-        return sends + [self._link.send(body, self._log.prefix, now_s) for body in bodies]
+        sends += [self._link.send(body, self._log.prefix, now_s) for body in self.unacknowledged()]
+        return sends + self.post_held(now_s)
 
     def adopt(self, view: int, resync: Resync, check_stop: StopCheck, now_s: float) -> list[Send]:
         """Cloud: take over the device's committed tokens."""
@@ -121,18 +120,26 @@ class Convergence:
         log.adopt(resync.tokens, self._party)
         log.aggregator = resync.aggregator
         self._forget_old_view()
+        self._ballots.adopt(log.prefix)
         self.incarnation = None
         self.adopted_view = view
         self._lifecycle.adopt(check_stop(log.prefix.tokens), now_s)
         self._link.start_view(view, len(log.prefix), now_s)
-        if self._spec.drafts_travel_from(self._party):
-            self._link.keep_held(self._ballots.own, log.prefix)
         self._reporter.count("num_resyncs")
         sends = [Send("decoder", self.make_adopt()), self._link.send(Heartbeat(), log.prefix, now_s)]
         if self._lifecycle.reason is not None:
             return [*sends, *self._lifecycle.complete(now_s, peer_agrees=self.peer_agrees())]
-        kept = self._link.kept_proposals.values()
-        return [*sends, *(self._link.send(proposal, log.prefix, now_s) for proposal in kept)]
+        return sends + self.post_held(now_s)
+
+    def post_held(self, now_s: float) -> list[Send]:
+        """In a new view the peer may need every own proposal that is held here.
+
+        It may be put to the vote here before the decoder emits it again.
+        """
+        if not self._spec.drafts_travel_from(self._party):
+            return []
+        prefix = self._log.prefix
+        return [self._link.post(proposal, prefix, now_s) for proposal in self._ballots.own.values()]
 
     def make_adopt(self) -> Adopt:
         """All committed tokens, for the own decoder, which may not have heard of all of them."""

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from typing import assert_never
 
-from tandem.events import PlacementEvent, SessionStatistics
+from tandem.events import PlacementEvent
 from tandem.protocol.ballots import BallotBox
 from tandem.protocol.convergence import Convergence
 from tandem.protocol.lifecycle import Lifecycle, StopCheck
-from tandem.protocol.link import Link
-from tandem.protocol.log import CommittedLog
+from tandem.protocol.link import PeerLink
+from tandem.protocol.log import MAX_AHEAD, CommittedLog
 from tandem.protocol.messages import (
     Begin,
     Cancel,
@@ -35,6 +35,7 @@ from tandem.protocol.messages import (
 )
 from tandem.protocol.outbox import ActorKind, Send
 from tandem.protocol.prefix import Prefix
+from tandem.protocol.reminders import Debt, Reminders
 from tandem.protocol.report import CommitRecord, Reporter, expected_acceptance, make_estimate_event
 from tandem.protocol.spec import SessionSpec
 from tandem.topology import Party
@@ -51,25 +52,20 @@ class SessionCoordinator:
         self.party = party
         self.log = CommittedLog(spec.session, spec.first_aggregator)
         self.ballots = BallotBox(spec.session, party)
-        self.link = Link(spec.session, now_s)
+        self.link = PeerLink(spec.session, now_s, measures=measures)
         self.reporter = Reporter(spec, party)
         self.lifecycle = Lifecycle(spec, party, self.log, self.ballots, self.link, self.reporter)
         self.convergence = Convergence(
             spec, party, self.log, self.ballots, self.link, self.reporter, self.lifecycle
         )
+        self._reminders = Reminders()
         self._check_stop = check_stop
         self._opened_s = now_s
-        self._has_probed = not measures
 
     @property
     def prefix(self) -> Prefix:
         """The committed tokens."""
         return self.log.prefix
-
-    @property
-    def statistics(self) -> SessionStatistics:
-        """Counters so far."""
-        return self.reporter.statistics(self.link.num_resent_frames)
 
     # ---- entries: each takes a message and the time, and returns what to send ----------------------------------
 
@@ -85,7 +81,7 @@ class SessionCoordinator:
         return [*self._begin(*self.lifecycle.listeners), rejoin]
 
     def restart(self, role: ActorKind) -> list[Send]:
-        """Give the session as it stands to an actor of this party that was restarted."""
+        """Give the session as it stands to an actor of this party that was restarted, or may lack a part of it."""
         if role not in self.lifecycle.listeners:
             return []
         sends = self._begin(role)
@@ -123,20 +119,35 @@ class SessionCoordinator:
                 assert_never(message)
 
     def tick(self, now_s: float) -> list[Send]:
-        """Timers: resend, heartbeat, loss of the peer, the end of lingering. Call every 50 ms or so."""
-        if self.lifecycle.is_over or self.lifecycle.is_solo:
+        """Timers: reminders, resend, heartbeat, loss of the peer, lingering. Call every 50 ms or so."""
+        if self.lifecycle.is_over:
             return []
+        if self.lifecycle.is_solo:
+            return self._remind(now_s)
         if self.lifecycle.is_abandoned(now_s):
             return self.lifecycle.free()
         sends = self.link.due(self.prefix, now_s, self.convergence.unacknowledged())
-        return sends + self.lifecycle.check_peer(now_s) + self._ask()
+        return sends + self.lifecycle.check_peer(now_s) + self._ask() + self._remind(now_s)
+
+    def _remind(self, now_s: float) -> list[Send]:
+        """Give the session again to an actor that owes something for too long: a message may have been lost."""
+        here = None if self.lifecycle.reason is not None else (self.link.view, self.prefix.digest)
+        owes_proposal = self.prefix.digest not in self.ballots.own
+        owes_result = self.ballots.pending == here
+        debts: dict[ActorKind, Debt] = {
+            "decoder": here if owes_proposal else None,
+            "aggregator": here if owes_result else None,
+        }
+        due = self._reminders.take_due(debts, now_s)
+        return [send for role in due for send in self.restart(role)]
 
     def resend_all(self, now_s: float) -> list[Send]:
         """There is a new connection to the peer: send at once whatever it has not acknowledged."""
         if self.lifecycle.is_over or self.lifecycle.is_solo:
             return []
-        bodies = [*self.convergence.unacknowledged(), *self.link.kept]
-        return self.link.resend(bodies or [Heartbeat()], self.prefix, now_s)
+        sends = self.link.resend(self.convergence.unacknowledged(), self.prefix, now_s)
+        sends += self.link.resend_missing(self.prefix, now_s)
+        return sends or [self.link.send(Heartbeat(), self.prefix, now_s)]
 
     def cancel(self, now_s: float) -> list[Send]:
         """The user gave the query up: every party stops and frees it."""
@@ -145,11 +156,6 @@ class SessionCoordinator:
     def fail(self, reason: str, now_s: float, *, is_refused: bool = False) -> list[Send]:
         """This party cannot go on: tell the user and the peer. is_refused: the query itself is at fault."""
         return self.lifecycle.fail(reason, now_s, is_refused=is_refused)
-
-    def is_silent(self, now_s: float) -> bool:
-        """Whether the peer has been quiet for so long that its connection should be renewed."""
-        is_waiting = not self.lifecycle.is_solo and self.lifecycle.reason is None
-        return is_waiting and self.link.silence_s(now_s) > self.link.loss_limit_s(0.0)
 
     def make_final_frame(self, now_s: float) -> LinkFrame:
         """What a driver answers for this session once it is freed."""
@@ -166,12 +172,13 @@ class SessionCoordinator:
         proposal: Proposal = ready.proposal
         if self.lifecycle.reason is not None or proposal.step < len(self.prefix):
             return []
+        is_new = proposal.digest not in self.ballots.own
         proposal = self.ballots.hold(proposal, now_s - self._opened_s)
-        self.reporter.hold(proposal, ready.token)
+        self.reporter.hold(proposal)
         sends = self._show(now_s)
-        if self.spec.drafts_travel_from(self.party):
-            self.link.keep(proposal)
-            sends.append(self.link.send(proposal, self.prefix, now_s))
+        is_needed = is_new and proposal.digest in self.ballots.own and not self.lifecycle.peer_lost
+        if is_needed and self.spec.drafts_travel_from(self.party):
+            sends.append(self.link.post(proposal, self.prefix, now_s))
         return sends + self._advance(now_s)
 
     def _advance(self, now_s: float) -> list[Send]:
@@ -183,16 +190,11 @@ class SessionCoordinator:
 
     def _ask(self) -> list[Send]:
         """Send the next ballot to the aggregator, if there is one and it is not there yet. Safe to call at any time."""
-        if self.lifecycle.reason is not None or not self.decides_here():
+        if self.lifecycle.reason is not None or not self.lifecycle.decides_here:
             return []
         is_alone = self.lifecycle.decides_alone
         ballot = self.ballots.take_ballot(self.link.view, self.prefix, is_alone=is_alone)
         return [] if ballot is None else [Send("aggregator", ballot)]
-
-    def decides_here(self) -> bool:
-        """Whether this party decides the next step."""
-        both_do = self.spec.placement == "mirror"
-        return self.lifecycle.decides_alone or both_do or self.log.aggregator is self.party
 
     # ---- verdicts and commits ----------------------------------------------------------------------------------
 
@@ -203,8 +205,7 @@ class SessionCoordinator:
         verdict = self.log.make_verdict(result)
         sends = self._commit(verdict, result, now_s)
         if self.spec.placement != "mirror" and not self.lifecycle.decides_alone:
-            self.link.keep(verdict)
-            sends.insert(0, self.link.send(verdict, self.prefix, now_s))
+            sends.insert(0, self.link.post(verdict, self.prefix, now_s))
         return sends + self._advance(now_s)
 
     def _commit(self, verdict: Verdict, result: VerifyResult | None, now_s: float) -> list[Send]:
@@ -225,8 +226,8 @@ class SessionCoordinator:
         proposals = self.ballots.proposals_on(self.prefix.digest)
         arrived_s = self.ballots.arrivals_on(self.prefix.digest)
         self.log.append(verdict)
-        self.ballots.forget(verdict.step)
-        self.link.drop_stale_proposals(self.prefix)
+        self.ballots.advance(self.prefix)
+        self.link.backlog.drop_dead(self.ballots.own, len(self.prefix))
         self.lifecycle.reason = self._check_stop(self.prefix.tokens)
         # A full ballot may have been under way when the peer was lost.
         is_alone = self.lifecycle.decides_alone and proposals[self.party.other] is None
@@ -251,18 +252,11 @@ class SessionCoordinator:
     # ---- the link ----------------------------------------------------------------------------------------------
 
     def _on_frame(self, frame: LinkFrame, now_s: float, waited_s: float) -> list[Send]:
-        self.reporter.measure(self.link.receive(frame, now_s, waited_s), self.link.take_bytes_per_s())
-        return self._answer_probe(frame.body, now_s) + self._act_on(frame, now_s)
-
-    def _answer_probe(self, body: LinkBody, now_s: float) -> list[Send]:
-        """Answer a probe at once; send the own ones on the first frame of the peer, while both still prefill."""
-        sends = []
-        if isinstance(body, Probe) and not body.is_reply:
-            sends.append(self.link.send(Probe(is_reply=True, padding=b""), self.prefix, now_s))
-        if not self._has_probed:
-            self._has_probed = True
-            sends += self.link.probe(self.prefix, now_s)
-        return sends
+        self.reporter.measure(
+            self.link.receive(frame, now_s, waited_s), self.link.round_trips.take_bytes_per_s()
+        )
+        answer = self.link.answer_probe(frame.body, self.prefix, now_s)
+        return answer + self._act_on(frame, now_s)
 
     def _act_on(self, frame: LinkFrame, now_s: float) -> list[Send]:
         body: LinkBody = frame.body
@@ -282,13 +276,10 @@ class SessionCoordinator:
         if self.convergence.has_diverged(frame):
             return self.convergence.on_divergence(frame, now_s) + self._ask()
         # A peer that is ahead may be on another branch: a proposal that is not committed here may still be needed.
-        self.link.acknowledge(min(frame.committed, len(self.prefix)), now_s)
+        self.link.acknowledge(frame, min(frame.committed, len(self.prefix)), now_s)
         match body:
-            case Proposal():
-                if self.log.expects(body.step) and body.party is self.party.other:
-                    self.ballots.hold(body, now_s - self._opened_s)
-            case Verdict():
-                self.log.hold(body)
+            case Proposal() | Verdict():
+                self._take_in(body, frame.number, now_s)
             case Done():
                 return self._advance(now_s) + self.convergence.on_done(frame, now_s) + self._ask()
             case Heartbeat() | Probe():
@@ -296,3 +287,13 @@ class SessionCoordinator:
             case _:
                 assert_never(body)
         return self._advance(now_s)
+
+    def _take_in(self, body: Proposal | Verdict, number: int, now_s: float) -> None:
+        """Hold what the peer decided or proposed. What is too far ahead is not acknowledged, so it comes again."""
+        if body.step >= len(self.prefix) + MAX_AHEAD:
+            return
+        self.link.receipts.add(number, now_s)
+        if isinstance(body, Verdict):
+            self.log.hold(body)
+        elif self.log.expects(body.step) and body.party is self.party.other:
+            self.ballots.hold(body, now_s - self._opened_s)

@@ -78,7 +78,7 @@ class DraftingSession:
         self._is_prefilled = False
         self._ready: DecoderReady | None = None  # what the coordinator knows of the documents
         self._has_ended = False  # the answer is complete
-        self._proposals: dict[bytes, tuple[Proposal, int]] = {}  # by digest of their prefix, with the token
+        self._proposals: dict[bytes, Proposal] = {}  # by digest of their prefix
 
     @property
     def prefix(self) -> Prefix:
@@ -108,8 +108,15 @@ class DraftingSession:
         return [Send("retriever", request)]
 
     def begin_again(self) -> list[Send]:
-        """The coordinator was restarted and will Adopt; what was retrieved, prefilled and drafted here stays."""
-        return [] if self._ready is None else [Send("draft_queue", self._ready)]
+        """The coordinator was restarted, or waits for too long, and will Adopt.
+
+        What was retrieved, prefilled and drafted here stays; what the retriever owes is asked for again.
+        """
+        if self._retrieved is None:
+            return self.begin()
+        self.relevance.forget_request()
+        ready = [] if self._ready is None else [Send("draft_queue", self._ready)]
+        return [*ready, *self.request_weights()]
 
     def receive(
         self, message: RetrieveResult | RetrieveFailed | RescoreResult | Commit | Adopt | Window
@@ -178,12 +185,13 @@ class DraftingSession:
             step=job.step,
             epoch=self.epoch,
             digest=job.digest,
+            token=token,
             log_weight=to_float32(log_weight(job.weights)),
             decode_us=decode_us,
             payload=payload,
         )
-        self._proposals[job.digest] = (proposal, token)
-        return self._emit(proposal, token)
+        self._proposals[job.digest] = proposal
+        return self._emit(proposal)
 
     def request_weights(self) -> list[Send]:
         """Ask the retriever for the next estimation that the line will need."""
@@ -196,7 +204,7 @@ class DraftingSession:
         """Emit again what was already drafted on the present prefix: the stored bytes."""
         sends: list[Send] = []
         while self._may_draft() and (stored := self._proposals.get(self.prefix.digest)) is not None:
-            sends += self._emit(*stored)
+            sends += self._emit(stored)
         return sends
 
     # ---- planning --------------------------------------------------------------------------------------------
@@ -238,9 +246,9 @@ class DraftingSession:
 
     # ---- changes ---------------------------------------------------------------------------------------------
 
-    def _emit(self, proposal: Proposal, token: int) -> list[Send]:
-        self.prefix.append(token)
-        ready = ProposalReady(session=self.spec.session, proposal=proposal, token=token)
+    def _emit(self, proposal: Proposal) -> list[Send]:
+        self.prefix.append(proposal.token)
+        ready = ProposalReady(session=self.spec.session, proposal=proposal)
         return [Send("draft_queue", ready), *self.request_weights()]
 
     def _on_commit(self, commit: Commit) -> list[Send]:
@@ -270,7 +278,7 @@ class DraftingSession:
         horizon = num_committed - 2 * (self.spec.weight_interval + self.spec.weight_lag)
         if horizon > 0 and num_committed % 32 == 0:
             self.relevance.forget(self.prefix)
-            self._proposals = {key: kept for key, kept in self._proposals.items() if kept[0].step >= horizon}
+            self._proposals = {key: kept for key, kept in self._proposals.items() if kept.step >= horizon}
 
 
 def _select(retrieved: RetrieveResult, rows: Sequence[int] | None) -> RetrieveResult:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from math import nan
 
-from tandem.events import DoneEvent, PeerEvent, StopReason
+from tandem.events import DoneEvent, PeerEvent, SessionStatistics, StopReason
 from tandem.protocol.ballots import BallotBox
-from tandem.protocol.link import Link
+from tandem.protocol.link import PeerLink
 from tandem.protocol.log import CommittedLog
 from tandem.protocol.messages import Cancel, Done, End, LinkBody
 from tandem.protocol.outbox import ActorKind, Send
@@ -27,7 +27,7 @@ Also the longest that a finished device waits for a cloud that is alive but does
 _CANCELLED = "The query was cancelled."
 _DEVICE_FAILED = "The device could not go on."
 _FINISHED_ALONE = "The device finished alone."
-_LISTENERS: tuple[ActorKind, ...] = ("decoder", "aggregator", "profiler", "scheduler")
+LISTENERS: tuple[ActorKind, ...] = ("decoder", "aggregator", "profiler", "scheduler")
 _SOLO_LISTENERS: tuple[ActorKind, ...] = ("decoder", "aggregator")  # nobody to place or to wait for
 
 
@@ -45,7 +45,7 @@ class Lifecycle:
         party: Party,
         log: CommittedLog,
         ballots: BallotBox,
-        link: Link,
+        link: PeerLink,
         reporter: Reporter,
     ) -> None:
         self.is_solo = spec.only is not None  # asked of this party only: there is no peer
@@ -53,7 +53,7 @@ class Lifecycle:
         self.reason: StopReason | None = None
         self.error: str | None = None
         self.is_over = False
-        self.listeners = _SOLO_LISTENERS if self.is_solo else _LISTENERS
+        self.listeners = _SOLO_LISTENERS if self.is_solo else LISTENERS
         self._spec, self._party = spec, party
         self._log, self._ballots, self._link, self._reporter = log, ballots, link, reporter
         self._is_refused = False  # the query itself is at fault
@@ -63,6 +63,16 @@ class Lifecycle:
     def decides_alone(self) -> bool:
         """Whether this party decides without a peer, be it lost or never asked."""
         return self.is_solo or self.peer_lost
+
+    @property
+    def decides_here(self) -> bool:
+        """Whether this party decides the next step."""
+        return self.decides_alone or self._spec.placement == "mirror" or self._log.aggregator is self._party
+
+    @property
+    def statistics(self) -> SessionStatistics:
+        """Counters so far."""
+        return self._reporter.statistics(self._link.num_resent_frames)
 
     # ---- the end -----------------------------------------------------------------------------------------------
 
@@ -126,6 +136,11 @@ class Lifecycle:
         waited_s = 0.0 if self.reason is None else now_s - self._finished_s
         return min(waited_s, silence_s) > LINGER_S or waited_s > ABANDONED_S
 
+    def is_peer_silent(self, now_s: float) -> bool:
+        """Whether the peer has been quiet for so long that its connection should be renewed."""
+        is_waiting = not self.is_solo and self.reason is None
+        return is_waiting and self._link.silence_s(now_s) > self._link.loss_limit_s(0.0)
+
     def check_peer(self, now_s: float) -> list[Send]:
         """Declare a peer lost that has been silent for too long."""
         silence_s = self._link.silence_s(now_s)
@@ -174,12 +189,12 @@ class Lifecycle:
     def _go_alone(self, reason: str | None = None) -> list[Send]:
         self.peer_lost = True
         self._ballots.reopen()
+        self._link.backlog.clear()  # a Resync brings the peer up when it returns
         return self._reporter.emit(PeerEvent(step=len(self._log.prefix), is_alone=True, reason=reason))
 
     def _end(self, reason: StopReason, error: str | None, now_s: float) -> list[Send]:
         self.reason, self.error, self._finished_s = reason, error, now_s
-        statistics = self._reporter.statistics(self._link.num_resent_frames)
-        done = DoneEvent(reason=reason, statistics=statistics, error=error)
+        done = DoneEvent(reason=reason, statistics=self.statistics, error=error)
         return [*self._reporter.void(len(self._log.prefix)), *self._reporter.emit(done)]
 
     def _failure(self, reason: str) -> Cancel:

@@ -10,7 +10,8 @@ def _start(session: int) -> bytes:
     return blake2b(session.to_bytes(8, "little"), digest_size=8).digest()
 
 
-def _extend(digest: bytes, token: int) -> bytes:
+def extend_digest(digest: bytes, token: int) -> bytes:
+    """The digest of a prefix with one more token."""
     return blake2b(digest + token.to_bytes(4, "little"), digest_size=8).digest()
 
 
@@ -35,7 +36,7 @@ class Prefix:
     def append(self, token: int) -> None:
         """One more token at the end."""
         self.tokens.append(token)
-        self.digests.append(_extend(self.digests[-1], token))
+        self.digests.append(extend_digest(self.digests[-1], token))
 
     def extend(self, tokens: Iterable[int]) -> None:
         """More tokens at the end."""

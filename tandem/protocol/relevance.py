@@ -59,6 +59,10 @@ class RelevanceWeights:
                 return [Send("retriever", request)]
         return []
 
+    def forget_request(self) -> None:
+        """The request that is under way, or its answer, may be lost."""
+        self._scoring = None
+
     def receive(self, result: RescoreResult, prefix: Prefix) -> None:
         """Take in an estimation, unless its prefix was rolled back meanwhile.
 

@@ -161,10 +161,10 @@ class Reporter:
 
     # ---- provisional tokens ------------------------------------------------------------------------------------
 
-    def hold(self, proposal: Proposal, token: int) -> None:
-        """A new proposal of this party, and the token drawn from it."""
+    def hold(self, proposal: Proposal) -> None:
+        """A new proposal of this party."""
         if self._shown is not None:
-            self._shown.hold(proposal, token)
+            self._shown.hold(proposal)
 
     def show(self, own: Mapping[bytes, Proposal], now_s: float) -> list[Send]:
         """Emit this party's proposals that follow what is shown. own: those held, by digest."""
@@ -186,9 +186,9 @@ class Provisional:
         self.shown = Prefix(session)
         self.tokens: dict[bytes, int] = {}  # of own proposals, by the digest of their prefix
 
-    def hold(self, proposal: Proposal, token: int) -> None:
+    def hold(self, proposal: Proposal) -> None:
         """A new own proposal; the first for a prefix counts, as in the ballot box."""
-        self.tokens.setdefault(proposal.digest, token)
+        self.tokens.setdefault(proposal.digest, proposal.token)
 
     def extend(self, own: Mapping[bytes, Proposal], now_s: float) -> list[Event]:
         """Show the drafts that have become the next ones."""

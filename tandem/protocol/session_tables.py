@@ -17,11 +17,12 @@ from tandem.errors import TandemError
 from tandem.protocol.aggregating import AggregatorSession
 from tandem.protocol.coordinator import SessionCoordinator
 from tandem.protocol.drafting import DraftingSession, Job
-from tandem.protocol.lifecycle import StopCheck
+from tandem.protocol.lifecycle import LISTENERS, StopCheck
 from tandem.protocol.messages import (
     Ballot,
     Cancel,
     Done,
+    End,
     LinkFrame,
     Message,
     Observations,
@@ -31,6 +32,7 @@ from tandem.protocol.messages import (
 )
 from tandem.protocol.outbox import ActorKind, Send
 from tandem.protocol.profiling import ProfilingSession
+from tandem.protocol.reminders import Farewells
 from tandem.protocol.scheduling import SchedulingSession
 from tandem.protocol.sessions import SessionTable
 from tandem.protocol.spec import SessionSpec
@@ -54,6 +56,7 @@ class CoordinatorTable:
         self.party = party
         self.sessions: dict[int, SessionCoordinator] = {}
         self._make_stop_check = make_stop_check
+        self._farewells = Farewells()
         self._measured_s = -inf  # when a query last probed the link
         self._early: list[tuple[float, LinkFrame]] = []  # with the time of arrival
         self._final: OrderedDict[int, LinkFrame] = (
@@ -101,9 +104,16 @@ class CoordinatorTable:
             return self._close(session, session.receive(message, now_s), now_s)
         return self._answer_closed(message, now_s) if isinstance(message, LinkFrame) else []
 
+    @property
+    def needs_ticks(self) -> bool:
+        """Whether there are timers to run."""
+        return bool(self.sessions) or len(self._farewells) > 0
+
     def tick(self, now_s: float) -> list[Send]:
-        """Timers of all sessions."""
-        return self._apply(lambda session: session.tick(now_s), now_s)
+        """Timers of all sessions, and of those that have just ended."""
+        ended = self._farewells.take_due(now_s)
+        farewells = [Send(role, End(session=session)) for session in ended for role in LISTENERS]
+        return farewells + self._apply(lambda session: session.tick(now_s), now_s)
 
     def resend_all(self, now_s: float) -> list[Send]:
         """There is a new connection to the peer: send at once whatever it has not acknowledged."""
@@ -137,6 +147,7 @@ class CoordinatorTable:
 
     def _close(self, session: SessionCoordinator, sends: list[Send], now_s: float) -> list[Send]:
         if session.lifecycle.is_over and self.sessions.pop(session.spec.session, None) is not None:
+            self._farewells.add(session.spec.session, now_s)
             if session.lifecycle.is_solo:  # no peer will ask how it ended
                 return sends
             self._final[session.spec.session] = session.make_final_frame(now_s)

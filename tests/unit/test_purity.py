@@ -65,6 +65,7 @@ def test_pure_parts_name_no_asyncio_clock_or_global_randomness() -> None:
     for part in (
         "aggregation",
         "protocol",
+        "modes",
         "scheduler",
         "profiler",
         "retrieval",

@@ -20,6 +20,7 @@ from tandem.lab.simulation.event_log import EventLog
 from tandem.lab.simulation.faults import Fault, FaultyWire, FrameFault, plan_faults, plan_frames, plan_link
 from tandem.lab.simulation.invariants import InvariantError, WatchedRun
 from tandem.lab.simulation.link import Link
+from tandem.lab.simulation.oracle import answer, has_oracle
 from tandem.lab.simulation.specs import make_spec
 from tandem.lab.simulation.virtual import VirtualRun
 from tandem.lab.simulation.world import CODEC, EOS, NEVER, VOCAB, World, number, stop_rule
@@ -61,6 +62,7 @@ class Scenario:
     first_end: int  # no end-of-sequence and no stop pattern up to so many tokens
     decode_s: dict[Party, float]  # mean of an exponential distribution
     hop_jitter_s: float  # messages within a side overtake each other
+    hop_loss: float  # and get lost, with this probability
 
 
 @dataclass(slots=True)
@@ -99,6 +101,8 @@ def make_scenario(seed: int) -> Scenario:
         first_end=rng.choice([NEVER, NEVER, MIN_TOKENS]),
         decode_s={party: rng.choice([0.003, 0.03, 0.03, 0.1]) for party in PARTIES},
         hop_jitter_s=rng.choice([0.0, 0.02, 0.1]),
+        # Drawn apart, so that recorded seeds keep the rest of their scenario.
+        hop_loss=random.Random(number("hop loss", seed)).choice([0.0, 0.0, 0.02]),
     )
 
 
@@ -129,8 +133,10 @@ def _make_spec(rng: random.Random, seed: int) -> SessionSpec:
 
 @lru_cache(maxsize=4096)
 def expected(seed: int) -> tuple[int, ...]:
-    """The tokens of the token-wise loop on the device over a perfect link: what every other run must give."""
+    """What every run must give: the draft-free loop, or for Algorithm 1 the token-wise loop over a perfect link."""
     scenario = make_scenario(seed)
+    if has_oracle(scenario.spec):
+        return answer(scenario.spec, _finished(scenario), first_end=scenario.first_end)
     spec = replace(scenario.spec, synchronous=True, placement="device", on_peer_loss="wait")
     run = VirtualRun(
         spec, _worlds(scenario, is_rounding=False), CODEC, finished=_finished(scenario), seed=seed
@@ -145,12 +151,12 @@ def play(seed: int, *, tail: int | None = TAIL) -> Report:
 
 def play_traced(seed: int, trace: EventLog) -> Report:
     """The same with the events in `trace`, for a reader who wants those of a good run too."""
-    answer = expected(seed)
+    tokens = expected(seed)
     scenario = make_scenario(seed)
     run = make_run(scenario, trace)
     try:
         outcome = run.run(LIMIT_S)
-        run.check_end(outcome, answer)
+        run.check_end(outcome, tokens)
     except InvariantError as error:
         raise FuzzFailure(seed, str(error), trace.lines()) from error
     except Exception as error:
@@ -175,6 +181,7 @@ def make_run(scenario: Scenario, trace: EventLog) -> WatchedRun:
         faults=scenario.faults,
         slips=scenario.slips,
         hop_jitter_s=scenario.hop_jitter_s,
+        hop_loss=scenario.hop_loss,
         trace=trace,
     )
     return run

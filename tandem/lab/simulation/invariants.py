@@ -20,7 +20,7 @@ from tandem.lab.simulation.faults import Fault, FaultyWire
 from tandem.lab.simulation.virtual import Outcome, VirtualRun
 from tandem.lab.simulation.world import VOCAB, World, common_length
 from tandem.protocol.coordinator import SessionCoordinator
-from tandem.protocol.messages import Ballot, Proposal, SoloBallot, VerifyResult
+from tandem.protocol.messages import Adopt, Ballot, Begin, Proposal, SoloBallot, VerifyResult
 from tandem.protocol.outbox import ActorKind, Send
 from tandem.topology import PARTIES, Party
 
@@ -39,6 +39,7 @@ class WatchedRun(VirtualRun):
         faults: Iterable[Fault] = (),
         slips: dict[int, int] | None = None,
         hop_jitter_s: float = 0.0,
+        hop_loss: float = 0.0,
         trace: EventLog | None = None,
     ) -> None:
         """Call it before `run`. slips: by step, how far the token that the cloud finds is off; under mirror only."""
@@ -48,7 +49,7 @@ class WatchedRun(VirtualRun):
         self._wires = self.faulty_wires = wires  # type: ignore[assignment]
         self._faults = sorted(faults, key=lambda fault: fault.at_step, reverse=True)
         self._slips = dict(slips or {})
-        self._hop_jitter_s = hop_jitter_s
+        self._hop_jitter_s, self._hop_loss = hop_jitter_s, hop_loss
         self._hop_rng = random.Random(self.spec.seed)
         self._display = Display()
         self._latest: dict[Party, SessionCoordinator | None] = dict.fromkeys(PARTIES)
@@ -153,6 +154,21 @@ class WatchedRun(VirtualRun):
             queue = self._queue(Party.DEVICE)
             if queue is None or queue.prefix.tokens[event.step] != event.token:
                 raise InvariantError(f"the user is told another token of step {event.step} than is committed")
+
+    def tick(self, party: Party) -> list[Send]:
+        """Without reminders, where nothing gets lost within a site: they would hide what makes them necessary."""
+        sends = super().tick(party)
+        if self._hop_loss > 0:
+            return sends
+        return [send for send in sends if not isinstance(send.message, Begin | Adopt)]
+
+    def is_lost(self, party: Party, send: Send) -> bool:
+        """Loses a share of the messages within a site."""
+        is_lost = self._hop_loss > 0 and self._hop_rng.random() < self._hop_loss
+        if is_lost:
+            self.counts["lost within a site"] += 1
+            self.trace.add(self.now_s, f"fault: lost to the {party}'s {send.to}", send.message)
+        return is_lost
 
     def _hop_s(self) -> float:
         return self.local_s + self._hop_jitter_s * self._hop_rng.random()

@@ -168,8 +168,12 @@ class VirtualRun:
 
     def _tick(self, party: Party) -> None:
         if "draft_queue" not in self.parties[party].down:
-            self.deliver(party, self.parties[party].queue.tick(self.now_s))
+            self.deliver(party, self.tick(party))
         self.at(self.now_s + TICK_S, partial(self._tick, party), party)
+
+    def tick(self, party: Party) -> list[Send]:
+        """What the timers of a coordinator send now."""
+        return self.parties[party].queue.tick(self.now_s)
 
     def at(self, when_s: float, act: Callable[[], None], party: Party | None = None) -> None:
         """Have `act` called when the clock shows `when_s`; later if it is an act of a `side` that is stalled then."""
@@ -227,9 +231,13 @@ class VirtualRun:
                 self._on_event(send.message.event)
             elif send.to == "peer":
                 self._cross(party, encode(send.message))
-            else:
+            elif not self.is_lost(party, send):
                 act = partial(self._receive, party, send.to, send.message)
                 self.at(self.now_s + self._hop_s(), act, party)
+
+    def is_lost(self, party: Party, send: Send) -> bool:
+        """Whether a message within a site gets lost; a driver that plants such losses decides it here."""
+        return False
 
     def _hop_s(self) -> float:
         """How long the next message within a side takes."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any, TypeAlias, get_args
 
 from tandem.protocol.messages.link import (
+    PROTOCOL_VERSION,
     Cancel,
     Done,
     Heartbeat,
@@ -44,8 +45,6 @@ from tandem.protocol.messages.site import (
     VerifyResult,
     Window,
 )
-
-PROTOCOL_VERSION = 3
 
 Message: TypeAlias = (
     LinkFrame

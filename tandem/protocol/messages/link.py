@@ -5,20 +5,43 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Any, TypeAlias
 
+from tandem.errors import ProtocolError
+from tandem.protocol.registry import Registry
 from tandem.protocol.wire import (
     Blob,
     Digest,
+    FieldFormat,
     Flag,
     Float32,
+    FrameCursor,
     PartyField,
-    Registry,
     Text,
     UInt32,
     Varint,
     Varints,
+    write_varint,
 )
 
+PROTOCOL_VERSION = 4
+
 registry = Registry()
+
+
+def _refuse_version(version: str) -> str:
+    return (
+        f"A frame of protocol version {version} was received, but this party speaks version {PROTOCOL_VERSION}; "
+        "install the same version of tandem-rag at both parties."
+    )
+
+
+def _read_version(cursor: FrameCursor) -> int:
+    version = cursor.varint()
+    if version != PROTOCOL_VERSION:
+        raise ProtocolError(_refuse_version(str(version)))
+    return version
+
+
+Version = Annotated[int, FieldFormat(write_varint, _read_version)]
 
 
 @registry.message(1)
@@ -26,14 +49,15 @@ registry = Registry()
 class Proposal:
     """One party's proposal for one output position. Decoder -> both coordinators.
 
-    The token is not sent: it is a function of the distribution, the seed, the party and the step
-    (tandem.aggregation.rules).
+    The token is a function of the distribution, the seed, the party and the step (tandem.aggregation.rules), which an
+    aggregator computes; it is sent so that coordinators, which know no distributions, can tell dead branches.
     """
 
     party: PartyField  # who drafted
     step: Varint  # output position, 0-based
     epoch: Varint  # rollbacks of that party before this proposal
     digest: Digest  # of the prefix it was conditioned on; decides alone whether it is valid
+    token: Varint  # drawn from the distribution; the party's next proposal is conditioned on it
     log_weight: Float32  # log-sum-exp of this party's document scores, DRAGON A.1
     decode_us: Varint  # time the party took to decode it, microseconds
     payload: Blob  # Codec.encode(q), q: [vocab]
@@ -107,13 +131,19 @@ class Rejoin:
 LinkBody: TypeAlias = Proposal | Verdict | Done | Resync | Heartbeat | Cancel | Probe | Rejoin
 
 
-@registry.message(7)
+registry.retire(7, _refuse_version("3 or older"))  # LinkFrame without receipts
+
+
+@registry.message(10)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkFrame:
     """What crosses the link: one body under the header that acknowledges and measures. Coordinator -> peer."""
 
+    version: Version = PROTOCOL_VERSION  # of the protocol; a frame of another one is refused
     session: UInt32  # the query
     view: Varint  # number of Resyncs so far; frames of an older view are ignored
+    number: Varint = 0  # of a body whose receipt is to be acknowledged, from 1 on; 0: none is needed
+    received: Varints = ()  # numbers that the sender has received in this view and not acknowledged yet
     committed: Varint  # tokens the sender has committed
     committed_digest: Digest  # of those tokens; two digests for one count are a divergence
     sent_us: UInt32  # the sender's clock, microseconds modulo 2^32

@@ -30,7 +30,6 @@ class ProposalReady:
 
     session: UInt32
     proposal: Annotated[Any, registry.nested(Proposal)]
-    token: Varint = 0  # drawn from its distribution; shown to a user who asked for provisional tokens
 
 
 @registry.message(17)

@@ -229,3 +229,25 @@ def test_an_index_that_changes_is_used_from_the_next_request_on(
         await actor.close()
 
     asyncio.run(run())
+
+
+def test_a_request_that_repeats_an_unanswered_one_is_answered_once() -> None:
+    """A coordinator reminds a decoder that is only slow, which then asks again."""
+
+    async def main() -> None:
+        actor = Actor(Documents())
+        request = RetrieveRequest(session=1, query="q", num_documents=1)
+        for _ in range(3):
+            actor.handle(request, "device/decoder")
+        actor.spawn(actor.serve(), "serve")
+        await asyncio.wait_for(actor.sent.get(), 5)
+        actor.handle(replace(request, session=2), "device/decoder")
+        second = await asyncio.wait_for(actor.sent.get(), 5)
+        assert second.session == 2, "the repetitions were answered, too"
+        actor.handle(request, "device/decoder")
+        assert (await asyncio.wait_for(actor.sent.get(), 5)).session == 1, (
+            "an answer that was lost is given again"
+        )
+        await actor.close()
+
+    asyncio.run(main())

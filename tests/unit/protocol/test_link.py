@@ -10,9 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tandem.protocol.link import HEARTBEAT_S, MAX_RESEND_S, MIN_RESEND_S, Link
+from tandem.protocol.backlog import RECEIPT_S
+from tandem.protocol.link import HEARTBEAT_S, PeerLink
 from tandem.protocol.messages import Done, Heartbeat, LinkFrame, Probe, Proposal, Verdict
+from tandem.protocol.outbox import Send
 from tandem.protocol.prefix import Prefix
+from tandem.protocol.round_trips import MAX_TIMEOUT_S, MIN_TIMEOUT_S
 from tandem.topology import Party
 
 UNHURRIED = settings(deadline=None, derandomize=True)
@@ -20,7 +23,7 @@ WRAP_S = 2**32 / 1e6  # 71.6 minutes
 PREFIX = Prefix(1, [4, 5])
 
 
-def frame(link: Link, now_s: float, body: object = None) -> LinkFrame:
+def frame(link: PeerLink, now_s: float, body: object = None) -> LinkFrame:
     sent: LinkFrame = link.send(body or Heartbeat(), PREFIX, now_s).message  # type: ignore[arg-type]
     return sent
 
@@ -28,7 +31,14 @@ def frame(link: Link, now_s: float, body: object = None) -> LinkFrame:
 def draft(step: int) -> Proposal:
     digest = step.to_bytes(8, "little")
     return Proposal(
-        party=Party.DEVICE, step=step, epoch=0, digest=digest, log_weight=0.0, decode_us=1, payload=b"x"
+        party=Party.DEVICE,
+        step=step,
+        epoch=0,
+        digest=digest,
+        token=1,
+        log_weight=0.0,
+        decode_us=1,
+        payload=b"x",
     )
 
 
@@ -42,7 +52,7 @@ def verdict(step: int) -> Verdict:
 
 def exchange(start_s: float, offset_s: float, there_s: float, held_s: float, back_s: float) -> float:
     """What the asker measures when the other's clock is ahead by `offset_s`."""
-    own, peer = Link(1, start_s), Link(1, start_s + offset_s)
+    own, peer = PeerLink(1, start_s), PeerLink(1, start_s + offset_s)
     peer.receive(frame(own, start_s), start_s + there_s + offset_s)
     answered_s = start_s + there_s + held_s
     return own.receive(frame(peer, answered_s + offset_s), answered_s + back_s)
@@ -74,22 +84,22 @@ def test_the_wrap_of_the_clock(start_s: float) -> None:
 
 
 def test_nothing_is_measured_before_the_first_echo() -> None:
-    own, peer = Link(1, 0.0), Link(1, 0.0)
+    own, peer = PeerLink(1, 0.0), PeerLink(1, 0.0)
     first = frame(own, 5.0)
     assert first.held_us == 2**32 - 1
     assert isnan(peer.receive(first, 6.0))
-    assert isnan(peer.rtt_s)
+    assert isnan(peer.round_trips.rtt_s)
 
 
 def test_silence_longer_than_the_wrap_measures_nothing() -> None:
-    own, peer = Link(1, 0.0), Link(1, 0.0)
+    own, peer = PeerLink(1, 0.0), PeerLink(1, 0.0)
     peer.receive(frame(own, 0.0), 0.1)
     assert isnan(own.receive(frame(peer, 2 * WRAP_S), 2 * WRAP_S + 0.1))
 
 
 def test_a_duplicate_and_an_overtaken_frame_measure_their_own_way() -> None:
     """Never less than the true round trip, never negative, and the next good frame puts it right."""
-    own, peer = Link(1, 0.0), Link(1, 0.0)
+    own, peer = PeerLink(1, 0.0), PeerLink(1, 0.0)
     first, second = frame(own, 1.0), frame(own, 1.01)
     peer.receive(second, 1.11)
     peer.receive(first, 1.3)  # overtaken: it took 0.3 s
@@ -101,7 +111,7 @@ def test_a_duplicate_and_an_overtaken_frame_measure_their_own_way() -> None:
 
 
 def test_a_peer_whose_clock_jumped_back_measures_nothing() -> None:
-    own = Link(1, 0.0)
+    own = PeerLink(1, 0.0)
     answer = LinkFrame(
         session=1, view=0, committed=0, committed_digest=PREFIX.digests[0],
         sent_us=0, echo_us=1_000_000, held_us=9_000_000, body=Heartbeat(),
@@ -111,7 +121,7 @@ def test_a_peer_whose_clock_jumped_back_measures_nothing() -> None:
 
 
 def test_the_header_says_where_the_sender_stands() -> None:
-    link = Link(9, 0.0)
+    link = PeerLink(9, 0.0)
     link.start_view(3, 0, 0.0)
     sent = frame(link, 1.5)
     assert (sent.session, sent.view, sent.committed) == (9, 3, 2)
@@ -122,7 +132,7 @@ def test_the_header_says_where_the_sender_stands() -> None:
 # ---- resend ----------------------------------------------------------------------------------------------------
 
 
-def times_of_resends(link: Link, until_s: float, start_s: float = 0.0) -> list[float]:
+def times_of_resends(link: PeerLink, until_s: float, start_s: float = 0.0) -> list[float]:
     times, now_s = [], start_s
     while now_s < until_s:
         sends = link.due(PREFIX, now_s, [])
@@ -133,86 +143,128 @@ def times_of_resends(link: Link, until_s: float, start_s: float = 0.0) -> list[f
 
 
 def test_resends_back_off() -> None:
-    link = Link(1, 0.0)
-    link.keep(draft(2))
+    link = PeerLink(1, 0.0)
+    link.post(draft(2), PREFIX, 0.0)
     times = times_of_resends(link, 30.0)
-    assert times[0] == pytest.approx(MIN_RESEND_S, abs=0.051)
+    assert times[0] == pytest.approx(MIN_TIMEOUT_S, abs=0.051)
     gaps = [later - earlier for earlier, later in pairwise(times)]
     assert gaps[:4] == pytest.approx([1.0, 2.0, 4.0, 4.0], abs=0.051)
-    assert max(gaps) <= MAX_RESEND_S + 0.051
+    assert max(gaps) <= MAX_TIMEOUT_S + 0.051
     assert link.num_resent_frames == len(times)
 
 
-def test_the_wait_begins_with_the_first_body() -> None:
+def test_the_wait_begins_with_the_body() -> None:
     """A long prefill must not make the first draft go out twice."""
-    link = Link(1, 0.0)
+    link = PeerLink(1, 0.0)
     assert times_of_resends(link, 10.0) == []
-    link.keep(draft(2))
+    link.post(draft(2), PREFIX, 10.0)
     assert times_of_resends(link, 11.0, start_s=10.0) == pytest.approx([10.5], abs=0.051)
 
 
 def test_a_far_peer_is_given_time() -> None:
-    link = Link(1, 0.0)
-    link.rtt_s = 1.5
-    link.acknowledge(1, 0.0)
-    link.keep(draft(2))
+    link = PeerLink(1, 0.0)
+    link.post(draft(2), PREFIX, 0.0)
+    link.round_trips.rtt_s = 1.5
     assert times_of_resends(link, 3.2) == pytest.approx([3.0], abs=0.051)
 
 
-def test_progress_starts_the_wait_anew() -> None:
-    link = Link(1, 0.0)
-    link.keep(draft(2))
-    link.keep(draft(3))
-    times_of_resends(link, 4.0)
-    link.acknowledge(3, 4.0)
-    assert times_of_resends(link, 5.0, start_s=4.0) == pytest.approx([4.5], abs=0.051)
+def deliver(sends: list[Send], peer: PeerLink, now_s: float) -> None:
+    """What a coordinator does with frames of the present view: it holds the bodies."""
+    for send in sends:
+        peer.receive(send.message, now_s)
+        peer.acknowledge(send.message, 0, now_s)
+        peer.receipts.add(send.message.number, now_s)
 
 
-def test_acknowledged_bodies_are_forgotten_and_no_others() -> None:
-    link = Link(1, 0.0)
+def test_what_was_received_is_not_resent_however_long_its_commit_takes() -> None:
+    own, peer = PeerLink(1, 0.0), PeerLink(1, 0.0)
+    deliver([own.post(draft(2), PREFIX, 0.0), own.post(verdict(2), PREFIX, 0.0)], peer, 0.01)
+    (receipt,) = peer.due(PREFIX, 0.01 + RECEIPT_S, [])
+    assert receipt.message.received == (1, 2)
+    deliver([receipt], own, 0.02 + RECEIPT_S)
+    assert times_of_resends(own, 60.0) == []
+    assert len(own.backlog) == 2, "a new view may need them"
+    assert peer.due(PREFIX, 0.2, []) == [], "each arrival is acknowledged once"
+
+
+def test_a_receipt_travels_with_the_next_frame() -> None:
+    own, peer = PeerLink(1, 0.0), PeerLink(1, 0.0)
+    deliver([own.post(draft(2), PREFIX, 0.0)], peer, 0.01)
+    assert frame(peer, 0.02, draft(3)).received == (1,)
+    assert frame(peer, 0.03, draft(4)).received == ()
+
+
+def test_only_what_was_lost_is_resent_and_its_repetition_is_acknowledged_again() -> None:
+    own, peer = PeerLink(1, 0.0), PeerLink(1, 0.0)
+    own.post(draft(2), PREFIX, 0.0)  # lost
+    deliver([own.post(draft(3), PREFIX, 0.0)], peer, 0.01)
+    deliver([peer.send(Heartbeat(), PREFIX, 0.01)], own, 0.02)
+    (again,) = own.due(PREFIX, MIN_TIMEOUT_S, [])
+    assert (again.message.body, again.message.number) == (draft(2), 1)
+    deliver([again, again], peer, 0.6)
+    assert peer.receipts.numbers == [1, 1]
+    deliver([peer.send(Heartbeat(), PREFIX, 0.6)], own, 0.7)
+    assert times_of_resends(own, 60.0) == []
+
+
+def test_a_sign_of_life_shortens_the_wait_for_the_rest() -> None:
+    own = PeerLink(1, 0.0)
+    first, second = own.post(draft(2), PREFIX, 0.0), own.post(draft(3), PREFIX, 0.0)
+    times_of_resends(own, 4.0)  # the next one would be due at 7.5
+    alive = replace(frame(PeerLink(1, 0.0), 4.0), received=(second.message.number,))
+    own.acknowledge(alive, 0, 4.0)
+    (again,) = own.due(PREFIX, 4.5, [])
+    assert again.message.body == first.message.body
+
+
+def test_committed_bodies_are_forgotten_and_no_others() -> None:
+    link = PeerLink(1, 0.0)
     for step in range(5):
-        link.keep(draft(step))
-        link.keep(verdict(step))
-    link.acknowledge(3, 1.0)
-    assert (
-        sorted(draft.step for draft in link.kept_proposals.values()) == sorted(link.kept_verdicts) == [3, 4]
-    )
-    link.acknowledge(2, 2.0)  # an overtaken frame
-    assert sorted(draft.step for draft in link.kept_proposals.values()) == [3, 4]
+        link.post(draft(step), PREFIX, 0.0)
+        link.post(verdict(step), PREFIX, 0.0)
+    plain = frame(PeerLink(1, 0.0), 1.0)
+    link.acknowledge(plain, 3, 1.0)
+    assert sorted(parcel.body.step for parcel in link.backlog.parcels.values()) == [3, 3, 4, 4]
+    link.acknowledge(plain, 2, 2.0)  # an overtaken frame
+    assert len(link.backlog) == 4
     link.start_view(1, 0, 3.0)
-    assert not link.kept_verdicts
+    assert len(link.backlog) == 0
     assert link.peer_committed == 0
 
 
-def test_drafts_of_the_next_step_for_another_prefix_are_dropped_and_later_ones_stay() -> None:
-    link, step = Link(1, 0.0), len(PREFIX)
-    fitting = replace(draft(step), digest=PREFIX.digest)
-    for body in (
-        fitting,
-        replace(draft(step), digest=b"otherone"),
-        replace(draft(step + 1), digest=b"whoknows"),
-    ):
-        link.keep(body)
-    link.drop_stale_proposals(PREFIX)
-    assert list(link.kept_proposals.values()) == [fitting, replace(draft(step + 1), digest=b"whoknows")]
+def test_receipts_of_an_older_view_are_forgotten() -> None:
+    own, peer = PeerLink(1, 0.0), PeerLink(1, 0.0)
+    deliver([own.post(draft(2), PREFIX, 0.0)], peer, 0.01)
+    peer.start_view(1, 0, 0.02)
+    assert frame(peer, 0.03).received == ()
 
 
-def test_a_resend_repeats_everything_owed_in_the_present_generation() -> None:
-    link = Link(1, 0.0)
-    link.keep(draft(2))
+def test_dead_proposals_are_dropped_but_not_those_that_the_peer_has_yet_to_commit() -> None:
+    link, step = PeerLink(1, 0.0), len(PREFIX)
+    for body in (draft(step - 1), draft(step), draft(step + 1), verdict(step + 1)):
+        link.post(body, PREFIX, 0.0)
+    link.backlog.drop_dead({draft(step + 1).digest}, step)
+    kept = [parcel.body for parcel in link.backlog.parcels.values()]
+    assert kept == [draft(step - 1), draft(step + 1), verdict(step + 1)]
+
+
+def test_bodies_without_a_number_are_repeated_in_the_present_view() -> None:
+    link = PeerLink(1, 0.0)
     link.start_view(4, 0, 0.0)
-    link.keep(verdict(2))
+    link.post(verdict(2), PREFIX, 0.0)
     sends = link.due(PREFIX, 1.0, [Done(is_reply=False)])
-    assert [send.message.body for send in sends] == [Done(is_reply=False), verdict(2), draft(2)]
+    assert [send.message.body for send in sends] == [Done(is_reply=False), verdict(2)]
     assert {send.message.view for send in sends} == {4}
     assert {send.to for send in sends} == {"peer"}
+    assert link.due(PREFIX, 1.2, [Done(is_reply=False)]) == [], "each waits twice as long as before"
+    assert len(link.due(PREFIX, 2.05, [Done(is_reply=False)])) == 2
 
 
 # ---- heartbeat and loss ----------------------------------------------------------------------------------------
 
 
 def test_an_idle_party_sends_heartbeats_and_a_busy_one_none() -> None:
-    link = Link(1, 0.0)
+    link = PeerLink(1, 0.0)
     beats, now_s = 0, 0.0
     while now_s < 10.0:
         beats += len(link.due(PREFIX, now_s, []))
@@ -227,20 +279,20 @@ def test_an_idle_party_sends_heartbeats_and_a_busy_one_none() -> None:
 @pytest.mark.parametrize(("rtt_s", "limit_s"), [(float("nan"), 1.5), (0.01, 1.5), (0.125, 1.5), (0.3, 2.2)])
 def test_the_loss_limit(rtt_s: float, limit_s: float) -> None:
     """max(4 RTT, 0.5 s) + margin."""
-    link = Link(1, 0.0)
-    link.rtt_s = rtt_s
+    link = PeerLink(1, 0.0)
+    link.round_trips.rtt_s = rtt_s
     assert link.loss_limit_s(1.0) == pytest.approx(limit_s)
 
 
 def test_silence_ends_with_any_frame() -> None:
-    own, peer = Link(1, 0.0), Link(1, 0.0)
+    own, peer = PeerLink(1, 0.0), PeerLink(1, 0.0)
     assert own.silence_s(3.0) == 3.0
     own.receive(replace(frame(peer, 3.0), view=0), 3.0)
     assert own.silence_s(3.5) == 0.5
 
 
 def test_the_generation_of_the_peer_only_grows() -> None:
-    own, peer = Link(1, 0.0), Link(1, 0.0)
+    own, peer = PeerLink(1, 0.0), PeerLink(1, 0.0)
     own.receive(replace(frame(peer, 0.0), view=2), 0.1)
     own.receive(replace(frame(peer, 0.0), view=1), 0.2)
     assert own.peer_view == 2
@@ -249,9 +301,9 @@ def test_the_generation_of_the_peer_only_grows() -> None:
 # ---- probes ----------------------------------------------------------------------------------------------------
 
 
-def probed(bytes_per_s: float, delay_s: float = 0.05) -> Link:
+def probed(bytes_per_s: float, delay_s: float = 0.05) -> PeerLink:
     """A link over which both probes went out and were answered."""
-    own, peer = Link(1, 0.0), Link(1, 0.0)
+    own, peer = PeerLink(1, 0.0), PeerLink(1, 0.0)
     for number, send in enumerate(own.probe(PREFIX, 1.0)):
         there_s = 1.0 + number * 2e-6 + delay_s + len(send.message.body.padding) / bytes_per_s
         peer.receive(send.message, there_s)
@@ -263,23 +315,23 @@ def probed(bytes_per_s: float, delay_s: float = 0.05) -> Link:
 @pytest.mark.parametrize("bytes_per_s", [1e4, 125e3, 1e6])
 def test_two_probes_show_the_bandwidth_and_the_longer_one_is_no_round_trip(bytes_per_s: float) -> None:
     link = probed(bytes_per_s)
-    assert link.rtt_s == pytest.approx(0.1, abs=5e-6)
-    assert link.take_bytes_per_s() == pytest.approx(bytes_per_s, rel=0.01)
-    assert isnan(link.take_bytes_per_s()), "each pair of probes tells once"
+    assert link.round_trips.rtt_s == pytest.approx(0.1, abs=5e-6)
+    assert link.round_trips.take_bytes_per_s() == pytest.approx(bytes_per_s, rel=0.01)
+    assert isnan(link.round_trips.take_bytes_per_s()), "each pair of probes tells once"
 
 
 def test_a_link_that_is_too_fast_to_measure_is_infinite() -> None:
-    assert probed(1e12).take_bytes_per_s() > 1e8
+    assert probed(1e12).round_trips.take_bytes_per_s() > 1e8
 
 
 def test_nothing_is_known_of_the_bandwidth_before_both_are_answered() -> None:
-    link = Link(1, 0.0)
-    assert isnan(link.take_bytes_per_s())
+    link = PeerLink(1, 0.0)
+    assert isnan(link.round_trips.take_bytes_per_s())
     link.probe(PREFIX, 1.0)
-    assert isnan(link.take_bytes_per_s())
+    assert isnan(link.round_trips.take_bytes_per_s())
 
 
 def test_the_time_that_a_frame_waited_for_its_query_is_no_part_of_the_round_trip() -> None:
-    own, peer = Link(1, 0.0), Link(1, 0.0)
+    own, peer = PeerLink(1, 0.0), PeerLink(1, 0.0)
     peer.receive(frame(own, 0.0), 9.0, waited_s=8.9)
     assert own.receive(frame(peer, 9.1), 9.2) == pytest.approx(0.2, abs=5e-6)

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from tandem.errors import ProtocolError
 from tandem.protocol import messages
 from tandem.protocol.messages import (
+    PROTOCOL_VERSION,
     Begin,
     Cancel,
     Done,
@@ -37,6 +38,7 @@ from tandem.protocol.messages import (
     encode,
     registry,
 )
+from tandem.protocol.messages.link import Version
 from tandem.protocol.wire import (
     Blob,
     Digest,
@@ -68,6 +70,7 @@ FIELD: dict[Any, st.SearchStrategy[Any]] = {
     Blob: st.binary(max_size=40),
     Text: st.text(max_size=20),
     PartyField: st.sampled_from(PARTIES),
+    Version: st.just(PROTOCOL_VERSION),
     Flag: st.booleans(),
     Varints: st.lists(number, max_size=5).map(tuple),
     Float64s: st.lists(st.floats(allow_nan=False), max_size=5).map(tuple),
@@ -154,6 +157,7 @@ def draft(**changes: Any) -> Proposal:
         "step": 100,
         "epoch": 10,
         "digest": b"\1" * 8,
+        "token": 7,
         "log_weight": 1.5,
         "decode_us": 30_000,
         "payload": b"",
@@ -205,28 +209,28 @@ def test_only_bodies_cross_the_link() -> None:
 
 
 def test_sizes_are_pinned() -> None:
-    """A draft costs 46 bytes beside its law under 128 tokens, 4 more late in a long answer; never more than 64."""
+    """A draft costs 50 bytes beside its law under 128 tokens, 4 more late in a long answer; never more than 64."""
     header = len(encode(frame_of(Heartbeat()))) - 1
-    assert header == 27
-    assert len(encode(frame_of(draft(decode_us=300)))) == 27 + 19
+    assert header == 30
+    assert len(encode(frame_of(draft(decode_us=300)))) == 30 + 20
     late = replace(frame_of(draft(step=16_383, epoch=16_383, decode_us=2**28 - 1)), committed=16_383)
     distribution = bytes(300)
     assert len(encode(replace(late, body=replace(late.body, payload=distribution)))) - len(distribution) <= 64
     assert len(encode(frame_of(Verdict(
         step=100, target=2**17, device_accepted=True, cloud_accepted=False,
         device_epoch=10, cloud_epoch=10, device_acceptance=127, cloud_acceptance=0, next_aggregator=Party.CLOUD,
-    )))) == 27 + 12  # fmt: skip
-    assert len(encode(frame_of(Done(is_reply=True)))) == 27 + 2
+    )))) == 30 + 12  # fmt: skip
+    assert len(encode(frame_of(Done(is_reply=True)))) == 30 + 2
 
 
 def test_the_layout_is_pinned() -> None:
     """docs/reference/wire-format.md: tag, fields in order, little-endian."""
-    body = struct.pack("<BBBB8sfBBB", 1, 1, 7, 2, b"\1" * 8, -1.5, 9, 3, 65) + b"BC"
+    body = struct.pack("<BBBB8sBfBBB", 1, 1, 7, 2, b"\1" * 8, 7, -1.5, 9, 3, 65) + b"BC"
     sent = draft(party=Party.CLOUD, step=7, epoch=2, log_weight=-1.5, decode_us=9, payload=b"ABC")
     assert encode(sent) == body
-    header = struct.pack("<BIBB8sIII", 7, 5, 1, 3, b"\2" * 8, 10, 11, 12)
+    header = struct.pack("<BBIBBBBBB8sIII", 10, 4, 5, 1, 6, 2, 1, 2, 3, b"\2" * 8, 10, 11, 12)
     frame = LinkFrame(
-        session=5, view=1, committed=3, committed_digest=b"\2" * 8,
+        session=5, view=1, number=6, received=(1, 2), committed=3, committed_digest=b"\2" * 8,
         sent_us=10, echo_us=11, held_us=12, body=sent,
     )  # fmt: skip
     assert encode(frame) == header + body
@@ -250,3 +254,16 @@ def test_what_a_number_need_not_be() -> None:
 )
 def test_a_probability_fits_in_a_byte(share: float, number: int) -> None:
     assert messages.in_127ths(share) == number
+
+
+@pytest.mark.parametrize(
+    ("version", "start"), [("3 or older", b"\x07"), ("3", b"\x0a\x03"), ("5", b"\x0a\x05")]
+)
+def test_a_frame_of_another_protocol_version_is_refused(version: str, start: bytes) -> None:
+    frame = start + encode(frame_of(Heartbeat()))[2:]
+    with pytest.raises(ProtocolError) as refused:
+        decode_link(frame)
+    assert str(refused.value) == (
+        f"A frame of protocol version {version} was received, but this party speaks version 4; "
+        "install the same version of tandem-rag at both parties."
+    )

@@ -77,9 +77,9 @@ def frame(body: Any, tokens: Any = (), *, session: int = 1, view: int = 0) -> Li
     )  # fmt: skip
 
 
-def draft(party: Party, tokens: Any = (), epoch: int = 0, session: int = 1) -> Proposal:
+def draft(party: Party, tokens: Any = (), epoch: int = 0, session: int = 1, token: int = 0) -> Proposal:
     return Proposal(
-        party=party, step=len(tokens), epoch=epoch, digest=Prefix(session, tokens).digest,
+        party=party, step=len(tokens), epoch=epoch, digest=Prefix(session, tokens).digest, token=token,
         log_weight=0.0, decode_us=30, payload=distribution(0, party, tuple(tokens), ()),
     )  # fmt: skip
 
@@ -136,7 +136,7 @@ def test_a_cloud_that_opens_late_does_not_lengthen_the_round_trip() -> None:
     answers = [send.message for send in cloud.open(spec(), 2.01) if send.to == "peer"]
     for answer in answers:
         device.receive(answer, 2.02)
-    assert device.sessions[1].link.rtt_s == pytest.approx(0.02, abs=1e-5)
+    assert device.sessions[1].link.round_trips.rtt_s == pytest.approx(0.02, abs=1e-5)
 
 
 def test_a_cancel_before_the_query_frees_it_at_the_next_tick() -> None:
@@ -307,7 +307,7 @@ def test_a_draft_of_another_prefix_is_not_paired() -> None:
     device.receive(ProposalReady(session=1, proposal=draft(Party.DEVICE)), 0.1)
     assert to("aggregator", device.receive(frame(draft(Party.CLOUD, [9], epoch=3)), 0.1)) == []
     stale = Proposal(
-        party=Party.CLOUD, step=0, epoch=3, digest=b"another.", log_weight=0.0, decode_us=1, payload=b""
+        party=Party.CLOUD, step=0, epoch=3, digest=b"another.", token=0, log_weight=0.0, decode_us=1, payload=b""
     )  # fmt: skip
     assert to("aggregator", device.receive(frame(stale), 0.1)) == []
     (pair,) = to("aggregator", device.receive(frame(draft(Party.CLOUD, epoch=0)), 0.1))
@@ -337,7 +337,7 @@ def test_buffers_ahead_of_the_committed_prefix_are_bounded() -> None:
     session = cloud.sessions[1]
     for step in range(1, 3 * MAX_AHEAD):
         far = Proposal(
-            party=Party.DEVICE, step=step, epoch=0, digest=step.to_bytes(8, "little"),
+            party=Party.DEVICE, step=step, epoch=0, digest=step.to_bytes(8, "little"), token=0,
             log_weight=0.0, decode_us=1, payload=b"",
         )  # fmt: skip
         cloud.receive(frame(far, [1] * step), 0.1)
@@ -397,7 +397,7 @@ def test_a_cloud_that_is_ahead_shows_what_the_device_can_compare() -> None:
     device.receive(frame(verdict(0, 8)), 0.1)
     resync = bodies(device.receive(answer.message, 0.3))
     assert resync[0] == Resync(aggregator=Party.DEVICE, tokens=(8,))
-    assert device.sessions[1].statistics.num_divergences == 1
+    assert device.sessions[1].lifecycle.statistics.num_divergences == 1
 
 
 def test_a_new_connection_brings_everything_unacknowledged_at_once() -> None:

@@ -11,12 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tandem.errors import ProtocolError
+from tandem.protocol.registry import Registry
 from tandem.protocol.wire import (
     MAX_FRAME_BYTES,
     Digest,
     FrameCursor,
     PartyField,
-    Registry,
     Text,
     Texts,
     Varint,

@@ -107,6 +107,7 @@ def test_frames_and_the_tokens_in_them(tmp_path: Path) -> None:
         step=0,
         epoch=0,
         digest=b"12345678",
+        token=3,
         log_weight=0.0,
         decode_us=9,
         payload=payload,

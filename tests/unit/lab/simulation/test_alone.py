@@ -15,7 +15,7 @@ from tandem.lab.simulation.world import distribution
 from tandem.lab.timeline.intervals import timeline
 from tandem.protocol.coordinator import SessionCoordinator
 from tandem.protocol.lifecycle import Lifecycle
-from tandem.protocol.link import Link as PeerLink
+from tandem.protocol.link import PeerLink
 from tandem.protocol.outbox import Send
 from tandem.protocol.prefix import Prefix
 from tandem.protocol.spec import SessionSpec

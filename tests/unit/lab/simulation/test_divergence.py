@@ -67,7 +67,7 @@ def test_a_planted_divergence_is_detected_counted_and_healed(party: Party, jitte
         assert outcome.tokens[Party.DEVICE] == outcome.tokens[Party.CLOUD] == tokens, (case, step)
         assert not any(run.open_sessions(each) for each in PARTIES)
         assert outcome.ended_s < 10
-        statistics = device[0].statistics
+        statistics = device[0].lifecycle.statistics
         assert statistics.num_divergences == statistics.num_resyncs == slip.num_slips, (case, step)
         if party is Party.CLOUD:
             assert tuple(tokens) == synchronous(replace(spec, placement="device"))
@@ -93,7 +93,7 @@ def test_the_cloud_ends_its_answer_early_by_a_slip() -> None:
         run, slip, device = slipping(Case(spec, Link(delay_s=0.05)), Party.CLOUD, step, shifts[0])
         outcome = run.run(100)
         assert tuple(outcome.tokens[Party.DEVICE]) == tuple(outcome.tokens[Party.CLOUD]) == expected
-        assert device[0].statistics.num_divergences == slip.num_slips == 1
+        assert device[0].lifecycle.statistics.num_divergences == slip.num_slips == 1
         num_ended += 1
         if num_ended == 20:
             return
@@ -107,4 +107,4 @@ def test_under_one_aggregator_there_is_nothing_to_diverge() -> None:
     outcome = run.run(100)
     assert slip.num_slips == 1
     assert outcome.tokens[Party.DEVICE] == outcome.tokens[Party.CLOUD]
-    assert device[0].statistics.num_divergences == 0
+    assert device[0].lifecycle.statistics.num_divergences == 0

@@ -46,14 +46,25 @@ from tandem.lab.simulation.link import Link as VirtualLink
 from tandem.lab.simulation.world import CODEC, VOCAB, World
 from tandem.protocol import coordinator, drafting, session_tables
 from tandem.protocol.ballots import BallotBox
+from tandem.protocol.convergence import Convergence
 from tandem.protocol.coordinator import SessionCoordinator
 from tandem.protocol.drafting import DraftingSession
 from tandem.protocol.line import DraftLine
-from tandem.protocol.link import Link
+from tandem.protocol.link import PeerLink
 from tandem.protocol.log import CommittedLog
-from tandem.protocol.messages import Adopt, Ballot, Commit, LinkFrame, Proposal, Resync, SoloBallot, Verdict
+from tandem.protocol.messages import (
+    Adopt,
+    Ballot,
+    Commit,
+    Heartbeat,
+    LinkFrame,
+    Proposal,
+    Resync,
+    SoloBallot,
+    Verdict,
+)
 from tandem.protocol.outbox import Send
-from tandem.protocol.prefix import Prefix
+from tandem.protocol.prefix import Prefix, extend_digest
 from tandem.protocol.relevance import RelevanceWeights, Weights
 from tandem.protocol.sessions import ReorderBuffer
 from tandem.topology import PARTIES
@@ -84,6 +95,11 @@ def found_by(mutate: Mutate, seeds: range, most: int = 1) -> list[FuzzFailure]:
 
 class PairedByStep(BallotBox):
     """No validity check: the latest proposal for the next step counts, whatever prefix it was conditioned on."""
+
+    def advance(self, prefix: Prefix) -> None:
+        for party in PARTIES:
+            held = self.proposals[party].items()
+            self.proposals[party] = {key: kept for key, kept in held if kept.step >= len(prefix)}
 
     def take_ballot(self, view: int, prefix: Prefix, *, is_alone: bool) -> Ballot | SoloBallot | None:
         key = (view, prefix.digest)
@@ -158,29 +174,61 @@ class TwiceAfterHandover(CommittedLog):
         return taken
 
 
-class NothingResent(Link):
+class NothingResent(PeerLink):
     """What was sent once is not sent again; heartbeats go on."""
 
     def resend(self, bodies: Any, prefix: Prefix, now_s: float) -> list[Send]:
         return []
 
+    def resend_missing(self, prefix: Prefix, now_s: float, timeout_s: float = 0.0) -> list[Send]:
+        return []
 
-class CountAcknowledges(Link):
+
+class CountAcknowledges(PeerLink):
     """A count of committed tokens acknowledges, whatever the tokens."""
 
     def receive(self, frame: LinkFrame, *args: Any) -> float:
-        self.acknowledge(frame.committed + 1, args[0])
+        self.acknowledge(frame, frame.committed + 1, args[0])
         return super().receive(frame, *args)
 
 
-class KeptBefore(Link):
-    """After a Resync the cloud keeps for the device only what it kept before, not every proposal that it holds."""
+class ReceiptsForEver(PeerLink):
+    """What was received in one view counts as received in the next, though the peer may have lost it."""
 
-    def keep_held(self, own: Mapping[bytes, Proposal], prefix: Prefix) -> None:
-        kept = self.kept_proposals.items()
-        self.kept_proposals = {
-            key: held for key, held in kept if held.step == len(prefix) and key == prefix.digest
-        }
+    def start_view(self, view: int, peer_committed: int, now_s: float) -> None:
+        received = {key: parcel for key, parcel in self.backlog.parcels.items() if parcel.is_received}
+        super().start_view(view, peer_committed, now_s)
+        self.had = {parcel.body.digest for parcel in received.values() if isinstance(parcel.body, Proposal)}
+
+    def post(self, body: Any, prefix: Prefix, now_s: float) -> Send:
+        if isinstance(body, Proposal) and body.digest in getattr(self, "had", ()):
+            return self.send(Heartbeat(), prefix, now_s)
+        return super().post(body, prefix, now_s)
+
+
+class PostsNothing(Convergence):
+    """After a Resync a party waits for its decoder to propose again what it holds already."""
+
+    def post_held(self, now_s: float) -> list[Send]:
+        return []
+
+
+class OnlyFirstLineage(BallotBox):
+    """A branch that a restarted decoder drew again is not known, and dies with the one that was sent."""
+
+    def hold(self, proposal: Proposal, arrived_s: float) -> Proposal:
+        if proposal.digest in self.proposals[proposal.party]:
+            return self.proposals[proposal.party][proposal.digest]
+        return super().hold(proposal, arrived_s)
+
+    def advance(self, prefix: Prefix) -> None:
+        super().advance(prefix)
+        alive = {prefix.digest}
+        for held in sorted(self.own.values(), key=lambda held: held.step):
+            if held.digest in alive:
+                alive.add(extend_digest(held.digest, held.token))
+        own = self.own.items()
+        self.proposals[self.party] = {key: held for key, held in own if key in alive}
 
 
 class TargetOnly(DraftLine):
@@ -288,7 +336,7 @@ def rejection_forgets_later_proposals(patch: pytest.MonkeyPatch) -> None:
         sends = original(self, message, now_s)
         is_frame = isinstance(message, LinkFrame) and isinstance(message.body, Resync)
         if self.log.epochs[self.party] > before and not is_frame:
-            self.link.kept_proposals = {}
+            self.link.backlog.drop_dead((), len(self.prefix))
         return sends
 
     patch.setattr(SessionCoordinator, "receive", receive)
@@ -312,7 +360,9 @@ SEEDS: dict[str, tuple[Mutate, range]] = {
     "adopt_and_commit_in_order_of_arrival": (put(drafting, AdoptInOrderOfArrival), range(300, 340)),
     "begin_is_taken_as_it_comes": (begin_is_taken_as_it_comes, range(100)),
     "restarted_decoder_asks_for_no_weight": (restarted_decoder_asks_for_no_weight, range(100)),
-    "adopt_keeps_what_was_kept": (put(coordinator, KeptBefore), range(100)),
+    "resync_posts_nothing": (put(coordinator, PostsNothing), range(24)),
+    "receipts_survive_a_resync": (put(coordinator, ReceiptsForEver), range(12)),
+    "a_branch_drawn_again_is_unknown": (put(coordinator, OnlyFirstLineage), range(20, 60)),
     "restarted_decoder_proposal_replaces": (put(coordinator, LatestCounts), range(900, 1000)),
     "rejection_forgets_later_proposals": (rejection_forgets_later_proposals, range(13_780, 13_800)),
 }

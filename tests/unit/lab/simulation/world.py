@@ -10,6 +10,7 @@ from typing import Any
 
 from tandem.lab.simulation import specs
 from tandem.lab.simulation.link import Link
+from tandem.lab.simulation.oracle import answer, has_oracle
 from tandem.lab.simulation.virtual import Outcome, VirtualRun
 from tandem.lab.simulation.world import CODEC, EOS, VOCAB, World, distribution, number, stop_rule
 from tandem.protocol.spec import SessionSpec
@@ -89,7 +90,9 @@ def make_case(seed: int, placement: str, **changes: Any) -> Case:
 
 @lru_cache(maxsize=1000)
 def synchronous(spec: SessionSpec) -> tuple[int, ...]:
-    """The tokens of the token-wise loop over a perfect link: what every other run must give."""
+    """What every run must give: the draft-free loop, or for Algorithm 1 the token-wise loop over a perfect link."""
+    if has_oracle(spec):
+        return answer(spec, stop_rule(spec.sampling.max_new_tokens))
     outcome = Case(replace(spec, synchronous=True, placement="device"), Link()).run()
     return agree(outcome)
 

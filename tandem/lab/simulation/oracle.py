@@ -1,0 +1,80 @@
+"""What a simulated query must answer: the draft-free loop of its mode, over the same small worlds.
+
+Nothing of the protocol is used, only the definition of a weight and of a distribution at each step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from tandem.aggregation.document_weights import blend, checkpoints, log_weight, text_to_score
+from tandem.lab.simulation.world import CODEC, VOCAB, World, distribution
+from tandem.modes import reference
+from tandem.protocol.lifecycle import StopCheck
+from tandem.protocol.messages import RescoreRequest, RetrieveRequest
+from tandem.protocol.spec import SessionSpec
+from tandem.protocol.wire import to_float32
+from tandem.topology import Party
+
+Text = Callable[[Sequence[int]], str]
+
+
+class WorldVoter:
+    """One party's vote after any tokens."""
+
+    def __init__(self, spec: SessionSpec, party: Party, first_end: int, text: Text) -> None:
+        self.spec, self.party, self.text = spec, party, text
+        self._first_end = first_end
+        self._world = World(spec.seed, party)
+        num_documents = spec.num_documents(party)
+        self._found = self._world.retrieve(
+            RetrieveRequest(session=spec.session, query=spec.query, num_documents=num_documents)
+        )
+
+    def __call__(self, tokens: Sequence[int]) -> reference.Vote:
+        """The party's distribution, and how much its documents weigh."""
+        weights = self.weights(tokens)
+        payload = distribution(self.spec.seed, self.party, tuple(tokens), weights, self._first_end)
+        probabilities = [float(mass) for mass in CODEC.decode(payload).dense(VOCAB)]
+        return reference.Vote(probabilities, to_float32(log_weight(weights)))
+
+    def weights(self, tokens: Sequence[int]) -> tuple[float, ...]:
+        """The weight of each document at the step after `tokens`: estimate upon estimate, with momentum."""
+        spec, found = self.spec, self._found
+        weights = self._scale(found.scores)
+        if not found.ids:
+            return weights
+        for position in checkpoints(len(tokens), spec.weight_interval, spec.weight_lag)[1:]:
+            text = text_to_score(spec.query, self.text(tokens[:position]))
+            scored = self._world.retrieve(
+                RescoreRequest(session=spec.session, digest=b"", ids=found.ids, text=text)
+            )
+            weights = blend(weights, self._scale(scored.scores), spec.weight_momentum)
+        return weights
+
+    def _scale(self, scores: Sequence[float]) -> tuple[float, ...]:
+        return tuple(self.spec.relevance_scale * score for score in scores)
+
+
+def answer(
+    spec: SessionSpec,
+    check_stop: StopCheck,
+    *,
+    first_end: int = 0,
+    text: Text = lambda tokens: " ".join(map(str, tokens)),
+) -> tuple[int, ...]:
+    """The tokens of a query with coupled drafts, or at temperature 0. text: turns tokens into text."""
+    voters = [WorldVoter(spec, party, first_end, text) for party in spec.parties]
+    seed = spec.seed if spec.sampling.temperature > 0 else None
+
+    def is_complete(tokens: Sequence[int]) -> bool:
+        return bool(tokens) and check_stop(tokens) is not None
+
+    if len(voters) == 1:
+        return tuple(reference.solo(voters[0], is_complete, seed))
+    return tuple(reference.dual(*voters, is_complete, seed))
+
+
+def has_oracle(spec: SessionSpec) -> bool:
+    """Whether the draft-free loop defines the answer: not for Algorithm 1, whose target depends on the drafts."""
+    return spec.draft_rule == "coupled" or spec.sampling.temperature == 0

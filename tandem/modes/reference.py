@@ -1,0 +1,96 @@
+"""Every mode without drafts, on one page: what an answer is. Read this first.
+
+In every mode each voter says how probable it finds each next token after the tokens committed so far; the
+probabilities are mixed by the voters' weights; one token is chosen from the mixture and committed. That is all.
+Everything else in Tandem (drafts, proposals, links, resends, rollbacks) only makes it fast, and commits the same
+tokens: the tests compare each run with this page. No messages, no clock, plain lists.
+
+Token i is chosen where p_i / E_i is largest, E_i being exponential noise that is a function of seed, step and i: an
+exact draw from p (coupled drafts, arXiv 2408.07978). At temperature 0 it is the most probable token. Ties go to the
+lowest id.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from tandem.aggregation.coupling import noise
+from tandem.aggregation.mixture import shares
+
+Probabilities = list[float]
+"""Of every token of the vocabulary, of sum 1."""
+
+
+class Vote(NamedTuple):
+    """What a voter says of the next token."""
+
+    probabilities: Probabilities
+    log_weight: float = 0.0  # of the voter's documents; used where weights are not fixed
+
+
+Voter = Callable[[Sequence[int]], Vote]
+"""The vote after these tokens."""
+IsComplete = Callable[[Sequence[int]], bool]
+"""Whether these tokens are a whole answer."""
+
+
+def answer(
+    voters: Sequence[Voter], weights: Sequence[float] | None, is_complete: IsComplete, seed: int | None
+) -> list[int]:
+    """The tokens of an answer. weights: one for each voter; None: by the votes' log weights. seed: None is greedy."""
+    tokens: list[int] = []
+    while not is_complete(tokens):
+        votes = [voter(tokens) for voter in voters]
+        target = mix(votes, weights)
+        tokens.append(greedy(target) if seed is None else draw(target, seed, step=len(tokens)))
+    return tokens
+
+
+def dual(device: Voter, cloud: Voter, is_complete: IsComplete, seed: int | None) -> list[int]:
+    """Both draft, both vote; how much each counts depends on its documents."""
+    return answer([device, cloud], None, is_complete, seed)
+
+
+def solo(party: Voter, is_complete: IsComplete, seed: int | None) -> list[int]:
+    """One party by itself."""
+    return answer([party], [1.0], is_complete, seed)
+
+
+def speculative(cloud: Voter, is_complete: IsComplete, seed: int | None) -> list[int]:
+    """The device drafts and has no vote, so whatever it drafts, the answer is the cloud's own."""
+    return answer([cloud], [1.0], is_complete, seed)
+
+
+def federated(
+    workers: Sequence[Voter], weights: Sequence[float], is_complete: IsComplete, seed: int | None
+) -> list[int]:
+    """A server drafts and has no vote; the workers' votes are mixed by fixed weights."""
+    return answer(workers, weights, is_complete, seed)
+
+
+def mix(votes: Sequence[Vote], weights: Sequence[float] | None) -> Probabilities:
+    """The target distribution. Sums run in the voters' order, so that every party computes the same bits."""
+    if weights is None:
+        device, cloud = votes
+        weights = shares(device.log_weight, cloud.log_weight)
+    target = []
+    for token in range(len(votes[0].probabilities)):
+        mass = weights[0] * votes[0].probabilities[token]
+        for weight, vote in zip(weights[1:], votes[1:], strict=True):
+            mass += weight * vote.probabilities[token]
+        target.append(mass)
+    return target
+
+
+def draw(target: Probabilities, seed: int, step: int) -> int:
+    """The winner of the race that the drafts take part in, too."""
+    clocks = noise(seed, step, np.arange(len(target)))
+    return max(range(len(target)), key=lambda token: target[token] / float(clocks[token]))
+
+
+def greedy(target: Probabilities) -> int:
+    """The most probable token."""
+    return max(range(len(target)), key=target.__getitem__)

@@ -1,0 +1,118 @@
+"""What one party still owes its peer, and what it still has to acknowledge. Both hold within one view."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable
+from dataclasses import dataclass
+
+from tandem.protocol.messages import Proposal, Verdict
+from tandem.protocol.round_trips import MAX_TIMEOUT_S
+
+RECEIPT_S = 0.1
+"""A receipt waits at most this long for a frame to travel with."""
+
+
+@dataclass(slots=True)
+class Parcel:
+    """A body that was sent, and how the sending went."""
+
+    body: Proposal | Verdict
+    sent_s: float
+    num_sent: int = 1
+    is_received: bool = False
+
+
+class Backlog:
+    """Proposals and verdicts that the peer has not committed, by their number in this session.
+
+    Invariants: a number names one body for ever. A body is resent until the peer has acknowledged its receipt, and kept
+    until the peer has committed its step or no committed prefix can need it any more.
+    """
+
+    def __init__(self) -> None:
+        self.parcels: dict[int, Parcel] = {}
+        self._last_number = 0  # 0 stands for a body that needs no receipt
+
+    def __len__(self) -> int:
+        return len(self.parcels)
+
+    @property
+    def missing(self) -> dict[int, Parcel]:
+        """What the peer has not received, as far as this party knows."""
+        return {number: parcel for number, parcel in self.parcels.items() if not parcel.is_received}
+
+    def add(self, body: Proposal | Verdict, now_s: float) -> int:
+        """Keep a body that is sent now; returns its number."""
+        self._last_number += 1
+        self.parcels[self._last_number] = Parcel(body, now_s)
+        return self._last_number
+
+    def receive_receipts(self, numbers: Iterable[int], now_s: float) -> None:
+        """The peer has these. It is alive, so what it lacks need not wait any longer than at first."""
+        fresh = [number for number in numbers if number in self.missing]
+        for number in fresh:
+            self.parcels[number].is_received = True
+        for parcel in self.missing.values() if fresh else ():
+            if parcel.num_sent > 1:
+                parcel.num_sent, parcel.sent_s = 1, now_s
+
+    def take_overdue(self, now_s: float, timeout_s: float) -> dict[int, Parcel]:
+        """What is to be sent again now: not received within the timeout, which doubles each time."""
+        overdue = {}
+        for number, parcel in self.missing.items():
+            wait_s = min(timeout_s * 2 ** (parcel.num_sent - 1), MAX_TIMEOUT_S)
+            if now_s - parcel.sent_s >= wait_s:
+                overdue[number] = parcel
+                parcel.num_sent += 1
+                parcel.sent_s = now_s
+        return overdue
+
+    def drop_committed(self, step: int) -> None:
+        """The peer has committed all steps before `step`."""
+        self.parcels = {key: parcel for key, parcel in self.parcels.items() if parcel.body.step >= step}
+
+    def drop_dead(self, live: Container[bytes], step: int) -> None:
+        """Drop proposals from `step` on whose digest is not among the `live` ones."""
+        self.parcels = {
+            key: parcel for key, parcel in self.parcels.items() if not _is_dead(parcel.body, live, step)
+        }
+
+    def clear(self) -> None:
+        """A new view: whatever the peer needs in it is added again."""
+        self.parcels.clear()
+
+
+def _is_dead(body: Proposal | Verdict, live: Container[bytes], step: int) -> bool:
+    return isinstance(body, Proposal) and body.step >= step and body.digest not in live
+
+
+class Receipts:
+    """Numbers of the peer's bodies that arrived and were not acknowledged yet.
+
+    Invariant: every arrival is acknowledged once, a repeated one too. A receipt that is lost costs a resend.
+    """
+
+    def __init__(self) -> None:
+        self.numbers: list[int] = []
+        self._since_s = 0.0
+
+    def add(self, number: int, now_s: float) -> None:
+        """A body with this number has arrived, and is held or no longer needed. 0: it needs no receipt."""
+        if number == 0:
+            return
+        if not self.numbers:
+            self._since_s = now_s
+        self.numbers.append(number)
+
+    def is_due(self, now_s: float) -> bool:
+        """Whether a frame should go out for their sake."""
+        return bool(self.numbers) and now_s - self._since_s >= RECEIPT_S
+
+    def take(self) -> tuple[int, ...]:
+        """For the header of a frame that is sent now."""
+        numbers, self.numbers = tuple(self.numbers), []
+        return numbers
+
+    def clear(self) -> None:
+        """A new view: older numbers mean nothing in it."""
+        self.numbers.clear()

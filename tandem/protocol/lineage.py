@@ -1,0 +1,61 @@
+"""Which prefix continues which, as far as proposals show it: so that dead branches can be told from live ones."""
+
+from __future__ import annotations
+
+from tandem.protocol.prefix import Prefix, extend_digest
+
+
+class Lineage:
+    """Prefixes by digest: those that proposals were conditioned on, and those that their tokens lead to.
+
+    Invariants: a dead prefix differs from the committed one at a step that is committed, so it can never become it. A
+    prefix whose parent is not known counts as alive until its own step is committed. Nothing shorter than the committed
+    prefix is remembered.
+    """
+
+    def __init__(self) -> None:
+        self._children: dict[
+            bytes, tuple[int, set[bytes]]
+        ] = {}  # by parent: its length, and its continuations
+        self._dead: dict[bytes, int] = {}  # with their length
+
+    def __len__(self) -> int:
+        return len(self._children) + len(self._dead)
+
+    def add(self, digest: bytes, length: int, token: int) -> None:
+        """A proposal conditioned on the prefix `digest` of that length drew `token`."""
+        child = extend_digest(digest, token)
+        if digest in self._dead:
+            self._kill(child, length + 1)
+            return
+        self._children.setdefault(digest, (length, set()))[1].add(child)
+
+    def is_dead(self, digest: bytes) -> bool:
+        """Whether no committed prefix can have this digest any more."""
+        return digest in self._dead
+
+    def commit(self, prefix: Prefix) -> None:
+        """One token was committed: what does not begin with this prefix is dead."""
+        length, committed = len(prefix), prefix.digest
+        for parent in [key for key, (size, _) in self._children.items() if size < length]:
+            _, children = self._children.pop(parent)
+            for child in children - {committed}:
+                self._kill(child, length)
+        for digest in [
+            key for key, (size, _) in self._children.items() if size == length and key != committed
+        ]:
+            self._kill(digest, length)
+        self._dead = {digest: size for digest, size in self._dead.items() if size >= length}
+
+    def clear(self) -> None:
+        """The committed tokens were replaced: what was dead may be alive."""
+        self._children.clear()
+        self._dead.clear()
+
+    def _kill(self, digest: bytes, length: int) -> None:
+        doomed = [(digest, length)]
+        while doomed:
+            dead, size = doomed.pop()
+            self._dead[dead] = size
+            _, children = self._children.pop(dead, (size, set()))
+            doomed += [(child, size + 1) for child in children]

@@ -1,0 +1,23 @@
+"""Real actors that lose the first message of each kind: the query finishes with the same tokens."""
+
+from __future__ import annotations
+
+from tandem import Tandem
+from tandem.config import Config
+from tandem.lab.forgetful import CLASSES
+
+NUM_LOST = 2 * (2 + 4 + 2 + 1)
+"""Commit and Ballot; ProposalReady, DecoderReady and two requests; two results; VerifyResult; no Resync, no Adopt."""
+
+
+def test_a_message_lost_within_a_site_costs_time_and_nothing_else() -> None:
+    config = Config.load(None, ("link.on_peer_loss=wait", "cluster.start_timeout_s=240"))
+    with Tandem.launch(config, actor_classes=CLASSES) as rag:
+        losing, whole = (
+            rag.query("Which game should Mira try?", seed=1, max_new_tokens=16, timeout_s=60)
+            for _ in range(2)
+        )
+        lost = sum(actor["extra"].get("num_lost", 0) for actor in rag.status()["actors"])
+    assert losing.token_ids == whole.token_ids
+    assert len(whole.token_ids) > 4
+    assert lost >= NUM_LOST

@@ -1,0 +1,31 @@
+"""The draft-free loop and the token-wise loop of the real machines give the same tokens."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tandem.lab.simulation.link import Link
+from tandem.lab.simulation.oracle import answer, has_oracle
+from tandem.topology import PARTIES, Party
+from tests.unit.lab.simulation.world import Case, agree, make_spec, stop_rule
+
+
+def test_the_token_wise_loop_over_a_perfect_link_is_the_reference() -> None:
+    num_compared = 0
+    for seed in range(60):
+        spec = make_spec(seed, placement="device", synchronous=True)
+        if has_oracle(spec):
+            assert agree(Case(spec, Link()).run()) == answer(spec, stop_rule(spec.sampling.max_new_tokens))
+            num_compared += 1
+    assert num_compared > 30
+
+
+@pytest.mark.parametrize("party", PARTIES)
+def test_a_party_that_answers_solo_is_the_reference(party: Party) -> None:
+    for seed in range(20):
+        spec = replace(make_spec(seed), only=party)
+        if has_oracle(spec):
+            outcome = Case(spec, Link()).run()
+            assert tuple(outcome.tokens[party]) == answer(spec, stop_rule(spec.sampling.max_new_tokens))

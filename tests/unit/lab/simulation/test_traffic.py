@@ -1,0 +1,129 @@
+"""What a healthy link carries while the peer is slow, and what is kept: nothing twice, nothing for ever."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pytest
+
+from tandem.events import TokenEvent
+from tandem.lab.simulation.invariants import InvariantError
+from tandem.lab.simulation.link import Link
+from tandem.lab.simulation.virtual import Outcome, VirtualRun
+from tandem.topology import PARTIES, Party
+from tests.unit.lab.simulation.world import CODEC, Case, World, make_spec, stop_rule
+
+RTT_S = 0.05
+BESIDES_DRAFTS = 6
+"""Frames of an answer that are no drafts, verdicts or heartbeats, at most: probes and their replies, Done."""
+
+
+class Measured(VirtualRun):
+    """A run that remembers the most that any coordinator kept."""
+
+    most_kept = most_held = most_remembered = 0
+
+    def after_event(self) -> None:
+        for party in PARTIES:
+            session = self.parties[party].queue.sessions.get(self.spec.session)
+            if session is not None:
+                held = sum(map(len, session.ballots.proposals.values()))
+                self.most_kept = max(self.most_kept, len(session.link.backlog))
+                self.most_held = max(self.most_held, held)
+                self.most_remembered = max(self.most_remembered, len(session.ballots.lineage))
+
+
+def run(
+    decode_s: dict[Party, float], *, window: int, tokens: int, limit_s: float = 3000.0, **changes: object
+) -> tuple[Measured, Outcome]:
+    spec = make_spec(3, max_window=window, **({"max_new_tokens": tokens} | changes))
+    made = Measured(
+        replace(spec, eos_token_ids=()),
+        {party: World(3, party, first_end=1 << 30) for party in PARTIES},
+        CODEC,
+        finished=stop_rule(spec.sampling.max_new_tokens, 1 << 30),
+        link=Link(delay_s=RTT_S / 2),
+        decode_s=lambda party, rng: decode_s[party],
+    )
+    return made, made.run(limit_s)
+
+
+@pytest.mark.parametrize("placement", ["mirror", "cloud", "device"])
+@pytest.mark.parametrize("peer_s", [0.3, 1.0, 3.0])
+def test_a_slow_peer_on_a_healthy_link_causes_no_resends(peer_s: float, placement: str) -> None:
+    _, outcome = run({Party.DEVICE: 0.03, Party.CLOUD: peer_s}, window=16, tokens=74, placement=placement)
+    assert outcome.done is not None
+    assert outcome.done.statistics.num_tokens == 74
+    assert outcome.done.statistics.num_resent_frames == 0
+    heartbeats = 2 * outcome.ended_s / 0.25
+    drafts = sum(outcome.num_forwards.values())
+    receipts = drafts  # of a party that has nothing else to send
+    assert outcome.num_frames <= drafts + receipts + 74 + heartbeats + BESIDES_DRAFTS
+
+
+def test_a_wide_window_keeps_no_dead_branch() -> None:
+    """With a window of 200 each rejection leaves up to 200 drafts behind that no answer can need."""
+    window = 200
+    made, outcome = run(
+        {Party.DEVICE: 0.002, Party.CLOUD: 0.2},
+        window=window,
+        tokens=120,
+        placement="mirror",
+        draft_rule="coupled",
+    )
+    assert outcome.done is not None
+    assert outcome.done.statistics.num_resent_frames == 0
+    num_rejected = 120 - outcome.done.statistics.num_device_accepted
+    assert num_rejected > 10, "there were dead branches"
+    assert made.most_kept <= window + 2
+    assert made.most_held <= 2 * (window + 2)
+    assert made.most_remembered <= 5 * window
+
+
+def test_a_device_alone_for_a_minute_keeps_and_sends_next_to_nothing() -> None:
+    cut_s, alone_s = 1.0, 59.0
+    spec = make_spec(
+        3,
+        max_window=16,
+        max_new_tokens=3000,
+        placement="mirror",
+        on_peer_loss="continue",
+        peer_loss_margin_s=0.1,
+    )
+    made = Measured(
+        replace(spec, eos_token_ids=()),
+        {party: World(3, party, first_end=1 << 30) for party in PARTIES},
+        CODEC,
+        finished=stop_rule(3000, 1 << 30),
+        link=Link(delay_s=RTT_S / 2, cut_s=(cut_s, cut_s + alone_s)),
+        decode_s=lambda party, rng: 0.04,
+    )
+    before: list[int] = []
+    made.at(cut_s + 1.0, lambda: before.append(made.outcome.num_frames))
+    made.at(cut_s + alone_s - 0.1, lambda: before.append(made.outcome.num_frames))
+    outcome = made.run(cut_s + alone_s + 5.0)
+    alone = [event for event in outcome.events if isinstance(event, TokenEvent) and event.is_alone]
+    assert len(alone) > 1000
+    assert any(
+        not event.is_alone and event.step > alone[-1].step
+        for event in outcome.events
+        if isinstance(event, TokenEvent)
+    )
+    device, cloud = (made.parties[party].queue.sessions[spec.session] for party in PARTIES)
+    assert cloud.prefix.tokens == device.prefix.tokens[: len(cloud.prefix)]
+    assert made.most_kept <= 2 * 16
+    assert before[1] - before[0] <= 2 * 4.1 * alone_s + 10 * 16, (
+        "heartbeats both ways, and what the cloud repeats"
+    )
+
+
+def test_a_restart_of_the_cloud_brings_back_what_it_had_acknowledged() -> None:
+    """A receipt counts within one view: whoever lost what it acknowledged gets it again."""
+    for seed in range(20):
+        case = Case(make_spec(seed, placement="mirror", max_new_tokens=16), Link(delay_s=0.02), 0.05)
+        made = case.make()
+        rng = random.Random(seed)
+        made.at(0.1 + 0.5 * rng.random(), lambda made=made: made.crash(Party.CLOUD, "draft_queue", 0.1))  # type: ignore[misc]
+        outcome = made.run(60.0)
+        assert outcome.done is not None, InvariantError(f"seed {seed} hangs")

@@ -1,0 +1,73 @@
+"""The draft-free loop is an exact draw from the mixture, and agrees with the rule that live sessions use."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from tandem.aggregation.distributions import Distribution
+from tandem.aggregation.mixture import shares
+from tandem.aggregation.rules import draft_rule
+from tandem.modes import reference
+from tandem.modes.reference import Vote, Voter
+
+VOCAB = 12
+
+
+def voter(seed: int, log_weight: float = 0.0) -> Voter:
+    def vote(tokens: Sequence[int]) -> Vote:
+        rng = np.random.default_rng([seed, *tokens])
+        p = rng.dirichlet(np.full(VOCAB, 0.5))
+        return Vote([float(mass) for mass in p / p.sum()], log_weight)
+
+    return vote
+
+
+def has(length: int) -> reference.IsComplete:
+    return lambda tokens: len(tokens) >= length
+
+
+def sparse(vote: Vote) -> Distribution:
+    return Distribution(np.arange(VOCAB), np.array(vote.probabilities))
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_dual_agrees_with_the_draft_rule_to_the_token(temperature: float) -> None:
+    device, cloud = voter(1, 0.3), voter(2, -0.2)
+    rule = draft_rule("coupled", temperature)
+    for seed in range(30):
+        tokens = reference.dual(device, cloud, has(12), seed if temperature else None)
+        for step, token in enumerate(tokens):
+            decision = rule.verify(
+                sparse(device(tokens[:step])),
+                sparse(cloud(tokens[:step])),
+                eta_device=shares(0.3, -0.2)[0],
+                seed=seed,
+                step=step,
+            )
+            assert decision.target == token
+
+
+def test_federated_with_one_weight_of_one_is_that_worker_alone() -> None:
+    workers = [voter(seed) for seed in range(4)]
+    for seed in range(20):
+        alone = reference.solo(workers[2], has(10), seed)
+        assert reference.federated(workers, [0.0, 0.0, 1.0, 0.0], has(10), seed) == alone
+        assert reference.speculative(workers[2], has(10), seed) == alone
+
+
+def test_a_token_is_drawn_from_the_mixture() -> None:
+    """Frequencies of 4,000 draws lie within 5 standard deviations of each probability: a false alarm in 10^5."""
+    workers, weights, n = [voter(1), voter(2), voter(3)], [0.5, 0.3, 0.2], 4000
+    target = reference.mix([worker([]) for worker in workers], weights)
+    counts = np.bincount(
+        [reference.federated(workers, weights, has(1), seed)[0] for seed in range(n)], minlength=VOCAB
+    )
+    for token, p in enumerate(target):
+        assert abs(counts[token] / n - p) <= 5 * (p * (1 - p) / n) ** 0.5 + 1e-12
+
+
+def test_ties_go_to_the_lowest_id() -> None:
+    assert reference.greedy([0.2, 0.4, 0.4]) == 1

@@ -1,0 +1,60 @@
+"""Parties, their numbers on the wire, and values that contradict each other."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tandem.errors import ConfigError
+from tandem.topology import PAIR, PARTIES, Party, Topology, alone, star
+
+
+def test_a_party_is_its_index() -> None:
+    assert [PAIR.index(party) for party in PARTIES] == [0, 1]
+    assert [PAIR.name(index) for index in (0, 1)] == list(PARTIES)
+    assert star("server", ("a", "b")).index("b") == 2
+
+
+def test_who_has_a_link_to_whom() -> None:
+    assert PAIR.peers("device") == ("cloud",)
+    assert PAIR.peers("cloud") == ("device",)
+    assert star("server", ("a", "b")).peers("server") == ("a", "b")
+    assert star("server", ("a", "b")).peers("a") == ("server",)
+    assert alone("cloud").peers("cloud") == ()
+
+
+def test_the_device_dials_is_home_and_wins_a_divergence() -> None:
+    assert (PAIR.home, PAIR.authority) == (Party.DEVICE, Party.DEVICE)
+    assert PAIR.private == {Party.DEVICE}
+    assert PAIR.dials == {(Party.DEVICE, Party.CLOUD)}
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"parties": ()}, "A session has 1 to 64 parties (got 0); name that many."),
+        (
+            {"parties": ("a", "a")},
+            "Each party needs a name of its own, but 'a' is there 2 times; rename one.",
+        ),
+        ({"home": "claud"}, "'claud' is no party of this session; did you mean cloud?"),
+        ({"authority": "x"}, "'x' is no party of this session; choose one of device, cloud."),
+        ({"private": frozenset({"devise"})}, "'devise' is no party of this session; did you mean device?"),
+        (
+            {"dials": frozenset({("device", "device")})},
+            "One of device and device opens the connection, not each; keep one of the two entries.",
+        ),
+    ],
+)
+def test_a_topology_that_contradicts_itself_is_refused(changes: dict[str, Any], sentence: str) -> None:
+    values: dict[str, Any] = {"parties": ("device", "cloud"), "home": "device", "authority": "device"}
+    with pytest.raises(ConfigError) as refused:
+        Topology(**(values | changes))
+    assert str(refused.value) == sentence
+
+
+def test_a_number_that_no_party_has_is_refused() -> None:
+    with pytest.raises(ConfigError) as refused:
+        PAIR.name(2)
+    assert str(refused.value) == "A session of 2 parties has no party number 2; check the sender."
