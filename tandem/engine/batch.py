@@ -197,7 +197,7 @@ class BatchModel:
             )[0]
         split = logits[: len(wanted)].split([piece.num_rows * piece.num_logits for piece in pieces])
         return [
-            rows.reshape(piece.num_rows, piece.num_logits, -1) for piece, rows in zip(pieces, split, strict=True)
+            rows.view(piece.num_rows, piece.num_logits, logits.shape[-1]) for piece, rows in zip(pieces, split, strict=True)
         ]
 
     @contextmanager

@@ -41,6 +41,11 @@ class Prefill:
     documents: tuple[str, ...]
     max_new_tokens: int
 
+    @property
+    def num_rows(self) -> int:
+        """Rows of the model's batch."""
+        return max(1, len(self.documents))
+
 
 @dataclass(frozen=True, slots=True)
 class Forward:
@@ -51,6 +56,11 @@ class Forward:
     digest: bytes  # of `tokens`
     tokens: tuple[int, ...]  # x_<t
     weights: Weights  # one per document
+
+    @property
+    def num_rows(self) -> int:
+        """Rows of the model's batch."""
+        return max(1, len(self.weights))
 
 
 Job = Prefill | Forward
