@@ -5,9 +5,11 @@ is computed piece by piece here, each piece against its own cache. A row's logit
 alone, bit for bit, because
 
 - a token's column in the cache is its position, and what a row may not see is masked, not left out;
-- matrix products whose sums would be ordered by the number of rows are avoided: linear layers see at least `min_tokens`
-  and at most MAX_TOKENS tokens and keep float32 weights transposed, attention keeps keys transposed, has
-  MIN_COLUMNS to MAX_COLUMNS query columns, and adds up values in blocks of VALUE_BLOCK columns.
+- matrix products whose sums would be ordered by the number of rows are avoided: linear layers see at most MAX_TOKENS
+  tokens and keep float32 weights transposed, attention keeps keys transposed, has MIN_COLUMNS to MAX_COLUMNS query
+  columns, and adds up values in blocks of VALUE_BLOCK columns;
+- the line is padded to a `multiple` of tokens, so that functions like exp never reach the last few elements of a
+  tensor, which the processor's vectors do not fill and which are computed by another routine.
 
 Which sizes do is a property of the machine's libraries (measured: docs/log.md, 2026-11-22), so `self_check` tries them when a
 model is loaded.
@@ -167,7 +169,7 @@ class BatchModel:
         """Changes how the model's weights lie in memory; `release` undoes it."""
         self._model = model
         self.device = model.device
-        self.min_tokens = 4
+        self.multiple = 4  # of tokens: what passes are padded to
         self.windows: dict[int, int | None] = {}  # by layer, as each asked in its last pass
         AttentionInterface.register(NAME, _attend)
         _transpose_weights(model.model, is_transposed=True)
@@ -185,8 +187,8 @@ class BatchModel:
         positions = torch.cat([piece.positions.flatten() for piece in pieces])
         starts = [sum(piece.num_tokens for piece in pieces[:index]) for index in range(len(pieces))]
         wanted = [index for piece, start in zip(pieces, starts, strict=True) for index in piece.wanted(start)]
-        padding = max(0, self.min_tokens - len(ids))
-        padded = wanted + [0] * max(0, self.min_tokens - len(wanted))
+        padding = -len(ids) % self.multiple
+        padded = wanted + [0] * (-len(wanted) % self.multiple or self.multiple * (not wanted))
         with self._attention(pieces, len(ids) + padding):
             logits = self._model.run(
                 is_stale,

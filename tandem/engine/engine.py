@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from hashlib import sha256
 from dataclasses import dataclass
 from functools import cached_property
@@ -25,7 +25,7 @@ from tandem.engine.kv_cache import DocumentCache, DocumentCaches
 from tandem.engine.prompt import Prompt, PromptBuilder, Template
 from tandem.engine.row_cache import RowCache
 from tandem.engine.self_check import find_fault
-from tandem.engine.session import Session
+from tandem.engine.session import Session, compute
 from tandem.errors import GenerationError
 
 __all__ = ["Engine", "Feed", "OpenResult", "Preempted"]
@@ -167,10 +167,7 @@ class Engine:
             sessions = [self._session(feed.session) for feed in batch]
             for session, feed in zip(sessions, batch, strict=True):
                 session.want(feed.tokens, feed.num_logits)
-            while pieces := list(_next_pieces(sessions)):
-                computed = self._batch([piece for _, piece in pieces], is_stale)
-                for (session, piece), logits in zip(pieces, computed, strict=True):
-                    session.finish(piece, logits)
+            compute(self._batch, sessions, is_stale)
             return [session.logits for session in sessions]
 
     def next_logits(
@@ -282,15 +279,6 @@ class Engine:
                     f"Token {token} is outside the vocabulary of {self.name!r}, [0, {self.vocab_size}); "
                     "check that both parties use one vocabulary."
                 )
-
-
-def _next_pieces(sessions: Sequence[Session]) -> Iterator[tuple[Session, Piece]]:
-    """What the sessions need next, in one pass."""
-    left = MAX_TOKENS
-    for session in sessions:
-        for piece in session.next_pieces(left):
-            yield session, piece
-            left -= piece.num_tokens
 
 
 def _set_num_threads(num_threads: int) -> None:

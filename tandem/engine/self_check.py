@@ -17,14 +17,17 @@ from tandem.engine.batch import MAX_TOKENS, BatchModel, Piece, Unsupported
 from tandem.engine.row_cache import RowCache
 
 NUM_ROWS, LENGTH = 4, 24
-MIN_TOKENS = (4, 16)
-"""Sizes of the smallest pass that are tried."""
+MULTIPLES = (4, 16)
+"""Tokens to whose multiples passes are padded: sizes that are tried."""
+BLOCKS = (1, 2, 3, 5, 7, 6)
+COMPANY = (0, 3, 10, 33, 61, MAX_TOKENS - 24)
+"""How a row is fed, and how many tokens of others are computed with each block."""
 TOLERANCE = {torch.float32: 1e-3, torch.float16: 0.03, torch.bfloat16: 0.2}
 """Largest difference from an ordinary pass, in standard deviations of its logits."""
 
 
 def find_fault(batch: BatchModel, model: torch.nn.Module, vocab_size: int, context_length: int | None) -> str | None:
-    """Why the model cannot be computed in batches here; None if it can. Sets the size of the smallest pass."""
+    """Why the model cannot be computed in batches here; None if it can. Sets what passes are padded to."""
     if "logits_to_keep" not in inspect.signature(model.forward).parameters:
         return "it does not say which logits it computes"
     draw = Random(1)
@@ -34,9 +37,9 @@ def find_fault(batch: BatchModel, model: torch.nn.Module, vocab_size: int, conte
         expected = _Rows(batch, rows).compute([(range(NUM_ROWS), length)])
         if (fault := _compare_with_plain(batch, model, rows[0], expected[0])) is not None:
             return fault
-        for min_tokens in MIN_TOKENS:
-            batch.min_tokens = min_tokens
-            if _agree(batch, rows, expected, draw):
+        for multiple in MULTIPLES:
+            batch.multiple = multiple
+            if _agree(batch, rows, expected):
                 return None
     except Unsupported as error:
         return str(error)
@@ -61,42 +64,43 @@ class _Rows:
             self.lengths[row] += count
         return Piece(self.cache, rows[0], starts, tokens, count)
 
-    def compute(self, plan: Sequence[tuple[range, int]], company: Sequence[Piece] = ()) -> list[torch.Tensor]:
-        """[length, vocab] of every row: one pass per step of the plan, each with `company` in front."""
+    def compute(self, plan: Sequence[tuple[range, int]], company: Sequence[int] = ()) -> list[torch.Tensor]:
+        """[tokens, vocab] of every row: one pass per step of the plan, with so many tokens of others in front."""
         logits: list[list[torch.Tensor]] = [[] for _ in self._rows]
-        for rows, count in plan:
-            piece = self.piece(rows, count)
-            result = self._batch([*company, piece])[-1]
+        for step, (rows, count) in enumerate(plan):
+            junk = _junk(company[step]) if step < len(company) else []
+            result = self._batch([*junk, self.piece(rows, count)])[-1]
             for row, row_logits in zip(rows, result, strict=True):
                 logits[row].append(row_logits)
         return [torch.cat(parts) if parts else torch.empty(0) for parts in logits]
 
 
-def _agree(batch: BatchModel, rows: list[list[int]], expected: list[torch.Tensor], draw: Random) -> bool:
+def _agree(batch: BatchModel, rows: list[list[int]], expected: list[torch.Tensor]) -> bool:
     """Whether a few groupings of the same tokens give the expected bits."""
-    length = len(rows[0])
     last, everyone = range(NUM_ROWS - 1, NUM_ROWS), range(NUM_ROWS)
-    half = length // 2
+    length = len(rows[0])
+    blocks = [min(block, length) for block in BLOCKS] if length < sum(BLOCKS) else list(BLOCKS)
+    while sum(blocks) > length:
+        blocks.pop()
     plans = [
-        [(last, half), *[(last, 1)] * 3, (last, 2), (last, length - half - 5)],
-        [(everyone, 1), (everyone, 2), (everyone, half), (everyone, length - half - 3)],
+        ([(last, block) for block in blocks], COMPANY[::-1]),
+        ([(last, block) for block in blocks[::-1]], COMPANY),
+        ([(everyone, block) for block in blocks], ()),
     ]
-    for number, plan in enumerate(plans):
-        company = [_junk(batch, draw, len(rows), length)] if number else []
-        computed = _Rows(batch, rows).compute(plan, company)
-        if not torch.equal(computed[-1], expected[-1]):
+    for plan, company in plans:
+        computed = _Rows(batch, rows).compute(plan, company)[-1]
+        if not torch.equal(computed, expected[-1][: len(computed)]):
             return False
-    full = MAX_TOKENS - (length // 4) * len(rows)
-    junk = _junk(batch, draw, 1, full)
-    computed = _Rows(batch, rows).compute([(everyone, length // 4)] * (length // (length // 4)), [junk])
-    return torch.equal(computed[0], expected[0][: len(computed[0])])
+    return True
 
 
-def _junk(batch: BatchModel, draw: Random, num_rows: int, num_tokens: int) -> Piece:
+def _junk(num_tokens: int) -> list[Piece]:
     """Rows of other tokens, in a cache of their own."""
-    count = max(1, min(num_tokens, MAX_TOKENS // 3) // num_rows) if num_rows > 1 else num_tokens
-    tokens = [[draw.randrange(8) for _ in range(count)] for _ in range(num_rows)]
-    return Piece(RowCache(num_rows, count), 0, [0] * num_rows, tokens, 1)
+    if num_tokens < 1:
+        return []
+    num_rows = 3 if num_tokens % 3 == 0 else 1
+    tokens = [[(row + column) % 7 for column in range(num_tokens // num_rows)] for row in range(num_rows)]
+    return [Piece(RowCache(num_rows, num_tokens), 0, [0] * num_rows, tokens, 1)]
 
 
 def _compare_with_plain(

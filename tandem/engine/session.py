@@ -12,7 +12,8 @@ from itertools import groupby
 
 import torch
 
-from tandem.engine.batch import Piece
+from tandem.engine.batch import MAX_TOKENS, BatchModel, Piece
+from tandem.engine.forward import IsStale
 from tandem.engine.kv_cache import DocumentCaches, split_prompt
 from tandem.engine.prompt import Prompt
 from tandem.engine.row_cache import RowCache
@@ -142,6 +143,22 @@ class Session:
         self._unsaved.remove(row)
         tokens = self._documents[row]
         self._caches.keep(tokens, lambda: self._cache.save(row, len(tokens)), is_stored=self._is_stored[row])
+
+
+def compute(model: BatchModel, sessions: Sequence[Session], is_stale: IsStale | None = None) -> None:
+    """Compute the wanted logits of all sessions, in passes that they share; Preempted if is_stale() turns True."""
+    while pieces := list(_next_pieces(sessions)):
+        computed = model([piece for _, piece in pieces], is_stale)
+        for (session, piece), logits in zip(pieces, computed, strict=True):
+            session.finish(piece, logits)
+
+
+def _next_pieces(sessions: Sequence[Session]) -> Iterator[tuple[Session, Piece]]:
+    left = MAX_TOKENS
+    for session in sessions:
+        for piece in session.next_pieces(left):
+            yield session, piece
+            left -= piece.num_tokens
 
 
 def _common_length(left: Sequence[int], right: Sequence[int]) -> int:
