@@ -3,21 +3,23 @@
     DraftQueue --Begin/Commit/Adopt/End--> Decoder --ProposalReady--> DraftQueue
     Decoder --RetrieveRequest/RescoreRequest--> Retriever --RetrieveResult/RescoreResult--> Decoder
 
-The model runs one job at a time in a thread of its own; the session table decides what to compute. A forward pass
-whose prefix was rolled back is abandoned at the next layer boundary.
+The model runs in a thread of its own. Whenever it is free, it takes the next job of every session that waits, and
+computes them in one batch; the session table decides what to compute. A batch of which no session wants its part any more is
+abandoned at the next layer boundary.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
+from tandem.actors import batching
 from tandem.actors.base import Runtime, SiteActor, remedy_for, sendable
+from tandem.actors.batching import Draft, Opened
 from tandem.codecs import Codec, codec_of
 from tandem.errors import TandemError
 from tandem.protocol.drafting import DraftingSession, Forward, Job, Prefill
@@ -30,22 +32,14 @@ from tandem.topology import Party
 _log = logging.getLogger("tandem")
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
     from tandem.engine.drafter import Drafter
     from tandem.engine.engine import Engine, OpenResult
 
 T = TypeVar("T")
 
 
-class Draft(NamedTuple):
-    """The result of one forward pass."""
-
-    token: int
-    payload: bytes  # Codec.encode(q)
-    dense: NDArray[np.float64]  # q before the codec, [vocab]
-    decode_us: int
+MAX_ROWS = 128
+"""Rows of one batch. More rows at once are no faster each, and the first would wait for the last."""
 
 
 class DecoderActor(SiteActor):
@@ -58,6 +52,7 @@ class DecoderActor(SiteActor):
         super().__init__(party, runtime)
         self.table = DraftingTable(party, lambda tokens: self.engine.text(tokens))
         self.num_forwards = 0
+        self.num_passes = 0  # batches of forwards
         self.num_abandoned = 0
         self.decode_s = 0.0
         self.wake = asyncio.Event()  # a message arrived, so the plan may have changed
@@ -103,6 +98,7 @@ class DecoderActor(SiteActor):
             "codec": codec,
             "policy": policy,  # empty: none of one's own
             "protocol_version": PROTOCOL_VERSION,
+            "batching": engine.fallback,  # why sessions are not batched; "" if they are
             "decode_line": line,  # k_a, k_b, k_c, start; [] without a profile of these settings here
         }
         return self.description
@@ -152,88 +148,91 @@ class DecoderActor(SiteActor):
         return await asyncio.get_running_loop().run_in_executor(self._thread, work)
 
     async def work(self) -> None:
-        """The decoder's whole life: compute what is planned next and send the result."""
+        """The decoder's whole life: compute what is planned next and send the results."""
         while True:
             self.free_ended()
-            job = self.table.next_job()
-            if job is None:
+            jobs = self.table.next_jobs(MAX_ROWS)
+            if not jobs:
                 self.wake.clear()
                 await self.wake.wait()
                 continue
-            try:
-                self.dispatch(await self.compute(self.table.sessions[job.session], job))
-            except Exception as error:
-                self.fail(job.session, error)
+            for job, result in zip(jobs, await self.compute(jobs), strict=True):
+                self._send(job, result)
 
-    async def compute(self, session: DraftingSession, job: Job) -> list[Send]:
-        """Run one job; nothing is sent if it was abandoned."""
-        if isinstance(job, Prefill):
-            return await self._prefill(session, job)
-        draft = await self.draft(session, job)
-        if draft is None:
-            return []
-        return session.finish_forward(job, draft.payload, draft.token, draft.decode_us)
+    def _send(self, job: Job, result: list[Send] | Exception) -> None:
+        try:
+            if isinstance(result, Exception):
+                raise result
+            self.dispatch(result)
+        except Exception as error:
+            self.fail(job.session, error)
 
-    async def _prefill(self, session: DraftingSession, job: Prefill) -> list[Send]:
-        """Open the session in the engine and compute its prompt."""
-        started_s = time.perf_counter()
-        opened = await self.on_model_thread(lambda: self._open(session, job))
-        if opened is None:
-            return []
-        return session.finish_prefill(_elapsed_us(started_s), self.notes(opened), opened.documents)
+    async def compute(self, jobs: Sequence[Job]) -> list[list[Send] | Exception]:
+        """Run jobs of one kind in one batch. For each what is to be sent, nothing if it was abandoned, or what failed."""
+        sessions = [self.table.sessions[job.session] for job in jobs]
+        prefills = [job for job in jobs if isinstance(job, Prefill)]
+        if prefills:
+            opened = await self._prefill(prefills)
+            return [
+                batching.settle(result, lambda it, session=session: self._finish_prefill(session, it))  # type: ignore[misc]
+                for session, result in zip(sessions, opened, strict=True)
+            ]
+        forwards = [job for job in jobs if isinstance(job, Forward)]
+        drafts = await self.draft(sessions, forwards)
+        return [
+            batching.settle(
+                result,
+                lambda it, session=session, job=job: session.finish_forward(
+                    job, it.payload, it.token, it.decode_us
+                ),  # type: ignore[misc]
+            )
+            for session, job, result in zip(sessions, forwards, drafts, strict=True)
+        ]
 
-    async def draft(self, session: DraftingSession, job: Forward) -> Draft | None:
-        """Compute one draft; None if it was abandoned because its prefix was rolled back."""
-        draft = await self.on_model_thread(lambda: self._forward(session, job))
-        if draft is None:
-            self.num_abandoned += 1
-        else:
-            self.num_forwards += 1
-            self.decode_s += draft.decode_us / 1e6
-        return draft
+    async def _prefill(self, jobs: Sequence[Prefill]) -> list[Opened | Exception | None]:
+        """Open sessions in the engine and compute their prompts."""
+        return await self.on_model_thread(
+            lambda: batching.prefill(
+                self.engine, jobs, self.open_prompt, lambda job: job.session in self.table.sessions
+            )
+        )
 
-    def open_prompt(self, session: DraftingSession, job: Prefill) -> OpenResult:
+    def _finish_prefill(self, session: DraftingSession, opened: Opened) -> list[Send]:
+        result = opened.result
+        return session.finish_prefill(opened.prefill_us, self.notes(result), result.documents)
+
+    async def draft(
+        self, sessions: Sequence[DraftingSession], jobs: Sequence[Forward]
+    ) -> list[Draft | Exception | None]:
+        """Compute one draft per job; None where it was abandoned because its prefix was rolled back."""
+        drafts = await self.on_model_thread(
+            lambda: batching.draft(self.engine, self._drafter, jobs, sessions)
+        )
+        self.num_passes += 1
+        for draft in drafts:
+            if isinstance(draft, Draft):
+                self.num_forwards += 1
+                self.decode_s += draft.decode_us / 1e6
+            elif draft is None:
+                self.num_abandoned += 1
+        return drafts
+
+    def open_prompt(self, job: Prefill) -> OpenResult:
         """Open the session in the engine, with the documents of the job as its rows."""
         return self.engine.open(
             str(job.session), job.query, job.documents, job.max_new_tokens, history=job.history
         )
 
-    def _open(self, session: DraftingSession, job: Prefill) -> OpenResult | None:
-        from tandem.engine.engine import Preempted
-
-        opened = self.open_prompt(session, job)
-        try:
-            self.engine.next_logits(
-                str(job.session), [], is_stale=lambda: job.session not in self.table.sessions
-            )
-        except Preempted:
-            return None
-        return opened
-
-    def _forward(self, session: DraftingSession, job: Forward) -> Draft | None:
+    def _drafter(self, session: DraftingSession) -> Drafter:
+        """That of one session, which holds the state of its codec."""
         from tandem.engine.drafter import Drafter
-        from tandem.engine.engine import Preempted
 
-        started_s = time.perf_counter()
-        spec = session.spec
-        drafter = self._drafters.setdefault(
-            job.session, Drafter(self.codec, spec.sampling, spec.draft_rule, spec.vocab_size)
-        )
-        try:
-            logits = self.engine.next_logits(
-                str(job.session), job.tokens, is_stale=lambda: not session.is_current(job)
-            )
-        except Preempted:
-            return None
-        token, payload, dense = drafter.draft(
-            logits,
-            job.weights or (0.0,),
-            seed=spec.seed,
-            step=job.step,
-            party=self.party,
-            lineage=job.lineage,
-        )
-        return Draft(token, payload, dense, _elapsed_us(started_s))
+        drafter = self._drafters.get(session.spec.session)
+        if drafter is None:
+            spec = session.spec
+            drafter = Drafter(self.codec, spec.sampling, spec.draft_rule, spec.vocab_size)
+            self._drafters[spec.session] = drafter
+        return drafter
 
     def _load(self) -> Engine:
         from tandem.loading import open_engine
@@ -269,11 +268,8 @@ class DecoderActor(SiteActor):
     def _extra_statistics(self) -> dict[str, float]:
         return {
             "num_forwards": self.num_forwards,
+            "num_passes": self.num_passes,
             "num_abandoned": self.num_abandoned,
             "decode_s": self.decode_s,
             **(self._loaded.caches.statistics() if self._loaded else {}),
         }
-
-
-def _elapsed_us(started_s: float) -> int:
-    return int((time.perf_counter() - started_s) * 1e6)

@@ -5,6 +5,7 @@ It turns (question, documents, tokens so far) into the logits of every document'
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,16 +19,22 @@ from tokenizers import Tokenizer
 from tandem.conversation import SYSTEM_PROMPT, Message
 from tandem.engine import model as models
 from tandem.engine import tokenizer as tokenizers
+from tandem.engine.batch import ARITHMETIC, MAX_TOKENS, BatchModel, Piece
 from tandem.engine.chat_template import find_template
 from tandem.engine.forward import IsStale, Preempted, PreemptibleModel
+from tandem.engine.growing import GrowingSession, compute_document
 from tandem.engine.kv_cache import DocumentCache, DocumentCaches
 from tandem.engine.prompt import Prompt, PromptBuilder
-from tandem.engine.session import Session
+from tandem.engine.row_cache import RowCache
+from tandem.engine.self_check import find_fault
+from tandem.engine.session import Session, compute
 from tandem.engine.template import Template
 from tandem.engine.tokenizer_difference import describe_tokenizer
 from tandem.errors import GenerationError
 
-__all__ = ["Engine", "OpenResult", "Preempted"]
+__all__ = ["Engine", "Feed", "OpenResult", "Preempted"]
+
+_log = logging.getLogger("tandem")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,11 +48,33 @@ class OpenResult:
     dropped: tuple[int, ...]  # indices of documents that found no room and have no row
 
 
+@dataclass(frozen=True, slots=True)
+class Feed:
+    """One session's part of a pass."""
+
+    session: str
+    tokens: Sequence[int]  # the whole answer so far; what of it was computed before is not computed again
+    num_logits: int = (
+        1  # wanted: after all tokens, and after so many shorter prefixes that there are this many
+    )
+
+
 class Engine:
     """A loaded model. Calls may come from several threads; they run one after the other."""
 
-    def __init__(self, name: str, model: Any, tokenizer: Tokenizer, wrapper: Any, template: Template) -> None:
-        """Made by `Engine.load`. tokenizer: the fast tokenizer; wrapper: transformers' view of it."""
+    def __init__(
+        self,
+        name: str,
+        model: Any,
+        tokenizer: Tokenizer,
+        wrapper: Any,
+        template: Template,
+        *,
+        is_batched: bool = True,
+    ) -> None:
+        """Made by `Engine.load`. tokenizer: the fast tokenizer; wrapper: transformers' view of it. is_batched: False
+        computes one token of one session at a time, as models do that fail the self-check.
+        """
         models.check_cache(model)
         self.name = name
         self.model = model  # of transformers; not to be changed
@@ -63,8 +92,10 @@ class Engine:
         self.eos_token_ids = tuple(sorted({*eos, *self._prompts.end_token_ids}))
         self._detokenizer = tokenizers.Detokenizer(self.tokenizer_json)
         self._forward = PreemptibleModel(model, models.decoder_layers(model))
-        self.caches = DocumentCaches(self._forward)  # set its `store` to keep them
-        self.sessions: dict[str, Session] = {}  # open ones, by name; read only
+        self.caches = DocumentCaches()  # set its `store` to keep them
+        self.sessions: dict[str, Session | GrowingSession] = {}  # open ones, by name; read only
+        self.fault: str | None = "batching is off"  # why sessions are not batched; None if they are
+        self._batch = self._try_batching() if is_batched else None
         self._lock = threading.Lock()
 
     @classmethod
@@ -77,11 +108,13 @@ class Engine:
         num_threads: int | None = None,
         template: Template | str = "auto",
         system_prompt: str = SYSTEM_PROMPT,
+        is_batched: bool = True,
     ) -> Engine:
         """Load a causal model and its tokenizer by directory or hub id; GenerationError says what is wrong.
 
         device: "cpu", "cuda" or "cuda:<n>". dtype: what it computes in, "float32", "bfloat16" or "float16".
         num_threads: of PyTorch in this whole process. template: as the setting of that name (`find_template`).
+        is_batched: as for the constructor.
         """
         if num_threads is not None:
             _set_num_threads(num_threads)
@@ -90,7 +123,7 @@ class Engine:
         if isinstance(template, str):
             template = find_template(template, path, wrapper, system_prompt)
         loaded = models.load_model(path, device=device, dtype=dtype)
-        return cls(model, loaded, tokenizer, wrapper, template)
+        return cls(model, loaded, tokenizer, wrapper, template, is_batched=is_batched)
 
     def open(
         self,
@@ -114,9 +147,7 @@ class Engine:
             if session in self.sessions:
                 raise GenerationError(f"Session {session!r} is already open; close it first.")
             prompt = self._prompts.build(query, documents, max_new_tokens, history)
-            self.sessions[session] = Session(
-                prompt, self._forward, self.caches, self.vocab_size, is_stored=is_stored
-            )
+            self.sessions[session] = self._open(prompt, max_new_tokens, is_stored=is_stored)
         return OpenResult(
             num_rows=len(prompt.document_tokens),
             num_prompt_tokens=tuple(len(row) + len(prompt.query_tokens) for row in prompt.document_tokens),
@@ -125,20 +156,89 @@ class Engine:
             dropped=prompt.dropped,
         )
 
+    def _open(self, prompt: Prompt, num_new_tokens: int, *, is_stored: bool) -> Session | GrowingSession:
+        if self._batch is None:
+            return GrowingSession(prompt, self._forward, self.caches, self.vocab_size, is_stored=is_stored)
+        return Session(
+            prompt,
+            self.caches,
+            self.vocab_size,
+            self._forward.device,
+            num_new_tokens=num_new_tokens,
+            is_stored=is_stored,
+        )
+
+    def forward(self, batch: Sequence[Feed], *, is_stale: IsStale | None = None) -> list[torch.Tensor]:
+        """Logits [rows, num_logits, vocab_size] float32 of each feed, in passes that all of them share; read only.
+
+        A row's logits are a function of its own tokens alone, bit for bit, whatever else is in the batch, however tokens
+        are grouped and whatever was computed and rolled back before. is_stale: asked before every layer; once it says
+        True, Preempted is raised, and what whole passes had computed stays in the caches. GenerationError if a session
+        is not open or has two feeds, a token is outside of the vocabulary, or there are not that many prefixes.
+        """
+        for feed in batch:
+            self._check_feed(feed)
+        if len({feed.session for feed in batch}) < len(batch):
+            raise GenerationError("A session has two feeds in one batch; give it one.")
+        with self._lock, torch.inference_mode():
+            if self._batch is None:
+                return [self._grow(feed, is_stale) for feed in batch]
+            sessions = [self._session(feed.session) for feed in batch]
+            for session, feed in zip(sessions, batch, strict=True):
+                session.want(feed.tokens, feed.num_logits)
+            compute(self._batch, sessions, is_stale)
+            return [session.logits for session in sessions]
+
     def next_logits(
         self, session: str, tokens: Sequence[int], *, is_stale: IsStale | None = None
     ) -> torch.Tensor:
-        """Logits [rows, vocab_size] float32 after the query and `tokens`; read only.
+        """Logits [rows, vocab_size] float32 after the query and `tokens`; `forward` of one feed."""
+        return self.forward([Feed(session, tokens)], is_stale=is_stale)[0][:, -1]
 
-        The cache is cropped to what it shares with `tokens` and the rest is fed token by token: the result is
-        a function of `tokens` alone, bit for bit. is_stale: asked before every layer; once it says True,
-        Preempted is raised, and what whole passes had computed stays in the cache.
-        """
-        if session not in self.sessions:
-            raise GenerationError(f"Session {session!r} is not open; open it first.")
-        self.check_tokens(tokens)
+    def crop(self, session: str, num_tokens: int) -> None:
+        """Forget all but the first `num_tokens` of the answer, as `forward` does where a feed has other tokens."""
         with self._lock:
-            return self.sessions[session].logits_after(tokens, is_stale)
+            self.sessions[session].crop(num_tokens)
+
+    def _session(self, name: str) -> Session:
+        session = self.sessions[name]
+        assert isinstance(session, Session)
+        return session
+
+    def _grow(self, feed: Feed, is_stale: IsStale | None) -> torch.Tensor:
+        session, count = self.sessions[feed.session], len(feed.tokens) + 1
+        assert isinstance(session, GrowingSession)
+        prefixes = (feed.tokens[:end] for end in range(count - feed.num_logits, count))
+        return torch.stack([session.logits_after(prefix, is_stale) for prefix in prefixes], dim=1)
+
+    def _check_feed(self, feed: Feed) -> None:
+        if feed.session not in self.sessions:
+            raise GenerationError(f"Session {feed.session!r} is not open; open it first.")
+        if not 1 <= feed.num_logits <= len(feed.tokens) + 1:
+            raise GenerationError(
+                f"{feed.num_logits} logits are wanted of {len(feed.tokens)} tokens; ask for 1 to {len(feed.tokens) + 1}."
+            )
+        self.check_tokens(feed.tokens)
+
+    def _try_batching(self) -> BatchModel | None:
+        """The model that computes batches, if the self-check finds no fault."""
+        batch = BatchModel(self._forward)
+        self.fault = find_fault(batch, self.model, self.vocab_size, self.context_length)
+        if self.fault is None:
+            return batch
+        batch.release()
+        _log.warning("%s", self.fallback)
+        return None
+
+    @property
+    def fallback(self) -> str:
+        """A sentence on why one token of one session is computed at a time; empty if many are."""
+        if self.fault is None:
+            return ""
+        return (
+            f"The model {self.name!r} computes one token of one query at a time, because {self.fault} "
+            "(on this machine, in this precision); answers are the same, many queries at once are slower."
+        )
 
     def close(self, session: str) -> None:
         """Free the session's cache; does nothing if there is none."""
@@ -164,8 +264,20 @@ class Engine:
     def document_cache(self, document: str) -> DocumentCache:
         """The cache of those tokens: fetched, or computed and stored. GenerationError as above."""
         tokens = self.document_tokens(document)
-        with self._lock:
-            return self.caches.get(tokens)
+        with self._lock, torch.inference_mode():
+            cache = self.caches.find(tokens)
+            if cache is None:
+                cache = computed = self._compute_document(tokens)
+                self.caches.keep(tokens, lambda: computed)
+            return cache
+
+    def _compute_document(self, tokens: tuple[int, ...]) -> DocumentCache:
+        if self._batch is None:
+            return compute_document(self._forward, tokens, None)
+        rows = RowCache(1, len(tokens))
+        for start in range(0, len(tokens), MAX_TOKENS):
+            self._batch([Piece(rows, 0, [start], [tokens[start : start + MAX_TOKENS]], 0)])
+        return rows.save(0, len(tokens))
 
     @cached_property
     def weights_fingerprint(self) -> str:
@@ -175,7 +287,10 @@ class Engine:
     @property
     def computing_fingerprint(self) -> str:
         """Equal for engines that compute the same bits: weights, libraries, kind of processor, threads."""
-        return models.fingerprint_computation(self.model, self.weights_fingerprint)
+        computation = models.fingerprint_computation(self.model, self.weights_fingerprint)
+        if self._batch is None:
+            return computation
+        return sha256(f"{computation} {ARITHMETIC}".encode()).hexdigest()[:32]
 
     @property
     def cache_fingerprint(self) -> str:

@@ -1,4 +1,4 @@
-"""One forward pass of a causal model, which can be abandoned between two layers."""
+"""A causal model whose forward pass can be abandoned between two layers."""
 
 from __future__ import annotations
 
@@ -39,20 +39,24 @@ class PreemptibleModel:
         ids, positions: [rows, new]. mask: [rows, cached + new], 0 for padding. An abandoned pass leaves some
         layers of `cache` longer than others.
         """
+        return self.run(
+            is_stale,
+            input_ids=ids,
+            attention_mask=mask,
+            position_ids=positions,
+            past_key_values=cache,
+            use_cache=True,
+            logits_to_keep=1,
+        )[:, -1]
+
+    def run(self, is_stale: IsStale | None, **inputs: Any) -> torch.Tensor:
+        """The logits of one pass over `inputs`; may raise Preempted."""
         self._is_stale = is_stale
         try:
             with torch.inference_mode():
-                output = self.model(
-                    input_ids=ids,
-                    attention_mask=mask,
-                    position_ids=positions,
-                    past_key_values=cache,
-                    use_cache=True,
-                    logits_to_keep=1,
-                )
+                return torch.as_tensor(self.model(**inputs).logits)
         finally:
             self._is_stale = None
-        return torch.as_tensor(output.logits)[:, -1]
 
     def _check(self, _layer: torch.nn.Module, _inputs: Any) -> None:
         if self._is_stale is not None and self._is_stale():

@@ -1,150 +1,171 @@
-"""One session's batch on the model: its rows, its key-value cache, and moving both along a prefix of tokens.
+"""One session on the model: its rows, what of them is cached, and moving both along a prefix of answer tokens.
 
-One batch row per document, padded on the left so that all rows end together; the positions of each row start
-at 0 at its first real token.
-
-Bit for bit: documents are computed one by one (`kv_cache`), so that the result does not show which of them were
-stored. After the query, tokens are fed one at a time in one batch shape. A row's keys and values are then a function of
-the tokens before them alone, so what is decoded again after a rollback, or after a forward pass that was abandoned
-between two layers, equals what was never interrupted. A block of tokens in one pass does not.
+One row per document: the document, the question, the answer so far. A row's keys and values are a function of its own
+tokens alone (`batch`), so documents come from the store or are computed, tokens are fed one by one or in
+blocks, alone or with other sessions, and again after a rollback, with the same bits.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from itertools import groupby
 
 import torch
-from transformers import DynamicCache
 
-from tandem.engine.forward import IsStale, PreemptibleModel
-from tandem.engine.kv_cache import DocumentCache, DocumentCaches, stack_rows
+from tandem.engine.batch import MAX_TOKENS, BatchModel, Piece
+from tandem.engine.forward import IsStale
+from tandem.engine.kv_cache import DocumentCaches, split_prompt
 from tandem.engine.prompt import Prompt
+from tandem.engine.row_cache import RowCache
 
 
 class Session:
-    """The rows of one prompt. Nothing is computed before the first call of `logits_after`."""
+    """The rows of one prompt. Nothing is computed before the first pass."""
 
     def __init__(
         self,
         prompt: Prompt,
-        model: PreemptibleModel,
         caches: DocumentCaches,
         vocab_size: int,
+        device: torch.device,
         *,
+        num_new_tokens: int = 0,
         is_stored: bool = True,
     ) -> None:
-        """is_stored: whether the caches of documents go to the store, if they are whole."""
-        self._model = model
-        self._vocab_size = vocab_size
-        self._caches = caches
-        self._documents, self._tails = _split(prompt)
-        self._width = max(len(tokens) for tokens in self._documents)  # of the documents part
+        """num_new_tokens: expected of the answer. is_stored: whether the caches of whole documents go to the store."""
+        self._caches, self._vocab_size, self._device = caches, vocab_size, device
+        self._documents, tails = split_prompt(prompt)
+        self._prompts = [[*document, *tail] for document, tail in zip(self._documents, tails, strict=True)]
         whole = [document not in prompt.truncated for document in prompt.documents] or [True]
         self._is_stored = [is_stored and is_whole for is_whole in whole]  # [rows]
-        self._pads = [self._width - len(tokens) for tokens in self._documents]
-        self._ready: list[DocumentCache | None] = []  # of the first rows until all are there; None: no tokens
-        self._cache = DynamicCache()
-        self._mask = self._first_mask()  # [rows, capacity], grown as needed
-        self._num_cached = 0  # columns that every layer holds
-        self._fed: list[int] = []  # the tokens after the query that these columns hold
-        self._prompt_logits: torch.Tensor | None = None  # [rows, vocab]
-        self._last_logits: torch.Tensor | None = None  # those after `_fed`, if known
+        self._cache = RowCache(len(self._prompts), max(map(len, self._prompts)) + num_new_tokens)
+        self._lengths: list[int] | None = (
+            None  # [rows]: columns that are cached; None: documents not yet looked up
+        )
+        self._unsaved: set[int] = set()  # rows whose document is computed and not yet kept
+        self._tokens: tuple[int, ...] = ()  # of the answer; those that are cached come first
+        self._logits = torch.empty(0)  # [rows, wanted, vocab], filled by passes
+
+    @property
+    def cache(self) -> RowCache:
+        """Keys and values; read only."""
+        return self._cache
 
     @property
     def num_cached(self) -> int:
-        """Columns that every layer of the cache holds between two calls."""
-        return self._num_cached
+        """Columns of the shortest row that are cached."""
+        return min(self._lengths or [0])
+
+    def crop(self, num_tokens: int) -> None:
+        """Forget all but the first `num_tokens` of the answer."""
+        if num_tokens < len(self._tokens):
+            self._tokens = self._tokens[:num_tokens]
+            self._shorten(0)
+            self._logits = torch.empty(0)
+
+    def want(self, tokens: Sequence[int], num_logits: int) -> None:
+        """From now on, passes compute the logits after the prompt and `tokens`, and of `num_logits` - 1 shorter ones."""
+        tokens = tuple(tokens)
+        is_known = tokens == self._tokens and self._logits.ndim == 3 and self._logits.shape[1] == num_logits
+        self.crop(_common_length(self._tokens, tokens))
+        self._tokens = tokens
+        if not is_known:
+            self._shorten(num_logits)
+            self._logits = torch.empty(
+                (len(self._prompts), num_logits, self._vocab_size), device=self._device
+            )
+
+    def next_pieces(self, max_tokens: int) -> Iterator[Piece]:
+        """What to compute next for the wanted logits, at most so many tokens; nothing once they are there."""
+        lengths = self._look_up()
+        pending = [
+            len(prompt) + len(self._tokens) - length
+            for prompt, length in zip(self._prompts, lengths, strict=True)
+        ]
+        for num_pending, group in groupby(range(len(pending)), key=pending.__getitem__):
+            rows = list(group)
+            while rows and num_pending and max_tokens > 0:
+                some, rows = rows[:max_tokens], rows[max_tokens:]
+                count = min(num_pending, max_tokens // len(some))
+                yield self._piece(some, count, num_pending)
+                max_tokens -= count * len(some)
+
+    def finish(self, piece: Piece, logits: torch.Tensor) -> None:
+        """A pass computed `piece`. logits: [rows, num_logits of the piece, vocab of the model]."""
+        assert self._lengths is not None
+        wanted = self._logits.shape[1]
+        for row, start, row_logits in zip(
+            range(piece.first_row, piece.first_row + piece.num_rows), piece.starts, logits, strict=True
+        ):
+            self._lengths[row] = end = start + piece.num_new
+            at = wanted - (len(self._prompts[row]) + len(self._tokens) - end)  # behind the last one computed
+            if piece.num_logits:
+                self._logits[row, at - piece.num_logits : at] = row_logits[:, : self._vocab_size].float()
+            if row in self._unsaved and end >= len(self._documents[row]):
+                self._save(row)
 
     @property
-    def layers(self) -> list[Any]:
-        """The cache's layers, each with `keys` and `values` of [rows, heads, columns, size]; read only."""
-        return list(self._cache.layers)
+    def logits(self) -> torch.Tensor:
+        """[rows, wanted, vocab] float32: what was wanted, once `next_pieces` has nothing left."""
+        return self._logits
 
-    def logits_after(self, tokens: Sequence[int], is_stale: IsStale | None) -> torch.Tensor:
-        """Logits [rows, vocab] float32 after the query and `tokens`; Preempted if is_stale() turns True."""
-        prompt_logits = self._prefill(is_stale)
+    def _piece(self, rows: Sequence[int], count: int, num_pending: int) -> Piece:
+        assert self._lengths is not None
+        starts = [self._lengths[row] for row in rows]
+        tokens = [self._row(row, start, start + count) for row, start in zip(rows, starts, strict=True)]
+        left = num_pending - count
+        num_logits = min(count, max(0, self._logits.shape[1] - left))
+        return Piece(self._cache, rows[0], starts, tokens, num_logits)
+
+    def _row(self, row: int, start: int, end: int) -> list[int]:
+        """Tokens of a row from column `start` on."""
+        prompt = self._prompts[row]
+        answer = self._tokens[max(0, start - len(prompt)) : max(0, end - len(prompt))]
+        return [*prompt[start:end], *answer]
+
+    def _shorten(self, num_logits: int) -> None:
+        """Keep what the present tokens need, without the columns whose logits are wanted."""
+        if self._lengths is not None:
+            ends = (len(prompt) + len(self._tokens) - num_logits for prompt in self._prompts)
+            self._lengths = [min(length, end) for length, end in zip(self._lengths, ends, strict=True)]
+
+    def _look_up(self) -> list[int]:
+        if self._lengths is None:
+            self._lengths = [self._load(row, tokens) for row, tokens in enumerate(self._documents)]
+            self._shorten(self._logits.shape[1])
+        return self._lengths
+
+    def _load(self, row: int, tokens: tuple[int, ...]) -> int:
+        """Columns of a row that the store knew."""
         if not tokens:
-            return prompt_logits
-        shared = _common_length(self._fed, tokens)
-        if shared < len(self._fed) or self._last_logits is None:
-            # The logits of an inner position are not kept: its token is fed once more, with the same result.
-            self._rollback(min(shared, len(tokens) - 1))
-        for token in tokens[len(self._fed) :]:
-            self._feed(token, is_stale)
-        assert self._last_logits is not None  # the last pass fed tokens[-1]
-        return self._last_logits
+            return 0
+        cache = self._caches.find(tokens)
+        if cache is None:
+            self._unsaved.add(row)
+            return 0
+        self._cache.load(row, cache, self._device)
+        return len(tokens)
 
-    def _prefill(self, is_stale: IsStale | None) -> torch.Tensor:
-        """The cache of the prompt in two parts: the documents (a function of each alone), then the query."""
-        if self._prompt_logits is None:
-            if self._num_cached < self._width:
-                self._prefill_documents(is_stale)
-            self._prompt_logits = self._forward(self._tails, is_stale)
-        return self._prompt_logits
-
-    def _prefill_documents(self, is_stale: IsStale | None) -> None:
-        """Whole documents that a preempted call computed are kept for the next."""
-        for row in range(len(self._ready), len(self._documents)):
-            tokens, is_stored = self._documents[row], self._is_stored[row]
-            cache = self._caches.get(tokens, is_stale, is_stored=is_stored) if tokens else None
-            self._ready.append(cache)
-        self._cache = stack_rows(self._ready, self._width, self._model.device)
-        self._num_cached = self._width
-        self._ready = []
-
-    def _feed(self, token: int, is_stale: IsStale | None) -> None:
-        self._last_logits = self._forward([[token]] * len(self._pads), is_stale)
-        self._fed.append(token)
-
-    def _rollback(self, num_tokens: int) -> None:
-        """Forget all but the first `num_tokens` fed."""
-        self._num_cached -= len(self._fed) - num_tokens
-        del self._fed[num_tokens:]
-        self._last_logits = None
-        self._crop()
-
-    def _forward(self, rows: list[list[int]], is_stale: IsStale | None) -> torch.Tensor:
-        start, end = self._num_cached, self._num_cached + len(rows[0])
-        device = self._model.device
-        columns = torch.arange(start, end, device=device)
-        pads = torch.tensor(self._pads, device=device)
-        positions = (columns[None, :] - pads[:, None]).clamp_(min=0)  # [rows, new]
-        ids = torch.tensor(rows, device=device)
-        try:
-            logits = self._model(ids, self._mask_until(end), positions, self._cache, is_stale)
-        except BaseException:  # Preempted, or an interruption: some layers hold more than others
-            self._crop()
-            raise
-        self._num_cached = end
-        return logits[:, : self._vocab_size].float()
-
-    def _crop(self) -> None:
-        """Cut every layer to `_num_cached` columns; `crop` takes minus the number of columns to remove."""
-        layers: list[Any] = self._cache.layers
-        for layer in layers:
-            excess = layer.get_seq_length() - self._num_cached
-            if excess > 0:
-                layer.crop(-excess)
-
-    def _first_mask(self) -> torch.Tensor:
-        mask = torch.ones(len(self._pads), self._width + len(self._tails[0]) + 64, dtype=torch.long)
-        for row, pad in enumerate(self._pads):
-            mask[row, :pad] = 0
-        return mask.to(self._model.device)
-
-    def _mask_until(self, end: int) -> torch.Tensor:
-        if end > self._mask.shape[1]:
-            self._mask = torch.cat([self._mask, torch.ones_like(self._mask)], dim=1)
-        return self._mask[:, :end]
+    def _save(self, row: int) -> None:
+        self._unsaved.remove(row)
+        tokens = self._documents[row]
+        self._caches.keep(tokens, lambda: self._cache.save(row, len(tokens)), is_stored=self._is_stored[row])
 
 
-def _split(prompt: Prompt) -> tuple[list[tuple[int, ...]], list[list[int]]]:
-    """The documents' tokens [rows], and what follows each in one pass [rows, new], which has at least one token."""
-    documents = list(prompt.document_tokens)
-    if prompt.query_tokens:
-        return documents, [list(prompt.query_tokens)] * len(documents)
-    return [tokens[:-1] for tokens in documents], [[tokens[-1]] for tokens in documents]
+def compute(model: BatchModel, sessions: Sequence[Session], is_stale: IsStale | None = None) -> None:
+    """Compute the wanted logits of all sessions, in passes that they share; Preempted if is_stale() turns True."""
+    while pieces := list(_next_pieces(sessions)):
+        computed = model([piece for _, piece in pieces], is_stale)
+        for (session, piece), logits in zip(pieces, computed, strict=True):
+            session.finish(piece, logits)
+
+
+def _next_pieces(sessions: Sequence[Session]) -> Iterator[tuple[Session, Piece]]:
+    left = MAX_TOKENS
+    for session in sessions:
+        for piece in session.next_pieces(left):
+            yield session, piece
+            left -= piece.num_tokens
 
 
 def _common_length(left: Sequence[int], right: Sequence[int]) -> int:

@@ -43,6 +43,11 @@ class Prefill:
     max_new_tokens: int
     history: tuple[Message, ...] = ()  # of the conversation, before the query
 
+    @property
+    def num_rows(self) -> int:
+        """Rows of the model's batch."""
+        return max(1, len(self.documents))
+
 
 @dataclass(frozen=True, slots=True)
 class Forward:
@@ -54,6 +59,11 @@ class Forward:
     tokens: tuple[int, ...]  # x_<t
     weights: Weights  # one per document
     lineage: tuple[bytes, ...] = field(default=(), compare=False)  # digests of all beginnings of `tokens`
+
+    @property
+    def num_rows(self) -> int:
+        """Rows of the model's batch."""
+        return max(1, len(self.weights))
 
 
 Job = Prefill | Forward

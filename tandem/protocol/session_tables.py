@@ -168,7 +168,7 @@ class CoordinatorTable:
 
 
 class DraftingTable(SessionTable[DraftingSession]):
-    """The decoder of one party: plans for all its sessions, one job at a time. After `End` the driver frees the session
+    """The decoder of one party: plans for all its sessions, one job of each at a time. After `End` the driver frees the session
     in the engine."""
 
     def __init__(self, party: Party, text: Callable[[Sequence[int]], str]) -> None:
@@ -189,12 +189,24 @@ class DraftingTable(SessionTable[DraftingSession]):
         return session.receive(message)
 
     def next_job(self) -> Job | None:
-        """The next thing to compute. Sessions take turns: the one served last goes to the end."""
-        for key, session in list(self.sessions.items()):
-            if (job := session.next_job()) is not None:
-                self.sessions[key] = self.sessions.pop(key)
-                return job
-        return None
+        """The next thing to compute."""
+        return next(iter(self.next_jobs(1)), None)
+
+    def next_jobs(self, max_rows: int) -> list[Job]:
+        """The next job of every session that has one of the first's kind, up to about `max_rows` rows in all.
+
+        Sessions take turns: those served go to the end, those left out keep their place.
+        """
+        jobs: list[Job] = []
+        num_rows = 0
+        for session in self.sessions.values():
+            job = session.next_job() if num_rows < max_rows else None
+            if job is not None and (not jobs or type(job) is type(jobs[0])):
+                jobs.append(job)
+                num_rows += job.num_rows
+        for job in jobs:
+            self.sessions[job.session] = self.sessions.pop(job.session)
+        return jobs
 
 
 class AggregatingTable(SessionTable[AggregatorSession]):

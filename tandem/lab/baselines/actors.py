@@ -7,11 +7,13 @@ import contextlib
 import json
 import random
 import time
+from collections.abc import Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from tandem.actors.base import Runtime
-from tandem.actors.decoder import DecoderActor, Draft
+from tandem.actors.batching import Draft
+from tandem.actors.decoder import DecoderActor
 from tandem.actors.draft_queue import DraftQueueActor
 from tandem.actors.retriever import RetrieverActor
 from tandem.actors.stateless import AggregatorActor
@@ -107,31 +109,42 @@ class BaselineDecoder(DecoderActor):
         self._sequences.end(session, failed=True)
         super().fail(session, error)
 
-    def open_prompt(self, session: DraftingSession, job: Prefill) -> OpenResult:
+    def open_prompt(self, job: Prefill) -> OpenResult:
         """Caches of joined documents are hardly used again, and extra documents are the caller's: neither is stored."""
         is_stored = not self._treatment.is_static
         return self.engine.open(
             str(job.session), job.query, job.documents, job.max_new_tokens, is_stored=is_stored
         )
 
-    async def draft(self, session: DraftingSession, job: Forward) -> Draft | None:
+    async def draft(
+        self, sessions: Sequence[DraftingSession], jobs: Sequence[Forward]
+    ) -> list[Draft | Exception | None]:
         """As the product's, kept and padded."""
         started_s = time.perf_counter()
-        draft = await super().draft(session, job)
-        if draft is not None:
-            padded_us = max(draft.decode_us, int(1e6 * self._min_decode_time_s))
-            self.decode_s += (padded_us - draft.decode_us) / 1e6
-            draft = draft._replace(decode_us=padded_us)
-        await self._wait_until(started_s + self._min_decode_time_s, session, job)
-        if draft is not None and self._sequences.is_keeping(job.session):
-            dense = draft.dense.astype("<f2").tobytes()
-            step = Step(draft.token, draft.payload, dense, log_weight(job.weights))
-            self._sequences.add(job.session, job.step, step)
-        return draft
+        drafts = [self._pad(draft) for draft in await super().draft(sessions, jobs)]
+        await self._wait_until(started_s + self._min_decode_time_s, sessions, jobs)
+        for job, draft in zip(jobs, drafts, strict=True):
+            if isinstance(draft, Draft) and self._sequences.is_keeping(job.session):
+                dense = draft.dense.astype("<f2").tobytes()
+                step = Step(draft.token, draft.payload, dense, log_weight(job.weights))
+                self._sequences.add(job.session, job.step, step)
+        return drafts
 
-    async def _wait_until(self, until_s: float, session: DraftingSession, job: Forward) -> None:
-        """As a forward pass does, the wait ends when the draft is no longer wanted."""
-        while session.is_current(job) and (left_s := until_s - time.perf_counter()) > 0:
+    def _pad(self, draft: Draft | Exception | None) -> Draft | Exception | None:
+        if not isinstance(draft, Draft):
+            return draft
+        padded_us = max(draft.decode_us, int(1e6 * self._min_decode_time_s))
+        self.decode_s += (padded_us - draft.decode_us) / 1e6
+        return draft._replace(decode_us=padded_us)
+
+    async def _wait_until(
+        self, until_s: float, sessions: Sequence[DraftingSession], jobs: Sequence[Forward]
+    ) -> None:
+        """As a forward pass does, the wait ends when no draft is wanted any more."""
+        pairs = list(zip(sessions, jobs, strict=True))
+        while any(session.is_current(job) for session, job in pairs) and (
+            (left_s := until_s - time.perf_counter()) > 0
+        ):
             self.wake.clear()
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self.wake.wait(), left_s)

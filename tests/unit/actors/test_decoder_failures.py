@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import random
-from typing import Any
+from collections.abc import Sequence
 
 import pytest
 
 from tandem.errors import TandemError
-from tandem.protocol.drafting import Prefill
+from tandem.protocol.drafting import Job, Prefill
 from tandem.protocol.messages import DecoderFailed, DecoderReady
 from tandem.protocol.outbox import Send
 from tests.unit.actors.test_worker_loop import _Decoder, begin
@@ -22,13 +22,19 @@ class Broken(_Decoder):
         super().__init__(random.Random(0))
         self.how = how
 
-    async def compute(self, session: Any, job: Any) -> list[Send]:
-        if job.session != 1 or not isinstance(job, Prefill):
-            return await super().compute(session, job)
+    async def compute(self, jobs: Sequence[Job]) -> list[list[Send] | Exception]:
+        results = await super().compute([job for job in jobs if not self._is_bad(job)])
+        bad = [self._prefill_badly() for job in jobs if self._is_bad(job)]
+        return [(bad if self._is_bad(job) else results).pop(0) for job in jobs]
+
+    @staticmethod
+    def _is_bad(job: Job) -> bool:
+        return job.session == 1 and isinstance(job, Prefill)
+
+    def _prefill_badly(self) -> list[Send] | Exception:
         if self.how == "an error":
-            raise TandemError("The file caf\udce9.txt is damaged.")
-        sends: list[Send] = session.finish_prefill(1, ("The file caf\udce9.txt was not used.",))
-        return sends
+            return TandemError("The file caf\udce9.txt is damaged.")
+        return self.table.sessions[1].finish_prefill(1, ("The file caf\udce9.txt was not used.",))
 
 
 @pytest.mark.parametrize(

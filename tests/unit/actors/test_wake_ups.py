@@ -9,12 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import random
-from typing import Any
 
 import pytest
 
 from tandem.protocol.messages import Commit, End
-from tandem.protocol.outbox import Send
 from tests.unit.actors.test_worker_loop import _Decoder, begin, has_drafted
 
 NUM_SEEDS = 1000
@@ -26,14 +24,8 @@ MOST_TURNS = 2000
 class _Stepped(_Decoder):
     """The real worker with a model that takes some turns of the loop instead of a thread."""
 
-    async def compute(self, session: Any, job: Any) -> list[Send]:
+    async def pause(self) -> None:
         await _turns(self.rng.randrange(6))
-        sends: list[Send] = (
-            session.finish_forward(job, b"law", 7, 1)
-            if hasattr(job, "step")
-            else session.finish_prefill(1, ())
-        )
-        return sends
 
 
 async def _answer(actor: _Stepped, session: int, rng: random.Random) -> None:
@@ -97,7 +89,7 @@ def test_a_worker_that_loses_one_is_found(where: str, monkeypatch: pytest.Monkey
                 await self.wake.wait()
                 self.wake.clear()
                 continue
-            self.dispatch(await self.compute(self.table.sessions[job.session], job))
+            self._send(job, (await self.compute([job]))[0])
             if where != "before the clear" and self.table.next_job() is None:
                 await asyncio.sleep(0)
                 self.wake.clear()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ from tandem.actors.base import Runtime
 from tandem.actors.decoder import DecoderActor
 from tandem.config import Config
 from tandem.lab.simulation.specs import make_spec
-from tandem.protocol.drafting import Forward
+from tandem.protocol.drafting import DraftingSession, Forward, Job
 from tandem.protocol.messages import Begin, Commit, End, ProposalReady, decode
 from tandem.protocol.outbox import Send
 from tandem.topology import Party
@@ -60,15 +61,21 @@ class _Decoder(DecoderActor):
     def engine(self) -> Any:
         return self.fake_engine
 
-    async def compute(self, session: Any, job: Any) -> list[Send]:
+    async def compute(self, jobs: Sequence[Job]) -> list[list[Send] | Exception]:
+        sessions = [self.table.sessions[job.session] for job in jobs]  # they may end meanwhile
+        await self.pause()
+        return [finish(session, job) for session, job in zip(sessions, jobs, strict=True)]
+
+    async def pause(self) -> None:
         pause_s = self.rng.choice([0.0, 0.0, 1e-4, 1e-3])
         await self.on_model_thread(lambda: time.sleep(pause_s))
-        sends: list[Send] = (
-            session.finish_forward(job, b"law", 7, 1)
-            if isinstance(job, Forward)
-            else session.finish_prefill(1, ())
-        )
-        return sends
+
+
+def finish(session: DraftingSession, job: Job) -> list[Send] | Exception:
+    """What a decoder sends for a job."""
+    if isinstance(job, Forward):
+        return session.finish_forward(job, b"law", 7, 1)
+    return session.finish_prefill(1, ())
 
 
 def begin(session: int, **changes: Any) -> Begin:
@@ -142,7 +149,7 @@ def test_a_loop_that_sleeps_over_a_wake_up_is_found(monkeypatch: pytest.MonkeyPa
                 self.wake.clear()
                 await self.wake.wait()
                 continue
-            self.dispatch(await self.compute(self.table.sessions[job.session], job))
+            self._send(job, (await self.compute([job]))[0])
 
     monkeypatch.setattr(_Decoder, "work", work)
 

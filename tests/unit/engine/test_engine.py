@@ -13,6 +13,7 @@ from tokenizers import Tokenizer
 
 from tandem.engine import model as models
 from tandem.engine.engine import Engine, Preempted
+from tandem.engine.session import Session
 from tandem.errors import GenerationError
 
 # Fixed, since the fixtures of conftest.py are not importable.
@@ -83,12 +84,13 @@ def test_cached_equals_uncached(engine: Engine, documents: list[str]) -> None:
     engine.close("s")
 
 
-def test_padding_leaves_no_nan_in_the_cache(engine: Engine) -> None:
+def test_no_nan_is_left_in_the_cache(engine: Engine) -> None:
     engine.open("s", QUERY, DOCUMENTS, 40)
     engine.next_logits("s", some_tokens(2))
-    for layer in engine.sessions["s"].layers:
-        assert torch.isfinite(layer.keys).all()
-        assert torch.isfinite(layer.values).all()
+    session = engine.sessions["s"]
+    assert isinstance(session, Session)
+    for tensor in [*session.cache.keys.values(), *session.cache.values.values()]:
+        assert torch.isfinite(tensor).all()
     engine.close("s")
 
 
@@ -101,11 +103,6 @@ def fresh(engine: Engine, tokens: Sequence[int]) -> torch.Tensor:
         engine.close("fresh")
 
 
-def assert_consistent(engine: Engine, session: str) -> None:
-    state = engine.sessions[session]
-    assert {layer.get_seq_length() for layer in state.layers} <= {state.num_cached}
-
-
 def test_rolled_back_and_redone_equals_never_drafted_bit_for_bit(engine: Engine) -> None:
     """Random rollbacks and preemptions at random layers; every result is compared with a fresh session's."""
     draw = random.Random(11)
@@ -115,25 +112,23 @@ def test_rolled_back_and_redone_equals_never_drafted_bit_for_bit(engine: Engine)
     for _ in range(12):
         tokens = tokens[: draw.randint(0, len(tokens))] + some_tokens(draw.randint(0, 4), draw.random())
         try:
-            engine.next_logits("s", tokens, is_stale=StaleAt(draw.randint(0, 12)))
+            engine.next_logits("s", tokens, is_stale=StaleAt(draw.randint(0, 5)))
         except Preempted:
             num_preempted += 1
-        assert_consistent(engine, "s")
         if draw.random() < 0.7:
             assert torch.equal(engine.next_logits("s", tokens), fresh(engine, tokens))
     engine.close("s")
-    assert num_preempted >= 3
+    assert num_preempted >= 2
 
 
 def test_every_layer_boundary_can_preempt_and_leaves_the_cache_consistent(engine: Engine) -> None:
     tokens = some_tokens(3)
     expected = fresh(engine, tokens)
-    num_passes = len(DOCUMENTS) + 1 + len(tokens)  # each document, the query, each token
+    num_passes = 1  # all documents, the query and the tokens
     for call in range(num_passes * 3):  # three layers each
         engine.open("s", QUERY, DOCUMENTS, 40)
         with pytest.raises(Preempted):
             engine.next_logits("s", tokens, is_stale=StaleAt(call))
-        assert_consistent(engine, "s")
         assert torch.equal(engine.next_logits("s", tokens), expected)
         engine.close("s")
 
@@ -218,13 +213,12 @@ def test_interruption_leaves_the_cache_consistent(save_model: Save) -> None:
 
     def interrupt(calls: list[int] = []) -> Any:  # noqa: B006
         calls.append(1)
-        if len(calls) == 8:
+        if len(calls) == 2:
             raise KeyboardInterrupt
         return False
 
     with pytest.raises(KeyboardInterrupt):
         engine.next_logits("s", some_tokens(3), is_stale=interrupt)
-    assert_consistent(engine, "s")
     assert torch.equal(engine.next_logits("s", some_tokens(3)), fresh(engine, some_tokens(3)))
 
 

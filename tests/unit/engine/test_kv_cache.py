@@ -13,13 +13,10 @@ import pytest
 import torch
 from tokenizers import Tokenizer
 
-from tandem.engine import kv_cache
+from tandem.engine import growing
 from tandem.engine.engine import Engine, Preempted
-from tandem.engine.forward import PreemptibleModel
-from tandem.engine.kv_cache import DocumentCache, DocumentCaches, MemoryStore
-from tandem.engine.model import decoder_layers
+from tandem.engine.kv_cache import DocumentCache, MemoryStore
 from tandem.engine.prompt import Prompt
-from tandem.engine.session import Session
 from tandem.errors import GenerationError
 
 # Fixed, since the fixtures of conftest.py are not importable.
@@ -35,10 +32,17 @@ TOKENS = [17, 250, 33, 8]
 Save = Callable[..., Path]
 
 
-@pytest.fixture(scope="module", params=NAMES)
+@pytest.fixture(scope="module", params=[*NAMES, "llama growing", "opt growing", "qwen2-sliding growing"])
 def engine(request: pytest.FixtureRequest, save_model: Save) -> Engine:
-    """One engine per family."""
-    return Engine.load(str(save_model(request.param)), num_threads=1)
+    """One engine per family, and some that fell back."""
+    name, _, how = request.param.partition(" ")
+    return Engine.load(str(save_model(name)), num_threads=1, is_batched=not how)
+
+
+@pytest.fixture(scope="module", params=["llama", "opt", "phi"])
+def fallback(request: pytest.FixtureRequest, save_model: Save) -> Engine:
+    """Engines with a growing cache."""
+    return Engine.load(str(save_model(request.param)), num_threads=1, is_batched=False)
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +53,7 @@ def llama(save_model: Save) -> Engine:
 @pytest.fixture(autouse=True)
 def no_store(request: pytest.FixtureRequest) -> None:
     """The engines are shared by the tests; each begins without a store."""
-    for name in {"engine", "llama"} & set(request.fixturenames):
+    for name in {"engine", "llama", "fallback"} & set(request.fixturenames):
         request.getfixturevalue(name).caches.store = None
 
 
@@ -75,11 +79,6 @@ def uncached(engine: Engine, documents: Sequence[str] = DOCUMENTS) -> torch.Tens
             for tokens in ([], TOKENS)
         ]
     return torch.stack([torch.stack(each) for each in passes])[..., : engine.vocab_size]
-
-
-def preemptible(engine: Engine) -> PreemptibleModel:
-    """The engine's model as its sessions use it."""
-    return PreemptibleModel(engine.model, decoder_layers(engine.model))
 
 
 def is_right(engine: Engine) -> bool:
@@ -158,8 +157,8 @@ def test_mutant_a_changed_cache(engine: Engine, change: Callable[[torch.Tensor],
     assert not is_right(engine)
 
 
-def test_mutant_padding_on_the_right(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    pad_left = kv_cache.pad_left
+def test_mutant_padding_on_the_right(fallback: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    pad_left = growing.pad_left
 
     def on_the_right(
         rows: Sequence[torch.Tensor | None], num_columns: int, device: torch.device
@@ -170,20 +169,24 @@ def test_mutant_padding_on_the_right(engine: Engine, monkeypatch: pytest.MonkeyP
                 batch[row] = batch[row].roll(tensor.shape[1] - num_columns, dims=1)
         return batch
 
-    assert is_right(engine)
-    monkeypatch.setattr(kv_cache, "pad_left", on_the_right)
-    assert not is_right(engine)
+    assert is_right(fallback)
+    monkeypatch.setattr(growing, "pad_left", on_the_right)
+    assert not is_right(fallback)
 
 
-def test_mutant_positions_off_by_one(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    model = preemptible(engine)
+def test_mutant_positions_off_by_one(fallback: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    compute_document = growing.compute_document
 
-    def shifted(ids: Any, mask: Any, positions: torch.Tensor, cache: Any, is_stale: Any) -> torch.Tensor:
-        return model(ids, mask, positions + 1, cache, is_stale)
+    def shifted(model: Any, tokens: Sequence[int], is_stale: Any) -> DocumentCache:
+        def call(ids: Any, mask: Any, positions: torch.Tensor, cache: Any, is_stale: Any) -> torch.Tensor:
+            result: torch.Tensor = model(ids, mask, positions + 1, cache, is_stale)
+            return result
 
-    shifted.device = model.device  # type: ignore[attr-defined]
-    monkeypatch.setattr(engine, "caches", DocumentCaches(shifted))  # type: ignore[arg-type]
-    assert not is_right(engine)
+        call.device = model.device  # type: ignore[attr-defined]
+        return compute_document(call, tokens, is_stale)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(growing, "compute_document", shifted)
+    assert not is_right(fallback)
 
 
 class StaleAt:
@@ -198,18 +201,33 @@ class StaleAt:
 
 
 @pytest.mark.parametrize("call", range(12))
-def test_preempted_anywhere_what_whole_documents_had_is_kept(engine: Engine, call: int) -> None:
+def test_preempted_anywhere_what_whole_documents_had_is_kept(fallback: Engine, call: int) -> None:
     """Three layers a document, three documents, then the query; no store: the session itself keeps them."""
-    computed = logits(engine)
-    misses = engine.caches.num_misses
-    engine.open("s", QUERY, DOCUMENTS, 40)
+    computed = logits(fallback)
+    misses = fallback.caches.num_misses
+    fallback.open("s", QUERY, DOCUMENTS, 40)
     with pytest.raises(Preempted):
-        engine.next_logits("s", [], is_stale=StaleAt(call))
-    assert engine.caches.num_misses - misses == min(3, call // 3)
-    again = torch.stack([engine.next_logits("s", tokens) for tokens in ([], TOKENS)])
-    engine.close("s")
+        fallback.next_logits("s", [], is_stale=StaleAt(call))
+    assert fallback.caches.num_misses - misses == min(3, call // 3)
+    again = torch.stack([fallback.next_logits("s", tokens) for tokens in ([], TOKENS)])
+    fallback.close("s")
     assert torch.equal(again, computed)
-    assert engine.caches.num_misses - misses == 3
+    assert fallback.caches.num_misses - misses == 3
+
+
+@pytest.mark.parametrize("call", range(3))
+def test_preempted_a_batch_is_computed_again(llama: Engine, call: int) -> None:
+    """All documents and the question are one pass of three layers."""
+    computed = logits(llama)
+    misses = llama.caches.num_misses
+    llama.open("s", QUERY, DOCUMENTS, 40)
+    with pytest.raises(Preempted):
+        llama.next_logits("s", [], is_stale=StaleAt(call))
+    assert llama.caches.num_misses == misses
+    again = torch.stack([llama.next_logits("s", tokens) for tokens in ([], TOKENS)])
+    llama.close("s")
+    assert torch.equal(again, computed)
+    assert llama.caches.num_misses - misses == 3
 
 
 @pytest.mark.parametrize(
@@ -225,14 +243,15 @@ def test_prompts_without_query_or_document(
     engine: Engine, documents: tuple[tuple[int, ...], ...], query: tuple[int, ...]
 ) -> None:
     prompt = Prompt(documents, query, tuple(range(len(documents))), (), ())
-    session = Session(prompt, preemptible(engine), engine.caches, engine.vocab_size)
+    engine.sessions["s"] = engine._open(prompt, 0, is_stored=True)
     for tokens in ([], TOKENS):
-        seen = session.logits_after(tokens, None)
+        seen = engine.next_logits("s", tokens)
         for row, document in zip(seen, documents, strict=True):
             with torch.inference_mode():
                 ids = torch.tensor([[*document, *query, *tokens]])
                 expected = engine.model(input_ids=ids, use_cache=False).logits[0, -1]
             torch.testing.assert_close(row, expected[: engine.vocab_size], atol=1e-4, rtol=1e-4)
+    engine.close("s")
 
 
 def test_a_document_beyond_the_context_is_one_sentence(llama: Engine) -> None:

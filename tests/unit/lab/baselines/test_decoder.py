@@ -53,8 +53,7 @@ async def decoder(party: Party, tmp_path: Path, *settings: str) -> Decoder:
 
 def prompt(actor: BaselineDecoder) -> None:
     """Open a session with the texts and compute its prompt."""
-    session: Any = None
-    actor.open_prompt(session, Prefill(1, QUESTION, tuple(TEXTS), 8))
+    actor.open_prompt(Prefill(1, QUESTION, tuple(TEXTS), 8))
     actor.engine.next_logits("1", [])
     actor.engine.close("1")
 
@@ -174,7 +173,7 @@ def test_a_padded_draft_that_is_no_longer_wanted_ends_at_once(tmp_path: Path) ->
         await asyncio.wait_for(actor.sent.get(), 20)  # it is prefilled
         job = session.next_job()
         assert isinstance(job, Forward)
-        drafting = asyncio.ensure_future(actor.draft(session, job))
+        drafting = asyncio.ensure_future(actor.draft([session], [job]))
         await asyncio.sleep(0.2)
         commit = Commit(session=1, step=0, token=7, epoch=0, is_last=True)
         actor.dispatch(actor.handle(commit, "q"))

@@ -33,7 +33,7 @@ for, the proposals not kept after a Resync, and the later proposals forgotten.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any

@@ -1,0 +1,140 @@
+"""What a decoder does in its model thread: one batch of jobs of one kind, each with a result of its own.
+
+A batch is abandoned only when none of its sessions wants its part any more. If a batch fails, its jobs are tried one by
+one, so that a session's failure is its own.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
+
+from tandem.protocol.drafting import DraftingSession, Forward, Prefill
+from tandem.protocol.outbox import Send
+
+if TYPE_CHECKING:
+    import numpy as np
+    import torch
+    from numpy.typing import NDArray
+
+    from tandem.engine.drafter import Drafter
+    from tandem.engine.engine import Engine, Feed, OpenResult
+
+T = TypeVar("T")
+
+
+class Draft(NamedTuple):
+    """The result of one forward job."""
+
+    token: int
+    payload: bytes  # Codec.encode(q)
+    dense: NDArray[np.float64]  # q before the codec, [vocab]
+    decode_us: int
+
+
+class Opened(NamedTuple):
+    """The result of one prefill job."""
+
+    result: OpenResult
+    prefill_us: int
+
+
+def prefill(
+    engine: Engine,
+    jobs: Sequence[Prefill],
+    open_prompt: Callable[[Prefill], OpenResult],
+    is_wanted: Callable[[Prefill], bool],
+) -> list[Opened | Exception | None]:
+    """Open the sessions and compute their prompts; None where it was abandoned."""
+    from tandem.engine.engine import Feed
+
+    started_s = time.perf_counter()
+    opened = [_attempt(lambda job=job: open_prompt(job)) for job in jobs]  # type: ignore[misc]
+    ready = [job for job, result in zip(jobs, opened, strict=True) if not isinstance(result, Exception)]
+    feeds = [Feed(str(job.session), ()) for job in ready]
+    logits = iter(_forward(engine, feeds, [lambda job=job: is_wanted(job) for job in ready]))  # type: ignore[misc]
+    results: list[Opened | Exception | None] = []
+    for result in opened:
+        if isinstance(result, Exception):
+            results.append(result)
+            continue
+        computed = next(logits)
+        is_there = computed is not None and not isinstance(computed, Exception)
+        results.append(Opened(result, elapsed_us(started_s)) if is_there else computed)  # type: ignore[arg-type]
+    return results
+
+
+def draft(
+    engine: Engine,
+    drafter_of: Callable[[DraftingSession], Drafter],
+    jobs: Sequence[Forward],
+    sessions: Sequence[DraftingSession],
+) -> list[Draft | Exception | None]:
+    """One draft per job; None where it is no longer wanted."""
+    from tandem.engine.engine import Feed
+
+    started_s = time.perf_counter()
+    feeds = [Feed(str(job.session), job.tokens) for job in jobs]
+    pairs = list(zip(sessions, jobs, strict=True))
+    wanted = [lambda session=session, job=job: session.is_current(job) for session, job in pairs]  # type: ignore[misc]
+    results: list[Draft | Exception | None] = []
+    for (session, job), logits in zip(pairs, _forward(engine, feeds, wanted), strict=True):
+        if logits is None or isinstance(logits, Exception):
+            results.append(logits)
+        elif not session.is_current(job):
+            results.append(None)
+        else:
+            made = _attempt(lambda: _draw(session, job, drafter_of(session), logits[:, -1], started_s))  # noqa: B023
+            results.append(made)
+    return results
+
+
+def settle(result: T | Exception | None, act: Callable[[T], list[Send]]) -> list[Send] | Exception:
+    """What is to be sent for a result, or what failed."""
+    if result is None:
+        return []
+    return result if isinstance(result, Exception) else _attempt(lambda: act(result))
+
+
+def elapsed_us(started_s: float) -> int:
+    """Microseconds since `started_s` of the performance counter."""
+    return int((time.perf_counter() - started_s) * 1e6)
+
+
+def _draw(
+    session: DraftingSession, job: Forward, drafter: Drafter, logits: torch.Tensor, started_s: float
+) -> Draft:
+    token, payload, dense = drafter.draft(
+        logits,
+        job.weights or (0.0,),
+        seed=session.spec.seed,
+        step=job.step,
+        party=session.party,
+        lineage=job.lineage,
+    )
+    return Draft(token, payload, dense, elapsed_us(started_s))
+
+
+def _forward(
+    engine: Engine, feeds: Sequence[Feed], is_wanted: Sequence[Callable[[], bool]]
+) -> list[torch.Tensor | Exception | None]:
+    from tandem.engine.engine import Preempted
+
+    if not feeds:
+        return []
+    try:
+        return list(engine.forward(feeds, is_stale=lambda: not any(wants() for wants in is_wanted)))
+    except Preempted:
+        return [None] * len(feeds)
+    except Exception as error:
+        if len(feeds) == 1:
+            return [error]
+        return [_forward(engine, [feed], [wants])[0] for feed, wants in zip(feeds, is_wanted, strict=True)]
+
+
+def _attempt(act: Callable[[], T]) -> T | Exception:
+    try:
+        return act()
+    except Exception as error:
+        return error

@@ -1,0 +1,280 @@
+"""One pass of a model over new tokens of many rows of many sessions, whose bits do not depend on the company.
+
+All tokens of a pass stand in one line, [1, tokens]: everything in a model but attention treats each by itself. Attention
+is computed piece by piece here, each piece against its own cache. A row's logits are a function of its own tokens
+alone, bit for bit, because
+
+- a token's column in the cache is its position, and what a row may not see is masked, not left out;
+- matrix products whose sums would be ordered by the number of rows are avoided: linear layers see at most MAX_TOKENS
+  tokens and keep float32 weights transposed, attention keeps keys transposed, has MIN_COLUMNS to MAX_COLUMNS query
+  columns, and adds up values in blocks of VALUE_BLOCK columns;
+- the line is padded to a `multiple` of tokens, so that functions like exp never reach the last few elements of a
+  tensor, which the processor's vectors do not fill and which are computed by another routine.
+
+Which sizes do is a property of the machine's libraries (measured: docs/log.md, 2026-11-22), so `self_check` tries them when a
+model is loaded.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from transformers import AttentionInterface
+
+from tandem.engine.forward import IsStale, PreemptibleModel
+from tandem.engine.row_cache import RowCache, round_up
+
+MAX_TOKENS = 128
+"""Tokens of one pass; more are computed in several."""
+MIN_COLUMNS, MAX_COLUMNS = 4, 64
+"""Query columns of one product of attention."""
+VALUE_BLOCK = 256
+"""Columns of the cache whose values are added up in one product."""
+NAME = "tandem_rows"
+"""Of this attention, as transformers knows it."""
+ARITHMETIC = "rows-1"
+"""Part of what identifies stored caches: another way of computing gives other last bits."""
+
+_KNOWN = {
+    "position_ids",
+    "is_causal",
+    "use_cache",
+    "output_attentions",
+    "output_hidden_states",
+    "position_embeddings",
+}
+_running = threading.local()
+
+
+class Unsupported(Exception):
+    """The model asks for a kind of attention that is not computed here."""
+
+
+@dataclass(eq=False)
+class Piece:
+    """New tokens of some neighbouring rows of one cache, equally many in each."""
+
+    cache: RowCache
+    first_row: int
+    starts: Sequence[int]  # [rows]: position of each row's first new token
+    tokens: Sequence[Sequence[int]]  # [rows][new]
+    num_logits: int  # that are wanted, after the last tokens of each row
+    positions: torch.Tensor = field(init=False)  # [rows, new]
+    width: int = field(init=False)  # columns that attention sees
+    _masks: dict[Any, torch.Tensor] = field(init=False, default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.positions = torch.tensor(self.starts)[:, None] + torch.arange(self.num_new)
+        end = max(self.starts) + self.num_new
+        self.width = round_up(end)
+        self.cache.reserve(end)
+
+    @property
+    def num_rows(self) -> int:
+        """Rows."""
+        return len(self.tokens)
+
+    @property
+    def num_new(self) -> int:
+        """New tokens of each row."""
+        return len(self.tokens[0])
+
+    @property
+    def num_tokens(self) -> int:
+        """New tokens of all rows."""
+        return self.num_rows * self.num_new
+
+    def wanted(self, start: int) -> list[int]:
+        """Where the tokens whose logits are wanted stand in the line, if this piece's first stands at `start`."""
+        columns = range(self.num_new - self.num_logits, self.num_new)
+        return [start + row * self.num_new + column for row in range(self.num_rows) for column in columns]
+
+    def attend(
+        self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, how: _How
+    ) -> torch.Tensor:
+        """Store keys and values and attend. query, key, value: [heads, tokens, size]; result [tokens, heads, size]."""
+        self._store(layer, key, value)
+        last_row = self.first_row + self.num_rows
+        keys = self.cache.keys[layer][self.first_row : last_row, :, :, : self.width]
+        values = self.cache.values[layer][self.first_row : last_row, :, : self.width]
+        heads = key.shape[0]
+        groups = query.shape[0] // heads
+        queries = query.view(heads, groups, self.num_rows, self.num_new, -1).permute(2, 0, 1, 3, 4)
+        step = max(1, MAX_COLUMNS // groups)
+        parts = [
+            self._attend_columns(queries[:, :, :, at : at + step], at, keys, values, how)
+            for at in range(0, self.num_new, step)
+        ]
+        whole = parts[0] if len(parts) == 1 else torch.cat(parts, dim=3)  # [rows, heads, groups, new, size]
+        return whole.permute(0, 3, 1, 2, 4).reshape(self.num_tokens, heads * groups, -1)
+
+    def _store(self, layer: int, key: torch.Tensor, value: torch.Tensor) -> None:
+        if layer not in self.cache.keys:
+            self.cache.add_layer(layer, key, value)
+        rows = torch.arange(self.first_row, self.first_row + self.num_rows, device=key.device)[:, None]
+        columns = self.positions.to(key.device)
+        shape = (key.shape[0], self.num_rows, self.num_new, -1)
+        self.cache.keys[layer][rows, :, :, columns] = key.view(shape).permute(1, 2, 0, 3)
+        self.cache.values[layer][rows, :, columns] = value.view(shape).permute(1, 2, 0, 3)
+
+    def _attend_columns(
+        self, query: torch.Tensor, at: int, keys: torch.Tensor, values: torch.Tensor, how: _How
+    ) -> torch.Tensor:
+        """query: [rows, heads, groups, some of the new, size], whose first is column `at`; the result likewise."""
+        rows, heads, groups, count, _ = query.shape
+        columns = query.reshape(rows, heads, groups * count, -1)
+        if (missing := MIN_COLUMNS - groups * count) > 0:
+            columns = torch.nn.functional.pad(columns, (0, 0, 0, missing))
+        scores = torch.matmul(columns, keys).mul_(how.scaling)
+        if how.softcap is not None:
+            scores = torch.tanh(scores / how.softcap) * how.softcap
+        scores.masked_fill_(self._mask(at, count, groups, how.window, scores.device), -torch.inf)
+        weights = torch.softmax(scores, dim=-1, dtype=torch.float32).to(query.dtype)
+        result = _weigh(weights, values)[:, :, : groups * count]
+        return result.view(rows, heads, groups, count, -1)
+
+    def _mask(
+        self, at: int, count: int, groups: int, window: int | None, device: torch.device
+    ) -> torch.Tensor:
+        """True for what must not be seen: [rows, 1, query columns, width]. The same for all layers of a kind."""
+        key = (at, count, groups, window)
+        if key not in self._masks:
+            positions = (
+                self.positions[:, None, at : at + count].expand(-1, groups, -1).reshape(self.num_rows, -1, 1)
+            )
+            if (missing := MIN_COLUMNS - groups * count) > 0:
+                positions = torch.cat([positions, positions[:, -1:].expand(-1, missing, -1)], dim=1)
+            columns = torch.arange(self.width)
+            hidden = columns > positions
+            if window is not None:
+                hidden |= columns <= positions - window
+            self._masks[key] = hidden[:, None].to(device)
+        return self._masks[key]
+
+
+def _weigh(weights: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+    """weights @ values, added up block by block: one product would order its sums by the number of columns."""
+    width = weights.shape[-1]
+    result = torch.matmul(weights[..., :VALUE_BLOCK], values[:, :, :VALUE_BLOCK])
+    for at in range(VALUE_BLOCK, width, VALUE_BLOCK):
+        result += torch.matmul(weights[..., at : at + VALUE_BLOCK], values[:, :, at : at + VALUE_BLOCK])
+    return result
+
+
+@dataclass(frozen=True, slots=True)
+class _How:
+    """What a layer wants of its attention."""
+
+    scaling: float
+    softcap: float | None
+    window: int | None  # columns that a token sees, itself included
+
+
+class BatchModel:
+    """A model that computes pieces of many caches in one pass."""
+
+    def __init__(self, model: PreemptibleModel) -> None:
+        """Changes how the model's weights lie in memory; `release` undoes it."""
+        self._model = model
+        self.device = model.device
+        self.multiple = 4  # of tokens: what passes are padded to
+        self.windows: dict[int, int | None] = {}  # by layer, as each asked in its last pass
+        AttentionInterface.register(NAME, _attend)
+        _transpose_weights(model.model, is_transposed=True)
+
+    def release(self) -> None:
+        """Put the model's weights back as they were."""
+        _transpose_weights(self._model.model, is_transposed=False)
+
+    def __call__(self, pieces: Sequence[Piece], is_stale: IsStale | None = None) -> list[torch.Tensor]:
+        """Logits [rows, num_logits, vocab of the model] of every piece; at most MAX_TOKENS tokens. May raise Preempted.
+
+        Whatever happens, nothing of the caches changes before the first of the new columns.
+        """
+        ids = [token for piece in pieces for row in piece.tokens for token in row]
+        positions = torch.cat([piece.positions.flatten() for piece in pieces])
+        starts = [sum(piece.num_tokens for piece in pieces[:index]) for index in range(len(pieces))]
+        wanted = [index for piece, start in zip(pieces, starts, strict=True) for index in piece.wanted(start)]
+        padding = -len(ids) % self.multiple
+        padded = wanted + [0] * (-len(wanted) % self.multiple or self.multiple * (not wanted))
+        with self._attention(pieces, len(ids) + padding):
+            logits = self._model.run(
+                is_stale,
+                input_ids=torch.tensor([ids + [0] * padding], device=self.device),
+                position_ids=torch.nn.functional.pad(positions, (0, padding))[None].to(self.device),
+                use_cache=False,
+                logits_to_keep=torch.tensor(padded, device=self.device),
+            )[0]
+        split = logits[: len(wanted)].split([piece.num_rows * piece.num_logits for piece in pieces])
+        return [
+            rows.view(piece.num_rows, piece.num_logits, logits.shape[-1])
+            for piece, rows in zip(pieces, split, strict=True)
+        ]
+
+    @contextmanager
+    def _attention(self, pieces: Sequence[Piece], num_tokens: int) -> Iterator[None]:
+        """Our attention, for one pass: whoever else uses the model finds its own."""
+        config = self._model.model.config
+        before = config._attn_implementation
+        config._attn_implementation = NAME
+        _running.batch = _Running(pieces, num_tokens, self.windows)
+        try:
+            yield
+        finally:
+            config._attn_implementation = before
+            _running.batch = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Running:
+    pieces: Sequence[Piece]
+    num_tokens: int
+    windows: dict[int, int | None]
+
+
+def _attend(
+    module: Any,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None = None,
+    dropout: float = 0.0,
+    scaling: float | None = None,
+    softcap: float | None = None,
+    sliding_window: int | None = None,
+    **options: Any,
+) -> tuple[torch.Tensor, None]:
+    """As transformers calls it. query, key, value: [1, heads, tokens, size]; result [1, tokens, heads, size]."""
+    unknown = sorted(name for name, option in options.items() if option is not None and name not in _KNOWN)
+    if unknown or attention_mask is not None:
+        raise Unsupported(f"its attention uses {unknown[0] if unknown else 'a mask'}")
+    running: _Running = _running.batch
+    running.windows[module.layer_idx] = sliding_window
+    how = _How(query.shape[-1] ** -0.5 if scaling is None else scaling, softcap, sliding_window)
+    output = query.new_zeros((running.num_tokens, query.shape[1], value.shape[-1]))
+    start = 0
+    for piece in running.pieces:
+        end = start + piece.num_tokens
+        output[start:end] = piece.attend(
+            module.layer_idx, query[0, :, start:end], key[0, :, start:end], value[0, :, start:end], how
+        )
+        start = end
+    return output[None], None
+
+
+def _transpose_weights(model: Any, *, is_transposed: bool) -> None:
+    """Keep float32 weights of linear layers on the CPU as [in, out] or, as usual, [out, in] in memory.
+
+    Their values and shapes stay. With [in, out], the product's sums have one order for every number of tokens from 2 on.
+    """
+    for module in model.modules():
+        if type(module) is torch.nn.Linear:
+            weight = module.weight
+            if weight.dtype == torch.float32 and weight.device.type == "cpu":
+                data = weight.data
+                weight.data = data.t().contiguous().t() if is_transposed else data.contiguous()

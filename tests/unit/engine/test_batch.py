@@ -1,0 +1,186 @@
+"""A row's bits do not depend on its batch. `benchmarks/batch_invariance.py` runs a thousand batches, here a few."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from benchmarks import batch_invariance
+from benchmarks.batch_invariance import FAMILIES, Sessions, count_differences, growing_differs, random_model
+from tandem.engine import engine as engine_module
+from tandem.engine.batch import BatchModel
+from tandem.engine.engine import Engine, Feed, Preempted
+from tandem.errors import GenerationError
+
+QUERY = "Which game should Mira try?"
+DOCUMENTS = ["Mira likes puzzle games.", "The best rated puzzle game is Vantelu Cor, and it has 40 levels."]
+TOKENS = [17, 250, 33, 8, 99]
+
+Save = Callable[..., Path]
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_random_batches_agree_with_rows_alone(family: str, dtype: str) -> None:
+    assert count_differences(family, dtype, 2, seed=100) == (6, 0, None)
+
+
+def test_two_threads() -> None:
+    torch.set_num_threads(2)
+    assert count_differences("llama", "float32", 2, seed=3) == (6, 0, None)
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen2", "opt"])
+def test_control_a_growing_cache_differs(family: str) -> None:
+    assert growing_differs(random_model(family, "float32"), random.Random(0))
+
+
+def test_mutant_padding_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without padding, functions like exp see incomplete vectors: the self-check finds it."""
+
+    class Unpadded(BatchModel):
+        @property
+        def multiple(self) -> int:
+            return 1
+
+        @multiple.setter
+        def multiple(self, value: int) -> None: ...
+
+    monkeypatch.setattr(batch_invariance, "BatchModel", Unpadded)
+    assert Sessions(random_model("llama", "float32")).fault == (
+        "the last bits of a row depend on what else is in the batch"
+    )
+
+
+@pytest.fixture(scope="module", params=["llama", "qwen2-sliding", "opt"])
+def engine(request: pytest.FixtureRequest, save_model: Save) -> Engine:
+    return Engine.load(str(save_model(request.param)), num_threads=1)
+
+
+@pytest.fixture(scope="module")
+def llama(save_model: Save) -> Engine:
+    return Engine.load(str(save_model("llama")), num_threads=1)
+
+
+@pytest.fixture(scope="module")
+def growing(save_model: Save) -> Engine:
+    """An engine that fell back."""
+    return Engine.load(str(save_model("llama")), num_threads=1, is_batched=False)
+
+
+def open_all(engine: Engine, names: str) -> None:
+    for name, documents in zip(names, ([DOCUMENTS[0]], DOCUMENTS, [], DOCUMENTS[::-1]), strict=False):
+        engine.open(name, QUERY, documents, 20)
+
+
+def close_all(engine: Engine, names: str) -> None:
+    for name in names:
+        engine.close(name)
+
+
+def test_sessions_together_are_as_alone(engine: Engine) -> None:
+    """Blocks, prompts and rollbacks of several sessions in one forward."""
+    assert engine.fault is None
+    answers = {"a": TOKENS, "b": TOKENS[::-1], "c": [5], "d": []}
+    alone = {}
+    for name, tokens in answers.items():
+        open_all(engine, "abcd")
+        alone[name] = engine.next_logits(name, tokens)
+        close_all(engine, "abcd")
+    open_all(engine, "abcd")
+    engine.forward([Feed("b", [1, 2, 3]), Feed("a", TOKENS[:2])])
+    together = engine.forward([Feed(name, tokens) for name, tokens in answers.items()])
+    close_all(engine, "abcd")
+    for logits, expected in zip(together, alone.values(), strict=True):
+        assert torch.equal(logits[:, -1], expected)
+
+
+@pytest.mark.parametrize("which", ["llama", "growing"])
+def test_one_pass_gives_the_logits_of_every_prefix(which: str, request: pytest.FixtureRequest) -> None:
+    engine: Engine = request.getfixturevalue(which)
+    open_all(engine, "ab")
+    (block,) = engine.forward([Feed("b", TOKENS, len(TOKENS) + 1)])
+    close_all(engine, "ab")
+    open_all(engine, "ab")
+    singles = [engine.next_logits("b", TOKENS[:count]) for count in range(len(TOKENS) + 1)]
+    close_all(engine, "ab")
+    assert torch.equal(block, torch.stack(singles, dim=1))
+
+
+@pytest.mark.parametrize("which", ["llama", "growing"])
+def test_crop_forgets_and_changes_no_bit(which: str, request: pytest.FixtureRequest) -> None:
+    engine: Engine = request.getfixturevalue(which)
+    open_all(engine, "a")
+    expected = engine.next_logits("a", TOKENS)
+    engine.crop("a", 2)
+    assert torch.equal(engine.next_logits("a", TOKENS), expected)
+    engine.crop("a", 0)
+    assert torch.equal(engine.next_logits("a", TOKENS), expected)
+    close_all(engine, "a")
+
+
+def test_the_fallback_answers_alike(llama: Engine, growing: Engine) -> None:
+    """To a tolerance; it says why it is there."""
+    assert growing.fallback == (
+        f"The model {growing.name!r} computes one token of one query at a time, because batching is off (on this "
+        "machine, in this precision); answers are the same, many queries at once are slower."
+    )
+    assert llama.fallback == ""
+    assert llama.computing_fingerprint != growing.computing_fingerprint
+    assert llama.weights_fingerprint == growing.weights_fingerprint
+    logits = []
+    for one in (llama, growing):
+        open_all(one, "b")
+        logits.append(one.next_logits("b", TOKENS))
+        close_all(one, "b")
+    torch.testing.assert_close(*logits, atol=1e-4, rtol=1e-4)
+
+
+def test_a_model_that_fails_the_check_falls_back(
+    save_model: Save, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(engine_module, "find_fault", lambda *arguments: "it was told to")
+    engine = Engine.load(str(save_model("llama")), num_threads=1)
+    assert [record.message for record in caplog.records] == [engine.fallback]
+    assert "because it was told to (on this machine" in engine.fallback
+    assert all(parameter.is_contiguous() for parameter in engine.model.parameters())
+    open_all(engine, "a")
+    assert engine.next_logits("a", TOKENS).shape[0] == 1
+    close_all(engine, "a")
+
+
+def test_a_batch_is_abandoned_as_a_whole_and_redone(engine: Engine) -> None:
+    open_all(engine, "ab")
+    feeds = [Feed("a", TOKENS), Feed("b", TOKENS[:3])]
+    calls = iter([False, True])
+    with pytest.raises(Preempted):
+        engine.forward(feeds, is_stale=lambda: next(calls))
+    redone = engine.forward(feeds)
+    close_all(engine, "ab")
+    open_all(engine, "ab")
+    fresh = engine.forward(feeds)
+    close_all(engine, "ab")
+    assert all(torch.equal(left, right) for left, right in zip(redone, fresh, strict=True))
+
+
+def test_wrong_feeds_are_one_sentence(engine: Engine) -> None:
+    open_all(engine, "a")
+    with pytest.raises(GenerationError, match=r"^Session 'z' is not open; open it first\.$"):
+        engine.forward([Feed("a", []), Feed("z", [])])
+    with pytest.raises(GenerationError, match=r"^A session has two feeds in one batch; give it one\.$"):
+        engine.forward([Feed("a", []), Feed("a", [5])])
+    with pytest.raises(GenerationError, match=r"^3 logits are wanted of 1 tokens; ask for 1 to 2\.$"):
+        engine.forward([Feed("a", [5], 3)])
+    close_all(engine, "a")
