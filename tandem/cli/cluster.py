@@ -23,7 +23,10 @@ if TYPE_CHECKING:
 
 Join = Annotated[
     str | None,
-    typer.Option(metavar="ADDRESS", help="the running node to join (default: the other party on this machine, else a new cluster)"),
+    typer.Option(
+        metavar="ADDRESS",
+        help="the running node to join (default: the other party on this machine, else a new cluster)",
+    ),
 ]
 TokenFile = Annotated[
     str | None,
