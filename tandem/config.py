@@ -137,7 +137,7 @@ class DecodingOptions(TypedDict, total=False):
     """The fields of `DecodingConfig` as options of one query; None: as configured."""
 
     draft_rule: DraftRuleName | None
-    placement: Placement | str | None
+    placement: Placement | None
     synchronous: bool | None
     max_window: int | None
 

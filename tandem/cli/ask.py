@@ -30,7 +30,6 @@ from tandem.cli.options import (
     with_settings,
 )
 from tandem.cli.output import StageLog, print_json, warn
-from tandem.cli.passages import passage_lines
 from tandem.cli.transcript import Transcript
 from tandem.errors import QueryError
 from tandem.events import DoneEvent
@@ -167,10 +166,10 @@ def ask(
     if as_json:
         print_json(transcript.as_dict())
     code = exit_code(transcript)
+    if show_sources and quiet and not as_json:
+        print("\nSources", *transcript.source_lines(with_passages=True), sep="\n")
     if not as_json and not quiet:
-        print_details(transcript)
-    if show_sources and not as_json:
-        print("\nPassages", *passage_lines(transcript.sources), sep="\n")
+        print_details(transcript, with_passages=show_sources)
     return code
 
 
@@ -254,8 +253,8 @@ def open_tandem(question: Question, config: Config, log: StageLog) -> Tandem:
     return Tandem.launch(config, progress=log)
 
 
-def print_details(transcript: Transcript) -> None:
+def print_details(transcript: Transcript, *, with_passages: bool = False) -> None:
     """Sources and statistics."""
-    print("\nSources", *transcript.source_lines(), sep="\n")
+    print("\nSources", *transcript.source_lines(with_passages=with_passages), sep="\n")
     if transcript.done is not None:
         print("\nStatistics", *transcript.statistics_lines(), sep="\n")

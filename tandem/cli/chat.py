@@ -26,7 +26,6 @@ from tandem.cli.options import (
     with_settings,
 )
 from tandem.cli.output import StageLog, warn
-from tandem.cli.passages import passage_lines
 from tandem.cli.transcript import Transcript
 from tandem.conversation import Message
 from tandem.errors import QueryError, TandemError
@@ -152,7 +151,7 @@ class Chat:
     # ---- commands --------------------------------------------------------------------------------------------
 
     def _print_sources(self) -> None:
-        self._print_lines(lambda last: [*last.source_lines(), *passage_lines(last.sources)])
+        self._print_lines(lambda last: last.source_lines(with_passages=True))
 
     def _print_statistics(self) -> None:
         self._print_lines(Transcript.statistics_lines)

@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 import math
 import textwrap
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from tandem.cli.output import printable
-from tandem.events import Source
 
 WIDTH = 100
 INDENT = "    "
@@ -26,19 +25,6 @@ def describe_place(title: str | None, page: int | None) -> str:
 def describe_score(score: float | None) -> str:
     """A score in four columns; nothing where it is not known."""
     return "" if score is None or math.isnan(score) else f"{score:4.2f}"
-
-
-def passage_lines(sources: Iterable[Source]) -> Iterator[str]:
-    """The text of each source that has one, below a line that says where it comes from."""
-    for source in sources:
-        if source.text is not None:
-            score = describe_score(source.score)
-            yield "  ".join(
-                part
-                for part in (f"  {source.party:<6}", score, describe_place(source.title, source.page))
-                if part
-            )
-            yield from text_lines(source.text)
 
 
 def text_lines(text: str, max_lines: int | None = None) -> Iterator[str]:

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from typing import Any
 
 from tandem.cli.output import plural
-from tandem.cli.passages import describe_place
+from tandem.cli.passages import describe_place, text_lines
 from tandem.events import (
     DoneEvent,
     EstimateEvent,
@@ -89,18 +89,23 @@ class Transcript:
             "provisional": self.provisional,
         }
 
-    def source_lines(self) -> list[str]:
-        """One line for each document with a title, best first; one per party for those whose titles stay there."""
+    def source_lines(self, *, with_passages: bool = False) -> list[str]:
+        """One line for each document with a title, best first; one per party for those whose titles stay there.
+
+        with_passages: below each line the text that the model read.
+        """
         if not self.sources:
             return ["  none: the models answered from the question alone"]
-        return [line for party in PARTIES for line in self._lines_of(party)]
+        return [line for party in PARTIES for line in self._lines_of(party, with_passages)]
 
-    def _lines_of(self, party: Party) -> Iterator[str]:
+    def _lines_of(self, party: Party, with_passages: bool) -> Iterator[str]:
         own = sorted((source for source in self.sources if source.party is party), key=_badness)
         for source in own:
             if source.title is not None:
                 score = f"  {source.score:4.2f}" if _is_known(source.score) else ""
                 yield f"  {party:<6}{score}  {describe_place(source.title, source.page)}"
+                if with_passages and source.text is not None:
+                    yield from text_lines(source.text)
         ids = [source.id for source in own if source.title is None]
         if ids:
             more = f", and {len(ids) - SHOWN_IDS} more" if len(ids) > SHOWN_IDS else ""

@@ -24,7 +24,11 @@ def test_a_difference_is_an_error_that_names_both_values_and_the_remedy(key: str
     compare({party: dict(SAME) for party in PARTIES})
     described = {Party.DEVICE: {**SAME, key: "one"}, Party.CLOUD: {**SAME, key: "other"}}
     what, remedy = HANDSHAKE_FIELDS[key]
-    sentence = f"the same {what}, the device has 'one' and the cloud 'other'; {remedy}."
+    values = ("one", "other")
+    if key == "vocabulary_fingerprint":  # a hash, so the tokenizer is named
+        described[Party.DEVICE]["tokenizer"] = described[Party.CLOUD]["tokenizer"] = "GPT-2"
+        values = ("GPT-2 (one)", "GPT-2 (other)")
+    sentence = f"the same {what}, the device has {values[0]!r} and the cloud {values[1]!r}; {remedy}."
     with pytest.raises(ClusterError, match=re.escape(sentence)):
         compare(described)
 

@@ -183,7 +183,8 @@ def test_options_are_the_settings_and_a_few_more() -> None:
         ),
         (
             {"placement": "clod"},
-            "The setting decoding.placement must be one of device, cloud, greedy, mirror, but it is 'clod'; "
+            "The setting decoding.placement must be one of device, cloud, greedy, mirror, "
+            "MODULE:FUNCTION, but it is 'clod'; "
             'the nearest is "cloud".',
         ),
         (

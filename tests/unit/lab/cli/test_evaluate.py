@@ -39,7 +39,7 @@ def test_numbers_of_documents() -> None:
             "--out needs the name of a folder, but 'text.txt' is a file",
         ),
         (["qa", "bad.jsonl"], 'bad.jsonl, line 1: "question" must be a text that is not empty, it is None'),
-        (["qa", "empty.txt"], "A file of questions must hold at least one line, but empty.txt holds none"),
+        (["qa", "empty.txt"], "A list of questions must hold at least one line, but empty.txt holds none"),
     ],
 )
 def test_mistakes_are_said_before_anything_is_loaded(

@@ -83,9 +83,7 @@ def test_files_that_cannot_be_written(tmp_path: Path) -> None:
 
 def test_without_matplotlib(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("tandem.lab.timeline.pipeline.find_spec", lambda name: None)
-    with pytest.raises(
-        TandemError, match="A plot needs matplotlib, which is not installed; install tandem-rag"
-    ):
+    with pytest.raises(TandemError, match="A plot needs matplotlib, which is not installed; run `"):
         plot_pipeline(timeline(by_hand()), tmp_path / "out.png")
 
 
