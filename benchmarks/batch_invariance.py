@@ -36,7 +36,12 @@ from tandem.engine.session import Session, compute
 
 NUM_BATCHES = 1000
 VOCAB, CONTEXT, MAX_ROWS, MAX_ANSWER = 1000, 512, 64, 16
-SMALL = {"hidden_size": 256, "num_hidden_layers": 2, "num_attention_heads": 4, "max_position_embeddings": CONTEXT}
+SMALL = {
+    "hidden_size": 256,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "max_position_embeddings": CONTEXT,
+}
 WIDE = {**SMALL, "intermediate_size": 688}
 SLIDING = {"sliding_window": 24}
 FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
@@ -164,7 +169,9 @@ def count_differences(family: str, dtype: str, num_batches: int, seed: int) -> t
 
 def main() -> None:
     """All families, precisions and numbers of threads."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--smoke", action="store_true", help="one batch in each setting, one thread")
     parser.add_argument("--batches", type=int, default=NUM_BATCHES)
     arguments = parser.parse_args()
@@ -178,9 +185,16 @@ def main() -> None:
     for seed, (num_threads, family, dtype) in enumerate(settings):
         torch.set_num_threads(num_threads)
         compared, different, fault = count_differences(family, dtype, each, seed)
-        num_rows, num_different, num_faults = num_rows + compared, num_different + different, num_faults + bool(fault)
+        num_rows, num_different, num_faults = (
+            num_rows + compared,
+            num_different + different,
+            num_faults + bool(fault),
+        )
         num_batches += 0 if fault else each
-        print(f"{family} {dtype} {num_threads} threads: {different} of {compared} rows differ {fault or ''}", flush=True)
+        print(
+            f"{family} {dtype} {num_threads} threads: {different} of {compared} rows differ {fault or ''}",
+            flush=True,
+        )
         if dtype == "float32" and num_threads == 1:
             controls.append(growing_differs(random_model(family, dtype), random.Random(0)))
     print(f"growing cache: differs for {sum(controls)} of {len(controls)} families")

@@ -99,7 +99,9 @@ def elapsed_us(started_s: float) -> int:
     return int((time.perf_counter() - started_s) * 1e6)
 
 
-def _draw(session: DraftingSession, job: Forward, codec: Codec, logits: torch.Tensor, started_s: float) -> Draft:
+def _draw(
+    session: DraftingSession, job: Forward, codec: Codec, logits: torch.Tensor, started_s: float
+) -> Draft:
     from tandem.engine.drafter import Drafter
 
     spec = session.spec

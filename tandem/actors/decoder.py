@@ -169,7 +169,9 @@ class DecoderActor(SiteActor):
         return [
             batching.settle(
                 result,
-                lambda it, session=session, job=job: session.finish_forward(job, it.payload, it.token, it.decode_us),  # type: ignore[misc]
+                lambda it, session=session, job=job: session.finish_forward(
+                    job, it.payload, it.token, it.decode_us
+                ),  # type: ignore[misc]
             )
             for session, job, result in zip(sessions, forwards, drafts, strict=True)
         ]
@@ -241,4 +243,3 @@ class DecoderActor(SiteActor):
             "decode_s": self.decode_s,
             **(self._loaded.caches.statistics() if self._loaded else {}),
         }
-

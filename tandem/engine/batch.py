@@ -31,7 +31,7 @@ from tandem.engine.row_cache import RowCache, round_up
 
 MAX_TOKENS = 128
 """Tokens of one pass; more are computed in several."""
-MIN_COLUMNS, MAX_COLUMNS = 4, 64
+MIN_COLUMNS, MAX_COLUMNS = 2, 64
 """Query columns of one product of attention."""
 VALUE_BLOCK = 256
 """Columns of the cache whose values are added up in one product."""
@@ -40,7 +40,14 @@ NAME = "tandem_rows"
 ARITHMETIC = "rows-1"
 """Part of what identifies stored caches: another way of computing gives other last bits."""
 
-_KNOWN = {"position_ids", "is_causal", "use_cache", "output_attentions", "output_hidden_states", "position_embeddings"}
+_KNOWN = {
+    "position_ids",
+    "is_causal",
+    "use_cache",
+    "output_attentions",
+    "output_hidden_states",
+    "position_embeddings",
+}
 _running = threading.local()
 
 
@@ -59,6 +66,7 @@ class Piece:
     num_logits: int  # that are wanted, after the last tokens of each row
     positions: torch.Tensor = field(init=False)  # [rows, new]
     width: int = field(init=False)  # columns that attention sees
+    _index: tuple[torch.Tensor, torch.Tensor] | None = field(init=False, default=None)  # where new columns go
     _masks: dict[Any, torch.Tensor] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -87,7 +95,9 @@ class Piece:
         columns = range(self.num_new - self.num_logits, self.num_new)
         return [start + row * self.num_new + column for row in range(self.num_rows) for column in columns]
 
-    def attend(self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, how: _How) -> torch.Tensor:
+    def attend(
+        self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, how: _How
+    ) -> torch.Tensor:
         """Store keys and values and attend. query, key, value: [heads, tokens, size]; result [tokens, heads, size]."""
         self._store(layer, key, value)
         last_row = self.first_row + self.num_rows
@@ -107,8 +117,10 @@ class Piece:
     def _store(self, layer: int, key: torch.Tensor, value: torch.Tensor) -> None:
         if layer not in self.cache.keys:
             self.cache.add_layer(layer, key, value)
-        rows = torch.arange(self.first_row, self.first_row + self.num_rows, device=key.device)[:, None]
-        columns = self.positions.to(key.device)
+        if self._index is None:
+            rows = torch.arange(self.first_row, self.first_row + self.num_rows)[:, None]
+            self._index = rows.to(key.device), self.positions.to(key.device)
+        rows, columns = self._index
         shape = (key.shape[0], self.num_rows, self.num_new, -1)
         self.cache.keys[layer][rows, :, :, columns] = key.view(shape).permute(1, 2, 0, 3)
         self.cache.values[layer][rows, :, columns] = value.view(shape).permute(1, 2, 0, 3)
@@ -129,11 +141,15 @@ class Piece:
         result = _weigh(weights, values)[:, :, : groups * count]
         return result.view(rows, heads, groups, count, -1)
 
-    def _mask(self, at: int, count: int, groups: int, window: int | None, device: torch.device) -> torch.Tensor:
+    def _mask(
+        self, at: int, count: int, groups: int, window: int | None, device: torch.device
+    ) -> torch.Tensor:
         """True for what must not be seen: [rows, 1, query columns, width]. The same for all layers of a kind."""
         key = (at, count, groups, window)
         if key not in self._masks:
-            positions = self.positions[:, None, at : at + count].expand(-1, groups, -1).reshape(self.num_rows, -1, 1)
+            positions = (
+                self.positions[:, None, at : at + count].expand(-1, groups, -1).reshape(self.num_rows, -1, 1)
+            )
             if (missing := MIN_COLUMNS - groups * count) > 0:
                 positions = torch.cat([positions, positions[:, -1:].expand(-1, missing, -1)], dim=1)
             columns = torch.arange(self.width)
@@ -199,7 +215,8 @@ class BatchModel:
             )[0]
         split = logits[: len(wanted)].split([piece.num_rows * piece.num_logits for piece in pieces])
         return [
-            rows.view(piece.num_rows, piece.num_logits, logits.shape[-1]) for piece, rows in zip(pieces, split, strict=True)
+            rows.view(piece.num_rows, piece.num_logits, logits.shape[-1])
+            for piece, rows in zip(pieces, split, strict=True)
         ]
 
     @contextmanager

@@ -50,14 +50,23 @@ class Feed:
 
     session: str
     tokens: Sequence[int]  # the whole answer so far; what of it was computed before is not computed again
-    num_logits: int = 1  # wanted: after all tokens, and after so many shorter prefixes that there are this many
+    num_logits: int = (
+        1  # wanted: after all tokens, and after so many shorter prefixes that there are this many
+    )
 
 
 class Engine:
     """A loaded model. Calls may come from several threads; they run one after the other."""
 
     def __init__(
-        self, name: str, model: Any, tokenizer: Tokenizer, wrapper: Any, template: Template, *, is_batched: bool = True
+        self,
+        name: str,
+        model: Any,
+        tokenizer: Tokenizer,
+        wrapper: Any,
+        template: Template,
+        *,
+        is_batched: bool = True,
     ) -> None:
         """Made by `Engine.load`. tokenizer: the fast tokenizer; wrapper: transformers' view of it. is_batched: False
         computes one token of one session at a time, as models do that fail the self-check.

@@ -182,7 +182,9 @@ def pad_left(rows: Sequence[torch.Tensor | None], num_columns: int, device: torc
     return batch
 
 
-def compute_document(model: PreemptibleModel, tokens: Sequence[int], is_stale: IsStale | None) -> DocumentCache:
+def compute_document(
+    model: PreemptibleModel, tokens: Sequence[int], is_stale: IsStale | None
+) -> DocumentCache:
     """One forward pass over one document, its cache moved to the CPU."""
     cache = DynamicCache()
     ids = torch.tensor([list(tokens)], device=model.device)  # [1, tokens]

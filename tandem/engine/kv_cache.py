@@ -103,7 +103,9 @@ class DocumentCaches:
         self.num_hits += cache is not None
         return cache
 
-    def keep(self, tokens: Sequence[int], make: Callable[[], DocumentCache], *, is_stored: bool = True) -> None:
+    def keep(
+        self, tokens: Sequence[int], make: Callable[[], DocumentCache], *, is_stored: bool = True
+    ) -> None:
         """A cache was computed; `make` copies it. is_stored: whether it goes to the store."""
         self.num_misses += 1
         if is_stored and self.store is not None:

@@ -26,7 +26,9 @@ TOLERANCE = {torch.float32: 1e-3, torch.float16: 0.03, torch.bfloat16: 0.2}
 """Largest difference from an ordinary pass, in standard deviations of its logits."""
 
 
-def find_fault(batch: BatchModel, model: torch.nn.Module, vocab_size: int, context_length: int | None) -> str | None:
+def find_fault(
+    batch: BatchModel, model: torch.nn.Module, vocab_size: int, context_length: int | None
+) -> str | None:
     """Why the model cannot be computed in batches here; None if it can. Sets what passes are padded to."""
     if "logits_to_keep" not in inspect.signature(model.forward).parameters:
         return "it does not say which logits it computes"

@@ -39,7 +39,9 @@ class Session:
         whole = [document not in prompt.truncated for document in prompt.documents] or [True]
         self._is_stored = [is_stored and is_whole for is_whole in whole]  # [rows]
         self._cache = RowCache(len(self._prompts), max(map(len, self._prompts)) + num_new_tokens)
-        self._lengths: list[int] | None = None  # [rows]: columns that are cached; None: documents not yet looked up
+        self._lengths: list[int] | None = (
+            None  # [rows]: columns that are cached; None: documents not yet looked up
+        )
         self._unsaved: set[int] = set()  # rows whose document is computed and not yet kept
         self._tokens: tuple[int, ...] = ()  # of the answer; those that are cached come first
         self._logits = torch.empty(0)  # [rows, wanted, vocab], filled by passes
@@ -69,12 +71,17 @@ class Session:
         self._tokens = tokens
         if not is_known:
             self._shorten(num_logits)
-            self._logits = torch.empty((len(self._prompts), num_logits, self._vocab_size), device=self._device)
+            self._logits = torch.empty(
+                (len(self._prompts), num_logits, self._vocab_size), device=self._device
+            )
 
     def next_pieces(self, max_tokens: int) -> Iterator[Piece]:
         """What to compute next for the wanted logits, at most so many tokens; nothing once they are there."""
         lengths = self._look_up()
-        pending = [len(prompt) + len(self._tokens) - length for prompt, length in zip(self._prompts, lengths, strict=True)]
+        pending = [
+            len(prompt) + len(self._tokens) - length
+            for prompt, length in zip(self._prompts, lengths, strict=True)
+        ]
         for num_pending, group in groupby(range(len(pending)), key=pending.__getitem__):
             rows = list(group)
             while rows and num_pending and max_tokens > 0:

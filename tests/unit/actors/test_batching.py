@@ -22,7 +22,11 @@ from tandem.protocol.prefix import Prefix
 from tandem.protocol.session_tables import DraftingTable
 from tandem.topology import Party
 
-QUESTIONS = ["Which game should Mira try?", "What podcast should Dila pick next?", "Which film should Zev watch tonight?"]
+QUESTIONS = [
+    "Which game should Mira try?",
+    "What podcast should Dila pick next?",
+    "Which film should Zev watch tonight?",
+]
 NUM_TOKENS = 5
 
 
@@ -36,7 +40,9 @@ class Decoder(DecoderActor):
 
     def __init__(self, tmp_path: Path) -> None:
         config = Config.load(None, ())
-        super().__init__(Party.CLOUD, Runtime(secret=b"s", directory=str(tmp_path / "sockets"), config=config))
+        super().__init__(
+            Party.CLOUD, Runtime(secret=b"s", directory=str(tmp_path / "sockets"), config=config)
+        )
         self.sent: dict[int, asyncio.Queue[Any]] = {}
 
     def dispatch(self, sends: list[Send]) -> None:
