@@ -1,4 +1,4 @@
-"""One pass of a model over new tokens of many rows of many sessions, whose bits do not depend on the company.
+"""One pass of a model over new tokens of many rows of many sessions, whose bits do not depend on company.
 
 All tokens of a pass stand in one line, [1, tokens]: everything in a model but attention treats each by itself. Attention
 is computed piece by piece here, each piece against its own cache. A row's logits are a function of its own tokens
@@ -11,7 +11,7 @@ alone, bit for bit, because
 - the line is padded to a `multiple` of tokens, so that functions like exp never reach the last few elements of a
   tensor, which the processor's vectors do not fill and which are computed by another routine.
 
-Which sizes do is a property of the machine's libraries (measured: docs/log.md, 2026-11-22), so `self_check` tries them when a
+Which sizes do is a property of the machine's libraries (docs/log.md, 2026-11-22), so `self_check` tries them when a
 model is loaded.
 """
 
@@ -273,7 +273,7 @@ def _attend(
 def _transpose_weights(model: Any, *, is_transposed: bool) -> None:
     """Keep float32 weights of linear layers on the CPU as [in, out] or, as usual, [out, in] in memory.
 
-    Their values and shapes stay. With [in, out], the product's sums have one order for every number of tokens from 2 on.
+    Their values and shapes stay. With [in, out], a product's sums have one order for every number of tokens from 2 on.
     """
     for module in model.modules():
         if type(module) is torch.nn.Linear:

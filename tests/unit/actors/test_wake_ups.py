@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+
 import pytest
 
 from tandem.protocol.messages import Commit, End
