@@ -1,9 +1,10 @@
 """Does a row get the same bits whatever else is computed with it?
 
-Small random models of nine families, in float32 and bfloat16, with 1 and 2 threads. A batch: one to eight sessions of 64 rows
-in all at most, with documents of unequal length, that are fed an answer in random blocks, together and alone, with rollbacks, in
-caches of random capacity. Rows drawn from it are computed again, each alone in one go; all logits must be equal. The
-control feeds blocks to a cache that grows, as transformers does by default, and must differ from token by token.
+Small random models of nine families, in float32 and bfloat16, with 1 and 2 threads. A batch: one to eight sessions of
+64 rows in all at most, with documents of unequal length, that are fed an answer in random blocks, together and alone,
+with rollbacks, in caches of random capacity. Rows drawn from it are computed again, each alone in one go; all logits
+must be equal. The control feeds blocks to a cache that grows, as transformers does by default, and must differ from
+token by token.
 
 Prediction: 0 differences of 1,000 batches; the control differs for every family in float32.
 

@@ -77,7 +77,7 @@ def draft(
     started_s = time.perf_counter()
     feeds = [Feed(str(job.session), job.tokens) for job in jobs]
     pairs = list(zip(sessions, jobs, strict=True))
-    wanted = [lambda session=session, job=job: session.is_current(job) for session, job in pairs]  # type: ignore[misc]
+    wanted = [lambda session=session, job=job: session.is_current(job) for session, job in pairs]
     results: list[Draft | Exception | None] = []
     for (session, job), logits in zip(pairs, _forward(engine, feeds, wanted), strict=True):
         if logits is None or isinstance(logits, Exception):

@@ -4,8 +4,8 @@
     Decoder --RetrieveRequest/RescoreRequest--> Retriever --RetrieveResult/RescoreResult--> Decoder
 
 The model runs in a thread of its own. Whenever it is free, it takes the next job of every session that waits, and
-computes them in one batch; the session table decides what to compute. A batch of which no session wants its part any more is
-abandoned at the next layer boundary.
+computes them in one batch; the session table decides what to compute. A batch of which no session wants its part any
+more is abandoned at the next layer boundary.
 """
 
 from __future__ import annotations
@@ -168,7 +168,7 @@ class DecoderActor(SiteActor):
             self.fail(job.session, error)
 
     async def compute(self, jobs: Sequence[Job]) -> list[list[Send] | Exception]:
-        """Run jobs of one kind in one batch. For each what is to be sent, nothing if it was abandoned, or what failed."""
+        """Run jobs of one kind in one batch. For each: what is to be sent (nothing if abandoned), or what failed."""
         sessions = [self.table.sessions[job.session] for job in jobs]
         prefills = [job for job in jobs if isinstance(job, Prefill)]
         if prefills:

@@ -1,7 +1,7 @@
-"""One pass of a model over new tokens of many rows of many sessions, whose bits do not depend on the company.
+"""One pass of a model over new tokens of many rows of many sessions, whose bits do not depend on company.
 
-All tokens of a pass stand in one line, [1, tokens]: everything in a model but attention treats each by itself. Attention
-is computed piece by piece here, each piece against its own cache. A row's logits are a function of its own tokens
+All tokens of a pass stand in one line, [1, tokens]: everything in a model but attention treats each by itself.
+Attention is computed piece by piece here, each piece against its own cache. A row's logits are a function of its own tokens
 alone, bit for bit, because
 
 - a token's column in the cache is its position, and what a row may not see is masked, not left out;
@@ -11,7 +11,7 @@ alone, bit for bit, because
 - the line is padded to a `multiple` of tokens, so that functions like exp never reach the last few elements of a
   tensor, which the processor's vectors do not fill and which are computed by another routine.
 
-Which sizes do is a property of the machine's libraries (measured: docs/log.md, 2026-11-22), so `self_check` tries them when a
+Which sizes do is a property of the machine's libraries (docs/log.md, 2026-11-22), so `self_check` tries them when a
 model is loaded.
 """
 
@@ -31,7 +31,7 @@ from tandem.engine.row_cache import RowCache, round_up
 
 MAX_TOKENS = 128
 """Tokens of one pass; more are computed in several."""
-MIN_COLUMNS, MAX_COLUMNS = 4, 64
+MIN_COLUMNS, MAX_COLUMNS = 2, 64
 """Query columns of one product of attention."""
 VALUE_BLOCK = 256
 """Columns of the cache whose values are added up in one product."""
@@ -66,6 +66,7 @@ class Piece:
     num_logits: int  # that are wanted, after the last tokens of each row
     positions: torch.Tensor = field(init=False)  # [rows, new]
     width: int = field(init=False)  # columns that attention sees
+    _index: tuple[torch.Tensor, torch.Tensor] | None = field(init=False, default=None)  # where new columns go
     _masks: dict[Any, torch.Tensor] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -116,8 +117,10 @@ class Piece:
     def _store(self, layer: int, key: torch.Tensor, value: torch.Tensor) -> None:
         if layer not in self.cache.keys:
             self.cache.add_layer(layer, key, value)
-        rows = torch.arange(self.first_row, self.first_row + self.num_rows, device=key.device)[:, None]
-        columns = self.positions.to(key.device)
+        if self._index is None:
+            rows = torch.arange(self.first_row, self.first_row + self.num_rows)[:, None]
+            self._index = rows.to(key.device), self.positions.to(key.device)
+        rows, columns = self._index
         shape = (key.shape[0], self.num_rows, self.num_new, -1)
         self.cache.keys[layer][rows, :, :, columns] = key.view(shape).permute(1, 2, 0, 3)
         self.cache.values[layer][rows, :, columns] = value.view(shape).permute(1, 2, 0, 3)
@@ -270,7 +273,7 @@ def _attend(
 def _transpose_weights(model: Any, *, is_transposed: bool) -> None:
     """Keep float32 weights of linear layers on the CPU as [in, out] or, as usual, [out, in] in memory.
 
-    Their values and shapes stay. With [in, out], the product's sums have one order for every number of tokens from 2 on.
+    Their values and shapes stay. With [in, out], a product's sums have one order for every number of tokens from 2 on.
     """
     for module in model.modules():
         if type(module) is torch.nn.Linear:

@@ -171,9 +171,9 @@ class Engine:
     def forward(self, batch: Sequence[Feed], *, is_stale: IsStale | None = None) -> list[torch.Tensor]:
         """Logits [rows, num_logits, vocab_size] float32 of each feed, in passes that all of them share; read only.
 
-        A row's logits are a function of its own tokens alone, bit for bit, whatever else is in the batch, however tokens
-        are grouped and whatever was computed and rolled back before. is_stale: asked before every layer; once it says
-        True, Preempted is raised, and what whole passes had computed stays in the caches. GenerationError if a session
+        A row's logits are a function of its own tokens alone, bit for bit, whatever else is in the batch, however
+        tokens are grouped and whatever was computed and rolled back before. is_stale: asked before every layer; once it
+        says True, Preempted is raised, and what whole passes had computed stays in the caches. GenerationError if a session
         is not open or has two feeds, a token is outside of the vocabulary, or there are not that many prefixes.
         """
         for feed in batch:
@@ -215,8 +215,9 @@ class Engine:
         if feed.session not in self.sessions:
             raise GenerationError(f"Session {feed.session!r} is not open; open it first.")
         if not 1 <= feed.num_logits <= len(feed.tokens) + 1:
+            count = len(feed.tokens)
             raise GenerationError(
-                f"{feed.num_logits} logits are wanted of {len(feed.tokens)} tokens; ask for 1 to {len(feed.tokens) + 1}."
+                f"{feed.num_logits} logits are wanted of {count} tokens; ask for 1 to {count + 1}."
             )
         self.check_tokens(feed.tokens)
 

@@ -1,7 +1,7 @@
 """One session on a model whose bits depend on the batch: a growing cache, one token of one session per pass.
 
-The fallback for models and devices that fail `self_check`. One batch row per document, padded on the left so that all rows end together; the positions of each row start
-at 0 at its first real token.
+The fallback for models and devices that fail `self_check`. One batch row per document, padded on the left so that all
+rows end together; the positions of each row start at 0 at its first real token.
 
 Bit for bit: documents are computed one by one (`kv_cache`), so that the result does not show which of them were
 stored. After the query, tokens are fed one at a time in one batch shape. A row's keys and values are then a function of

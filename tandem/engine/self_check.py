@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Sequence
 from random import Random
+from typing import Any
 
 import torch
 from transformers import DynamicCache
@@ -26,9 +27,7 @@ TOLERANCE = {torch.float32: 1e-3, torch.float16: 0.03, torch.bfloat16: 0.2}
 """Largest difference from an ordinary pass, in standard deviations of its logits."""
 
 
-def find_fault(
-    batch: BatchModel, model: torch.nn.Module, vocab_size: int, context_length: int | None
-) -> str | None:
+def find_fault(batch: BatchModel, model: Any, vocab_size: int, context_length: int | None) -> str | None:
     """Why the model cannot be computed in batches here; None if it can. Sets what passes are padded to."""
     if "logits_to_keep" not in inspect.signature(model.forward).parameters:
         return "it does not say which logits it computes"
@@ -105,9 +104,7 @@ def _junk(num_tokens: int) -> list[Piece]:
     return [Piece(RowCache(num_rows, num_tokens), 0, [0] * num_rows, tokens, 1)]
 
 
-def _compare_with_plain(
-    batch: BatchModel, model: torch.nn.Module, row: list[int], logits: torch.Tensor
-) -> str | None:
+def _compare_with_plain(batch: BatchModel, model: Any, row: list[int], logits: torch.Tensor) -> str | None:
     """The oracle: an ordinary pass, without cache, by the model's own attention. And its sliding windows, which a short
     row would not show."""
     with torch.inference_mode():

@@ -64,7 +64,7 @@ class Session:
             self._logits = torch.empty(0)
 
     def want(self, tokens: Sequence[int], num_logits: int) -> None:
-        """From now on, passes compute the logits after the prompt and `tokens`, and of `num_logits` - 1 shorter ones."""
+        """Passes now compute the logits after the prompt and `tokens`, and after `num_logits` - 1 shorter prefixes."""
         tokens = tuple(tokens)
         is_known = tokens == self._tokens and self._logits.ndim == 3 and self._logits.shape[1] == num_logits
         self.crop(_common_length(self._tokens, tokens))

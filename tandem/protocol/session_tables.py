@@ -168,8 +168,8 @@ class CoordinatorTable:
 
 
 class DraftingTable(SessionTable[DraftingSession]):
-    """The decoder of one party: plans for all its sessions, one job of each at a time. After `End` the driver frees the session
-    in the engine."""
+    """The decoder of one party: plans for all its sessions, one job of each at a time. After `End` the driver frees the
+    session in the engine."""
 
     def __init__(self, party: Party, text: Callable[[Sequence[int]], str]) -> None:
         """text: turns answer tokens into text."""

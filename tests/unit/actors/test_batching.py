@@ -1,0 +1,152 @@
+"""Many queries at once: the decoder batches them, and each gets the tokens that it gets alone."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tandem.actors.base import Runtime
+from tandem.actors.decoder import DecoderActor
+from tandem.config import Config
+from tandem.engine.engine import Engine
+from tandem.errors import GenerationError
+from tandem.lab.simulation.specs import make_spec
+from tandem.protocol.drafting import Forward, Prefill
+from tandem.protocol.messages import Begin, Commit, DecoderFailed, End, ProposalReady
+from tandem.protocol.outbox import Send
+from tandem.protocol.prefix import Prefix
+from tandem.protocol.session_tables import DraftingTable
+from tandem.topology import Party
+
+QUESTIONS = [
+    "Which game should Mira try?",
+    "What podcast should Dila pick next?",
+    "Which film should Zev watch tonight?",
+]
+NUM_TOKENS = 5
+
+
+@pytest.fixture(autouse=True)
+def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+class Decoder(DecoderActor):
+    """The real actor and model; it keeps what it sends by session."""
+
+    def __init__(self, tmp_path: Path) -> None:
+        config = Config.load(None, ())
+        super().__init__(
+            Party.CLOUD, Runtime(secret=b"s", directory=str(tmp_path / "sockets"), config=config)
+        )
+        self.sent: dict[int, asyncio.Queue[Any]] = {}
+
+    def dispatch(self, sends: list[Send]) -> None:
+        for send in sends:
+            self.sent.setdefault(send.message.session, asyncio.Queue()).put_nowait(send.message)
+
+
+def begin(session: int) -> Begin:
+    spec = make_spec(
+        session=session,
+        query=QUESTIONS[session % len(QUESTIONS)],
+        seed=session,
+        eos_token_ids=(1 << 17,),
+        only=Party.CLOUD,
+        cloud_documents=0,
+        max_new_tokens=NUM_TOKENS,
+        temperature=1.0,
+    )
+    return Begin(session=session, spec=spec.to_json())
+
+
+async def answer(actor: Decoder, session: int) -> list[int] | str:
+    """The committed tokens, or why it failed."""
+    actor.dispatch(actor.handle(begin(session), "q"))
+    prefix = Prefix(session)
+    queue = actor.sent.setdefault(session, asyncio.Queue())
+    while len(prefix) < NUM_TOKENS:
+        message = await asyncio.wait_for(queue.get(), 60)
+        if isinstance(message, DecoderFailed):
+            return message.reason
+        if isinstance(message, ProposalReady) and message.proposal.digest == prefix.digest:
+            # Every third draft is replaced, so that sessions are rolled back.
+            step = len(prefix)
+            prefix.append(message.token if (session + step) % 3 else 7)
+            is_last = len(prefix) == NUM_TOKENS
+            commit = Commit(session=session, step=step, token=prefix.tokens[-1], epoch=0, is_last=is_last)
+            actor.dispatch(actor.handle(commit, "q"))
+    actor.dispatch(actor.handle(End(session=session), "q"))
+    return prefix.tokens
+
+
+async def started(tmp_path: Path) -> Decoder:
+    actor = Decoder(tmp_path)
+    await actor.prepare()
+    return actor
+
+
+@pytest.mark.parametrize("num_sessions", [16, 64])
+def test_many_at_once_give_the_tokens_of_one_at_a_time(tmp_path: Path, num_sessions: int) -> None:
+    async def run() -> None:
+        actor = await started(tmp_path)
+        assert actor.engine.fault is None
+        together = await asyncio.gather(*(answer(actor, session) for session in range(num_sessions)))
+        extra = (await actor.statistics()).extra
+        assert extra["num_passes"] < extra["num_forwards"] / 4
+        # Some of them with nothing beside.
+        some = range(0, num_sessions, num_sessions // 8)
+        other = await started(tmp_path)
+        alone = [await answer(other, session) for session in some]
+        assert alone == [together[session] for session in some]
+        assert len({tuple(tokens) for tokens in together}) > 4
+        assert not actor.engine.sessions or await _freed(actor)
+        for one in (actor, other):
+            await one.close()
+
+    asyncio.run(run())
+
+
+async def _freed(actor: Decoder) -> bool:
+    actor.wake.set()
+    await asyncio.sleep(0.1)
+    return not actor.engine.sessions
+
+
+def test_a_query_that_fails_in_a_batch_fails_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    forward = Engine.forward
+
+    def broken(self: Engine, batch: Any, **options: Any) -> list[torch.Tensor]:
+        if any(feed.session == "2" and len(feed.tokens) == 1 for feed in batch):
+            raise GenerationError("Session 2 is broken.")
+        return forward(self, batch, **options)
+
+    monkeypatch.setattr(Engine, "forward", broken)
+
+    async def run() -> None:
+        actor = await started(tmp_path)
+        results = await asyncio.gather(*(answer(actor, session) for session in range(4)))
+        assert results[2] == "Session 2 is broken."
+        assert all(len(results[session]) == NUM_TOKENS for session in (0, 1, 3))
+        await actor.close()
+
+    asyncio.run(run())
+
+
+def test_a_batch_has_one_job_of_each_session_in_turn() -> None:
+    """Jobs of one kind, in order of waiting; who is left out comes first the next time."""
+    table = DraftingTable(Party.CLOUD, str)
+    for session in range(5):
+        table.receive(begin(session))
+    assert [job.session for job in table.next_jobs(3)] == [0, 1, 2]
+    assert [job.session for job in table.next_jobs(3)] == [3, 4, 0]
+    for session in (0, 1, 2, 3):
+        table.sessions[session].finish_prefill(0, ())
+    kinds = [type(job) for job in table.next_jobs(128)]
+    assert kinds in ([Forward] * 4, [Prefill])
+    second = [type(job) for job in table.next_jobs(128)]
+    assert {*kinds, *second} == {Forward, Prefill}
