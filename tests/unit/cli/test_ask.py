@@ -552,6 +552,7 @@ def test_the_passages_of_the_device_are_shown_when_asked_for(
     assert main(["ask", QUESTION, "--quiet", "--show-sources"]) == 0
     assert capsys.readouterr().out == (
         "Mira likes puzzle games.\n\nSources\n  device  0.62  notes/mira.txt\n    Mira likes\n    puzzle games.\n"
+        "  cloud   2 documents that stay there: c7, c8\n"
     )
 
 
