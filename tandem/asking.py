@@ -59,8 +59,8 @@ class Asker:
             await asyncio.wait_for(queue.cancel.remote(spec.session), RPC_GRACE_S)
 
     async def _open(self, spec: SessionSpec) -> None:
-        for party in spec.parties:  # not awaited: a call's acknowledgement would cost a round trip
-            self._parties[party]["draft_queue"].open.remote(spec.as_for(party).to_json())
+        """At home, which opens it at the peer across the link. Not awaited: the events will tell."""
+        self._parties[spec.home]["draft_queue"].open.remote(spec.as_for(spec.home).to_json())
 
     async def _events(self, spec: SessionSpec, limit_s: float, at_once: bool) -> AsyncGenerator[Event, None]:
         """The home party's events in order, with each party's sources as soon as they are known."""
@@ -105,7 +105,8 @@ class Asker:
     async def _sources(self, party: Party, spec: SessionSpec, limit_s: float) -> SourcesEvent | None:
         event: SourcesEvent | None = None
         with contextlib.suppress(RayError):  # the answer can go on without this party
-            event = await self._parties[party]["draft_queue"].sources.remote(spec.session, limit_s)
+            queue = self._parties[spec.home]["draft_queue"]
+            event = await queue.sources.remote(spec.session, limit_s, party)
         if event is None or party is not spec.home:
             return event
         with contextlib.suppress(RayError):

@@ -25,10 +25,9 @@ from tandem.events import (
     DoneEvent,
     Event,
     SessionStatistics,
-    Source,
     SourcesEvent,
 )
-from tandem.protocol.messages import DecoderFailed, DecoderReady
+from tandem.protocol.messages import DecoderFailed
 from tandem.protocol.outbox import ActorKind, Send
 from tandem.protocol.session_tables import CoordinatorTable
 from tandem.protocol.spec import SessionSpec
@@ -55,7 +54,9 @@ class DraftQueueActor(SiteActor):
 
     def __init__(self, party: Party, runtime: Runtime) -> None:
         super().__init__(party, runtime)
-        self.table = CoordinatorTable(party, lambda spec: self._stop_rule(spec).find_reason)
+        self.table = CoordinatorTable(
+            party, lambda spec: self._stop_rule(spec).find_reason, find_obstacle=self._find_obstacle
+        )
         self._detokenizer: Detokenizer | None = None
         self.logs: dict[int, EventLog] = {}
         self._opened = asyncio.Event()  # set and replaced whenever a session opens
@@ -84,22 +85,14 @@ class DraftQueueActor(SiteActor):
         self._detokenizer = Detokenizer(tokenizer_json)
 
     async def open(self, spec_json: str) -> None:
-        """Start a query on this side."""
+        """Start a query whose client is here; the peer is told across the link."""
         spec = SessionSpec.from_json(spec_json)
         now_s = time.monotonic()
         self.forget_old_logs(now_s)
         link = self.peer_counters() if spec.only is None else None
         self.add_log(spec.session, EventLog(self._stop_rule(spec), link, now_s))
-        is_full = len(self.table.sessions) >= self.config.cluster.max_sessions
         self.dispatch(self.table.open(spec, now_s))
-        if is_full:
-            self.dispatch(self.table.fail(spec.session, self._full(), now_s))
-        for role in REQUIRED_ACTORS:
-            if not self._plane().is_connected(f"{self.party}/{role}"):
-                self.dispatch(self.table.fail(spec.session, self._stopped(role), now_s))
-        if not self._ticking:
-            self._ticking = True
-            self.spawn(self._tick(), "tick")
+        self._start_ticking()
 
     async def events(self, session: int, after: int, wait_s: float, at_once: bool) -> list[Event]:
         """The events of a session from position `after` on; waits up to `wait_s` for the first of them.
@@ -117,16 +110,22 @@ class DraftQueueActor(SiteActor):
                 break
         return [] if at_once and log.ended_s is None else log.events[after:]
 
-    async def sources(self, session: int, wait_s: float = 30.0) -> SourcesEvent | None:
-        """Opaque ids of this side's documents, once they are prefilled; None if they never were."""
+    async def sources(
+        self, session: int, wait_s: float = 30.0, party: Party | None = None
+    ) -> SourcesEvent | None:
+        """Opaque ids of a party's documents, once they are prefilled; None if they never were.
+
+        party: None is this one. The peer's come across the link.
+        """
+        wanted = party or self.party
         deadline_s = time.monotonic() + wait_s
         log = await self._opened_log(session, wait_s)
-        while log is not None and log.sources is None and session in self.table.sessions:
+        while log is not None and wanted not in log.sources and session in self.table.sessions:
             if time.monotonic() > deadline_s:
                 break
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(log.changed.wait(), 0.25)  # a session can end without an event
-        return None if log is None else log.sources
+        return None if log is None else log.sources.get(wanted)
 
     async def cancel(self, session: int) -> None:
         """Cancel a query."""
@@ -136,10 +135,10 @@ class DraftQueueActor(SiteActor):
     # ---- data plane ------------------------------------------------------------------------------------------
 
     def handle(self, message: Any, source: str) -> list[Send]:
-        """Hand a message to the session table."""
-        if isinstance(message, DecoderReady):
-            self.note_sources(message)
-        return self.table.receive(message, time.monotonic())
+        """Hand a message to the session table; it may open a query of the peer."""
+        sends = self.table.receive(message, time.monotonic())
+        self._start_ticking()
+        return sends
 
     def on_error(self, message: Any, error: TandemError) -> None:
         """A message that cannot be handled ends its session, not the actor."""
@@ -151,6 +150,10 @@ class DraftQueueActor(SiteActor):
         """Keep an event for this side's client, tokens with the text they add."""
         log = self.logs.get(client_event.session)
         if log is None:
+            return
+        if isinstance(client_event.event, SourcesEvent):
+            log.sources[client_event.event.party] = client_event.event
+            log.wake()
             return
         event = log.with_text(client_event.event)
         if isinstance(event, DoneEvent):
@@ -170,11 +173,15 @@ class DraftQueueActor(SiteActor):
         if party == self.party and role in REQUIRED_ACTORS and self.table.sessions:
             self.dispatch(self.table.fail_all(self._stopped(role), time.monotonic()))
 
-    def _full(self) -> str:
-        return (
-            f"The {self.party} already has {self.config.cluster.max_sessions} open queries; try again later, or raise "
-            "cluster.max_sessions."
-        )
+    def _find_obstacle(self) -> str | None:
+        """Why no query can be taken now, if so."""
+        most = self.config.cluster.max_sessions
+        if len(self.table.sessions) >= most:
+            return f"The {self.party} already has {most} open queries; try again later, or raise cluster.max_sessions."
+        for role in REQUIRED_ACTORS:
+            if not self._plane().is_connected(f"{self.party}/{role}"):
+                return self._stopped(role)
+        return None
 
     def _stopped(self, role: str) -> str:
         return f"The {self.party}'s {role} has stopped; {remedy_for(self.party)}."
@@ -194,6 +201,11 @@ class DraftQueueActor(SiteActor):
         self.logs[session] = log
         self._opened.set()
         self._opened = asyncio.Event()
+
+    def _start_ticking(self) -> None:
+        if self.table.needs_ticks and not self._ticking:
+            self._ticking = True
+            self.spawn(self._tick(), "tick")
 
     async def _tick(self) -> None:
         """Run the timers and reconnect to a silent peer; ends soon after the last session."""
@@ -216,23 +228,6 @@ class DraftQueueActor(SiteActor):
         return StopRule(
             spec.eos_token_ids, spec.sampling.stop, spec.sampling.max_new_tokens, self._detokenizer
         )
-
-    def note_sources(self, ready: DecoderReady) -> None:
-        """Keep this side's documents for the client."""
-        log = self.logs.get(ready.session)
-        if log is not None:
-            is_home = self.party is Party.DEVICE or log.link is None  # or it answers by itself
-            log.sources = SourcesEvent(
-                party=self.party,
-                sources=tuple(
-                    Source(party=self.party, id=key, score=score if is_home else None)
-                    for key, score in zip(ready.sources, ready.scores, strict=True)
-                ),
-                retrieve_s=ready.retrieve_us / 1e6,
-                prefill_s=ready.prefill_us / 1e6,
-                notes=ready.notes,
-            )
-            log.wake()
 
     def peer_counters(self) -> LinkCounters:
         """The link's counters so far."""

@@ -174,7 +174,7 @@ class Engine:
         A row's logits are a function of its own tokens alone, bit for bit, whatever else is in the batch, however
         tokens are grouped and whatever was computed and rolled back before. is_stale: asked before every layer; once it
         says True, Preempted is raised, and what whole passes had computed stays in the caches. GenerationError if a session
-        is not open or has two feeds, a token is outside of the vocabulary, or there are not that many prefixes.
+        session is not open or has two feeds, a token is outside of the vocabulary, or there are not that many prefixes.
         """
         for feed in batch:
             self._check_feed(feed)

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable
 from dataclasses import dataclass
+from typing import TypeAlias
 
-from tandem.protocol.messages import Proposal, Verdict
+from tandem.protocol.messages import Proposal, Sources, Verdict
 from tandem.protocol.round_trips import MAX_TIMEOUT_S
 
 RECEIPT_S = 0.1
 """A receipt waits at most this long for a frame to travel with."""
 
 
+Numbered: TypeAlias = Proposal | Verdict | Sources
+"""Bodies whose receipt is acknowledged."""
+
+
 @dataclass(slots=True)
 class Parcel:
     """A body that was sent, and how the sending went."""
 
-    body: Proposal | Verdict
+    body: Numbered
     sent_s: float
     num_sent: int = 1
     is_received: bool = False
@@ -26,7 +31,8 @@ class Backlog:
     """Proposals and verdicts that the peer has not committed, by their number in this session.
 
     Invariants: a number names one body for ever. A body is resent until the peer has acknowledged its receipt, and kept
-    until the peer has committed its step or no committed prefix can need it any more.
+    until the peer has committed its step or no committed prefix can need it any more; what has no step is kept to the
+    end of the view.
     """
 
     def __init__(self) -> None:
@@ -41,7 +47,7 @@ class Backlog:
         """What the peer has not received, as far as this party knows."""
         return {number: parcel for number, parcel in self.parcels.items() if not parcel.is_received}
 
-    def add(self, body: Proposal | Verdict, now_s: float) -> int:
+    def add(self, body: Numbered, now_s: float) -> int:
         """Keep a body that is sent now; returns its number."""
         self._last_number += 1
         self.parcels[self._last_number] = Parcel(body, now_s)
@@ -69,7 +75,11 @@ class Backlog:
 
     def drop_committed(self, step: int) -> None:
         """The peer has committed all steps before `step`."""
-        self.parcels = {key: parcel for key, parcel in self.parcels.items() if parcel.body.step >= step}
+        self.parcels = {
+            key: parcel
+            for key, parcel in self.parcels.items()
+            if isinstance(parcel.body, Sources) or parcel.body.step >= step
+        }
 
     def drop_dead(self, live: Container[bytes], step: int) -> None:
         """Drop proposals from `step` on whose digest is not among the `live` ones."""
@@ -82,7 +92,7 @@ class Backlog:
         self.parcels.clear()
 
 
-def _is_dead(body: Proposal | Verdict, live: Container[bytes], step: int) -> bool:
+def _is_dead(body: Numbered, live: Container[bytes], step: int) -> bool:
     return isinstance(body, Proposal) and body.step >= step and body.digest not in live
 
 

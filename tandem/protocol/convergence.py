@@ -17,6 +17,7 @@ from tandem.protocol.messages import (
     Heartbeat,
     LinkBody,
     LinkFrame,
+    Open,
     Rejoin,
     Resync,
     Verdict,
@@ -136,10 +137,16 @@ class Convergence:
 
         It may be put to the vote here before the decoder emits it again.
         """
-        if not self._spec.drafts_travel_from(self._party):
-            return []
         prefix = self._log.prefix
-        return [self._link.post(proposal, prefix, now_s) for proposal in self._ballots.own.values()]
+        sources, is_home = self._reporter.own_sources, self._party is self._spec.home
+        sends = [] if sources is None or is_home else [self._link.post(sources, prefix, now_s)]
+        if self._spec.drafts_travel_from(self._party):
+            sends += [self._link.post(proposal, prefix, now_s) for proposal in self._ballots.own.values()]
+        return sends
+
+    def make_open(self) -> Open:
+        """What opens the session at the peer."""
+        return Open(spec=self._spec.as_for(self._party.other).to_json())
 
     def make_adopt(self) -> Adopt:
         """All committed tokens, for the own decoder, which may not have heard of all of them."""
@@ -165,8 +172,10 @@ class Convergence:
     def unacknowledged(self) -> list[LinkBody]:
         """What must be repeated, besides proposals and verdicts, until the peer shows that it has it."""
         bodies: list[LinkBody] = []
+        if self._party is self._spec.home and not self._link.has_heard:
+            bodies.append(self.make_open())
         is_behind = self._link.peer_view < self._link.view and not self._lifecycle.peer_lost
-        if self._party is Party.DEVICE and is_behind:
+        if self._party is Party.DEVICE and is_behind and self._link.has_heard:
             bodies.append(Resync(aggregator=self._log.aggregator, tokens=tuple(self._log.prefix.tokens)))
         if self.incarnation is not None:
             bodies.append(Rejoin(incarnation=self.incarnation))

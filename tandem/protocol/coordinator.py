@@ -25,11 +25,13 @@ from tandem.protocol.messages import (
     Heartbeat,
     LinkBody,
     LinkFrame,
+    Open,
     Probe,
     Proposal,
     ProposalReady,
     Rejoin,
     Resync,
+    Sources,
     Verdict,
     VerifyResult,
 )
@@ -70,9 +72,10 @@ class SessionCoordinator:
     # ---- entries: each takes a message and the time, and returns what to send ----------------------------------
 
     def begin(self, now_s: float) -> list[Send]:
-        """Start the own actors, and show the peer, if there is one, that this party is there."""
+        """Start the own actors, and open the session at the peer, or show the home that it is open here."""
         sends = self._begin(*self.lifecycle.listeners)
-        return sends + self.lifecycle.to_peer(Heartbeat(), now_s)
+        is_home = self.party is self.spec.home
+        return sends + self.lifecycle.to_peer(self.convergence.make_open() if is_home else Heartbeat(), now_s)
 
     def rejoin(self, incarnation: int, now_s: float) -> list[Send]:
         """Begin on a cloud whose coordinator was restarted. incarnation: new, 32 bits."""
@@ -109,9 +112,9 @@ class SessionCoordinator:
             case LinkFrame():
                 return [] if self.lifecycle.is_solo else self._on_frame(message, now_s, waited_s)
             case DecoderReady():
-                return []  # the driver turns it into a SourcesEvent: titles are its business
+                return self._on_ready(message, now_s)
             case DecoderFailed():
-                return self.fail(message.reason, now_s, is_refused=message.is_refused)
+                return self.lifecycle.fail(message.reason, now_s, is_refused=message.is_refused)
             case Estimate():
                 is_late = self.lifecycle.reason is not None
                 return [] if is_late else self.reporter.emit(make_estimate_event(message))
@@ -149,19 +152,6 @@ class SessionCoordinator:
         sends += self.link.resend_missing(self.prefix, now_s)
         return sends or [self.link.send(Heartbeat(), self.prefix, now_s)]
 
-    def cancel(self, now_s: float) -> list[Send]:
-        """The user gave the query up: every party stops and frees it."""
-        return self.lifecycle.cancel(now_s)
-
-    def fail(self, reason: str, now_s: float, *, is_refused: bool = False) -> list[Send]:
-        """This party cannot go on: tell the user and the peer. is_refused: the query itself is at fault."""
-        return self.lifecycle.fail(reason, now_s, is_refused=is_refused)
-
-    def make_final_frame(self, now_s: float) -> LinkFrame:
-        """What a driver answers for this session once it is freed."""
-        frame: LinkFrame = self.link.send(self.lifecycle.final_body(), self.prefix, now_s).message
-        return frame
-
     def _begin(self, *roles: ActorKind) -> list[Send]:
         message = Begin(session=self.spec.session, spec=self.spec.to_json())
         return [Send(role, message) for role in roles]
@@ -180,6 +170,13 @@ class SessionCoordinator:
         if is_needed and self.spec.drafts_travel_from(self.party):
             sends.append(self.link.post(proposal, self.prefix, now_s))
         return sends + self._advance(now_s)
+
+    def _on_ready(self, ready: DecoderReady, now_s: float) -> list[Send]:
+        """Tell the client, who is at home, of this party's documents."""
+        if self.party is self.spec.home:
+            return self.reporter.emit_own_sources(ready)
+        sources = self.reporter.note_sources(ready)
+        return [] if sources is None else [self.link.post(sources, self.prefix, now_s)]
 
     def _advance(self, now_s: float) -> list[Send]:
         """Commit the peer's verdicts in step order, then ask for the next one if this party decides."""
@@ -282,7 +279,10 @@ class SessionCoordinator:
                 self._take_in(body, frame.number, now_s)
             case Done():
                 return self._advance(now_s) + self.convergence.on_done(frame, now_s) + self._ask()
-            case Heartbeat() | Probe():
+            case Sources():
+                self.link.receipts.add(frame.number, now_s)
+                return self.reporter.emit_sources(self.party.other, body) + self._advance(now_s)
+            case Heartbeat() | Probe() | Open():
                 pass
             case _:
                 assert_never(body)

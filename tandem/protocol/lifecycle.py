@@ -9,7 +9,7 @@ from tandem.events import DoneEvent, PeerEvent, SessionStatistics, StopReason
 from tandem.protocol.ballots import BallotBox
 from tandem.protocol.link import PeerLink
 from tandem.protocol.log import CommittedLog
-from tandem.protocol.messages import Cancel, Done, End, LinkBody
+from tandem.protocol.messages import Cancel, Done, End, LinkBody, LinkFrame
 from tandem.protocol.outbox import ActorKind, Send
 from tandem.protocol.report import Reporter
 from tandem.protocol.spec import SessionSpec
@@ -116,8 +116,12 @@ class Lifecycle:
         self.is_over = True
         return [Send(role, End(session=self._spec.session)) for role in self.listeners]
 
-    def final_body(self) -> LinkBody:
-        """What a peer that still asks is answered once the session is freed."""
+    def make_final_frame(self, now_s: float) -> LinkFrame:
+        """What a driver answers for this session once it is freed."""
+        frame: LinkFrame = self._link.send(self._final_body(), self._log.prefix, now_s).message
+        return frame
+
+    def _final_body(self) -> LinkBody:
         if self.reason in ("cancelled", "failed"):
             return Cancel(reason=_CANCELLED) if self.error is None else self._failure(self.error)
         return Cancel(reason=_FINISHED_ALONE) if self.decides_alone else Done(is_reply=True)

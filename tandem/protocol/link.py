@@ -5,8 +5,8 @@ It wraps bodies, keeps what the peer has not committed, and says what is due. Ti
 
 from __future__ import annotations
 
-from tandem.protocol.backlog import Backlog, Receipts
-from tandem.protocol.messages import Heartbeat, LinkBody, LinkFrame, Probe, Proposal, Verdict
+from tandem.protocol.backlog import Backlog, Numbered, Receipts
+from tandem.protocol.messages import Heartbeat, LinkBody, LinkFrame, Probe
 from tandem.protocol.outbox import Send
 from tandem.protocol.prefix import Prefix
 from tandem.protocol.round_trips import MAX_TIMEOUT_S, MIN_TIMEOUT_S, PROBE_BYTES, RoundTrips
@@ -27,7 +27,7 @@ class PeerLink:
         """measures: probe round trip and bandwidth when the first frame of the peer arrives."""
         self.session = session
         self.view = 0
-        self.peer_view = 0
+        self.peer_view = -1  # below 0: no frame of the peer has arrived yet
         self.peer_committed = 0  # steps that the peer is known to have committed
         self.received_s = now_s  # when the last frame arrived
         self.num_resent_frames = 0
@@ -37,6 +37,11 @@ class PeerLink:
         self._sent_s = now_s
         self._repeat_s = now_s  # since when the bodies without a number have waited
         self._repeat_wait_s = MIN_TIMEOUT_S
+
+    @property
+    def has_heard(self) -> bool:
+        """Whether any frame of the peer has arrived in this session."""
+        return self.peer_view >= 0
 
     # ---- sending -----------------------------------------------------------------------------------------------
 
@@ -58,7 +63,7 @@ class PeerLink:
         )
         return Send("peer", frame)
 
-    def post(self, body: Proposal | Verdict, prefix: Prefix, now_s: float) -> Send:
+    def post(self, body: Numbered, prefix: Prefix, now_s: float) -> Send:
         """Send `body`, and keep it until the peer has committed its step."""
         return self.send(body, prefix, now_s, self.backlog.add(body, now_s))
 

@@ -5,7 +5,7 @@ It learns of a commit after it happened and decides nothing.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import nan
 
@@ -16,9 +16,20 @@ from tandem.events import (
     ProvisionalEvent,
     RetractEvent,
     SessionStatistics,
+    Source,
+    SourcesEvent,
     TokenEvent,
 )
-from tandem.protocol.messages import Estimate, Observation, Observations, Proposal, Verdict, VerifyResult
+from tandem.protocol.messages import (
+    DecoderReady,
+    Estimate,
+    Observation,
+    Observations,
+    Proposal,
+    Sources,
+    Verdict,
+    VerifyResult,
+)
 from tandem.protocol.outbox import Send
 from tandem.protocol.prefix import Prefix
 from tandem.protocol.spec import SessionSpec
@@ -53,7 +64,8 @@ class Reporter:
     """
 
     def __init__(self, spec: SessionSpec, party: Party) -> None:
-        self._session = spec.session
+        self.own_sources: Sources | None = None  # once they are known
+        self._session, self._party = spec.session, party
         self._is_home = party is spec.home
         self._has_profiler = spec.only is None  # a solo session has nobody to place or to wait for
         self._counts = SessionStatistics()
@@ -69,6 +81,41 @@ class Reporter:
         if not self._is_home:
             return []
         return [Send("client", ClientEvent(self._session, event)) for event in events]
+
+    # ---- documents ---------------------------------------------------------------------------------------------
+
+    def note_sources(self, ready: DecoderReady) -> Sources | None:
+        """This party's documents, for the client at the peer; None: they were noted before."""
+        sources = Sources(
+            ids=ready.sources, retrieve_us=ready.retrieve_us, prefill_us=ready.prefill_us, notes=ready.notes
+        )
+        is_new = self.own_sources != sources
+        self.own_sources = sources
+        return sources if is_new else None
+
+    def emit_own_sources(self, ready: DecoderReady) -> list[Send]:
+        """This party's documents, for its own client, with their scores."""
+        is_new = self.note_sources(ready) is not None
+        return self._emit_sources(self._party, ready.sources, ready, ready.scores) if is_new else []
+
+    def emit_sources(self, party: Party, sources: Sources) -> list[Send]:
+        """The peer's documents, for this party's client."""
+        return self._emit_sources(party, sources.ids, sources, ())
+
+    def _emit_sources(
+        self, party: Party, ids: Sequence[str], times: DecoderReady | Sources, scores: Sequence[float]
+    ) -> list[Send]:
+        shown = scores or [None] * len(ids)
+        event = SourcesEvent(
+            party=party,
+            sources=tuple(
+                Source(party=party, id=key, score=score) for key, score in zip(ids, shown, strict=True)
+            ),
+            retrieve_s=times.retrieve_us / 1e6,
+            prefill_s=times.prefill_us / 1e6,
+            notes=times.notes,
+        )
+        return self.emit(event)
 
     # ---- counters ----------------------------------------------------------------------------------------------
 

@@ -13,11 +13,12 @@ from math import inf
 from typing import Any
 
 from tandem.codecs import Codec
-from tandem.errors import TandemError
+from tandem.errors import ProtocolError, TandemError
 from tandem.protocol.aggregating import AggregatorSession
 from tandem.protocol.coordinator import SessionCoordinator
 from tandem.protocol.drafting import DraftingSession, Job
 from tandem.protocol.lifecycle import LISTENERS, StopCheck
+from tandem.protocol.link import PeerLink
 from tandem.protocol.messages import (
     Ballot,
     Cancel,
@@ -26,11 +27,13 @@ from tandem.protocol.messages import (
     LinkFrame,
     Message,
     Observations,
+    Open,
     Placement,
     Profile,
     SoloBallot,
 )
 from tandem.protocol.outbox import ActorKind, Send
+from tandem.protocol.prefix import Prefix
 from tandem.protocol.profiling import ProfilingSession
 from tandem.protocol.reminders import Farewells
 from tandem.protocol.scheduling import SchedulingSession
@@ -51,11 +54,18 @@ MAX_CLOSED_SESSIONS = 256
 class CoordinatorTable:
     """The coordinator (draft queue) of one party."""
 
-    def __init__(self, party: Party, make_stop_check: Callable[[SessionSpec], StopCheck]) -> None:
-        """make_stop_check: makes the stop rule of a query."""
+    def __init__(
+        self,
+        party: Party,
+        make_stop_check: Callable[[SessionSpec], StopCheck],
+        find_obstacle: Callable[[], str | None] = lambda: None,
+    ) -> None:
+        """make_stop_check: makes the stop rule of a query. find_obstacle: why no query can be taken now, if so."""
         self.party = party
         self.sessions: dict[int, SessionCoordinator] = {}
+        self.num_refused = 0  # queries of the peer that could not be opened
         self._make_stop_check = make_stop_check
+        self._find_obstacle = find_obstacle
         self._farewells = Farewells()
         self._measured_s = -inf  # when a query last probed the link
         self._early: list[tuple[float, LinkFrame]] = []  # with the time of arrival
@@ -75,6 +85,7 @@ class CoordinatorTable:
 
     def open(self, spec: SessionSpec, now_s: float) -> list[Send]:
         """A query starts; frames of the peer that arrived before it are taken in."""
+        obstacle = self._find_obstacle()
         measures = spec.only is None and now_s - self._measured_s > MEASURE_AGAIN_S
         if measures:
             self._measured_s = now_s
@@ -85,7 +96,9 @@ class CoordinatorTable:
         sends = session.begin(now_s)
         for arrived_s, frame in early:
             sends += session.receive(frame, now_s, now_s - arrived_s)
-        return sends
+        if obstacle is not None:
+            sends += session.lifecycle.fail(obstacle, now_s)
+        return self._close(session, sends, now_s)
 
     def reopen(self, spec: SessionSpec, incarnation: int, now_s: float) -> list[Send]:
         """Go on with a query whose state was lost when this coordinator was restarted: the cloud asks for a Resync."""
@@ -122,16 +135,16 @@ class CoordinatorTable:
     def cancel(self, session_id: int, now_s: float) -> list[Send]:
         """The user gave up a query."""
         session = self.sessions.get(session_id)
-        return [] if session is None else self._close(session, session.cancel(now_s), now_s)
+        return [] if session is None else self._close(session, session.lifecycle.cancel(now_s), now_s)
 
     def fail(self, session_id: int, reason: str, now_s: float) -> list[Send]:
         """A session cannot go on."""
         session = self.sessions.get(session_id)
-        return [] if session is None else self._close(session, session.fail(reason, now_s), now_s)
+        return [] if session is None else self._close(session, session.lifecycle.fail(reason, now_s), now_s)
 
     def fail_all(self, reason: str, now_s: float) -> list[Send]:
         """An actor of this party was lost: its sessions cannot go on."""
-        return self._apply(lambda session: session.fail(reason, now_s), now_s)
+        return self._apply(lambda session: session.lifecycle.fail(reason, now_s), now_s)
 
     def _apply(self, act: Callable[[SessionCoordinator], list[Send]], now_s: float) -> list[Send]:
         sends: list[Send] = []
@@ -141,7 +154,7 @@ class CoordinatorTable:
             except Exception as error:  # the others' timers must go on
                 _log.exception("session %d of the %s failed", session.spec.session, self.party)
                 reason = f"The draft queue of the {self.party} failed on this query: {error!r}; see its log."
-                acted = session.fail(reason, now_s)
+                acted = session.lifecycle.fail(reason, now_s)
             sends += self._close(session, acted, now_s)
         return sends
 
@@ -150,7 +163,7 @@ class CoordinatorTable:
             self._farewells.add(session.spec.session, now_s)
             if session.lifecycle.is_solo:  # no peer will ask how it ended
                 return sends
-            self._final[session.spec.session] = session.make_final_frame(now_s)
+            self._final[session.spec.session] = session.lifecycle.make_final_frame(now_s)
             while len(self._final) > MAX_CLOSED_SESSIONS:
                 self._final.popitem(last=False)
         return sends
@@ -162,9 +175,31 @@ class CoordinatorTable:
         )
         if (final := self._final.get(frame.session)) is not None:
             return [] if is_last_word else [Send("peer", final)]
+        if isinstance(frame.body, Open):
+            return self._open_for_peer(frame, frame.body, now_s)
         self._early.append((now_s, frame))
         del self._early[:-MAX_EARLY_FRAMES]
         return []
+
+    def _open_for_peer(self, frame: LinkFrame, opening: Open, now_s: float) -> list[Send]:
+        """A query begins at the peer. One that cannot be opened here is refused with one sentence."""
+        try:
+            spec = SessionSpec.from_json(opening.spec)
+            if spec.session != frame.session or spec.home is self.party or self.party not in spec.parties:
+                raise ProtocolError(
+                    f"The {self.party} cannot take part in session {frame.session:08x} as it was opened "
+                    f"(session {spec.session:08x}, home {spec.home}); report this as a bug."
+                )
+        except ProtocolError as error:
+            self.num_refused += 1
+            _log.warning("The %s refused a query: %s", self.party, error)
+            refusal = PeerLink(frame.session, now_s).send(
+                Cancel(reason=str(error)), Prefix(frame.session), now_s
+            )
+            self._final[frame.session] = refusal.message
+            return [refusal]
+        sends = self.open(spec, now_s)
+        return sends + self.receive(frame, now_s) if frame.session in self.sessions else sends
 
 
 class DraftingTable(SessionTable[DraftingSession]):

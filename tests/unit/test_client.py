@@ -110,20 +110,22 @@ def queue(*events: Event) -> Actor:
     return Actor(events=fetch, open=nothing, sources=nothing, cancel=nothing)
 
 
-def test_the_cloud_is_not_told_the_device_s_filter(make: Make) -> None:
-    rag, parties = make()
-    told: dict[Party, str] = {}
-    for party in PARTIES:
+def test_a_query_calls_its_home_only(make: Make) -> None:
+    """No call crosses the link, so none can wait for a cloud that is away."""
+    rag, parties = make(draft_queue=Actor())
+    answered = SourcesEvent(party=Party.CLOUD, sources=(), retrieve_s=0.0, prefill_s=0.0)
 
-        async def opened(text: str, party: Party = party) -> None:
-            told[party] = text
+    async def sources(session: int, wait_s: float, party: Party) -> SourcesEvent | None:
+        return answered if party is Party.CLOUD else None
 
-        parties[party]["draft_queue"].methods["open"] = opened
+    parties[Party.DEVICE]["draft_queue"] = queue(done())
+    parties[Party.DEVICE]["draft_queue"].methods["sources"] = sources
+    events = list(rag.stream(QUESTION))
+    assert events == [answered, done()]
+    assert [name for actor in parties[Party.CLOUD].values() for name in actor.called] == []
     with pytest.raises(QueryError):
-        rag.query(QUESTION, device_filter={"source": "diary.md"}, cloud_filter={"year": 2024})
-    assert "diary" in told[Party.DEVICE]
-    assert "diary" not in told[Party.CLOUD]
-    assert "2024" in told[Party.CLOUD]
+        rag.query(QUESTION, only="cloud")
+    assert "open" in parties[Party.CLOUD]["draft_queue"].called, "a party that is asked solo is its own home"
 
 
 @pytest.mark.parametrize("only", [None, "device", "cloud"])

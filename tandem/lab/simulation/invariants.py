@@ -180,8 +180,8 @@ class WatchedRun(VirtualRun):
 
     # ---- faults ----------------------------------------------------------------------------------------------
 
-    def _open(self, party: Party) -> None:
-        super()._open(party)
+    def _opened(self, party: Party) -> None:
+        super()._opened(party)
         if not self._unopened:
             self._plant_due()
 

@@ -11,7 +11,7 @@ from tandem.aggregation.document_weights import blend, checkpoints, log_weight, 
 from tandem.lab.simulation.world import CODEC, VOCAB, World, distribution
 from tandem.modes import reference
 from tandem.protocol.lifecycle import StopCheck
-from tandem.protocol.messages import RescoreRequest, RetrieveRequest
+from tandem.protocol.messages import RescoreRequest, RescoreResult, RetrieveRequest, RetrieveResult
 from tandem.protocol.spec import SessionSpec
 from tandem.protocol.wire import to_float32
 from tandem.topology import Party
@@ -27,9 +27,10 @@ class WorldVoter:
         self._first_end = first_end
         self._world = World(spec.seed, party)
         num_documents = spec.num_documents(party)
-        self._found = self._world.retrieve(
-            RetrieveRequest(session=spec.session, query=spec.query, num_documents=num_documents)
-        )
+        request = RetrieveRequest(session=spec.session, query=spec.query, num_documents=num_documents)
+        found = self._world.retrieve(request)
+        assert isinstance(found, RetrieveResult)
+        self._found = found
 
     def __call__(self, tokens: Sequence[int]) -> reference.Vote:
         """The party's distribution, and how much its documents weigh."""
@@ -49,6 +50,7 @@ class WorldVoter:
             scored = self._world.retrieve(
                 RescoreRequest(session=spec.session, digest=b"", ids=found.ids, text=text)
             )
+            assert isinstance(scored, RescoreResult)
             weights = blend(weights, self._scale(scored.scores), spec.weight_momentum)
         return weights
 
@@ -72,7 +74,8 @@ def answer(
 
     if len(voters) == 1:
         return tuple(reference.solo(voters[0], is_complete, seed))
-    return tuple(reference.dual(*voters, is_complete, seed))
+    device, cloud = voters
+    return tuple(reference.dual(device, cloud, is_complete, seed))
 
 
 def has_oracle(spec: SessionSpec) -> bool:

@@ -112,6 +112,7 @@ class VirtualRun:
         self._events: list[tuple[float, int, Party | None, Callable[[], None]]] = []
         self._count = 0
         self._num_tokens = 0
+        self._num_in_flight = 0  # frames on the link
         self._unopened = set(spec.parties)
         self.parties = {
             party: PartyState(
@@ -126,10 +127,8 @@ class VirtualRun:
         }
 
     def run(self, limit_s: float = 600.0) -> Outcome:
-        """Open the query on its sides and go on until all actors have freed it, or `limit_s` of virtual time."""
-        for party in self.spec.parties:
-            one_way_s = 0.0 if party is Party.DEVICE else self._wires[party].link.delay_s
-            self.at(one_way_s, partial(self._open, party), party)
+        """Open the query at home and go on until all actors have freed it, or `limit_s` of virtual time."""
+        self.at(0.0, partial(self._open, self.spec.home), self.spec.home)
         while self._events and self.now_s < limit_s:
             self.now_s, count, host, act = heapq.heappop(self._events)
             if host is not None and (until_s := self.parties[host].stalled_until_s) > self.now_s:
@@ -147,7 +146,7 @@ class VirtualRun:
         """Called after every event; a driver that checks invariants does it here."""
 
     def _is_over(self) -> bool:
-        if self.outcome.done is None or self._unopened:
+        if self.outcome.done is None or (self._unopened and self._num_in_flight):
             return False
         return not any(self.open_sessions(party) for party in PARTIES)
 
@@ -159,11 +158,15 @@ class VirtualRun:
         )
 
     def _open(self, party: Party) -> None:
+        """The client opens the query at its home; a frame opens it at the peer."""
+        self.deliver(party, self.parties[party].queue.open(self.spec, self.now_s))
+        self._opened(party)
+
+    def _opened(self, party: Party) -> None:
         self._unopened.discard(party)
-        queue = self.parties[party].queue
-        sends = queue.open(self.spec, self.now_s)
-        self.outcome.tokens[party] = queue.sessions[self.spec.session].prefix.tokens
-        self.deliver(party, sends)
+        session = self.parties[party].queue.sessions.get(self.spec.session)
+        if session is not None:
+            self.outcome.tokens[party] = session.prefix.tokens
         self._tick(party)
 
     def _tick(self, party: Party) -> None:
@@ -247,9 +250,11 @@ class VirtualRun:
         self.outcome.num_frames += 1
         self.outcome.num_bytes += len(frame)
         for arrival_s in self._wires[party].arrivals(self.now_s, len(frame), self._rng):
+            self._num_in_flight += 1
             self.at(arrival_s, partial(self._receive_frame, party.other, frame), party.other)
 
     def _receive_frame(self, party: Party, frame: bytes) -> None:
+        self._num_in_flight -= 1
         self._receive(party, "draft_queue", decode(frame))
 
     def _receive(self, party: Party, to: ActorKind, message: Any) -> None:
@@ -259,6 +264,8 @@ class VirtualRun:
         match to:
             case "draft_queue":
                 self.deliver(party, state.queue.receive(message, self.now_s))
+                if party in self._unopened and state.queue.sessions:
+                    self._opened(party)
             case "retriever":
                 self.deliver(party, [Send("decoder", state.reader.retrieve(message))])
             case "decoder":

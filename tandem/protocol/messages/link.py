@@ -16,6 +16,7 @@ from tandem.protocol.wire import (
     FrameCursor,
     PartyField,
     Text,
+    Texts,
     UInt32,
     Varint,
     Varints,
@@ -128,7 +129,28 @@ class Rejoin:
     incarnation: UInt32  # drawn at the restart; one Resync answers it
 
 
-LinkBody: TypeAlias = Proposal | Verdict | Done | Resync | Heartbeat | Cancel | Probe | Rejoin
+@registry.message(11)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Open:
+    """A query begins. The home coordinator repeats it until a frame of the peer arrives in this session."""
+
+    spec: Text  # SessionSpec.to_json(), as the receiver may see it
+
+
+@registry.message(12)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sources:
+    """What the sender has retrieved and prefilled, for the client at home; no text, title or score."""
+
+    ids: Texts  # opaque
+    retrieve_us: Varint  # time the retrieval took, microseconds
+    prefill_us: Varint
+    notes: Texts  # sentences for the user: a truncated document, ...
+
+
+LinkBody: TypeAlias = (
+    Proposal | Verdict | Done | Resync | Heartbeat | Cancel | Probe | Rejoin | Open | Sources
+)
 
 
 registry.retire(7, _refuse_version("3 or older"))  # LinkFrame without receipts
@@ -149,7 +171,9 @@ class LinkFrame:
     sent_us: UInt32  # the sender's clock, microseconds modulo 2^32
     echo_us: UInt32  # `sent_us` of the last frame it had received
     held_us: UInt32  # how long ago that frame arrived; all ones: none received yet
-    body: Annotated[Any, registry.nested(Proposal, Verdict, Done, Resync, Heartbeat, Cancel, Probe, Rejoin)]
+    body: Annotated[
+        Any, registry.nested(Proposal, Verdict, Done, Resync, Heartbeat, Cancel, Probe, Rejoin, Open, Sources)
+    ]
 
 
 def in_127ths(share: float) -> int:

@@ -22,11 +22,11 @@ from tandem.events import (
     ProvisionalEvent,
     RetractEvent,
     SessionStatistics,
+    Source,
     SourcesEvent,
     TokenEvent,
 )
 from tandem.lab.simulation.display import Display
-from tandem.protocol.messages import DecoderReady
 from tandem.protocol.outbox import Send
 from tandem.request import spec_of
 from tandem.topology import Party
@@ -138,9 +138,6 @@ def test_calls_that_overtake_the_one_that_opens_their_session(monkeypatch: pytes
     tokenizer_json = (WEIGHTS / "tokenizer.json").read_text("utf-8")
     cancelled: list[int] = []
     monkeypatch.setattr(actor.table, "cancel", lambda session, now_s: cancelled.append(session) or [])
-    ready = DecoderReady(
-        session=7, sources=("a", "b"), scores=(0.5, 0.25), retrieve_us=1, prefill_us=1, notes=()
-    )
     done = DoneEvent(reason="eos", statistics=SessionStatistics(num_tokens=1))
 
     async def overtaken() -> tuple[SourcesEvent | None, list[Event]]:
@@ -152,7 +149,13 @@ def test_calls_that_overtake_the_one_that_opens_their_session(monkeypatch: pytes
         assert not any(task.done() for task in early)
         actor.add_log(7, EventLog(StopRule((), (), 9, Detokenizer(tokenizer_json)), LinkCounters(), 0.0))
         monkeypatch.setitem(actor.table.sessions, 7, None)  # open on this side
-        actor.note_sources(ready)
+        event = SourcesEvent(
+            party=Party.DEVICE,
+            sources=tuple(Source(party=Party.DEVICE, id=key) for key in ("a", "b")),
+            retrieve_s=0.0,
+            prefill_s=0.0,
+        )
+        actor.on_event(ClientEvent(7, event))
         actor.on_event(ClientEvent(7, done))
         found, events, _ = await asyncio.wait_for(asyncio.gather(*early), 5)
         return found, events

@@ -26,12 +26,14 @@ from tandem.protocol.messages import (
     Message,
     Observation,
     Observations,
+    Open,
     Probe,
     Profile,
     Proposal,
     ProposalReady,
     Rejoin,
     Resync,
+    Sources,
     Verdict,
     decode,
     decode_link,
@@ -57,7 +59,7 @@ from tandem.topology import PARTIES, Party
 
 UNHURRIED = settings(deadline=None, derandomize=True)
 
-BODIES = (Proposal, Verdict, Done, Resync, Heartbeat, Cancel, Probe, Rejoin)
+BODIES = (Proposal, Verdict, Done, Resync, Heartbeat, Cancel, Probe, Rejoin, Open, Sources)
 KINDS: tuple[type[Any], ...] = (*BODIES, Observation, *typing.get_args(Message))
 
 number = st.integers(0, 2**64 - 1)

@@ -28,6 +28,7 @@ from tandem.protocol.messages import (
     LinkFrame,
     Observation,
     Observations,
+    Open,
     Placement,
     Probe,
     Profile,
@@ -115,7 +116,10 @@ def test_open_tells_the_actors_of_the_party() -> None:
     sends = host().open(spec(), 0.0)
     assert [send.to for send in sends] == ["decoder", "aggregator", "profiler", "scheduler", "peer"]
     assert all(SessionSpec.from_json(send.message.spec) == spec() for send in sends[:-1])
-    assert bodies(sends) == [Heartbeat()]  # the peer learns that it can be heard
+    assert bodies(sends) == [Open(spec=spec().to_json())]
+    assert bodies(host(Party.CLOUD).open(spec(), 0.0)) == [
+        Heartbeat()
+    ]  # the home learns that it can be heard
 
 
 def test_frames_that_come_before_the_query_are_taken_in() -> None:
@@ -131,8 +135,9 @@ def test_frames_that_come_before_the_query_are_taken_in() -> None:
 def test_a_cloud_that_opens_late_does_not_lengthen_the_round_trip() -> None:
     """The device's frames waited 2 s for the query to be opened; the link takes 10 ms each way."""
     device, cloud = host(), host(Party.CLOUD)
-    (early,) = [send.message for send in device.open(spec(), 0.0) if send.to == "peer"]
-    cloud.receive(early, 0.01)
+    device.open(spec(), 0.0)
+    (early,) = [send.message for send in device.sessions[1].resend_all(0.0) if send.to == "peer"]
+    cloud.receive(replace(early, body=Heartbeat()), 0.01)  # it has overtaken the Open
     answers = [send.message for send in cloud.open(spec(), 2.01) if send.to == "peer"]
     for answer in answers:
         device.receive(answer, 2.02)
@@ -404,8 +409,13 @@ def test_a_new_connection_brings_everything_unacknowledged_at_once() -> None:
     device = host()
     device.open(spec(placement="mirror"), 0.0)
     device.receive(ProposalReady(session=1, proposal=draft(Party.DEVICE)), 0.1)
+    assert bodies(device.resend_all(0.2)) == [
+        Open(spec=spec(placement="mirror").to_json()),
+        draft(Party.DEVICE),
+    ]
+    device.receive(frame(Heartbeat()), 0.2)
     assert bodies(device.resend_all(0.2)) == [draft(Party.DEVICE)]
-    idle = host()
+    idle = host(Party.CLOUD)
     idle.open(spec(), 0.0)
     assert bodies(idle.resend_all(0.2)) == [Heartbeat()]
 

@@ -123,8 +123,10 @@ async def drive(actor: Decoder, session: int) -> list[int]:
         assert not isinstance(message, DecoderFailed)
         if isinstance(message, ProposalReady):
             step = len(tokens)
-            tokens.append(message.token)
-            commit = Commit(session=session, step=step, token=message.token, epoch=0, is_last=step == 2)
+            tokens.append(message.proposal.token)
+            commit = Commit(
+                session=session, step=step, token=message.proposal.token, epoch=0, is_last=step == 2
+            )
             actor.dispatch(actor.handle(commit, "q"))
     return tokens
 

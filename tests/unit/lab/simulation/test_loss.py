@@ -9,9 +9,18 @@ import pytest
 
 from tandem.events import PeerEvent, PlacementEvent, TokenEvent
 from tandem.lab.simulation.link import Link
-from tandem.lab.simulation.virtual import Outcome
+from tandem.lab.simulation.virtual import Outcome, VirtualRun
 from tandem.topology import PARTIES, Party
-from tests.unit.lab.simulation.world import PLACEMENTS, Case, agree, make_spec, synchronous
+from tests.unit.lab.simulation.world import (
+    CODEC,
+    PLACEMENTS,
+    Case,
+    World,
+    agree,
+    make_spec,
+    stop_rule,
+    synchronous,
+)
 
 FOREVER = 1e9
 
@@ -183,3 +192,51 @@ def test_a_cloud_that_only_decodes_slowly_is_waited_for() -> None:
     assert agree(outcome) == expected(case)
     assert outcome.done is not None
     assert outcome.done.statistics.degraded_from is None
+
+
+# ---- a cloud that is away when the query is asked ---------------------------------------------------------------
+
+
+def _away(seed: int, on_peer_loss: str, away_s: float = 5.0) -> tuple[Case, Outcome]:
+    spec = make_spec(
+        seed, placement="mirror", max_new_tokens=400, on_peer_loss=on_peer_loss, peer_loss_margin_s=0.2,
+        eos_token_ids=(),
+    )  # fmt: skip
+    case = Case(spec, Link(delay_s=0.02, cut_s=(0.0, away_s)))
+    run = VirtualRun(
+        spec,
+        {party: World(seed, party, first_end=1 << 30) for party in PARTIES},
+        CODEC,
+        finished=stop_rule(spec.sampling.max_new_tokens, 1 << 30),
+        link=case.link,
+        decode_s=lambda party, rng: 0.03,
+    )
+    return case, run.run(200.0)
+
+
+def test_a_device_begins_alone_and_the_cloud_joins_when_it_is_there() -> None:
+    _, outcome = _away(1, "continue")
+    assert outcome.done is not None
+    tokens = [event for event in outcome.events if isinstance(event, TokenEvent)]
+    assert len(tokens) == 400
+    assert tokens[0].is_alone
+    assert not tokens[-1].is_alone, "the cloud has joined"
+    assert outcome.done.statistics.degraded_from == 0
+    assert outcome.tokens[Party.DEVICE] == outcome.tokens[Party.CLOUD]
+
+
+def test_a_device_that_waits_begins_with_the_cloud() -> None:
+    _, outcome = _away(1, "wait")
+    tokens = [event for event in outcome.events if isinstance(event, TokenEvent)]
+    assert len(tokens) == 400
+    assert not any(event.is_alone for event in tokens)
+    assert tokens[0].committed_s > 5.0
+
+
+def test_a_device_that_may_not_go_on_says_so() -> None:
+    _, outcome = _away(1, "fail")
+    assert outcome.done is not None
+    assert outcome.done.error == (
+        "The cloud has been silent for 0.7 s; check the link, or set on_peer_loss to 'continue' or 'wait'."
+    )
+    assert outcome.ended_s < 1.0

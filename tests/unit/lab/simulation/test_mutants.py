@@ -357,14 +357,14 @@ SEEDS: dict[str, tuple[Mutate, range]] = {
     "weights_at_hand_are_used": (put(drafting, WeightsAtHand), range(24)),
     "own_distribution_computed_again": (put(coordinator, ComputedAgain), range(12)),
     "acknowledged_by_count_alone": (put(coordinator, CountAcknowledges), range(12)),
-    "adopt_and_commit_in_order_of_arrival": (put(drafting, AdoptInOrderOfArrival), range(300, 340)),
+    "adopt_and_commit_in_order_of_arrival": (put(drafting, AdoptInOrderOfArrival), range(110, 120)),
     "begin_is_taken_as_it_comes": (begin_is_taken_as_it_comes, range(100)),
     "restarted_decoder_asks_for_no_weight": (restarted_decoder_asks_for_no_weight, range(100)),
     "resync_posts_nothing": (put(coordinator, PostsNothing), range(24)),
     "receipts_survive_a_resync": (put(coordinator, ReceiptsForEver), range(12)),
-    "a_branch_drawn_again_is_unknown": (put(coordinator, OnlyFirstLineage), range(20, 60)),
+    "a_branch_drawn_again_is_unknown": (put(coordinator, OnlyFirstLineage), range(60, 80)),
     "restarted_decoder_proposal_replaces": (put(coordinator, LatestCounts), range(900, 1000)),
-    "rejection_forgets_later_proposals": (rejection_forgets_later_proposals, range(13_780, 13_800)),
+    "rejection_forgets_later_proposals": (rejection_forgets_later_proposals, range(2225, 2240)),
 }
 
 
