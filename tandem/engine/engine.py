@@ -162,9 +162,10 @@ class Engine:
         """Logits [rows, num_logits, vocab_size] float32 of each feed, in passes that all of them share; read only.
 
         A row's logits are a function of its own tokens alone, bit for bit, whatever else is in the batch, however
-        tokens are grouped and whatever was computed and rolled back before. is_stale: asked before every layer; once it
-        says True, Preempted is raised, and what whole passes had computed stays in the caches. GenerationError if a session
-        is not open or has two feeds, a token is outside of the vocabulary, or there are not that many prefixes.
+        tokens are grouped and whatever was computed and rolled back before. is_stale: asked before every layer; once
+        it says True, Preempted is raised, and what whole passes had computed stays in the caches. GenerationError if
+        a session is not open or has two feeds, a token is outside of the vocabulary, or there are not that many
+        prefixes.
         """
         for feed in batch:
             self._check_feed(feed)
