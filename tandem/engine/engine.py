@@ -137,7 +137,7 @@ class Engine:
             if session in self.sessions:
                 raise GenerationError(f"Session {session!r} is already open; close it first.")
             prompt = self._prompts.build(query, documents, max_new_tokens)
-            self.sessions[session] = self._open(prompt, max_new_tokens, is_stored=is_stored)
+            self.sessions[session] = self.make_session(prompt, max_new_tokens, is_stored=is_stored)
         return OpenResult(
             num_rows=len(prompt.document_tokens),
             num_prompt_tokens=tuple(len(row) + len(prompt.query_tokens) for row in prompt.document_tokens),
@@ -146,7 +146,10 @@ class Engine:
             dropped=prompt.dropped,
         )
 
-    def _open(self, prompt: Prompt, num_new_tokens: int, *, is_stored: bool) -> Session | GrowingSession:
+    def make_session(
+        self, prompt: Prompt, num_new_tokens: int, *, is_stored: bool
+    ) -> Session | GrowingSession:
+        """What `open` keeps for a prompt; not yet one of `sessions`."""
         if self._batch is None:
             return GrowingSession(prompt, self._forward, self.caches, self.vocab_size, is_stored=is_stored)
         return Session(
