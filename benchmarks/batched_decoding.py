@@ -44,7 +44,7 @@ def open_sessions(engine: Engine, num_sessions: int, num_rows: int) -> list[str]
     for name in names:
         rows = tuple(tuple(map(int, draw.integers(3, VOCAB, NUM_TOKENS))) for _ in range(num_rows))
         prompt = Prompt(rows, (5, 6, 7), tuple(range(num_rows)), (), ())
-        engine.sessions[name] = engine._open(prompt, 64, is_stored=False)
+        engine.sessions[name] = engine.make_session(prompt, 64, is_stored=False)
     for name in names:
         engine.next_logits(name, [])
     return names

@@ -231,10 +231,13 @@ def _create(
 
 
 def _prepare(handles: Handles) -> dict[str, asyncio.Future[Any]]:
-    return {
+    loading = {
         role: asyncio.ensure_future(_result(handles[role].prepare.remote()))
         for role in ("retriever", "decoder")
     }
+    for future in loading.values():  # where another one fails first, nobody asks for the error of this one
+        future.add_done_callback(lambda done: done.cancelled() or done.exception())
+    return loading
 
 
 async def _result(reference: Any) -> Any:

@@ -1,8 +1,8 @@
 """One pass of a model over new tokens of many rows of many sessions, whose bits do not depend on company.
 
 All tokens of a pass stand in one line, [1, tokens]: everything in a model but attention treats each by itself.
-Attention is computed piece by piece here, each piece against its own cache. A row's logits are a function of its own tokens
-alone, bit for bit, because
+Attention is computed piece by piece here, each piece against its own cache. A row's logits are a function of its own
+tokens alone, bit for bit, because
 
 - a token's column in the cache is its position, and what a row may not see is masked, not left out;
 - matrix products whose sums would be ordered by the number of rows are avoided: linear layers see at most MAX_TOKENS

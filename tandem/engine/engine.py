@@ -147,7 +147,7 @@ class Engine:
             if session in self.sessions:
                 raise GenerationError(f"Session {session!r} is already open; close it first.")
             prompt = self._prompts.build(query, documents, max_new_tokens, history)
-            self.sessions[session] = self._open(prompt, max_new_tokens, is_stored=is_stored)
+            self.sessions[session] = self.make_session(prompt, max_new_tokens, is_stored=is_stored)
         return OpenResult(
             num_rows=len(prompt.document_tokens),
             num_prompt_tokens=tuple(len(row) + len(prompt.query_tokens) for row in prompt.document_tokens),
@@ -156,7 +156,10 @@ class Engine:
             dropped=prompt.dropped,
         )
 
-    def _open(self, prompt: Prompt, num_new_tokens: int, *, is_stored: bool) -> Session | GrowingSession:
+    def make_session(
+        self, prompt: Prompt, num_new_tokens: int, *, is_stored: bool
+    ) -> Session | GrowingSession:
+        """What `open` keeps for a prompt; not yet one of `sessions`."""
         if self._batch is None:
             return GrowingSession(prompt, self._forward, self.caches, self.vocab_size, is_stored=is_stored)
         return Session(
@@ -172,9 +175,10 @@ class Engine:
         """Logits [rows, num_logits, vocab_size] float32 of each feed, in passes that all of them share; read only.
 
         A row's logits are a function of its own tokens alone, bit for bit, whatever else is in the batch, however
-        tokens are grouped and whatever was computed and rolled back before. is_stale: asked before every layer; once it
-        says True, Preempted is raised, and what whole passes had computed stays in the caches. GenerationError if a session
-        session is not open or has two feeds, a token is outside of the vocabulary, or there are not that many prefixes.
+        tokens are grouped and whatever was computed and rolled back before. is_stale: asked before every layer; once
+        it says True, Preempted is raised, and what whole passes had computed stays in the caches. GenerationError if
+        a session is not open or has two feeds, a token is outside of the vocabulary, or there are not that many
+        prefixes.
         """
         for feed in batch:
             self._check_feed(feed)

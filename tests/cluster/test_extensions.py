@@ -38,7 +38,7 @@ def test_code_beside_the_user_reaches_every_actor(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     answer = json.loads(done.stdout)
-    assert answer["text"]
+    assert answer["answer"]
     handovers = [(event["step"], event["aggregator"]) for event in answer["placements"]]
     assert handovers[:2] == [(4, "cloud"), (8, "device")]
 

@@ -243,7 +243,7 @@ def test_prompts_without_query_or_document(
     engine: Engine, documents: tuple[tuple[int, ...], ...], query: tuple[int, ...]
 ) -> None:
     prompt = Prompt(documents, query, tuple(range(len(documents))), (), ())
-    engine.sessions["s"] = engine._open(prompt, 0, is_stored=True)
+    engine.sessions["s"] = engine.make_session(prompt, 0, is_stored=True)
     for tokens in ([], TOKENS):
         seen = engine.next_logits("s", tokens)
         for row, document in zip(seen, documents, strict=True):
