@@ -49,6 +49,8 @@ WIRE_BYTES = {
     "Blob": "length (Varint) + bytes",
     "Text": "length (Varint) + UTF-8",
     "Varints": "count (Varint) + Varint each",
+    "Digests": "count (Varint) + 8 each",
+    "Blobs": "count (Varint) + Blob each",
     "Float64s": "count (Varint) + 8 each",
     "Texts": "count (Varint) + Text each",
     "message": "tag + its fields",

@@ -231,7 +231,7 @@ def _create(
 
 
 def _prepare(handles: Handles) -> dict[str, asyncio.Future[Any]]:
-    loading = {
+    loading: dict[str, asyncio.Future[Any]] = {
         role: asyncio.ensure_future(_result(handles[role].prepare.remote()))
         for role in ("retriever", "decoder")
     }

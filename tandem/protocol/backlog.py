@@ -6,14 +6,14 @@ from collections.abc import Container, Iterable
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from tandem.protocol.messages import Proposal, Sources, Verdict
+from tandem.protocol.messages import Commits, Line, Proposal, Sources, Verdict, Votes
 from tandem.protocol.round_trips import MAX_TIMEOUT_S
 
 RECEIPT_S = 0.1
 """A receipt waits at most this long for a frame to travel with."""
 
 
-Numbered: TypeAlias = Proposal | Verdict | Sources
+Numbered: TypeAlias = Proposal | Verdict | Sources | Line | Votes | Commits
 """Bodies whose receipt is acknowledged."""
 
 
@@ -78,11 +78,11 @@ class Backlog:
         self.parcels = {
             key: parcel
             for key, parcel in self.parcels.items()
-            if isinstance(parcel.body, Sources) or parcel.body.step >= step
+            if isinstance(parcel.body, Sources) or _last_step(parcel.body) >= step
         }
 
     def drop_dead(self, live: Container[bytes], step: int) -> None:
-        """Drop proposals from `step` on whose digest is not among the `live` ones."""
+        """Drop proposals and lines from `step` on whose digest is not among the `live` ones."""
         self.parcels = {
             key: parcel for key, parcel in self.parcels.items() if not _is_dead(parcel.body, live, step)
         }
@@ -92,8 +92,21 @@ class Backlog:
         self.parcels.clear()
 
 
+def _last_step(body: Numbered) -> int:
+    """The last step that the body has to do with."""
+    match body:
+        case Line() | Commits():
+            return body.step + len(body.tokens) - 1
+        case Votes():
+            return body.step + len(body.digests) - 1
+        case Sources():
+            return 0
+        case _:
+            return body.step
+
+
 def _is_dead(body: Numbered, live: Container[bytes], step: int) -> bool:
-    return isinstance(body, Proposal) and body.step >= step and body.digest not in live
+    return isinstance(body, Proposal | Line) and body.step >= step and body.digest not in live
 
 
 class Receipts:

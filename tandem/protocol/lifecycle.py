@@ -48,16 +48,24 @@ class Lifecycle:
         link: PeerLink,
         reporter: Reporter,
     ) -> None:
-        self.is_solo = spec.only is not None  # asked of this party only: there is no peer
         self.peer_lost = False
         self.reason: StopReason | None = None
         self.error: str | None = None
         self.is_over = False
-        self.listeners = _SOLO_LISTENERS if self.is_solo else LISTENERS
         self._spec, self._party = spec, party
         self._log, self._ballots, self._link, self._reporter = log, ballots, link, reporter
         self._is_refused = False  # the query itself is at fault
         self._finished_s = nan
+
+    @property
+    def is_solo(self) -> bool:
+        """Whether only this party was asked: there is no peer."""
+        return self._spec.only is not None
+
+    @property
+    def listeners(self) -> tuple[ActorKind, ...]:
+        """The actors of this party that hear of the session."""
+        return _SOLO_LISTENERS if self.is_solo else LISTENERS
 
     @property
     def decides_alone(self) -> bool:

@@ -26,7 +26,7 @@ class Lineage:
         """A proposal conditioned on the prefix `digest` of that length drew `token`."""
         child = extend_digest(digest, token)
         if digest in self._dead:
-            self._kill(child, length + 1)
+            self.kill(child, length + 1)
             return
         self._children.setdefault(digest, (length, set()))[1].add(child)
 
@@ -40,11 +40,11 @@ class Lineage:
         for parent in [key for key, (size, _) in self._children.items() if size < length]:
             _, children = self._children.pop(parent)
             for child in children - {committed}:
-                self._kill(child, length)
+                self.kill(child, length)
         for digest in [
             key for key, (size, _) in self._children.items() if size == length and key != committed
         ]:
-            self._kill(digest, length)
+            self.kill(digest, length)
         self._dead = {digest: size for digest, size in self._dead.items() if size >= length}
 
     def clear(self) -> None:
@@ -52,7 +52,8 @@ class Lineage:
         self._children.clear()
         self._dead.clear()
 
-    def _kill(self, digest: bytes, length: int) -> None:
+    def kill(self, digest: bytes, length: int) -> None:
+        """This prefix of that length is dead, and so is whatever continues it."""
         doomed = [(digest, length)]
         while doomed:
             dead, size = doomed.pop()

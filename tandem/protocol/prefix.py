@@ -33,6 +33,13 @@ class Prefix:
         """Of all tokens."""
         return self.digests[-1]
 
+    def of(self, tokens: Iterable[int]) -> Prefix:
+        """Other tokens of the same session."""
+        other = Prefix.__new__(Prefix)
+        other.tokens, other.digests = [], self.digests[:1]
+        other.extend(tokens)
+        return other
+
     def append(self, token: int) -> None:
         """One more token at the end."""
         self.tokens.append(token)

@@ -105,7 +105,7 @@ class Reporter:
     def _emit_sources(
         self, party: Party, ids: Sequence[str], times: DecoderReady | Sources, scores: Sequence[float]
     ) -> list[Send]:
-        shown = scores or [None] * len(ids)
+        shown: Sequence[float | None] = scores or [None] * len(ids)
         event = SourcesEvent(
             party=party,
             sources=tuple(

@@ -186,6 +186,8 @@ PartyField = Annotated[Party, PARTY]
 Flag = Annotated[bool, FLAG]
 Varints = Annotated[tuple[int, ...], sequence(VARINT)]
 Float64s = Annotated[tuple[float, ...], sequence(FLOAT64)]
+Digests = Annotated[tuple[bytes, ...], sequence(_raw(8))]
+Blobs = Annotated[tuple[bytes, ...], sequence(BLOB)]
 Texts = Annotated[tuple[str, ...], sequence(TEXT)]
 
 

@@ -11,11 +11,14 @@ import typer
 
 from tandem.cli.options import AsJson, parse_count, parse_seed
 from tandem.cli.output import plural, print_json, progress_bar
+from tandem.errors import ConfigError
+from tandem.nearest import did_you_mean
 
 if TYPE_CHECKING:
     from tandem.lab.simulation.fuzz import FuzzFailure, Report
 
 NUM_RUNS = 1000
+ROLES = ("dual", "solo", "speculative", "federated-2", "federated-3", "federated-5", "federated-8")
 
 Runs = Annotated[
     int | None, typer.Option(metavar="N", parser=parse_count, help=f"how many (default: {NUM_RUNS})")
@@ -27,6 +30,10 @@ First = Annotated[
 Jobs = Annotated[
     int | None, typer.Option(metavar="J", parser=parse_count, help="processes (default: one per CPU)")
 ]
+Roles = Annotated[
+    str | None,
+    typer.Option(metavar="ROLES", help=f"who drafts, votes and decides: {', '.join(ROLES)} (default: dual)"),
+]
 OneSeed = Annotated[
     int | None,
     typer.Option(metavar="S", parser=parse_seed, help="replay one run and print its events"),
@@ -34,27 +41,37 @@ OneSeed = Annotated[
 
 
 def fuzz(
-    runs: Runs = None, first: First = None, jobs: Jobs = None, seed: OneSeed = None, as_json: AsJson = False
+    runs: Runs = None,
+    first: First = None,
+    jobs: Jobs = None,
+    seed: OneSeed = None,
+    roles: Roles = None,
+    as_json: AsJson = False,
 ) -> int:
     """Test the protocol: seeded runs over links that lose, hosts that stall or crash.
 
     Exit code 1 if a run broke an invariant.
     """
-    return (
-        _play_one(seed)
-        if seed is not None
-        else _play_many(runs or NUM_RUNS, first or 0, jobs, as_json=as_json)
-    )
+    chosen = _find_roles(roles or ROLES[0])
+    if seed is not None:
+        return _play_one(seed, chosen)
+    return _play_many(runs or NUM_RUNS, first or 0, jobs, chosen, as_json=as_json)
 
 
-def _play_one(seed: int) -> int:
+def _find_roles(name: str) -> str:
+    if name not in ROLES:
+        raise ConfigError(f"There are no roles {name!r} to fuzz; {did_you_mean(name, ROLES)}")
+    return name
+
+
+def _play_one(seed: int, roles: str) -> int:
     """One run, with its trace on stdout."""
     from tandem.lab.simulation.event_log import EventLog
     from tandem.lab.simulation.fuzz import FuzzFailure, play_traced
 
     trace = EventLog(None)
     try:
-        report = play_traced(seed, trace)
+        report = play_traced(seed, trace, roles)
     except FuzzFailure as failure:
         print("\n".join(failure.trace))
         print(f"tandem: {failure}", file=sys.stderr)
@@ -64,26 +81,27 @@ def _play_one(seed: int) -> int:
     return 0
 
 
-def _play_many(runs: int, first: int, jobs: int | None, *, as_json: bool) -> int:
+def _play_many(runs: int, first: int, jobs: int | None, roles: str, *, as_json: bool) -> int:
     from tandem.lab.simulation import fuzz as fuzzing
 
     start_s = time.monotonic()
     with progress_bar("fuzz", is_quiet=as_json) as advance:
-        report = fuzzing.fuzz(first, runs, jobs or os.cpu_count() or 1, advance)
+        report = fuzzing.fuzz(first, runs, jobs or os.cpu_count() or 1, advance, roles=roles)
     wall_s = time.monotonic() - start_s
     if as_json:
         print_json(_as_dict(report, first, wall_s))
     else:
         print(f"{_summary(report)}; {wall_s:.1f} s, {report.num_runs / wall_s:.0f} runs/s.")
     for failure in report.failures:
-        _print_failure(failure)
+        _print_failure(failure, roles)
     return 1 if report.failures else 0
 
 
-def _print_failure(failure: FuzzFailure) -> None:
+def _print_failure(failure: FuzzFailure, roles: str) -> None:
     print(f"tandem: {failure}", file=sys.stderr)
     print("\n".join(failure.trace[-20:]), file=sys.stderr)
-    print(f"Replay it with: tandem lab fuzz --seed {failure.seed}", file=sys.stderr)
+    option = "" if roles == ROLES[0] else f" --roles {roles}"
+    print(f"Replay it with: tandem lab fuzz --seed {failure.seed}{option}", file=sys.stderr)
 
 
 def _summary(report: Report) -> str:

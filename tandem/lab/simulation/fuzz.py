@@ -16,6 +16,8 @@ from functools import lru_cache
 from itertools import islice
 from typing import Any
 
+from tandem.events import TokenEvent
+from tandem.lab.simulation.chain import play_chain
 from tandem.lab.simulation.event_log import EventLog
 from tandem.lab.simulation.faults import Fault, FaultyWire, FrameFault, plan_faults, plan_frames, plan_link
 from tandem.lab.simulation.invariants import InvariantError, WatchedRun
@@ -144,15 +146,22 @@ def expected(seed: int) -> tuple[int, ...]:
     return tuple(run.run(LIMIT_S).tokens[Party.DEVICE])
 
 
-def play(seed: int, *, tail: int | None = TAIL) -> Report:
-    """One run; FuzzFailure if it breaks an invariant or raises. tail: events kept for its trace; None: all."""
-    return play_traced(seed, EventLog(tail))
+def play(seed: int, *, tail: int | None = TAIL, roles: str = "dual") -> Report:
+    """One run; FuzzFailure if it breaks an invariant or raises. tail: events kept for its trace; None: all.
+
+    roles: "dual", "solo", "speculative" or "federated-M" with M workers.
+    """
+    return play_traced(seed, EventLog(tail), roles)
 
 
-def play_traced(seed: int, trace: EventLog) -> Report:
+def play_traced(seed: int, trace: EventLog, roles: str = "dual") -> Report:
     """The same with the events in `trace`, for a reader who wants those of a good run too."""
-    tokens = expected(seed)
+    if roles not in ("dual", "solo"):
+        return _play_chain(seed, roles)
     scenario = make_scenario(seed)
+    if roles == "solo":
+        return _play_solo(scenario, trace)
+    tokens = expected(seed)
     run = make_run(scenario, trace)
     try:
         outcome = run.run(LIMIT_S)
@@ -163,6 +172,29 @@ def play_traced(seed: int, trace: EventLog) -> Report:
         raise FuzzFailure(seed, f"{type(error).__name__}: {error}", trace.lines()) from error
     assert outcome.done is not None
     return _report(run, outcome.done.statistics)
+
+
+def _play_chain(seed: int, roles: str) -> Report:
+    """One run of a mode whose drafter has no vote."""
+    try:
+        num_tokens, counts = play_chain(seed, int(roles.partition("-")[2] or 0))
+    except Exception as error:
+        raise FuzzFailure(seed, f"{type(error).__name__}: {error}", []) from error
+    return Report(num_runs=1, num_tokens=num_tokens, counts=counts)
+
+
+def _play_solo(scenario: Scenario, trace: EventLog) -> Report:
+    """One run of a party that answers by itself, with losses within its site."""
+    spec = replace(scenario.spec, only=Party.DEVICE)
+    changed = replace(scenario, spec=spec, faults=(), slips={})
+    run = make_run(changed, trace)
+    outcome = run.run(LIMIT_S)
+    told = [event.token for event in outcome.events if isinstance(event, TokenEvent)]
+    if outcome.done is None or outcome.done.reason not in ("eos", "stop", "length"):
+        raise FuzzFailure(scenario.seed, f"it did not end: {len(told)} tokens", trace.lines())
+    if has_oracle(spec) and tuple(told) != answer(spec, _finished(changed), first_end=scenario.first_end):
+        raise FuzzFailure(scenario.seed, "the answer differs from the draft-free one", trace.lines())
+    return Report(num_runs=1, num_tokens=len(told), counts=run.counts)
 
 
 def make_run(scenario: Scenario, trace: EventLog) -> WatchedRun:
@@ -212,12 +244,12 @@ def _report(run: WatchedRun, statistics: Any) -> Report:
 # ---- many runs -------------------------------------------------------------------------------------------------
 
 
-def play_all(seeds: range) -> Report:
+def play_all(seeds: range, roles: str = "dual") -> Report:
     """Some runs, one after the other; those that failed are in the report."""
     report = Report()
     for seed in seeds:
         try:
-            report.add(play(seed))
+            report.add(play(seed, roles=roles))
         except FuzzFailure as failure:
             report.add(Report(num_runs=1, failures=[failure]))
     return report
@@ -230,11 +262,12 @@ def fuzz(
     progress: Callable[[int, int], None] = lambda done, total: None,
     *,
     max_failures: int = 1,
+    roles: str = "dual",
 ) -> Report:
     """Runs of the seeds from `first` on, in `jobs` processes, until so many failed. progress: gets (done, total)."""
     seeds = range(first, first + num_runs)
     report = Report()
-    for part in _parts(seeds, jobs):
+    for part in _parts(seeds, jobs, roles):
         report.add(part)
         progress(report.num_runs, num_runs)
         if len(report.failures) >= max_failures:
@@ -243,10 +276,10 @@ def fuzz(
     return report
 
 
-def _parts(seeds: range, jobs: int) -> Iterator[Report]:
+def _parts(seeds: range, jobs: int, roles: str) -> Iterator[Report]:
     chunks = [seeds[start : start + CHUNK] for start in range(0, len(seeds), CHUNK)]
     if jobs == 1:
-        yield from map(play_all, chunks)
+        yield from (play_all(chunk, roles) for chunk in chunks)
         return
     # A fresh interpreter for each process: whoever calls may have threads.
     with ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn")) as pool:
@@ -255,7 +288,7 @@ def _parts(seeds: range, jobs: int) -> Iterator[Report]:
         try:
             while True:
                 running |= {
-                    pool.submit(play_all, chunk) for chunk in islice(waiting, 2 * jobs - len(running))
+                    pool.submit(play_all, chunk, roles) for chunk in islice(waiting, 2 * jobs - len(running))
                 }
                 if not running:
                     return

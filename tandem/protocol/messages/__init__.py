@@ -8,10 +8,13 @@ from __future__ import annotations
 from typing import Any, TypeAlias, get_args
 
 from tandem.protocol.messages.link import (
+    MAX_LINE,
     PROTOCOL_VERSION,
     Cancel,
+    Commits,
     Done,
     Heartbeat,
+    Line,
     LinkBody,
     LinkFrame,
     Open,
@@ -21,6 +24,7 @@ from tandem.protocol.messages.link import (
     Resync,
     Sources,
     Verdict,
+    Votes,
     in_127ths,
     registry,
 )
@@ -94,18 +98,21 @@ def decode_link(frame: bytes) -> LinkFrame:
 
 
 __all__ = [
+    "MAX_LINE",
     "PROTOCOL_VERSION",
     "Adopt",
     "Ballot",
     "Begin",
     "Cancel",
     "Commit",
+    "Commits",
     "DecoderFailed",
     "DecoderReady",
     "Done",
     "End",
     "Estimate",
     "Heartbeat",
+    "Line",
     "LinkBody",
     "LinkFrame",
     "Message",
@@ -128,6 +135,7 @@ __all__ = [
     "Sources",
     "Verdict",
     "VerifyResult",
+    "Votes",
     "Window",
     "decode",
     "decode_link",

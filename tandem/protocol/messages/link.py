@@ -9,7 +9,9 @@ from tandem.errors import ProtocolError
 from tandem.protocol.registry import Registry
 from tandem.protocol.wire import (
     Blob,
+    Blobs,
     Digest,
+    Digests,
     FieldFormat,
     Flag,
     Float32,
@@ -24,6 +26,8 @@ from tandem.protocol.wire import (
 )
 
 PROTOCOL_VERSION = 4
+MAX_LINE = 16
+"""Most tokens of one Line."""
 
 registry = Registry()
 
@@ -148,8 +152,50 @@ class Sources:
     notes: Texts  # sentences for the user: a truncated document, ...
 
 
+@registry.message(13)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """Tokens that a drafter without a vote proposes from one prefix. Drafter -> voters."""
+
+    step: Varint  # output position of the first token
+    digest: Digest  # of the prefix before it
+    tokens: Varints  # 1 to MAX_LINE of them
+
+
+@registry.message(14)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Votes:
+    """A voter's distributions after several prefixes, each one token longer than the one before. Voter -> decider."""
+
+    party: Varint  # who votes, as an index of the topology
+    step: Varint  # length of the first prefix
+    digests: Digests  # of the prefixes
+    payloads: Blobs  # Codec.encode(p) after each
+
+
+@registry.message(15)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Commits:
+    """Tokens that were decided, in step order. Decider -> all others."""
+
+    step: Varint  # output position of the first one
+    tokens: Varints
+
+
 LinkBody: TypeAlias = (
-    Proposal | Verdict | Done | Resync | Heartbeat | Cancel | Probe | Rejoin | Open | Sources
+    Proposal
+    | Verdict
+    | Done
+    | Resync
+    | Heartbeat
+    | Cancel
+    | Probe
+    | Rejoin
+    | Open
+    | Sources
+    | Line
+    | Votes
+    | Commits
 )
 
 
@@ -172,7 +218,22 @@ class LinkFrame:
     echo_us: UInt32  # `sent_us` of the last frame it had received
     held_us: UInt32  # how long ago that frame arrived; all ones: none received yet
     body: Annotated[
-        Any, registry.nested(Proposal, Verdict, Done, Resync, Heartbeat, Cancel, Probe, Rejoin, Open, Sources)
+        Any,
+        registry.nested(
+            Proposal,
+            Verdict,
+            Done,
+            Resync,
+            Heartbeat,
+            Cancel,
+            Probe,
+            Rejoin,
+            Open,
+            Sources,
+            Line,
+            Votes,
+            Commits,
+        ),
     ]
 
 

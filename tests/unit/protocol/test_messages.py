@@ -19,9 +19,11 @@ from tandem.protocol.messages import (
     PROTOCOL_VERSION,
     Begin,
     Cancel,
+    Commits,
     Done,
     Estimate,
     Heartbeat,
+    Line,
     LinkFrame,
     Message,
     Observation,
@@ -35,6 +37,7 @@ from tandem.protocol.messages import (
     Resync,
     Sources,
     Verdict,
+    Votes,
     decode,
     decode_link,
     encode,
@@ -43,7 +46,9 @@ from tandem.protocol.messages import (
 from tandem.protocol.messages.link import Version
 from tandem.protocol.wire import (
     Blob,
+    Blobs,
     Digest,
+    Digests,
     Flag,
     Float32,
     Float64,
@@ -59,7 +64,21 @@ from tandem.topology import PARTIES, Party
 
 UNHURRIED = settings(deadline=None, derandomize=True)
 
-BODIES = (Proposal, Verdict, Done, Resync, Heartbeat, Cancel, Probe, Rejoin, Open, Sources)
+BODIES = (
+    Proposal,
+    Verdict,
+    Done,
+    Resync,
+    Heartbeat,
+    Cancel,
+    Probe,
+    Rejoin,
+    Open,
+    Sources,
+    Line,
+    Votes,
+    Commits,
+)
 KINDS: tuple[type[Any], ...] = (*BODIES, Observation, *typing.get_args(Message))
 
 number = st.integers(0, 2**64 - 1)
@@ -76,6 +95,8 @@ FIELD: dict[Any, st.SearchStrategy[Any]] = {
     Flag: st.booleans(),
     Varints: st.lists(number, max_size=5).map(tuple),
     Float64s: st.lists(st.floats(allow_nan=False), max_size=5).map(tuple),
+    Digests: st.lists(st.binary(min_size=8, max_size=8), max_size=4).map(tuple),
+    Blobs: st.lists(st.binary(max_size=20), max_size=4).map(tuple),
     Texts: st.lists(st.text(max_size=8), max_size=5).map(tuple),
 }
 

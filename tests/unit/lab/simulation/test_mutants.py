@@ -357,7 +357,7 @@ SEEDS: dict[str, tuple[Mutate, range]] = {
     "weights_at_hand_are_used": (put(drafting, WeightsAtHand), range(24)),
     "own_distribution_computed_again": (put(coordinator, ComputedAgain), range(12)),
     "acknowledged_by_count_alone": (put(coordinator, CountAcknowledges), range(12)),
-    "adopt_and_commit_in_order_of_arrival": (put(drafting, AdoptInOrderOfArrival), range(110, 120)),
+    "adopt_and_commit_in_order_of_arrival": (put(drafting, AdoptInOrderOfArrival), range(585, 600)),
     "begin_is_taken_as_it_comes": (begin_is_taken_as_it_comes, range(100)),
     "restarted_decoder_asks_for_no_weight": (restarted_decoder_asks_for_no_weight, range(100)),
     "resync_posts_nothing": (put(coordinator, PostsNothing), range(24)),

@@ -1,0 +1,50 @@
+"""The parts of a session stay small: a class with many attributes is several machines in one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tandem.lab.simulation.specs import make_spec
+from tandem.modes.roles import federated
+from tandem.protocol.backlog import Backlog, Receipts
+from tandem.protocol.ballots import BallotBox
+from tandem.protocol.chain import ChainSession
+from tandem.protocol.coordinator import SessionCoordinator
+from tandem.protocol.lineage import Lineage
+from tandem.protocol.lines import LineBook, VerdictBuffer, VoteBox
+from tandem.protocol.link import PeerLink
+from tandem.protocol.reminders import Farewells, Reminder, Reminders
+from tandem.protocol.round_trips import RoundTrips
+from tandem.topology import Party
+
+MAX_ATTRIBUTES = 12
+_COORDINATOR = SessionCoordinator(make_spec(), Party.DEVICE, lambda tokens: None, 0.0)
+PARTS: tuple[Any, ...] = (
+    _COORDINATOR,
+    _COORDINATOR.log,
+    _COORDINATOR.link,
+    _COORDINATOR.convergence,
+    _COORDINATOR.lifecycle,
+    _COORDINATOR.reporter,
+    BallotBox(1, Party.DEVICE),
+    PeerLink(1, 0.0),
+    RoundTrips(0.0),
+    Backlog(),
+    Receipts(),
+    Lineage(),
+    Reminder(),
+    Reminders(),
+    Farewells(),
+    ChainSession(1, federated([0.5, 0.5]), "server", lambda payloads, step: 0, lambda tokens: None, 0.0),
+    LineBook(),
+    VoteBox(("a", "b")),
+    VerdictBuffer(),
+)
+
+
+@pytest.mark.parametrize("part", PARTS, ids=lambda part: type(part).__name__)
+def test_no_part_has_more_than_a_dozen_attributes(part: Any) -> None:
+    assert len(vars(part)) <= MAX_ATTRIBUTES, sorted(vars(part))
+    assert "nvariant" in (type(part).__doc__ or "") or len(vars(part)) <= 3
