@@ -5,6 +5,8 @@ The device is the authority: its committed tokens win. The cloud only shows wher
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from tandem.events import PlacementEvent
 from tandem.protocol.ballots import BallotBox
 from tandem.protocol.lifecycle import Lifecycle, StopCheck
@@ -145,8 +147,9 @@ class Convergence:
         return sends
 
     def make_open(self) -> Open:
-        """What opens the session at the peer."""
-        return Open(spec=self._spec.as_for(self._party.other).to_json())
+        """What opens the session at the peer, to which the display at home does not matter."""
+        spec = replace(self._spec.as_for(self._party.other), show_drafts=False)
+        return Open(spec=spec.to_json())
 
     def make_adopt(self) -> Adopt:
         """All committed tokens, for the own decoder, which may not have heard of all of them."""

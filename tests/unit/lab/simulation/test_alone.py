@@ -114,13 +114,13 @@ def test_cancelled_and_failed_answers_are_freed_without_a_frame(party: Party, at
 def test_frames_of_a_lone_session_are_not_heard() -> None:
     """Nobody but a peer with the same session could send one; there is none."""
     run = lone(3, Party.CLOUD).make()
-    run.run(0.2)
+    run.run(0.05)
     queue = run.parties[Party.CLOUD].queue.sessions[run.spec.session]
     device = SessionCoordinator(make_spec(3), Party.DEVICE, lambda tokens: None, 0.0)
     frame = device.begin(0.0)[-1].message
     assert queue.receive(frame, 0.3) == []
     assert queue.resend_all(0.3) == []
-    assert not queue.is_silent(1e6)
+    assert not queue.lifecycle.is_peer_silent(1e6)
 
 
 def test_a_crashed_decoder_goes_on() -> None:

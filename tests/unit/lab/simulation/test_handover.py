@@ -13,7 +13,7 @@ from tandem.events import PlacementEvent, StopReason, TokenEvent
 from tandem.lab.simulation.link import Link
 from tandem.lab.simulation.virtual import Outcome, VirtualRun
 from tandem.lab.simulation.world import CODEC, World
-from tandem.protocol.coordinator import SessionCoordinator
+from tandem.protocol.lifecycle import Lifecycle
 from tandem.scheduler.policies import Greedy
 from tandem.topology import PARTIES, Party
 from tests.unit.lab.simulation.world import make_spec
@@ -82,7 +82,7 @@ def test_random_placement_hands_over_about_half_the_time() -> None:
 
 def test_an_old_aggregator_that_goes_on_deciding_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the hand-over both sides decide: harmless for coupled targets, but not one decision a step."""
-    monkeypatch.setattr(SessionCoordinator, "decides_here", lambda self: True)
+    monkeypatch.setattr(Lifecycle, "decides_here", property(lambda self: True))
     with pytest.raises(AssertionError):
         check(0, LINKS[1])
 
