@@ -21,7 +21,7 @@ from tandem.cluster.launch import ActorClasses, Progress
 from tandem.cluster.nodes import Host, NodeInfo
 from tandem.cluster.status import collect_status
 from tandem.config import Config
-from tandem.errors import QueryError
+from tandem.errors import ConfigError, QueryError
 from tandem.events import Answer, Event, collect
 from tandem.request import QueryOptions, build_spec
 from tandem.topology import Party
@@ -60,7 +60,7 @@ class Tandem:
         as {"retriever": MyRetriever}; each derives from the class it replaces, and all nodes must be able to import it.
         progress: called with one line for each stage. Raises TandemError; nothing is left running then.
         """
-        config = config or Config()
+        config = _checked(config)
         return cls(config, bootstrap.launch(config, hosts, progress or _ignore, actor_classes))
 
     @classmethod
@@ -73,7 +73,7 @@ class Tandem:
         `tandem up` started on this machine. Its token comes from RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH, or else from
         what `tandem up` recorded here. progress: called with one line for each stage.
         """
-        config = config or Config()
+        config = _checked(config)
         return cls(config, bootstrap.connect(address, config, progress or _ignore))
 
     @property
@@ -219,6 +219,15 @@ class Tandem:
 
 async def _awaited(work: Any) -> Any:
     return await work
+
+
+def _checked(config: Config | None) -> Config:
+    """The settings, or all defaults. Raises ConfigError for what is none, such as the name of a file."""
+    if config is not None and not isinstance(config, Config):
+        raise ConfigError(
+            f"The settings must be a Config (got {config!r:.80}); use Config.load(FILE) or Config(...)."
+        )
+    return config or Config()
 
 
 def _ignore(line: str) -> None:

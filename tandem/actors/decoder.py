@@ -23,9 +23,9 @@ from tandem.actors.batching import Draft, Opened
 from tandem.codecs import Codec, codec_of
 from tandem.errors import TandemError
 from tandem.protocol.drafting import DraftingSession, Forward, Job, Prefill
+from tandem.protocol.drafting_table import DraftingTable
 from tandem.protocol.messages import PROTOCOL_VERSION, DecoderFailed, End
 from tandem.protocol.outbox import ActorKind, Send
-from tandem.protocol.session_tables import DraftingTable
 from tandem.scheduler.policies import load_policy
 from tandem.topology import Party
 

@@ -153,7 +153,9 @@ def ask(
         "is_fresh": fresh,
     }
     texts = read_texts(file or STDIN) if is_many else []
-    query = Question.create(question or texts[0], seed, provisional=provisional, **asked)
+    query = Question.create(
+        texts[0] if is_many or question is None else question, seed, provisional=provisional, **asked
+    )
     config = load_settings(config_file, overrides, setting_overrides(settings, num_documents), log)
     if (note := bundled_model_note(config)) and not quiet:
         warn(note)

@@ -117,6 +117,7 @@ def index(
     )
     if caches:
         _print_caches(caches)
+    _print_hints(config, party, delete or [])
     return 0
 
 
@@ -203,6 +204,16 @@ def _print_report(report: BuildReport, party: Party, out: Path, *, is_in_setting
         return
     print(f"Use it: tandem ask --set {party}.index={out} QUESTION")
     print(f'or permanently, in tandem.toml: {party}.index = "{out}"')
+
+
+def _print_hints(config: Config, party: Party, deleted: list[str]) -> None:
+    """What would surprise later."""
+    if config.party(party).num_documents == 0:
+        print(
+            f"No question uses it while {party}.num_documents is 0, as the settings have it; set it to 4, for example."
+        )
+    if deleted:
+        print("What a folder still holds comes back when it is indexed next; move it out of the folder.")
 
 
 # ---- caches of chunks ----------------------------------------------------------------------------------------

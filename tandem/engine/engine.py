@@ -8,7 +8,6 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from hashlib import sha256
 from typing import Any
@@ -21,6 +20,7 @@ from tandem.engine import model as models
 from tandem.engine import tokenizer as tokenizers
 from tandem.engine.batch import ARITHMETIC, MAX_TOKENS, BatchModel, Piece
 from tandem.engine.chat_template import find_template
+from tandem.engine.feed import Feed, OpenResult
 from tandem.engine.forward import IsStale, Preempted, PreemptibleModel
 from tandem.engine.growing import GrowingSession, compute_document
 from tandem.engine.kv_cache import DocumentCache, DocumentCaches
@@ -35,28 +35,6 @@ from tandem.errors import GenerationError
 __all__ = ["Engine", "Feed", "OpenResult", "Preempted"]
 
 _log = logging.getLogger("tandem")
-
-
-@dataclass(frozen=True, slots=True)
-class OpenResult:
-    """What a session was opened with."""
-
-    num_rows: int  # at least 1: without documents there is one bare row
-    num_prompt_tokens: tuple[int, ...]  # [rows]
-    documents: tuple[int, ...]  # [rows]: index of each row's document; empty for a bare row
-    truncated: tuple[int, ...]  # indices of documents whose end was cut off to fit the context
-    dropped: tuple[int, ...]  # indices of documents that found no room and have no row
-
-
-@dataclass(frozen=True, slots=True)
-class Feed:
-    """One session's part of a pass."""
-
-    session: str
-    tokens: Sequence[int]  # the whole answer so far; what of it was computed before is not computed again
-    num_logits: int = (
-        1  # wanted: after all tokens, and after so many shorter prefixes that there are this many
-    )
 
 
 class Engine:
@@ -117,7 +95,7 @@ class Engine:
         is_batched: as for the constructor.
         """
         if num_threads is not None:
-            _set_num_threads(num_threads)
+            models.set_num_threads(num_threads)
         path = models.expand_home(model)
         tokenizer, wrapper = models.load_tokenizer(path)
         if isinstance(template, str):
@@ -319,9 +297,3 @@ class Engine:
                     f"Token {token} is outside the vocabulary of {self.name!r}, [0, {self.vocab_size}); "
                     "check that both parties use one vocabulary."
                 )
-
-
-def _set_num_threads(num_threads: int) -> None:
-    if num_threads < 1:
-        raise GenerationError(f"num_threads is {num_threads}; set it to at least 1.")
-    torch.set_num_threads(num_threads)

@@ -277,3 +277,12 @@ def _describe_configuration(model: Any) -> str:
     values = json.loads(model.config.to_json_string(use_diff=False))
     kept = {key: value for key, value in values.items() if key not in _ORIGIN}
     return json.dumps([kept, model.config._attn_implementation, type(model).__name__], sort_keys=True)
+
+
+def set_num_threads(num_threads: int) -> None:
+    """CPU threads of PyTorch in this whole process. Raises GenerationError below 1."""
+    import torch
+
+    if num_threads < 1:
+        raise GenerationError(f"num_threads is {num_threads}; set it to at least 1.")
+    torch.set_num_threads(num_threads)

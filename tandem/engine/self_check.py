@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Sequence
-from random import Random
 from typing import Any
 
 import torch
@@ -31,9 +30,9 @@ def find_fault(batch: BatchModel, model: Any, vocab_size: int, context_length: i
     """Why the model cannot be computed in batches here; None if it can. Sets what passes are padded to."""
     if "logits_to_keep" not in inspect.signature(model.forward).parameters:
         return "it does not say which logits it computes"
-    draw = Random(1)
     length = min(LENGTH, context_length or LENGTH)
-    rows = [[draw.randrange(vocab_size) for _ in range(length)] for _ in range(NUM_ROWS)]
+    generator = torch.Generator().manual_seed(1)
+    rows = torch.randint(vocab_size, (NUM_ROWS, length), generator=generator).tolist()
     try:
         expected = _Rows(batch, rows).compute([(range(NUM_ROWS), length)])
         if (fault := _compare_with_plain(batch, model, rows[0], expected[0])) is not None:

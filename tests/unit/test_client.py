@@ -17,7 +17,7 @@ from tandem.client import Tandem
 from tandem.cluster import nodes
 from tandem.cluster.bootstrap import Cluster
 from tandem.config import Config
-from tandem.errors import QueryError, TandemError
+from tandem.errors import ConfigError, QueryError, TandemError
 from tandem.events import DoneEvent, Event, SessionStatistics, Source, SourcesEvent, collect
 from tandem.loop_thread import LoopThread
 from tandem.topology import PARTIES, Party
@@ -135,21 +135,24 @@ def test_the_home_party_alone_shows_its_passages(make: Make, only: Any) -> None:
     home = Party.CLOUD if only == "cloud" else Party.DEVICE
     known = {"title": "a.pdf", "text": "Private.", "page": 2, "metadata": {"source": "a.pdf", "page": 2}}
 
-    for party in PARTIES:
-        event = SourcesEvent(
+    events = {
+        party: SourcesEvent(
             party=party,
             sources=(Source(party=party, id="1"), Source(party=party, id="2")),
             retrieve_s=0.0,
             prefill_s=0.0,
         )
+        for party in PARTIES
+    }
 
-        async def sources(*_: object, event: SourcesEvent = event) -> SourcesEvent:
-            return event
+    async def sources(session: int, wait_s: float, party: Party) -> SourcesEvent:
+        return events[party]
 
-        async def passages(ids: list[str]) -> list[dict[str, Any]]:
-            assert ids == ["1", "2"]
-            return [known, {}]
+    async def passages(ids: list[str]) -> list[dict[str, Any]]:
+        assert ids == ["1", "2"]
+        return [known, {}]
 
+    for party in PARTIES:
         parties[party]["draft_queue"] = queue(done())
         parties[party]["draft_queue"].methods["sources"] = sources
         parties[party]["retriever"].methods["passages"] = passages
@@ -248,3 +251,12 @@ def test_a_closed_tandem_says_so_and_leaves_no_coroutine_behind(
             use()
     gc.collect()
     assert not [each for each in recwarn if each.category is RuntimeWarning]
+
+
+def test_settings_that_are_none_are_one_sentence() -> None:
+    for wrong in ("nope.toml", {"device": {}}):
+        for start in (Tandem.launch, lambda config: Tandem.connect(None, config)):
+            with pytest.raises(
+                ConfigError, match=r"^The settings must be a Config \(got .*\); use Config\.load\(FILE\)"
+            ):
+                start(wrong)  # type: ignore[arg-type]

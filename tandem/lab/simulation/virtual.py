@@ -21,13 +21,13 @@ from tandem.events import DoneEvent, Event, TokenEvent
 from tandem.lab.baselines.random_placement import RandomAggregatingTable
 from tandem.lab.simulation.link import Link, Wire
 from tandem.protocol.drafting import Forward, Job, Prefill
+from tandem.protocol.drafting_table import DraftingTable
 from tandem.protocol.lifecycle import StopCheck
 from tandem.protocol.messages import Message, RescoreRequest, RetrieveRequest, decode, encode
 from tandem.protocol.outbox import ActorKind, Send
 from tandem.protocol.session_tables import (
     AggregatingTable,
     CoordinatorTable,
-    DraftingTable,
     ProfilingTable,
     SchedulingTable,
     sessions_of,

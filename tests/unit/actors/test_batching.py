@@ -16,10 +16,10 @@ from tandem.engine.engine import Engine
 from tandem.errors import GenerationError
 from tandem.lab.simulation.specs import make_spec
 from tandem.protocol.drafting import Forward, Prefill
+from tandem.protocol.drafting_table import DraftingTable
 from tandem.protocol.messages import Begin, Commit, DecoderFailed, End, ProposalReady
 from tandem.protocol.outbox import Send
 from tandem.protocol.prefix import Prefix
-from tandem.protocol.session_tables import DraftingTable
 from tandem.topology import Party
 
 QUESTIONS = [
@@ -76,7 +76,7 @@ async def answer(actor: Decoder, session: int) -> list[int] | str:
         if isinstance(message, ProposalReady) and message.proposal.digest == prefix.digest:
             # Every third draft is replaced, so that sessions are rolled back.
             step = len(prefix)
-            prefix.append(message.token if (session + step) % 3 else 7)
+            prefix.append(message.proposal.token if (session + step) % 3 else 7)
             is_last = len(prefix) == NUM_TOKENS
             commit = Commit(session=session, step=step, token=prefix.tokens[-1], epoch=0, is_last=is_last)
             actor.dispatch(actor.handle(commit, "q"))

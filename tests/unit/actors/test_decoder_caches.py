@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import threading
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -48,9 +47,8 @@ def test_history_becomes_part_of_the_question(tmp_path: Path) -> None:
 
     async def run() -> None:
         actor = await decoder(Party.DEVICE, tmp_path)
-        session: Any = None
         alone, later = (
-            actor.open_prompt(session, Prefill(number, "Why?", ("A note.",), 8, turns))
+            actor.open_prompt(Prefill(number, "Why?", ("A note.",), 8, turns))
             for number, turns in enumerate([(), history])
         )
         expected = actor.engine.build_prompt("Why?", ["A note."], 8, history)

@@ -294,6 +294,7 @@ def test_what_is_no_filter(given: str, tandem: FakeTandem, capsys: pytest.Captur
     ("arguments", "sentence"),
     [
         ([" "], "The question is empty (got ' ')."),
+        ([""], "The question is empty (got '')."),
         (
             [QUESTION, "--temperature", "-1"],
             "sampling.temperature must be a number of at least 0, but it is -1;",

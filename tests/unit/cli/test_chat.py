@@ -65,9 +65,11 @@ def test_commands(tandem: FakeTandem, typed: Type, capsys: pytest.CaptureFixture
     assert main(["chat", "--seed", "7"]) == 0
     shown = capsys.readouterr()
     lines = shown.out.splitlines()
-    assert lines[:3] == [
+    assert lines[:5] == [
         ANSWER,
         "  device  0.62  notes/mira.txt",
+        "    Mira likes",
+        "    puzzle games.",
         "  cloud   2 documents that stay there: c7, c8",
     ]
     assert "  seed       7" in lines

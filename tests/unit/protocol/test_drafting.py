@@ -10,6 +10,7 @@ import pytest
 from tandem.conversation import Message
 from tandem.lab.simulation.specs import make_spec
 from tandem.protocol.drafting import DraftingSession, Forward, Prefill
+from tandem.protocol.drafting_table import DraftingTable
 from tandem.protocol.messages import (
     Adopt,
     Begin,
@@ -28,7 +29,6 @@ from tandem.protocol.messages import (
 )
 from tandem.protocol.outbox import Send
 from tandem.protocol.prefix import Prefix
-from tandem.protocol.session_tables import DraftingTable
 from tandem.protocol.spec import SessionSpec
 from tandem.topology import Party
 

@@ -1,0 +1,54 @@
+"""The sessions of one party's decoder, and which of them compute next."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tandem.protocol.drafting import DraftingSession, Job
+from tandem.protocol.outbox import Send
+from tandem.protocol.sessions import SessionTable
+from tandem.protocol.spec import SessionSpec
+from tandem.topology import Party
+
+
+class DraftingTable(SessionTable[DraftingSession]):
+    """The decoder of one party: plans for all its sessions, one job of each at a time. After `End` the driver frees the
+    session in the engine."""
+
+    def __init__(self, party: Party, text: Callable[[Sequence[int]], str]) -> None:
+        """text: turns answer tokens into text."""
+        super().__init__(party)
+        self._text = text
+
+    def _open(self, spec: SessionSpec) -> DraftingSession:
+        return DraftingSession(spec, self.party, self._text)
+
+    def _begin(self, session: DraftingSession) -> list[Send]:
+        return session.begin()
+
+    def _begin_again(self, session: DraftingSession) -> list[Send]:
+        return session.begin_again()
+
+    def _act(self, session: DraftingSession, message: Any) -> list[Send]:
+        return session.receive(message)
+
+    def next_job(self) -> Job | None:
+        """The next thing to compute."""
+        return next(iter(self.next_jobs(1)), None)
+
+    def next_jobs(self, max_rows: int) -> list[Job]:
+        """The next job of every session that has one of the first's kind, up to about `max_rows` rows in all.
+
+        Sessions take turns: those served go to the end, those left out keep their place.
+        """
+        jobs: list[Job] = []
+        num_rows = 0
+        for session in self.sessions.values():
+            job = session.next_job() if num_rows < max_rows else None
+            if job is not None and (not jobs or type(job) is type(jobs[0])):
+                jobs.append(job)
+                num_rows += job.num_rows
+        for job in jobs:
+            self.sessions[job.session] = self.sessions.pop(job.session)
+        return jobs
