@@ -294,10 +294,7 @@ class DraftingSession:
 def _select(retrieved: RetrieveResult, rows: Sequence[int] | None) -> RetrieveResult:
     if rows is None:
         return retrieved
-    ids, texts, scores = retrieved.ids, retrieved.texts, retrieved.scores
-    chosen = (
-        tuple(ids[row] for row in rows),
-        tuple(texts[row] for row in rows),
-        tuple(scores[row] for row in rows),
-    )
-    return replace(retrieved, ids=chosen[0], texts=chosen[1], scores=chosen[2])
+    ids = tuple(retrieved.ids[row] for row in rows)
+    texts = tuple(retrieved.texts[row] for row in rows)
+    scores = tuple(retrieved.scores[row] for row in rows)
+    return replace(retrieved, ids=ids, texts=texts, scores=scores)

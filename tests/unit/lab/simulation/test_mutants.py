@@ -44,7 +44,7 @@ from tandem.events import TokenEvent
 from tandem.lab.simulation.fuzz import FuzzFailure, expected, play
 from tandem.lab.simulation.link import Link as VirtualLink
 from tandem.lab.simulation.world import CODEC, VOCAB, World
-from tandem.protocol import coordinator, drafting, session_tables
+from tandem.protocol import coordinator, drafting, drafting_table
 from tandem.protocol.ballots import BallotBox
 from tandem.protocol.convergence import Convergence
 from tandem.protocol.coordinator import SessionCoordinator
@@ -357,7 +357,7 @@ SEEDS: dict[str, tuple[Mutate, range]] = {
     "weights_at_hand_are_used": (put(drafting, WeightsAtHand), range(24)),
     "own_distribution_computed_again": (put(coordinator, ComputedAgain), range(12)),
     "acknowledged_by_count_alone": (put(coordinator, CountAcknowledges), range(12)),
-    "adopt_and_commit_in_order_of_arrival": (put(drafting, AdoptInOrderOfArrival), range(585, 600)),
+    "adopt_and_commit_in_order_of_arrival": (put(drafting, AdoptInOrderOfArrival), range(3310, 3325)),
     "begin_is_taken_as_it_comes": (begin_is_taken_as_it_comes, range(100)),
     "restarted_decoder_asks_for_no_weight": (restarted_decoder_asks_for_no_weight, range(100)),
     "resync_posts_nothing": (put(coordinator, PostsNothing), range(24)),
@@ -409,7 +409,7 @@ def test_a_synchronous_loop_that_does_not_wait_is_found(monkeypatch: pytest.Monk
             super().__init__(*args)
             self.window = 4
 
-    monkeypatch.setattr(session_tables, "DraftingSession", Impatient)
+    monkeypatch.setattr(drafting_table, "DraftingSession", Impatient)
     for seed in range(20):
         if len(synchronous(make_spec(seed, placement="device", max_new_tokens=10))) < 2:
             continue
