@@ -35,7 +35,11 @@ def test_the_page_works_line_by_line(tmp_path: Path, record_property: pytest.Rec
     assert "100 files" in output("tandem index device")
     assert "note-07.md" in output("tandem search")
     assert "wants the budget raised" in output("tandem ask --show-sources")
-    assert output("tandem status").count("alive") >= 12
+    status = output("tandem status")
+    assert [status.count(f"{kind} ") for kind in ("retriever", "decoder", "draft_queue", "aggregator")] == [
+        2
+    ] * 4
+    assert "DEAD" not in status
     answers = [json.loads(line) for line in output("tandem chat").splitlines() if line.startswith("{")]
     assert [answer["question"] for answer in answers] == [
         "Who decides about travel?",
