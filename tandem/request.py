@@ -16,6 +16,7 @@ from tandem.errors import ConfigError, QueryError
 from tandem.extensions import is_extension
 from tandem.nearest import nearest
 from tandem.protocol.spec import SessionSpec
+from tandem.questions import check_question
 from tandem.sampling import SamplingOptions, SamplingParams
 from tandem.topology import PARTIES, Party
 from tandem.validation import Settings, change
@@ -117,14 +118,6 @@ def build_spec(
         eos_token_ids=tuple(home["eos_token_ids"]),
         vocab_size=home.get("vocab_size", spec.vocab_size),
     )
-
-
-def check_question(question: object) -> None:
-    """Raises QueryError for what is no text, or an empty one."""
-    if not isinstance(question, str):
-        raise QueryError(f"A question is a text, but this one is {question!r:.100}; give a str.")
-    if not question.strip():
-        raise QueryError(f"The question is empty (got {question!r}); ask something.")
 
 
 def _check_options(options: Mapping[str, Any]) -> None:

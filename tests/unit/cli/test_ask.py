@@ -293,8 +293,8 @@ def test_what_is_no_filter(given: str, tandem: FakeTandem, capsys: pytest.Captur
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        ([" "], "The question is empty (got ' ')."),
-        ([""], "The question is empty (got '')."),
+        ([" "], "The question is empty (got ' '); ask something."),
+        ([""], "The question is empty (got ''); ask something."),
         (
             [QUESTION, "--temperature", "-1"],
             "sampling.temperature must be a number of at least 0, but it is -1;",
