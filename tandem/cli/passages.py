@@ -6,7 +6,7 @@ import json
 import math
 import textwrap
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, TypeGuard
 
 from tandem.cli.output import printable
 
@@ -24,7 +24,12 @@ def describe_place(title: str | None, page: int | None) -> str:
 
 def describe_score(score: float | None) -> str:
     """A score in four columns; nothing where it is not known."""
-    return "" if score is None or math.isnan(score) else f"{score:4.2f}"
+    return f"{score:4.2f}" if is_scored(score) else ""
+
+
+def is_scored(score: float | None) -> TypeGuard[float]:
+    """Whether a score is known: the other party's are not."""
+    return score is not None and not math.isnan(score)
 
 
 def text_lines(text: str, max_lines: int | None = None) -> Iterator[str]:
