@@ -44,6 +44,8 @@ class QueryOptions(SamplingOptions, DecodingOptions, total=False):
     """Metadata that the device's documents must have, as {"source": "a.txt", "page": [1, 2]}; it stays there."""
     cloud_filter: Filter | None
     """The same for the cloud's documents."""
+    num_documents: int | Mapping[str, int] | None
+    """Documents to retrieve: at each party, or by party, as {"device": 2}."""
     history: Sequence[Message | MessageDict] | None
     """Earlier turns, as {"role": "user" or "assistant", "content": text}: context for the models, not for retrieval."""
     show_drafts: bool
@@ -148,7 +150,20 @@ def _configure(config: Config, options: Mapping[str, Any]) -> Config:
             options.get("sampling") or config.sampling, _changes(SamplingParams, options), "sampling"
         ),
         decoding=change(config.decoding, _changes(DecodingConfig, options), "decoding"),
+        **{
+            party: change(config.party(party), {"num_documents": count}, party)
+            for party, count in _counts(options.get("num_documents")).items()
+        },
     )
+
+
+def _counts(num_documents: object) -> dict[Party, Any]:
+    """How many documents each party retrieves, where a query says so. Raises ConfigError for a party that is none."""
+    if num_documents is None:
+        return {}
+    if isinstance(num_documents, Mapping):
+        return {find_party(name): count for name, count in num_documents.items()}
+    return dict.fromkeys(PARTIES, num_documents)
 
 
 def _changes(group: type[Settings], options: Mapping[str, Any]) -> dict[str, Any]:
