@@ -73,7 +73,10 @@ def entry_of(line: str, where: str) -> dict[str, Any]:
 
 def text_of(entry: dict[str, Any], where: str) -> str:
     """The question of a JSON object. Raises QueryError."""
-    text = entry.get("question")
+    if "question" not in entry:
+        held = ", ".join(map(repr, entry)) or "nothing"
+        raise QueryError(f'{where}: an object must hold "question", this one holds {held:.100}; rename it.')
+    text = entry["question"]
     if not (isinstance(text, str) and text.strip()):
         raise QueryError(f'{where}: "question" must be a text that is not empty, it is {text!r}; correct it.')
     return text.strip()

@@ -16,10 +16,11 @@ PLACE_KEYS = ("source", "chunk", "page", "line")
 """Metadata that say where a passage is; its heading shows them."""
 
 
-def describe_place(title: str | None, page: int | None) -> str:
-    """A document's title, and the page if it has some."""
+def describe_place(title: str | None, page: int | None, line: int | None) -> str:
+    """A document's title, and its page or line if it has some."""
     name = printable(title or "a document without a source")
-    return f"{name}, page {page}" if page is not None else name
+    places = (f", {key} {number}" for key, number in (("page", page), ("line", line)) if number is not None)
+    return name + next(places, "")
 
 
 def describe_score(score: float | None) -> str:

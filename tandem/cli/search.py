@@ -108,7 +108,7 @@ def _print_hits(hits: list[Hit], *, full: bool) -> None:
         print("Nothing was found.")
     for rank, hit in enumerate(hits, 1):
         metadata = hit.document.metadata
-        place = describe_place(metadata.get("source"), metadata.get("page"))
+        place = describe_place(metadata.get("source"), metadata.get("page"), metadata.get("line"))
         print(f"{rank:>3}  {describe_score(hit.score)}  {place}")
         print(*text_lines(hit.document.page_content, None if full else EXCERPT_LINES), sep="\n")
         if line := metadata_line(metadata):

@@ -105,7 +105,7 @@ class Transcript:
                 columns = (
                     f"{party:<6}",
                     describe_score(source.score),
-                    describe_place(source.title, source.page),
+                    describe_place(source.title, source.page, (source.metadata or {}).get("line")),
                 )
                 yield "  " + "  ".join(filter(None, columns))
                 if with_passages and source.text is not None:
