@@ -126,6 +126,7 @@ class Convergence:
         self._ballots.adopt(log.prefix)
         self.incarnation = None
         log.view = log.adopted_view = view
+        log.is_known = True
         self._lifecycle.adopt(check_stop(log.prefix.tokens), now_s)
         self._link.start_view(view, len(log.prefix), now_s)
         self._reporter.count("num_resyncs")

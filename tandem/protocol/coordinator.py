@@ -44,7 +44,6 @@ from tandem.protocol.report import Reporter, make_estimate_event
 from tandem.protocol.spec import SessionSpec
 
 LocalMessage = ProposalReady | VotesReady | VerifyResult | DecoderReady | DecoderFailed | Estimate
-"""What the own actors send."""
 
 
 class SessionCoordinator:
@@ -92,6 +91,7 @@ class SessionCoordinator:
     def rejoin(self, incarnation: int, now_s: float) -> list[Send]:
         """Begin at a party whose coordinator was restarted. incarnation: new, 32 bits."""
         sends = self._begin(*self.lifecycle.listeners)
+        self.log.is_known = False
         for peer, convergence in self.convergence.items():
             convergence.incarnation = incarnation
             sends += self.lifecycle.to_peer(peer, Rejoin(incarnation=incarnation), now_s)
@@ -104,7 +104,7 @@ class SessionCoordinator:
         sends = self._begin(role)
         if role == "decoder":
             sends.append(Send("decoder", self.log.make_adopt(is_last=self.lifecycle.reason is not None)))
-        if role == "aggregator":
+        elif role == "aggregator":
             self.ballots.reopen()
             sends += self._ask()
         return sends
@@ -125,8 +125,8 @@ class SessionCoordinator:
             case DecoderFailed():
                 return self.lifecycle.fail(message.reason, now_s, is_refused=message.is_refused)
             case Estimate():
-                is_late = self.lifecycle.reason is not None
-                return [] if is_late else self.reporter.emit(make_estimate_event(message))
+                is_running = self.lifecycle.reason is None
+                return self.reporter.emit(make_estimate_event(message)) if is_running else []
             case _:
                 assert_never(message)
 
@@ -154,19 +154,17 @@ class SessionCoordinator:
         if self.lifecycle.is_abandoned(now_s):
             return self.lifecycle.free()
         sends = []
-        for peer, link in self.links.items():
-            if peer not in self.lifecycle.finished:
-                sends += link.due(self.prefix, now_s, self.convergence[peer].unacknowledged())
+        for peer in (name for name in self.links if name not in self.lifecycle.finished):
+            sends += self.links[peer].due(self.prefix, now_s, self.convergence[peer].unacknowledged())
         return sends + self.lifecycle.check_peers(now_s) + self._ask() + self._remind(now_s)
 
     def _remind(self, now_s: float) -> list[Send]:
         """Give the session again to an actor that owes something for too long: a message may have been lost."""
         here = None if self.lifecycle.reason is not None else (self.log.view, self.prefix.digest)
-        owes_proposal = self.prefix.digest not in self.ballots.own
-        owes_result = self.ballots.pending is not None and self.ballots.pending[:2] == here
+        pending = self.ballots.pending
         debts: dict[ActorKind, Debt] = {
-            "decoder": here if owes_proposal else None,
-            "aggregator": here if owes_result else None,
+            "decoder": here if self.prefix.digest not in self.ballots.own else None,
+            "aggregator": here if pending is not None and pending[:2] == here else None,
         }
         due = self._reminders.take_due(debts, now_s)
         return [send for role in due for send in self.restart(role)]
@@ -232,7 +230,7 @@ class SessionCoordinator:
 
     def _ask(self) -> list[Send]:
         """Send the next ballot to the aggregator, if there is one and it is not there yet. Safe to call at any time."""
-        if self.lifecycle.reason is not None or not self.lifecycle.decides_here:
+        if self.lifecycle.reason is not None or not self.log.is_known or not self.lifecycle.decides_here:
             return []
         ballot = self.ballots.take_ballot(self.log.view, self.prefix, self.lifecycle.voters)
         return [] if ballot is None else [Send("aggregator", ballot)]

@@ -35,6 +35,7 @@ class CommittedLog:
         self.epochs = dict.fromkeys(roles.drafters, 0)  # rollbacks of each drafter
         self.decider = decider  # of the next step
         self.verdicts: dict[int, Verdict] = {}  # of the peers, by their first step
+        self.is_known = True  # else this party was restarted, and waits for a Resync: it decides nothing
         self.view = 0  # Resyncs so far
         self.adopted_view = 0  # of the last Resync that was adopted here
         self._session, self._topology = session, roles.topology

@@ -40,7 +40,7 @@ def next_draft(session: SessionCoordinator) -> tuple[int, ...] | None:
 def next_block(session: SessionCoordinator, now_s: float) -> Block | None:
     """What the voter computes now; None: nothing, no voter, or the answer is complete."""
     is_voting = session.spec.roles.role(session.party).votes and session.lifecycle.reason is None
-    if not is_voting:
+    if not is_voting or not session.log.is_known:
         return None
     line = session.ballots.follow(session.prefix, MAX_PROPOSAL)
     known, digest, first = session.ballots.own, session.prefix.digest, 0

@@ -38,9 +38,12 @@ from tandem.protocol.messages import (
     Resync,
     Verdict,
     VerifyResult,
+    Votes,
+    VotesReady,
     Window,
 )
 from tandem.protocol.outbox import Send
+from tandem.protocol.passes import Block, next_block
 from tandem.protocol.prefix import Prefix
 from tandem.protocol.session_tables import (
     MAX_CLOSED_SESSIONS,
@@ -614,6 +617,19 @@ def test_a_restarted_cloud_queue_asks_for_one_resync() -> None:
     cloud.receive(frame(Resync(decider=1, tokens=(7,)), [7], view=1), 1.3)
     assert cloud.sessions[1].prefix.tokens == [7]
     assert Rejoin(incarnation=5) not in bodies(cloud.tick(3.0))
+
+
+def test_a_restarted_cloud_decides_nothing_until_it_knows_what_is_committed() -> None:
+    """As the only voter it could: it would decide steps that are decided, and then have to drop them."""
+    cloud, asked = host(Party.CLOUD), spec(mode="speculative", max_new_tokens=9)
+    cloud.reopen(asked, 5, 1.0)
+    session = cloud.sessions[1]
+    assert next_block(session, 9.0) is None
+    payload = distribution(0, Party.CLOUD, (), ())
+    votes = Votes(party=1, step=0, digests=(Prefix(1).digest,), payloads=(payload,))
+    assert to("aggregator", cloud.receive(VotesReady(session=1, votes=votes), 9.0)) == []
+    cloud.receive(frame(Resync(decider=1, tokens=(7,)), [7], view=1), 9.1)
+    assert next_block(session, 19.0) == Block(tokens=(7,), first=1)
 
 
 def test_what_one_query_showed_is_where_the_next_begins() -> None:
