@@ -116,7 +116,7 @@ def lose(
     """A run in which a party cannot be reached for a while."""
     scenario = calm(
         1, num_workers, faults=cut(party, 0.6, seconds), on_peer_loss=on_peer_loss, peer_loss_margin_s=0.1,
-        max_new_tokens=num_tokens,
+        max_new_tokens=num_tokens, drafter="garbage",
     )  # fmt: skip
     run = ChainRun(replace(scenario, model_s=dict.fromkeys(scenario.model_s, 0.1), max_line=2))
     run.run()
