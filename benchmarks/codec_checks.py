@@ -69,7 +69,7 @@ def races(count: int) -> dict[str, Any]:
         )
         num_certain += certificate.is_certain
         num_wrong += certificate.is_certain and certificate.winner != case.winner
-        if step % 100_000 == 99_999:
+        if step % 10_000 == 9_999:
             print(f"{step + 1} races, {num_wrong} wrong, {time.monotonic() - started_s:.0f} s", flush=True)
     return {"tried": count, "certain": num_certain, "wrong": num_wrong}
 

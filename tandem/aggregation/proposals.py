@@ -7,7 +7,7 @@ stand, a bonus. Each rule commits exactly p, whatever was proposed, and is a fun
 - `CoupledProposals` (Daliri, Musco and Suresh, arXiv 2408.07978): ids are enough. A draft is the winner of the race of
   the drafter's distribution, the target that of the verifier's, with the same noise. The outcome is the verifier's own
   sample path, which no drafter can change, nor how many tokens it proposes at a time.
-- `RejectionProposals` (Leviathan et al., arXiv 2211.17192; SQS, arXiv 2510.09942; QS, arXiv 2507.00605, Eq. 1 and 2): a
+- `RejectionProposals` (Leviathan et al., arXiv 2211.17192; SQS, arXiv 2510.09942; QS Eq. 1 and 2, arXiv 2507.00605): a
   token drawn from q stands with probability min(1, p/q). The verifier needs the very distribution that it was drawn
   from, decoded from the same bytes. Tokens, not their distribution, depend on the lengths of proposals; a length must
   not depend on a token that is drawn but not sent.

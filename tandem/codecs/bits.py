@@ -1,6 +1,6 @@
 """Exact sizes of coded distributions in bits: ceilings of logarithms of whole numbers, no floats.
 
-Edge-cloud speculative decoding counts these (SQS, arXiv 2510.09942, Eq. 1, 2, 5; QS, arXiv 2507.00605, Eq. 6).
+Edge-cloud speculative decoding counts these (SQS Eq. 1, 2, 5; QS Eq. 6).
 vocab: V tokens. kept: K tokens of the support. resolution: the lattice's l, the sum of the counts.
 """
 

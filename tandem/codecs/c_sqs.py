@@ -35,17 +35,17 @@ from tandem.codecs.parameters import MAX_KEPT, MAX_RESOLUTION, check_share, chec
 @register
 @dataclass(frozen=True)
 class CSqs:
-    """C-SQS (arXiv 2510.09942, section 3 and Alg. 1): keeps q(x) >= beta, then beta <- beta - eta (a - alpha).
+    """C-SQS (SQS Alg. 1, arXiv 2510.09942): keeps q(x) >= beta, then beta <- beta - eta (a - alpha).
 
     a is the mass that was really dropped, of q before it is quantised. If no token reaches beta, the most probable one
     is kept. Summed up, mean(a) = alpha + (beta_1 - beta_(T+1)) / (eta T) over T distributions, and since beta >= -eta
     (1 - alpha) always, mean(a) <= alpha + (beta_1 + eta (1 - alpha)) / (eta T), whatever the distributions are.
 
-    NOT in the paper: the constant of that bound (theirs, Eq. 9, is 100 times weaker at their settings); `beta_max`,
+    NOT in the paper: the constant of that bound (SQS Eq. 9 is 100 times weaker at their settings); `beta_max`,
     above which the threshold does not rise, since else a run of certain tokens winds it up without limit (0: no limit,
     as in the paper); a support of more than 4,096 tokens becomes the whole vocabulary, which drops nothing and is
     cheaper to send; index `non_zero`. The threshold is updated once for each prefix that is encoded, so it is a
-    function of the committed prefix where each of its beginnings was encoded (Alg. 1, line 12, which leaves out
+    function of the committed prefix where each of its beginnings was encoded (SQS Alg. 1, line 12, which leaves out
     rejected positions, misses alpha by 16 %).
     """
 

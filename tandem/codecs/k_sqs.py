@@ -35,11 +35,11 @@ DEFAULT_K = 16
 @register
 @dataclass(frozen=True)
 class KSqs(StatelessCodec):
-    """K-SQS (arXiv 2510.09942, section 3 and Alg. 2): sparsify to the top K, then quantise, then sample.
+    """K-SQS (SQS Alg. 2, arXiv 2510.09942): sparsify to the top K, then quantise, then sample.
 
     With index `paper` every distribution takes ceil(log2 (C(V, K) C(l + K - 1, K - 1))) bits: 267 for K = 16, l = 100,
-    V = 50,257. NOT in the paper: the top K are renormalised before they are quantised (Alg. 2 omits it, and its counts
-    then do not sum to l); of equally probable tokens the lowest ids are kept.
+    V = 50,257. NOT in the paper: the top K are renormalised before they are quantised (without which the counts
+    do not sum to l); of equally probable tokens the lowest ids are kept.
     """
 
     name: ClassVar[str] = "k_sqs"

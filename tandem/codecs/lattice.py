@@ -35,7 +35,7 @@ DEFAULT_RESOLUTION = 100
 @register
 @dataclass(frozen=True)
 class Lattice(StatelessCodec):
-    """Quantise-Sample-and-Verify (QS, arXiv 2507.00605, Eq. 5 and 6): q rounded to multiples of 1 / resolution.
+    """Quantise-Sample-and-Verify (QS Eq. 5 and 6, arXiv 2507.00605): q rounded to multiples of 1 / resolution.
 
     With index `paper` every distribution of V tokens takes the same ceil(log2 C(l + V - 1, V - 1)) bits; `non_zero`
     takes ceil(log2 (l C(V, n) C(l - 1, n - 1))) for n tokens that keep a count, and decodes to the same distribution.

@@ -1,6 +1,6 @@
 """Distributions with probabilities b / l: the nearest one to a given distribution, and two ways to write it down.
 
-Counts b >= 0 of sum l are a point of a lattice (QS, arXiv 2507.00605, Eq. 5; Reznik, DCC 2011). `PAPER` is the index of
+Counts b >= 0 of sum l are a point of a lattice (QS Eq. 5; Reznik, DCC 2011). `PAPER` is the index of
 the papers, which pays for tokens whose count is 0. `NON_ZERO` says which n tokens have a count and how large these are:
 the same distribution in fewer bits. NOT in the papers.
 """

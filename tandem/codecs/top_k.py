@@ -29,7 +29,7 @@ VALUE_SUM = 65_535
 @register
 @dataclass(frozen=True)
 class TopK(StatelessCodec):
-    """Top-K of SpecFed: renormalised (Eq. 5), or with the dropped mass spread evenly over the other tokens (Eq. 6).
+    """Renormalised (SpecFed Eq. 5), or with the dropped mass spread evenly over the other tokens (SpecFed Eq. 6).
 
     In l1 the renormalised form is 2 eps away, eps being the dropped mass (Lemma 1); the residual at most
     2 eps (1 - u / c), u = eps / (V - K) and c the smallest kept probability (NOT in the paper). NOT in the paper:
