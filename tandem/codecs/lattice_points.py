@@ -21,6 +21,7 @@ Index = Literal["non_zero", "paper"]
 NON_ZERO: Index = "non_zero"
 PAPER: Index = "paper"
 INDEXES: tuple[Index, ...] = (NON_ZERO, PAPER)
+_SMALL = 1e-290
 
 
 class Point(NamedTuple):
@@ -48,6 +49,8 @@ def quantise(probabilities: NDArray[np.floating], resolution: int) -> NDArray[np
     taken back, of equal ones that of the lowest id. Total variation <= floor(n/2) ceil(n/2) / (n l).
     """
     scaled = probabilities.astype(np.float64)
+    if not _SMALL < scaled.max() < 1 / _SMALL:
+        scaled /= scaled.max()  # else the sum or the factor below may be infinite
     scaled *= resolution / scaled.sum()
     counts = scaled + 0.5
     np.floor(counts, out=counts)

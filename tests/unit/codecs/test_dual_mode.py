@@ -24,7 +24,7 @@ CODECS: list[Codec] = [
 @pytest.mark.parametrize("codec", CODECS, ids=[codec.fingerprint() for codec in CODECS])
 @pytest.mark.parametrize("placement", ["device", "mirror"])
 def test_an_answer_depends_on_no_timing(codec: Codec, placement: str) -> None:
-    for seed in range(4):
+    for seed in range(2):
         wanted = simulate_codec(codec, seed, Link(), synchronous=True, placement="device").tokens
         found = simulate_codec(codec, seed, BAD_LINK, synchronous=False, placement=placement).tokens
         assert found == wanted

@@ -54,6 +54,11 @@ def test_the_quantiser() -> None:
     check_counts_sum_to_the_resolution(quantise)
 
 
+@pytest.mark.parametrize("scale", [5e-324, 1e-320, 3e-308, 1e-295, 1e-280, 1.0, 1e308])
+def test_any_scale_will_do(scale: float) -> None:
+    assert quantise(np.array([scale, 0.0, scale]), 100).tolist() == [50, 0, 50]
+
+
 @pytest.mark.parametrize("vocab", [50_257, 262_144])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_large_vocabularies(vocab: int, dtype: type) -> None:
