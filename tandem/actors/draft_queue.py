@@ -38,7 +38,7 @@ TICK_S = 0.05
 """Between two ticks while a session is open."""
 RENEW_S = 0.5
 """Between two attempts to reconnect to a silent peer."""
-REQUIRED_ACTORS = ("decoder", "aggregator")
+REQUIRED_ACTORS: tuple[ActorKind, ...] = ("decoder", "aggregator")
 """Actors of the own side that every query needs."""
 EVENTS_KEPT_S = 60.0
 """How long a client can still fetch the events of an ended session."""
@@ -179,7 +179,7 @@ class DraftQueueActor(SiteActor):
         if len(self.table.sessions) >= most:
             return f"The {self.party} already has {most} open queries; try again later, or raise cluster.max_sessions."
         for role in REQUIRED_ACTORS:
-            if not self._plane().is_connected(f"{self.party}/{role}"):
+            if not self.is_reachable(role):
                 return self._stopped(role)
         return None
 
