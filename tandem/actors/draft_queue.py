@@ -102,16 +102,13 @@ class DraftQueueActor(SiteActor):
 
         at_once: wait for the end of the answer instead. after=-1 returns only the last event.
         """
-        deadline_s = time.monotonic() + wait_s
-        log = await self._opened_log(session, wait_s)
-        if log is None:
-            return []
-        while len(log.events) <= after or (at_once and log.ended_s is None):
-            try:
-                await asyncio.wait_for(log.changed.wait(), deadline_s - time.monotonic())
-            except TimeoutError:
-                break
-        return [] if at_once and log.ended_s is None else log.events[after:]
+        log = None
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(wait_s):  # `wait_for` would wake a task of its own for each event
+                log = await self._opened_log(session, wait_s)
+                while log is not None and (len(log.events) <= after or (at_once and log.ended_s is None)):
+                    await log.changed.wait()
+        return [] if log is None or (at_once and log.ended_s is None) else log.events[after:]
 
     async def sources(
         self, session: int, wait_s: float = 30.0, party: Party | None = None

@@ -53,13 +53,18 @@ def summary_lines(state: dict[str, Any]) -> Iterator[str]:
     where = ", ".join(f"{'/'.join(node['roles']) or 'other'} {node['address']}" for node in nodes)
     yield f"{'cluster':<8} {state['cluster']}, {plural(len(nodes), 'node')}: {where}"
     for party in PARTIES:
-        yield f"{party:<8} {_loaded(state['parties'][party])}"
+        described = state["parties"][party]
+        yield f"{party:<8} {_loaded(described)}"
+        if fallback := described.get("batching"):
+            yield f"{'':<8} engine: {fallback}"
         yield from (f"{'':<8} {line}" for line in _actor_lines(party, state["actors"]))
 
 
 def _loaded(described: dict[str, Any]) -> str:
-    """The model and the index, as far as they are known."""
+    """The model, whether it passed the engine's self-check, and the index, as far as they are known."""
     model = f"model {described['model']}" if "model" in described else "model unknown"
+    if described.get("batching") == "":
+        model += " in batches"
     documents = described.get("num_documents")
     index = described.get("factory", "unknown")
     return f"{model}, index {index}" + ("" if documents is None else f" of {plural(documents, 'document')}")

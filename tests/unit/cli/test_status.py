@@ -80,6 +80,18 @@ def test_a_dead_actor_is_named_with_its_remedy() -> None:
     assert len(lines) <= 10
 
 
+def test_the_engine_s_self_check() -> None:
+    fallback = "The model 'x' computes one token of one query at a time, because its logits are off by 2."
+    shown = state()
+    shown["parties"] = {"device": DESCRIBED | {"batching": ""}, "cloud": DESCRIBED | {"batching": fallback}}
+    lines = list(summary_lines(shown))
+    assert lines[1] == "device   model bundled in batches, index Flat of 12 documents"
+    assert lines[3:5] == [
+        "cloud    model bundled, index Flat of 12 documents",
+        f"         engine: {fallback}",
+    ]
+
+
 def test_actors_that_share_a_process_are_named_together() -> None:
     shared = "cloud/draft_queue+aggregator+profiler+scheduler"
     sharing = [actor(Party.CLOUD, number, process=shared, pid=55) for number in range(2, 6)]
