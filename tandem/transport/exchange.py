@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 from tandem.transport.port import DataPlane
@@ -30,7 +29,7 @@ class Exchange:
         self._members: dict[str, Receive] = {}
         self._messages: deque[tuple[str, str, Any]] = deque()  # sender, receiver, message
         self._unflushed: dict[DataPlane, None] = {}
-        self._is_in_turn = False
+        self._depth = 0  # turns within turns
 
     def __contains__(self, name: str) -> bool:
         return name in self._members
@@ -50,20 +49,22 @@ class Exchange:
             plane.send(to, frame)
             self._unflushed[plane] = None
 
-    @contextmanager
-    def turn(self) -> Iterator[None]:
-        """What is sent within is delivered at the end; a turn within a turn belongs to it. No `await` within."""
-        if self._is_in_turn:
-            yield
-            return
-        self._is_in_turn = True
+    def turn(self) -> Exchange:
+        """`with exchange.turn():` delivers at the end what is sent within; one within another belongs to it.
+
+        No `await` within.
+        """
+        return self
+
+    def __enter__(self) -> None:
+        self._depth += 1
+
+    def __exit__(self, *_: object) -> None:
         try:
-            yield
-        finally:
-            try:
+            if self._depth == 1:
                 self._deliver()
-            finally:
-                self._is_in_turn = False
+        finally:
+            self._depth -= 1
 
     def _deliver(self) -> None:
         self._flush()  # first, so that no peer waits for what is computed here
