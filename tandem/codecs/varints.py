@@ -17,13 +17,24 @@ MAX_BYTES = 3
 
 def encode_number(value: int) -> bytes:
     """One number in [0, 2**21)."""
-    return _pack(np.array([value], dtype=np.int64))
+    out = bytearray()
+    while value >= 1 << 7:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
 
 
 def decode_number(payload: bytes, start: int) -> tuple[int, int]:
     """(number, position after it); ProtocolError if the payload ends inside it or it is too long."""
-    values, end = _unpack(payload, start, 1)
-    return int(values[0]), end
+    value = 0
+    for position, byte in enumerate(payload[start : start + MAX_BYTES]):
+        value |= (byte & 0x7F) << (7 * position)
+        if byte < 0x80:
+            return value, start + position + 1
+    raise malformed(
+        f"must hold a number of at most {MAX_BYTES} bytes, got {payload[start : start + MAX_BYTES].hex()!r}"
+    )
 
 
 def encode_ids(ids: NDArray[np.int64]) -> bytes:
@@ -64,6 +75,8 @@ def _pack(values: NDArray[np.int64]) -> bytes:
 def _unpack(payload: bytes, start: int, count: int) -> tuple[NDArray[np.int64], int]:
     """(numbers [count], position after them)."""
     digits = np.frombuffer(payload, dtype=np.uint8)[start : start + MAX_BYTES * count]
+    if digits.size >= count and int(digits[:count].max()) < 0x80:  # the usual case, as in `_pack`
+        return digits[:count].astype(np.int64), start + count
     ends = np.flatnonzero(digits < 0x80)[:count]
     if ends.size < count:
         raise malformed(f"must hold the {count} numbers it announces, got {ends.size}")
