@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import psutil
 import pytest
 
 from benchmarks.golden_answers import PATH, read_answers
-from tandem import Tandem, TokenEvent
+from tandem import Event, Tandem, TokenEvent, WaitEvent
 from tandem.errors import QueryError
+from tandem.events import collect
+from tandem.lab.training.bundle import read_bundled_questions
 from tandem.protocol.outbox import ROLES
+from tandem.topology import Party
 
 NUM_PAIRS = 4
+MAX_SESSIONS, NUM_AT_ONCE = 2, 7
 CASES = [f"coupled/{placement}" for placement in ("mirror", "greedy")] + ["algorithm1/device"]
 SHARED = "device/draft_queue+aggregator+profiler+scheduler"
 
 
 @pytest.fixture(scope="module")
 def overrides() -> tuple[str, ...]:
-    return ("cluster.light_actors=together",)
+    return ("cluster.light_actors=together", f"cluster.max_sessions={MAX_SESSIONS}")
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -37,6 +43,26 @@ def test_answers_are_those_recorded_with_actors_apart(rag: Tandem, case: str, te
         tokens = [event for event in stream if isinstance(event, TokenEvent)]
         flags = [2 * bool(event.device_accepted) + bool(event.cloud_accepted) for event in tokens]
         assert [[event.token for event in tokens], flags] == row["answers"][f"{case}/{temperature}"]
+
+
+def test_more_queries_than_may_be_open_wait_and_answer_as_alone(rag: Tandem) -> None:
+    questions = [question.question for question in read_bundled_questions()][:NUM_AT_ONCE]
+
+    async def ask(question: str) -> list[Event]:
+        return [event async for event in rag.astream(question, seed=7)]
+
+    async def ask_all() -> list[list[Event]]:
+        return list(await asyncio.gather(*map(ask, questions)))
+
+    streams = asyncio.run(ask_all())
+    waits = [event for events in streams for event in events if isinstance(event, WaitEvent)]
+    assert sorted(event.num_ahead for event in waits) == list(range(NUM_AT_ONCE - MAX_SESSIONS))
+    answers = [collect(events, 7) for events in streams]
+    assert not any(answer.is_degraded for answer in answers)
+    assert all({source.party for source in answer.sources} == set(Party) for answer in answers)
+    assert [answer.token_ids for answer in answers] == [
+        rag.query(question, seed=7).token_ids for question in questions
+    ]
 
 
 def test_three_processes_per_party_and_every_actor_reports(rag: Tandem) -> None:
