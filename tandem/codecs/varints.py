@@ -13,6 +13,8 @@ from tandem.codecs.base import malformed
 
 MAX_BYTES = 3
 """Longest number: 21 bits, enough for ids below 2**18."""
+FEW = 32
+"""Up to so many ids are read one by one, which is faster than with arrays."""
 
 
 def encode_number(value: int) -> bytes:
@@ -52,8 +54,15 @@ def max_id_bytes(count: int, vocab: int) -> int:
 
 def decode_ids(payload: bytes, start: int, count: int) -> tuple[NDArray[np.int64], int]:
     """(ids [count], position after them); ProtocolError if the payload does not hold them."""
-    gaps, end = _unpack(payload, start, count)
-    return np.cumsum(gaps + 1) - 1, end
+    if count > FEW:
+        gaps, end = _unpack(payload, start, count)
+        return np.cumsum(gaps + 1) - 1, end
+    ids, last, end = np.empty(count, dtype=np.int64), -1, start
+    for position in range(count):
+        gap, end = decode_number(payload, end)
+        last += gap + 1
+        ids[position] = last
+    return ids, end
 
 
 def _pack(values: NDArray[np.int64]) -> bytes:
@@ -75,8 +84,6 @@ def _pack(values: NDArray[np.int64]) -> bytes:
 def _unpack(payload: bytes, start: int, count: int) -> tuple[NDArray[np.int64], int]:
     """(numbers [count], position after them)."""
     digits = np.frombuffer(payload, dtype=np.uint8)[start : start + MAX_BYTES * count]
-    if digits.size >= count and int(digits[:count].max()) < 0x80:  # the usual case, as in `_pack`
-        return digits[:count].astype(np.int64), start + count
     ends = np.flatnonzero(digits < 0x80)[:count]
     if ends.size < count:
         raise malformed(f"must hold the {count} numbers it announces, got {ends.size}")
