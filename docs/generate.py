@@ -28,6 +28,7 @@ from tandem.config import Config
 from tandem.overrides import walk
 from tandem.protocol import messages
 from tandem.protocol.prefix import Prefix
+from tandem.request import QueryOptions
 from tandem.topology import Party
 from tandem.validation import Setting
 
@@ -196,6 +197,25 @@ def settings_tables() -> str:
     return "\n".join(lines).strip()
 
 
+def query_options() -> str:
+    """What `Tandem.query` and its twins take, besides the question: settings of one query, then the rest."""
+    settings = {
+        setting.name: setting for section, setting, _ in walk(Config()) if section in ("sampling", "decoding")
+    }
+    pattern = r'^    (\w+): ([^\n]+)\n    """(.+?)"""$'
+    found = re.findall(pattern, inspect.getsource(QueryOptions), re.MULTILINE)
+    own = {name: (kind, meaning) for name, kind, meaning in found}
+    lines = ["| option | type | meaning |", "|---|---|---|"]
+    for name in QueryOptions.__annotations__:
+        if name in settings:
+            kind, meaning = _type_name(settings[name]), settings[name].meaning
+        else:
+            kind, meaning = own[name]
+            kind = f"`{kind.removesuffix(' | None')}`"
+        lines.append(f"| `{name}` | {_cell(kind)} | {_cell(meaning)} |")
+    return "\n".join(lines)
+
+
 def _type_name(setting: Setting) -> str:
     if setting.choices:
         return ", ".join(f"`{choice}`" for choice in setting.choices)
@@ -251,7 +271,7 @@ PARTS: dict[str, dict[str, Callable[[], str]]] = {
         "codec example": codec_example,
         "inner messages": inner_messages,
     },
-    "reference/configuration.md": {"settings": settings_tables},
+    "reference/configuration.md": {"settings": settings_tables, "options of a query": query_options},
     "reference/cli.md": {"commands": command_pages},
     "reference/file-kinds.md": {
         "kinds of files": file_kinds.as_markdown,

@@ -13,6 +13,14 @@ STDIN = "-"
 """Stands for standard input in the place of a file."""
 
 
+def check_question(question: object) -> None:
+    """Raises QueryError for what is no text, or an empty one."""
+    if not isinstance(question, str):
+        raise QueryError(f"A question is a text, but this one is {question!r:.100}; give a str.")
+    if not question.strip():
+        raise QueryError(f"The question is empty (got {question!r}); ask something.")
+
+
 def read_texts(file: str) -> list[str]:
     """The questions of a UTF-8 file, or of standard input, in order; empty lines are left out. Raises QueryError."""
     lines = split(sys.stdin.read(), "standard input") if file == STDIN else read_lines(Path(file))
@@ -65,7 +73,10 @@ def entry_of(line: str, where: str) -> dict[str, Any]:
 
 def text_of(entry: dict[str, Any], where: str) -> str:
     """The question of a JSON object. Raises QueryError."""
-    text = entry.get("question")
+    if "question" not in entry:
+        held = ", ".join(map(repr, entry)) or "nothing"
+        raise QueryError(f'{where}: an object must hold "question", this one holds {held:.100}; rename it.')
+    text = entry["question"]
     if not (isinstance(text, str) and text.strip()):
         raise QueryError(f'{where}: "question" must be a text that is not empty, it is {text!r}; correct it.')
     return text.strip()

@@ -16,6 +16,7 @@ from tandem.errors import ConfigError, QueryError
 from tandem.extensions import is_extension
 from tandem.nearest import nearest
 from tandem.protocol.spec import SessionSpec
+from tandem.questions import check_question
 from tandem.sampling import SamplingOptions, SamplingParams
 from tandem.topology import PARTIES, Party
 from tandem.validation import Settings, change
@@ -43,6 +44,8 @@ class QueryOptions(SamplingOptions, DecodingOptions, total=False):
     """Metadata that the device's documents must have, as {"source": "a.txt", "page": [1, 2]}; it stays there."""
     cloud_filter: Filter | None
     """The same for the cloud's documents."""
+    num_documents: int | Mapping[str, int] | None
+    """Documents to retrieve: at each party, or by party, as {"device": 2}."""
     history: Sequence[Message | MessageDict] | None
     """Earlier turns, as {"role": "user" or "assistant", "content": text}: context for the models, not for retrieval."""
     show_drafts: bool
@@ -119,14 +122,6 @@ def build_spec(
     )
 
 
-def check_question(question: object) -> None:
-    """Raises QueryError for what is no text, or an empty one."""
-    if not isinstance(question, str):
-        raise QueryError(f"A question is a text, but this one is {question!r:.100}; give a str.")
-    if not question.strip():
-        raise QueryError(f"The question is empty (got {question!r}); ask something.")
-
-
 def _check_options(options: Mapping[str, Any]) -> None:
     """Names of all, and values of those that are no settings. Raises ConfigError."""
     _check_names(options)
@@ -155,7 +150,20 @@ def _configure(config: Config, options: Mapping[str, Any]) -> Config:
             options.get("sampling") or config.sampling, _changes(SamplingParams, options), "sampling"
         ),
         decoding=change(config.decoding, _changes(DecodingConfig, options), "decoding"),
+        **{
+            party: change(config.party(party), {"num_documents": count}, party)
+            for party, count in _counts(options.get("num_documents")).items()
+        },
     )
+
+
+def _counts(num_documents: object) -> dict[Party, Any]:
+    """How many documents each party retrieves, where a query says so. Raises ConfigError for a party that is none."""
+    if num_documents is None:
+        return {}
+    if isinstance(num_documents, Mapping):
+        return {find_party(name): count for name, count in num_documents.items()}
+    return dict.fromkeys(PARTIES, num_documents)
 
 
 def _changes(group: type[Settings], options: Mapping[str, Any]) -> dict[str, Any]:

@@ -9,7 +9,6 @@ Document texts go to the decoder of the same side and nowhere else.
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import time
 import traceback
@@ -70,7 +69,10 @@ class RetrieverActor(SiteActor):
 
     async def passages(self, ids: list[str]) -> list[dict[str, Any]]:
         """Of documents that were found: their title, text, page and metadata; called by this side's client only."""
-        return [describe_passage(self._found.get(name)) for name in ids]
+        from tandem.retrieval.documents import describe_passage
+
+        documents = [self._found.get(name) for name in ids]
+        return [{} if document is None else describe_passage(document) for document in documents]
 
     # ---- data plane ------------------------------------------------------------------------------------------
 
@@ -146,19 +148,3 @@ class RetrieverActor(SiteActor):
             "num_documents": retriever.num_documents,
             "factory": retriever.kind,
         }
-
-
-def describe_passage(document: Document | None) -> dict[str, Any]:
-    """The fields of a `Source` that only the party of the document knows; none where it was forgotten."""
-    if document is None:
-        return {}
-    from tandem.retrieval.documents import writable
-
-    metadata = json.loads(json.dumps(writable(document.metadata), default=str))  # a store's may hold anything
-    page = metadata.get("page")
-    return {
-        "title": str(metadata.get("source", "")) or None,
-        "text": document.page_content,
-        "page": page if isinstance(page, int) else None,
-        "metadata": metadata,
-    }

@@ -33,7 +33,7 @@ from tandem.cli.output import StageLog, print_json, warn
 from tandem.cli.transcript import Transcript
 from tandem.errors import QueryError
 from tandem.events import DoneEvent
-from tandem.questions import STDIN, read_texts
+from tandem.questions import STDIN, check_question, read_texts
 from tandem.topology import Party
 
 if TYPE_CHECKING:
@@ -116,8 +116,7 @@ class Question:
         """With a new seed unless one is given. Raises QueryError for an empty text, a usage error for both clusters."""
         if options.get("address") and options.get("is_fresh"):
             raise typer.BadParameter("--fresh starts a cluster for this question; leave out --address.")
-        if not text.strip():
-            raise QueryError(f"The question is empty (got {text!r}).")
+        check_question(text)
         return cls(text=text, seed=new_seed() if seed is None else seed, only=only, **options)
 
 

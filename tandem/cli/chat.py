@@ -98,6 +98,8 @@ class Chat:
                 import readline  # noqa: F401  (lines can be edited and fetched again)
             print(WELCOME, file=sys.stderr)
         while (line := self._read(PROMPT if is_terminal else "")) not in (None, "/quit"):
+            if line and not is_terminal:
+                print(f"{PROMPT}{line}", flush=True)  # a terminal shows what was typed
             if line:
                 self._obey(line) if line.startswith("/") else self._ask(line)
         return 0 if is_terminal or not self._num_failed else 1

@@ -6,7 +6,7 @@ import json
 import math
 import textwrap
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, TypeGuard
 
 from tandem.cli.output import printable
 
@@ -16,15 +16,21 @@ PLACE_KEYS = ("source", "chunk", "page", "line")
 """Metadata that say where a passage is; its heading shows them."""
 
 
-def describe_place(title: str | None, page: int | None) -> str:
-    """A document's title, and the page if it has some."""
+def describe_place(title: str | None, page: int | None, line: int | None) -> str:
+    """A document's title, and its page or line if it has some."""
     name = printable(title or "a document without a source")
-    return f"{name}, page {page}" if page is not None else name
+    places = (f", {key} {number}" for key, number in (("page", page), ("line", line)) if number is not None)
+    return name + next(places, "")
 
 
 def describe_score(score: float | None) -> str:
     """A score in four columns; nothing where it is not known."""
-    return "" if score is None or math.isnan(score) else f"{score:4.2f}"
+    return f"{score:4.2f}" if is_scored(score) else ""
+
+
+def is_scored(score: float | None) -> TypeGuard[float]:
+    """Whether a score is known: the other party's are not."""
+    return score is not None and not math.isnan(score)
 
 
 def text_lines(text: str, max_lines: int | None = None) -> Iterator[str]:

@@ -9,7 +9,7 @@ import typer
 
 from tandem.cli.options import AsJson, ConfigFile, Overrides, PartyArgument, load_settings, parse_count
 from tandem.cli.output import StageLog, plural, print_json
-from tandem.errors import QueryError
+from tandem.questions import check_question
 from tandem.topology import Party
 
 if TYPE_CHECKING:
@@ -65,8 +65,7 @@ def search(
     """
     from tandem.cli.options import merge_filters
 
-    if not question.strip():
-        raise QueryError(f"The question is empty (got {question!r}).")
+    check_question(question)
     log = StageLog(is_quiet=as_json)
     config = load_settings(config_file, overrides, (), log)
     filter = merge_filters((party, key, value) for key, value in conditions or ()).get(f"{party}_filter")
@@ -109,7 +108,7 @@ def _print_hits(hits: list[Hit], *, full: bool) -> None:
         print("Nothing was found.")
     for rank, hit in enumerate(hits, 1):
         metadata = hit.document.metadata
-        place = describe_place(metadata.get("source"), metadata.get("page"))
+        place = describe_place(metadata.get("source"), metadata.get("page"), metadata.get("line"))
         print(f"{rank:>3}  {describe_score(hit.score)}  {place}")
         print(*text_lines(hit.document.page_content, None if full else EXCERPT_LINES), sep="\n")
         if line := metadata_line(metadata):
@@ -117,13 +116,6 @@ def _print_hits(hits: list[Hit], *, full: bool) -> None:
 
 
 def _as_dict(rank: int, hit: Hit) -> dict[str, Any]:
-    metadata = hit.document.metadata
-    return {
-        "rank": rank,
-        "score": hit.score,
-        "title": metadata.get("source") or None,
-        "page": metadata.get("page"),
-        "id": hit.id,
-        "text": hit.document.page_content,
-        "metadata": metadata,
-    }
+    from tandem.retrieval.documents import describe_passage
+
+    return {"rank": rank, "score": hit.score, "id": hit.id, **describe_passage(hit.document)}

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from typing import Any
 
 from tandem.cli.output import plural
-from tandem.cli.passages import describe_place, text_lines
+from tandem.cli.passages import describe_place, describe_score, is_scored, text_lines
 from tandem.events import (
     DoneEvent,
     EstimateEvent,
@@ -102,8 +102,12 @@ class Transcript:
         own = sorted((source for source in self.sources if source.party is party), key=_badness)
         for source in own:
             if source.title is not None:
-                score = f"  {source.score:4.2f}" if _is_known(source.score) else ""
-                yield f"  {party:<6}{score}  {describe_place(source.title, source.page)}"
+                columns = (
+                    f"{party:<6}",
+                    describe_score(source.score),
+                    describe_place(source.title, source.page, (source.metadata or {}).get("line")),
+                )
+                yield "  " + "  ".join(filter(None, columns))
                 if with_passages and source.text is not None:
                     yield from text_lines(source.text)
         ids = [source.id for source in own if source.title is None]
@@ -177,13 +181,9 @@ def _compact(event: EstimateEvent) -> dict[str, Any]:
     return known
 
 
-def _is_known(score: float | None) -> bool:
-    return score is not None and not math.isnan(score)
-
-
 def _badness(source: Source) -> float:
     """Sorts by score, highest first; those without one come last, in the order given."""
-    return -source.score if source.score is not None and _is_known(source.score) else math.inf
+    return -source.score if is_scored(source.score) else math.inf
 
 
 def _seconds(duration_s: float) -> str:

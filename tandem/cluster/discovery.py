@@ -31,10 +31,11 @@ def find_local(config: Config, progress: Callable[[str], None]) -> str | None:
     Says what was found, and which settings count for nothing there.
     """
     gone: set[str] = set()
-    for entry, is_running in registry.recorded_nodes():
+    recorded = registry.recorded_nodes()
+    for entry, is_running in recorded:
         if is_running and entry.address not in gone and is_listening(entry.address):
             progress(f"cluster: {entry.address} is running here (tandem up {entry.party})")
-            own = [other for other in registry.running_nodes() if other.address == entry.address]
+            own = [other for other, runs in recorded if runs and other.address == entry.address]
             if ignored := explain_ignored(config, own):
                 progress(ignored)
             return entry.address

@@ -21,6 +21,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -201,7 +202,7 @@ class BatchModel:
         """
         ids = [token for piece in pieces for row in piece.tokens for token in row]
         positions = torch.cat([piece.positions.flatten() for piece in pieces])
-        starts = [sum(piece.num_tokens for piece in pieces[:index]) for index in range(len(pieces))]
+        starts = accumulate((piece.num_tokens for piece in pieces[:-1]), initial=0)
         wanted = [index for piece, start in zip(pieces, starts, strict=True) for index in piece.wanted(start)]
         padding = -len(ids) % self.multiple
         padded = wanted + [0] * (-len(wanted) % self.multiple or self.multiple * (not wanted))

@@ -25,3 +25,9 @@ class Feed:
     tokens: Sequence[int]  # the whole answer so far; what of it was computed before is not computed again
     num_logits: int = 1
     """How many are wanted: after all tokens, and after so many shorter prefixes that there are this many."""
+
+
+def common_length(first: Sequence[int], second: Sequence[int]) -> int:
+    """How many leading tokens two sequences share."""
+    pairs = enumerate(zip(first, second, strict=False))
+    return next((position for position, (a, b) in pairs if a != b), min(len(first), len(second)))

@@ -18,6 +18,7 @@ import torch
 from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer
 
+from tandem.engine.feed import common_length
 from tandem.engine.forward import IsStale, PreemptibleModel
 from tandem.engine.kv_cache import DocumentCache, DocumentCaches, split_prompt
 from tandem.engine.prompt import Prompt
@@ -67,7 +68,7 @@ class GrowingSession:
         prompt_logits = self._prefill(is_stale)
         if not tokens:
             return prompt_logits
-        shared = _common_length(self._fed, tokens)
+        shared = common_length(self._fed, tokens)
         if shared < len(self._fed) or self._last_logits is None:
             # The logits of an inner position are not kept: its token is fed once more, with the same result.
             self._rollback(min(shared, len(tokens) - 1))
@@ -201,8 +202,3 @@ def _take_row(batch: torch.Tensor | None) -> torch.Tensor:
     """[1, heads, tokens, size] -> [heads, tokens, size], contiguous on the CPU."""
     assert batch is not None  # the pass filled every layer
     return batch[0].cpu().contiguous()
-
-
-def _common_length(left: Sequence[int], right: Sequence[int]) -> int:
-    pairs = enumerate(zip(left, right, strict=False))
-    return next((index for index, (a, b) in pairs if a != b), min(len(left), len(right)))

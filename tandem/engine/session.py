@@ -13,6 +13,7 @@ from itertools import groupby
 import torch
 
 from tandem.engine.batch import MAX_TOKENS, BatchModel, Piece
+from tandem.engine.feed import common_length
 from tandem.engine.forward import IsStale
 from tandem.engine.kv_cache import DocumentCaches, split_prompt
 from tandem.engine.prompt import Prompt
@@ -67,7 +68,7 @@ class Session:
         """Passes now compute the logits after the prompt and `tokens`, and after `num_logits` - 1 shorter prefixes."""
         tokens = tuple(tokens)
         is_known = tokens == self._tokens and self._logits.ndim == 3 and self._logits.shape[1] == num_logits
-        self.crop(_common_length(self._tokens, tokens))
+        self.crop(common_length(self._tokens, tokens))
         self._tokens = tokens
         if not is_known:
             self._shorten(num_logits)
@@ -166,8 +167,3 @@ def _next_pieces(sessions: Sequence[Session]) -> Iterator[tuple[Session, Piece]]
         for piece in session.next_pieces(left):
             yield session, piece
             left -= piece.num_tokens
-
-
-def _common_length(left: Sequence[int], right: Sequence[int]) -> int:
-    pairs = enumerate(zip(left, right, strict=False))
-    return next((index for index, (a, b) in pairs if a != b), min(len(left), len(right)))

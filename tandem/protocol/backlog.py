@@ -55,10 +55,11 @@ class Backlog:
 
     def receive_receipts(self, numbers: Iterable[int], now_s: float) -> None:
         """The peer has these. It is alive, so what it lacks need not wait any longer than at first."""
-        fresh = [number for number in numbers if number in self.missing]
+        missing = self.missing
+        fresh = [number for number in numbers if missing.pop(number, None) is not None]
         for number in fresh:
             self.parcels[number].is_received = True
-        for parcel in self.missing.values() if fresh else ():
+        for parcel in missing.values() if fresh else ():
             if parcel.num_sent > 1:
                 parcel.num_sent, parcel.sent_s = 1, now_s
 

@@ -57,7 +57,10 @@ class Prefix:
 
     def common_length(self, tokens: Sequence[int]) -> int:
         """How many leading tokens agree with `tokens`."""
-        for position, (own, other) in enumerate(zip(self.tokens, tokens, strict=False)):
-            if own != other:
-                return position
-        return min(len(self.tokens), len(tokens))
+        return common_length(self.tokens, tokens)
+
+
+def common_length(first: Sequence[int], second: Sequence[int]) -> int:
+    """How many leading tokens two sequences share."""
+    pairs = enumerate(zip(first, second, strict=False))
+    return next((position for position, (a, b) in pairs if a != b), min(len(first), len(second)))

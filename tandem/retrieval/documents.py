@@ -6,6 +6,7 @@ and back. `langchain-text-splitters` cuts at headings, paragraphs, lines and wor
 
 from __future__ import annotations
 
+import json
 import os
 from collections import Counter
 from collections.abc import Iterable
@@ -64,6 +65,18 @@ def make_writable(document: Document, **own: object) -> Document:
     """A document without id whose text and metadata can be stored and sent, with metadata of its own on top."""
     metadata = {**writable(document.metadata), **own}
     return Document(page_content=writable(document.page_content), metadata=metadata)
+
+
+def describe_passage(document: Document) -> dict[str, Any]:
+    """What only the party of a document knows of it, in a form that JSON can hold."""
+    metadata = json.loads(json.dumps(writable(document.metadata), default=str))  # a store's may hold anything
+    page = metadata.get("page")
+    return {
+        "title": str(metadata.get("source", "")) or None,
+        "text": document.page_content,
+        "page": page if isinstance(page, int) else None,
+        "metadata": metadata,
+    }
 
 
 def readable_name(name: str) -> str:

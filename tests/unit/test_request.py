@@ -242,6 +242,26 @@ def test_sampling_params_stand_for_all_sampling_options() -> None:
     assert build_spec(UNUSUAL, DESCRIBED, "Why?", sampling=None).sampling == UNUSUAL.sampling
 
 
+def test_a_query_may_say_how_many_documents_it_retrieves() -> None:
+    spec = build_spec(Config(), DESCRIBED, "Why?", num_documents=3)
+    assert (spec.device_documents, spec.cloud_documents) == (3, 3)
+    spec = build_spec(Config(), DESCRIBED, "Why?", num_documents={"cloud": 5})
+    assert (spec.device_documents, spec.cloud_documents) == (Config().device.num_documents, 5)
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ({"phone": 2}, "^A party is device or cloud, not 'phone'; name one of the two"),
+        (-1, "^The setting device.num_documents must be .*, but it is -1"),
+        ({"cloud": "many"}, "^The setting cloud.num_documents must be .*, but it is 'many'"),
+    ],
+)
+def test_a_number_of_documents_that_is_none(given: Any, sentence: str) -> None:
+    with pytest.raises(ConfigError, match=sentence):
+        build_spec(Config(), DESCRIBED, "Why?", num_documents=given)
+
+
 @pytest.mark.parametrize("question", ["", "  \n"])
 def test_an_empty_question(question: str) -> None:
     with pytest.raises(

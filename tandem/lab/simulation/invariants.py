@@ -18,10 +18,11 @@ from tandem.lab.simulation.display import Display
 from tandem.lab.simulation.event_log import EventLog
 from tandem.lab.simulation.faults import Fault, FaultyWire
 from tandem.lab.simulation.virtual import Outcome, VirtualRun
-from tandem.lab.simulation.world import VOCAB, World, common_length
+from tandem.lab.simulation.world import VOCAB, World
 from tandem.protocol.coordinator import SessionCoordinator
 from tandem.protocol.messages import Adopt, Ballot, Begin, Proposal, SoloBallot, VerifyResult
 from tandem.protocol.outbox import ActorKind, Send
+from tandem.protocol.prefix import common_length
 from tandem.topology import PARTIES, Party
 
 

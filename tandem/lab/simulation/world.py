@@ -20,6 +20,7 @@ from tandem.codecs.base import MAX_VOCAB
 from tandem.events import StopReason
 from tandem.protocol.drafting import Forward, Prefill
 from tandem.protocol.messages import Message, RescoreRequest, RescoreResult, RetrieveRequest, RetrieveResult
+from tandem.protocol.prefix import common_length
 from tandem.topology import Party
 
 VOCAB = 16
@@ -146,14 +147,6 @@ class World:
     def crop(self, length: int) -> None:
         """Forget what was rolled back."""
         del self.cached[length:]
-
-
-def common_length(first: Sequence[int], second: Sequence[int]) -> int:
-    """How many leading tokens two sequences share."""
-    for position, (one, other) in enumerate(zip(first, second, strict=False)):
-        if one != other:
-            return position
-    return min(len(first), len(second))
 
 
 def stop_rule(max_new_tokens: int, first_end: int = 0) -> Callable[[Sequence[int]], StopReason | None]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from dataclasses import replace
-from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -126,13 +125,6 @@ def test_a_search_keeps_to_its_filter(filter: str, parsed: Any) -> None:
     assert actor.retriever.filter == parsed
     known = {"title": "a.md", "text": "text", "page": None, "metadata": {"source": "a.md"}}
     assert asyncio.run(actor.passages(["a", "b"])) == [known, {}]
-
-
-def test_metadata_become_plain_values() -> None:
-    """A LangChain store's may hold what the client cannot import."""
-    metadata = {"source": "a.md", "when": date(2024, 5, 6), 3: object, "tags": ("a",)}
-    passage = module.describe_passage(Document(page_content="text", metadata=metadata))
-    assert passage["metadata"] == {"source": "a.md", "when": "2024-05-06", "3": str(object), "tags": ["a"]}
 
 
 def test_a_retriever_remembers_a_bounded_number_of_passages(monkeypatch: pytest.MonkeyPatch) -> None:

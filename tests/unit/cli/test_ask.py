@@ -293,8 +293,8 @@ def test_what_is_no_filter(given: str, tandem: FakeTandem, capsys: pytest.Captur
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        ([" "], "The question is empty (got ' ')."),
-        ([""], "The question is empty (got '')."),
+        ([" "], "The question is empty (got ' '); ask something."),
+        ([""], "The question is empty (got ''); ask something."),
         (
             [QUESTION, "--temperature", "-1"],
             "sampling.temperature must be a number of at least 0, but it is -1;",
@@ -567,6 +567,17 @@ def test_a_page_is_named(tandem: FakeTandem, capsys: pytest.CaptureFixture[str])
     assert main(["ask", QUESTION, "--show-sources"]) == 0
     shown = capsys.readouterr().out
     assert "  device  0.50  a.pdf, page 3\n    x[31mred\n" in shown, "nothing that moves the cursor"
+
+
+def test_a_line_is_named(tandem: FakeTandem, capsys: pytest.CaptureFixture[str]) -> None:
+    source = Source(party=Party.DEVICE, id="d1", title="a.jsonl", text="x", score=0.5, metadata={"line": 2})
+    tandem.script = [
+        SourcesEvent(party=Party.DEVICE, sources=(source,), retrieve_s=0.0, prefill_s=0.0),
+        token(0, "Yes"),
+        DoneEvent(reason="eos", statistics=statistics()),
+    ]
+    assert main(["ask", QUESTION]) == 0
+    assert "  device  0.50  a.jsonl, line 2\n" in capsys.readouterr().out
 
 
 def test_the_bundled_model_with_other_documents_is_noted_once(

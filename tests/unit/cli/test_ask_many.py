@@ -80,7 +80,10 @@ def test_a_file_of_questions(tandem: FakeTandem, capsys: pytest.CaptureFixture[s
         (None, "Questions are read from a text file, but q.txt cannot be read (No such file or directory)"),
         ("\n", "A list of questions must hold at least one line, but q.txt holds none"),
         ("One?\n{", "q.txt, line 2: each line must be a JSON object, this is not ("),
-        ('{"query": "One?"}', 'q.txt, line 1: "question" must be a text that is not empty, it is None'),
+        (
+            '{"query": "One?"}',
+            """q.txt, line 1: an object must hold "question", this one holds 'query'; rename it.""",
+        ),
     ],
 )
 def test_wrong_files_are_found_before_anything_is_started(

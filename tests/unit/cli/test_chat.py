@@ -50,7 +50,9 @@ def test_questions_share_a_cluster_and_a_conversation(
         histories.append(list(options["history"] or ())) or stream(question, **options)
     )
     assert main(["chat", "--only", "device", "--filter", "device:source=a.md", "--stop", "END"]) == 0
-    assert capsys.readouterr().out == f"{ANSWER}\n" * 3
+    assert capsys.readouterr().out.splitlines() == [
+        *("> Which game?", ANSWER, "> And which walk?", ANSWER, "> /reset", "> Which soup?", ANSWER)
+    ], "who reads the output knows which answer is whose"
     assert [question for question, _ in tandem.asked] == ["Which game?", "And which walk?", "Which soup?"]
     assert histories == [[], TURN, []]
     options = [options for _, options in tandem.asked]
@@ -65,8 +67,11 @@ def test_commands(tandem: FakeTandem, typed: Type, capsys: pytest.CaptureFixture
     assert main(["chat", "--seed", "7"]) == 0
     shown = capsys.readouterr()
     lines = shown.out.splitlines()
-    assert lines[:5] == [
+    assert lines[:8] == [
+        "> /sources",
+        "> Which game?",
         ANSWER,
+        "> /sources",
         "  device  0.62  notes/mira.txt",
         "    Mira likes",
         "    puzzle games.",
@@ -89,7 +94,7 @@ def test_a_failed_question_leaves_the_conversation_as_it_was(
     tandem.script = [DoneEvent(reason="failed", statistics=statistics(), error="The cloud was lost.")]
     assert main(["chat"]) == 1, "in a pipe nobody reads along"
     shown = capsys.readouterr()
-    assert (shown.out, notes(shown)) == ("", ["tandem: The cloud was lost."])
+    assert (shown.out, notes(shown)) == ("> Which game?\n", ["tandem: The cloud was lost."])
 
 
 def test_a_degraded_answer_says_so(
@@ -111,7 +116,7 @@ def test_control_c_cancels_the_answer_and_stays(
     tandem.script = [*answer_events()[:4], KeyboardInterrupt()]
     assert main(["chat"]) == 0
     shown = capsys.readouterr()
-    assert shown.out == "Mira likes\n"
+    assert shown.out == "> Which game?\nMira likes\n> /stats\n"
     assert notes(shown) == [
         "tandem: the answer was cancelled",
         "tandem: There is no answer yet; ask a question.",

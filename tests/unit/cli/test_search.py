@@ -78,7 +78,7 @@ def test_a_filter(index: list[str], capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("line", "code", "sentence"),
     [
-        (["device", " "], 1, "The question is empty (got ' ')."),
+        (["device", " "], 1, "The question is empty (got ' '); ask something."),
         (
             ["device", "x", "--filter", "year"],
             2,

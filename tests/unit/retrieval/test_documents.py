@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from tandem.retrieval.documents import ID_BYTES, chunk_id, with_metadata
+from datetime import date
+
+from tandem.retrieval.documents import ID_BYTES, Document, chunk_id, describe_passage, with_metadata
 
 
 def test_an_id_is_stable_and_opaque() -> None:
@@ -24,3 +26,10 @@ def test_own_metadata_wins_and_the_given_is_kept() -> None:
 def test_half_a_surrogate_pair_becomes_writable() -> None:
     assert with_metadata("a\ud800b", {}, source="s").page_content == "a?b"
     assert chunk_id("a", "bad\udcff name")
+
+
+def test_metadata_become_plain_values() -> None:
+    """A LangChain store's may hold what the client cannot import."""
+    metadata = {"source": "a.md", "when": date(2024, 5, 6), 3: object, "tags": ("a",)}
+    passage = describe_passage(Document(page_content="text", metadata=metadata))
+    assert passage["metadata"] == {"source": "a.md", "when": "2024-05-06", "3": str(object), "tags": ["a"]}

@@ -38,7 +38,7 @@ def test_numbers_of_documents() -> None:
             ["lm", "text.txt", "--out", "text.txt"],
             "--out needs the name of a folder, but 'text.txt' is a file",
         ),
-        (["qa", "bad.jsonl"], 'bad.jsonl, line 1: "question" must be a text that is not empty, it is None'),
+        (["qa", "bad.jsonl"], 'bad.jsonl, line 1: an object must hold "question", this one holds '),
         (["qa", "empty.txt"], "A list of questions must hold at least one line, but empty.txt holds none"),
     ],
 )

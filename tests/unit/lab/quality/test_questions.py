@@ -40,7 +40,7 @@ def test_texts_alone_may_be_bare_lines(tmp_path: Path) -> None:
         ("[1]", "line 2: each line must be a JSON object, this is of type list; correct it."),
         (
             '{"answers": ["x"]}',
-            'line 2: "question" must be a text that is not empty, it is None; correct it.',
+            "line 2: an object must hold \"question\", this one holds 'answers'; rename it.",
         ),
         ('{"question": " ", "answers": ["x"]}', "line 2: \"question\" must be .*, it is ' '; correct it."),
         ('{"question": "x"}', 'line 2: "answers" must be a list of texts that are not empty, it is None'),
