@@ -1,0 +1,137 @@
+"""How many tokens a drafter without a vote proposes at a time: the best length, and the rules of two papers.
+
+A round proposes K tokens and commits those that are accepted and one more, the correction or the bonus. It lasts
+fixed_s + K * token_s (FlexSpec, Eq. 7 to 10). NOT in the paper: the tokens that a round is worth. With acceptance rates
+a_1, a_2, ... by position they are 1 + a_1 + a_1 a_2 + ..., for one rate a (1 - a^(K + 1)) / (1 - a); FlexSpec's
+Algorithm 2 counts 1 + a K, which makes either 1 or the longest length best in every situation (`printed_length`).
+Lengths may be 0: the decider then goes on by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from operator import mul
+from typing import Protocol
+
+MAX_LENGTH = 16
+"""Tokens of a proposal, at most."""
+MIN_GAIN = 0.01
+"""A change of length must promise this share of throughput, or estimates that flicker would change it every round."""
+PROBING_SHARE = 0.02
+"""Share of the time without proposals that may be spent on trying whether they pay again."""
+PROBE_LENGTH = 2
+"""Tokens of such a trial."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundCosts:
+    """What time a round takes, in seconds, as measured on the link and in the models."""
+
+    fixed_s: float  # round trip, the decider's pass, a frame's header, whatever does not depend on the length
+    token_s: float  # to draft, send and verify one proposed token
+    alone_s: float  # a token that the decider commits by itself, without any proposal
+
+    def round_s(self, length: int) -> float:
+        """Seconds of a round with so many proposed tokens; 0: without a proposal."""
+        return self.fixed_s + length * self.token_s if length else self.alone_s
+
+
+def expected_tokens(rates: Sequence[float]) -> list[float]:
+    """Tokens that a round commits, by the length of its proposal, [len(rates) + 1]: from 1 to length + 1.
+
+    rates: by position in a proposal, as `ProposalAcceptance.rates`.
+    """
+    return list(accumulate(accumulate(rates, mul), initial=1.0))
+
+
+def throughputs(rates: Sequence[float], costs: RoundCosts) -> list[float]:
+    """Committed tokens per second, by the length of proposals, [len(rates) + 1]."""
+    return [tokens / costs.round_s(length) for length, tokens in enumerate(expected_tokens(rates))]
+
+
+def best_length(rates: Sequence[float], costs: RoundCosts, least: int = 0) -> int:
+    """K*: where the throughput is largest, from `least` to len(rates); the shortest of equals."""
+    speeds = throughputs(rates, costs)
+    return speeds.index(max(speeds[least:]), least)
+
+
+def printed_length(rate: float, costs: RoundCosts, max_length: int = MAX_LENGTH) -> int:
+    """FlexSpec's Algorithm 2 as printed, for comparison: 1 + rate * K tokens per round, K from 1."""
+    return max(
+        range(1, max_length + 1), key=lambda length: ((1.0 + rate * length) / costs.round_s(length), -length)
+    )
+
+
+class LengthPolicy(Protocol):
+    """Chooses the length of each proposal of one session; a chooser has the state of that session."""
+
+    def choose(self, rates: Sequence[float], costs: RoundCosts, error: float = 0.0) -> int:
+        """Tokens to propose now, at least 0. rates: by position, [max_length]; error: their standard error."""
+
+    def observe(self, length: int, num_accepted: int) -> None:
+        """A round has ended. length: tokens that were proposed, 0 for a token of the decider alone."""
+
+
+@dataclass(slots=True)
+class FixedLength:
+    """The same length always."""
+
+    length: int
+
+    def choose(self, rates: Sequence[float], costs: RoundCosts, error: float = 0.0) -> int:
+        """As it was made."""
+        return self.length
+
+    def observe(self, length: int, num_accepted: int) -> None:
+        """Nothing to learn."""
+
+
+class BestLength:
+    """K* of the present estimates, changed only for a gain, and tried again from time to time where it is 0."""
+
+    def __init__(self) -> None:
+        """Before the first choice."""
+        self._length = 0
+        self._alone_rounds = 0  # since proposals last were tried
+
+    def choose(self, rates: Sequence[float], costs: RoundCosts, error: float = 0.0) -> int:
+        """The length in use, unless another promises MIN_GAIN more."""
+        best, speeds = self._best(rates, costs, error), throughputs(rates, costs)
+        is_resuming = best > 0 and self._length == 0
+        if is_resuming or speeds[best] > (1.0 + MIN_GAIN) * speeds[self._length]:
+            self._length = best
+        if self._length == 0 and self._may_probe(costs):
+            return min(PROBE_LENGTH, len(rates))
+        return self._length
+
+    def _best(self, rates: Sequence[float], costs: RoundCosts, error: float) -> int:
+        """Without proposals nothing is learned, so 0 is best only if it still is for rates too low by `error`."""
+        best = best_length(rates, costs)
+        if best == 0 and best_length([min(1.0, rate + error) for rate in rates], costs) > 0:
+            return best_length(rates, costs, least=1)
+        return best
+
+    def observe(self, length: int, num_accepted: int) -> None:
+        """Counts the rounds without a proposal."""
+        self._alone_rounds = 0 if length else self._alone_rounds + 1
+
+    def _may_probe(self, costs: RoundCosts) -> bool:
+        return PROBING_SHARE * self._alone_rounds * costs.alone_s >= costs.round_s(PROBE_LENGTH)
+
+
+class LastAccepted:
+    """The heuristic that QS compares with: one token more after a full acceptance, else as many as were accepted."""
+
+    def __init__(self, first: int = 4) -> None:
+        """first: the length of the first proposal."""
+        self._length = first
+
+    def choose(self, rates: Sequence[float], costs: RoundCosts, error: float = 0.0) -> int:
+        """At least 1: from 0 it would never come back."""
+        return max(1, min(self._length, len(rates)))
+
+    def observe(self, length: int, num_accepted: int) -> None:
+        """Adapts to the last verdict."""
+        self._length = length + 1 if num_accepted == length else num_accepted
