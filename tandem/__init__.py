@@ -37,6 +37,7 @@ if TYPE_CHECKING:
         Source,
         SourcesEvent,
         TokenEvent,
+        WaitEvent,
     )
     from tandem.request import QueryOptions
     from tandem.sampling import SamplingParams
@@ -73,6 +74,7 @@ __all__ = [
     "Tandem",
     "TandemError",
     "TokenEvent",
+    "WaitEvent",
 ]
 
 _MODULES = {

@@ -72,7 +72,10 @@ class Asker:
             while True:
                 left_s = deadline_s - time.monotonic()
                 call = queue.events.remote(spec.session, position, min(EVENTS_WAIT_S, left_s), at_once)
-                events = await asyncio.wait_for(call, left_s + RPC_GRACE_S)
+                async with asyncio.timeout(
+                    left_s + RPC_GRACE_S
+                ):  # `wait_for` would take a task for each call
+                    events = await call
                 position += len(events)
                 is_done = any(isinstance(event, DoneEvent) for event in events)
                 if is_done and sources:

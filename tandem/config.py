@@ -197,7 +197,11 @@ class ClusterConfig(Settings):
     )
     query_timeout_s: float = Field(default=120.0, gt=0, description="longest wait for an answer, in seconds")
     max_sessions: int = Field(
-        default=32, ge=1, description="queries open at once at a party, at most; others are refused"
+        default=32, ge=1, description="queries open at once at a party, at most; others wait in order"
+    )
+    light_actors: Literal["apart", "together"] = Field(
+        default="apart",
+        description="aggregator, profiler and scheduler: each in a process, or in the draft queue's",
     )
 
 

@@ -87,6 +87,13 @@ class RetractEvent:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WaitEvent:
+    """The query waits at its home until one of the open ones ends (`cluster.max_sessions`); its time limit runs."""
+
+    num_ahead: int  # queries that wait and came before
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PlacementEvent:
     """Another party aggregates from `step` on."""
 
@@ -161,6 +168,7 @@ Event: TypeAlias = (
     | TokenEvent
     | ProvisionalEvent
     | RetractEvent
+    | WaitEvent
     | PlacementEvent
     | EstimateEvent
     | PeerEvent

@@ -26,7 +26,7 @@ Parameters = dict[str, bool | int | float | str]
 class CodecConfig(Settings):
     """How distributions are compressed before a draft is drawn."""
 
-    name: Literal["top_p"] | Extension = Field(
+    name: Literal["top_p", "top_k", "lattice", "k_sqs", "c_sqs"] | Extension = Field(
         default="top_p", description="codec; MODULE:FUNCTION is one of your own"
     )
     p: float = Field(default=0.8, gt=0, le=1, description="top_p: least probability mass of the nucleus")
@@ -36,6 +36,30 @@ class CodecConfig(Settings):
         le=262144,
         description="top_p: tokens of the nucleus, at most; bounds the bytes of a distribution",
     )
+    k: int = Field(default=16, ge=1, le=4096, description="top_k, k_sqs: tokens kept")
+    rest: Literal["renormalise", "residual"] = Field(
+        default="renormalise",
+        description="top_k: drop the mass of other tokens, or spread it evenly over them",
+    )
+    resolution: int = Field(
+        default=100,
+        ge=1,
+        le=4096,
+        description="lattice, k_sqs, c_sqs: probabilities are multiples of 1/resolution",
+    )
+    index: Literal["non_zero", "paper"] = Field(
+        default="non_zero",
+        description="lattice, k_sqs, c_sqs: number the tokens with a count, or as in the papers; same distribution",
+    )
+    alpha: float = Field(default=0.0005, ge=0, le=1, description="c_sqs: mass to drop on average")
+    eta: float = Field(default=0.001, gt=0, le=1, description="c_sqs: step size of the threshold")
+    beta_1: float = Field(default=0.01, ge=0, le=1, description="c_sqs: first threshold")
+    beta_max: float = Field(
+        default=0.05,
+        ge=0,
+        le=1,
+        description="c_sqs: highest threshold, at least beta_1; 0: none, as in the paper",
+    )
     parameters: Parameters = Field(default_factory=dict, description="parameters of a codec of your own")
 
     @model_validator(mode="after")
@@ -43,7 +67,7 @@ class CodecConfig(Settings):
         if self.parameters and not is_extension(self.name):
             raise ConfigError(
                 f"codec.parameters is for a codec of your own, but codec.name is {self.name!r} and the table holds "
-                f"{', '.join(self.parameters)}; set codec.p and codec.max_tokens instead."
+                f"{', '.join(self.parameters)}; write them into [codec] itself."
             )
         return self
 

@@ -144,16 +144,17 @@ def _check_names(options: Mapping[str, Any]) -> None:
 
 def _configure(config: Config, options: Mapping[str, Any]) -> Config:
     """The settings, with those of one query."""
+    parties: dict[str, Any] = {
+        party: change(config.party(party), {"num_documents": count}, party)
+        for party, count in _counts(options.get("num_documents")).items()
+    }
     return replace(
         config,
         sampling=change(
             options.get("sampling") or config.sampling, _changes(SamplingParams, options), "sampling"
         ),
         decoding=change(config.decoding, _changes(DecodingConfig, options), "decoding"),
-        **{
-            party: change(config.party(party), {"num_documents": count}, party)
-            for party, count in _counts(options.get("num_documents")).items()
-        },
+        **parties,
     )
 
 

@@ -19,11 +19,13 @@ from collections.abc import Awaitable, Callable
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
+from tandem.actors.statistics import ActorStatistics, resident_bytes
 from tandem.config import Config
 from tandem.errors import ProtocolError, TandemError
 from tandem.protocol.messages import decode, decode_link, encode
 from tandem.protocol.outbox import ActorKind, Send
 from tandem.topology import Party
+from tandem.transport.exchange import Exchange
 from tandem.transport.port import DataPlane, Endpoint
 
 _log = logging.getLogger("tandem")
@@ -39,22 +41,6 @@ class Runtime:
     directory: str  # for Unix-domain sockets; created if missing
     config: Config
     host: str | None = None  # address on which the draft queue waits for its peer; None: the node's
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ActorStatistics:
-    """One actor's counters."""
-
-    name: str  # "party/kind"
-    pid: int
-    cpu_s: float  # CPU time of the process so far
-    memory_bytes: int  # resident
-    num_sessions: int
-    num_malformed: int  # frames that could not be decoded
-    imports_torch: bool
-    tasks: tuple[str, ...]  # running asyncio tasks of the actor
-    links: dict[str, dict[str, int]]  # per actor: LinkCounters
-    extra: dict[str, float]
 
 
 class SiteActor:
@@ -73,6 +59,12 @@ class SiteActor:
         self.description: dict[str, Any] = {}
         self.plane: DataPlane | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
+        self.join(Exchange())
+
+    def join(self, exchange: Exchange) -> None:
+        """Share a process with the other actors of an exchange."""
+        self.exchange = exchange
+        exchange.join(self.name, self.receive)
 
     # ---- control plane ---------------------------------------------------------------------------------------
 
@@ -88,7 +80,12 @@ class SiteActor:
         """Connect to those of `endpoints` that this actor dials."""
         plane = self._plane()
         wanted = {f"{self.party}/{role}" for role in self.dials} | self._peers()
-        await asyncio.gather(*(plane.connect(endpoint) for endpoint in endpoints if endpoint.name in wanted))
+        outside = [
+            endpoint
+            for endpoint in endpoints
+            if endpoint.name in wanted and endpoint.name not in self.exchange
+        ]
+        await asyncio.gather(*(plane.connect(endpoint) for endpoint in outside))
 
     async def prepare(self) -> dict[str, Any]:
         """Load what takes time; returns a description of what was loaded."""
@@ -110,7 +107,7 @@ class SiteActor:
             name=self.name,
             pid=os.getpid(),
             cpu_s=time.process_time(),
-            memory_bytes=_resident_bytes(),
+            memory_bytes=resident_bytes(),
             num_sessions=len(self._sessions()),
             num_malformed=self.num_malformed,
             imports_torch="torch" in sys.modules,
@@ -134,24 +131,27 @@ class SiteActor:
 
     def on_frames(self, source: str, frames: list[bytes]) -> None:
         """Handle frames of one actor, in order; drop and count malformed ones. A peer sends LinkFrames only."""
-        is_own = source.partition("/")[0] == self.party
-        for frame in frames:
-            try:
-                message = decode(frame) if is_own else decode_link(frame)
-            except ProtocolError as error:
-                self.num_malformed += 1
-                _log.warning("%s dropped a malformed frame from %s: %s", self.name, source, error)
-                continue
-            try:
-                self.dispatch(self.handle(message, source))
-            except TandemError as error:
-                self.on_error(message, error)
-            except Exception as error:
-                kind = type(message).__name__
-                _log.exception("%s could not handle a %s", self.name, kind)
-                self.on_error(
-                    message, TandemError(f"{self.name} failed on a {kind}: {error!r}; see its log.")
-                )
+        read = decode if source.partition("/")[0] == self.party else decode_link
+        with self.exchange.turn():
+            for frame in frames:
+                try:
+                    message = read(frame)
+                except ProtocolError as error:
+                    self.num_malformed += 1
+                    _log.warning("%s dropped a malformed frame from %s: %s", self.name, source, error)
+                    continue
+                self.receive(message, source)
+
+    def receive(self, message: Any, source: str) -> None:
+        """Handle one message and deliver what follows from it; a failure is the message's own."""
+        try:
+            self.dispatch(self.handle(message, source))
+        except TandemError as error:
+            self.on_error(message, error)
+        except Exception as error:
+            kind = type(message).__name__
+            _log.exception("%s could not handle a %s", self.name, kind)
+            self.on_error(message, TandemError(f"{self.name} failed on a {kind}: {error!r}; see its log."))
 
     def handle(self, message: Any, source: str) -> list[Send]:
         """Handle a message; returns what to send."""
@@ -163,20 +163,26 @@ class SiteActor:
 
     def dispatch(self, sends: list[Send]) -> None:
         """Deliver what a state machine returned. A message that cannot be encoded ends its session only."""
-        plane = self._plane()
-        for send in sends:
-            if send.to == "client":
-                self.on_event(send.message)
-                continue
-            try:
-                frame = encode(send.message)
-            except ProtocolError as error:
-                self.on_error(send.message, error)
-                continue
-            if send.to == "peer":
-                self.send_to_peer(frame)
-            else:
-                plane.send(f"{self.party}/{send.to}", frame)
+        with self.exchange.turn():
+            for send in sends:
+                name = f"{self.party}/{send.to}"
+                if send.to == "client":
+                    self.on_event(send.message)
+                elif name in self.exchange:
+                    self.exchange.post(self.name, name, send.message)
+                else:
+                    self._send_out(send, name)
+
+    def _send_out(self, send: Send, name: str) -> None:
+        try:
+            frame = encode(send.message)
+        except ProtocolError as error:
+            self.on_error(send.message, error)
+            return
+        if send.to == "peer":
+            self.send_to_peer(frame)
+        else:
+            self.exchange.send(self._plane(), name, frame)
 
     def on_event(self, event: Any) -> None:
         """An event for the client; only draft queues have clients."""
@@ -210,7 +216,12 @@ class SiteActor:
 
     def send_to_peer(self, frame: bytes) -> None:
         """Send a frame across the link."""
-        self._plane().send(f"{self.party.other}/draft_queue", frame)
+        self.exchange.send(self._plane(), f"{self.party.other}/draft_queue", frame)
+
+    def is_reachable(self, role: ActorKind) -> bool:
+        """Whether a message to an actor of this party would be delivered now."""
+        name = f"{self.party}/{role}"
+        return name in self.exchange or self._plane().is_connected(name)
 
     def _sessions(self) -> dict[int, Any]:
         table = getattr(self, "table", None)
@@ -268,11 +279,6 @@ def _cluster_tls() -> tuple[ssl.SSLContext | None, ssl.SSLContext | None]:
 
     names = ("RAY_TLS_SERVER_CERT", "RAY_TLS_SERVER_KEY", "RAY_TLS_CA_CERT")
     return tls_contexts(*(os.environ[name] for name in names))
-
-
-def _resident_bytes() -> int:
-    with open("/proc/self/statm") as statm:
-        return int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def remedy_for(party: Party) -> str:

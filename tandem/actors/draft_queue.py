@@ -27,9 +27,9 @@ from tandem.events import (
     SessionStatistics,
     SourcesEvent,
 )
+from tandem.protocol.admission import AdmittingTable
 from tandem.protocol.messages import DecoderFailed
 from tandem.protocol.outbox import ActorKind, Send
-from tandem.protocol.session_tables import CoordinatorTable
 from tandem.protocol.spec import SessionSpec
 from tandem.topology import Party
 from tandem.transport.port import Endpoint, LinkCounters
@@ -38,7 +38,7 @@ TICK_S = 0.05
 """Between two ticks while a session is open."""
 RENEW_S = 0.5
 """Between two attempts to reconnect to a silent peer."""
-REQUIRED_ACTORS = ("decoder", "aggregator")
+REQUIRED_ACTORS: tuple[ActorKind, ...] = ("decoder", "aggregator")
 """Actors of the own side that every query needs."""
 EVENTS_KEPT_S = 60.0
 """How long a client can still fetch the events of an ended session."""
@@ -54,8 +54,11 @@ class DraftQueueActor(SiteActor):
 
     def __init__(self, party: Party, runtime: Runtime) -> None:
         super().__init__(party, runtime)
-        self.table = CoordinatorTable(
-            party, lambda spec: self._stop_rule(spec).find_reason, find_obstacle=self._find_obstacle
+        self.table = AdmittingTable(
+            party,
+            lambda spec: self._stop_rule(spec).find_reason,
+            self._find_obstacle,
+            max_open=self.config.cluster.max_sessions,
         )
         self._detokenizer: Detokenizer | None = None
         self.logs: dict[int, EventLog] = {}
@@ -85,7 +88,7 @@ class DraftQueueActor(SiteActor):
         self._detokenizer = Detokenizer(tokenizer_json)
 
     async def open(self, spec_json: str) -> None:
-        """Start a query whose client is here; the peer is told across the link."""
+        """Start a query whose client is here, or let it wait; the peer is told across the link once it starts."""
         spec = SessionSpec.from_json(spec_json)
         now_s = time.monotonic()
         self.forget_old_logs(now_s)
@@ -99,16 +102,13 @@ class DraftQueueActor(SiteActor):
 
         at_once: wait for the end of the answer instead. after=-1 returns only the last event.
         """
-        deadline_s = time.monotonic() + wait_s
-        log = await self._opened_log(session, wait_s)
-        if log is None:
-            return []
-        while len(log.events) <= after or (at_once and log.ended_s is None):
-            try:
-                await asyncio.wait_for(log.changed.wait(), deadline_s - time.monotonic())
-            except TimeoutError:
-                break
-        return [] if at_once and log.ended_s is None else log.events[after:]
+        log = None
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(wait_s):  # `wait_for` would wake a task of its own for each event
+                log = await self._opened_log(session, wait_s)
+                while log is not None and (len(log.events) <= after or (at_once and log.ended_s is None)):
+                    await log.changed.wait()
+        return [] if log is None or (at_once and log.ended_s is None) else log.events[after:]
 
     async def sources(
         self, session: int, wait_s: float = 30.0, party: Party | None = None
@@ -120,7 +120,7 @@ class DraftQueueActor(SiteActor):
         wanted = party or self.party
         deadline_s = time.monotonic() + wait_s
         log = await self._opened_log(session, wait_s)
-        while log is not None and wanted not in log.sources and session in self.table.sessions:
+        while log is not None and wanted not in log.sources and self.table.holds(session):
             if time.monotonic() > deadline_s:
                 break
             with contextlib.suppress(TimeoutError):
@@ -175,11 +175,8 @@ class DraftQueueActor(SiteActor):
 
     def _find_obstacle(self) -> str | None:
         """Why no query can be taken now, if so."""
-        most = self.config.cluster.max_sessions
-        if len(self.table.sessions) >= most:
-            return f"The {self.party} already has {most} open queries; try again later, or raise cluster.max_sessions."
         for role in REQUIRED_ACTORS:
-            if not self._plane().is_connected(f"{self.party}/{role}"):
+            if not self.is_reachable(role):
                 return self._stopped(role)
         return None
 
@@ -248,10 +245,13 @@ class DraftQueueActor(SiteActor):
     def forget_old_logs(self, now_s: float) -> None:
         """Drop the events of sessions that ended a while ago."""
         for key, log in list(self.logs.items()):
-            if log.ended_s is None and key not in self.table.sessions:
+            if log.ended_s is None and not self.table.holds(key):
                 log.ended_s = now_s  # only the home side sees a DoneEvent
             if log.ended_s is not None and now_s - log.ended_s > EVENTS_KEPT_S:
                 del self.logs[key]
+
+    def _extra_statistics(self) -> dict[str, float]:
+        return {"num_waiting": self.table.num_waiting}
 
     def _peers(self) -> set[str]:
         """The device connects to the cloud, never the other way: it may be behind NAT."""

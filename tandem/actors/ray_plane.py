@@ -1,6 +1,6 @@
 """The data plane over Ray actor calls: the same frames, delivered by `deliver` of the receiving actor.
 
-Frames of one event-loop turn travel in one call. Calls may arrive in any order, which the protocol allows. One call to
+Frames of one turn travel in one call. Calls may arrive in any order, which the protocol allows. One call to
 each actor at a time is watched, so that an actor that died is noticed with the next frame to it.
 """
 
@@ -10,9 +10,9 @@ import asyncio
 from collections import defaultdict
 from typing import Any
 
-import ray
 from ray.exceptions import RayActorError
 
+from tandem.actors.handles import find_actor
 from tandem.transport.port import Endpoint, LinkCounters, OnConnected, OnLost
 
 
@@ -39,10 +39,24 @@ class RayPlane:
         self._on_connected(endpoint.name)
 
     def send(self, to: str, frame: bytes) -> None:
-        """Queue one frame; it leaves with the others of this event-loop turn."""
-        if not self._waiting:
-            asyncio.get_running_loop().call_soon(self._flush)
+        """Queue one frame; it leaves with the next `flush`."""
         self._waiting.setdefault(to, []).append(frame)
+
+    def flush(self) -> None:
+        """Call `deliver` of every actor that frames wait for."""
+        waiting, self._waiting = self._waiting, {}
+        for name, frames in waiting.items():
+            counters = self.counters[name]
+            try:
+                call = self._look_up(name).remote(self.name, frames)
+            except ValueError:  # no such actor now; the protocol resends
+                counters.dropped_frames += len(frames)
+                continue
+            if name not in self._watched:
+                self._watched[name] = asyncio.get_running_loop().create_task(self._watch(name, call))
+            counters.sent_frames += len(frames)
+            counters.sent_bytes += sum(map(len, frames))
+            counters.writes += 1
 
     def is_connected(self, to: str) -> bool:
         """Whether Ray knows the actor. A dead one counts until Ray notices."""
@@ -65,25 +79,10 @@ class RayPlane:
 
     def _look_up(self, name: str) -> Any:
         if name not in self._methods:
-            actor = ray.get_actor(name, namespace=self._namespace)
+            actor = find_actor(name, self._namespace)
             self._methods[name] = actor.deliver.options(enable_task_events=False)
             self.counters[name].connections += 1
         return self._methods[name]
-
-    def _flush(self) -> None:
-        waiting, self._waiting = self._waiting, {}
-        for name, frames in waiting.items():
-            counters = self.counters[name]
-            try:
-                call = self._look_up(name).remote(self.name, frames)
-            except ValueError:  # no such actor now; the protocol resends
-                counters.dropped_frames += len(frames)
-                continue
-            if name not in self._watched:
-                self._watched[name] = asyncio.get_running_loop().create_task(self._watch(name, call))
-            counters.sent_frames += len(frames)
-            counters.sent_bytes += sum(map(len, frames))
-            counters.writes += 1
 
     async def _watch(self, name: str, call: Any) -> None:
         """Wait for one call; if its actor has died, forget it and report the loss."""

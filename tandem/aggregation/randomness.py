@@ -30,6 +30,8 @@ class Purpose(IntEnum):
     DRAFT_CLOUD = 3  # the cloud's draft under Algorithm 1
     DECISION = 4  # the outcome of Algorithm 1, given the two drafts
     PLACEMENT = 5  # who aggregates, under random placement
+    ACCEPTANCE = 6  # whether a proposed token stands, under the rejection rule
+    CORRECTION = 7  # the token that replaces it, or follows a proposal that stands as a whole
 
     @classmethod
     def draft(cls, party: Party) -> Purpose:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from tandem.aggregation.selection import largest
 from tandem.sampling import SamplingParams
 
 
@@ -16,19 +17,11 @@ def restrict(probabilities: NDArray[np.float64], sampling: SamplingParams) -> ND
     """
     kept = np.ones(probabilities.size, dtype=bool)
     if 0 < sampling.top_k < probabilities.size:
-        kept &= _most_probable(probabilities, sampling.top_k)
+        kept[:] = False
+        kept[largest(probabilities, sampling.top_k)] = True
     if sampling.min_p:
         kept &= probabilities >= sampling.min_p * probabilities.max()
     if kept.all():
         return probabilities
     rest = np.where(kept, probabilities, 0.0)
     return np.asarray(rest / rest.sum())
-
-
-def _most_probable(probabilities: NDArray[np.float64], k: int) -> NDArray[np.bool_]:
-    """Which tokens [vocab] are among the k most probable; those of lowest id where the last are equal."""
-    last = np.partition(probabilities, -k)[-k]
-    kept = probabilities > last
-    ties = np.flatnonzero(probabilities == last)
-    kept[ties[: k - int(kept.sum())]] = True
-    return np.asarray(kept)

@@ -1,7 +1,7 @@
 """`tandem doctor`: what this machine has, what it lacks, and what to do about it.
 
-What the settings name (models, indexes, the embedder) is checked by its files; no weights are loaded, and nothing is
-downloaded.
+What the settings name (models, indexes, the embedder) is checked by its files, and small language models by running
+them; nothing is downloaded.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tandem.cli import checks
+from tandem.cli.check_engine import check_engines
 from tandem.cli.check_models import check_models
 from tandem.cli.checks import GIB, Check, missing, ok, weak, writable
 from tandem.cli.options import AsJson, ConfigFile, Overrides, load_settings
@@ -66,7 +67,9 @@ def all_checks(config: Config) -> list[Check]:
         results += [scorer(config)] if config.weights.scorer != "embedder" else []
         models = {party: language_model(party, config.party(party)) for party in PARTIES}
         results += models.values()
-        results += check_models(config, tuple(party for party in PARTIES if models[party].status == "ok"))
+        present = tuple(party for party in PARTIES if models[party].status == "ok")
+        results += check_models(config, present)
+        results += check_engines(config, present)
         results += [index(party, config.party(party)) for party in PARTIES]
     results += [stored_caches(party, config) for party in PARTIES]
     if note := checks.bundled_model_note(config):

@@ -7,7 +7,15 @@ from collections.abc import Iterator
 
 from tandem.cli.output import LiveText, PlainText, StageLog, plural
 from tandem.cli.transcript import Transcript
-from tandem.events import Event, PeerEvent, ProvisionalEvent, RetractEvent, SourcesEvent, TokenEvent
+from tandem.events import (
+    Event,
+    PeerEvent,
+    ProvisionalEvent,
+    RetractEvent,
+    SourcesEvent,
+    TokenEvent,
+    WaitEvent,
+)
 
 
 def make_printer(provisional: bool, *, is_silent: bool) -> PlainText | LiveText:
@@ -62,6 +70,8 @@ def _log_event(event: Event, log: StageLog) -> None:
             log(f"{event.party}: {plural(len(event.sources), 'document')}{duration}")
             for note in event.notes:
                 log(f"{event.party}: {note}")
+        case WaitEvent():
+            log(f"queue: this query waits until an open one ends ({event.num_ahead} before it)")
         case PeerEvent(is_alone=True):
             reason = f" ({event.reason})" if event.reason else ""
             log(f"cloud: lost at token {event.step}, the device continues alone{reason}")

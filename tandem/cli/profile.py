@@ -134,7 +134,7 @@ def _measure(
     engine = _load_engine(party, config, log)
     chunk_tokens = offline.row_tokens(engine, _texts(party, config), own.num_documents)
     log(f"{party}: {plural(own.num_documents, 'dummy document')} of {chunk_tokens} tokens")
-    drafter = Drafter(codec_of(config.codec), sampling, config.decoding.draft_rule)
+    drafter = Drafter(codec_of(config.codec), sampling, config.decoding.draft_rule, engine.vocab_size)
     with progress_bar(party, is_quiet=is_quiet) as advance:
         measured = offline.measure(
             engine,

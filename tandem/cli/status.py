@@ -53,13 +53,18 @@ def summary_lines(state: dict[str, Any]) -> Iterator[str]:
     where = ", ".join(f"{'/'.join(node['roles']) or 'other'} {node['address']}" for node in nodes)
     yield f"{'cluster':<8} {state['cluster']}, {plural(len(nodes), 'node')}: {where}"
     for party in PARTIES:
-        yield f"{party:<8} {_loaded(state['parties'][party])}"
+        described = state["parties"][party]
+        yield f"{party:<8} {_loaded(described)}"
+        if fallback := described.get("batching"):
+            yield f"{'':<8} engine: {fallback}"
         yield from (f"{'':<8} {line}" for line in _actor_lines(party, state["actors"]))
 
 
 def _loaded(described: dict[str, Any]) -> str:
-    """The model and the index, as far as they are known."""
+    """The model, whether it passed the engine's self-check, and the index, as far as they are known."""
     model = f"model {described['model']}" if "model" in described else "model unknown"
+    if described.get("batching") == "":
+        model += " in batches"
     documents = described.get("num_documents")
     index = described.get("factory", "unknown")
     return f"{model}, index {index}" + ("" if documents is None else f" of {plural(documents, 'document')}")
@@ -72,15 +77,20 @@ def _actor_lines(party: Party, actors: list[dict[str, Any]]) -> Iterator[str]:
         yield f"not up; run `tandem up {party} --join ADDRESS` on its machine"
         return
     if alive:
-        names = ", ".join(f"{actor['name'].partition('/')[2]} {actor['pid']}" for actor in alive)
+        kinds: dict[int, list[str]] = {}
+        for actor in alive:
+            kinds.setdefault(actor["pid"], []).append(actor["name"].partition("/")[2])
+        names = ", ".join(f"{'+'.join(sharing)} {pid}" for pid, sharing in kinds.items())
         since = [actor["started_s"] for actor in alive if actor["started_s"]]
         yield f"alive{_since(min(since, default=None))}, with process ids: {names}"
-    others = [actor for actor in own if actor["state"] != "alive"]
-    for actor in others:
+    others = {
+        actor["process"] or actor["name"]: actor for actor in own if actor["state"] != "alive"
+    }  # by process
+    for name, actor in others.items():
         process = f", process {actor['pid']}" if actor["pid"] else ""
         reason = f": {actor['reason']}" if actor["reason"] else ""
-        yield f"{actor['state'].upper()} {actor['name']}{process}{_since(actor['ended_s'])}{reason}"
-    if any(actor["state"] == "dead" for actor in others):
+        yield f"{actor['state'].upper()} {name}{process}{_since(actor['ended_s'])}{reason}"
+    if any(actor["state"] == "dead" for actor in others.values()):
         yield f"run `tandem up {party}` on its machine to replace this side's actors"
 
 

@@ -8,9 +8,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import ray
 from ray.exceptions import RayActorError, RayError
 
+from tandem.actors.handles import find_actor, names_in
 from tandem.cluster.attach import current_address
 from tandem.config import Config
 from tandem.protocol.outbox import ROLES
@@ -35,6 +35,7 @@ class ActorState:
 
     name: str  # "party/kind"
     state: State  # absent: Ray has never heard of it
+    process: str = ""  # Ray's name of its process, which several actors of a party may share
     actor_id: str = ""  # Ray's, in hexadecimal
     pid: int | None = None
     started_s: float | None = None  # Unix time
@@ -57,9 +58,10 @@ class ActorState:
         return self.state == "alive"
 
     def describe_end(self) -> str:
-        """Name, process and reason of a dead actor, for a sentence."""
+        """Name, process and reason of a dead actor and those that died with it, for a sentence."""
         details = [f"process {self.pid}" if self.pid else "", self.reason]
-        return f"{self.name} ({': '.join(filter(None, details))})" if any(details) else self.name
+        name = self.process or self.name
+        return f"{name} ({': '.join(filter(None, details))})" if any(details) else name
 
 
 def read_actors(config: Config, parties: Iterable[Party] = PARTIES) -> list[ActorState]:
@@ -77,7 +79,7 @@ def explain_party(party: Party, actors: Sequence[ActorState], config: Config) ->
     """Why a party cannot be used, and the remedy; None if all its actors are alive. actors: those of the party."""
     dead = [actor for actor in actors if actor.state == "dead"]
     if dead:
-        names = ", ".join(actor.describe_end() for actor in dead)
+        names = ", ".join(dict.fromkeys(actor.describe_end() for actor in dead))
         return f"The {party} side has lost {names}; run `tandem up {party}` on its machine."
     if all(actor.state == "absent" for actor in actors):
         return (
@@ -128,7 +130,12 @@ def _table(namespace: str) -> list[ActorState]:
     try:
         messages: Any = importlib.import_module("ray.core.generated.gcs_pb2").ActorTableData
         rows = [messages.FromString(row) for row in raw_rows()]
-        return [_parse(row, messages) for row in rows if row.ray_namespace == namespace]
+        return [
+            _parse(row, messages, name)
+            for row in rows
+            if row.ray_namespace == namespace
+            for name in names_in(row.name)
+        ]
     except (ImportError, AttributeError, TypeError):  # private to Ray; a test fails if it disappears
         return []
 
@@ -139,10 +146,11 @@ def raw_rows() -> list[bytes]:
     return list(state._connect_and_get_accessor().get_actor_table(None, None))
 
 
-def _parse(row: Any, messages: Any) -> ActorState:
+def _parse(row: Any, messages: Any, name: str) -> ActorState:
     state = messages.ActorState.Name(row.state)
     return ActorState(
-        name=row.name,
+        name=name,
+        process=row.name,
         state=STATES.get(state, "dead"),
         actor_id=row.actor_id.hex(),
         pid=row.pid or None,
@@ -163,7 +171,7 @@ def _reason(cause: Any) -> str:
 def _without_table(name: str, config: Config) -> ActorState:
     """Of an actor that the table does not hold: whether it can be found by name."""
     try:
-        ray.get_actor(name, namespace=config.cluster.namespace)
+        find_actor(name, config.cluster.namespace)
     except ValueError:
         return ActorState(name=name, state="absent")
     return ActorState(name=name, state="alive")

@@ -20,7 +20,9 @@ from ray.exceptions import RayError
 from tandem.actors.base import Runtime, SiteActor
 from tandem.actors.decoder import DecoderActor
 from tandem.actors.draft_queue import DraftQueueActor
+from tandem.actors.handles import Member, find_actor, kill_actors, process_name
 from tandem.actors.retriever import RetrieverActor
+from tandem.actors.shared import SharedProcess
 from tandem.actors.stateless import AggregatorActor, ProfilerActor, SchedulerActor
 from tandem.cluster import nodes
 from tandem.cluster.actor_table import ActorState, explain_loss, explain_party, read_actors
@@ -57,7 +59,7 @@ __all__ = [
 
 Progress = Callable[[str], None]
 Handles = dict[ActorKind, Any]
-"""Ray handles of one side's actors."""
+"""Ray handles of one side's actors, or Members of a process that several share."""
 
 ActorClasses = Mapping[ActorKind, type[SiteActor]]
 ACTOR_CLASSES: ActorClasses = {
@@ -71,6 +73,8 @@ ACTOR_CLASSES: ActorClasses = {
         SchedulerActor,
     )
 }
+LIGHT: tuple[ActorKind, ...] = ("aggregator", "profiler", "scheduler")
+"""Actors that may share the draft queue's process."""
 MAX_CONCURRENCY = 1000
 """Of one actor's calls: handlers are short, and long ones wait without blocking the event loop."""
 
@@ -95,13 +99,22 @@ def runtime_for(config: Config, secret: bytes, host: str | None) -> Runtime:
 def create_party(
     party: Party, runtime: Runtime, *, detached: bool, actor_classes: ActorClasses = ACTOR_CLASSES
 ) -> Handles:
-    """Ask Ray for the six actors of a side; they start in parallel.
+    """Ask Ray for the six actors of a side, in as many processes as the settings say; they start in parallel.
 
     actor_classes: an extension point: classes to use instead of those in ACTOR_CLASSES, from which they derive; a kind
     that is not named keeps its class.
     """
     classes = {**ACTOR_CLASSES, **actor_classes}
-    return {role: _create(party, role, classes[role], runtime, detached) for role in ROLES}
+    handles: Handles = {}
+    for roles in plan_processes(runtime.config):
+        handles |= _create(party, {role: classes[role] for role in roles}, runtime, detached)
+    return {role: handles[role] for role in ROLES}
+
+
+def plan_processes(config: Config) -> list[tuple[ActorKind, ...]]:
+    """The actors of a side by the process that they share."""
+    shared = LIGHT if config.cluster.light_actors == "together" else ()
+    return [(role, *shared) if role == "draft_queue" else (role,) for role in ROLES if role not in shared]
 
 
 def find_party(party: Party, config: Config) -> Handles:
@@ -109,7 +122,7 @@ def find_party(party: Party, config: Config) -> Handles:
     if loss := explain_party(party, read_actors(config, (party,)), config):
         raise ClusterError(loss)
     try:
-        return {role: ray.get_actor(f"{party}/{role}", namespace=config.cluster.namespace) for role in ROLES}
+        return {role: find_actor(f"{party}/{role}", config.cluster.namespace) for role in ROLES}
     except ValueError:
         raise ClusterError(f"The {party} side has just lost an actor; see `tandem status`.") from None
 
@@ -142,8 +155,7 @@ def start_party(role: Party, config: Config, progress: Progress = lambda line: N
     try:
         asyncio.run(asyncio.wait_for(start_actors({role: handles}, progress), limit_s))
     except BaseException:
-        for handle in handles.values():
-            ray.kill(handle)
+        kill_actors(handles.values())
         raise
 
 
@@ -151,7 +163,7 @@ def _stop_rest(actors: Sequence[ActorState], config: Config) -> None:
     """Stop those of a side's actors that still run, so that their names are free."""
     for actor in actors:
         with contextlib.suppress(ValueError):  # there is none of that name
-            ray.kill(ray.get_actor(actor.name, namespace=config.cluster.namespace))
+            kill_actors([find_actor(actor.name, config.cluster.namespace)])
 
 
 async def start_actors(parties: dict[Party, Handles], progress: Progress) -> dict[Party, dict[str, Any]]:
@@ -207,16 +219,14 @@ async def close_actors(parties: dict[Party, Handles]) -> None:
     with contextlib.suppress(RayError, TimeoutError):
         await asyncio.wait_for(_each(parties, "close"), 5.0)
     for handles in parties.values():
-        for handle in handles.values():
-            with contextlib.suppress(RayError):
-                ray.kill(handle)
+        kill_actors(handles.values())
 
 
-def _create(
-    party: Party, role: ActorKind, actor_class: type[SiteActor], runtime: Runtime, detached: bool
-) -> Any:
+def _create(party: Party, classes: ActorClasses, runtime: Runtime, detached: bool) -> Handles:
+    """One process with these actors."""
+    roles = tuple(classes)
     options: dict[str, Any] = {
-        "name": f"{party}/{role}",
+        "name": process_name(party, roles),
         "namespace": runtime.config.cluster.namespace,
         "num_cpus": 0,
         "resources": {nodes.PARTY_RESOURCE.format(party=party): 0.001},
@@ -227,7 +237,10 @@ def _create(
     if detached:
         options["lifetime"] = "detached"
     runtime = replace(runtime, config=runtime.config.seen_by(party))
-    return ray.remote(actor_class).options(**options).remote(party, runtime)
+    if len(roles) == 1:
+        return {roles[0]: ray.remote(classes[roles[0]]).options(**options).remote(party, runtime)}
+    process = ray.remote(SharedProcess).options(**options).remote(party, runtime, classes)
+    return {role: Member(process, role) for role in roles}
 
 
 def _prepare(handles: Handles) -> dict[str, asyncio.Future[Any]]:
@@ -252,7 +265,7 @@ async def _each(parties: dict[Party, Handles], method: str) -> list[Any]:
 def _shared_secret(peer: Party, config: Config) -> bytes:
     """The data plane's secret: that of the other side if it is up, otherwise a new one."""
     try:
-        queue = ray.get_actor(f"{peer}/draft_queue", namespace=config.cluster.namespace)
+        queue = find_actor(f"{peer}/draft_queue", config.cluster.namespace)
         secret: Any = ray.get(queue.secret.remote())
     except (ValueError, RayError):  # there is none, or it has just died
         return secrets.token_bytes(32)

@@ -10,7 +10,7 @@ from tandem.config import Config
 from tandem.overrides import walk
 from tandem.topology import Party
 
-SHARED = ("codec.", "retrieval.embedder", "weights.scorer")
+SHARED = ("cluster.light_actors", "codec.", "retrieval.embedder", "weights.scorer")
 """Beginnings of keys that count when either party starts."""
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import ray
 from ray.exceptions import RayError
 
+from tandem.actors.handles import find_actor
 from tandem.cluster import nodes
 from tandem.cluster.actor_table import ActorState, read_actors
 from tandem.cluster.attach import attached, current_address
@@ -65,7 +66,7 @@ async def _ask_all(actors: Sequence[ActorState], method: str, config: Config) ->
 
 async def _ask(name: str, method: str, config: Config) -> Any:
     try:
-        handle = ray.get_actor(name, namespace=config.cluster.namespace)
+        handle = find_actor(name, config.cluster.namespace)
         return await asyncio.wait_for(getattr(handle, method).remote(), ANSWER_LIMIT_S)
     except (ValueError, RayError, TimeoutError):  # it has just died, or hangs
         return None

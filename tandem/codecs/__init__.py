@@ -15,14 +15,22 @@ from tandem.codecs.base import (
     parameters_of,
     register,
 )
+from tandem.codecs.c_sqs import CSqs
+from tandem.codecs.k_sqs import KSqs
+from tandem.codecs.lattice import Lattice
+from tandem.codecs.top_k import TopK
 from tandem.codecs.top_p import TopP
 from tandem.extensions import CodecConfig, call, check_has, is_extension
 
 __all__ = [
+    "CSqs",
     "Codec",
     "CodecSession",
     "CodecStates",
+    "KSqs",
+    "Lattice",
     "StatelessCodec",
+    "TopK",
     "TopP",
     "codec_of",
     "make_codec",

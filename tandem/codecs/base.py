@@ -38,7 +38,10 @@ class Codec(Protocol):
         """The state before the first token of an answer."""
 
     def decode(self, payload: bytes, vocab_size: int = MAX_VOCAB) -> Distribution:
-        """The distribution in the bytes; ProtocolError if they are malformed. vocab_size: tokens of the model."""
+        """The distribution in the bytes; ProtocolError if they are malformed.
+
+        vocab_size: tokens of the model, the length of the arrays that were encoded; some layouts depend on it.
+        """
 
     def fingerprint(self) -> str:
         """Everything that must agree between the parties, bounds included, compared in the handshake."""

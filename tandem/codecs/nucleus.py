@@ -42,18 +42,6 @@ def nucleus(dense: NDArray[np.floating], top_p: float) -> NDArray[np.int64]:
     return np.sort(np.concatenate(chosen), kind="stable") if len(chosen) > 1 else chosen[0]
 
 
-def most_probable(dense: NDArray[np.floating], ids: NDArray[np.int64], limit: int) -> NDArray[np.int64]:
-    """The `limit` most probable tokens of ascending `ids`, ascending; of equals the lowest ids."""
-    if ids.size <= limit:
-        return ids
-    values = dense[ids]
-    least = float(np.partition(values, ids.size - limit)[ids.size - limit])
-    is_kept = values > least
-    ties = np.flatnonzero(values == least)
-    is_kept[ties[: limit - int(is_kept.sum())]] = True
-    return ids[is_kept]
-
-
 def _candidates(dense: NDArray[Any], need: float, top_p: float) -> NDArray[np.int64]:
     """All tokens above a threshold that leaves enough mass above it, ascending."""
     largest = float(dense.max())

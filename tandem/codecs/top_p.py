@@ -17,9 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tandem.aggregation.distributions import Distribution
+from tandem.aggregation.selection import most_probable
 from tandem.codecs import varints
 from tandem.codecs.base import MAX_VOCAB, StatelessCodec, check_dense, malformed, register
-from tandem.codecs.nucleus import most_probable, nucleus
+from tandem.codecs.nucleus import nucleus
 from tandem.errors import ConfigError
 
 PLAIN, COMPRESSED, WIDE = 0x10, 0x01, 0x02

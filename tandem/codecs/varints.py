@@ -13,17 +13,30 @@ from tandem.codecs.base import malformed
 
 MAX_BYTES = 3
 """Longest number: 21 bits, enough for ids below 2**18."""
+FEW = 32
+"""Up to so many ids are read one by one, which is faster than with arrays."""
 
 
 def encode_number(value: int) -> bytes:
     """One number in [0, 2**21)."""
-    return _pack(np.array([value], dtype=np.int64))
+    out = bytearray()
+    while value >= 1 << 7:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
 
 
 def decode_number(payload: bytes, start: int) -> tuple[int, int]:
     """(number, position after it); ProtocolError if the payload ends inside it or it is too long."""
-    values, end = _unpack(payload, start, 1)
-    return int(values[0]), end
+    value = 0
+    for position, byte in enumerate(payload[start : start + MAX_BYTES]):
+        value |= (byte & 0x7F) << (7 * position)
+        if byte < 0x80:
+            return value, start + position + 1
+    raise malformed(
+        f"must hold a number of at most {MAX_BYTES} bytes, got {payload[start : start + MAX_BYTES].hex()!r}"
+    )
 
 
 def encode_ids(ids: NDArray[np.int64]) -> bytes:
@@ -41,8 +54,15 @@ def max_id_bytes(count: int, vocab: int) -> int:
 
 def decode_ids(payload: bytes, start: int, count: int) -> tuple[NDArray[np.int64], int]:
     """(ids [count], position after them); ProtocolError if the payload does not hold them."""
-    gaps, end = _unpack(payload, start, count)
-    return np.cumsum(gaps + 1) - 1, end
+    if count > FEW:
+        gaps, end = _unpack(payload, start, count)
+        return np.cumsum(gaps + 1) - 1, end
+    ids, last, end = np.empty(count, dtype=np.int64), -1, start
+    for position in range(count):
+        gap, end = decode_number(payload, end)
+        last += gap + 1
+        ids[position] = last
+    return ids, end
 
 
 def _pack(values: NDArray[np.int64]) -> bytes:

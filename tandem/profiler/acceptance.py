@@ -2,7 +2,7 @@
 
 A verdict on a proposal of K tokens of which n were accepted judges min(n + 1, K) tokens: what stands behind the first
 rejected one says nothing. Accepted over judged is the maximum-likelihood estimate of a geometric distribution that is
-cut off at K, whatever K is; accepted over proposed, as FlexSpec (Algorithm 2) averages it, is not: with a rate of 0.8
+cut off at K, whatever K is; accepted over proposed, as FlexSpec Algorithm 2 averages it, is not: with a rate of 0.8
 it gives 0.42 at K = 8.
 """
 

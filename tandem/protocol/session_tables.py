@@ -191,9 +191,13 @@ class CoordinatorTable:
             return [] if is_last_word else [Send("peer", final[peer], peer)]
         if isinstance(frame.body, Open):
             return self._open_for_peer(frame, frame.body, now_s, source)
+        self.keep_early(frame, now_s, source)
+        return []
+
+    def keep_early(self, frame: LinkFrame, now_s: float, source: str = "") -> None:
+        """Keep a frame until its session opens."""
         self._early.append((now_s, source, frame))
         del self._early[:-MAX_EARLY_FRAMES]
-        return []
 
     def _open_for_peer(self, frame: LinkFrame, opening: Open, now_s: float, source: str) -> list[Send]:
         """A query begins at a peer. One that cannot be opened here is refused with one sentence."""

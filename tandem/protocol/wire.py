@@ -48,6 +48,9 @@ class FrameCursor:
 
     def varint(self) -> int:
         """An unsigned LEB128 integer of at most 64 bits."""
+        if self.position < len(self.frame) and (byte := self.frame[self.position]) < 0x80:  # nearly always
+            self.position += 1
+            return byte
         parsed = read_varint(self.frame, self.position)
         if parsed is None:
             raise _cut_short(self.frame, 1)

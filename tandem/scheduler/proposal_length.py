@@ -1,9 +1,9 @@
 """How many tokens a drafter without a vote proposes at a time: the best length, and the rules of two papers.
 
 A round proposes K tokens and commits those that are accepted and one more, the correction or the bonus. It lasts
-fixed_s + K * token_s (FlexSpec, Eq. 7 to 10). NOT in the paper: the tokens that a round is worth. With acceptance rates
-a_1, a_2, ... by position they are 1 + a_1 + a_1 a_2 + ..., for one rate a (1 - a^(K + 1)) / (1 - a); FlexSpec's
-Algorithm 2 counts 1 + a K, which makes either 1 or the longest length best in every situation (`printed_length`).
+fixed_s + K * token_s (FlexSpec Eq. 7 to 10). NOT in the paper: the tokens that a round is worth. With acceptance rates
+a_1, a_2, ... by position they are 1 + a_1 + a_1 a_2 + ..., for one rate a (1 - a^(K + 1)) / (1 - a); the count
+of FlexSpec Algorithm 2, 1 + a K, makes either 1 or the longest length best in every situation (`printed_length`).
 Lengths may be 0: the decider then goes on by itself.
 """
 
@@ -58,7 +58,7 @@ def best_length(rates: Sequence[float], costs: RoundCosts, least: int = 0) -> in
 
 
 def printed_length(rate: float, costs: RoundCosts, max_length: int = MAX_LENGTH) -> int:
-    """FlexSpec's Algorithm 2 as printed, for comparison: 1 + rate * K tokens per round, K from 1."""
+    """FlexSpec Algorithm 2 as printed, for comparison: 1 + rate * K tokens per round, K from 1."""
     return max(
         range(1, max_length + 1), key=lambda length: ((1.0 + rate * length) / costs.round_s(length), -length)
     )

@@ -52,7 +52,10 @@ class DataPlane(Protocol):
         """Make an actor known and open a connection to it; ProtocolError if it refuses this one."""
 
     def send(self, to: str, frame: bytes) -> None:
-        """Hand one frame over; frames of one event-loop turn go out together. Never blocks, never raises."""
+        """Hand one frame over; it leaves with the next `flush`. Never blocks, never raises."""
+
+    def flush(self) -> None:
+        """Send what was handed over, the frames to one actor together. Never blocks, never raises."""
 
     def is_connected(self, to: str) -> bool:
         """Whether a frame handed over now has a connection to go out on."""

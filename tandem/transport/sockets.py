@@ -1,7 +1,7 @@
 """The data plane over asyncio sockets: Unix-domain within a node, one TCP connection across nodes.
 
 TCP_NODELAY, mutual proof of the cluster's secret before the first frame, TLS where contexts are given; all frames
-of one event-loop turn go out in one write.
+handed over before a `flush` go out in one write.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class SocketPlane:
         self._accepted: dict[str, Connection] = {}  # and the ones that the other actor opened
         self._all: dict[Connection, None] = {}  # oldest first
         self._is_closed = False
-        self._waiting: dict[str, list[bytes]] = {}  # frames of this event-loop turn
+        self._waiting: dict[str, list[bytes]] = {}  # frames until the next flush
         self._dialling: dict[str, asyncio.Task[None]] = {}
         self._refusing: set[str] = set()  # actors whose refusal has been logged
 
@@ -98,10 +98,29 @@ class SocketPlane:
         await asyncio.shield(self._dialling[endpoint.name])
 
     def send(self, to: str, frame: bytes) -> None:
-        """Hand one frame over; it goes out with the others of this event-loop turn."""
-        if not self._waiting:
-            asyncio.get_running_loop().call_soon(self._flush)
+        """Hand one frame over; it goes out with the next `flush`."""
         self._waiting.setdefault(to, []).append(frame)
+
+    def flush(self) -> None:
+        """Write what was handed over; what cannot be written is dropped, and the protocol resends it."""
+        waiting, self._waiting = self._waiting, {}
+        for name, frames in waiting.items():
+            counters = self.counters[name]
+            connection = self._connections.get(name)
+            transport = None if connection is None else connection.transport
+            if (
+                transport is None
+                or transport.is_closing()
+                or transport.get_write_buffer_size() > MAX_BUFFERED_BYTES
+            ):
+                counters.dropped_frames += len(frames)
+                self.renew(name)
+                continue
+            data = join_frames(frames)
+            transport.write(data)
+            counters.sent_frames += len(frames)
+            counters.sent_bytes += len(data)
+            counters.writes += 1
 
     def is_connected(self, to: str) -> bool:
         """Whether there is a proven connection to an actor."""
@@ -176,26 +195,6 @@ class SocketPlane:
                 self.renew(name)
 
     # ---- private ---------------------------------------------------------------------------------------------
-
-    def _flush(self) -> None:
-        waiting, self._waiting = self._waiting, {}
-        for name, frames in waiting.items():
-            counters = self.counters[name]
-            connection = self._connections.get(name)
-            transport = None if connection is None else connection.transport
-            if (
-                transport is None
-                or transport.is_closing()
-                or transport.get_write_buffer_size() > MAX_BUFFERED_BYTES
-            ):
-                counters.dropped_frames += len(frames)
-                self.renew(name)
-                continue
-            data = join_frames(frames)
-            transport.write(data)
-            counters.sent_frames += len(frames)
-            counters.sent_bytes += len(data)
-            counters.writes += 1
 
     def _bind_local(self) -> socket.socket:
         with contextlib.suppress(FileNotFoundError):

@@ -89,13 +89,20 @@ def rag(overrides: tuple[str, ...], experiments: Experiments | None) -> Iterator
     assert not {key for key in changed if key.startswith("RAY_AUTH")}
 
 
+@pytest.fixture
+def killed() -> None:
+    """For a test after which actors of the module's cluster are dead."""
+
+
 @pytest.fixture(autouse=True)
 def _nothing_is_left(request: pytest.FixtureRequest) -> Iterator[None]:
     """After each test no session is held by any actor, and no task but the actors' own."""
     yield
     if "rag" in request.fixturenames:
         rag: Tandem = request.getfixturevalue("rag")
-        if not rag.is_closed and "events" not in request.fixturenames:  # there, actors were killed
+        if not rag.is_closed and not {"events", "killed"} & set(
+            request.fixturenames
+        ):  # there, actors were killed
             wait_until_idle(rag)
 
 

@@ -175,3 +175,20 @@ def test_a_cloud_whose_draft_queue_died_is_reached_at_its_new_address(address: s
     assert run("up", "cloud").returncode == 0
     with Tandem.connect() as tandem:
         assert tandem.query(QUESTION, seed=7).text == ANSWER
+
+
+def test_a_side_comes_back_with_its_light_actors_together(address: str) -> None:
+    """And apart again: neither party nor client needs to know how the other's actors share processes."""
+    shared = "cloud/draft_queue+aggregator+profiler+scheduler"
+    for settings, name in ((("--set", "cluster.light_actors=together"), shared), ((), "cloud/draft_queue")):
+        with Tandem.connect() as tandem:
+            (queue,) = (actor for actor in tandem.status()["actors"] if actor["name"] == "cloud/draft_queue")
+            psutil.Process(queue["pid"]).kill()
+        replaced = run("up", "cloud", *settings)
+        assert replaced.returncode == 0, replaced.stderr
+        with Tandem.connect() as tandem:
+            assert tandem.query(QUESTION, seed=7).text == ANSWER
+            actors = tandem.status()["actors"]
+        assert all(actor["state"] == "alive" for actor in actors)
+        assert len({actor["pid"] for actor in actors}) == (9 if settings else 12)
+        assert {actor["process"] for actor in actors if actor["name"] == "cloud/draft_queue"} == {name}

@@ -1,7 +1,7 @@
 """Independence of the counter-based numbers across steps, tokens, seeds and purposes.
 
 Each check compares pairs of numbers on a 16 x 16 grid by chi-square (255 degrees of freedom, up to 131,072
-pairs) at 1e-9; 13 checks, so a good hash fails with probability about 1e-8. Power: a correlation of 0.05, or
+pairs) at 1e-9; 16 checks, so a good hash fails with probability about 2e-8. Power: a correlation of 0.05, or
 one pair in fifty equal, is seen with probability above 0.99; the mutants repeat numbers outright.
 """
 
@@ -51,6 +51,18 @@ PAIRS: dict[str, Callable[[Uniforms], tuple[np.ndarray, np.ndarray]]] = {
     "draft and decision": lambda fn: (
         table(fn, purpose=Purpose.DRAFT_CLOUD),
         table(fn, purpose=Purpose.DECISION),
+    ),
+    "draft and acceptance": lambda fn: (
+        table(fn, purpose=Purpose.DRAFT_DEVICE),
+        table(fn, purpose=Purpose.ACCEPTANCE),
+    ),
+    "acceptance and correction": lambda fn: (
+        table(fn, purpose=Purpose.ACCEPTANCE),
+        table(fn, purpose=Purpose.CORRECTION),
+    ),
+    "correction and next draft": lambda fn: (
+        table(fn, purpose=Purpose.CORRECTION),
+        table(fn, purpose=Purpose.DRAFT_DEVICE, first=1),
     ),
     "noise and decision": lambda fn: (table(fn), table(fn, purpose=Purpose.DECISION)),
     "low bits and high bits": lambda fn: (table(fn), (table(fn) * 2.0**40) % 1.0),

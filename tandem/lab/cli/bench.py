@@ -11,22 +11,42 @@ import math
 import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, cast
 
 import typer
-from typer.core import TyperCommand
 
-from tandem.cli.options import ConfigFile, Overrides, load_settings, parse_count
+from tandem.cli.options import ConfigFile, Overrides, load_settings
 from tandem.cli.output import StageLog, json_safe
 from tandem.cli.usage import new_app
 from tandem.config import Config
 from tandem.errors import TandemError
 from tandem.lab.cli import outputs
+from tandem.lab.cli.bench_options import (
+    PLANES,
+    QUESTIONS,
+    RUNS,
+    ListCommand,
+    MinDecodeTimes,
+    ModelPair,
+    NumQuestions,
+    Out,
+    Planes,
+    Rtts,
+    Runs,
+    Smoke,
+    Systems,
+    Temperatures,
+    Within,
+)
 from tandem.lab.environment import describe_environment
 from tandem.lab.latency.plan import (
     FLOORS_S,
+    HALF_RTTS_S,
+    HALF_SYSTEMS,
+    HALF_TEMPERATURES,
     LATENCY_TOKENS,
     RTTS_S,
     TEMPERATURES,
@@ -36,8 +56,8 @@ from tandem.lab.latency.plan import (
     full_cells,
     select_cells,
 )
-from tandem.lab.latency.records import DataPlane
-from tandem.lab.latency.systems import SYSTEMS, select_systems
+from tandem.lab.latency.records import DataPlane, Models
+from tandem.lab.latency.systems import SYSTEMS, System, select_systems
 from tandem.lab.netlab import NetLab, tools
 from tandem.lab.netlab.shape import Shape, parse_duration
 
@@ -45,12 +65,14 @@ if TYPE_CHECKING:
     from tandem.lab.latency.records import Cell
 
 NAMES = ("results.json", "table.txt", "latency.png", "ttft.png", "cells.jsonl")
-RUNS, QUESTIONS = 5, 3
-"""Three bundled answers have 42 tokens."""
 SMOKE_SYSTEMS = ("CRCG/device", "CRCG/cloud", "DRCG/Text", "DRDG/TW", "Tandem/mirror")
 SMOKE_RTT = "100ms"
 NO_FLOORS = "none"
-PLANES = ("socket", "ray")
+DEFAULTS: dict[Models, tuple[Sequence[float], Sequence[float], Sequence[System]]] = {
+    "configured": (RTTS_S, TEMPERATURES, SYSTEMS),
+    "half": (HALF_RTTS_S, HALF_TEMPERATURES, HALF_SYSTEMS),
+}
+"""Round trips, temperatures and systems of a part that does not name its own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,79 +84,10 @@ class Grid:
     systems: Sequence[str] = ()
     data_planes: Sequence[str] = ()
     min_decode_times: Sequence[str] = ()
+    models: Models | None = None
     runs: int = RUNS
     num_questions: int = QUESTIONS
     is_smoke: bool = False
-
-
-class ListCommand(TyperCommand):
-    """Words behind the value of a repeatable option are more values: `--rtt 0 1s` is `--rtt 0 --rtt 1s`."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """As the base class."""
-        parameters: list[Any] = list(self.params)
-        repeatable = {name for parameter in parameters if parameter.multiple for name in parameter.opts}
-        words, option = list[str](), ""
-        for before, word in zip(["", *args], args, strict=False):
-            if word.startswith("-"):
-                name = word.partition("=")[0]
-                option = name if name in repeatable else ""
-            elif option and before != option:
-                words.append(option)
-            words.append(word)
-        return super().parse_args(ctx, words)
-
-
-def parse_plane(text: str) -> str:
-    """A data plane. Raises a usage error."""
-    if text not in PLANES:
-        raise typer.BadParameter(f"must be socket or ray (got {text!r})")
-    return text
-
-
-Rtts = Annotated[
-    list[str] | None,
-    typer.Option("--rtt", metavar="T ...", help="injected round trips, such as 0 100ms 300ms"),
-]
-Temperatures = Annotated[list[str] | None, typer.Option("--temperature", metavar="T ...", help="such as 0 1")]
-Systems = Annotated[
-    list[str] | None,
-    typer.Option(metavar="NAME ...", help="such as CRCG/device DRDG/TW Tandem/mirror"),
-]
-Planes = Annotated[
-    list[str] | None,
-    typer.Option("--data-plane", metavar="P ...", parser=parse_plane, help="socket, ray (default: socket)"),
-]
-MinDecodeTimes = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--min-decode-time",
-        metavar="D,C ...",
-        help="the least time that device and cloud take per token, in seconds, or none (default: 0.06,0.025)",
-    ),
-]
-Runs = Annotated[
-    int | None,
-    typer.Option(metavar="N", parser=parse_count, help=f"take medians over N runs (default: {RUNS})"),
-]
-NumQuestions = Annotated[
-    int | None,
-    typer.Option(
-        "--questions",
-        metavar="N",
-        parser=parse_count,
-        help=f"bundled questions per run (default: {QUESTIONS})",
-    ),
-]
-Out = Annotated[
-    str | None,
-    typer.Option(
-        metavar="DIR",
-        help="where the files go (default: the folder bench/latency or bench/ttft); cells measured there are kept",
-    ),
-]
-Smoke = Annotated[bool, typer.Option("--smoke", help="one run of one question at 100 ms")]
-Within = Annotated[str | None, typer.Option(hidden=True)]  # the network, up already
 
 
 def _bench() -> None:
@@ -152,6 +105,7 @@ def latency(
     systems: Systems = None,
     data_planes: Planes = None,
     min_decode_times: MinDecodeTimes = None,
+    models: ModelPair = None,
     runs: Runs = None,
     questions: NumQuestions = None,
     out: Out = None,
@@ -161,7 +115,7 @@ def latency(
     overrides: Overrides = None,
 ) -> int:
     """Measure time per token, with whole answers; without options over the full grid."""
-    grid = _grid(rtts, temperatures, systems, data_planes, min_decode_times, runs, questions, smoke)
+    grid = _grid(rtts, temperatures, systems, data_planes, min_decode_times, models, runs, questions, smoke)
     config = load_settings(config_file, overrides)
     return _run(context, grid, config, LATENCY_TOKENS, out or "bench/latency", within)
 
@@ -174,6 +128,7 @@ def ttft(
     systems: Systems = None,
     data_planes: Planes = None,
     min_decode_times: MinDecodeTimes = None,
+    models: ModelPair = None,
     runs: Runs = None,
     questions: NumQuestions = None,
     out: Out = None,
@@ -183,7 +138,7 @@ def ttft(
     overrides: Overrides = None,
 ) -> int:
     """Measure time to first token, with answers of two tokens; without options over the full grid."""
-    grid = _grid(rtts, temperatures, systems, data_planes, min_decode_times, runs, questions, smoke)
+    grid = _grid(rtts, temperatures, systems, data_planes, min_decode_times, models, runs, questions, smoke)
     config = load_settings(config_file, overrides)
     return _run(context, grid, config, TTFT_TOKENS, out or "bench/ttft", within)
 
@@ -194,6 +149,7 @@ def _grid(
     systems: list[str] | None,
     data_planes: list[str] | None,
     min_decode_times: list[str] | None,
+    models: str | None,
     runs: int | None,
     num_questions: int | None,
     is_smoke: bool,
@@ -204,6 +160,7 @@ def _grid(
         systems=systems or (),
         data_planes=data_planes or (),
         min_decode_times=min_decode_times or (),
+        models=cast("Models | None", models),
         runs=runs or RUNS,
         num_questions=num_questions or QUESTIONS,
         is_smoke=is_smoke,
@@ -254,12 +211,16 @@ def make_plan(grid: Grid, config: Config, max_new_tokens: int) -> Plan:
 
 def _cells(grid: Grid, max_new_tokens: int) -> tuple[CellPlan, ...]:
     """The full grid, unless the command line names a part of one."""
-    names_a_part = any((grid.rtts, grid.temperatures, grid.systems, grid.data_planes, grid.min_decode_times))
+    names_a_part = any(
+        (grid.rtts, grid.temperatures, grid.systems, grid.data_planes, grid.min_decode_times, grid.models)
+    )
     if not grid.is_smoke and not names_a_part:
         return full_cells(max_new_tokens)
-    default_rtts = [SMOKE_RTT] if grid.is_smoke else [f"{1e3 * rtt_s:g}ms" for rtt_s in RTTS_S]
-    default_temperatures = ["0"] if grid.is_smoke else [f"{temperature:g}" for temperature in TEMPERATURES]
-    names = grid.systems or (SMOKE_SYSTEMS if grid.is_smoke else [system.name for system in SYSTEMS])
+    models = grid.models or "configured"
+    rtts_s, temperatures, systems = DEFAULTS[models]
+    default_rtts = [SMOKE_RTT] if grid.is_smoke else [f"{1e3 * rtt_s:g}ms" for rtt_s in rtts_s]
+    default_temperatures = ["0"] if grid.is_smoke else [f"{temperature:g}" for temperature in temperatures]
+    names = grid.systems or (SMOKE_SYSTEMS if grid.is_smoke else [system.name for system in systems])
     return select_cells(
         select_systems(names),
         [Shape(rtt_s=parse_duration(text)).rtt_s for text in grid.rtts or default_rtts],
@@ -267,6 +228,7 @@ def _cells(grid: Grid, max_new_tokens: int) -> tuple[CellPlan, ...]:
         cast("Sequence[DataPlane]", grid.data_planes or PLANES[:1]),
         [_floors(text) for text in grid.min_decode_times] if grid.min_decode_times else [FLOORS_S],
         max_new_tokens,
+        models,
     )
 
 
@@ -301,12 +263,17 @@ def _floors(text: str) -> tuple[float, float] | None:
 
 def measure(lab: NetLab, config: Config, plan: Plan, folder: Path, log: StageLog) -> int:
     """Predict, measure what is missing, write. Raises TandemError."""
+    from tandem.lab.latency.half import configs_of
     from tandem.lab.latency.memoized import local_pair
     from tandem.lab.latency.predictions import Predictor
     from tandem.lab.latency.runner import Bench
 
-    predictor = Predictor(lambda: local_pair(config), config, plan.questions)
-    cells = Bench(lab, config, plan, folder, predictor, log).run()
+    with configs_of(plan, config) as configs:
+        predictors = {
+            models: Predictor(partial(local_pair, own), own, plan.questions)
+            for models, own in configs.items()
+        }
+        cells = Bench(lab, configs, plan, folder, predictors, log).run()
     return write_report(cells, config, folder, log)
 
 

@@ -7,17 +7,20 @@ that is too low, a system that was not measured) is reported without a verdict o
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import isfinite
+from statistics import fmean
 
 from tandem.lab.latency.plan import TTFT_TOKENS
-from tandem.lab.latency.records import Cell
+from tandem.lab.latency.records import Cell, Setting
 from tandem.lab.latency.rows import Row, row_of
 from tandem.lab.latency.systems import BY_NAME, CLOUD_ONLY, DEVICE_ONLY, MIRROR, TOKEN_WISE
 from tandem.topology import PARTIES, Party
 
-OVERHEAD_AT_0, OVERHEAD_AT_100_MS = 1.10, 1.25
-"""Time per token over that of the device alone, at most."""
+OVERHEAD_AT_0, OVERHEAD_AT_100_MS, HALF_OVERHEAD_AT_300_MS = 1.10, 1.25, 1.40
+"""Time per token over that of the device alone, at most; the last where half of the drafts are accepted."""
+HALF_ACCEPTANCE = (0.4, 0.6)
+"""What counts as half of the drafts, both parties' together."""
 PAPERS_REDUCTION, MIRRORS_REDUCTION = 0.424, 0.65
 """Time per token below that of DRDG/TW at 300 ms, at least. The first is DRAGON 7.3's, measured up to 300 ms."""
 PAPERS_ACCEPTANCE, MIRRORS_ACCEPTANCE = 0.55, 0.60
@@ -58,7 +61,7 @@ def checks_of(cell: Cell, cells: Sequence[Cell]) -> list[Check]:
         return [*_same_tokens(rows), *_time_to_first(cell, rows)]
     has_floors = cell.setting.floors_s is not None
     found = [*_same_tokens(rows), *_time_to_first(cell, rows), *_forwards(cell, rows)]
-    found += _bytes(cell, rows, cells)
+    found += [*_bytes(cell, rows, cells), *_half_accepted(cell, rows)]
     if DEVICE_ONLY.name in rows:
         found += _against_device(cell, rows, is_asked_for=has_floors)
     if TOKEN_WISE.name in rows and cell.setting.rtt_s >= 0.3:
@@ -80,7 +83,7 @@ def _same_tokens(rows: Mapping[str, Row]) -> Iterator[Check]:
 def _against_device(cell: Cell, rows: Mapping[str, Row], *, is_asked_for: bool) -> Iterator[Check]:
     base_s = rows[DEVICE_ONLY.name].token_s
     for name, row in rows.items():
-        limit = _overhead_limit(cell.setting.rtt_s, name)
+        limit = _overhead_limit(cell.setting, name)
         if limit is None or not base_s > 0:
             continue
         ratio = row.token_s / base_s
@@ -91,12 +94,30 @@ def _against_device(cell: Cell, rows: Mapping[str, Row], *, is_asked_for: bool) 
         )
 
 
-def _overhead_limit(rtt_s: float, name: str) -> float | None:
-    """At 0 for every coupled placement that is meant to be fast, at 100 ms for mirror."""
-    system = BY_NAME[name]
+def _overhead_limit(setting: Setting, name: str) -> float | None:
+    """At 0 for every coupled placement that is meant to be fast, at 100 ms for mirror; where half of the drafts are
+    accepted, at 300 ms for mirror alone.
+    """
+    system, rtt_s = BY_NAME[name], setting.rtt_s
+    if setting.models == "half":
+        return HALF_OVERHEAD_AT_300_MS if rtt_s == 0.3 and name == MIRROR.name else None
     if rtt_s == 0 and system.is_speculative and system.is_seed_deterministic and not name.endswith("/random"):
         return OVERHEAD_AT_0
     return OVERHEAD_AT_100_MS if rtt_s == 0.1 and name == MIRROR.name else None
+
+
+def _half_accepted(cell: Cell, rows: Mapping[str, Row]) -> Iterator[Check]:
+    """Whether the case of half of the drafts accepted is one."""
+    row = rows.get(MIRROR.name)
+    if cell.setting.models != "half" or row is None:
+        return
+    low, high = HALF_ACCEPTANCE
+    share = fmean(row.acceptance[party] for party in PARTIES)
+    yield Check(
+        promise=f"{MIRROR.name} accepts {low:g} to {high:g} of all drafts",
+        numbers=f"{share:.2f} (device {row.acceptance[Party.DEVICE]:.2f}, cloud {row.acceptance[Party.CLOUD]:.2f})",
+        holds=low <= share <= high,
+    )
 
 
 def _against_token_wise(rows: Mapping[str, Row], *, is_asked_for: bool) -> Iterator[Check]:
@@ -168,7 +189,7 @@ def _bytes(cell: Cell, rows: Mapping[str, Row], cells: Sequence[Cell]) -> Iterat
     row = rows.get(MIRROR.name)
     if row is None or not any(row.wire_bytes.values()):
         return
-    is_asked_for = cell.setting.temperature == 0
+    is_asked_for = cell.setting.temperature == 0 and cell.setting.models == "configured"
     if cell.setting.data_plane == "ray":
         yield from _ray_bytes(cell, row, cells)
         return
@@ -200,17 +221,7 @@ def _ray_bytes(cell: Cell, row: Row, cells: Sequence[Cell]) -> Iterator[Check]:
 def _bytes_of_ray_itself(cell: Cell, cells: Sequence[Cell]) -> float | None:
     """A token, both ways: on Ray's connections while the same was asked over the socket plane."""
     for other in cells:
-        same = (other.setting.rtt_s, other.setting.temperature, other.setting.floors_s)
-        if (
-            other.setting.data_plane == "socket"
-            and other.of(MIRROR.name)
-            and same
-            == (
-                cell.setting.rtt_s,
-                cell.setting.temperature,
-                cell.setting.floors_s,
-            )
-        ):
+        if other.setting == replace(cell.setting, data_plane="socket") and other.of(MIRROR.name):
             wire = row_of(other, MIRROR.name).wire_bytes
             return sum(wire[party].get("ray", 0.0) for party in PARTIES)
     return None

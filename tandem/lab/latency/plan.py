@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import product
 from math import isfinite
-from typing import Any
+from typing import Any, Literal
 
 from tandem.errors import TandemError
-from tandem.lab.latency.records import DataPlane, Setting
+from tandem.lab.latency.records import DataPlane, Models, Setting
 from tandem.lab.latency.systems import (
     BY_NAME,
     CLOUD_ONLY,
@@ -24,12 +24,17 @@ FLOORS_S = (0.060, 0.025)
 """Least decode times, device and cloud: what stands for slower hardware where both share one machine."""
 RTTS_S = (0.0, 0.05, 0.1, 0.2, 0.3)
 ENDS_S = (0.0, 0.3)
+HALF_RTTS_S, HALF_TEMPERATURES = (0.0, 0.1, 0.3), (1.0,)
 TEMPERATURES = (0.0, 1.0)
 LATENCY_TOKENS, TTFT_TOKENS = 48, 2
 """Longest answer. The bundled ones are shorter than the first; two tokens are the least that has a pace."""
 
 _EVERYWHERE = (DEVICE_ONLY, CLOUD_ONLY, TOKEN_WISE, MIRROR, BY_NAME["Tandem/device"])
 _BASIS = (DEVICE_ONLY, CLOUD_ONLY, TOKEN_WISE, MIRROR)
+HALF_SYSTEMS = (DEVICE_ONLY, MIRROR, BY_NAME["Tandem/device"], BY_NAME["Tandem/greedy"])
+"""What the case of half of the drafts accepted measures unless others are named."""
+HALF_KV_STORE: Literal["memory"] = "memory"
+"""Where its models keep caches of documents: the folder beside an index belongs to the configured ones."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,23 +61,35 @@ class Plan:
             "systems": [system.name for system in cell.systems],
             "runs": self.runs,
             "questions": len(self.questions),
-            "kv_store": list(self.kv_store),
+            "kv_store": list(self.kv_store) if cell.setting.models == "configured" else [HALF_KV_STORE] * 2,
             "settings": self.settings,
         }
 
     def clusters(self) -> list[list[CellPlan]]:
-        """The cells of each cluster: the data plane and the floors are settled when its actors start."""
+        """The cells of each cluster."""
         found: dict[Any, list[CellPlan]] = {}
         for cell in self.cells:
-            found.setdefault((cell.setting.data_plane, cell.setting.floors_s), []).append(cell)
+            found.setdefault(_cluster_of(cell.setting), []).append(cell)
         return list(found.values())
 
 
+def _cluster_of(setting: Setting) -> Any:
+    """What is settled when a cluster's actors start."""
+    return setting.models, setting.data_plane, setting.floors_s
+
+
 def full_cells(max_new_tokens: int) -> tuple[CellPlan, ...]:
-    """The grid of the documentation: five round trips, two temperatures, both data planes, with and without floors."""
+    """The grid of the documentation: five round trips, two temperatures, both data planes, with and without floors;
+    with whole answers also the case of half of the drafts accepted.
+    """
 
     def cell(
-        systems: Sequence[System], rtt_s: float, temperature: float, plane: DataPlane, floors: Any
+        systems: Sequence[System],
+        rtt_s: float,
+        temperature: float,
+        plane: DataPlane,
+        floors: Any,
+        models: Models = "configured",
     ) -> CellPlan:
         setting = Setting(
             data_plane=plane,
@@ -80,6 +97,7 @@ def full_cells(max_new_tokens: int) -> tuple[CellPlan, ...]:
             rtt_s=rtt_s,
             temperature=temperature,
             max_new_tokens=max_new_tokens,
+            models=models,
         )
         return CellPlan(setting=setting, systems=informative_at(systems, temperature))
 
@@ -92,7 +110,12 @@ def full_cells(max_new_tokens: int) -> tuple[CellPlan, ...]:
         for rtt_s, temperature in product(ENDS_S, TEMPERATURES)
     )
     without = (cell(_BASIS, rtt_s, 0.0, "socket", None) for rtt_s in ENDS_S)
-    return (*with_floors, *over_ray, *without)
+    half = (
+        cell(HALF_SYSTEMS, rtt_s, temperature, "socket", FLOORS_S, "half")
+        for rtt_s, temperature in product(HALF_RTTS_S, HALF_TEMPERATURES)
+        if max_new_tokens > TTFT_TOKENS
+    )
+    return (*with_floors, *over_ray, *without, *half)
 
 
 def select_cells(
@@ -102,6 +125,7 @@ def select_cells(
     planes: Sequence[DataPlane],
     floors: Sequence[tuple[float, float] | None],
     max_new_tokens: int,
+    models: Models = "configured",
 ) -> tuple[CellPlan, ...]:
     """Every combination. Raises TandemError if nothing is left to measure in one."""
     cells = []
@@ -112,6 +136,7 @@ def select_cells(
             rtt_s=rtt_s,
             temperature=temperature,
             max_new_tokens=max_new_tokens,
+            models=models,
         )
         left = informative_at(systems, temperature)
         if not left:
@@ -135,7 +160,10 @@ ROUND_TRIPS = 2.5
 
 
 def estimated_s(
-    plan: Plan, num_tokens: float, token_s: Callable[[System, Setting], float], cells: Sequence[CellPlan]
+    plan: Plan,
+    num_tokens: Callable[[Setting], float],
+    token_s: Callable[[System, Setting], float],
+    cells: Sequence[CellPlan],
 ) -> float:
     """How long measuring `cells` takes. num_tokens: of one answer. token_s: predicted, may be nan."""
     total_s = 0.0
@@ -144,7 +172,7 @@ def estimated_s(
         for system in cell.systems:
             predicted_s = token_s(system, cell.setting)
             pace_s = predicted_s if isfinite(predicted_s) else 0.03 + cell.setting.rtt_s / 2
-            question_s = QUESTION_S + ROUND_TRIPS * cell.setting.rtt_s + num_tokens * pace_s
+            question_s = QUESTION_S + ROUND_TRIPS * cell.setting.rtt_s + num_tokens(cell.setting) * pace_s
             total_s += num_questions * question_s
-    num_clusters = len({(cell.setting.data_plane, cell.setting.floors_s) for cell in cells})
+    num_clusters = len({_cluster_of(cell.setting) for cell in cells})
     return total_s + START_S * num_clusters

@@ -125,13 +125,19 @@ def _draw_bars(plot: Any, cells: Sequence[Cell], quantity: Quantity) -> None:
 def _panels(cells: Sequence[Cell]) -> dict[str, list[Cell]]:
     """Cells by what a panel holds constant."""
     panels: dict[str, list[Cell]] = {}
-    for cell in sorted(cells, key=lambda each: (each.setting.floors_s is None, each.setting.temperature)):
+    for cell in sorted(cells, key=_panel_order):
         panels.setdefault(_title(cell.setting), []).append(cell)
     return panels
 
 
+def _panel_order(cell: Cell) -> tuple[bool, bool, float]:
+    setting = cell.setting
+    return setting.models == "half", setting.floors_s is None, setting.temperature
+
+
 def _title(setting: Setting) -> str:
-    return f"temperature {setting.temperature:g}, {floors_text(setting.floors_s)}"
+    text = f"temperature {setting.temperature:g}, {floors_text(setting.floors_s)}"
+    return text if setting.models == "configured" else f"half accepted, {text}"
 
 
 def _draw(plot: Any, cells: Sequence[Cell], quantity: Quantity, handles: dict[str, Any]) -> None:

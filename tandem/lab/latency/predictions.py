@@ -6,7 +6,7 @@ and with decode floors and delay in place of a clock. Knows nothing of Ray.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from math import nan
@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING
 from tandem.config import Config
 from tandem.events import TokenEvent
 from tandem.lab.latency.records import Setting
-from tandem.lab.latency.systems import TOKEN_WISE, System
+from tandem.lab.latency.systems import MIRROR, TOKEN_WISE, System
+from tandem.lab.numbers import ratio
 from tandem.lab.simulation.link import Link
 from tandem.lab.simulation.specs import change_spec
 from tandem.lab.simulation.virtual import Outcome
@@ -33,6 +34,7 @@ class Prediction:
     """What one system should show. nan: nothing is said."""
 
     token_s: float
+    least_s: float = nan  # a token of mirror, on which nothing but causality bears
     acceptance: dict[str, float] = field(default_factory=dict)  # by side
     forwards_per_token: dict[str, float] = field(default_factory=dict)
 
@@ -61,7 +63,9 @@ class Predictor:
         if setting.floors_s is None:
             return Prediction(token_s=nan)
         if system.kind == "together":
-            return _observed(list(self._answers(system, setting)))
+            outcomes = list(self._answers(system, setting))
+            least_s = _least_s(outcomes, setting) if system is MIRROR else nan
+            return replace(_observed(outcomes), least_s=least_s)
         device_s, cloud_s = setting.floors_s
         if system.kind == "sequences":
             lengths = [len(tokens) for tokens in self.reference(setting)]
@@ -112,6 +116,42 @@ def eq9(system: System, prediction: Prediction, setting: Setting) -> float:
     decode_s = dict(zip(PARTIES, setting.floors_s, strict=True))
     own = Party(placement)
     return speedup(decode_s[own], decode_s[own.other], prediction.acceptance[own.other], setting.rtt_s)
+
+
+def least_span_s(
+    accepted: Sequence[Mapping[Party, bool]], decode_s: Mapping[Party, float], rtt_s: float
+) -> float:
+    """From the first to the last token of one answer on the device, at the soonest, where both parties decide and each
+    drafts a single line.
+
+    accepted: of each step, whose draft was committed. A party whose draft was not can draft the next token only when
+    the peer's distribution has crossed; one whose draft was committed need not wait, whatever it knows.
+    """
+    drafted_s = {Party.DEVICE: 0.0, Party.CLOUD: rtt_s / 2}  # the query crosses as well
+    committed_s = [rtt_s]
+    for step in accepted[:-1]:
+        known_s = {party: max(drafted_s[party], drafted_s[party.other] + rtt_s / 2) for party in PARTIES}
+        drafted_s = {
+            party: (drafted_s[party] if step[party] else known_s[party]) + decode_s[party]
+            for party in PARTIES
+        }
+        seen_s = max(drafted_s[Party.DEVICE], drafted_s[Party.CLOUD] + rtt_s / 2)
+        committed_s.append(max(committed_s[-1], seen_s))
+    return committed_s[-1] - committed_s[0]
+
+
+def _least_s(outcomes: Sequence[Outcome], setting: Setting) -> float:
+    decode_s = dict(zip(PARTIES, setting.floors_s or (0.0, 0.0), strict=True))
+    answers = [tokens_of(outcome) for outcome in outcomes]
+    spans_s = (
+        least_span_s(
+            [{Party.DEVICE: t.device_accepted, Party.CLOUD: t.cloud_accepted} for t in tokens],
+            decode_s,
+            setting.rtt_s,
+        )
+        for tokens in answers
+    )
+    return ratio(sum(spans_s), sum(map(len, answers)) - len(answers))
 
 
 def _observed(outcomes: Sequence[Outcome]) -> Prediction:

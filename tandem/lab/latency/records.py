@@ -21,6 +21,8 @@ from tandem.topology import Party
 FORMAT = 1
 """Version of a line."""
 DataPlane: TypeAlias = Literal["socket", "ray"]
+Models: TypeAlias = Literal["configured", "half"]
+"""The parties' language models: those of the settings, or the two of `tandem.lab.latency.half`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,9 +34,11 @@ class Setting:
     rtt_s: float  # injected
     temperature: float
     max_new_tokens: int
+    models: Models = "configured"  # as in files of before, which do not tell it
 
     def __str__(self) -> str:
-        return f"{self.data_plane}, {floors_text(self.floors_s)}, RTT {1e3 * self.rtt_s:g} ms, T {self.temperature:g}"
+        text = f"{self.data_plane}, {floors_text(self.floors_s)}, RTT {1e3 * self.rtt_s:g} ms, T {self.temperature:g}"
+        return text if self.models == "configured" else f"half of the drafts accepted, {text}"
 
 
 def floors_text(floors_s: tuple[float, float] | None) -> str:

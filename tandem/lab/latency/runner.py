@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import isfinite
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from tandem.config import Config
@@ -21,7 +22,7 @@ from tandem.lab.latency.asker import Asker
 from tandem.lab.latency.cluster import DATA_PORT, launch
 from tandem.lab.latency.plan import CellPlan, Plan, estimated_s
 from tandem.lab.latency.predictions import Prediction, Predictor, eq9
-from tandem.lab.latency.records import Cell, Record, Setting, append_cell, latest, read_cells
+from tandem.lab.latency.records import Cell, Models, Record, Setting, append_cell, latest, read_cells
 from tandem.lab.latency.systems import MIRROR, System
 from tandem.lab.netlab import NetLab, Shape
 from tandem.lab.netlab.capture import capturing
@@ -41,11 +42,18 @@ class Bench:
     """One benchmark. Made in the device's host of a network that is up."""
 
     def __init__(
-        self, lab: NetLab, config: Config, plan: Plan, folder: Path, predictor: Predictor, say: Say
+        self,
+        lab: NetLab,
+        configs: Mapping[Models, Config],
+        plan: Plan,
+        folder: Path,
+        predictors: Mapping[Models, Predictor],
+        say: Say,
     ) -> None:
-        self._lab, self._config, self._plan, self._say = lab, config, plan, say
+        """configs, predictors: of all models that the plan names."""
+        self._lab, self._configs, self._plan, self._say = lab, configs, plan, say
         self._file, self._capture = folder / CELLS, folder / CAPTURE
-        self._predictor = predictor
+        self._predictors = predictors
         self._predictions: dict[tuple[str, Setting], Prediction] = {}
         self._cores = os.sched_getaffinity(0)
 
@@ -73,9 +81,7 @@ class Bench:
             for system in cell.systems:
                 self._say(f"predicted:   {system.name:25} {self._told(system, cell.setting)}")
         if missing:
-            lengths = [len(tokens) for cell in missing for tokens in self._predictor.reference(cell.setting)]
-            num_tokens = sum(lengths) / len(lengths)
-            seconds = estimated_s(self._plan, num_tokens, self._token_s, missing)
+            seconds = estimated_s(self._plan, self._num_tokens, self._token_s, missing)
             self._say(f"plan: about {seconds / 60:.0f} min")
 
     def _told(self, system: System, setting: Setting) -> str:
@@ -92,6 +98,8 @@ class Bench:
                 )
             )
             text += ", " + ", ".join(pairs)
+        if isfinite(prediction.least_s):
+            text += f", {1e3 * prediction.least_s:.1f} at the soonest"
         times = eq9(system, prediction, setting)
         return text + (f", Eq. (9): {times:.2f} times the token-wise loop" if isfinite(times) else "")
 
@@ -99,8 +107,15 @@ class Bench:
         alike = replace(setting, data_plane="socket")
         key = (system.name, alike)
         if key not in self._predictions:
-            self._predictions[key] = self._predictor.predict(system, alike)
+            self._predictions[key] = self._predictors[setting.models].predict(system, alike)
         return self._predictions[key]
+
+    def _num_tokens(self, setting: Setting) -> float:
+        """Of one answer."""
+        return fmean(len(tokens) for tokens in self._reference(setting))
+
+    def _reference(self, setting: Setting) -> tuple[tuple[int, ...], ...]:
+        return self._predictors[setting.models].reference(setting)
 
     def _token_s(self, system: System, setting: Setting) -> float:
         return self._prediction(system, setting).token_s
@@ -111,9 +126,8 @@ class Bench:
         setting = cells[0].setting
         os.sched_setaffinity(0, self._cores)  # a cluster before this one has moved us to the device's core
         self._lab.shape(Shape())
-        with launch(
-            self._lab, config_of(self._config, setting), self._say, experiments_of(setting)
-        ) as tandem:
+        config = config_of(self._configs[setting.models], setting)
+        with launch(self._lab, config, self._say, experiments_of(setting)) as tandem:
             asker = Asker(tandem, Baselines(tandem))
             for number, question in enumerate(self._plan.questions):  # stores hold what they may hold
                 asker.ask(MIRROR, setting, question, number, -1)
@@ -148,7 +162,7 @@ class Bench:
                 for each in records
             ),
             ping_s=tuple(reply.rtt_s for reply in replies),
-            reference=self._predictor.reference(setting),
+            reference=self._reference(setting),
             **self._predicted(cell),
         )
 

@@ -31,6 +31,8 @@ def simulate_codec(codec: Codec, seed: int, link: Link | None = None, **settings
 
     settings: fields of the session's spec, such as placement="mirror" or synchronous=True.
     """
-    spec = replace(make_scenario(seed).spec, draft_rule="coupled", on_peer_loss="wait", **settings)
+    spec = replace(
+        make_scenario(seed).spec, draft_rule="coupled", on_peer_loss="wait", vocab_size=VOCAB, **settings
+    )
     readers: dict[Party, SideModel] = {party: RecodedWorld(seed, party, codec) for party in PARTIES}
     return VirtualRun(spec, readers, codec, finished=stop_rule(16, 12), link=link or Link(), seed=seed).run()

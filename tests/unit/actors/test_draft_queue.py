@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import time
 from dataclasses import replace
 
 import pytest
@@ -25,6 +26,7 @@ from tandem.events import (
     Source,
     SourcesEvent,
     TokenEvent,
+    WaitEvent,
 )
 from tandem.lab.simulation.display import Display
 from tandem.protocol.outbox import Send
@@ -167,21 +169,50 @@ def test_calls_that_overtake_the_one_that_opens_their_session(monkeypatch: pytes
     assert cancelled == [7]
 
 
-def test_one_query_too_many_is_refused_and_the_others_go_on() -> None:
-    async def run() -> tuple[Queue, list[Event]]:
-        queue = Queue(Party.DEVICE, "cluster.max_sessions=2")
-        await queue.set_tokenizer((WEIGHTS / "tokenizer.json").read_text("utf-8"))
-        for session in (1, 2, 3):
-            spec = replace(spec_of(queue.config), session=session, query="q", only=Party.DEVICE)
-            await queue.open(spec.to_json())
-        last = await asyncio.wait_for(queue.events(3, -1, 5.0, at_once=True), 5)
-        await queue.close()
-        return queue, last
+async def open_queue(num_open: int, num_asked: int) -> Queue:
+    """A queue that was asked so many queries, 1, 2, ..."""
+    queue = Queue(Party.DEVICE, f"cluster.max_sessions={num_open}")
+    await queue.set_tokenizer((WEIGHTS / "tokenizer.json").read_text("utf-8"))
+    for session in range(1, num_asked + 1):
+        spec = replace(spec_of(queue.config), session=session, query="q", only=Party.DEVICE)
+        await queue.open(spec.to_json())
+    return queue
 
-    queue, (last,) = asyncio.run(run())
+
+def test_one_query_too_many_waits_and_is_opened_in_its_turn() -> None:
+    async def run() -> tuple[list[Event], list[set[int]]]:
+        queue = await open_queue(2, 4)
+        sources = asyncio.create_task(queue.sources(3, 5.0))
+        await asyncio.sleep(0.01)
+        opened = [set(queue.table.sessions)]
+        for ended in (1, 2):
+            await queue.cancel(ended)
+            opened.append(set(queue.table.sessions))
+        first = await queue.events(4, 0, 5.0, at_once=False)
+        assert queue.table.num_waiting == 0
+        assert not sources.done(), "its documents are awaited, as it waits itself"
+        queue.forget_old_logs(time.monotonic())
+        assert all(queue.logs[session].ended_s is None for session in (3, 4))
+        sources.cancel()
+        await queue.close()
+        return first, opened
+
+    first, opened = asyncio.run(run())
+    assert first == [WaitEvent(num_ahead=1)]
+    assert opened == [{1, 2}, {2, 3}, {3, 4}]
+
+
+def test_a_waiting_query_can_be_cancelled() -> None:
+    async def run() -> tuple[list[Event], set[int]]:
+        queue = await open_queue(1, 3)
+        await asyncio.sleep(0)  # its timer begins
+        await queue.cancel(2)
+        last = await queue.events(2, -1, 5.0, at_once=True)
+        await queue.cancel(1)
+        await queue.close()
+        return last, set(queue.table.sessions)
+
+    (last,), opened = asyncio.run(run())
     assert isinstance(last, DoneEvent)
-    assert (last.reason, last.error) == (
-        "failed",
-        "The device already has 2 open queries; try again later, or raise cluster.max_sessions.",
-    )
-    assert set(queue.table.sessions) == {1, 2}
+    assert (last.reason, last.session) == ("cancelled", 2)
+    assert opened == {3}

@@ -34,6 +34,9 @@ class Outbox:
     def send(self, to: str, frame: bytes) -> None:
         self.sent.append((to, decode(frame)))
 
+    def flush(self) -> None:
+        pass
+
 
 def make_runtime() -> Runtime:
     return Runtime(secret=b"s", directory="/nonexistent", config=Config())

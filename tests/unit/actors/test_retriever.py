@@ -43,6 +43,9 @@ class Plane:
         assert name == "device/decoder"
         self.sent.put_nowait(decode(frame))
 
+    def flush(self) -> None:
+        pass
+
     async def close(self) -> None:
         pass
 

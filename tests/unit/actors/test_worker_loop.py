@@ -35,6 +35,9 @@ class _Outbox:
         self.sent.append(decode(frame))
         self.changed.set()
 
+    def flush(self) -> None:
+        pass
+
     async def close(self) -> None:
         pass
 

@@ -45,7 +45,10 @@ def test_results_are_pinned_to_the_bit() -> None:
 
 def test_arrays_and_scalars_agree() -> None:
     x = np.random.default_rng(3).random(1001)
-    assert portable.exp(x).tolist() == [portable.exp_scalar(value) for value in x]
+    wide = np.concatenate([x, 1500 * (x - 0.5), [-np.inf, np.inf, 0.0, -0.0, -745.1, 709.782712893384]])
+    with np.errstate(all="ignore"):
+        assert portable.exp(wide).tolist() == [portable.exp_scalar(value) for value in wide.tolist()]
+    assert math.isnan(portable.exp_scalar(math.nan))
     assert portable.log_normal(x[::2].copy()).tolist() == portable.log_normal(x)[::2].tolist()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from hashlib import sha256
 from importlib import metadata
 from pathlib import Path
@@ -12,7 +13,7 @@ from types import ModuleType
 import pytest
 
 from tandem import corpora
-from tandem.cli import checks, doctor, main
+from tandem.cli import check_engine, checks, doctor, main
 from tandem.cli.checks import Check, missing, ok
 from tandem.config import Config, PartyConfig
 from tandem.retrieval import embedding
@@ -202,3 +203,28 @@ def test_all_of_it_runs_here() -> None:
     names = [check.name for check in doctor.all_checks(Config())]
     assert len(names) == len(set(names))
     assert {"python", "packages", "ports"} <= set(names)
+
+
+def test_the_engine_is_tried_where_its_model_is_small(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    config = Config()
+    device, cloud = check_engine.check_engines(config, (Party.DEVICE, Party.CLOUD))
+    assert (device.name, cloud.name) == ("device engine", "cloud engine")
+    assert device.found == cloud.found == "computes many queries in one pass (self-check passed)"
+    monkeypatch.setattr("tandem.engine.engine.find_fault", lambda *_: "its logits are off by 2")
+    slow = check_engine.check_engine("device engine", config.device)
+    assert status(slow) == "weak"
+    assert " computes one token of one query at a time, because its logits are off by 2 (on " in slow.found
+    monkeypatch.setattr(check_engine, "MAX_WEIGHT_BYTES", 1)
+    large = check_engine.check_engine("device engine", config.device)
+    assert status(large) == "ok"
+    assert large.found.startswith("not tried here, since its weights are 0.0 GiB; `tandem status` shows it")
+    away = check_engine.check_engine("device engine", replace(config.device, model="someone/model"))
+    assert away.found.startswith("not tried here, since its weights are in the hub's cache; ")
+    (tmp_path / "config.json").write_text("{}")
+    monkeypatch.setattr(check_engine, "MAX_WEIGHT_BYTES", 1 << 30)
+    assert (
+        status(check_engine.check_engine("device engine", replace(config.device, model=str(tmp_path))))
+        == "missing"
+    )

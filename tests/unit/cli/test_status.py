@@ -37,7 +37,7 @@ def actor(party: Party, number: int, **changes: Any) -> dict[str, Any]:
         "ended_s": None,
         "reason": "",
     }
-    return {"name": name, "party": party.value, "cpu_s": 1.23456} | alive | changes
+    return {"name": name, "process": name, "party": party.value, "cpu_s": 1.23456} | alive | changes
 
 
 def state(*changed: dict[str, Any]) -> dict[str, Any]:
@@ -78,6 +78,32 @@ def test_a_dead_actor_is_named_with_its_remedy() -> None:
     ]
     assert f"{ROLES[1]} 111" not in lines[-3]
     assert len(lines) <= 10
+
+
+def test_the_engine_s_self_check() -> None:
+    fallback = "The model 'x' computes one token of one query at a time, because its logits are off by 2."
+    shown = state()
+    shown["parties"] = {"device": DESCRIBED | {"batching": ""}, "cloud": DESCRIBED | {"batching": fallback}}
+    lines = list(summary_lines(shown))
+    assert lines[1] == "device   model bundled in batches, index Flat of 12 documents"
+    assert lines[3:5] == [
+        "cloud    model bundled, index Flat of 12 documents",
+        f"         engine: {fallback}",
+    ]
+
+
+def test_actors_that_share_a_process_are_named_together() -> None:
+    shared = "cloud/draft_queue+aggregator+profiler+scheduler"
+    sharing = [actor(Party.CLOUD, number, process=shared, pid=55) for number in range(2, 6)]
+    lines = list(summary_lines(state(*sharing)))
+    assert lines[-1].endswith("retriever 110, decoder 111, draft_queue+aggregator+profiler+scheduler 55")
+    died = {"state": "dead", "ended_s": DIED_S, "reason": "its worker process has died"}
+    lines = list(summary_lines(state(*(each | died for each in sharing))))
+    assert lines[-2:] == [
+        f"         DEAD {shared}, process 55 since {clock(DIED_S)}: its worker process has died",
+        "         run `tandem up cloud` on its machine to replace this side's actors",
+    ]
+    assert lines[-3].endswith("retriever 110, decoder 111")
 
 
 def test_a_party_that_is_not_up() -> None:

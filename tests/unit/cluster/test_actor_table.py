@@ -79,6 +79,24 @@ def test_an_actor_that_was_replaced_is_alive(rows: list[Any]) -> None:
     assert (actor.is_alive, actor.pid) == (True, 169)
 
 
+def test_actors_that_share_a_process_die_together(rows: list[Any]) -> None:
+    """Ray knows the process alone; its name says who was in it."""
+    shared = "cloud/draft_queue+aggregator+profiler+scheduler"
+    light = {f"cloud/{role}" for role in ("draft_queue", "aggregator", "profiler", "scheduler")}
+    rows[:] = [each for each in rows if each.name not in light] + [row(shared, number=50)]
+    actors = read_actors(CONFIG, (Party.CLOUD,))
+    assert [actor.name for actor in actors] == [f"cloud/{role}" for role in ROLES]
+    assert {actor.name for actor in actors if actor.pid == 120} == light
+    assert explain_party(Party.CLOUD, actors, CONFIG) is None
+    kill(rows, shared)
+    assert explain_party(Party.CLOUD, read_actors(CONFIG, (Party.CLOUD,)), CONFIG) == (
+        f"The cloud side has lost {shared} (process 120: its worker process has died); "
+        "run `tandem up cloud` on its machine."
+    )
+    rows += [row(name, start_s=9, number=60 + i) for i, name in enumerate(sorted(light))]
+    assert all(actor.is_alive for actor in read_actors(CONFIG, (Party.CLOUD,))), "started again, apart"
+
+
 def unknown(name: str, namespace: str) -> NoReturn:
     raise ValueError(f"There is no actor {name}.")
 
@@ -86,6 +104,7 @@ def unknown(name: str, namespace: str) -> NoReturn:
 def test_a_side_that_was_never_up(rows: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
     rows[:] = [each for each in rows if each.name.startswith("device/")]
     monkeypatch.setattr(ray, "get_actor", unknown)
+    monkeypatch.setattr(ray.util, "list_named_actors", lambda all_namespaces: [])
     monkeypatch.setattr(actor_table, "current_address", lambda: "10.0.0.1:6379")
     assert explain_party(Party.CLOUD, read_actors(CONFIG, (Party.CLOUD,)), CONFIG) == (
         "The cloud side is not up: none of its actors runs in namespace 'tandem'; run `tandem up cloud --join "

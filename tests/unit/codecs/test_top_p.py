@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
 import numpy as np
 import pytest
@@ -49,6 +50,27 @@ def test_ids_round_trip(ids: set[int]) -> None:
     decoded, end = varints.decode_ids(b"x" + payload + b"tail", 1, array.size)
     assert decoded.tolist() == array.tolist()
     assert end == 1 + len(payload)
+
+
+def test_few_ids_are_read_as_many_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One by one or as arrays: the same ids and end, and the same payloads are malformed."""
+    outcomes: list[list[Any]] = []
+    for few in (0, 1 << 20):
+        monkeypatch.setattr(varints, "FEW", few)
+        read: list[Any] = []
+        rng = np.random.default_rng(5)
+        for _ in range(2000):
+            payload = rng.integers(0, 256, rng.integers(0, 40), dtype=np.uint8) & (
+                0x7F if rng.random() < 0.5 else 0xFF
+            )
+            try:
+                ids, end = varints.decode_ids(payload.tobytes(), 1, int(rng.integers(1, 12)))
+                read.append((ids.tolist(), end))
+            except ProtocolError:
+                read.append("malformed")
+        outcomes.append(read)
+    assert outcomes[0] == outcomes[1]
+    assert 200 < outcomes[0].count("malformed") < 1800
 
 
 @pytest.mark.parametrize(

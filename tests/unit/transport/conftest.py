@@ -34,6 +34,12 @@ class Recorder:
             **options,
         )
 
+    def send(self, to: str, *frames: bytes) -> None:
+        """Send frames in one turn."""
+        for frame in frames:
+            self.plane.send(to, frame)
+        self.plane.flush()
+
     @property
     def received(self) -> list[bytes]:
         """All frames, in order."""

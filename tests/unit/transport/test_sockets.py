@@ -60,8 +60,8 @@ def test_frames_go_both_ways_in_order(directory: str, tcp: bool) -> None:
         cloud, device, _ = await pair(directory, tcp=tcp)
         frames = [bytes([n % 256]) * n for n in range(0, 3000, 7)]
         for frame in frames:
-            device.plane.send(QUEUE, frame)
-            cloud.plane.send(PEER, frame)
+            device.send(QUEUE, frame)
+            cloud.send(PEER, frame)
         await until(lambda: len(cloud.received) == len(device.received) == len(frames))
         assert cloud.received == device.received == frames
         assert {source for source, _ in cloud.frames} == {PEER}
@@ -74,12 +74,11 @@ def test_frames_go_both_ways_in_order(directory: str, tcp: bool) -> None:
     run(main)
 
 
-def test_all_frames_of_one_turn_go_out_in_one_write(directory: str) -> None:
+def test_all_frames_before_a_flush_go_out_in_one_write(directory: str) -> None:
     async def main() -> None:
         cloud, device, _ = await pair(directory)
         for turn in range(3):
-            for n in range(5):
-                device.plane.send(QUEUE, bytes([turn, n]))
+            device.send(QUEUE, *(bytes([turn, n]) for n in range(5)))
             await until(lambda turn=turn: len(cloud.received) == 5 * (turn + 1))  # type: ignore[misc]
         assert [len(frames) for _, frames in cloud.frames] == [5, 5, 5]
         assert device.plane.counters[QUEUE].writes == 3
@@ -106,7 +105,7 @@ def test_frames_for_nobody_are_counted_and_dropped(directory: str) -> None:
     async def main() -> None:
         alone = Recorder(PEER, directory)
         await alone.plane.start()
-        alone.plane.send("cloud/nobody", b"x")
+        alone.send("cloud/nobody", b"x")
         await asyncio.sleep(0.01)
         assert alone.plane.counters["cloud/nobody"].dropped_frames == 1
         await close(alone)
@@ -123,7 +122,7 @@ def test_a_full_buffer_drops_rather_than_blocks(directory: str) -> None:
         device.plane.renew = renewed.append  # type: ignore[method-assign]
         transport_of(cloud, PEER).pause_reading()
         for _ in range(200):
-            device.plane.send(QUEUE, bytes(100_000))
+            device.send(QUEUE, bytes(100_000))
             await asyncio.sleep(0)
         counters = device.plane.counters[QUEUE]
         assert counters.dropped_frames > 50
@@ -192,7 +191,7 @@ def test_garbage_is_refused_and_the_server_survives(directory: str, garbage: byt
         writer.write(join_frames([b"a frame"]))
         await asyncio.wait_for(reader_end(reader), 2)
         writer.close()
-        device.plane.send(QUEUE, b"still here")
+        device.send(QUEUE, b"still here")
         await until(lambda: cloud.received == [b"still here"])
         assert cloud.connected == [PEER]
         assert cloud.plane.num_connections == 1
@@ -225,7 +224,7 @@ def test_a_name_alone_opens_nothing(directory: str) -> None:
         writer.close()
         assert cloud.received == []
         assert cloud.connected == [PEER]
-        cloud.plane.send(PEER, b"to the real one")
+        cloud.send(PEER, b"to the real one")
         await until(lambda: device.received == [b"to the real one"])
         await close(cloud, device)
 
@@ -326,7 +325,7 @@ def test_a_peer_that_reconnects_leaves_no_connection_behind(directory: str) -> N
             await until(lambda number=number: len(cloud.connected) == number + 1)  # type: ignore[misc]
         await until(lambda: cloud.plane.num_connections == 1)
         assert cloud.lost == []
-        cloud.plane.send(PEER, b"to the last")
+        cloud.send(PEER, b"to the last")
         await until(lambda: cloud.plane.counters[PEER].sent_frames == 1)
         for _, writer in ends:
             writer.close()
@@ -390,7 +389,7 @@ def test_connecting_before_the_other_listens(directory: str) -> None:
         assert not connecting.done()
         await cloud.plane.start()
         await asyncio.wait_for(connecting, 5)
-        device.plane.send("device/retriever", b"x")
+        device.send("device/retriever", b"x")
         await until(lambda: cloud.received == [b"x"])
         await close(cloud, device)
 
@@ -403,11 +402,11 @@ def test_a_restarted_server_is_dialled_again(directory: str, tcp: bool) -> None:
         cloud, device, endpoint = await pair(directory, tcp=tcp)
         await cloud.plane.close()
         await until(lambda: device.lost == [QUEUE])
-        device.plane.send(QUEUE, b"lost")
+        device.send(QUEUE, b"lost")
         again = Recorder(QUEUE, directory, host="127.0.0.1" if tcp else None, port=endpoint.port or 0)
         await again.plane.start()
         await until(lambda: device.connected == [QUEUE, QUEUE])
-        device.plane.send(QUEUE, b"found")
+        device.send(QUEUE, b"found")
         await until(lambda: again.received == [b"found"])
         assert device.plane.counters[QUEUE].dropped_frames == 1
         assert cloud.lost == []  # the own close is no loss
@@ -486,15 +485,15 @@ def test_renew_opens_a_fresh_connection_while_the_old_one_hangs(directory: str) 
         await device.plane.connect(replace(real, port=await proxy.start()))
         await until(lambda: cloud.connected)
         proxy.is_hanging = True
-        device.plane.send(QUEUE, b"hangs")
+        device.send(QUEUE, b"hangs")
         await asyncio.sleep(0.05)
         assert cloud.received == []
         device.plane.renew(QUEUE)
         device.plane.renew(QUEUE)  # once is enough
         await until(lambda: len(cloud.connected) == 2)
         await until(lambda: device.plane.num_connections == 1)
-        device.plane.send(QUEUE, b"passes")
-        cloud.plane.send(PEER, b"back")
+        device.send(QUEUE, b"passes")
+        cloud.send(PEER, b"back")
         await until(lambda: cloud.received == [b"passes"] and device.received == [b"back"])
         assert proxy.num_connections == 2
         assert device.lost == []
@@ -533,7 +532,7 @@ def test_close_leaves_no_task_no_socket_file_and_no_connection(directory: str) -
         assert stat.S_ISSOCK(mode)
         assert stat.S_IMODE(mode) == 0o600
         reader, writer = await dial_raw(endpoint)  # a stranger who has proven nothing yet
-        device.plane.send(QUEUE, b"on its way")
+        device.send(QUEUE, b"on its way")
         await close(cloud, device)
         await asyncio.wait_for(reader_end(reader), 2)
         writer.close()
@@ -548,9 +547,9 @@ def test_a_frame_sent_in_the_last_moment_opens_no_new_connection(directory: str)
     async def main() -> None:
         cloud, device, _ = await pair(directory)
         await cloud.plane.close()
-        device.plane.send(QUEUE, b"too late")
+        device.send(QUEUE, b"too late")
         await device.plane.close()
-        device.plane.send(QUEUE, b"even later")
+        device.send(QUEUE, b"even later")
         device.plane.renew(QUEUE)
         await asyncio.sleep(0.1)
 
@@ -581,7 +580,7 @@ def test_the_path_of_the_folder_may_be_long(directory: str, length: int) -> None
 
     async def main() -> None:
         cloud, device, _ = await pair(folder, tcp=False)
-        device.plane.send(QUEUE, b"there")
+        device.send(QUEUE, b"there")
         await until(lambda: cloud.received == [b"there"])
         await close(cloud, device)
         assert not os.listdir(folder)
@@ -650,8 +649,8 @@ def test_tls_between_nodes(directory: str, certificates: dict[str, str]) -> None
     async def main() -> None:
         server, client = tls_contexts(certificates["cert"], certificates["key"], certificates["ca"])
         cloud, device, endpoint = await pair(directory, server_tls=server, client_tls=client)
-        device.plane.send(QUEUE, b"there")
-        cloud.plane.send(PEER, b"back")
+        device.send(QUEUE, b"there")
+        cloud.send(PEER, b"back")
         await until(lambda: cloud.received == [b"there"] and device.received == [b"back"])
         assert transport_of(device, QUEUE).get_extra_info("cipher") is not None
 

@@ -80,6 +80,28 @@ def test_options_name_a_part(plan_of: PlanOf) -> None:
     assert (plan.runs, len(plan.questions)) == (2, 1)
 
 
+def test_half_of_the_drafts_accepted_is_a_part(plan_of: PlanOf) -> None:
+    plan, _ = plan_of("lab", "bench", "latency", "--models", "half", "--temperature", "1")
+    assert [(cell.setting.models, cell.setting.rtt_s) for cell in plan.cells] == [
+        ("half", 0.0),
+        ("half", 0.1),
+        ("half", 0.3),
+    ]
+    names = ["CRCG/device", "Tandem/mirror", "Tandem/device", "Tandem/greedy"]
+    assert [system.name for system in plan.cells[0].systems] == names
+    one, _ = plan_of(
+        "lab", "bench", "latency", "--models", "half", "--rtt", "300ms", "--systems", "Tandem/mirror"
+    )
+    assert {(cell.setting.rtt_s, *(s.name for s in cell.systems)) for cell in one.cells} == {
+        (0.3, "Tandem/mirror")
+    }
+
+
+def test_other_models_than_two_kinds(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["lab", "bench", "latency", "--models", "halve"]) != 0
+    assert "must be configured or half (got 'halve')" in capsys.readouterr().err
+
+
 def test_what_was_measured_with_other_settings_is_not_taken() -> None:
     def settings_of(*changes: str) -> str:
         return bench.make_plan(bench.Grid(), Config.load(None, changes), 48).settings

@@ -9,6 +9,7 @@ from typing import Any
 from tandem.lab.latency.records import Cell, Record, Setting
 
 SETTING = Setting(data_plane="socket", floors_s=(0.06, 0.025), rtt_s=0.3, temperature=0.0, max_new_tokens=48)
+HALF = replace(SETTING, models="half")
 TOKENS = (5, 6, 7, 8, 9)
 NUM_QUESTIONS = 2
 

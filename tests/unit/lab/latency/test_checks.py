@@ -12,7 +12,7 @@ from tandem.lab.latency.checks import Check, checks_of
 from tandem.lab.latency.records import Cell
 from tandem.lab.latency.systems import SYSTEMS
 from tandem.lab.latency.tables import text_of, values_of
-from tests.unit.lab.latency.cells import SETTING, cell
+from tests.unit.lab.latency.cells import HALF, SETTING, cell
 
 
 def named(one: Cell, part: str, cells: Sequence[Cell] = ()) -> Check:
@@ -123,6 +123,33 @@ def test_bytes_of_the_ray_plane_are_without_rays_own() -> None:
     assert found.numbers.startswith("950 both ways"), "(11900 - 500) / 12 messages"
     assert found.holds is True
     assert named(ray, "with the ray plane", [ray]).holds is False, "nothing to subtract"
+
+
+@pytest.mark.parametrize(("token_s", "holds"), [(0.0839, True), (0.0841, False)])
+def test_half_of_the_drafts_accepted_at_300_ms(token_s: float, holds: bool) -> None:
+    one = cell({"CRCG/device": [0.06], "Tandem/mirror": [token_s]}, setting=HALF)
+    found = named(one, "x the device alone")
+    assert (found.holds, found.promise) == (holds, "Tandem/mirror takes at most 1.4 x the device alone")
+    near = replace(one, setting=replace(HALF, rtt_s=0.1))
+    assert not [each for each in checks_of(near, [near]) if "x the device" in each.promise]
+
+
+@pytest.mark.parametrize(
+    ("device", "cloud", "holds"), [(1, 3, True), (2, 3, True), (1, 2, False), (3, 4, False)]
+)
+def test_half_accepted_means_half_of_both_parties_drafts(device: int, cloud: int, holds: bool) -> None:
+    one = changed(
+        cell(setting=HALF), "Tandem/mirror", num_accepted={"device": device, "cloud": cloud}
+    )  # of 5 tokens
+    found = named(one, "of all drafts")
+    assert found.holds is holds
+    assert f"(device {device / 5:.2f}, cloud {cloud / 5:.2f})" in found.numbers
+    assert not [each for each in checks_of(cell(), []) if "of all drafts" in each.promise]
+
+
+def test_long_tails_are_not_held_to_the_bytes_of_short_ones() -> None:
+    for check in checks_of(cell(setting=replace(HALF, temperature=0.0)), []):
+        assert "bytes a token" not in check.promise or check.holds is None
 
 
 def test_the_table_says_what_a_reader_needs() -> None:

@@ -11,8 +11,9 @@ import pytest
 
 from tandem.config import Config
 from tandem.lab.latency.memoized import MemoizedEngine, MemoizedRetriever
-from tandem.lab.latency.predictions import Prediction, Predictor, eq9, sequence_wise_s
+from tandem.lab.latency.predictions import Prediction, Predictor, eq9, least_span_s, sequence_wise_s
 from tandem.lab.latency.systems import BY_NAME, SYSTEMS
+from tandem.topology import PARTIES, Party
 from tests.unit.lab.latency.cells import SETTING
 
 
@@ -77,6 +78,24 @@ def test_sequence_wise_waits_for_the_slower_answer() -> None:
     assert sequence_wise_s([11], 0.06, 0.025, 2.0) == pytest.approx((11 * 0.025 + 2.0 - 0.06) / 10)
 
 
+@pytest.mark.parametrize(
+    ("accepted", "rtt_s", "token_s"),
+    [
+        ("both", 0.3, 0.06),  # the slower party's pace
+        ("device", 0.3, 0.06),  # the cloud follows the device's line
+        ("cloud", 0.3, 0.06),  # and the other way round: nobody waits for an answer
+        ("device cloud", 0.3, 0.15 + 0.085 / 2),  # a round trip and both decode times for two tokens
+        ("device cloud", 0.0, 0.06),
+        ("none", 0.3, 0.15 + 0.085 / 2),  # as much, since both wait in turn
+    ],
+)
+def test_nothing_is_sooner_than_its_causes(accepted: str, rtt_s: float, token_s: float) -> None:
+    words = accepted.split() * 200
+    steps = [{party: word in (party.value, "both") for party in PARTIES} for word in words]
+    decode_s = {Party.DEVICE: 0.06, Party.CLOUD: 0.025}
+    assert least_span_s(steps, decode_s, rtt_s) / len(steps) == pytest.approx(token_s, rel=0.03)
+
+
 def test_eq9_of_a_fixed_placement() -> None:
     prediction = Prediction(token_s=0.06, acceptance={"device": 0.7, "cloud": 0.8})
     # the device is slower than the cloud but not than cloud and link: 1 / S = 1 - (1 - 0.06 / 0.325) 0.8
@@ -113,6 +132,8 @@ def test_the_real_thing_under_the_virtual_clock() -> None:
     assert waiting.token_s == pytest.approx(0.325, rel=0.02), "cloud's decode time and a round trip"
     assert waiting.forwards_per_token == {"device": 1.0, "cloud": 1.0}
     assert mirror.token_s < 0.5 * waiting.token_s
+    assert isnan(waiting.least_s)
+    assert 0.95 * mirror.least_s < mirror.token_s
     assert mirror.acceptance == waiting.acceptance, "the same tokens, so the same outcomes"
     (tokens,) = predictor.reference(SETTING)
     assert len(tokens) > 8

@@ -13,7 +13,7 @@ from tandem.errors import TandemError
 from tandem.lab.latency.records import Cell, append_cell, latest, read_cells
 from tandem.lab.netlab.shape import parse_duration
 from tandem.topology import Party
-from tests.unit.lab.latency.cells import SETTING, cell, record
+from tests.unit.lab.latency.cells import HALF, SETTING, cell, record
 
 
 def test_times_of_a_record() -> None:
@@ -112,6 +112,18 @@ def test_without_floors_is_another_setting() -> None:
 def _fields(one: Cell) -> dict[str, object]:
     names = ("data_plane", "floors_s", "rtt_s", "temperature", "max_new_tokens")
     return {name: getattr(one.setting, name) for name in names}
+
+
+def test_other_models_are_another_setting() -> None:
+    half = cell(setting=HALF)
+    assert Cell.from_json(half.to_json()).setting == HALF != SETTING
+    assert str(HALF) == f"half of the drafts accepted, {SETTING}"
+
+
+def test_a_file_of_before_does_not_tell_the_models() -> None:
+    values = json.loads(cell().to_json())
+    del values["setting"]["models"]
+    assert Cell.from_json(json.dumps(values)).setting == SETTING
 
 
 def test_nan_is_no_number_in_the_file() -> None:

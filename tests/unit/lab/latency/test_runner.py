@@ -15,7 +15,7 @@ from tandem.lab.baselines.experiments import Experiments
 from tandem.lab.latency import runner
 from tandem.lab.latency.plan import FLOORS_S, CellPlan, Plan
 from tandem.lab.latency.predictions import Prediction
-from tandem.lab.latency.records import Cell, Record, Setting, read_cells
+from tandem.lab.latency.records import Cell, Models, Record, Setting, read_cells
 from tandem.lab.latency.runner import Bench, config_of, experiments_of
 from tandem.lab.latency.systems import System, select_systems
 from tandem.lab.netlab import Shape
@@ -57,7 +57,7 @@ class Stage:
     @contextlib.contextmanager
     def launch(self, lab: Any, config: Config, say: Any, experiments: Experiments) -> Iterator[Stage]:
         device_s = experiments.min_decode_time_s[Party.DEVICE]
-        self.done.append(("launch", config.link.data_plane, device_s))
+        self.done.append(("launch", config.link.data_plane, device_s, config.device.model))
         yield self
 
     def prepare(self, questions: Any) -> None:
@@ -130,7 +130,9 @@ def plan(*rtts_s: float, systems: tuple[System, ...] = SYSTEMS) -> Plan:
 
 
 def run(stage: Any, plan: Plan, folder: Path) -> list[Cell]:
-    return Bench(stage, Config(), plan, folder, stage, lambda line: None).run()
+    configs: dict[Models, Config] = {"configured": Config(), "half": Config.load(None, ["device.model=half"])}
+    predictors: dict[Models, Any] = dict.fromkeys(configs, stage)
+    return Bench(stage, configs, plan, folder, predictors, lambda line: None).run()
 
 
 def test_runs_go_through_all_systems_in_turn(stage: Stage, tmp_path: Path) -> None:
@@ -147,7 +149,7 @@ def test_runs_go_through_all_systems_in_turn(stage: Stage, tmp_path: Path) -> No
 
 def test_predictions_come_before_the_cluster(stage: Stage, tmp_path: Path) -> None:
     (cell, _) = run(stage, plan(0.0, 0.1), tmp_path)
-    assert "predict" not in stage.done[stage.done.index(("launch", "socket", 0.06)) :]
+    assert "predict" not in stage.done[stage.done.index(("launch", "socket", 0.06, "bundled")) :]
     assert cell.predicted_s == {"CRCG/device": 0.07, "Tandem/mirror": 0.07}
 
 
@@ -156,9 +158,17 @@ def test_one_cluster_for_the_cells_that_share_it(stage: Stage, tmp_path: Path) -
     other = CellPlan(setting=replace(SETTING, data_plane="ray", floors_s=None), systems=SYSTEMS)
     run(stage, replace(two, cells=(*two.cells, other)), tmp_path)
     assert [each for each in stage.done if each[0] == "launch"] == [
-        ("launch", "socket", 0.06),
-        ("launch", "ray", 0.0),
+        ("launch", "socket", 0.06, "bundled"),
+        ("launch", "ray", 0.0, "bundled"),
     ]
+
+
+def test_other_models_have_a_cluster_of_their_own(stage: Stage, tmp_path: Path) -> None:
+    (one,) = plan(0.1).cells
+    half = replace(one, setting=replace(one.setting, models="half"))
+    cells = run(stage, replace(plan(), cells=(one, half)), tmp_path)
+    assert [each[-1] for each in stage.done if each[0] == "launch"] == ["bundled", "half"]
+    assert [cell.setting.models for cell in cells] == ["configured", "half"]
 
 
 def test_an_interrupted_benchmark_goes_on(stage: Stage, tmp_path: Path) -> None:

@@ -1,0 +1,127 @@
+"""Race lists: a vote as the K tokens that score best in the race, and when such lists are enough to name its winner.
+
+With coupled drafts (Daliri, Musco and Suresh, arXiv 2408.07978) every voter knows the noise E(seed, step, x), so it can
+send its K best tokens by p(x) / E(x) instead of its K most probable ones. The winner of the race of the full,
+uncompressed mixture sum_i w_i p_i is then nearly always certain from the lists alone. NOT in the papers.
+
+The values are float32 probabilities of the full distribution; that rounding is part of its definition. A score is
+(w_1 p_1(x) + w_2 p_2(x) + ...) / E(x), summed in the order of the voters. Ties go to the lowest id. At temperature 0
+the race is without noise: E = 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tandem.aggregation.coupling import noise
+from tandem.aggregation.lazy_race import best_scores
+from tandem.aggregation.selection import largest
+
+ESCALATION = 4
+"""How many times as many tokens a voter adds to its list where the present ones leave the winner open."""
+_SLACK = 1.0 + 1e-12
+"""Far more than the rounding of a bound, which is summed in another order than a score."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RaceList:
+    """One voter's best tokens by score in one step's race.
+
+    Raises ValueError unless the ids are strictly ascending and the values, one for each, lie in (0, 1].
+    """
+
+    ids: NDArray[np.int64]  # [n], strictly ascending, n <= K
+    values: NDArray[np.float32]  # [n], p of each, in (0, 1]
+    depth: int  # K, how many were asked for; a list of fewer has every token with p > 0
+
+    def __post_init__(self) -> None:
+        """Checks the arrays."""
+        if self.ids.size > self.depth or self.ids.shape != self.values.shape:
+            raise ValueError(f"a race list has up to {self.depth} ids with a value each, got {self.ids.size}")
+        if self.values.dtype != np.float32 or not ((self.values > 0.0) & (self.values <= 1.0)).all():
+            raise ValueError("the values of a race list must be float32 numbers in (0, 1]")
+        if bool((np.diff(self.ids, prepend=-1) <= 0).any()):
+            raise ValueError("the ids of a race list must be non-negative and strictly ascending")
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every token that is not in the list has p = 0."""
+        return self.ids.size < self.depth
+
+    @property
+    def next_depth(self) -> int:
+        """K of the list to ask for if these tokens leave the winner open."""
+        return (1 + ESCALATION) * self.depth
+
+    def beyond(self, shorter: RaceList) -> RaceList:
+        """The tokens that a shorter list of the same race lacks: all that has to be sent after it."""
+        is_new = ~np.isin(self.ids, shorter.ids)
+        return RaceList(self.ids[is_new], self.values[is_new], self.depth - shorter.depth)
+
+    def joined(self, more: RaceList) -> RaceList:
+        """Undoes `beyond`. ValueError if both have the same token."""
+        ids, values = np.append(self.ids, more.ids), np.append(self.values, more.values)
+        order = np.argsort(ids, kind="stable")
+        return RaceList(ids[order], values[order], self.depth + more.depth)
+
+
+@dataclass(frozen=True, slots=True)
+class Certificate:
+    """What some race lists say of the race of the mixture."""
+
+    winner: int  # the token with the highest known score
+    is_certain: bool  # whether it wins the race of the full mixture
+
+
+def race_list(
+    dense: NDArray[np.floating], depth: int, *, seed: int, step: int, temperature: float
+) -> RaceList:
+    """A voter's list. dense: p [vocab], normalised, of which the float32 values count. depth: K >= 1.
+
+    Of equal scores the lowest ids come first.
+    """
+    values = np.asarray(dense, dtype=np.float32)
+    exact = values.astype(np.float64)
+    if temperature == 0.0:
+        ids = largest(exact, min(depth, exact.size))
+        ids = ids[exact[ids] > 0.0]
+    else:
+        ids, _ = best_scores(exact, depth, seed=seed, step=step)
+    return RaceList(ids, values[ids], depth)
+
+
+def certify(
+    lists: Sequence[RaceList], shares: Sequence[float], *, seed: int, step: int, temperature: float
+) -> Certificate:
+    """The token with the highest known score, and whether no other can beat it.
+
+    lists, shares: of each voter, in the order of the topology; shares w_i >= 0. Lists may differ in depth: a voter that
+    certifies can use a longer one of its own. Let lo(x) be a token's known score, and hi(x) that with the last score of
+    each list that lacks x. The best by lo is certain if lo is above hi(x) of every other token that some list lacks.
+
+    No unlisted token can win then; it has at most U, the sum of all last scores. If a token other than the best is in
+    one unfinished list and not in another, its hi is at least U. Else these lists hold the same tokens, the best one
+    apart: any of them, or the best itself where it stands alone, is known in full, and has at least U.
+    """
+    ids = np.unique(np.concatenate([each.ids for each in lists]))
+    clocks = noise(seed, step, ids) if temperature else np.ones(ids.size)
+    mixture, missing = np.zeros(ids.size), np.zeros(ids.size)
+    for each, share in zip(lists, shares, strict=True):
+        places = np.searchsorted(ids, each.ids)
+        weighted = share * each.values.astype(np.float64)
+        mixture[places] += weighted
+        if not each.is_complete:
+            is_missing = np.ones(ids.size, dtype=bool)
+            is_missing[places] = False
+            missing[is_missing] += float((weighted / clocks[places]).min())
+    known = mixture / clocks
+    best = int(np.argmax(known))
+    highest = np.where(
+        missing > 0.0, (known + missing) * _SLACK, 0.0
+    )  # known in full: argmax has settled ties
+    highest[best] = 0.0
+    return Certificate(int(ids[best]), bool(known[best] > highest.max()))

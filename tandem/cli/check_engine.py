@@ -1,0 +1,60 @@
+"""What `tandem doctor` finds out about the engine: whether it computes many queries in one pass on this machine.
+
+That is tried on the model itself, so small models are loaded; for large ones `tandem status` shows it once they run.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tandem.cli.checks import GIB, Check, missing, ok, weak
+from tandem.corpora import model_path
+from tandem.errors import GenerationError
+from tandem.topology import Party
+
+if TYPE_CHECKING:
+    from tandem.config import Config, PartyConfig
+
+MAX_WEIGHT_BYTES = GIB
+"""Larger models are not loaded for the check."""
+BATCHED = "computes many queries in one pass (self-check passed)"
+NOT_LOADED = "not tried here, since its weights are {}; `tandem status` shows it once the party is up"
+
+
+def check_engines(config: Config, present: tuple[Party, ...]) -> list[Check]:
+    """The self-check of each party's engine whose model is on this machine; equal settings are tried once."""
+    found: dict[object, Check] = {}
+    results = []
+    for party in present:
+        settings = config.party(party)
+        name = f"{party} engine"
+        key = (settings.model, settings.torch_device, settings.dtype, settings.template)
+        if key not in found:
+            found[key] = check_engine(name, settings)
+        check = found[key]
+        results.append(Check(name=name, status=check.status, found=check.found, remedy=check.remedy))
+    return results
+
+
+def check_engine(name: str, party: PartyConfig) -> Check:
+    """Load a party's model and try its batches."""
+    folder = Path(model_path(party.model)).expanduser()
+    if not folder.is_dir():
+        return ok(name, NOT_LOADED.format("in the hub's cache"))
+    num_bytes = sum(
+        path.stat().st_size for kind in ("safetensors", "bin") for path in folder.glob(f"*.{kind}")
+    )
+    if num_bytes > MAX_WEIGHT_BYTES:
+        return ok(name, NOT_LOADED.format(f"{num_bytes / GIB:.1f} GiB"))
+    from tandem.loading import load_engine
+
+    try:
+        engine = load_engine(party)
+    except GenerationError as error:
+        problem, _, remedy = str(error).rstrip(".").rpartition("; ")
+        return missing(name, problem or str(error), remedy)
+    if engine.fallback:
+        problem = engine.fallback.partition("; ")[0]
+        return weak(name, problem, "nothing for right answers; for many at once try another dtype or model")
+    return ok(name, BATCHED)

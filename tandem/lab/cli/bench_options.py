@@ -1,0 +1,102 @@
+"""Options of `tandem lab bench`, of both benchmarks."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperCommand
+
+from tandem.cli.options import parse_count
+
+RUNS, QUESTIONS = 5, 3
+"""Three bundled answers have 42 tokens."""
+PLANES = ("socket", "ray")
+MODELS = ("configured", "half")
+
+
+class ListCommand(TyperCommand):
+    """Words behind the value of a repeatable option are more values: `--rtt 0 1s` is `--rtt 0 --rtt 1s`."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """As the base class."""
+        parameters: list[Any] = list(self.params)
+        repeatable = {name for parameter in parameters if parameter.multiple for name in parameter.opts}
+        words, option = list[str](), ""
+        for before, word in zip(["", *args], args, strict=False):
+            if word.startswith("-"):
+                name = word.partition("=")[0]
+                option = name if name in repeatable else ""
+            elif option and before != option:
+                words.append(option)
+            words.append(word)
+        return super().parse_args(ctx, words)
+
+
+def parse_plane(text: str) -> str:
+    """A data plane. Raises a usage error."""
+    if text not in PLANES:
+        raise typer.BadParameter(f"must be socket or ray (got {text!r})")
+    return text
+
+
+def parse_models(text: str) -> str:
+    """Which models. Raises a usage error."""
+    if text not in MODELS:
+        raise typer.BadParameter(f"must be configured or half (got {text!r})")
+    return text
+
+
+Rtts = Annotated[
+    list[str] | None,
+    typer.Option("--rtt", metavar="T ...", help="injected round trips, such as 0 100ms 300ms"),
+]
+Temperatures = Annotated[list[str] | None, typer.Option("--temperature", metavar="T ...", help="such as 0 1")]
+Systems = Annotated[
+    list[str] | None,
+    typer.Option(metavar="NAME ...", help="such as CRCG/device DRDG/TW Tandem/mirror"),
+]
+Planes = Annotated[
+    list[str] | None,
+    typer.Option("--data-plane", metavar="P ...", parser=parse_plane, help="socket, ray (default: socket)"),
+]
+MinDecodeTimes = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--min-decode-time",
+        metavar="D,C ...",
+        help="the least time that device and cloud take per token, in seconds, or none (default: 0.06,0.025)",
+    ),
+]
+ModelPair = Annotated[
+    str | None,
+    typer.Option(
+        "--models",
+        metavar="M",
+        parser=parse_models,
+        help="configured, or half: two random models of 50,000 tokens that accept half of each other's drafts "
+        "(default: the settings' own; both in the full grid)",
+    ),
+]
+Runs = Annotated[
+    int | None,
+    typer.Option(metavar="N", parser=parse_count, help=f"take medians over N runs (default: {RUNS})"),
+]
+NumQuestions = Annotated[
+    int | None,
+    typer.Option(
+        "--questions",
+        metavar="N",
+        parser=parse_count,
+        help=f"bundled questions per run (default: {QUESTIONS})",
+    ),
+]
+Out = Annotated[
+    str | None,
+    typer.Option(
+        metavar="DIR",
+        help="where the files go (default: the folder bench/latency or bench/ttft); cells measured there are kept",
+    ),
+]
+Smoke = Annotated[bool, typer.Option("--smoke", help="one run of one question at 100 ms")]
+Within = Annotated[str | None, typer.Option(hidden=True)]  # the network, up already

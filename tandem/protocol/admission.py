@@ -1,0 +1,135 @@
+"""A coordinator's door: so many queries are open at once, the rest wait in the order in which they came.
+
+A query waits at its home, which tells its peer only when it opens it, or at the peer, which meanwhile shows the home
+that it is alive. Its time limit runs on, and it can be cancelled.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tandem.events import ClientEvent, DoneEvent, Event, SessionStatistics, WaitEvent
+from tandem.protocol.lifecycle import ABANDONED_S, StopCheck
+from tandem.protocol.link import PeerLink
+from tandem.protocol.messages import Cancel, Done, Heartbeat, LinkBody, LinkFrame, Open
+from tandem.protocol.outbox import Send
+from tandem.protocol.prefix import Prefix
+from tandem.protocol.session_tables import CoordinatorTable
+from tandem.protocol.spec import SessionSpec
+from tandem.topology import Party
+
+MAX_WAITING = 256
+"""Queries that wait at one party; one more is refused."""
+
+
+@dataclass(slots=True)
+class Waiting:
+    """A query that is not open yet."""
+
+    spec: SessionSpec
+    heard_s: float  # when its peer was last heard
+
+
+class AdmittingTable(CoordinatorTable):
+    """The coordinator (draft queue) of one party, with at most `max_open` sessions.
+
+    Invariant: while a query waits, `max_open` sessions are open, or the next tick opens it.
+    """
+
+    def __init__(
+        self,
+        party: Party,
+        make_stop_check: Callable[[SessionSpec], StopCheck],
+        find_obstacle: Callable[[], str | None] = lambda: None,
+        *,
+        max_open: int,
+    ) -> None:
+        super().__init__(party, make_stop_check, find_obstacle)
+        self._max_open = max_open
+        self._waiting: OrderedDict[int, Waiting] = OrderedDict()
+
+    @property
+    def num_waiting(self) -> int:
+        """Queries that are not open yet."""
+        return len(self._waiting)
+
+    @property
+    def needs_ticks(self) -> bool:
+        """Whether there are timers to run."""
+        return super().needs_ticks or bool(self._waiting)
+
+    def holds(self, session: int) -> bool:
+        """Whether a query is open or waits."""
+        return session in self.sessions or session in self._waiting
+
+    def open(self, spec: SessionSpec, now_s: float) -> list[Send]:
+        """A query starts, or waits until there is room."""
+        if not self._waiting and len(self.sessions) < self._max_open:
+            return super().open(spec, now_s)
+        if len(self._waiting) >= MAX_WAITING:
+            return self._refuse(spec, now_s)
+        self._waiting[spec.session] = Waiting(spec, now_s)
+        if spec.home is self.party:
+            return [_to_client(spec, WaitEvent(num_ahead=len(self._waiting) - 1))]
+        return [_to_peer(spec, Heartbeat(), now_s)]
+
+    def receive(self, message: object, now_s: float, source: str = "") -> list[Send]:
+        """Any message for a coordinator. source: the peer that a frame is from; by default the only one."""
+        if isinstance(message, LinkFrame) and (waiting := self._waiting.get(message.session)) is not None:
+            return self._receive_early(message, waiting, now_s, source)
+        return super().receive(message, now_s, source) + self._admit(now_s)
+
+    def tick(self, now_s: float) -> list[Send]:
+        """Timers of all sessions; then whatever waits may have room."""
+        for session, waiting in list(self._waiting.items()):
+            if waiting.spec.home is not self.party and now_s - waiting.heard_s > ABANDONED_S:
+                del self._waiting[session]
+        return super().tick(now_s) + self._admit(now_s)
+
+    def cancel(self, session_id: int, now_s: float) -> list[Send]:
+        """The user gave up a query, open or not."""
+        if (waiting := self._waiting.pop(session_id, None)) is not None:
+            return [_to_client(waiting.spec, DoneEvent(reason="cancelled", statistics=SessionStatistics()))]
+        return super().cancel(session_id, now_s) + self._admit(now_s)
+
+    def _admit(self, now_s: float) -> list[Send]:
+        """Open what has waited longest, as long as there is room."""
+        sends: list[Send] = []
+        while self._waiting and len(self.sessions) < self._max_open:
+            _, waiting = self._waiting.popitem(last=False)
+            sends += super().open(waiting.spec, now_s)
+        return sends
+
+    def _receive_early(self, frame: LinkFrame, waiting: Waiting, now_s: float, source: str) -> list[Send]:
+        """The home of a waiting query works on it, or has given it up."""
+        if waiting.spec.home is self.party:
+            return []  # no peer knows of it
+        if isinstance(frame.body, Cancel | Done):
+            del self._waiting[frame.session]
+            return []
+        waiting.heard_s = now_s
+        if not isinstance(frame.body, Heartbeat | Open):
+            self.keep_early(frame, now_s, source)
+        return [_to_peer(waiting.spec, Heartbeat(), now_s)]
+
+    def _refuse(self, spec: SessionSpec, now_s: float) -> list[Send]:
+        self.num_refused += 1
+        reason = (
+            f"The {self.party} is busy: {len(self.sessions)} queries are open and {len(self._waiting)} wait; "
+            "try again later, or raise cluster.max_sessions."
+        )
+        if spec.home is not self.party:
+            return [_to_peer(spec, Cancel(reason=reason), now_s)]
+        done = DoneEvent(reason="failed", statistics=SessionStatistics(), error=reason)
+        return [_to_client(spec, done)]
+
+
+def _to_client(spec: SessionSpec, event: Event) -> Send:
+    return Send("client", ClientEvent(spec.session, event))
+
+
+def _to_peer(spec: SessionSpec, body: LinkBody, now_s: float) -> Send:
+    """In a session that has not begun here: nothing is committed, nothing received."""
+    return PeerLink(spec.session, now_s).send(body, Prefix(spec.session), now_s)

@@ -1,0 +1,93 @@
+"""Light actors in the draft queue's process give the answers of actors apart, token for token and flag for flag."""
+
+from __future__ import annotations
+
+import asyncio
+
+import psutil
+import pytest
+
+from benchmarks.golden_answers import PATH, read_answers
+from tandem import Event, Tandem, TokenEvent, WaitEvent
+from tandem.errors import QueryError
+from tandem.events import collect
+from tandem.lab.training.bundle import read_bundled_questions
+from tandem.protocol.outbox import ROLES
+from tandem.topology import Party
+
+NUM_PAIRS = 4
+MAX_SESSIONS, NUM_AT_ONCE = 2, 7
+CASES = [f"coupled/{placement}" for placement in ("mirror", "greedy")] + ["algorithm1/device"]
+SHARED = "device/draft_queue+aggregator+profiler+scheduler"
+
+
+@pytest.fixture(scope="module")
+def overrides() -> tuple[str, ...]:
+    return ("cluster.light_actors=together", f"cluster.max_sessions={MAX_SESSIONS}")
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("temperature", [0, 1])
+def test_answers_are_those_recorded_with_actors_apart(rag: Tandem, case: str, temperature: int) -> None:
+    draft_rule, placement = case.split("/")
+    recorded = read_answers(PATH)
+    for number in range(0, 2 * NUM_PAIRS, 2):  # every other pair asks the bundled corpora
+        row = recorded[number]
+        stream = rag.stream(
+            row["question"],
+            seed=row["seed"],
+            temperature=float(temperature),
+            placement=placement,
+            draft_rule=draft_rule,
+        )
+        tokens = [event for event in stream if isinstance(event, TokenEvent)]
+        flags = [2 * bool(event.device_accepted) + bool(event.cloud_accepted) for event in tokens]
+        assert [[event.token for event in tokens], flags] == row["answers"][f"{case}/{temperature}"]
+
+
+def test_more_queries_than_may_be_open_wait_and_answer_as_alone(rag: Tandem) -> None:
+    questions = [question.question for question in read_bundled_questions()][:NUM_AT_ONCE]
+
+    async def ask(question: str) -> list[Event]:
+        return [event async for event in rag.astream(question, seed=7)]
+
+    async def ask_all() -> list[list[Event]]:
+        return list(await asyncio.gather(*map(ask, questions)))
+
+    streams = asyncio.run(ask_all())
+    waits = [event for events in streams for event in events if isinstance(event, WaitEvent)]
+    assert sorted(event.num_ahead for event in waits) == list(range(NUM_AT_ONCE - MAX_SESSIONS))
+    answers = [collect(events, 7) for events in streams]
+    assert not any(answer.is_degraded for answer in answers)
+    assert all({source.party for source in answer.sources} == set(Party) for answer in answers)
+    assert [answer.token_ids for answer in answers] == [
+        rag.query(question, seed=7).token_ids for question in questions
+    ]
+
+
+def test_three_processes_per_party_and_every_actor_reports(rag: Tandem) -> None:
+    actors = {actor["name"]: actor for actor in rag.status()["actors"]}
+    assert list(actors) == [f"{party}/{role}" for party in ("device", "cloud") for role in ROLES]
+    assert all(actor["state"] == "alive" for actor in actors.values())
+    pids = {name: actor["pid"] for name, actor in actors.items()}
+    assert len(set(pids.values())) == 6
+    assert (
+        len({pids[f"device/{role}"] for role in ("draft_queue", "aggregator", "profiler", "scheduler")}) == 1
+    )
+    assert not actors["device/draft_queue"]["imports_torch"]
+    links = actors["device/draft_queue"]["links"]
+    assert "device/aggregator" not in links, "no frame goes to an actor of the same process"
+    assert links["device/decoder"]["sent_frames"] > 0
+
+
+@pytest.mark.usefixtures("killed")
+def test_a_process_that_dies_is_named_with_all_its_actors(rag: Tandem) -> None:
+    """The last test of this cluster."""
+    (queue,) = (actor for actor in rag.status()["actors"] if actor["name"] == "device/draft_queue")
+    psutil.Process(queue["pid"]).kill()
+    with pytest.raises(QueryError) as caught:
+        rag.query("Which game should Mira try?")
+    assert f"the device side has lost {SHARED} (process {queue['pid']}: " in str(caught.value)
+    states = {actor["name"]: actor["state"] for actor in rag.status()["actors"]}
+    dead = [name for name, state in states.items() if state != "alive"]
+    assert dead == ["device/draft_queue", "device/aggregator", "device/profiler", "device/scheduler"]

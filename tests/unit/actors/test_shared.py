@@ -1,0 +1,226 @@
+"""Actors that share a process: the same answers as apart, and one that fails does not hurt the others. No Ray."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from tandem.actors.base import Runtime, SiteActor
+from tandem.actors.draft_queue import DraftQueueActor
+from tandem.actors.handles import Member, names_in, process_name
+from tandem.actors.shared import SharedProcess
+from tandem.actors.stateless import AggregatorActor, ProfilerActor, SchedulerActor
+from tandem.codecs import codec_of
+from tandem.config import Config
+from tandem.corpora import WEIGHTS
+from tandem.errors import TandemError
+from tandem.events import DoneEvent, EstimateEvent, Event, TokenEvent
+from tandem.protocol.messages import Proposal, ProposalReady, decode, encode
+from tandem.protocol.outbox import ActorKind, Send
+from tandem.protocol.prefix import Prefix
+from tandem.request import spec_of
+from tandem.topology import Party
+from tandem.transport.port import LinkCounters
+
+SESSION, VOCAB, NUM_TOKENS = 7, 64, 6
+CLASSES: dict[ActorKind, type[SiteActor]] = {
+    "draft_queue": DraftQueueActor,
+    "aggregator": AggregatorActor,
+    "profiler": ProfilerActor,
+    "scheduler": SchedulerActor,
+}
+
+
+class Wire:
+    """A data plane to all actors of the test; what is for none of them, a decoder's messages, is kept."""
+
+    def __init__(self, name: str, site: Site) -> None:
+        self.name, self.site = name, site
+        self.counters: dict[str, LinkCounters] = defaultdict(LinkCounters)
+        self.waiting: list[tuple[str, bytes]] = []
+
+    def send(self, to: str, frame: bytes) -> None:
+        self.waiting.append((to, frame))
+
+    def flush(self) -> None:
+        self.site.frames += [(self.name, *sent) for sent in self.waiting]
+        self.waiting = []
+
+    def is_connected(self, to: str) -> bool:
+        return True
+
+    async def close(self) -> None:
+        pass
+
+
+class Site:
+    """The device's draft queue and light actors, in one process or apart; the test is their decoder."""
+
+    def __init__(self, *, together: bool, classes: Mapping[ActorKind, type[SiteActor]] | None = None) -> None:
+        runtime = Runtime(secret=b"s", directory="/nonexistent", config=Config())
+        every: dict[ActorKind, type[SiteActor]] = {**CLASSES, **(classes or {})}
+        groups = [every] if together else [{role: every[role]} for role in every]
+        self.actors: dict[str, SiteActor] = {}
+        for group in groups:
+            self.actors |= {a.name: a for a in SharedProcess(Party.DEVICE, runtime, group).actors.values()}
+        for name, actor in self.actors.items():
+            actor.plane = Wire(name, self)  # type: ignore[assignment]
+        self.frames: list[tuple[str, str, bytes]] = []  # sender, receiver, frame
+        self.num_frames = 0  # between two actors of the test
+        self.to_decoder: list[Any] = []
+
+    @property
+    def queue(self) -> Any:
+        return self.actors["device/draft_queue"]
+
+    def run(self) -> None:
+        """Deliver frames until there are none."""
+        while self.frames:
+            source, to, frame = self.frames.pop(0)
+            if to in self.actors:
+                self.num_frames += 1
+                self.actors[to].on_frames(source, [frame])
+            else:
+                self.to_decoder.append(decode(frame))
+
+    def propose(self, prefix: Prefix, token: int) -> None:
+        """As the decoder does."""
+        self.queue.on_frames("device/decoder", [encode(make_proposal(prefix, token))])
+        self.run()
+
+
+def make_proposal(prefix: Prefix, token: int, payload: bytes | None = None) -> ProposalReady:
+    dense = np.full(VOCAB, 0.01) + np.eye(VOCAB)[token]
+    codec = codec_of(Config().codec, "the test").open()
+    proposal = Proposal(
+        party=0,
+        step=len(prefix),
+        digest=prefix.digest,
+        tokens=(token,),
+        payloads=(payload or codec.encode(dense / dense.sum())[0],),
+        log_weights=(0.0,),
+        decode_us=1,
+    )
+    return ProposalReady(session=SESSION, proposal=proposal)
+
+
+async def answer(site: Site, *, only: Party | None = Party.DEVICE) -> list[Event]:
+    """Events of a query whose drafts are tokens 3, 4, 5 ... of a sharp distribution."""
+    await site.queue.set_tokenizer((WEIGHTS / "tokenizer.json").read_text("utf-8"))
+    spec = replace(
+        spec_of(Config()), session=SESSION, query="q", only=only, vocab_size=VOCAB, eos_token_ids=(2,)
+    )
+    spec = replace(spec, sampling=replace(spec.sampling, max_new_tokens=NUM_TOKENS, temperature=0.0))
+    await site.queue.open(spec.to_json())
+    site.run()
+    prefix = Prefix(SESSION)
+    for step in range(NUM_TOKENS):
+        site.propose(prefix, 3 + step)
+        prefix.append(3 + step)
+    events: list[Event] = await site.queue.events(SESSION, 0, 1.0, False)
+    await asyncio.sleep(0)  # its timer begins
+    await site.queue.close()
+    return events
+
+
+def test_together_answers_as_apart_without_a_frame_between_them() -> None:
+    def run(*, together: bool) -> tuple[list[Any], list[Any], int]:
+        site = Site(together=together)
+        events = asyncio.run(answer(site))
+        tokens = [(event.token, event.aggregator) for event in events if isinstance(event, TokenEvent)]
+        assert isinstance(events[-1], DoneEvent)
+        return tokens, [type(message) for message in site.to_decoder], site.num_frames
+
+    apart, together = run(together=False), run(together=True)
+    assert [token for token, _ in together[0]] == [3 + step for step in range(NUM_TOKENS)]
+    assert together[:2] == apart[:2]
+    assert apart[2] >= 2 * NUM_TOKENS
+    assert together[2] == 0
+
+
+class BrokenProfiler(ProfilerActor):
+    """Fails on every message, also on the way to say so."""
+
+    num_failures = 0
+
+    def handle(self, message: Any, source: str) -> list[Send]:
+        raise ValueError("broken")
+
+    def on_error(self, message: Any, error: TandemError) -> None:
+        BrokenProfiler.num_failures += 1
+        raise ValueError("broken again")
+
+
+def test_a_broken_actor_does_not_hurt_those_beside_it() -> None:
+    BrokenProfiler.num_failures = 0
+    site = Site(together=True, classes={"profiler": BrokenProfiler})
+    events = asyncio.run(answer(site, only=None))  # a solo query would not need a profiler
+    sound = Site(together=True)
+    assert [type(event) for event in events] == [
+        type(event) for event in asyncio.run(answer(sound, only=None)) if not isinstance(event, EstimateEvent)
+    ]
+    assert BrokenProfiler.num_failures > 0
+
+
+def test_a_ballot_that_cannot_be_decided_ends_its_query_alone() -> None:
+    """The aggregator's error travels back as a message, not as an exception through the queue."""
+
+    async def run() -> list[Event]:
+        site = Site(together=True)
+        await site.queue.set_tokenizer((WEIGHTS / "tokenizer.json").read_text("utf-8"))
+        spec = replace(spec_of(Config()), query="q", only=Party.DEVICE, vocab_size=VOCAB)
+        for session in (SESSION, 8):
+            await site.queue.open(replace(spec, session=session).to_json())
+        site.run()
+        bad = make_proposal(Prefix(SESSION), 3, payload=b"\xff" * 9)
+        site.queue.on_frames("device/decoder", [encode(bad)])
+        assert list(site.queue.table.sessions) == [8]
+        events: list[Event] = await site.queue.events(SESSION, 0, 1.0, False)
+        await asyncio.sleep(0)  # its timer begins
+        await site.queue.close()
+        return events
+
+    (done,) = asyncio.run(run())
+    assert isinstance(done, DoneEvent)
+    assert done.reason == "failed"
+
+
+def test_a_member_is_called_like_an_actor_of_its_own() -> None:
+    calls: list[Any] = []
+
+    class Call:
+        def remote(self, *arguments: Any) -> str:
+            calls.append(arguments)
+            return "reference"
+
+        def options(self, **options: Any) -> Call:
+            calls.append(options)
+            return self
+
+    class Process:
+        call = Call()
+
+    member = Member(Process(), "profiler")
+    assert member.statistics.remote() == "reference"
+    assert member.deliver.options(a=1).remote("x", [b"f"]) == "reference"
+    assert calls == [("profiler", "statistics"), {"a": 1}, ("profiler", "deliver", "x", [b"f"])]
+
+
+def test_a_process_is_named_after_its_actors() -> None:
+    name = process_name(Party.CLOUD, ("draft_queue", "profiler"))
+    assert name == "cloud/draft_queue+profiler"
+    assert names_in(name) == ["cloud/draft_queue", "cloud/profiler"]
+    assert names_in("cloud/decoder") == ["cloud/decoder"]
+
+
+def test_statistics_of_every_actor_say_that_they_share_a_process() -> None:
+    runtime = Runtime(secret=b"s", directory="/nonexistent", config=Config())
+    process = SharedProcess(Party.DEVICE, runtime, CLASSES)
+    reports = [asyncio.run(process.call(role, "statistics")) for role in CLASSES]
+    assert [report.name for report in reports] == [f"device/{role}" for role in CLASSES]
+    assert len({report.pid for report in reports}) == 1

@@ -1,0 +1,267 @@
+"""Race lists: a certain winner is that of the full mixture, and each condition is needed. Bytes: both ways, bounds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cache
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tandem.aggregation.coupling import noise, race
+from tandem.aggregation.distributions import Distribution
+from tandem.aggregation.lazy_race import best_scores, lazy_race
+from tandem.aggregation.race_lists import Certificate, RaceList, certify, race_list
+from tandem.codecs.race_lists import decode_race_list, encode_race_list, max_race_list_bytes
+from tandem.errors import ProtocolError
+from tests.unit.aggregation.race_cases import Case, random_case
+
+NUM_CASES = 1_500
+
+
+@cache
+def cases(count: int, seed: int = 1) -> list[Case]:
+    rng = np.random.default_rng(seed)
+    return [random_case(rng, step) for step in range(count)]
+
+
+def planted_tie() -> Case:
+    """Token 7, which nobody lists, scores as much as token 8, the best listed one, and has the lower id."""
+    first, second = np.zeros(10), np.zeros(10)
+    first[[8, 5, 7]] = 0.5, 0.25, 0.25
+    second[[3, 6, 7, 9]] = 0.25
+    return Case([first, second], [0.5, 0.5], [2, 2], 0, 0, 0.0)
+
+
+@dataclass(frozen=True)
+class Plain:
+    """The certificate with dictionaries, each of its conditions removable."""
+
+    partly_known: bool = True  # tokens that some list lacks are compared, which bounds the unlisted ones too
+    last: bool = True  # hi has the last score of each list that lacks a token
+    weights: bool = True
+    strict: bool = True
+    later: int = 0  # steps between the noise of the lists and that of the certificate
+
+    def certify(self, case: Case) -> Certificate:
+        clocks = replace(case, step=case.step + self.later).clocks
+        known: dict[int, float] = {}
+        lasts, tables = [], []
+        for found, share in zip(case.lists, case.shares, strict=True):
+            weight = share if self.weights else 1.0
+            table = dict(zip(found.ids.tolist(), (weight * found.values.astype(float)).tolist(), strict=True))
+            tables.append(table)
+            for token, value in table.items():
+                known[token] = known.get(token, 0.0) + value
+            lasts.append(0.0 if found.is_complete else min(v / clocks[t] for t, v in table.items()))
+        scores = {token: value / clocks[token] for token, value in sorted(known.items())}
+        best = max(scores, key=lambda token: (scores[token], -token))
+        rivals = []
+        for token, score in scores.items():
+            missing = sum(last for last, table in zip(lasts, tables, strict=True) if token not in table)
+            if token != best and missing and self.partly_known:
+                rivals.append(score + (missing if self.last else 0.0))
+        top = max(rivals, default=0.0)
+        is_certain = scores[best] > top * (1 + 1e-12) if self.strict else scores[best] >= top
+        return Certificate(best, bool(is_certain))
+
+
+def certified(case: Case) -> Certificate:
+    return certify(case.lists, case.shares, seed=case.seed, step=case.step, temperature=case.temperature)
+
+
+def num_wrong(certify_case: Callable[[Case], Certificate], made: list[Case]) -> int:
+    """Certain winners that do not win the race of the full mixture."""
+    found = [(certify_case(case), case.winner) for case in made]
+    return sum(certificate.is_certain and certificate.winner != winner for certificate, winner in found)
+
+
+def test_a_certain_winner_wins_the_race_of_the_full_mixture() -> None:
+    """`python benchmarks/codec_checks.py` tries 1,000,000 cases."""
+    made = [planted_tie(), *cases(NUM_CASES)]
+    certificates = [certified(case) for case in made]
+    share = np.mean([each.is_certain for each in certificates])
+    assert 0.4 < share < 0.99, "both outcomes occur"
+    for case in made[:200]:
+        for one, other in zip(case.lists, case.plain_lists(), strict=True):
+            assert (one.ids.tolist(), one.values.tobytes()) == (other.ids.tolist(), other.values.tobytes())
+    for case, certificate in zip(made, certificates, strict=True):
+        assert not certificate.is_certain or certificate.winner == case.winner
+        assert certificate == Plain().certify(case)
+
+
+def test_no_unlisted_token_can_reach_a_certain_winner() -> None:
+    """The sum U of all last scores never exceeds the winner's known score, so it needs no condition of its own."""
+    for case in cases(NUM_CASES):
+        certificate, bound, known = certified(case), 0.0, 0.0
+        for found, share in zip(case.lists, case.shares, strict=True):
+            scores = share * found.values.astype(float) / case.clocks[found.ids]
+            bound += 0.0 if found.is_complete else float(scores.min())
+            known += float(scores[found.ids == certificate.winner].sum())
+        assert not certificate.is_certain or bound <= known * (1 + 1e-12)
+
+
+MUTANTS = {
+    "tokens that some list lacks left out": Plain(partly_known=False),
+    "no last score in the upper bound": Plain(last=False),
+    "scores without weights": Plain(weights=False),
+    "not strict": Plain(strict=False),
+    "noise of another step": Plain(later=1),
+}
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_mutants_certify_a_wrong_winner(name: str) -> None:
+    assert num_wrong(MUTANTS[name].certify, [planted_tie(), *cases(NUM_CASES)]) > 0
+
+
+def test_longer_lists_settle_the_open_cases() -> None:
+    """Each round adds what the last list lacks; a list of all tokens leaves nothing open, ties included."""
+    num_open = 0
+    for case in cases(300, 2):
+        lists = case.lists
+        while True:
+            certificate = certify(
+                lists, case.shares, seed=case.seed, step=case.step, temperature=case.temperature
+            )
+            if certificate.is_certain:
+                break
+            num_open += 1
+            longer = replace(case, depths=[each.next_depth for each in lists]).lists
+            joined = [short.joined(long.beyond(short)) for short, long in zip(lists, longer, strict=True)]
+            for one, other in zip(joined, longer, strict=True):
+                assert (one.ids.tolist(), one.depth) == (other.ids.tolist(), other.depth)
+                assert one.values.tobytes() == other.values.tobytes()
+            lists = longer
+        assert certificate.winner == case.winner
+    assert num_open > 30
+
+
+def zipf(rng: np.random.Generator, exponent: float, vocab: int) -> np.ndarray:
+    scores = -exponent * np.log(np.arange(1, vocab + 1)) + rng.normal(size=vocab)
+    dense = np.exp(scores - scores.max())
+    return np.asarray(dense / dense.sum())
+
+
+def test_eight_tokens_settle_nearly_all_races() -> None:
+    """Two voters, 2,000 tokens; with the first token alone a third stays open."""
+    rng, num_certain = np.random.default_rng(8), {1: 0, 8: 0}
+    for step in range(200):
+        base = zipf(rng, 1.5, 2000)
+        votes = [0.5 * base + 0.5 * zipf(rng, 1.5, 2000) for _ in range(2)]
+        for depth in num_certain:
+            num_certain[depth] += certified(Case(votes, [0.4, 0.6], [depth, depth], 7, step, 1.0)).is_certain
+    assert num_certain[8] >= 0.97 * 200
+    assert 0.3 * 200 < num_certain[1] < 0.9 * 200, "equal drafts of all voters are the target"
+
+
+# ---- the lists themselves ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("vocab", [3, 1000, 70_000])
+def test_the_lazy_race_has_the_winner_of_the_race(vocab: int) -> None:
+    """Scores and winners to the bit; `python benchmarks/codec_speed.py` compares 10,000 over 152,000 tokens."""
+    rng = np.random.default_rng(vocab)
+    for step in range(12):
+        dense = zipf(rng, [0.0, 1.0, 3.0][step % 3], vocab)
+        clocks = noise(5, step, np.arange(vocab))
+        assert lazy_race(dense, seed=5, step=step) == race(Distribution(np.arange(vocab), dense), clocks)
+        ids, scores = best_scores(dense, 9, seed=5, step=step)
+        best = np.sort(np.argsort(-dense / clocks, kind="stable")[:9])
+        assert ids.tolist() == best.tolist()
+        assert scores.tobytes() == (dense / clocks)[best].tobytes()
+
+
+def test_a_bound_that_ignored_the_noise_would_be_noticed() -> None:
+    """The control: candidates by probability instead of by score miss winners."""
+    rng = np.random.default_rng(1)
+    dense = zipf(rng, 0.0, 1000)
+    candidates = np.argsort(-dense)[:100]
+    winners = {lazy_race(dense, seed=1, step=step) for step in range(50)}
+    assert not winners <= set(candidates.tolist())
+
+
+def test_a_list_with_all_tokens_says_so() -> None:
+    dense = np.array([0.5, 0.0, 0.25, 0.25])
+    options = {"seed": 1, "step": 1, "temperature": 1.0}
+    whole = race_list(dense, 5, **options)  # type: ignore[arg-type]
+    assert (whole.ids.tolist(), whole.is_complete) == ([0, 2, 3], True)
+    assert not race_list(dense, 3, **options).is_complete  # type: ignore[arg-type]
+    assert whole.beyond(race_list(dense, 3, **options)).ids.size == 0  # type: ignore[arg-type]
+
+
+def test_without_noise_the_most_probable_are_listed() -> None:
+    dense = np.array([0.2, 0.2, 0.4, 0.2])
+    assert race_list(dense, 2, seed=1, step=1, temperature=0.0).ids.tolist() == [0, 2]
+
+
+@pytest.mark.parametrize(
+    ("ids", "values", "problem"),
+    [
+        ([1, 1], [0.5, 0.25], "strictly ascending"),
+        ([-1], [0.5], "non-negative"),
+        ([1], [0.0], r"float32 numbers in \(0, 1\]"),
+        ([1], [1.5], r"float32 numbers in \(0, 1\]"),
+        ([1, 2, 3], [0.2, 0.2, 0.2], "up to 2 ids"),
+    ],
+)
+def test_what_is_no_list_is_refused(ids: list[int], values: list[float], problem: str) -> None:
+    with pytest.raises(ValueError, match=problem):
+        RaceList(np.array(ids), np.array(values, dtype=np.float32), 2)
+
+
+# ---- bytes ---------------------------------------------------------------------------------------------------
+
+
+def test_eight_tokens_of_32_000_take_44_bytes() -> None:
+    rng = np.random.default_rng(2)
+    for step in range(20):
+        found = race_list(zipf(rng, 1.0, 32_000), 8, seed=3, step=step, temperature=1.0)
+        payload = encode_race_list(found, 32_000)
+        assert len(payload) <= 44 <= max_race_list_bytes(8, 32_000) <= 60
+
+
+@given(
+    st.dictionaries(st.integers(0, 99), st.floats(2.0**-126, 1.0, width=32), max_size=9), st.integers(9, 30)
+)
+def test_lists_come_back_to_the_bit(values: dict[int, float], depth: int) -> None:
+    ids = sorted(values)
+    array = np.array([values[token] for token in ids], dtype=np.float32)
+    found = RaceList(np.array(ids, dtype=np.int64), array, depth)
+    payload = encode_race_list(found, 100)
+    decoded = decode_race_list(payload, depth, 100)
+    assert len(payload) <= max_race_list_bytes(depth, 100)
+    assert (decoded.ids.tolist(), decoded.depth) == (ids, depth)
+    assert decoded.values.tobytes() == array.tobytes()
+
+
+def test_random_bytes_give_a_list_or_a_protocol_error() -> None:
+    rng, num_lists = np.random.default_rng(4), 0
+    for length in rng.integers(0, 24, 3_000).tolist():
+        payload = rng.bytes(length)
+        try:
+            found = decode_race_list(payload, 4, int(rng.choice([3, 100, 50_257])))
+        except ProtocolError:
+            continue
+        num_lists += 1
+        assert found.ids.size <= 4
+    assert num_lists > 10
+
+
+@pytest.mark.parametrize(
+    ("payload", "vocab", "sentence"),
+    [
+        (b"", 100, "must have 1 to 21 bytes, got 0"),
+        (b"\x04", 3, "must keep at most the 3 tokens of the vocabulary, got 4"),
+        (b"\x05", 100, "must hold nothing behind its last number, got 1 bits too many"),
+    ],
+)
+def test_malformed_bytes_are_refused_in_one_sentence(payload: bytes, vocab: int, sentence: str) -> None:
+    with pytest.raises(ProtocolError) as caught:
+        decode_race_list(payload, 4, vocab)
+    assert (
+        str(caught.value) == f"An encoded distribution {sentence}; drop the frame and ask the sender again."
+    )

@@ -1,0 +1,307 @@
+"""Codecs lattice, k_sqs, c_sqs and top_k: round trips, sizes, malformed bytes, errors. Their parts: test_sets."""
+
+from __future__ import annotations
+
+import itertools
+from math import comb
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tandem.aggregation.distributions import Distribution
+from tandem.codecs import Codec, CSqs, KSqs, Lattice, TopK, bits, codec_of, make_codec, sets
+from tandem.codecs.base import MAX_VOCAB
+from tandem.codecs.lattice_points import quantise
+from tandem.codecs.parameters import MAX_KEPT
+from tandem.errors import ConfigError, GenerationError, ProtocolError
+from tandem.extensions import CodecConfig
+from tests.unit.codecs.random_bytes import CODECS, VOCAB, count_decoded
+from tests.unit.codecs.test_sets import compositions
+
+NEW = CODECS[1:]
+by_codec = pytest.mark.parametrize("codec", NEW, ids=[codec.fingerprint() for codec in NEW])
+
+
+def encode(codec: Codec, dense: np.ndarray) -> bytes:
+    return codec.open().encode(dense)[0]
+
+
+def quantised(dense: np.ndarray, kept: int, resolution: int) -> Distribution:
+    """The slow and obvious way: sort, cut, quantise, which normalises."""
+    ids = np.sort(np.argsort(-dense, kind="stable")[:kept])
+    counts = quantise(dense[ids], resolution)
+    return Distribution(ids[counts > 0], counts[counts > 0] / resolution)
+
+
+weights = st.lists(st.integers(0, 40), min_size=VOCAB, max_size=VOCAB).filter(any)
+
+
+@given(weights)
+def test_round_trips_give_the_quantised_distribution(values: list[int]) -> None:
+    dense = np.array(values) / 64.0
+    for index in ("paper", "non_zero"):
+        for codec, kept, resolution in ((Lattice(6, index), VOCAB, 6), (KSqs(4, 9, index), 4, 9)):
+            assert codec.decode(codec.encode(dense), VOCAB) == quantised(dense, kept, resolution)
+
+
+@pytest.mark.parametrize("vocab", [1, 2, 3, 100, 50_257, MAX_VOCAB])
+@pytest.mark.parametrize("scale", [0.0, 1.0, 8.0])
+def test_payloads_stay_below_their_bound_and_come_back(vocab: int, scale: float) -> None:
+    logits = np.random.default_rng(vocab).normal(size=vocab) * scale
+    dense = np.exp(logits - logits.max())
+    k = min(16, vocab)
+    found = {}
+    for index in ("paper", "non_zero"):
+        for codec in (Lattice(100, index), Lattice(300, index), KSqs(k, 100, index), CSqs(index=index)):
+            payload = encode(codec, dense)
+            distribution = codec.decode(payload, vocab)
+            assert len(payload) <= codec.max_bytes
+            found.setdefault((codec.name, codec.resolution), []).append(distribution)
+    for both in found.values():
+        assert both[0] == both[1], "the index changes the bytes, not the distribution"
+    for codec in (TopK(k), TopK(k, "residual")):
+        payload = codec.encode(dense)
+        assert len(payload) <= codec.max_bytes
+        top = codec.decode(payload, vocab)
+        np.testing.assert_allclose(top.dense(vocab), _top_k(dense, k, codec.rest), atol=(k + 1) / 65_535)
+
+
+def _top_k(dense: np.ndarray, k: int, rest: str) -> np.ndarray:
+    """SpecFed Eq. 5 or 6."""
+    q = dense / dense.sum()
+    ids = np.argsort(-q, kind="stable")[:k]
+    out = np.zeros(q.size)
+    if rest == "residual" and k < q.size:
+        out[:] = (1.0 - q[ids].sum()) / (q.size - k)
+        out[ids] = q[ids]
+    else:
+        out[ids] = q[ids] / q[ids].sum()
+    return out
+
+
+def test_what_was_quantised_once_stays() -> None:
+    for scale in (0.0, 1.0, 4.0, 40.0):
+        once = Lattice(100).encode(np.exp(np.random.default_rng(5).normal(size=1000) * scale))
+        assert Lattice(100).encode(Lattice(100).decode(once, 1000).dense(1000)) == once
+
+
+@pytest.mark.parametrize("vocab", [50_257, MAX_VOCAB])
+def test_bytes_are_those_of_the_formulas(vocab: int) -> None:
+    """Within two bytes; a flat distribution gives every kept token a count."""
+    dense = np.random.default_rng(1).random(vocab) + 10.0
+    for k in (1, 2, 16, 64):
+        limit = (bits.joint_bits(vocab, k, 100) + 7) // 8
+        assert limit <= len(KSqs(k, 100, "paper").encode(dense)) <= limit + 1
+        assert len(KSqs(k, 100).encode(dense)) <= (bits.non_zero_bits(vocab, k, 100) + 7) // 8 + 1
+    for resolution in (4, 24, 100, 720):
+        limit = (bits.lattice_bits(vocab, resolution) + 7) // 8
+        assert abs(len(Lattice(resolution, "paper").encode(dense)) - limit) <= 1
+        limit = (bits.non_zero_bits(vocab, resolution, resolution) + 7) // 8
+        assert abs(len(Lattice(resolution).encode(dense)) - limit) <= 1
+    for k in (1, 8, 64, 320):
+        for rest in ("renormalise", "residual"):
+            assert len(TopK(k, rest).encode(dense)) <= (bits.top_k_bits(vocab, k) + 7) // 8 + 2  # type: ignore[arg-type]
+
+
+def test_a_lone_token_takes_few_bytes() -> None:
+    dense = np.zeros(50_257)
+    dense[40_000] = 1.0
+    sizes = {codec.name: len(encode(codec, dense)) for codec in (Lattice(), KSqs(), CSqs())}
+    assert sizes == {"lattice": 3, "k_sqs": 3, "c_sqs": 3}
+
+
+def test_every_payload_decodes_and_encodes_to_itself() -> None:
+    """All C(12, 4) C(9, 3) points of K-SQS with V = 12, K = 4, l = 6, and nothing else among strings of two bytes."""
+    codec, payloads = KSqs(4, 6, "paper"), set()
+    for ids in itertools.combinations(range(VOCAB), 4):
+        for counts in compositions(6, 4):
+            number = sets.push_set(sets.push_counts(0, counts, 6), ids, VOCAB)
+            payload = sets.to_bytes(number)
+            payloads.add(payload)
+            if len(payloads) % 5:  # test_sets takes every one
+                continue
+            positive = [i for i, count in enumerate(counts) if count]
+            expected = Distribution(np.array(ids)[positive], np.array(counts)[positive] / 6)
+            assert codec.decode(payload, VOCAB) == expected
+    assert len(payloads) == comb(12, 4) * comb(9, 3)
+    strings = [bytes(each) for each in itertools.product(range(256), repeat=2)]
+    num_decoded = 0
+    for string in strings[::17]:
+        try:
+            codec.decode(string, VOCAB)
+        except ProtocolError:
+            assert string not in payloads
+        else:
+            num_decoded += 1
+            assert string in payloads
+    assert num_decoded > 100
+
+
+@by_codec
+def test_random_bytes_give_a_distribution_or_a_protocol_error(codec: Codec) -> None:
+    """`python benchmarks/codec_checks.py` tries 100,000 for each codec."""
+    num_decoded = count_decoded(codec, 2_000, 1)
+    assert 0 < num_decoded < 2_000
+
+
+@by_codec
+@settings(max_examples=60)
+@given(position=st.integers(0, 10_000), byte=st.integers(0, 255))
+def test_a_damaged_payload_gives_a_distribution_or_a_protocol_error(
+    codec: Codec, position: int, byte: int
+) -> None:
+    payload = bytearray(encode(codec, np.random.default_rng(1).dirichlet(np.ones(300))))
+    payload[position % len(payload)] = byte
+    try:
+        distribution = codec.decode(bytes(payload), 300)
+    except ProtocolError:
+        return
+    assert distribution.ids[-1] < 300
+
+
+TOO_LARGE = sets.to_bytes(sets.push_set(sets.push_counts(0, [9, 0, 0, 0], 9), [0, 1, 2, 3], VOCAB) * 10**9)
+MALFORMED = {
+    "empty": (Lattice(6), b"", VOCAB, "must have 1 to 15 bytes, got 0"),
+    "too long": (KSqs(4, 6), b"\x01" * 100, VOCAB, "must have 1 to 12 bytes, got 100"),
+    "zero byte at the end": (TopK(4), b"\x07\x00", VOCAB, "must not end with a zero byte, got 2 bytes"),
+    "number beyond the last point": (
+        KSqs(4, 9, "paper"),
+        TOO_LARGE,
+        VOCAB,
+        "must hold nothing behind its last number, got 32 bits too many",
+    ),
+    "trailing bits": (
+        Lattice(6),
+        Lattice(6).encode(np.ones(VOCAB)) + b"\x01",
+        VOCAB,
+        "must hold nothing behind its last number, got 2 bits too many",
+    ),
+    "K > V": (KSqs(4, 6, "paper"), b"\x01", 3, "must keep at most the 3 tokens of the vocabulary, got 4"),
+    "K > V without zeros": (
+        KSqs(4, 6),
+        b"\x01",
+        3,
+        "must keep at most the 3 tokens of the vocabulary, got 4",
+    ),
+    "K > V of top_k": (TopK(4), b"\x01", 3, "must keep at most the 3 tokens of the vocabulary, got 4"),
+    "K of c_sqs beyond the cap": (
+        CSqs(index="paper"),
+        sets.to_bytes(5000 - 1),
+        50_257,
+        "must keep at most 4096 tokens or all 50257, got 5000",
+    ),
+}
+
+
+@pytest.mark.parametrize(("codec", "payload", "vocab", "sentence"), MALFORMED.values(), ids=MALFORMED.keys())
+def test_malformed_bytes_are_refused_in_one_sentence(
+    codec: Codec, payload: bytes, vocab: int, sentence: str
+) -> None:
+    with pytest.raises(ProtocolError) as caught:
+        codec.decode(payload, vocab)
+    assert (
+        str(caught.value) == f"An encoded distribution {sentence}; drop the frame and ask the sender again."
+    )
+
+
+def test_non_zero_and_paper_are_the_same_distribution_on_flat_and_peaked_ones() -> None:
+    """And far fewer bits where the distribution is peaked: sizes of QS's index do not depend on it."""
+    rng = np.random.default_rng(4)
+    for scale, share in ((1.0, 1.05), (6.0, 0.8), (20.0, 0.2)):
+        logits = rng.normal(size=50_257) * scale
+        dense = np.exp(logits - logits.max())
+        short, paper = Lattice().encode(dense), Lattice(index="paper").encode(dense)
+        assert Lattice().decode(short, 50_257) == Lattice(index="paper").decode(paper, 50_257)
+        assert len(short) <= share * len(paper)
+
+
+def test_a_vocabulary_smaller_than_k_is_refused() -> None:
+    for codec in (KSqs(16), TopK(16)):
+        with pytest.raises(GenerationError) as caught:
+            encode(codec, np.ones(12))
+        assert str(caught.value) == (
+            f"The codec {codec.name} keeps k = 16 tokens, but the model's vocabulary has 12; set codec.k to at most 12."
+        )
+
+
+@by_codec
+@pytest.mark.parametrize(
+    "dense", [np.zeros(12), np.array([np.nan] * 12), -np.ones(12), np.zeros(0), np.ones((4, 4))]
+)
+def test_what_is_no_distribution_is_refused(codec: Codec, dense: np.ndarray) -> None:
+    with pytest.raises(GenerationError, match=r"^A distribution must .*, got .*; "):
+        encode(codec, dense)
+
+
+BAD = [
+    (
+        "k_sqs",
+        {"k": 0},
+        "The parameter k of codec k_sqs must be a whole number in [1, 4096], got 0; the default is 16.",
+    ),
+    (
+        "lattice",
+        {"resolution": 1.5},
+        "The parameter resolution of codec lattice must be a whole number in [1, 4096], got 1.5; the default is 100.",
+    ),
+    (
+        "lattice",
+        {"index": "papr"},
+        "The parameter index of codec lattice must be non_zero or paper, got 'papr'; did you mean paper?",
+    ),
+    (
+        "top_k",
+        {"rest": "drop"},
+        "The parameter rest of codec top_k must be renormalise or residual, got 'drop'; choose one of renormalise, "
+        "residual.",
+    ),
+    (
+        "c_sqs",
+        {"beta_max": 0.001},
+        "The parameter beta_max of codec c_sqs must be a number in [0.01, 1], got 0.001; the default is 0.05.",
+    ),
+    (
+        "c_sqs",
+        {"eta": 0},
+        "The parameter eta of codec c_sqs must be a number in [1e-12, 1], got 0; the default is 0.001.",
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters", "sentence"), BAD, ids=[f"{case[0]}-{case[1]}" for case in BAD]
+)
+def test_bad_parameters(name: str, parameters: dict[str, object], sentence: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        make_codec(name, **parameters)
+    assert str(caught.value) == sentence
+
+
+FINGERPRINTS = {
+    "lattice": "lattice/1(resolution=100, index=non_zero)",
+    "k_sqs": "k_sqs/1(k=16, resolution=100, index=non_zero)",
+    "top_k": "top_k/1(k=16, rest=renormalise)",
+    "c_sqs": "c_sqs/1(alpha=0.0005, eta=0.001, beta_1=0.01, beta_max=0.05, resolution=100, index=non_zero)",
+}
+
+
+@pytest.mark.parametrize("name", FINGERPRINTS)
+def test_settings_name_a_codec_with_the_defaults_of_its_class(name: str) -> None:
+    codec = codec_of(CodecConfig(name=name))  # type: ignore[arg-type]
+    assert codec == make_codec(name)
+    assert codec.fingerprint() == FINGERPRINTS[name]
+
+
+def test_settings_reach_the_codec() -> None:
+    config = CodecConfig(name="k_sqs", k=8, resolution=24, index="paper")
+    assert codec_of(config) == KSqs(8, 24, "paper")
+    assert codec_of(CodecConfig(name="top_k", k=8, rest="residual")) == TopK(8, "residual")
+    adaptive = CodecConfig(name="c_sqs", alpha=0.02, eta=0.1, beta_1=0.03, beta_max=0.0)
+    assert codec_of(adaptive) == CSqs(0.02, 0.1, 0.03, 0.0)
+
+
+@pytest.mark.parametrize("codec", [Lattice(4096), KSqs(MAX_KEPT, 4096), TopK(MAX_KEPT), CSqs(index="paper")])
+def test_the_largest_payload_fits_a_frame(codec: Codec) -> None:
+    assert codec.max_bytes < 20_000
