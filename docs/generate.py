@@ -29,7 +29,6 @@ from tandem.overrides import walk
 from tandem.protocol import messages
 from tandem.protocol.prefix import Prefix
 from tandem.request import QueryOptions
-from tandem.topology import Party
 from tandem.validation import Setting
 
 DOCS = Path(__file__).parent
@@ -45,13 +44,14 @@ WIRE_BYTES = {
     "Float64": "8",
     "UInt32": "4",
     "Digest": "8",
-    "PartyField": "1",
+    "PartyIndex": "1",
     "Flag": "1",
     "Blob": "length (Varint) + bytes",
     "Text": "length (Varint) + UTF-8",
     "Varints": "count (Varint) + Varint each",
     "Digests": "count (Varint) + 8 each",
     "Blobs": "count (Varint) + Blob each",
+    "Float32s": "count (Varint) + 4 each",
     "Float64s": "count (Varint) + 8 each",
     "Texts": "count (Varint) + Text each",
     "message": "tag + its fields",
@@ -116,14 +116,10 @@ def frame_example() -> str:
     prefix = Prefix(7, [300, 12])
     body = messages.Verdict(
         step=2,
-        target=1044,
-        device_accepted=True,
-        cloud_accepted=False,
-        device_epoch=1,
-        cloud_epoch=3,
-        device_acceptance=messages.in_127ths(0.9),
-        cloud_acceptance=messages.in_127ths(0.6),
-        next_aggregator=Party.DEVICE,
+        tokens=(1044,),
+        accepted=(1, 0),
+        acceptance=(messages.in_127ths(0.9), messages.in_127ths(0.6)),
+        next_decider=0,
     )
     frame = messages.LinkFrame(
         session=7,
@@ -138,7 +134,7 @@ def frame_example() -> str:
         body=body,
     )
     raw = messages.encode(frame)
-    head = [("tag of LinkFrame", 1), ("version 4", 1), ("session 7", 4), ("view 0", 1), ("number 9", 1)]
+    head = [("tag of LinkFrame", 1), ("version 5", 1), ("session 7", 4), ("view 0", 1), ("number 9", 1)]
     head += [("received 4, 5", 3), ("committed 2", 1)]
     head += [
         ("committed_digest of tokens 300, 12", 8),
@@ -149,12 +145,11 @@ def frame_example() -> str:
     tail = [
         ("tag of Verdict", 1),
         ("step 2", 1),
-        ("target 1044", 2),
-        ("device_accepted yes", 1),
-        ("cloud_accepted no", 1),
+        ("tokens 1044", 3),
+        ("accepted: the device's 1, the cloud's 0", 3),
+        ("acceptance 114/127, 76/127", 3),
+        ("next_decider 0: the device", 1),
     ]
-    tail += [("device_epoch 1", 1), ("cloud_epoch 3", 1)]
-    tail += [("device_acceptance 114/127", 1), ("cloud_acceptance 76/127", 1), ("next_aggregator device", 1)]
     return _dump(raw, head + tail)
 
 

@@ -121,11 +121,12 @@ class EstimateEvent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeerEvent:
-    """The cloud was lost or came back; in between the device answers alone."""
+    """A peer was lost or came back; in between the home party answers without it."""
 
-    step: int
-    is_alone: bool
-    reason: str | None = None  # one sentence, where the cloud gave one
+    step: int  # the first step that is decided without it, or with it again
+    is_alone: bool  # it was lost
+    reason: str | None = None  # one sentence, where the peer gave one
+    party: str = Party.CLOUD  # the peer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,6 +141,7 @@ class SessionStatistics:
     num_resyncs: int = 0
     num_divergences: int = 0
     num_resent_frames: int = 0
+    num_refused_frames: int = 0  # whose sender may not send such a thing, by its role
     degraded_from: int | None = None  # first step decided without the peer, although it takes part
     rtt_s: float = nan  # last measured
     bytes_per_s: float = nan  # of the link towards the cloud; inf: too much to measure

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 from tandem.actors.base import Runtime, SiteActor, sendable
 from tandem.codecs import codec_of
 from tandem.errors import TandemError
-from tandem.protocol.messages import Ballot, DecoderFailed, SoloBallot
+from tandem.protocol.messages import Ballot, DecoderFailed
 from tandem.protocol.outbox import ActorKind, Send
 from tandem.protocol.session_tables import AggregatingTable, ProfilingTable, SchedulingTable
 from tandem.scheduler.policies import load_policy
@@ -43,7 +43,7 @@ class AggregatorActor(SiteActor):
     def on_error(self, message: Any, error: TandemError) -> None:
         """A draft that cannot be decoded ends its session, not the actor."""
         super().on_error(message, error)
-        if isinstance(message, Ballot | SoloBallot):
+        if isinstance(message, Ballot):
             failed = DecoderFailed(session=message.session, reason=sendable(str(error)))
             self.dispatch([Send("draft_queue", failed)])
 

@@ -6,6 +6,9 @@ Bit-identical on every machine: no libm, sums in a fixed order.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+
+import numpy as np
 
 from tandem.aggregation.distributions import Distribution, mix
 from tandem.aggregation.portable import exp_scalar
@@ -37,3 +40,13 @@ def target_distribution(device: Distribution, cloud: Distribution, eta_device: f
     eta_device: share of the device in [0, 1]; the cloud has the rest. The device's term is added first.
     """
     return mix(device, cloud, eta_device)
+
+
+def mix_by_weights(distributions: Sequence[Distribution], weights: Sequence[float]) -> Distribution:
+    """The target of voters with fixed weights of sum 1: their distributions' mixture, summed in the given order."""
+    spread = [distribution.spread() for distribution in distributions]
+    ids = np.unique(np.concatenate([distribution.ids for distribution in spread]))
+    target = weights[0] * spread[0].on(ids)
+    for weight, distribution in zip(weights[1:], spread[1:], strict=True):
+        target = target + weight * distribution.on(ids)
+    return Distribution(ids, target)

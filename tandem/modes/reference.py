@@ -71,6 +71,37 @@ def federated(
     return answer(workers, weights, is_complete, seed)
 
 
+def answer_with_losses(
+    voters: Sequence[Voter],
+    weights: Sequence[float],
+    drafter: Voter,
+    present: Callable[[int], Sequence[int]],
+    is_complete: IsComplete,
+    seed: int | None,
+) -> list[int]:
+    """Only some voters are there at each step; the others' weight is shared out, and without any the drafter goes on.
+
+    present: the voters that are there at a step, by their number. Who is lost changes what an answer is, so it is
+    decided at a stated step and logged: with that log the answer is again a function.
+    """
+    tokens: list[int] = []
+    while not is_complete(tokens):
+        here = present(len(tokens))
+        votes = [voters[number](tokens) for number in here] or [drafter(tokens)]
+        target = mix(votes, renormalize(weights, here))
+        tokens.append(greedy(target) if seed is None else draw(target, seed, step=len(tokens)))
+    return tokens
+
+
+def renormalize(weights: Sequence[float], here: Sequence[int]) -> list[float]:
+    """The weights of those that are there, of sum 1."""
+    left = [weights[number] for number in here] or [1.0]
+    if len(here) == len(weights):
+        return left
+    total = sum(left)
+    return [weight / total if total else 1 / len(left) for weight in left]
+
+
 def mix(votes: Sequence[Vote], weights: Sequence[float] | None) -> Probabilities:
     """The target distribution. Sums run in the voters' order, so that every party computes the same bits."""
     if weights is None:

@@ -121,6 +121,17 @@ class Roles:
         """The share of each voter, in order; None: by the log weights of the votes."""
         return tuple(role.weight for role in self.roles if role.votes)
 
+    def shares(self, voters: Sequence[int]) -> tuple[float, ...]:
+        """How much each of these parties counts where weights are fixed: their weights, renormalised if some are lost.
+
+        Half each, and so on, where all of them have weight 0. voters: indices of the topology, in order.
+        """
+        weights = [self.roles[voter].weight or 0.0 for voter in voters]
+        if len(weights) == len(self.weights):
+            return tuple(weights)
+        total = sum(weights)
+        return tuple(weight / total if total else 1.0 / len(weights) for weight in weights)
+
     def role(self, party: str) -> Role:
         """What `party` does. Raises ConfigError if it is none of the session."""
         return self.roles[self.topology.index(party)]

@@ -75,11 +75,11 @@ class AdmittingTable(CoordinatorTable):
             return [_to_client(spec, WaitEvent(num_ahead=len(self._waiting) - 1))]
         return [_to_peer(spec, Heartbeat(), now_s)]
 
-    def receive(self, message: object, now_s: float) -> list[Send]:
-        """Any message for a coordinator."""
+    def receive(self, message: object, now_s: float, source: str = "") -> list[Send]:
+        """Any message for a coordinator. source: the peer that a frame is from; by default the only one."""
         if isinstance(message, LinkFrame) and (waiting := self._waiting.get(message.session)) is not None:
-            return self._receive_early(message, waiting, now_s)
-        return super().receive(message, now_s) + self._admit(now_s)
+            return self._receive_early(message, waiting, now_s, source)
+        return super().receive(message, now_s, source) + self._admit(now_s)
 
     def tick(self, now_s: float) -> list[Send]:
         """Timers of all sessions; then whatever waits may have room."""
@@ -102,7 +102,7 @@ class AdmittingTable(CoordinatorTable):
             sends += super().open(waiting.spec, now_s)
         return sends
 
-    def _receive_early(self, frame: LinkFrame, waiting: Waiting, now_s: float) -> list[Send]:
+    def _receive_early(self, frame: LinkFrame, waiting: Waiting, now_s: float, source: str) -> list[Send]:
         """The home of a waiting query works on it, or has given it up."""
         if waiting.spec.home is self.party:
             return []  # no peer knows of it
@@ -111,7 +111,7 @@ class AdmittingTable(CoordinatorTable):
             return []
         waiting.heard_s = now_s
         if not isinstance(frame.body, Heartbeat | Open):
-            self.keep_early(frame, now_s)
+            self.keep_early(frame, now_s, source)
         return [_to_peer(waiting.spec, Heartbeat(), now_s)]
 
     def _refuse(self, spec: SessionSpec, now_s: float) -> list[Send]:

@@ -6,74 +6,119 @@ same tokens.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import nan
 
-from tandem.aggregation.mixture import shares
+from tandem.aggregation.distributions import Distribution
+from tandem.aggregation.mixture import mix_by_weights, shares
 from tandem.aggregation.rules import draft_rule
 from tandem.codecs import Codec
-from tandem.protocol.messages import Ballot, Proposal, SoloBallot, VerifyResult
+from tandem.protocol.messages import Ballot, VerifyResult
 from tandem.protocol.scheduling import policy_of
 from tandem.protocol.spec import SessionSpec
 from tandem.scheduler.policies import Policy
-from tandem.topology import Party
+from tandem.topology import PARTIES, Party
 
 
 class AggregatorSession:
     """Decides the steps of one query."""
 
-    def __init__(self, spec: SessionSpec, party: Party, codec: Codec, policy: Policy | None = None) -> None:
+    def __init__(self, spec: SessionSpec, party: str, codec: Codec, policy: Policy | None = None) -> None:
         """policy: default the one that the query asks for."""
         self.spec = spec
         self.party = party
-        self._policy = policy or policy_of(spec)
+        self.roles = spec.roles
+        self._policy = policy
+        if policy is None and spec.mode == "dual":
+            self._policy = policy_of(spec)
         self._advice: Party | None = None  # of the scheduler: who is to aggregate after a remote rejection
         self._codec = codec
         self._rule = draft_rule(spec.draft_rule, spec.sampling.temperature)
 
     def decide(self, ballot: Ballot) -> VerifyResult:
+        """The next tokens, by the votes that are there."""
+        if len(ballot.voters) == 2 and ballot.log_weights:
+            return self._decide_pair(ballot)
+        return self._decide_line(ballot)
+
+    def _decide_pair(self, ballot: Ballot) -> VerifyResult:
         """Algorithm 1 or the coupled race on the two decoded distributions (Eq. 4)."""
-        eta_device, _ = shares(ballot.device.log_weight, ballot.cloud.log_weight)
+        eta_device, _ = shares(*ballot.log_weights)
+        device, cloud = map(self._decode, ballot.payloads)
         decision = self._rule.verify(
-            self._codec.decode(ballot.device.payload, self.spec.vocab_size),
-            self._codec.decode(ballot.cloud.payload, self.spec.vocab_size),
-            eta_device=eta_device,
-            seed=self.spec.seed,
-            step=ballot.device.step,
+            device, cloud, eta_device=eta_device, seed=self.spec.seed, step=ballot.step
         )
-        remote_accepted = decision.cloud_accepted if self.party is Party.DEVICE else decision.device_accepted
-        return VerifyResult(
-            session=ballot.session,
-            view=ballot.view,
-            digest=ballot.device.digest,
-            step=ballot.device.step,
-            target=decision.target,
-            device_accepted=decision.device_accepted,
-            cloud_accepted=decision.cloud_accepted,
-            device_acceptance=decision.acceptance_device,
-            cloud_acceptance=decision.acceptance_cloud,
-            next_aggregator=self._policy.choose_next(
-                ballot.device.step + 1, self.party, remote_accepted=remote_accepted, advice=self._advice
-            ),
+        accepted = (decision.device_accepted, decision.cloud_accepted)
+        own = PARTIES[self.roles.topology.index(self.party)]
+        assert self._policy is not None
+        next_decider = self._policy.choose_next(
+            ballot.step + 1, own, remote_accepted=accepted[PARTIES.index(own.other)], advice=self._advice
+        )
+        return _make_result(
+            ballot,
+            tokens=(decision.target,),
+            accepted=tuple(map(int, accepted)),
+            acceptance=(decision.acceptance_device, decision.acceptance_cloud),
+            next_decider=PARTIES.index(next_decider),
         )
 
-    def decide_solo(self, ballot: SoloBallot) -> VerifyResult:
-        """Without the peer the token drawn from the own proposal is the target."""
-        proposal: Proposal = ballot.proposal
-        distribution = self._codec.decode(proposal.payload, self.spec.vocab_size)
-        target = self._rule.draft(distribution, seed=self.spec.seed, step=proposal.step, party=proposal.party)
-        return VerifyResult(
-            session=ballot.session,
-            view=ballot.view,
-            digest=proposal.digest,
-            step=proposal.step,
-            target=target,
-            device_accepted=proposal.party is Party.DEVICE,
-            cloud_accepted=proposal.party is Party.CLOUD,
-            device_acceptance=nan,
-            cloud_acceptance=nan,
-            next_aggregator=self.party,
+    def _decide_line(self, ballot: Ballot) -> VerifyResult:
+        """The target of each prefix that was voted on, as long as the proposal gives it, and then the first other one.
+
+        That one is the correction of a rejected token, or the bonus behind the last. A voter without company is drawn
+        from as it drafts.
+        """
+        tokens: list[int] = []
+        num_accepted, num_voters = 0, len(ballot.voters)
+        for position, first in enumerate(range(0, len(ballot.payloads), num_voters)):
+            votes = list(map(self._decode, ballot.payloads[first : first + num_voters]))
+            tokens.append(self._choose(votes, ballot, ballot.step + position))
+            if position >= len(ballot.tokens) or tokens[-1] != ballot.tokens[position]:
+                break
+            num_accepted += 1
+        drafters = self.roles.drafters
+        own = [self.roles.topology.name(voter) for voter in ballot.voters]
+        is_single = num_voters == 1 and own[0] in drafters  # its draft is the target
+        return _make_result(
+            ballot,
+            tokens=tuple(tokens),
+            accepted=tuple(
+                int(drafter == own[0]) * len(tokens) if is_single else num_accepted for drafter in drafters
+            ),
+            acceptance=(nan,) * len(drafters),
+            next_decider=self.roles.topology.index(self.party),
         )
+
+    def _choose(self, votes: Sequence[Distribution], ballot: Ballot, step: int) -> int:
+        target = votes[0] if len(votes) == 1 else mix_by_weights(votes, self.roles.shares(ballot.voters))
+        name = self.roles.topology.name(ballot.voters[0])
+        party = Party(name) if name in PARTIES else Party.CLOUD
+        return self._rule.draft(target, seed=self.spec.seed, step=step, party=party)
+
+    def _decode(self, payload: bytes) -> Distribution:
+        return self._codec.decode(payload, self.spec.vocab_size)
 
     def advise(self, aggregator: Party) -> None:
         """Who is to aggregate after a rejection of the remote draft; holds until the next advice."""
         self._advice = aggregator
+
+
+def _make_result(
+    ballot: Ballot,
+    *,
+    tokens: tuple[int, ...],
+    accepted: tuple[int, ...],
+    acceptance: tuple[float, ...],
+    next_decider: int,
+) -> VerifyResult:
+    return VerifyResult(
+        session=ballot.session,
+        view=ballot.view,
+        digest=ballot.digest,
+        step=ballot.step,
+        voters=ballot.voters,
+        tokens=tokens,
+        accepted=accepted,
+        acceptance=acceptance,
+        next_decider=next_decider,
+    )

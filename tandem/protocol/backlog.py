@@ -6,14 +6,14 @@ from collections.abc import Container, Iterable
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from tandem.protocol.messages import Commits, Line, Proposal, Sources, Verdict, Votes
+from tandem.protocol.messages import Proposal, Sources, Verdict, Votes
 from tandem.protocol.round_trips import MAX_TIMEOUT_S
 
 RECEIPT_S = 0.1
 """A receipt waits at most this long for a frame to travel with."""
 
 
-Numbered: TypeAlias = Proposal | Verdict | Sources | Line | Votes | Commits
+Numbered: TypeAlias = Proposal | Verdict | Sources | Votes
 """Bodies whose receipt is acknowledged."""
 
 
@@ -28,7 +28,7 @@ class Parcel:
 
 
 class Backlog:
-    """Proposals and verdicts that the peer has not committed, by their number in this session.
+    """Proposals, votes and verdicts that the peer has not committed, by their number in this session.
 
     Invariants: a number names one body for ever. A body is resent until the peer has acknowledged its receipt, and kept
     until the peer has committed its step or no committed prefix can need it any more; what has no step is kept to the
@@ -83,7 +83,7 @@ class Backlog:
         }
 
     def drop_dead(self, live: Container[bytes], step: int) -> None:
-        """Drop proposals and lines from `step` on whose digest is not among the `live` ones."""
+        """Drop proposals from `step` on whose digest is not among the `live` ones."""
         self.parcels = {
             key: parcel for key, parcel in self.parcels.items() if not _is_dead(parcel.body, live, step)
         }
@@ -96,18 +96,16 @@ class Backlog:
 def _last_step(body: Numbered) -> int:
     """The last step that the body has to do with."""
     match body:
-        case Line() | Commits():
-            return body.step + len(body.tokens) - 1
         case Votes():
             return body.step + len(body.digests) - 1
         case Sources():
             return 0
         case _:
-            return body.step
+            return body.step + len(body.tokens) - 1
 
 
 def _is_dead(body: Numbered, live: Container[bytes], step: int) -> bool:
-    return isinstance(body, Proposal | Line) and body.step >= step and body.digest not in live
+    return isinstance(body, Proposal) and body.step >= step and body.digest not in live
 
 
 class Receipts:

@@ -1,92 +1,203 @@
-"""Proposals of both parties, and the ballots made of them."""
+"""What every party proposes and votes after each prefix, and the ballots made of it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from math import nan
 
+from tandem.modes.roles import MAX_PROPOSAL, Roles, find_mode
 from tandem.protocol.lineage import Lineage
-from tandem.protocol.messages import Ballot, Proposal, SoloBallot
-from tandem.protocol.prefix import Prefix
-from tandem.topology import PARTIES, Party
+from tandem.protocol.log import MAX_AHEAD
+from tandem.protocol.messages import Ballot, Proposal, VerifyResult, Votes
+from tandem.protocol.prefix import Prefix, extend_digest
+
+MAX_ENTRIES = 512
+"""Entries of a peer beyond which only what is next is taken in; the sender keeps the rest and sends it again."""
+
+BallotKey = tuple[int, bytes, tuple[int, ...]]
+"""View, prefix and voters of a ballot."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """What one party says after one prefix: a token that it proposes, a vote, or both."""
+
+    step: int  # length of the prefix
+    token: int | None = None
+    payload: bytes | None = None  # the encoded distribution
+    log_weight: float | None = None  # None: the voter's weight is fixed
+    decode_us: int = 0
+    arrived_s: float = nan  # since the query was opened
 
 
 class BallotBox:
-    """The proposals of one session that may still count, and the ballot that is with the aggregator.
+    """The proposals and votes of one session that may still count, and the ballot that is with the aggregator.
 
-    Invariants: one proposal per party and prefix, the first that came, bytes included, whatever a restarted decoder
-    computes again. A ballot holds only proposals conditioned on exactly the committed prefix. A prefix is put to the
-    vote once per view, unless `reopen` is called. No proposal is held whose branch is known to be dead.
+    Invariants: one entry per party and prefix, the first that came, bytes included, whatever a restarted decoder
+    computes again. A ballot holds only votes conditioned on exactly the committed prefix, or on its continuation by the
+    proposal that they follow, in the topology's order. A prefix is put to the vote of the same voters once per view,
+    unless `reopen` is called. No entry is held whose branch is known to be dead, nor one that is too far ahead.
     """
 
-    def __init__(self, session: int, party: Party) -> None:
+    def __init__(self, session: int, roles: Roles, party: str) -> None:
         self.session = session
         self.party = party
-        self.proposals: dict[Party, dict[bytes, Proposal]] = {party: {} for party in PARTIES}  # by digest
-        self.arrived_s: dict[tuple[Party, bytes], float] = {}  # since the query was opened
+        self.entries: dict[str, dict[bytes, Entry]] = {
+            name: {} for name in roles.topology.parties
+        }  # by party and digest
         self.lineage = Lineage()
-        self.pending: tuple[int, bytes] | None = None  # view and prefix of the ballot at the aggregator
+        self.pending: BallotKey | None = None  # the ballot at the aggregator
+        self._roles = roles
+        self._drafters = roles.drafters
+        self._follows_proposal = find_mode(roles.mode).has_bonus
 
     @property
-    def own(self) -> Mapping[bytes, Proposal]:
-        """This party's proposals, by the digest of their prefix."""
-        return self.proposals[self.party]
+    def own(self) -> Mapping[bytes, Entry]:
+        """What this party says, by the digest of the prefix."""
+        return self.entries[self.party]
 
-    def hold(self, proposal: Proposal, arrived_s: float) -> Proposal:
-        """Keep a proposal; returns the one that counts for its prefix."""
-        self.lineage.add(proposal.digest, proposal.step, proposal.token)
-        if self.lineage.is_dead(proposal.digest):
-            return proposal
-        self.arrived_s.setdefault((proposal.party, proposal.digest), arrived_s)
-        return self.proposals[proposal.party].setdefault(proposal.digest, proposal)
+    # ---- taking in ---------------------------------------------------------------------------------------------
 
-    def take_ballot(self, view: int, prefix: Prefix, *, is_alone: bool) -> Ballot | SoloBallot | None:
-        """The ballot on the next step, once. A proposal is valid iff its digest is the committed prefix's."""
-        key = (view, prefix.digest)
-        if self.pending == key:
-            return None
-        device, cloud = (self.proposals[party].get(prefix.digest) for party in PARTIES)
-        own = self.own.get(prefix.digest)
-        ballot: Ballot | SoloBallot
-        if device is not None and cloud is not None:
-            ballot = Ballot(session=self.session, view=view, device=device, cloud=cloud)
-        elif own is not None and is_alone:
-            ballot = SoloBallot(session=self.session, view=view, proposal=own)
-        else:
+    def hold_proposal(self, source: str, proposal: Proposal, prefix: Prefix, arrived_s: float) -> bool:
+        """Take in a proposal. prefix: the committed one. False: it cannot be kept, and must come again."""
+        last = proposal.step + len(proposal.tokens) - 1
+        if not self._has_room(source, proposal.step, last, prefix):
+            return False
+        digest = proposal.digest
+        for position, token in enumerate(proposal.tokens):
+            step = proposal.step + position
+            self._kill_if_dead(digest, step, prefix)
+            if step >= len(prefix):
+                self.lineage.add(digest, step, token)
+            entry = Entry(
+                step=step,
+                token=token,
+                payload=proposal.payloads[position] if proposal.payloads else None,
+                log_weight=proposal.log_weights[position] if proposal.log_weights else None,
+                decode_us=proposal.decode_us,
+                arrived_s=arrived_s,
+            )
+            self._hold(source, digest, entry, prefix)
+            digest = extend_digest(digest, token)
+        self._kill_if_dead(digest, last + 1, prefix)
+        return True
+
+    def hold_votes(self, source: str, votes: Votes, prefix: Prefix, arrived_s: float) -> bool:
+        """Take in votes. prefix: the committed one. False: some cannot be kept, and must come again."""
+        if not self._has_room(source, votes.step, votes.step + len(votes.digests) - 1, prefix):
+            return False
+        for step, (digest, payload) in enumerate(zip(votes.digests, votes.payloads, strict=True), votes.step):
+            self._kill_if_dead(digest, step, prefix)
+            self._hold(source, digest, Entry(step=step, payload=payload, arrived_s=arrived_s), prefix)
+        return True
+
+    def _has_room(self, source: str, first: int, last: int, prefix: Prefix) -> bool:
+        is_full = len(self.entries[source]) >= MAX_ENTRIES and first > len(prefix) and source != self.party
+        return not is_full and last < len(prefix) + MAX_AHEAD
+
+    def _hold(self, source: str, digest: bytes, entry: Entry, prefix: Prefix) -> None:
+        if entry.step >= len(prefix) and not self.lineage.is_dead(digest):
+            self.entries[source].setdefault(digest, entry)
+
+    def _kill_if_dead(self, digest: bytes, step: int, prefix: Prefix) -> None:
+        """What continues a rejected token is dead, and so is whatever continues that."""
+        if step <= len(prefix) and digest != prefix.digests[step]:
+            self.lineage.kill(digest, step)
+
+    # ---- putting to the vote -----------------------------------------------------------------------------------
+
+    def take_ballot(self, view: int, prefix: Prefix, voters: Sequence[str]) -> Ballot | None:
+        """The ballot on the next step, once it is complete, and once only. voters: whose votes it needs."""
+        indices = tuple(self._roles.topology.index(voter) for voter in voters)
+        key = (view, prefix.digest, indices)
+        votes = list(self._complete_votes(prefix.digest, voters)) if self.pending != key else []
+        if not votes:
             return None
         self.pending = key
-        return ballot
+        entries = [entry for _, row in votes for entry in row]
+        return Ballot(
+            session=self.session,
+            view=view,
+            step=len(prefix),
+            digest=prefix.digest,
+            voters=indices,
+            tokens=tuple(token for token, _ in votes if token is not None),
+            payloads=tuple(entry.payload or b"" for entry in entries),
+            log_weights=tuple(entry.log_weight for entry in entries if entry.log_weight is not None),
+        )
+
+    def _complete_votes(
+        self, digest: bytes, voters: Sequence[str]
+    ) -> Iterator[tuple[int | None, list[Entry]]]:
+        """The votes of all voters on this prefix, and on those that a proposal continues it to; each with the next
+        token of that proposal."""
+        for _ in range(MAX_PROPOSAL + 1):
+            rows = [self.entries[voter].get(digest) for voter in voters]
+            votes = [entry for entry in rows if entry is not None and entry.payload is not None]
+            if len(votes) < len(rows):
+                return
+            token = self.proposed(digest) if self._follows_proposal else None
+            yield token, votes
+            if token is None:
+                return
+            digest = extend_digest(digest, token)
+
+    def is_pending(self, result: VerifyResult) -> bool:
+        """Whether a result answers the ballot at the aggregator, of the same voters."""
+        return self.pending == (result.view, result.digest, result.voters)
 
     def reopen(self) -> None:
         """The ballot at the aggregator no longer counts."""
         self.pending = None
 
-    def proposals_on(self, digest: bytes) -> dict[Party, Proposal | None]:
-        """Each party's proposal for this prefix."""
-        return {party: self.proposals[party].get(digest) for party in PARTIES}
+    def restore(self, votes: Votes) -> Votes:
+        """Own votes with the payloads that are held, where they were computed again."""
+        held = [self.own.get(digest) for digest in votes.digests]
+        payloads = [
+            payload if entry is None or entry.payload is None else entry.payload
+            for entry, payload in zip(held, votes.payloads, strict=True)
+        ]
+        return replace(votes, payloads=tuple(payloads))
 
-    def arrivals_on(self, digest: bytes) -> dict[Party, float]:
-        """When each party's proposal for this prefix arrived, in seconds since the query was opened; nan: never."""
-        return {party: self.arrived_s.get((party, digest), nan) for party in PARTIES}
+    # ---- looking up --------------------------------------------------------------------------------------------
+
+    def proposed(self, digest: bytes) -> int | None:
+        """The token that is proposed after this prefix, by the first drafter that proposes one."""
+        for drafter in self._drafters:
+            if (entry := self.entries[drafter].get(digest)) is not None:
+                return entry.token
+        return None
+
+    def follow(self, prefix: Prefix, most: int) -> list[int]:
+        """The tokens that are proposed after `prefix`, one after another."""
+        tokens: list[int] = []
+        digest = prefix.digest
+        while len(tokens) < most and (token := self.proposed(digest)) is not None:
+            tokens.append(token)
+            digest = extend_digest(digest, token)
+        return tokens
+
+    def drafts_on(self, digest: bytes) -> tuple[Entry | None, ...]:
+        """What each drafter says after this prefix, in the topology's order."""
+        return tuple(self.entries[drafter].get(digest) for drafter in self._drafters)
+
+    # ---- committing --------------------------------------------------------------------------------------------
 
     def advance(self, prefix: Prefix) -> None:
-        """One more token is committed: drop proposals for committed steps and on dead branches."""
+        """One more token is committed: drop entries for committed steps and on dead branches."""
         self.lineage.commit(prefix)
-        for party in PARTIES:
-            held = self.proposals[party].items()
-            self.proposals[party] = {
-                digest: proposal
-                for digest, proposal in held
-                if proposal.step >= len(prefix) and not self._is_dead(proposal, prefix)
+        for party, held in self.entries.items():
+            self.entries[party] = {
+                digest: entry
+                for digest, entry in held.items()
+                if entry.step >= len(prefix) and not self._is_dead(digest, entry.step, prefix)
             }
-        arrived = self.arrived_s.items()
-        self.arrived_s = {key: at_s for key, at_s in arrived if key[1] in self.proposals[key[0]]}
 
     def adopt(self, prefix: Prefix) -> None:
         """The committed tokens were replaced by these: branches that were dead may be alive."""
         self.lineage.clear()
         self.advance(prefix)
 
-    def _is_dead(self, proposal: Proposal, prefix: Prefix) -> bool:
-        is_next = proposal.step == len(prefix)
-        return self.lineage.is_dead(proposal.digest) or (is_next and proposal.digest != prefix.digest)
+    def _is_dead(self, digest: bytes, step: int, prefix: Prefix) -> bool:
+        return self.lineage.is_dead(digest) or (step == len(prefix) and digest != prefix.digest)

@@ -1,20 +1,22 @@
-"""One session as a coordinator (the draft queue) sees it: make ballots, commit in order, keep the peer in step.
+"""One session as a coordinator (the draft queue) sees it: make ballots, commit in order, keep the peers in step.
 
-Each party's coordinator holds both parties' proposals and the committed prefix. It has the aggregator decide a ballot,
-commits the verdict, and passes it to the own decoder and, unless both parties aggregate, to the peer. A proposal is
-opaque bytes that match a prefix or do not.
+Each party's coordinator holds the committed prefix, and what those that it depends on propose and vote. It has the
+aggregator decide a ballot, commits the verdict, and passes it to the own decoder and to the peers that do not decide by
+themselves. A vote is opaque bytes that match a prefix or do not. The modes differ in who sends what to whom
+(`Exchange`) and in what a ballot needs (`BallotBox`); everything else is the same in all of them.
 """
 
 from __future__ import annotations
 
 from typing import assert_never
 
-from tandem.events import PlacementEvent
 from tandem.protocol.ballots import BallotBox
+from tandem.protocol.committing import Committer
 from tandem.protocol.convergence import Convergence
+from tandem.protocol.exchange import Exchange
 from tandem.protocol.lifecycle import Lifecycle, StopCheck
 from tandem.protocol.link import PeerLink
-from tandem.protocol.log import MAX_AHEAD, CommittedLog
+from tandem.protocol.log import CommittedLog
 from tandem.protocol.messages import (
     Begin,
     Cancel,
@@ -32,35 +34,44 @@ from tandem.protocol.messages import (
     Sources,
     Verdict,
     VerifyResult,
+    Votes,
+    VotesReady,
 )
 from tandem.protocol.outbox import ActorKind, Send
 from tandem.protocol.prefix import Prefix
 from tandem.protocol.reminders import Debt, Reminders
-from tandem.protocol.report import CommitRecord, Reporter, expected_acceptance, make_estimate_event
+from tandem.protocol.report import Reporter, make_estimate_event
 from tandem.protocol.spec import SessionSpec
-from tandem.topology import Party
+
+LocalMessage = ProposalReady | VotesReady | VerifyResult | DecoderReady | DecoderFailed | Estimate
 
 
 class SessionCoordinator:
     """The state of one query at one party. Its parts have their own state and invariants; this class connects them."""
 
     def __init__(
-        self, spec: SessionSpec, party: Party, check_stop: StopCheck, now_s: float, *, measures: bool = True
+        self, spec: SessionSpec, party: str, check_stop: StopCheck, now_s: float, *, measures: bool = True
     ) -> None:
-        """measures: probe round trip and bandwidth when the first frame of the peer arrives."""
+        """measures: probe round trip and bandwidth when the first frame of a peer arrives."""
         self.spec = spec
         self.party = party
-        self.log = CommittedLog(spec.session, spec.first_aggregator)
-        self.ballots = BallotBox(spec.session, party)
-        self.link = PeerLink(spec.session, now_s, measures=measures)
+        self.exchange = Exchange(spec.roles, party, is_mirrored=spec.placement == "mirror")
+        self.log = CommittedLog(spec.session, spec.roles, spec.first_decider)
+        self.ballots = BallotBox(spec.session, spec.roles, party)
+        peers = spec.roles.topology.peers(party)
+        self.links = {peer: PeerLink(spec.session, now_s, peer, measures=measures) for peer in peers}
         self.reporter = Reporter(spec, party)
-        self.lifecycle = Lifecycle(spec, party, self.log, self.ballots, self.link, self.reporter)
-        self.convergence = Convergence(
-            spec, party, self.log, self.ballots, self.link, self.reporter, self.lifecycle
+        self.lifecycle = Lifecycle(spec, self.exchange, self.log, self.ballots, self.links, self.reporter)
+        self.convergence = {
+            peer: Convergence(
+                spec, self.exchange, peer, self.log, self.ballots, link, self.reporter, self.lifecycle
+            )
+            for peer, link in self.links.items()
+        }
+        self.committer = Committer(
+            spec, party, self.log, self.ballots, self.links, self.reporter, self.lifecycle, check_stop, now_s
         )
         self._reminders = Reminders()
-        self._check_stop = check_stop
-        self._opened_s = now_s
 
     @property
     def prefix(self) -> Prefix:
@@ -70,16 +81,21 @@ class SessionCoordinator:
     # ---- entries: each takes a message and the time, and returns what to send ----------------------------------
 
     def begin(self, now_s: float) -> list[Send]:
-        """Start the own actors, and open the session at the peer, or show the home that it is open here."""
+        """Start the own actors, and open the session at the peers, or show the home that it is open here."""
         sends = self._begin(*self.lifecycle.listeners)
-        is_home = self.party is self.spec.home
-        return sends + self.lifecycle.to_peer(self.convergence.make_open() if is_home else Heartbeat(), now_s)
+        for peer, convergence in self.convergence.items():
+            body = convergence.make_open() if self.exchange.is_home else Heartbeat()
+            sends += self.lifecycle.to_peer(peer, body, now_s)
+        return sends
 
     def rejoin(self, incarnation: int, now_s: float) -> list[Send]:
-        """Begin on a cloud whose coordinator was restarted. incarnation: new, 32 bits."""
-        self.convergence.incarnation = incarnation
-        rejoin = self.link.send(Rejoin(incarnation=incarnation), self.prefix, now_s)
-        return [*self._begin(*self.lifecycle.listeners), rejoin]
+        """Begin at a party whose coordinator was restarted. incarnation: new, 32 bits."""
+        sends = self._begin(*self.lifecycle.listeners)
+        self.log.is_known = False
+        for peer, convergence in self.convergence.items():
+            convergence.incarnation = incarnation
+            sends += self.lifecycle.to_peer(peer, Rejoin(incarnation=incarnation), now_s)
+        return sends
 
     def restart(self, role: ActorKind) -> list[Send]:
         """Give the session as it stands to an actor of this party that was restarted, or may lack a part of it."""
@@ -87,97 +103,126 @@ class SessionCoordinator:
             return []
         sends = self._begin(role)
         if role == "decoder":
-            sends.append(Send("decoder", self.convergence.make_adopt()))
-        if role == "aggregator":
+            sends.append(Send("decoder", self.log.make_adopt(is_last=self.lifecycle.reason is not None)))
+        elif role == "aggregator":
             self.ballots.reopen()
             sends += self._ask()
         return sends
 
-    def receive(
-        self,
-        message: ProposalReady | VerifyResult | LinkFrame | DecoderReady | DecoderFailed | Estimate,
-        now_s: float,
-        waited_s: float = 0.0,
-    ) -> list[Send]:
-        """Any message of this session. waited_s: how long ago it arrived, for a frame that came before the query."""
+    def receive(self, message: LocalMessage, now_s: float) -> list[Send]:
+        """A message of an own actor."""
         if self.lifecycle.is_over:
             return []
         match message:
             case ProposalReady():
                 return self._on_own_proposal(message, now_s)
+            case VotesReady():
+                return self._on_own_votes(message.votes, now_s)
             case VerifyResult():
                 return self._on_result(message, now_s)
-            case LinkFrame():
-                return [] if self.lifecycle.is_solo else self._on_frame(message, now_s, waited_s)
             case DecoderReady():
                 return self._on_ready(message, now_s)
             case DecoderFailed():
                 return self.lifecycle.fail(message.reason, now_s, is_refused=message.is_refused)
             case Estimate():
-                is_late = self.lifecycle.reason is not None
-                return [] if is_late else self.reporter.emit(make_estimate_event(message))
+                is_running = self.lifecycle.reason is None
+                return self.reporter.emit(make_estimate_event(message)) if is_running else []
             case _:
                 assert_never(message)
 
+    def receive_frame(
+        self, frame: LinkFrame, now_s: float, source: str = "", waited_s: float = 0.0
+    ) -> list[Send]:
+        """A frame of a peer. source: by default the only peer. waited_s: how long ago it arrived, before the query.
+
+        Raises ProtocolError, one sentence, where that peer may not send such a body; the session goes on.
+        """
+        if self.lifecycle.is_over or self.lifecycle.is_solo:
+            return []
+        source = source or next(iter(self.links))
+        link = self.links[source]
+        self.reporter.measure(link.receive(frame, now_s, waited_s), link.round_trips.take_bytes_per_s())
+        self.exchange.check(source, frame.body)
+        return link.answer_probe(frame.body, self.prefix, now_s) + self._act_on(source, frame, now_s)
+
     def tick(self, now_s: float) -> list[Send]:
-        """Timers: reminders, resend, heartbeat, loss of the peer, lingering. Call every 50 ms or so."""
+        """Timers: reminders, resend, heartbeat, loss of a peer, lingering. Call every 50 ms or so."""
         if self.lifecycle.is_over:
             return []
         if self.lifecycle.is_solo:
             return self._remind(now_s)
         if self.lifecycle.is_abandoned(now_s):
             return self.lifecycle.free()
-        sends = self.link.due(self.prefix, now_s, self.convergence.unacknowledged())
-        return sends + self.lifecycle.check_peer(now_s) + self._ask() + self._remind(now_s)
+        sends = []
+        for peer in (name for name in self.links if name not in self.lifecycle.finished):
+            sends += self.links[peer].due(self.prefix, now_s, self.convergence[peer].unacknowledged())
+        return sends + self.lifecycle.check_peers(now_s) + self._ask() + self._remind(now_s)
 
     def _remind(self, now_s: float) -> list[Send]:
         """Give the session again to an actor that owes something for too long: a message may have been lost."""
-        here = None if self.lifecycle.reason is not None else (self.link.view, self.prefix.digest)
-        owes_proposal = self.prefix.digest not in self.ballots.own
-        owes_result = self.ballots.pending == here
+        here = None if self.lifecycle.reason is not None else (self.log.view, self.prefix.digest)
+        pending = self.ballots.pending
         debts: dict[ActorKind, Debt] = {
-            "decoder": here if owes_proposal else None,
-            "aggregator": here if owes_result else None,
+            "decoder": here if self.prefix.digest not in self.ballots.own else None,
+            "aggregator": here if pending is not None and pending[:2] == here else None,
         }
         due = self._reminders.take_due(debts, now_s)
         return [send for role in due for send in self.restart(role)]
 
     def resend_all(self, now_s: float) -> list[Send]:
-        """There is a new connection to the peer: send at once whatever it has not acknowledged."""
-        if self.lifecycle.is_over or self.lifecycle.is_solo:
+        """There is a new connection to the peers: send at once whatever they have not acknowledged."""
+        if self.lifecycle.is_over:
             return []
-        sends = self.link.resend(self.convergence.unacknowledged(), self.prefix, now_s)
-        sends += self.link.resend_missing(self.prefix, now_s)
-        return sends or [self.link.send(Heartbeat(), self.prefix, now_s)]
+        sends = []
+        for peer, link in self.links.items():
+            due = link.resend(self.convergence[peer].unacknowledged(), self.prefix, now_s)
+            due += link.resend_missing(self.prefix, now_s)
+            sends += due or [link.send(Heartbeat(), self.prefix, now_s)]
+        return sends
 
     def _begin(self, *roles: ActorKind) -> list[Send]:
-        message = Begin(session=self.spec.session, spec=self.spec.to_json())
-        return [Send(role, message) for role in roles]
+        return [Send(role, Begin(session=self.spec.session, spec=self.spec.to_json())) for role in roles]
 
-    # ---- proposals and ballots ---------------------------------------------------------------------------------
+    # ---- proposals, votes and ballots --------------------------------------------------------------------------
 
     def _on_own_proposal(self, ready: ProposalReady, now_s: float) -> list[Send]:
         proposal: Proposal = ready.proposal
-        if self.lifecycle.reason is not None or proposal.step < len(self.prefix):
+        if self.lifecycle.reason is not None or proposal.step + len(proposal.tokens) <= len(self.prefix):
             return []
-        is_new = proposal.digest not in self.ballots.own
-        proposal = self.ballots.hold(proposal, now_s - self._opened_s)
-        self.reporter.hold(proposal)
-        sends = self._show(now_s)
-        is_needed = is_new and proposal.digest in self.ballots.own and not self.lifecycle.peer_lost
-        if is_needed and self.spec.drafts_travel_from(self.party):
-            sends.append(self.link.post(proposal, self.prefix, now_s))
+        num_held = len(self.ballots.own)
+        self.ballots.hold_proposal(self.party, proposal, self.prefix, now_s - self.committer.opened_s)
+        sends = self.committer.show(now_s)
+        if len(self.ballots.own) > num_held:
+            sends += self._post(self.exchange.proposals_go_to, self.exchange.make_public(proposal), now_s)
         return sends + self._advance(now_s)
+
+    def _on_own_votes(self, votes: Votes, now_s: float) -> list[Send]:
+        """Votes that are held already go out as they went out before, whatever was computed now."""
+        if self.lifecycle.reason is not None:
+            return []
+        num_held = len(self.ballots.own)
+        self.ballots.hold_votes(self.party, votes, self.prefix, now_s - self.committer.opened_s)
+        if len(self.ballots.own) == num_held:
+            return []
+        sends = self._post(self.exchange.votes_go_to, self.ballots.restore(votes), now_s)
+        return sends + self._advance(now_s)
+
+    def _post(
+        self, peers: tuple[str, ...], body: Proposal | Votes | Verdict | Sources, now_s: float
+    ) -> list[Send]:
+        """Across the links to these peers, but for those that are lost: a Resync brings them up when they return."""
+        there = [peer for peer in peers if peer not in self.lifecycle.lost]
+        return [self.links[peer].post(body, self.prefix, now_s) for peer in there]
 
     def _on_ready(self, ready: DecoderReady, now_s: float) -> list[Send]:
         """Tell the client, who is at home, of this party's documents."""
-        if self.party is self.spec.home:
+        if self.exchange.is_home:
             return self.reporter.emit_own_sources(ready)
         sources = self.reporter.note_sources(ready)
-        return [] if sources is None else [self.link.post(sources, self.prefix, now_s)]
+        return [] if sources is None else self._post((self.exchange.topology.home,), sources, now_s)
 
     def _advance(self, now_s: float) -> list[Send]:
-        """Commit the peer's verdicts in step order, then ask for the next one if this party decides."""
+        """Commit the peers' verdicts in step order, then ask for the next one if this party decides."""
         sends: list[Send] = []
         while self.lifecycle.reason is None and (verdict := self.log.take_next()) is not None:
             sends += self._commit(verdict, None, now_s)
@@ -185,111 +230,69 @@ class SessionCoordinator:
 
     def _ask(self) -> list[Send]:
         """Send the next ballot to the aggregator, if there is one and it is not there yet. Safe to call at any time."""
-        if self.lifecycle.reason is not None or not self.lifecycle.decides_here:
+        if self.lifecycle.reason is not None or not self.log.is_known or not self.lifecycle.decides_here:
             return []
-        is_alone = self.lifecycle.decides_alone
-        ballot = self.ballots.take_ballot(self.link.view, self.prefix, is_alone=is_alone)
+        ballot = self.ballots.take_ballot(self.log.view, self.prefix, self.lifecycle.voters)
         return [] if ballot is None else [Send("aggregator", ballot)]
 
     # ---- verdicts and commits ----------------------------------------------------------------------------------
 
     def _on_result(self, result: VerifyResult, now_s: float) -> list[Send]:
-        is_pending = self.ballots.pending == (result.view, result.digest)
-        if self.lifecycle.reason is not None or not is_pending or result.digest != self.prefix.digest:
+        is_next = self.ballots.is_pending(result) and result.digest == self.prefix.digest
+        if self.lifecycle.reason is not None or not is_next:
             return []
-        verdict = self.log.make_verdict(result)
+        verdict = self.log.make_verdict(result, self.committer.count_to_end(result.tokens))
         sends = self._commit(verdict, result, now_s)
-        if self.spec.placement != "mirror" and not self.lifecycle.decides_alone:
-            sends.insert(0, self.link.post(verdict, self.prefix, now_s))
-        return sends + self._advance(now_s)
+        return self._post(self.exchange.verdicts_go_to, verdict, now_s) + sends + self._advance(now_s)
 
     def _commit(self, verdict: Verdict, result: VerifyResult | None, now_s: float) -> list[Send]:
-        """Commit a verdict: the own one, made of `result`, or the peer's."""
-        record = self._append(verdict, result, now_s)
-        event, observations = self.reporter.commit(record)
-        sends = [Send("decoder", self.convergence.make_commit(verdict))]
-        sends += self.reporter.confirm(verdict.step, verdict.target)
-        sends += self.reporter.emit(event) + self._show(now_s) + observations
-        if verdict.next_aggregator is not self.log.aggregator:
-            self.log.aggregator = verdict.next_aggregator
-            sends += self.reporter.emit(PlacementEvent(step=verdict.step + 1, aggregator=self.log.aggregator))
+        """Commit a verdict: the own one, made of `result`, or a peer's."""
+        sends = self.committer.commit(verdict, result, now_s)
         if self.lifecycle.reason is not None:
-            sends += self.lifecycle.complete(now_s, peer_agrees=self.convergence.peer_agrees())
+            agreeing = {peer for peer, convergence in self.convergence.items() if convergence.peer_agrees()}
+            sends += self.lifecycle.complete(now_s, agreeing)
         return sends
 
-    def _append(self, verdict: Verdict, result: VerifyResult | None, now_s: float) -> CommitRecord:
-        proposals = self.ballots.proposals_on(self.prefix.digest)
-        arrived_s = self.ballots.arrivals_on(self.prefix.digest)
-        self.log.append(verdict)
-        self.ballots.advance(self.prefix)
-        self.link.backlog.drop_dead(self.ballots.own, len(self.prefix))
-        self.lifecycle.reason = self._check_stop(self.prefix.tokens)
-        # A full ballot may have been under way when the peer was lost.
-        is_alone = self.lifecycle.decides_alone and proposals[self.party.other] is None
-        return CommitRecord(
-            verdict=verdict,
-            decided_by=self.party if result is not None else self.party.other,
-            acceptance=expected_acceptance(verdict, result),
-            proposals=proposals,
-            arrived_s=arrived_s,
-            is_alone=is_alone,
-            is_degraded=is_alone and not self.lifecycle.is_solo,
-            is_last=self.lifecycle.reason is not None,
-            committed_s=now_s - self._opened_s,
-        )
+    # ---- the links ---------------------------------------------------------------------------------------------
 
-    def _show(self, now_s: float) -> list[Send]:
-        """Show the own drafts that follow what is shown, while the answer goes on."""
-        if self.lifecycle.reason is not None:
-            return []
-        return self.reporter.show(self.ballots.own, now_s - self._opened_s)
-
-    # ---- the link ----------------------------------------------------------------------------------------------
-
-    def _on_frame(self, frame: LinkFrame, now_s: float, waited_s: float) -> list[Send]:
-        self.reporter.measure(
-            self.link.receive(frame, now_s, waited_s), self.link.round_trips.take_bytes_per_s()
-        )
-        answer = self.link.answer_probe(frame.body, self.prefix, now_s)
-        return answer + self._act_on(frame, now_s)
-
-    def _act_on(self, frame: LinkFrame, now_s: float) -> list[Send]:
+    def _act_on(self, source: str, frame: LinkFrame, now_s: float) -> list[Send]:
         body: LinkBody = frame.body
+        link, convergence = self.links[source], self.convergence[source]
         match body:
             case Cancel():
-                return self.lifecycle.on_cancel(body, now_s) + self._ask()
+                return self.lifecycle.on_cancel(source, body, now_s) + self._ask()
             case Done(is_reply=True):
-                return self.lifecycle.on_last_word(now_s) + self._ask()
+                return self.lifecycle.on_last_word(source, now_s) + self._ask()
             case Resync():
-                return self.convergence.adopt(frame.view, body, self._check_stop, now_s) + self._ask()
+                return convergence.adopt(frame.view, body, self.committer.check_stop, now_s) + self._ask()
             case Rejoin():
-                return self.convergence.on_rejoin(body, now_s) + self._ask()
-        if self.lifecycle.peer_lost:
-            return self.convergence.resync(now_s) + self._ask()
-        if frame.view != self.link.view or self.convergence.incarnation is not None:
+                return convergence.on_rejoin(body, now_s) + self._ask()
+        if source in self.lifecycle.lost:
+            return convergence.resync(now_s) + self._ask()
+        if frame.view != link.view or convergence.incarnation is not None:
             return []
-        if self.convergence.has_diverged(frame):
-            return self.convergence.on_divergence(frame, now_s) + self._ask()
+        if convergence.has_diverged(frame):
+            return convergence.on_divergence(frame, now_s) + self._ask()
         # A peer that is ahead may be on another branch: a proposal that is not committed here may still be needed.
-        self.link.acknowledge(frame, min(frame.committed, len(self.prefix)), now_s)
-        match body:
-            case Proposal() | Verdict():
-                self._take_in(body, frame.number, now_s)
-            case Done():
-                return self._advance(now_s) + self.convergence.on_done(frame, now_s) + self._ask()
-            case Sources():
-                self.link.receipts.add(frame.number, now_s)
-                return self.reporter.emit_sources(self.party.other, body) + self._advance(now_s)
-            case _:
-                pass  # the header says it all, or it belongs to a mode with a drafter that has no vote
+        link.acknowledge(frame, min(frame.committed, len(self.prefix)), now_s)
+        if isinstance(body, Done):
+            return self._advance(now_s) + convergence.on_done(frame, now_s) + self._ask()
+        if isinstance(body, Sources):
+            link.receipts.add(frame.number, now_s)
+            return self.reporter.emit_sources(source, body) + self._advance(now_s)
+        if self._take_in(source, body, now_s):
+            link.receipts.add(frame.number, now_s)
         return self._advance(now_s)
 
-    def _take_in(self, body: Proposal | Verdict, number: int, now_s: float) -> None:
-        """Hold what the peer decided or proposed. What is too far ahead is not acknowledged, so it comes again."""
-        if body.step >= len(self.prefix) + MAX_AHEAD:
-            return
-        self.link.receipts.add(number, now_s)
-        if isinstance(body, Verdict):
-            self.log.hold(body)
-        elif self.log.expects(body.step) and body.party is self.party.other:
-            self.ballots.hold(body, now_s - self._opened_s)
+    def _take_in(self, source: str, body: LinkBody, now_s: float) -> bool:
+        """Hold what a peer decided, proposed or voted. False: it is too far ahead; not acknowledged, it comes again."""
+        match body:
+            case Verdict():
+                self.log.hold(body)
+                return self.log.is_near(body.step)
+            case Proposal():
+                return self.ballots.hold_proposal(source, body, self.prefix, now_s - self.committer.opened_s)
+            case Votes():
+                return self.ballots.hold_votes(source, body, self.prefix, now_s - self.committer.opened_s)
+            case _:
+                return False  # the header says it all

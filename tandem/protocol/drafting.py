@@ -30,7 +30,7 @@ from tandem.protocol.prefix import Prefix
 from tandem.protocol.relevance import RelevanceWeights, Weights
 from tandem.protocol.spec import SessionSpec
 from tandem.protocol.wire import to_float32
-from tandem.topology import Party
+from tandem.topology import PARTIES, Party
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,6 @@ class DraftingSession:
         self.party = party
         self.line = DraftLine(spec.session)
         self.relevance = RelevanceWeights(spec, text)
-        self.epoch = 0
         self.window = 1 if spec.synchronous else min(4, spec.max_window)
         self._retrieved: RetrieveResult | None = None
         self._is_filtered_out = False
@@ -191,14 +190,13 @@ class DraftingSession:
         if not self.is_current(job):
             return []
         proposal = Proposal(
-            party=self.party,
+            party=PARTIES.index(self.party),
             step=job.step,
-            epoch=self.epoch,
             digest=job.digest,
-            token=token,
-            log_weight=to_float32(log_weight(job.weights)),
+            tokens=(token,),
+            payloads=(payload,),
+            log_weights=(to_float32(log_weight(job.weights)),),
             decode_us=decode_us,
-            payload=payload,
         )
         self._proposals[job.digest] = proposal
         return self._emit(proposal)
@@ -257,14 +255,13 @@ class DraftingSession:
     # ---- changes ---------------------------------------------------------------------------------------------
 
     def _emit(self, proposal: Proposal) -> list[Send]:
-        self.prefix.append(proposal.token)
+        self.prefix.extend(proposal.tokens)
         ready = ProposalReady(session=self.spec.session, proposal=proposal)
         return [Send("draft_queue", ready), *self.request_weights()]
 
     def _on_commit(self, commit: Commit) -> list[Send]:
         if not self.line.commit(commit):
             return []
-        self.epoch = commit.epoch
         self._has_ended = commit.is_last
         self._forget()
         return self._continue()
@@ -272,7 +269,6 @@ class DraftingSession:
     def _on_adopt(self, adopt: Adopt) -> list[Send]:
         if not self.line.adopt(adopt):
             return []
-        self.epoch = adopt.epoch
         self._has_ended = adopt.is_last
         return self._continue()
 

@@ -16,13 +16,13 @@ class DraftingTable(SessionTable[DraftingSession]):
     """The decoder of one party: plans for all its sessions, one job of each at a time. After `End` the driver frees the
     session in the engine."""
 
-    def __init__(self, party: Party, text: Callable[[Sequence[int]], str]) -> None:
+    def __init__(self, party: str, text: Callable[[Sequence[int]], str]) -> None:
         """text: turns answer tokens into text."""
         super().__init__(party)
         self._text = text
 
     def _open(self, spec: SessionSpec) -> DraftingSession:
-        return DraftingSession(spec, self.party, self._text)
+        return DraftingSession(spec, Party(self.party), self._text)
 
     def _begin(self, session: DraftingSession) -> list[Send]:
         return session.begin()

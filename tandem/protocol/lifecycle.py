@@ -1,121 +1,142 @@
-"""How a session ends, and what this party does while its peer is gone."""
+"""How a session ends, and what this party does while a peer is gone."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from math import nan
 
 from tandem.events import DoneEvent, PeerEvent, SessionStatistics, StopReason
 from tandem.protocol.ballots import BallotBox
+from tandem.protocol.exchange import Exchange
 from tandem.protocol.link import PeerLink
 from tandem.protocol.log import CommittedLog
 from tandem.protocol.messages import Cancel, Done, End, LinkBody, LinkFrame
 from tandem.protocol.outbox import ActorKind, Send
 from tandem.protocol.report import Reporter
 from tandem.protocol.spec import SessionSpec
-from tandem.topology import Party
+from tandem.topology import PARTIES
 
 StopCheck = Callable[[Sequence[int]], StopReason | None]
 """Why an answer of these tokens is complete, or None: end-of-sequence, stop string, length."""
 
 LINGER_S = 10.0
-"""Silence of the cloud after which a finished device no longer waits for its Done."""
+"""Silence of a peer after which a finished authority no longer waits for its Done."""
 ABANDONED_S = 60.0
-"""Silence of the device after which the cloud frees a session, finished or not: the device may still need it.
-Also the longest that a finished device waits for a cloud that is alive but does not finish."""
+"""Silence of the authority after which a peer frees a session, finished or not: the authority may still need it.
+Also the longest that a finished authority waits for a peer that is alive but does not finish."""
 
 _CANCELLED = "The query was cancelled."
-_DEVICE_FAILED = "The device could not go on."
-_FINISHED_ALONE = "The device finished alone."
 LISTENERS: tuple[ActorKind, ...] = ("decoder", "aggregator", "profiler", "scheduler")
-_SOLO_LISTENERS: tuple[ActorKind, ...] = ("decoder", "aggregator")  # nobody to place or to wait for
+_UNPLACED_LISTENERS: tuple[ActorKind, ...] = ("decoder", "aggregator")  # nobody to place
 
 
 class Lifecycle:
-    """Running, finished, over; and with or without the peer.
+    """Running, finished, over; and with or without each peer.
 
     Invariants: `is_over` is final, and nothing is owed to anybody from then on. Before that `reason` says why the
-    answer is complete; only a Resync can take it back. Only the device ever loses its peer. A solo session sends
-    nothing across the link.
+    answer is complete; only a Resync can take it back. Only the authority ever loses a peer; from the step of the
+    PeerEvent on, exactly the votes of those that are not lost count. A solo session has no links.
     """
 
     def __init__(
         self,
         spec: SessionSpec,
-        party: Party,
+        exchange: Exchange,
         log: CommittedLog,
         ballots: BallotBox,
-        link: PeerLink,
+        links: Mapping[str, PeerLink],
         reporter: Reporter,
     ) -> None:
-        self.peer_lost = False
+        self.lost: set[str] = set()
+        self.finished: set[str] = set()  # peers to which nothing is owed any more
         self.reason: StopReason | None = None
-        self.error: str | None = None
         self.is_over = False
-        self._spec, self._party = spec, party
-        self._log, self._ballots, self._link, self._reporter = log, ballots, link, reporter
-        self._is_refused = False  # the query itself is at fault
+        self._spec, self._exchange = spec, exchange
+        self._log, self._ballots, self._links, self._reporter = log, ballots, links, reporter
+        self._giving_up: Cancel | None = None  # what the peers hear of a query that was cancelled or failed
         self._finished_s = nan
 
     @property
     def is_solo(self) -> bool:
         """Whether only this party was asked: there is no peer."""
-        return self._spec.only is not None
+        return not self._links
 
     @property
     def listeners(self) -> tuple[ActorKind, ...]:
         """The actors of this party that hear of the session."""
-        return _SOLO_LISTENERS if self.is_solo else LISTENERS
+        is_placed = self._spec.mode == "dual" and not self.is_solo
+        return LISTENERS if is_placed else _UNPLACED_LISTENERS
 
     @property
     def decides_alone(self) -> bool:
-        """Whether this party decides without a peer, be it lost or never asked."""
-        return self.is_solo or self.peer_lost
+        """Whether this party decides without any peer, be it lost or never asked."""
+        return self.lost == self._links.keys()
 
     @property
     def decides_here(self) -> bool:
         """Whether this party decides the next step."""
-        return self.decides_alone or self._spec.placement == "mirror" or self._log.aggregator is self._party
+        return (
+            self.decides_alone
+            or self._spec.placement == "mirror"
+            or self._log.decider == self._exchange.party
+        )
+
+    @property
+    def voters(self) -> tuple[str, ...]:
+        """Whose votes decide the next step: all that are not lost; without any, this party goes on as it drafts."""
+        return tuple(name for name in self._exchange.roles.voters if name not in self.lost) or (
+            self._exchange.party,
+        )
 
     @property
     def statistics(self) -> SessionStatistics:
         """Counters so far."""
-        return self._reporter.statistics(self._link.num_resent_frames)
+        return self._reporter.statistics(sum(link.num_resent_frames for link in self._links.values()))
 
     # ---- the end -----------------------------------------------------------------------------------------------
 
-    def complete(self, now_s: float, *, peer_agrees: bool) -> list[Send]:
-        """The last token is committed. peer_agrees: the peer has said that its whole answer is this one."""
+    def complete(self, now_s: float, agreeing: Container[str]) -> list[Send]:
+        """The last token is committed. agreeing: peers that have said that their whole answer is this one."""
         assert self.reason is not None
         sends = self._end(self.reason, None, now_s)
-        if peer_agrees:
-            return [*sends, *self.to_peer(Done(is_reply=True), now_s), *self.free()]
-        if self.is_solo:
-            return [*sends, *self.free()]
-        if self.peer_lost:
-            return [*sends, *self.to_peer(Cancel(reason=_FINISHED_ALONE), now_s), *self.free()]
-        return [*sends, *self.to_peer(Done(is_reply=False), now_s)]
+        for peer in self._links:
+            if peer in agreeing or peer in self.lost:
+                sends += self.dismiss(peer, now_s)
+            else:
+                sends += self.to_peer(peer, Done(is_reply=False), now_s)
+        return sends + self._free_if_finished()
+
+    def dismiss(self, peer: str, now_s: float) -> list[Send]:
+        """The last word to a peer that has the whole answer, or is lost."""
+        self.finished.add(peer)
+        return self.to_peer(peer, self._last_word(peer), now_s)
+
+    def agree(self, peer: str, now_s: float) -> list[Send]:
+        """A peer has the whole answer; once all have it, the session is over."""
+        return self.dismiss(peer, now_s) + self._free_if_finished()
 
     def cancel(self, now_s: float) -> list[Send]:
         """The user gave the query up: every party stops and frees it."""
         if self.is_over:
             return []
-        if self.reason is not None:  # a finished cloud goes on answering a device that may not have finished
-            return self.free() if self._party is Party.DEVICE else []
-        sends = self.to_peer(Cancel(reason=_CANCELLED), now_s)
-        return sends + self._end("cancelled", None, now_s) + self.free()
+        if (
+            self.reason is not None
+        ):  # a finished peer goes on answering an authority that may not have finished
+            return self.free() if self._exchange.is_authority else []
+        return self._give_up("cancelled", None, Cancel(reason=_CANCELLED), now_s)
 
     def fail(self, reason: str, now_s: float, *, is_refused: bool = False) -> list[Send]:
-        """This party cannot go on: tell the user and the peer. is_refused: the query itself is at fault."""
+        """This party cannot go on: tell the user and the peers. is_refused: the query itself is at fault."""
         if self.is_over or self.reason is not None:
             return []
-        self._is_refused = is_refused
-        sends = self.to_peer(self._failure(reason), now_s)
-        return sends + self._end("failed", reason, now_s) + self.free()
+        is_private = self._exchange.party in self._exchange.topology.private  # its own paths stay with it
+        public = f"{_name(self._exchange.party)} could not go on." if is_private else reason
+        return self._give_up("failed", reason, Cancel(reason=public, is_refused=is_refused), now_s)
 
     def adopt(self, reason: StopReason | None, now_s: float) -> None:
         """After a Resync the answer is complete for another reason, or not at all."""
         self.reason, self._finished_s = reason, now_s
+        self.finished.clear()
 
     def free(self) -> list[Send]:
         """Nothing is owed to anybody any more."""
@@ -124,92 +145,125 @@ class Lifecycle:
         self.is_over = True
         return [Send(role, End(session=self._spec.session)) for role in self.listeners]
 
-    def make_final_frame(self, now_s: float) -> LinkFrame:
-        """What a driver answers for this session once it is freed."""
-        frame: LinkFrame = self._link.send(self._final_body(), self._log.prefix, now_s).message
-        return frame
+    def make_final_frames(self, now_s: float) -> dict[str, LinkFrame]:
+        """What a driver answers each peer for this session once it is freed."""
+        prefix = self._log.prefix
+        return {
+            peer: link.send(self._last_word(peer), prefix, now_s).message
+            for peer, link in self._links.items()
+        }
 
-    def _final_body(self) -> LinkBody:
-        if self.reason in ("cancelled", "failed"):
-            return Cancel(reason=_CANCELLED) if self.error is None else self._failure(self.error)
-        return Cancel(reason=_FINISHED_ALONE) if self.decides_alone else Done(is_reply=True)
+    def _last_word(self, peer: str) -> LinkBody:
+        if self._giving_up is not None:
+            return self._giving_up
+        if peer in self.lost:
+            return Cancel(reason=f"{_name(self._exchange.party)} finished alone.")
+        return Done(is_reply=True)
 
-    def to_peer(self, body: LinkBody, now_s: float) -> list[Send]:
-        """Across the link, where there is a peer."""
-        return [] if self.is_solo else [self._link.send(body, self._log.prefix, now_s)]
+    def to_peer(self, peer: str, body: LinkBody, now_s: float) -> list[Send]:
+        """Across the link to one peer."""
+        return [self._links[peer].send(body, self._log.prefix, now_s)]
 
-    # ---- without the peer --------------------------------------------------------------------------------------
+    def _give_up(self, reason: StopReason, error: str | None, body: Cancel, now_s: float) -> list[Send]:
+        """End the query early, and tell all peers that have not done so themselves."""
+        self._giving_up = body
+        busy = [peer for peer in self._links if peer not in self.finished]
+        sends = [send for peer in busy for send in self.to_peer(peer, body, now_s)]
+        return sends + self._end(reason, error, now_s) + self.free()
+
+    def _free_if_finished(self) -> list[Send]:
+        return self.free() if self.finished >= self._links.keys() else []
+
+    # ---- without a peer ----------------------------------------------------------------------------------------
 
     def is_abandoned(self, now_s: float) -> bool:
-        """Whether the peer has been silent, or unfinished, for too long to be waited for."""
-        silence_s = self._link.silence_s(now_s)
-        if self._party is Party.CLOUD:
+        """Whether the peers have been silent, or unfinished, for too long to be waited for."""
+        return all(
+            peer in self.finished or self._has_waited(link, now_s) for peer, link in self._links.items()
+        )
+
+    def _has_waited(self, link: PeerLink, now_s: float) -> bool:
+        silence_s = link.silence_s(now_s)
+        if not self._exchange.is_authority:
             return silence_s > ABANDONED_S
         waited_s = 0.0 if self.reason is None else now_s - self._finished_s
         return min(waited_s, silence_s) > LINGER_S or waited_s > ABANDONED_S
 
     def is_peer_silent(self, now_s: float) -> bool:
-        """Whether the peer has been quiet for so long that its connection should be renewed."""
-        is_waiting = not self.is_solo and self.reason is None
-        return is_waiting and self._link.silence_s(now_s) > self._link.loss_limit_s(0.0)
+        """Whether a peer has been quiet for so long that its connection should be renewed."""
+        return self.reason is None and any(
+            link.silence_s(now_s) > link.loss_limit_s(0.0) for link in self._links.values()
+        )
 
-    def check_peer(self, now_s: float) -> list[Send]:
-        """Declare a peer lost that has been silent for too long."""
-        silence_s = self._link.silence_s(now_s)
-        can_go_alone = self._party is Party.DEVICE and self.reason is None and not self.decides_alone
-        if not can_go_alone or silence_s <= self._link.loss_limit_s(self._spec.peer_loss_margin_s):
+    def check_peers(self, now_s: float) -> list[Send]:
+        """Declare the peers lost that have been silent for too long."""
+        return [send for peer in self._links for send in self._check_peer(peer, now_s)]
+
+    def _check_peer(self, peer: str, now_s: float) -> list[Send]:
+        link = self._links[peer]
+        silence_s = link.silence_s(now_s)
+        can_lose = self._exchange.is_authority and self.reason is None and peer not in self.lost
+        if not can_lose or silence_s <= link.loss_limit_s(self._spec.peer_loss_margin_s):
             return []
         if self._spec.on_peer_loss == "wait":
             return []
         if self._spec.on_peer_loss == "fail":
             return self.fail(
-                f"The cloud has been silent for {silence_s:.1f} s; check the link, "
+                f"{_name(peer)} has been silent for {silence_s:.1f} s; check the link, "
                 "or set on_peer_loss to 'continue' or 'wait'.",
                 now_s,
             )
-        return self._go_alone()
+        return self._lose(peer)
 
-    def rejoin_peer(self) -> list[Send]:
-        """A lost peer is back."""
-        if not self.peer_lost:
+    def rejoin_peer(self, peer: str) -> list[Send]:
+        """A lost peer is back: its votes count again from the next step on."""
+        if peer not in self.lost:
             return []
-        self.peer_lost = False
-        return self._reporter.emit(PeerEvent(step=len(self._log.prefix), is_alone=False))
+        self.lost.remove(peer)
+        return self._reporter.emit(PeerEvent(step=len(self._log.prefix), is_alone=False, party=peer))
 
-    def on_cancel(self, cancel: Cancel, now_s: float) -> list[Send]:
-        """The peer gave the session up."""
-        if self._party is Party.CLOUD:
+    def on_cancel(self, peer: str, cancel: Cancel, now_s: float) -> list[Send]:
+        """A peer gave the session up."""
+        if not self._exchange.is_authority:
+            self._giving_up = Cancel(reason=_CANCELLED)
             return self._end("cancelled", None, now_s) + self.free()
         if self.reason is not None:
-            return self.free()
+            self.finished.add(peer)
+            return self._free_if_finished()
         if self._spec.on_peer_loss == "continue" and not cancel.is_refused:
-            return [] if self.peer_lost else self._go_alone(cancel.reason)
-        return self._end("failed", f"The cloud gave the query up: {cancel.reason}", now_s) + self.free()
+            return [] if peer in self.lost else self._lose(peer, cancel.reason)
+        self.finished.add(peer)
+        return self.fail(f"{_name(peer)} gave the query up: {cancel.reason}", now_s)
 
-    def on_last_word(self, now_s: float) -> list[Send]:
-        """The peer has freed the session; a device that is not done was silent for too long."""
-        if self._party is Party.CLOUD or self.reason is not None:
+    def on_last_word(self, peer: str, now_s: float) -> list[Send]:
+        """A peer has freed the session; an authority that is not done was silent for too long."""
+        if not self._exchange.is_authority:
             return self.free()
+        if self.reason is not None:
+            self.finished.add(peer)
+            return self._free_if_finished()
         if self._spec.on_peer_loss != "continue":
             return self.fail(
-                f"The cloud frees a query after {ABANDONED_S:.0f} s of silence and has freed this one; "
+                f"{_name(peer)} frees a query after {ABANDONED_S:.0f} s of silence and has freed this one; "
                 "ask again, or set on_peer_loss to 'continue'.",
                 now_s,
             )
-        return [] if self.peer_lost else self._go_alone()
+        return [] if peer in self.lost else self._lose(peer)
 
-    def _go_alone(self, reason: str | None = None) -> list[Send]:
-        self.peer_lost = True
+    def _lose(self, peer: str, reason: str | None = None) -> list[Send]:
+        self.lost.add(peer)
         self._ballots.reopen()
-        self._link.backlog.clear()  # a Resync brings the peer up when it returns
-        return self._reporter.emit(PeerEvent(step=len(self._log.prefix), is_alone=True, reason=reason))
+        self._log.verdicts.clear()  # they decide steps after one that is now decided without the peer
+        self._links[peer].backlog.clear()  # a Resync brings the peer up when it returns
+        step = len(self._log.prefix)
+        return self._reporter.emit(PeerEvent(step=step, is_alone=True, reason=reason, party=peer))
 
     def _end(self, reason: StopReason, error: str | None, now_s: float) -> list[Send]:
-        self.reason, self.error, self._finished_s = reason, error, now_s
+        self.reason, self._finished_s = reason, now_s
         done = DoneEvent(reason=reason, statistics=self.statistics, error=error)
         return [*self._reporter.void(len(self._log.prefix)), *self._reporter.emit(done)]
 
-    def _failure(self, reason: str) -> Cancel:
-        """A failure as the peer may know it: the device's own paths are private."""
-        public = reason if self._party is Party.CLOUD else _DEVICE_FAILED
-        return Cancel(reason=public, is_refused=self._is_refused)
+
+def _name(party: str) -> str:
+    """A party at the beginning of a sentence."""
+    return f"The {party}" if party in PARTIES else party

@@ -18,14 +18,15 @@ HEARTBEAT_S = 0.25
 class PeerLink:
     """What one party knows of one peer within a session.
 
-    Invariants: a proposal or verdict that was posted is resent until the peer acknowledges its receipt, and kept until
-    the peer has committed its step, or no branch can need it any more. Receipts and acknowledgements hold within one
-    view.
+    Invariants: a proposal, vote or verdict that was posted is resent until the peer acknowledges its receipt, and kept
+    until the peer has committed its step, or no branch can need it any more. Receipts and acknowledgements hold within
+    one view.
     """
 
-    def __init__(self, session: int, now_s: float, *, measures: bool = False) -> None:
+    def __init__(self, session: int, now_s: float, peer: str = "", *, measures: bool = False) -> None:
         """measures: probe round trip and bandwidth when the first frame of the peer arrives."""
         self.session = session
+        self.peer = peer
         self.view = 0
         self.peer_view = -1  # below 0: no frame of the peer has arrived yet
         self.peer_committed = 0  # steps that the peer is known to have committed
@@ -35,8 +36,10 @@ class PeerLink:
         self.backlog = Backlog()
         self.receipts = Receipts()
         self._sent_s = now_s
-        self._repeat_s = now_s  # since when the bodies without a number have waited
-        self._repeat_wait_s = MIN_TIMEOUT_S
+        self._repeats = (
+            now_s,
+            MIN_TIMEOUT_S,
+        )  # since when the bodies without a number have waited, and how long
 
     @property
     def has_heard(self) -> bool:
@@ -61,7 +64,7 @@ class PeerLink:
             held_us=held_us,
             body=body,
         )
-        return Send("peer", frame)
+        return Send("peer", frame, self.peer)
 
     def post(self, body: Numbered, prefix: Prefix, now_s: float) -> Send:
         """Send `body`, and keep it until the peer has committed its step."""
@@ -103,11 +106,11 @@ class PeerLink:
         unacknowledged: bodies without a number that are repeated until the peer shows that it has them.
         """
         sends: list[Send] = []
+        since_s, wait_s = self._repeats
         if not unacknowledged:
             self._restart_repeats(now_s)  # the wait starts with the next one
-        elif now_s - self._repeat_s >= max(self._repeat_wait_s, self.round_trips.timeout_s):
-            self._repeat_s = now_s
-            self._repeat_wait_s = min(2 * self._repeat_wait_s, MAX_TIMEOUT_S)
+        elif now_s - since_s >= max(wait_s, self.round_trips.timeout_s):
+            self._repeats = now_s, min(2 * wait_s, MAX_TIMEOUT_S)
             sends += self.resend(unacknowledged, prefix, now_s)
         sends += self.resend_missing(prefix, now_s, self.round_trips.timeout_s)
         if not sends and (now_s - self._sent_s >= HEARTBEAT_S or self.receipts.is_due(now_s)):
@@ -152,4 +155,4 @@ class PeerLink:
         return max(4 * self.round_trips.known_s, MIN_TIMEOUT_S) + margin_s
 
     def _restart_repeats(self, now_s: float) -> None:
-        self._repeat_s, self._repeat_wait_s = now_s, MIN_TIMEOUT_S
+        self._repeats = now_s, MIN_TIMEOUT_S

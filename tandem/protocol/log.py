@@ -2,65 +2,125 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
-from tandem.protocol.messages import Verdict, VerifyResult, in_127ths
+from tandem.modes.roles import Roles
+from tandem.protocol.messages import Adopt, Commit, Verdict, VerifyResult, in_127ths
 from tandem.protocol.prefix import Prefix
-from tandem.topology import PARTIES, Party
 
 MAX_AHEAD = 256
 """Proposals, verdicts and claims further than this past the committed prefix are dropped; resends bring them back."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecidedToken:
+    """One token of a verdict."""
+
+    step: int
+    token: int
+    accepted: tuple[bool, ...]  # whether each drafter had proposed it, in the topology's order
+    next_decider: str
 
 
 class CommittedLog:
     """The committed prefix, and verdicts that arrived before their turn.
 
     Invariants: tokens are appended in step order, and only `adopt` removes any. At most MAX_AHEAD verdicts wait, and
-    none of them for a step that was committed when it arrived.
+    none of them whose last token is committed.
     """
 
-    def __init__(self, session: int, aggregator: Party) -> None:
+    def __init__(self, session: int, roles: Roles, decider: str) -> None:
         self.prefix = Prefix(session)
-        self.epochs = dict.fromkeys(PARTIES, 0)  # rollbacks of each party
-        self.aggregator = aggregator  # decides the next step
-        self.verdicts: dict[int, Verdict] = {}  # of the peer, by step
+        self.epochs = dict.fromkeys(roles.drafters, 0)  # rollbacks of each drafter
+        self.decider = decider  # of the next step
+        self.verdicts: dict[int, Verdict] = {}  # of the peers, by their first step
+        self.is_known = True  # else this party was restarted, and waits for a Resync: it decides nothing
+        self.view = 0  # Resyncs so far
+        self.adopted_view = 0  # of the last Resync that was adopted here
+        self._session, self._topology = session, roles.topology
 
-    def expects(self, step: int) -> bool:
-        """Whether `step` is still to be committed, and near enough to be buffered."""
-        return len(self.prefix) <= step < len(self.prefix) + MAX_AHEAD
+    def is_near(self, step: int) -> bool:
+        """Whether a step is near enough to be buffered."""
+        return step < len(self.prefix) + MAX_AHEAD
 
     def hold(self, verdict: Verdict) -> None:
-        """Buffer a verdict of the peer until its step is next."""
-        if self.expects(verdict.step):
+        """Buffer a verdict of a peer until its turn."""
+        if self.is_near(verdict.step) and verdict.step + len(verdict.tokens) > len(self.prefix):
             self.verdicts[verdict.step] = verdict
 
     def take_next(self) -> Verdict | None:
-        """The peer's verdict on the next step, if it is there."""
-        return self.verdicts.pop(len(self.prefix), None)
+        """What a peer decided from the next step on, if it is there; a verdict may begin before."""
+        length = len(self.prefix)
+        for step, verdict in self.verdicts.items():
+            if step <= length < step + len(verdict.tokens):
+                del self.verdicts[step]
+                return _without_first(verdict, length - step)
+        return None
 
-    def make_verdict(self, result: VerifyResult) -> Verdict:
-        """The verdict on the next step, of the own aggregator's result."""
+    def make_verdict(self, result: VerifyResult, num_tokens: int) -> Verdict:
+        """The verdict on the next steps: the first tokens of the own aggregator's result."""
         return Verdict(
             step=result.step,
-            target=result.target,
-            device_accepted=result.device_accepted,
-            cloud_accepted=result.cloud_accepted,
-            device_epoch=self.epochs[Party.DEVICE] + (not result.device_accepted),
-            cloud_epoch=self.epochs[Party.CLOUD] + (not result.cloud_accepted),
-            device_acceptance=in_127ths(result.device_acceptance),
-            cloud_acceptance=in_127ths(result.cloud_acceptance),
-            next_aggregator=result.next_aggregator,
+            tokens=result.tokens[:num_tokens],
+            accepted=tuple(min(count, num_tokens) for count in result.accepted),
+            acceptance=tuple(map(in_127ths, result.acceptance)),
+            next_decider=result.next_decider,
         )
 
-    def append(self, verdict: Verdict) -> None:
-        """Commit the token of `verdict`, which decides the next step."""
-        self.prefix.append(verdict.target)
-        self.epochs[Party.DEVICE] += not verdict.device_accepted
-        self.epochs[Party.CLOUD] += not verdict.cloud_accepted
+    def split(self, verdict: Verdict) -> Iterator[DecidedToken]:
+        """Its tokens, one by one."""
+        last = len(verdict.tokens) - 1
+        for position, token in enumerate(verdict.tokens):
+            decider = self._topology.name(verdict.next_decider) if position == last else self.decider
+            yield DecidedToken(
+                step=verdict.step + position,
+                token=token,
+                accepted=tuple(position < count for count in verdict.accepted),
+                next_decider=decider,
+            )
 
-    def adopt(self, tokens: Sequence[int], party: Party) -> None:
-        """Replace what differs from `tokens`, on behalf of `party`, which begins a new epoch."""
+    def append(self, decided: DecidedToken) -> None:
+        """Commit the token of the next step."""
+        self.prefix.append(decided.token)
+        for drafter, is_accepted in zip(self.epochs, decided.accepted, strict=True):
+            self.epochs[drafter] += not is_accepted
+        length = len(self.prefix)
+        if self.verdicts:
+            held = self.verdicts.items()
+            self.verdicts = {step: verdict for step, verdict in held if step + len(verdict.tokens) > length}
+
+    def make_commit(self, decided: DecidedToken, *, is_last: bool) -> Commit:
+        """One committed token, for the own decoder."""
+        return Commit(
+            session=self._session,
+            step=decided.step,
+            token=decided.token,
+            is_last=is_last,
+            view=self.adopted_view,
+        )
+
+    def make_adopt(self, *, is_last: bool) -> Adopt:
+        """All committed tokens, for the own decoder, which may not have heard of all of them."""
+        tokens = tuple(self.prefix.tokens)
+        return Adopt(session=self._session, tokens=tokens, is_last=is_last, view=self.adopted_view)
+
+    def adopt(self, tokens: Sequence[int], party: str) -> None:
+        """Replace what differs from `tokens`, on behalf of `party`, which begins a new epoch if it drafts."""
         common = self.prefix.common_length(tokens)
         self.prefix.truncate(common)
         self.prefix.extend(tokens[common:])
-        self.epochs[party] += 1
+        if party in self.epochs:
+            self.epochs[party] += 1
+
+
+def _without_first(verdict: Verdict, count: int) -> Verdict:
+    """The same from the next step on."""
+    if count == 0:
+        return verdict
+    return replace(
+        verdict,
+        step=verdict.step + count,
+        tokens=verdict.tokens[count:],
+        accepted=tuple(max(0, accepted - count) for accepted in verdict.accepted),
+    )

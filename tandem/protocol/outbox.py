@@ -8,7 +8,7 @@ from typing import Any, Literal
 ActorKind = Literal[
     "retriever", "decoder", "draft_queue", "aggregator", "profiler", "scheduler", "peer", "client"
 ]
-"""An actor of the own site, the peer's coordinator, or the client."""
+"""An actor of the own site, a peer's coordinator, or the client."""
 
 ROLES: tuple[ActorKind, ...] = ("retriever", "decoder", "draft_queue", "aggregator", "profiler", "scheduler")
 """The actors of one site."""
@@ -20,3 +20,4 @@ class Send:
 
     to: ActorKind
     message: Any  # a tandem.protocol.messages.Message, or a tandem.events.ClientEvent where `to` is "client"
+    peer: str = ""  # where `to` is "peer": which one

@@ -26,7 +26,7 @@ class ProfilingSession:
         self.window = 0
         self._estimator = Estimator(_lines(spec)) if before is None else before.carry_over(spec)
         self._step = 0
-        self._aggregator = spec.first_aggregator
+        self._aggregator = PARTIES.index(spec.first_aggregator)
 
     def carry_over(self, spec: SessionSpec) -> Estimator:
         """This query's estimates for another query: the link's in any case, others where the settings are equal."""
@@ -54,10 +54,8 @@ class ProfilingSession:
             session=self.spec.session,
             step=self._step,
             aggregator=self._aggregator,
-            device_decode_s=estimates.decode_s[Party.DEVICE],
-            cloud_decode_s=estimates.decode_s[Party.CLOUD],
-            device_acceptance=estimates.acceptance[Party.DEVICE],
-            cloud_acceptance=estimates.acceptance[Party.CLOUD],
+            decode_s=tuple(estimates.decode_s[party] for party in PARTIES),
+            acceptance=tuple(estimates.acceptance[party] for party in PARTIES),
             rtt_s=estimates.rtt_s,
             rtt_average_s=estimates.rtt_average_s,
             bytes_per_s=estimates.bytes_per_s,
@@ -69,11 +67,8 @@ class ProfilingSession:
         return self._estimator.add(
             Measurement(
                 step=observation.step,
-                decode_s={Party.DEVICE: observation.device_decode_s, Party.CLOUD: observation.cloud_decode_s},
-                acceptance={
-                    Party.DEVICE: observation.device_acceptance,
-                    Party.CLOUD: observation.cloud_acceptance,
-                },
+                decode_s=dict(zip(PARTIES, observation.decode_s, strict=True)),
+                acceptance=dict(zip(PARTIES, observation.acceptance, strict=True)),
                 rtt_s=observation.rtt_s,
                 bytes_per_s=observation.bytes_per_s,
             )

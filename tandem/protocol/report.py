@@ -8,32 +8,35 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import nan
+from typing import TypeVar, cast
 
 from tandem.events import (
     ClientEvent,
     EstimateEvent,
     Event,
-    ProvisionalEvent,
-    RetractEvent,
+    PlacementEvent,
     SessionStatistics,
     Source,
     SourcesEvent,
     TokenEvent,
 )
+from tandem.protocol.ballots import Entry
+from tandem.protocol.log import DecidedToken
 from tandem.protocol.messages import (
     DecoderReady,
     Estimate,
     Observation,
     Observations,
-    Proposal,
     Sources,
     Verdict,
     VerifyResult,
 )
 from tandem.protocol.outbox import Send
-from tandem.protocol.prefix import Prefix
+from tandem.protocol.provisional import Provisional
 from tandem.protocol.spec import SessionSpec
 from tandem.topology import PARTIES, Party
+
+T = TypeVar("T")
 
 REPORT_STEPS = 4
 """Steps per message to the profiler: one message per step would wake two more actors for every token."""
@@ -43,15 +46,13 @@ REPORT_STEPS = 4
 class CommitRecord:
     """One commit, as the coordinator saw it."""
 
-    verdict: Verdict
-    decided_by: Party
-    acceptance: dict[
-        Party, float
-    ]  # expected, by the formula of the draft rule; nan: decided without the peer
-    proposals: dict[Party, Proposal | None]  # the ballot; None: not seen here
-    arrived_s: dict[Party, float]  # when each arrived here, since the query was opened; nan: not seen
-    is_alone: bool  # decided without the peer
-    is_degraded: bool  # alone because the peer is lost
+    decided: DecidedToken
+    decided_by: str
+    acceptance: tuple[float, ...]  # expected, of each drafter; nan: decided without the peer, or not known
+    drafts: tuple[Entry | None, ...]  # of each drafter; None: not seen here
+    epochs: tuple[int, ...]  # of each drafter, when it drafted
+    is_alone: bool  # decided without a peer
+    is_degraded: bool  # because that is lost
     is_last: bool
     committed_s: float  # since the query was opened
 
@@ -63,24 +64,28 @@ class Reporter:
     one chain of provisional ones.
     """
 
-    def __init__(self, spec: SessionSpec, party: Party) -> None:
+    def __init__(self, spec: SessionSpec, party: str) -> None:
         self.own_sources: Sources | None = None  # once they are known
-        self._session, self._party = spec.session, party
-        self._is_home = party is spec.home
-        self._has_profiler = spec.only is None  # a solo session has nobody to place or to wait for
+        self._spec, self._party = spec, party
+        self._is_home = party == spec.roles.topology.home
+        self._has_profiler = spec.mode == "dual" and spec.only is None  # else there is nobody to place
         self._counts = SessionStatistics()
         self._rtt_s = nan  # measured since the last commit
         self._bytes_per_s = nan
         self._last_rtt_s = nan
         self._unreported: list[Observation] = []
-        self._expected: dict[Party, list[float]] = {party: [] for party in PARTIES}
+        self._expected: dict[str, list[float]] = {drafter: [] for drafter in spec.roles.drafters}
         self._shown = Provisional(spec.session) if spec.show_drafts and self._is_home else None
 
     def emit(self, *events: Event) -> list[Send]:
         """Events for the client, which listens at the home party."""
         if not self._is_home:
             return []
-        return [Send("client", ClientEvent(self._session, event)) for event in events]
+        return [Send("client", ClientEvent(self._spec.session, event)) for event in events]
+
+    def emit_placement(self, step: int, decider: str) -> list[Send]:
+        """Another party decides from this step on."""
+        return self.emit(PlacementEvent(step=step, aggregator=cast(Party, decider)))
 
     # ---- documents ---------------------------------------------------------------------------------------------
 
@@ -98,18 +103,19 @@ class Reporter:
         is_new = self.note_sources(ready) is not None
         return self._emit_sources(self._party, ready.sources, ready, ready.scores) if is_new else []
 
-    def emit_sources(self, party: Party, sources: Sources) -> list[Send]:
+    def emit_sources(self, party: str, sources: Sources) -> list[Send]:
         """The peer's documents, for this party's client."""
         return self._emit_sources(party, sources.ids, sources, ())
 
     def _emit_sources(
-        self, party: Party, ids: Sequence[str], times: DecoderReady | Sources, scores: Sequence[float]
+        self, party: str, ids: Sequence[str], times: DecoderReady | Sources, scores: Sequence[float]
     ) -> list[Send]:
         shown: Sequence[float | None] = scores or [None] * len(ids)
+        named = cast(Party, party)
         event = SourcesEvent(
-            party=party,
+            party=named,
             sources=tuple(
-                Source(party=party, id=key, score=score) for key, score in zip(ids, shown, strict=True)
+                Source(party=named, id=key, score=score) for key, score in zip(ids, shown, strict=True)
             ),
             retrieve_s=times.retrieve_us / 1e6,
             prefill_s=times.prefill_us / 1e6,
@@ -121,11 +127,12 @@ class Reporter:
 
     def statistics(self, num_resent_frames: int) -> SessionStatistics:
         """Counters so far."""
+        device, cloud = self._as_pair([_mean(values) for values in self._expected.values()], nan)
         return replace(
             self._counts,
             num_resent_frames=num_resent_frames,
-            expected_device_acceptance=_mean(self._expected[Party.DEVICE]),
-            expected_cloud_acceptance=_mean(self._expected[Party.CLOUD]),
+            expected_device_acceptance=device,
+            expected_cloud_acceptance=cloud,
             rtt_s=self._last_rtt_s,
         )
 
@@ -146,34 +153,37 @@ class Reporter:
     def commit(self, record: CommitRecord) -> tuple[TokenEvent, list[Send]]:
         """One token is committed: the event for the client, and the message to the profiler."""
         self._count_commit(record)
-        verdict = record.verdict
-        decode_s = {party: _decode_s(proposal) for party, proposal in record.proposals.items()}
+        decided = record.decided
+        decode_s = tuple(_decode_s(draft) for draft in record.drafts)
+        device_accepted, cloud_accepted = self._as_pair(decided.accepted, False)
+        device_decode_s, cloud_decode_s = self._as_pair(decode_s, nan)
+        device_arrived_s, cloud_arrived_s = self._as_pair([_arrived_s(draft) for draft in record.drafts], nan)
+        device_acceptance, cloud_acceptance = self._as_pair(record.acceptance, nan)
+        device_epoch, cloud_epoch = self._as_pair(record.epochs, 0)
         event = TokenEvent(
-            step=verdict.step,
-            token=verdict.target,
+            step=decided.step,
+            token=decided.token,
             text="",
-            device_accepted=verdict.device_accepted,
-            cloud_accepted=verdict.cloud_accepted,
-            aggregator=record.decided_by,
+            device_accepted=device_accepted,
+            cloud_accepted=cloud_accepted,
+            aggregator=cast(Party, record.decided_by),
             committed_s=record.committed_s,
-            device_decode_s=decode_s[Party.DEVICE],
-            cloud_decode_s=decode_s[Party.CLOUD],
-            device_arrived_s=record.arrived_s[Party.DEVICE],
-            cloud_arrived_s=record.arrived_s[Party.CLOUD],
-            device_acceptance=record.acceptance[Party.DEVICE],
-            cloud_acceptance=record.acceptance[Party.CLOUD],
-            device_epoch=verdict.device_epoch - (not verdict.device_accepted),
-            cloud_epoch=verdict.cloud_epoch - (not verdict.cloud_accepted),
+            device_decode_s=device_decode_s,
+            cloud_decode_s=cloud_decode_s,
+            device_arrived_s=device_arrived_s,
+            cloud_arrived_s=cloud_arrived_s,
+            device_acceptance=device_acceptance,
+            cloud_acceptance=cloud_acceptance,
+            device_epoch=device_epoch,
+            cloud_epoch=cloud_epoch,
             rtt_s=self._last_rtt_s,
             is_alone=record.is_alone,
         )
         observation = Observation(
-            step=verdict.step,
-            aggregator=verdict.next_aggregator,
-            device_decode_s=decode_s[Party.DEVICE],
-            cloud_decode_s=decode_s[Party.CLOUD],
-            device_acceptance=record.acceptance[Party.DEVICE],
-            cloud_acceptance=record.acceptance[Party.CLOUD],
+            step=decided.step,
+            aggregator=self._spec.roles.topology.index(decided.next_decider),
+            decode_s=decode_s,
+            acceptance=record.acceptance,
             rtt_s=self._rtt_s,
             bytes_per_s=self._bytes_per_s,
         )
@@ -188,32 +198,34 @@ class Reporter:
         if observation.step > 0 and len(self._unreported) < REPORT_STEPS and not is_last:
             return []
         steps, self._unreported = tuple(self._unreported), []
-        return [Send("profiler", Observations(session=self._session, steps=steps))]
+        return [Send("profiler", Observations(session=self._spec.session, steps=steps))]
 
     def _count_commit(self, record: CommitRecord) -> None:
-        verdict, counts = record.verdict, self._counts
-        for party in PARTIES:
-            if record.acceptance[party] == record.acceptance[party]:
-                self._expected[party].append(record.acceptance[party])
+        decided, counts = record.decided, self._counts
+        for values, acceptance in zip(self._expected.values(), record.acceptance, strict=True):
+            if acceptance == acceptance:
+                values.append(acceptance)
+        device_accepted, cloud_accepted = self._as_pair(decided.accepted, False)
         is_first_degraded = record.is_degraded and counts.degraded_from is None
         self._counts = replace(
             counts,
-            num_tokens=verdict.step + 1,
-            num_device_accepted=counts.num_device_accepted + verdict.device_accepted,
-            num_cloud_accepted=counts.num_cloud_accepted + verdict.cloud_accepted,
-            degraded_from=verdict.step if is_first_degraded else counts.degraded_from,
-            first_token_s=record.committed_s if verdict.step == 0 else counts.first_token_s,
+            num_tokens=decided.step + 1,
+            num_device_accepted=counts.num_device_accepted + device_accepted,
+            num_cloud_accepted=counts.num_cloud_accepted + cloud_accepted,
+            degraded_from=decided.step if is_first_degraded else counts.degraded_from,
+            first_token_s=record.committed_s if decided.step == 0 else counts.first_token_s,
             total_s=record.committed_s,
         )
 
+    def _as_pair(self, values: Sequence[T], default: T) -> tuple[T, T]:
+        """Values of each drafter for the two fields of an event: that of the first, and the cloud's."""
+        named = dict(zip(self._spec.roles.drafters, values, strict=True))
+        cloud = named.pop(Party.CLOUD, default)
+        return next(iter(named.values()), default), cloud
+
     # ---- provisional tokens ------------------------------------------------------------------------------------
 
-    def hold(self, proposal: Proposal) -> None:
-        """A new proposal of this party."""
-        if self._shown is not None:
-            self._shown.hold(proposal)
-
-    def show(self, own: Mapping[bytes, Proposal], now_s: float) -> list[Send]:
+    def show(self, own: Mapping[bytes, Entry], now_s: float) -> list[Send]:
         """Emit this party's proposals that follow what is shown. own: those held, by digest."""
         return [] if self._shown is None else self.emit(*self._shown.extend(own, now_s))
 
@@ -226,61 +238,29 @@ class Reporter:
         return [] if self._shown is None else self.emit(*self._shown.retract(step))
 
 
-class Provisional:
-    """The tokens that are shown: the committed ones, then drafts that continue them."""
-
-    def __init__(self, session: int) -> None:
-        self.shown = Prefix(session)
-        self.tokens: dict[bytes, int] = {}  # of own proposals, by the digest of their prefix
-
-    def hold(self, proposal: Proposal) -> None:
-        """A new own proposal; the first for a prefix counts, as in the ballot box."""
-        self.tokens.setdefault(proposal.digest, proposal.token)
-
-    def extend(self, own: Mapping[bytes, Proposal], now_s: float) -> list[Event]:
-        """Show the drafts that have become the next ones."""
-        events: list[Event] = []
-        self.tokens = {digest: token for digest, token in self.tokens.items() if digest in own}
-        while (token := self.tokens.get(self.shown.digest)) is not None:
-            events.append(ProvisionalEvent(step=len(self.shown), token=token, text="", shown_at_s=now_s))
-            self.shown.append(token)
-        return events
-
-    def commit(self, step: int, token: int) -> list[Event]:
-        """`token` is committed: retract what contradicts it. Emit the result before the TokenEvent."""
-        if len(self.shown) > step and self.shown.tokens[step] == token:
-            return []
-        events = self.retract(step)
-        self.shown.append(token)
-        return events
-
-    def retract(self, step: int) -> list[Event]:
-        """Whatever is shown from `step` on is void."""
-        if len(self.shown) <= step:
-            return []
-        self.shown.truncate(step)
-        return [RetractEvent(step=step)]
-
-
-def expected_acceptance(verdict: Verdict, result: VerifyResult | None) -> dict[Party, float]:
-    """Expected acceptance of a step: of the own result, or as the peer's verdict says."""
+def expected_acceptance(
+    verdict: Verdict, result: VerifyResult | None, num_drafters: int
+) -> tuple[float, ...]:
+    """Expected acceptance of a step: of the own result, or as the peer's verdict says; nan where it says nothing."""
     if result is not None:
-        return {Party.DEVICE: result.device_acceptance, Party.CLOUD: result.cloud_acceptance}
-    return {Party.DEVICE: verdict.device_acceptance / 127, Party.CLOUD: verdict.cloud_acceptance / 127}
+        return result.acceptance
+    return tuple(share / 127 for share in verdict.acceptance) or (nan,) * num_drafters
 
 
 def make_estimate_event(estimate: Estimate) -> EstimateEvent:
     """The scheduler's view, for the client."""
     profile = estimate.profile
+    device_decode_s, cloud_decode_s = profile.decode_s
+    device_acceptance, cloud_acceptance = profile.acceptance
     return EstimateEvent(
         step=profile.step,
-        aggregator=profile.aggregator,
-        chosen=estimate.chosen,
+        aggregator=PARTIES[profile.aggregator],
+        chosen=PARTIES[estimate.chosen],
         delta_z_s=estimate.delta_z_s,
-        device_decode_s=profile.device_decode_s,
-        cloud_decode_s=profile.cloud_decode_s,
-        device_acceptance=profile.device_acceptance,
-        cloud_acceptance=profile.cloud_acceptance,
+        device_decode_s=device_decode_s,
+        cloud_decode_s=cloud_decode_s,
+        device_acceptance=device_acceptance,
+        cloud_acceptance=cloud_acceptance,
         rtt_s=profile.rtt_s,
         rtt_average_s=profile.rtt_average_s,
         bytes_per_s=profile.bytes_per_s,
@@ -288,8 +268,12 @@ def make_estimate_event(estimate: Estimate) -> EstimateEvent:
     )
 
 
-def _decode_s(proposal: Proposal | None) -> float:
-    return nan if proposal is None else proposal.decode_us / 1e6
+def _decode_s(draft: Entry | None) -> float:
+    return nan if draft is None else draft.decode_us / 1e6
+
+
+def _arrived_s(draft: Entry | None) -> float:
+    return nan if draft is None else draft.arrived_s
 
 
 def _mean(values: list[float]) -> float:

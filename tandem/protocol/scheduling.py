@@ -11,7 +11,7 @@ from tandem.protocol.outbox import Send
 from tandem.protocol.spec import SessionSpec
 from tandem.scheduler.assume import fill_gaps
 from tandem.scheduler.policies import Policy, make_policy
-from tandem.topology import Party
+from tandem.topology import PARTIES, Party
 
 
 def policy_of(spec: SessionSpec) -> Policy:
@@ -34,19 +34,22 @@ class SchedulingSession:
         The advice is repeated with every profile, since the aggregator may have restarted.
         """
         situation, assumed = fill_gaps(
-            {Party.DEVICE: profile.device_decode_s, Party.CLOUD: profile.cloud_decode_s},
-            {Party.DEVICE: profile.device_acceptance, Party.CLOUD: profile.cloud_acceptance},
+            dict(zip(PARTIES, profile.decode_s, strict=True)),
+            dict(zip(PARTIES, profile.acceptance, strict=True)),
             profile.rtt_s,
         )
+        aggregator = PARTIES[profile.aggregator]
         estimate = Estimate(
             session=self.spec.session,
             profile=profile,
             delta_z_s=situation.delta_z_s,
-            chosen=self._policy.advise(situation, profile.aggregator) or profile.aggregator,
+            chosen=PARTIES.index(self._policy.advise(situation, aggregator) or aggregator),
             assumed=(*profile.notes, *assumed),
         )
         sends = [Send("draft_queue", estimate)]
         advice = self._policy.advise(situation, self.party)
         if advice is not None:
-            sends.append(Send("aggregator", Placement(session=self.spec.session, aggregator=advice)))
+            sends.append(
+                Send("aggregator", Placement(session=self.spec.session, aggregator=PARTIES.index(advice)))
+            )
         return sends

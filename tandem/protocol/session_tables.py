@@ -13,7 +13,7 @@ from math import inf
 from typing import Any
 
 from tandem.codecs import Codec
-from tandem.errors import ProtocolError, TandemError
+from tandem.errors import ConfigError, ProtocolError, TandemError
 from tandem.protocol.aggregating import AggregatorSession
 from tandem.protocol.coordinator import SessionCoordinator
 from tandem.protocol.lifecycle import LISTENERS, StopCheck
@@ -29,7 +29,6 @@ from tandem.protocol.messages import (
     Open,
     Placement,
     Profile,
-    SoloBallot,
 )
 from tandem.protocol.outbox import ActorKind, Send
 from tandem.protocol.prefix import Prefix
@@ -38,7 +37,7 @@ from tandem.protocol.reminders import Farewells
 from tandem.protocol.scheduling import SchedulingSession
 from tandem.protocol.sessions import SessionTable
 from tandem.protocol.spec import SessionSpec
-from tandem.topology import Party
+from tandem.topology import PARTIES, Party
 
 _log = logging.getLogger("tandem")
 
@@ -55,22 +54,23 @@ class CoordinatorTable:
 
     def __init__(
         self,
-        party: Party,
+        party: str,
         make_stop_check: Callable[[SessionSpec], StopCheck],
         find_obstacle: Callable[[], str | None] = lambda: None,
     ) -> None:
         """make_stop_check: makes the stop rule of a query. find_obstacle: why no query can be taken now, if so."""
         self.party = party
         self.sessions: dict[int, SessionCoordinator] = {}
-        self.num_refused = 0  # queries of the peer that could not be opened
+        self.num_refused = 0  # queries of a peer that could not be opened
+        self.num_refused_frames = 0  # whose sender may not send such a thing, by its role
         self._make_stop_check = make_stop_check
         self._find_obstacle = find_obstacle
         self._farewells = Farewells()
         self._measured_s = -inf  # when a query last probed the link
-        self._early: list[tuple[float, LinkFrame]] = []  # with the time of arrival
-        self._final: OrderedDict[int, LinkFrame] = (
+        self._early: list[tuple[float, str, LinkFrame]] = []  # with time of arrival and sender
+        self._final: OrderedDict[int, dict[str, LinkFrame]] = (
             OrderedDict()
-        )  # of ended sessions: what their peers are answered
+        )  # of ended sessions: what each peer is answered
 
     @property
     def num_early_frames(self) -> int:
@@ -90,11 +90,11 @@ class CoordinatorTable:
             self._measured_s = now_s
         session = SessionCoordinator(spec, self.party, self._make_stop_check(spec), now_s, measures=measures)
         self.sessions[spec.session] = session
-        early = [(at_s, frame) for at_s, frame in self._early if frame.session == spec.session]
-        self._early = [(at_s, frame) for at_s, frame in self._early if frame.session != spec.session]
+        early = [entry for entry in self._early if entry[2].session == spec.session]
+        self._early = [entry for entry in self._early if entry[2].session != spec.session]
         sends = session.begin(now_s)
-        for arrived_s, frame in early:
-            sends += session.receive(frame, now_s, now_s - arrived_s)
+        for arrived_s, source, frame in early:
+            sends += self._take_in(session, frame, now_s, source, now_s - arrived_s)
         if obstacle is not None:
             sends += session.lifecycle.fail(obstacle, now_s)
         return self._close(session, sends, now_s)
@@ -109,12 +109,26 @@ class CoordinatorTable:
         """Give every session as it stands to another actor of this party that was restarted."""
         return [send for session in self.sessions.values() for send in session.restart(role)]
 
-    def receive(self, message: Any, now_s: float) -> list[Send]:
-        """Any message for a coordinator."""
+    def receive(self, message: Any, now_s: float, source: str = "") -> list[Send]:
+        """Any message for a coordinator. source: the peer that a frame is from; by default the only one."""
         session = self.sessions.get(message.session)
-        if session is not None:
-            return self._close(session, session.receive(message, now_s), now_s)
-        return self._answer_closed(message, now_s) if isinstance(message, LinkFrame) else []
+        if isinstance(message, LinkFrame):
+            if session is None:
+                return self._answer_closed(message, now_s, source)
+            return self._close(session, self._take_in(session, message, now_s, source), now_s)
+        return [] if session is None else self._close(session, session.receive(message, now_s), now_s)
+
+    def _take_in(
+        self, session: SessionCoordinator, frame: LinkFrame, now_s: float, source: str, waited_s: float = 0.0
+    ) -> list[Send]:
+        """A frame of a peer. One that its sender's role does not allow is refused, and the session goes on."""
+        try:
+            return session.receive_frame(frame, now_s, source, waited_s)
+        except ProtocolError as error:
+            self.num_refused_frames += 1
+            session.reporter.count("num_refused_frames")
+            _log.warning("The %s refused a frame: %s", self.party, error)
+            return []
 
     @property
     def needs_ticks(self) -> bool:
@@ -162,53 +176,59 @@ class CoordinatorTable:
             self._farewells.add(session.spec.session, now_s)
             if session.lifecycle.is_solo:  # no peer will ask how it ended
                 return sends
-            self._final[session.spec.session] = session.lifecycle.make_final_frame(now_s)
+            self._final[session.spec.session] = session.lifecycle.make_final_frames(now_s)
             while len(self._final) > MAX_CLOSED_SESSIONS:
                 self._final.popitem(last=False)
         return sends
 
-    def _answer_closed(self, frame: LinkFrame, now_s: float) -> list[Send]:
+    def _answer_closed(self, frame: LinkFrame, now_s: float, source: str) -> list[Send]:
         """Tell a peer that is still busy how the session ended; keep a frame of an unknown session for later."""
         is_last_word = isinstance(frame.body, Cancel) or (
             isinstance(frame.body, Done) and frame.body.is_reply
         )
         if (final := self._final.get(frame.session)) is not None:
-            return [] if is_last_word else [Send("peer", final)]
+            peer = source or next(iter(final))
+            return [] if is_last_word else [Send("peer", final[peer], peer)]
         if isinstance(frame.body, Open):
-            return self._open_for_peer(frame, frame.body, now_s)
-        self.keep_early(frame, now_s)
+            return self._open_for_peer(frame, frame.body, now_s, source)
+        self.keep_early(frame, now_s, source)
         return []
 
-    def keep_early(self, frame: LinkFrame, now_s: float) -> None:
+    def keep_early(self, frame: LinkFrame, now_s: float, source: str = "") -> None:
         """Keep a frame until its session opens."""
-        self._early.append((now_s, frame))
+        self._early.append((now_s, source, frame))
         del self._early[:-MAX_EARLY_FRAMES]
 
-    def _open_for_peer(self, frame: LinkFrame, opening: Open, now_s: float) -> list[Send]:
-        """A query begins at the peer. One that cannot be opened here is refused with one sentence."""
+    def _open_for_peer(self, frame: LinkFrame, opening: Open, now_s: float, source: str) -> list[Send]:
+        """A query begins at a peer. One that cannot be opened here is refused with one sentence."""
         try:
             spec = SessionSpec.from_json(opening.spec)
-            if spec.session != frame.session or spec.home is self.party or self.party not in spec.parties:
+            topology = spec.roles.topology
+            if (
+                spec.session != frame.session
+                or topology.home == self.party
+                or self.party not in topology.parties
+            ):
                 raise ProtocolError(
                     f"The {self.party} cannot take part in session {frame.session:08x} as it was opened "
-                    f"(session {spec.session:08x}, home {spec.home}); report this as a bug."
+                    f"(session {spec.session:08x}, home {topology.home}); report this as a bug."
                 )
-        except ProtocolError as error:
+        except (ProtocolError, ConfigError) as error:
             self.num_refused += 1
             _log.warning("The %s refused a query: %s", self.party, error)
-            refusal = PeerLink(frame.session, now_s).send(
+            refusal = PeerLink(frame.session, now_s, source).send(
                 Cancel(reason=str(error)), Prefix(frame.session), now_s
             )
-            self._final[frame.session] = refusal.message
+            self._final[frame.session] = {source: refusal.message}
             return [refusal]
         sends = self.open(spec, now_s)
-        return sends + self.receive(frame, now_s) if frame.session in self.sessions else sends
+        return sends + self.receive(frame, now_s, source) if frame.session in self.sessions else sends
 
 
 class AggregatingTable(SessionTable[AggregatorSession]):
     """The aggregator of one party."""
 
-    def __init__(self, party: Party, codec: Codec) -> None:
+    def __init__(self, party: str, codec: Codec) -> None:
         super().__init__(party)
         self.codec = codec
 
@@ -219,10 +239,8 @@ class AggregatingTable(SessionTable[AggregatorSession]):
         match message:
             case Ballot():
                 return [Send("draft_queue", session.decide(message))]
-            case SoloBallot():
-                return [Send("draft_queue", session.decide_solo(message))]
             case Placement():
-                session.advise(message.aggregator)
+                session.advise(PARTIES[message.aggregator])
                 return []
             case _:
                 raise _misdirected(message, "an aggregator")
@@ -231,12 +249,12 @@ class AggregatingTable(SessionTable[AggregatorSession]):
 class ProfilingTable(SessionTable[ProfilingSession]):
     """The profiler of one party. A query begins with what the last one learned."""
 
-    def __init__(self, party: Party) -> None:
+    def __init__(self, party: str) -> None:
         super().__init__(party)
         self._latest: ProfilingSession | None = None
 
     def _open(self, spec: SessionSpec) -> ProfilingSession:
-        self._latest = ProfilingSession(spec, self.party, self._latest)
+        self._latest = ProfilingSession(spec, Party(self.party), self._latest)
         return self._latest
 
     def _begin(self, session: ProfilingSession) -> list[Send]:
@@ -252,7 +270,7 @@ class SchedulingTable(SessionTable[SchedulingSession]):
     """The scheduler of one party."""
 
     def _open(self, spec: SessionSpec) -> SchedulingSession:
-        return SchedulingSession(spec, self.party)
+        return SchedulingSession(spec, Party(self.party))
 
     def _act(self, session: SchedulingSession, message: Any) -> list[Send]:
         if not isinstance(message, Profile):

@@ -12,7 +12,6 @@ from typing import Any, Generic, TypeVar
 from tandem.protocol.messages import Begin, End
 from tandem.protocol.outbox import Send
 from tandem.protocol.spec import SessionSpec
-from tandem.topology import Party
 
 S = TypeVar("S")
 
@@ -57,7 +56,7 @@ class SessionTable(ABC, Generic[S]):
     A `Begin` of a known session comes from a coordinator that was restarted: the session goes on.
     """
 
-    def __init__(self, party: Party) -> None:
+    def __init__(self, party: str) -> None:
         self.party = party
         self.sessions: dict[int, S] = {}
         self._early = ReorderBuffer()

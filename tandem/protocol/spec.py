@@ -6,6 +6,7 @@ Defaults live in `tandem.config` and `tandem.sampling`; `tandem.request` fills a
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Literal
 
 from pydantic import TypeAdapter, ValidationError
@@ -13,6 +14,7 @@ from pydantic import TypeAdapter, ValidationError
 from tandem.codecs.base import MAX_VOCAB
 from tandem.conversation import Message
 from tandem.errors import ProtocolError
+from tandem.modes.roles import Roles, dual, federated, find_mode, solo, speculative
 from tandem.sampling import SamplingParams
 from tandem.topology import PARTIES, Party
 
@@ -54,6 +56,8 @@ class SessionSpec:
         Message, ...
     ] = ()  # earlier questions and answers; documents are retrieved by `query` alone
     show_drafts: bool = False  # the client also receives the home party's drafts, before they are committed
+    mode: str = "dual"  # a row of `tandem.modes.roles.MODES`
+    weights: tuple[float, ...] = ()  # mode "federated": the share of each worker, of sum 1
 
     @property
     def first_aggregator(self) -> Party:
@@ -64,8 +68,18 @@ class SessionSpec:
         return Party.CLOUD if self.placement == "cloud" else Party.DEVICE
 
     @property
+    def roles(self) -> Roles:
+        """Who drafts, votes and decides. Raises ConfigError where the mode does not allow it."""
+        return _roles(self.mode, self.only, self.placement, self.weights)
+
+    @property
+    def first_decider(self) -> str:
+        """Who decides step 0."""
+        return self.first_aggregator if self.mode == "dual" else self.roles.deciders[0]
+
+    @property
     def parties(self) -> tuple[Party, ...]:
-        """Who takes part."""
+        """Who takes part, of device and cloud."""
         return PARTIES if self.only is None else (self.only,)
 
     @property
@@ -81,17 +95,13 @@ class SessionSpec:
         """Metadata that the documents of `party` must have: a JSON object, or empty."""
         return self.device_filter if party is Party.DEVICE else self.cloud_filter
 
-    def as_for(self, party: Party) -> SessionSpec:
+    def as_for(self, party: str) -> SessionSpec:
         """What `party` may see of it: metadata of private documents stay on the device."""
-        return self if party is Party.DEVICE else replace(self, device_filter="")
+        return self if party == Party.DEVICE else replace(self, device_filter="")
 
     def decode_line(self, party: Party) -> tuple[float, ...]:
         """The offline profile of the decode time of `party`."""
         return self.device_decode_line if party is Party.DEVICE else self.cloud_decode_line
-
-    def drafts_travel_from(self, party: Party) -> bool:
-        """Whether the peer needs the drafts of `party`: not if `party` decides every step itself."""
-        return self.only is None and self.placement != party.value
 
     def to_json(self) -> str:
         """For the control plane and for `Begin`. UnicodeEncodeError if a text holds half a surrogate pair."""
@@ -109,6 +119,19 @@ class SessionSpec:
                 f"The spec of a session is malformed at {where} ({problem['msg']}); "
                 "install the same version of tandem-rag everywhere."
             ) from None
+
+
+@lru_cache(maxsize=64)
+def _roles(mode: str, only: Party | None, placement: str, weights: tuple[float, ...]) -> Roles:
+    if only is not None:
+        return solo(only)
+    match find_mode(mode).name:
+        case "speculative":
+            return speculative()
+        case "federated":
+            return federated(weights)
+        case _:
+            return dual(decides=placement if placement in PARTIES else "both")
 
 
 _JSON = TypeAdapter(SessionSpec)

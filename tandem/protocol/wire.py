@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Annotated, Any, Generic, TypeVar
 
 from tandem.errors import ProtocolError
-from tandem.topology import PARTIES, Party
+from tandem.topology import MAX_PARTIES
 
 T = TypeVar("T")
 
@@ -122,13 +122,14 @@ def _read_blob(cursor: FrameCursor) -> bytes:
     return cursor.take(cursor.varint())
 
 
-def _read_party(cursor: FrameCursor) -> Party:
+def _read_party(cursor: FrameCursor) -> int:
     index = cursor.take(1)[0]
-    if index >= len(PARTIES):
+    if index >= MAX_PARTIES:
         raise ProtocolError(
-            f"A party in a frame is 0 or 1 (got {index}); check that both parties run the same version of Tandem."
+            f"A party in a frame is 0 to {MAX_PARTIES - 1} (got {index}); "
+            "check that both parties run the same version of Tandem."
         )
-    return PARTIES[index]
+    return index
 
 
 def _write_text(out: bytearray, value: str) -> None:
@@ -173,7 +174,7 @@ FLOAT64: FieldFormat[float] = _fixed("d")
 UINT32: FieldFormat[int] = _fixed("I")
 BLOB: FieldFormat[bytes] = FieldFormat(_write_blob, _read_blob)
 TEXT: FieldFormat[str] = FieldFormat(_write_text, _read_text)
-PARTY: FieldFormat[Party] = FieldFormat(lambda out, value: out.append(PARTIES.index(value)), _read_party)
+PARTY: FieldFormat[int] = FieldFormat(bytearray.append, _read_party)
 FLAG: FieldFormat[bool] = FieldFormat(
     lambda out, value: out.append(value), lambda cursor: cursor.take(1) != b"\0"
 )
@@ -185,9 +186,10 @@ UInt32 = Annotated[int, UINT32]
 Digest = Annotated[bytes, _raw(8)]
 Blob = Annotated[bytes, BLOB]
 Text = Annotated[str, TEXT]
-PartyField = Annotated[Party, PARTY]
+PartyIndex = Annotated[int, PARTY]
 Flag = Annotated[bool, FLAG]
 Varints = Annotated[tuple[int, ...], sequence(VARINT)]
+Float32s = Annotated[tuple[float, ...], sequence(FLOAT32)]
 Float64s = Annotated[tuple[float, ...], sequence(FLOAT64)]
 Digests = Annotated[tuple[bytes, ...], sequence(_raw(8))]
 Blobs = Annotated[tuple[bytes, ...], sequence(BLOB)]

@@ -115,10 +115,10 @@ def pieces_of(data: bytes, length: int) -> list[bytes]:
 def token_runs(frame: LinkFrame, codec: TopP) -> Iterator[Sequence[int]]:
     """The token ids that stand in a frame, in the order in which they stand there."""
     match frame.body:
-        case Proposal(payload=payload):
-            yield [int(token) for token in codec.decode(payload).ids]
-        case Verdict(target=target):
-            yield [target]
+        case Proposal(payloads=payloads):
+            yield from ([int(token) for token in codec.decode(payload).ids] for payload in payloads)
+        case Verdict(tokens=tokens):
+            yield list(tokens)
         case Resync(tokens=tokens):
             yield list(tokens)
 

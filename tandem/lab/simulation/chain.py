@@ -1,7 +1,7 @@
-"""Speculative and federated sessions under a virtual clock: scripted models, a drafter of any quality, faulty links.
+"""Speculative and federated sessions under a virtual clock: scripted models, a drafter of any quality, all faults.
 
-It runs `tandem.protocol.chain.ChainSession` at every party; frames are encoded and decoded on the way. After every
-event the committed tokens of all parties are compared, as tokens.
+Every party runs the coordinator's and the aggregator's own tables; frames are encoded and decoded on the way. After
+every event the committed tokens of all parties are compared, as tokens, and at the end with the draft-free loop.
 """
 
 from __future__ import annotations
@@ -10,267 +10,351 @@ import heapq
 import random
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
-from itertools import count, pairwise
+from itertools import count
+from typing import Any
 
-import numpy as np
-
-from tandem.aggregation.coupling import noise
-from tandem.aggregation.distributions import Distribution
+from tandem.events import DoneEvent, PeerEvent, TokenEvent
+from tandem.lab.simulation.chain_scenario import (
+    ChainFault,
+    ChainScenario,
+    draft_from,
+    expected_chain,
+    make_chain_scenario,
+    make_drafter,
+    payload_of,
+)
+from tandem.lab.simulation.event_log import EventLog
 from tandem.lab.simulation.faults import FaultyWire, plan_frames, plan_link
 from tandem.lab.simulation.invariants import InvariantError
-from tandem.lab.simulation.world import CODEC, NEVER, VOCAB, distribution, number, stop_rule
-from tandem.modes import reference
-from tandem.modes.roles import Roles, federated, speculative
-from tandem.protocol.chain import MAX_RUN_AHEAD, Block, ChainSession, Decide, Outgoing
-from tandem.protocol.lines import MAX_ENTRIES
-from tandem.protocol.messages import MAX_LINE, LinkFrame, decode_link, encode
+from tandem.lab.simulation.world import CODEC, number
+from tandem.modes.roles import MAX_PROPOSAL
+from tandem.protocol.ballots import MAX_ENTRIES
+from tandem.protocol.coordinator import SessionCoordinator
+from tandem.protocol.messages import Ballot, decode_link, encode
+from tandem.protocol.outbox import Send
+from tandem.protocol.passes import MAX_RUN_AHEAD, Block, make_proposal, make_votes, next_block, next_draft
+from tandem.protocol.session_tables import AggregatingTable, CoordinatorTable
 
 TICK_S = 0.05
+HOP_S = 0.01
+"""Longest way between two actors of one party."""
 LIMIT_S = 300.0
-NUM_TOKENS = 24
-DRAFTERS = ("good", "garbage", "n-gram", "replaced")
-MAX_KEPT = MAX_ENTRIES + MAX_LINE
+MAX_KEPT = MAX_ENTRIES + MAX_PROPOSAL
 """Entries of any store of a party, at most."""
 
-Drafter = Callable[[tuple[int, ...]], int]
-"""One proposed token after some tokens."""
 
+@dataclass(slots=True)
+class ChainParty:
+    """One party: its actors, its models, and what befalls it."""
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChainScenario:
-    """All that is drawn from a seed."""
-
-    seed: int
-    roles: Roles
-    drafter: str
-    max_line: int  # tokens of a proposal are drawn from 1 to this many each time
-    temperature: float
-    first_end: int
-    model_s: dict[str, float]  # mean time of a pass, by party
-
-
-def make_chain_scenario(seed: int, num_workers: int) -> ChainScenario:
-    """num_workers: of federated mode; 0 is speculative."""
-    rng = random.Random(number("chain", seed, num_workers))
-    masses = [rng.choice([0.0, 0.5, 1.0, 2.0]) + 0.1 for _ in range(num_workers)]
-    roles = federated([mass / sum(masses) for mass in masses]) if num_workers else speculative()
-    return ChainScenario(
-        seed=seed,
-        roles=roles,
-        drafter=rng.choice(DRAFTERS),
-        max_line=rng.choice([1, 2, 5, MAX_LINE]),
-        temperature=rng.choice([0.0, 1.0, 1.0]),
-        first_end=rng.choice([NEVER, 12]),
-        model_s={party: rng.choice([0.003, 0.03, 0.1]) for party in roles.topology.parties},
-    )
-
-
-def payload_of(scenario: ChainScenario, party: str, tokens: Sequence[int]) -> bytes:
-    """A voter's encoded distribution after these tokens."""
-    return distribution(scenario.seed, party, tuple(tokens), (), scenario.first_end)
-
-
-def make_decide(scenario: ChainScenario) -> Decide:
-    """The decider's rule: the votes mixed in order, then the race, or the most probable token."""
-    weights = [weight or 0.0 for weight in scenario.roles.weights]
-
-    def decide(payloads: Sequence[bytes], step: int) -> int:
-        dense = [CODEC.decode(payload).dense(VOCAB) for payload in payloads]
-        target = weights[0] * dense[0]
-        for weight, vote in zip(weights[1:], dense[1:], strict=True):
-            target = target + weight * vote
-        clocks = 1.0 if scenario.temperature == 0 else noise(scenario.seed, step, np.arange(VOCAB))
-        return int(np.argmax(target / clocks))
-
-    return decide
-
-
-def make_drafter(scenario: ChainScenario) -> Drafter:
-    """good: guesses from a voter's own distribution; garbage: anything; n-gram: what followed the last token before;
-    replaced: one after another in the middle of the session."""
-    good_like = scenario.roles.voters[-1]
-
-    def guess(tokens: tuple[int, ...]) -> int:
-        found: Distribution = CODEC.decode(payload_of(scenario, good_like, tokens))
-        clocks = 1.0 if scenario.temperature == 0 else noise(scenario.seed, len(tokens), np.arange(VOCAB))
-        return int(np.argmax(found.dense(VOCAB) / clocks))
-
-    def garbage(tokens: tuple[int, ...]) -> int:
-        return number("garbage", scenario.seed, tokens) % VOCAB
-
-    def repeat(tokens: tuple[int, ...]) -> int:
-        before = [after for token, after in pairwise(tokens) if token == tokens[-1]]
-        return before[-1] if before else 0
-
-    kinds: dict[str, Drafter] = {"good": guess, "garbage": garbage, "n-gram": repeat}
-    if scenario.drafter != "replaced":
-        return kinds[scenario.drafter]
-    return lambda tokens: (guess, garbage, repeat)[len(tokens) // 6 % 3](tokens)
-
-
-def expected_chain(scenario: ChainScenario) -> list[int]:
-    """The draft-free loop of the mode."""
-    check = stop_rule(NUM_TOKENS, scenario.first_end)
-
-    def voter(party: str) -> reference.Voter:
-        return lambda tokens: reference.Vote(
-            [float(p) for p in CODEC.decode(payload_of(scenario, party, tokens)).dense(VOCAB)]
-        )
-
-    voters = [voter(party) for party in scenario.roles.voters]
-    seed = scenario.seed if scenario.temperature > 0 else None
-
-    def is_complete(tokens: Sequence[int]) -> bool:
-        return bool(tokens) and check(tokens) is not None
-
-    if scenario.roles.mode == "speculative":
-        return reference.speculative(voters[0], is_complete, seed)
-    weights = [weight or 0.0 for weight in scenario.roles.weights]
-    return reference.federated(voters, weights, is_complete, seed)
+    queue: CoordinatorTable
+    aggregator: AggregatingTable
+    session: SessionCoordinator | None = None  # the last one seen
+    busy: set[str] = field(default_factory=set)  # models at work
+    num_starts: int = 0  # of its models; work of an earlier start is lost
+    is_down: bool = False
+    stalled_s: float = 0.0
+    cut_s: float = 0.0  # nothing passes between it and home until then
 
 
 class ChainRun:
     """One session at all its parties, watched."""
 
-    def __init__(self, scenario: ChainScenario, session_class: type[ChainSession] = ChainSession) -> None:
+    def __init__(self, scenario: ChainScenario, trace: EventLog | None = None) -> None:
         self.scenario = scenario
         self.now_s = 0.0
         self.counts: Counter[str] = Counter()
         self.rng = random.Random(number("chain run", scenario.seed))
-        self.parties = {
-            party: session_class(
-                scenario.seed, scenario.roles, party, make_decide(scenario), stop_rule(NUM_TOKENS, scenario.first_end),
-                0.0,
-            )
-            for party in scenario.roles.topology.parties
-        }  # fmt: skip
+        self.trace = trace or EventLog(0)
+        self.committed: list[int] = []  # at home
+        self.tokens: list[TokenEvent] = []
+        self.peer_events: list[PeerEvent] = []
+        self.done: DoneEvent | None = None
+        topology = scenario.spec.roles.topology
+        self.home = topology.home
+        self.parties = {party: self._make_party(party) for party in topology.parties}
+        self.num_computed: Counter[tuple[str, int, tuple[int, ...]]] = (
+            Counter()
+        )  # votes of each start of a model
+        self.proposed: set[tuple[int, ...]] = set()  # what the drafter's proposals lead to
         self._drafter = make_drafter(scenario)
-        self._busy: set[tuple[str, str]] = set()
-        self._stalled_s = dict.fromkeys(self.parties, 0.0)
         self._numbers = count()
         self._events: list[tuple[float, int, str, Callable[[], None]]] = []
         link = plan_link(self.rng)
         self.wires = {
             (party, peer): FaultyWire(link, plan_frames(self.rng, 4))
             for party in self.parties
-            for peer in scenario.roles.topology.peers(party)
+            for peer in topology.peers(party)
         }
 
+    def _make_party(self, party: str) -> ChainParty:
+        scenario = self.scenario
+        return ChainParty(
+            CoordinatorTable(party, lambda _: scenario.check_stop), AggregatingTable(party, CODEC)
+        )
+
     def run(self) -> list[int]:
-        """The tokens that all parties committed. Raises InvariantError."""
-        for party, session in self.parties.items():
-            self._at(0.0, party, partial(self._send, party, session.greet(0.0)))
+        """The tokens that were committed at home. Raises InvariantError."""
+        home = self.parties[self.home]
+        self._deliver(self.home, home.queue.open(self.scenario.spec, 0.0))
+        for party in self.parties:
             self._at(TICK_S, party, partial(self._tick, party))
-        for _ in range(self.rng.choice([0, 1, 3])):
-            stalled = self.rng.choice(list(self.parties))
-            self._at(3.0 * self.rng.random(), stalled, partial(self._stall, stalled, 2.0 * self.rng.random()))
+        for fault in self.scenario.faults:
+            self._at(fault.at_s, "", partial(self._plant, fault))
+        if self.scenario.cancel_s is not None:
+            self._at(self.scenario.cancel_s, self.home, self._cancel)
         while self._events and not self._is_over():
             when_s, order, party, act = heapq.heappop(self._events)
-            if when_s < self._stalled_s[party]:
-                heapq.heappush(self._events, (self._stalled_s[party], order, party, act))
+            if party and when_s < (until_s := self.parties[party].stalled_s):
+                heapq.heappush(self._events, (until_s, order, party, act))
                 continue
             self.now_s = when_s
             if when_s > LIMIT_S:
-                raise InvariantError(
-                    f"it did not end: {[len(each.prefix) for each in self.parties.values()]} tokens"
-                )
+                raise InvariantError(f"it did not end: {len(self.committed)} tokens")
             act()
-            self._check()
-            self._work(party)
+            self._check(party)
+            if party:
+                self._work(party)
         for wire in self.wires.values():
             self.counts.update(wire.counts)
-        sessions = list(self.parties.values())
-        self.counts["tokens accepted"] += max(each.lines.num_accepted for each in sessions)
-        self.counts["frames resent"] += sum(
-            link.num_resent_frames for each in sessions for link in each.links.values()
-        )
-        return self._decider.prefix.tokens
+        return self.committed
 
-    def check_end(self, expected: Sequence[int]) -> None:
-        """Raise InvariantError unless every party has exactly these tokens."""
-        for party, session in self.parties.items():
-            if session.prefix.tokens != list(expected):
-                raise InvariantError(
-                    f"{party} committed {session.prefix.tokens}, the draft-free loop {list(expected)}"
-                )
-
-    @property
-    def _decider(self) -> ChainSession:
-        return self.parties[self.scenario.roles.deciders[0]]
+    def check_end(self) -> None:
+        """Raise InvariantError unless the answer is that of the draft-free loop, given who was lost when."""
+        if self.done is None:
+            raise InvariantError("the client was never told that it is done")
+        expected = expected_chain(self.scenario, self.peer_events)
+        if self.done.reason == "cancelled":
+            expected = expected[: len(self.committed)]
+        elif self.done.reason not in ("eos", "stop", "length"):
+            raise InvariantError(f"the answer {self.done.reason}: {self.done.error}")
+        if self.committed != expected:
+            raise InvariantError(f"home committed {self.committed}, the draft-free loop {expected}")
+        if [event.token for event in self.tokens] != self.committed:
+            raise InvariantError("the user was told other tokens than are committed")
+        degraded = [event.step for event in self.tokens if event.is_alone]
+        if self.done.statistics.degraded_from != (degraded[0] if degraded else None):
+            raise InvariantError("the answer is not marked degraded from the right step")
 
     def _is_over(self) -> bool:
-        return all(session.is_over for session in self.parties.values())
+        return self.done is not None and not any(state.queue.sessions for state in self.parties.values())
 
-    def _check(self) -> None:
-        decided = self._decider.prefix.tokens
-        for party, session in self.parties.items():
-            tokens = session.prefix.tokens
-            if tokens != decided[: len(tokens)]:
-                raise InvariantError(f"{party} committed {tokens}, the decider {decided}")
-            kept = [len(session.lines), len(session.votes) // len(session.votes.votes), len(session.verdicts)]
-            kept += [len(link.backlog) for link in session.links.values()]
-            if max(kept) > MAX_KEPT:
-                raise InvariantError(f"{party} keeps {kept} entries")
+    def _check(self, acting: str) -> None:
+        """Home's tokens never change; the others' agree with them, but for a party that a Resync must still reach."""
+        home = self._session(self.home)
+        assert home is not None
+        tokens = home.prefix.tokens
+        if tokens[: len(self.committed)] != self.committed:
+            raise InvariantError(f"home's tokens changed from {self.committed} to {tokens}")
+        self.committed = list(tokens)
+        for party in self.parties if acting == self.home else [acting] if acting else []:
+            session = self._session(party)
+            if session is None:
+                continue
+            self._check_size(party, session)
+            if (
+                party == self.home
+                or party in home.lifecycle.lost
+                or session.log.view < home.links[party].view
+            ):
+                continue
+            shared = min(len(tokens), len(session.prefix))
+            if session.prefix.tokens[:shared] != tokens[:shared]:
+                raise InvariantError(f"{party} committed {session.prefix.tokens}, home {tokens}")
+
+    def _check_size(self, party: str, session: SessionCoordinator) -> None:
+        kept = [len(entries) for entries in session.ballots.entries.values()]
+        kept += [len(session.log.verdicts)] + [len(link.backlog) for link in session.links.values()]
+        if max(kept) > MAX_KEPT:
+            raise InvariantError(f"{party} keeps {kept} entries")
+
+    def _session(self, party: str) -> SessionCoordinator | None:
+        state = self.parties[party]
+        state.session = state.queue.sessions.get(self.scenario.spec.session, state.session)
+        return state.session
 
     # ---- time ------------------------------------------------------------------------------------------------------
 
     def _at(self, when_s: float, party: str, act: Callable[[], None]) -> None:
         heapq.heappush(self._events, (when_s, next(self._numbers), party, act))
 
-    def _stall(self, party: str, seconds: float) -> None:
-        self.counts["stalls"] += 1
-        self._stalled_s[party] = self.now_s + seconds
-
     def _tick(self, party: str) -> None:
-        self._send(party, self.parties[party].tick(self.now_s))
+        if not self.parties[party].is_down:
+            self._deliver(party, self.parties[party].queue.tick(self.now_s))
         self._at(self.now_s + TICK_S, party, partial(self._tick, party))
 
-    def _send(self, party: str, frames: Outgoing) -> None:
-        for peer, frame in frames:
-            data = encode(frame)
-            for arrival_s in self.wires[party, peer].arrivals(self.now_s, len(data), self.rng):
-                self._at(arrival_s, peer, partial(self._receive, peer, party, data))
+    def _deliver(self, party: str, sends: Sequence[Send]) -> None:
+        for send in sends:
+            if send.to == "peer":
+                self.cross(party, send)
+            elif send.to == "client":
+                self._on_event(send.message.event)
+            elif send.to == "aggregator":
+                hop_s = HOP_S * self.rng.random()
+                start = self.parties[party].num_starts
+                self._at(self.now_s + hop_s, party, partial(self._decide, party, start, send.message))
+
+    def cross(self, party: str, send: Send) -> None:
+        """A frame on its way to a peer."""
+        data = encode(send.message)
+        self.trace.add(self.now_s, f"{party} to {send.peer}", send.message)
+        worker = self.parties[send.peer if party == self.home else party]
+        if self.now_s < worker.cut_s:
+            return
+        for arrival_s in self.wires[party, send.peer].arrivals(self.now_s, len(data), self.rng):
+            self._at(arrival_s, send.peer, partial(self._receive, send.peer, party, data))
 
     def _receive(self, party: str, source: str, data: bytes) -> None:
-        frame: LinkFrame = decode_link(data)
-        self._send(party, self.parties[party].receive(source, frame, self.now_s))
+        state = self.parties[party]
+        if not state.is_down:
+            frame = decode_link(data)
+            self.trace.add(self.now_s, f"{party} gets", frame)
+            self._deliver(party, state.queue.receive(frame, self.now_s, source))
 
-    # ---- models ----------------------------------------------------------------------------------------------------
+    def _on_event(self, event: Any) -> None:
+        self.trace.add(self.now_s, "client", event)
+        if isinstance(event, DoneEvent):
+            self.done = event
+        elif isinstance(event, PeerEvent):
+            self.peer_events.append(event)
+            self.counts["losses"] += event.is_alone
+        elif isinstance(event, TokenEvent):
+            self.tokens.append(event)
+            self.counts["tokens accepted"] += event.device_accepted
+
+    # ---- actors and models -----------------------------------------------------------------------------------------
+
+    def _decide(self, party: str, start: int, message: Any) -> None:
+        state = self.parties[party]
+        if state.is_down or start != state.num_starts:
+            return
+        if isinstance(message, Ballot):
+            self._check_ballot(party, message)
+        for send in state.aggregator.receive(message):
+            hop_s = HOP_S * self.rng.random()
+            self._at(self.now_s + hop_s, party, partial(self._hand_in, party, start, send.message))
+
+    def _check_ballot(self, party: str, ballot: Ballot) -> None:
+        """A vote counts only if it was computed from the committed tokens and those proposed before it."""
+        session = self._session(party)
+        if session is None or ballot.digest != session.prefix.digest:
+            return
+        names = [session.spec.roles.topology.name(voter) for voter in ballot.voters]
+        for position, payload in enumerate(ballot.payloads):
+            tokens = (*session.prefix.tokens, *ballot.tokens[: position // len(names)])
+            name = names[position % len(names)]
+            is_vote = name in session.spec.roles.voters
+            if payload != (payload_of(self.scenario, name, tokens) if is_vote else self._drafter(tokens)):
+                raise InvariantError(f"{party} counts a vote of {name} that was computed on other tokens")
+
+    def _hand_in(self, party: str, start: int, message: Any) -> None:
+        state = self.parties[party]
+        if not state.is_down and start == state.num_starts:
+            self._deliver(party, state.queue.receive(message, self.now_s))
 
     def _work(self, party: str) -> None:
         """Start what this party's models should do next."""
-        session = self.parties[party]
+        state = self.parties[party]
+        session = state.queue.sessions.get(self.scenario.spec.session)
+        if session is None or state.is_down:
+            return
         duration_s = self.rng.expovariate(1 / self.scenario.model_s[party])
-        if (party, "draft") not in self._busy and (after := session.next_draft()) is not None:
-            self._busy.add((party, "draft"))
-            self._at(self.now_s + duration_s / 4, party, partial(self._draft, party, after))
-        if (party, "vote") not in self._busy and (block := session.next_block(self.now_s)) is not None:
-            self._busy.add((party, "vote"))
-            self._at(self.now_s + duration_s, party, partial(self._vote, party, block))
+        start = state.num_starts
+        if "draft" not in state.busy and (after := next_draft(session)) is not None:
+            state.busy.add("draft")
+            self._at(self.now_s + duration_s / 4, party, partial(self._draft, party, start, after))
+        if "vote" not in state.busy and (block := next_block(session, self.now_s)) is not None:
+            if self.scenario.is_recomputing:
+                block = Block(block.tokens, len(session.prefix))
+            self._check_followed(party, session, block)
+            state.busy.add("vote")
+            self._at(self.now_s + duration_s, party, partial(self._vote, party, start, block))
 
-    def _draft(self, party: str, after: tuple[int, ...]) -> None:
-        self._busy.discard((party, "draft"))
-        tokens: list[int] = []
+    def _finish(self, party: str, start: int, work: str) -> SessionCoordinator | None:
+        """The session for which the work was done; None: it is lost or over."""
+        state = self.parties[party]
+        if start != state.num_starts:
+            return None
+        state.busy.discard(work)
+        return state.queue.sessions.get(self.scenario.spec.session)
+
+    def _draft(self, party: str, start: int, after: tuple[int, ...]) -> None:
+        session = self._finish(party, start, "draft")
+        if session is None or next_draft(session) != after:
+            return
+        tokens, payloads = list(after), []
         for _ in range(min(self.rng.randint(1, self.scenario.max_line), MAX_RUN_AHEAD)):
-            tokens.append(self._drafter((*after, *tokens)))
-        self._send(party, self.parties[party].propose(after, tokens, self.now_s))
+            payloads.append(self._drafter(tuple(tokens)))
+            tokens.append(draft_from(self.scenario, payloads[-1], len(tokens)))
+            self.proposed.add(tuple(tokens))
+        self._hand_in(party, start, make_proposal(session, after, tokens[len(after) :], payloads))
 
-    def _vote(self, party: str, block: Block) -> None:
-        self._busy.discard((party, "vote"))
-        lengths = range(block.first, len(block.tokens) + 1)
-        payloads = [payload_of(self.scenario, party, block.tokens[:length]) for length in lengths]
+    def _vote(self, party: str, start: int, block: Block) -> None:
+        session = self._finish(party, start, "vote")
+        if session is None:
+            return
+        payloads = self.compute(party, block)
         self.counts["votes"] += len(payloads)
-        self._send(party, self.parties[party].vote(block, payloads, self.now_s))
+        self._hand_in(party, start, make_votes(session, block, payloads))
+
+    def compute(self, party: str, block: Block) -> list[bytes]:
+        """A voter's pass. What it computes once more it computes a little otherwise: only the first may count."""
+        payloads = []
+        for length in range(block.first, len(block.tokens) + 1):
+            tokens = block.tokens[:length]
+            key = (party, self.parties[party].num_starts, tokens)
+            payloads.append(payload_of(self.scenario, party, tokens, self.num_computed[key]))
+            self.num_computed[key] += 1
+        return payloads
+
+    def _check_followed(self, party: str, session: SessionCoordinator, block: Block) -> None:
+        for length in range(len(session.prefix) + 1, len(block.tokens) + 1):
+            if block.tokens[:length] not in self.proposed:
+                raise InvariantError(f"{party} follows a proposal that was made after other tokens")
+
+    # ---- faults ----------------------------------------------------------------------------------------------------
+
+    def _cancel(self) -> None:
+        self.counts["cancelled"] += 1
+        self._deliver(self.home, self.parties[self.home].queue.cancel(self.scenario.spec.session, self.now_s))
+
+    def _plant(self, fault: ChainFault) -> None:
+        state = self.parties[fault.party]
+        self.trace.add(self.now_s, "fault", fault)
+        until_s = self.now_s + fault.seconds
+        if fault.kind == "stall":
+            state.stalled_s = max(state.stalled_s, until_s)
+        elif fault.kind == "cut":
+            state.cut_s = max(state.cut_s, until_s)
+        elif state.is_down or not state.queue.sessions:
+            return
+        else:
+            state.num_starts += 1
+            state.busy.clear()
+            if fault.kind == "crash":
+                state.is_down = True
+                self._at(until_s, fault.party, partial(self._come_back, fault.party))
+            elif fault.kind == "aggregator":
+                state.aggregator = AggregatingTable(fault.party, CODEC)
+                self._deliver(fault.party, state.queue.restart("aggregator"))
+        self.counts[f"planted: {fault.kind}"] += 1
+
+    def _come_back(self, party: str) -> None:
+        """The party knows what was asked, and nothing else."""
+        fresh, old = self._make_party(party), self.parties[party]
+        self.parties[party] = fresh
+        fresh.num_starts, fresh.stalled_s, fresh.cut_s = old.num_starts, old.stalled_s, old.cut_s
+        incarnation = self.rng.getrandbits(32)
+        self._deliver(party, fresh.queue.reopen(self.scenario.spec, incarnation, self.now_s))
 
 
 def play_chain(
-    seed: int, num_workers: int, session_class: type[ChainSession] = ChainSession
+    seed: int, num_workers: int, trace: EventLog | None = None, run_class: type[ChainRun] = ChainRun
 ) -> tuple[int, Counter[str]]:
     """One run compared with the draft-free loop: tokens committed, and what happened. Raises InvariantError."""
-    scenario = make_chain_scenario(seed, num_workers)
-    run = ChainRun(scenario, session_class)
+    run = run_class(make_chain_scenario(seed, num_workers), trace)
     tokens = run.run()
-    run.check_end(expected_chain(scenario))
+    run.check_end()
     return len(tokens), run.counts

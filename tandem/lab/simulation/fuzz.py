@@ -157,7 +157,7 @@ def play(seed: int, *, tail: int | None = TAIL, roles: str = "dual") -> Report:
 def play_traced(seed: int, trace: EventLog, roles: str = "dual") -> Report:
     """The same with the events in `trace`, for a reader who wants those of a good run too."""
     if roles not in ("dual", "solo"):
-        return _play_chain(seed, roles)
+        return _play_chain(seed, roles, trace)
     scenario = make_scenario(seed)
     if roles == "solo":
         return _play_solo(scenario, trace)
@@ -174,12 +174,12 @@ def play_traced(seed: int, trace: EventLog, roles: str = "dual") -> Report:
     return _report(run, outcome.done.statistics)
 
 
-def _play_chain(seed: int, roles: str) -> Report:
+def _play_chain(seed: int, roles: str, trace: EventLog) -> Report:
     """One run of a mode whose drafter has no vote."""
     try:
-        num_tokens, counts = play_chain(seed, int(roles.partition("-")[2] or 0))
+        num_tokens, counts = play_chain(seed, int(roles.partition("-")[2] or 0), trace)
     except Exception as error:
-        raise FuzzFailure(seed, f"{type(error).__name__}: {error}", []) from error
+        raise FuzzFailure(seed, f"{type(error).__name__}: {error}", trace.lines()) from error
     return Report(num_runs=1, num_tokens=num_tokens, counts=counts)
 
 

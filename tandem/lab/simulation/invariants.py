@@ -20,7 +20,7 @@ from tandem.lab.simulation.faults import Fault, FaultyWire
 from tandem.lab.simulation.virtual import Outcome, VirtualRun
 from tandem.lab.simulation.world import VOCAB, World
 from tandem.protocol.coordinator import SessionCoordinator
-from tandem.protocol.messages import Adopt, Ballot, Begin, Proposal, SoloBallot, VerifyResult
+from tandem.protocol.messages import Adopt, Ballot, Begin, VerifyResult
 from tandem.protocol.outbox import ActorKind, Send
 from tandem.protocol.prefix import common_length
 from tandem.topology import PARTIES, Party
@@ -69,7 +69,7 @@ class WatchedRun(VirtualRun):
             self._grow(tokens)
         if device.lifecycle.decides_alone:
             self._excuse(device)
-        if cloud is None or cloud.link.view <= self._excused_generation:
+        if cloud is None or cloud.log.view <= self._excused_generation:
             return
         shared = min(len(tokens), len(cloud.prefix))
         if tokens[:shared] != cloud.prefix.tokens[:shared]:
@@ -95,7 +95,7 @@ class WatchedRun(VirtualRun):
         return self._latest[party]
 
     def _excuse(self, queue: SessionCoordinator) -> None:
-        self._excused_generation = max(self._excused_generation, queue.link.view)
+        self._excused_generation = max(self._excused_generation, queue.log.view)
 
     # ---- what passes -----------------------------------------------------------------------------------------
 
@@ -106,27 +106,26 @@ class WatchedRun(VirtualRun):
     def _passing(self, party: Party, send: Send) -> Send:
         message = send.message
         if isinstance(message, Ballot):
-            self._check_paired(party, message.device, message.cloud)
-        elif isinstance(message, SoloBallot):
-            self._check_paired(party, message.proposal)
+            self._check_paired(party, message)
         elif isinstance(message, VerifyResult) and party is Party.CLOUD and message.step in self._slips:
             return Send(send.to, self._slipped(message))
         if send.to == "peer":
             self.trace.add(self.now_s, f"{party} sends", message)
         return send
 
-    def _check_paired(self, party: Party, *drafts: Proposal) -> None:
+    def _check_paired(self, party: Party, ballot: Ballot) -> None:
         """A draft counts only if its law was computed from the very tokens that are committed."""
         queue = self.parties[party].queue.sessions[self.spec.session]
         committed = tuple(queue.prefix.tokens)
-        for draft in drafts:
-            world = self._world(draft.party)
-            if committed not in world.conditioned_on.get(draft.payload, ()):
+        for voter, payload in zip(ballot.voters, ballot.payloads, strict=True):
+            drafter = self.spec.roles.topology.name(voter)
+            world = self._world(Party(drafter))
+            if committed not in world.conditioned_on.get(payload, ()):
                 raise InvariantError(
-                    f"the {party} pairs a draft of the {draft.party} for step {draft.step} that was conditioned on "
+                    f"the {party} pairs a draft of the {drafter} for step {ballot.step} that was conditioned on "
                     "other tokens than the committed"
                 )
-            if draft.payload in world.rounded and self.spec.placement == "mirror":
+            if payload in world.rounded and self.spec.placement == "mirror":
                 self._excuse(queue)
 
     def _slipped(self, decision: VerifyResult) -> VerifyResult:
@@ -136,8 +135,8 @@ class WatchedRun(VirtualRun):
         if (queue := self._queue(Party.CLOUD)) is not None:
             self._excuse(queue)
         self.trace.add(self.now_s, "fault: slip", decision)
-        target = (decision.target + shift) % VOCAB
-        return replace(decision, target=target, device_accepted=False, cloud_accepted=False)
+        target = (decision.tokens[0] + shift) % VOCAB
+        return replace(decision, tokens=(target,), accepted=(0, 0))
 
     def _receive(self, party: Party, to: ActorKind, message: Any) -> None:
         self.trace.add(self.now_s, f"{party}/{to}", message)

@@ -8,13 +8,10 @@ from __future__ import annotations
 from typing import Any, TypeAlias, get_args
 
 from tandem.protocol.messages.link import (
-    MAX_LINE,
     PROTOCOL_VERSION,
     Cancel,
-    Commits,
     Done,
     Heartbeat,
-    Line,
     LinkBody,
     LinkFrame,
     Open,
@@ -47,14 +44,15 @@ from tandem.protocol.messages.site import (
     RetrieveFailed,
     RetrieveRequest,
     RetrieveResult,
-    SoloBallot,
     VerifyResult,
+    VotesReady,
     Window,
 )
 
 Message: TypeAlias = (
     LinkFrame
     | ProposalReady
+    | VotesReady
     | VerifyResult
     | DecoderReady
     | DecoderFailed
@@ -69,7 +67,6 @@ Message: TypeAlias = (
     | RetrieveRequest
     | RescoreRequest
     | Ballot
-    | SoloBallot
     | Placement
     | Observations
     | Profile
@@ -98,21 +95,18 @@ def decode_link(frame: bytes) -> LinkFrame:
 
 
 __all__ = [
-    "MAX_LINE",
     "PROTOCOL_VERSION",
     "Adopt",
     "Ballot",
     "Begin",
     "Cancel",
     "Commit",
-    "Commits",
     "DecoderFailed",
     "DecoderReady",
     "Done",
     "End",
     "Estimate",
     "Heartbeat",
-    "Line",
     "LinkBody",
     "LinkFrame",
     "Message",
@@ -131,11 +125,11 @@ __all__ = [
     "RetrieveFailed",
     "RetrieveRequest",
     "RetrieveResult",
-    "SoloBallot",
     "Sources",
     "Verdict",
     "VerifyResult",
     "Votes",
+    "VotesReady",
     "Window",
     "decode",
     "decode_link",

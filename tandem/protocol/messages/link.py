@@ -14,9 +14,9 @@ from tandem.protocol.wire import (
     Digests,
     FieldFormat,
     Flag,
-    Float32,
+    Float32s,
     FrameCursor,
-    PartyField,
+    PartyIndex,
     Text,
     Texts,
     UInt32,
@@ -25,9 +25,7 @@ from tandem.protocol.wire import (
     write_varint,
 )
 
-PROTOCOL_VERSION = 4
-MAX_LINE = 16
-"""Most tokens of one Line."""
+PROTOCOL_VERSION = 5
 
 registry = Registry()
 
@@ -52,36 +50,33 @@ Version = Annotated[int, FieldFormat(write_varint, _read_version)]
 @registry.message(1)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proposal:
-    """One party's proposal for one output position. Decoder -> both coordinators.
+    """Tokens that a drafter proposes from one prefix. Drafter -> coordinators of all that vote or decide.
 
-    The token is a function of the distribution, the seed, the party and the step (tandem.aggregation.rules), which an
-    aggregator computes; it is sent so that coordinators, which know no distributions, can tell dead branches.
+    A drafter that votes sends the distribution of each token along; what it sends is its vote, too. The token is a
+    function of distribution, seed, party and step (tandem.aggregation.rules), which an aggregator computes; it is sent
+    so that coordinators, which know no distributions, can tell dead branches. Of a drafter without a vote ids are
+    enough.
     """
 
-    party: PartyField  # who drafted
-    step: Varint  # output position, 0-based
-    epoch: Varint  # rollbacks of that party before this proposal
-    digest: Digest  # of the prefix it was conditioned on; decides alone whether it is valid
-    token: Varint  # drawn from the distribution; the party's next proposal is conditioned on it
-    log_weight: Float32  # log-sum-exp of this party's document scores, DRAGON A.1
-    decode_us: Varint  # time the party took to decode it, microseconds
-    payload: Blob  # Codec.encode(q), q: [vocab]
+    party: PartyIndex  # who drafted
+    step: Varint  # output position of the first token, 0-based
+    digest: Digest  # of the prefix before it; decides alone whether the proposal is valid
+    tokens: Varints  # each conditioned on the one before; 1 to 16, or 1 where the drafter votes
+    payloads: Blobs  # Codec.encode(q) of each token, q: [vocab]; none of a drafter without a vote
+    log_weights: Float32s  # with each payload: log-sum-exp of this party's document scores, DRAGON A.1
+    decode_us: Varint  # time the party took to decode them, microseconds
 
 
 @registry.message(2)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """What was decided for one step. The deciding party's coordinator -> the peer's."""
+    """What was decided, in step order. The decider's coordinator -> those of all others."""
 
-    step: Varint  # output position, 0-based
-    target: Varint  # the token to commit
-    device_accepted: Flag  # the device's token equals the target
-    cloud_accepted: Flag
-    device_epoch: Varint  # rollbacks of each party after this verdict
-    cloud_epoch: Varint
-    device_acceptance: Varint  # expected, by the formula of the draft rule, in 1/127 (`in_127ths`)
-    cloud_acceptance: Varint
-    next_aggregator: PartyField  # who decides the next step
+    step: Varint  # output position of the first token, 0-based
+    tokens: Varints  # to commit
+    accepted: Varints  # how many of them each drafter had proposed, in the topology's order
+    acceptance: Varints  # expected, by the formula of the draft rule, in 1/127 (`in_127ths`); of each drafter, or none
+    next_decider: PartyIndex  # who decides the step after them
 
 
 @registry.message(3)
@@ -97,7 +92,7 @@ class Done:
 class Resync:
     """The device's committed tokens, which the cloud adopts. It starts the view of its frame."""
 
-    aggregator: PartyField  # who decides the next step
+    decider: PartyIndex  # who decides the next step
     tokens: Varints  # all committed tokens, from step 0
 
 
@@ -152,50 +147,19 @@ class Sources:
     notes: Texts  # sentences for the user: a truncated document, ...
 
 
-@registry.message(13)
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
-    """Tokens that a drafter without a vote proposes from one prefix. Drafter -> voters."""
-
-    step: Varint  # output position of the first token
-    digest: Digest  # of the prefix before it
-    tokens: Varints  # 1 to MAX_LINE of them
-
-
 @registry.message(14)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Votes:
     """A voter's distributions after several prefixes, each one token longer than the one before. Voter -> decider."""
 
-    party: Varint  # who votes, as an index of the topology
+    party: PartyIndex  # who votes
     step: Varint  # length of the first prefix
     digests: Digests  # of the prefixes
     payloads: Blobs  # Codec.encode(p) after each
 
 
-@registry.message(15)
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Commits:
-    """Tokens that were decided, in step order. Decider -> all others."""
-
-    step: Varint  # output position of the first one
-    tokens: Varints
-
-
 LinkBody: TypeAlias = (
-    Proposal
-    | Verdict
-    | Done
-    | Resync
-    | Heartbeat
-    | Cancel
-    | Probe
-    | Rejoin
-    | Open
-    | Sources
-    | Line
-    | Votes
-    | Commits
+    Proposal | Verdict | Done | Resync | Heartbeat | Cancel | Probe | Rejoin | Open | Sources | Votes
 )
 
 
@@ -230,9 +194,7 @@ class LinkFrame:
             Rejoin,
             Open,
             Sources,
-            Line,
             Votes,
-            Commits,
         ),
     ]
 

@@ -5,13 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from tandem.protocol.messages.link import Proposal, registry
+from tandem.protocol.messages.link import Proposal, Votes, registry
 from tandem.protocol.wire import (
+    Blobs,
     Digest,
     Flag,
+    Float32s,
     Float64,
     Float64s,
-    PartyField,
+    PartyIndex,
     Text,
     Texts,
     UInt32,
@@ -40,13 +42,14 @@ class VerifyResult:
     session: UInt32
     view: Varint  # of the ballot that it answers
     digest: Digest  # of the prefix it decided on
-    step: Varint
-    target: Varint
-    device_accepted: Flag
-    cloud_accepted: Flag
-    device_acceptance: Float64  # expected, by the formula of the draft rule
-    cloud_acceptance: Float64
-    next_aggregator: PartyField
+    step: Varint  # of the first token
+    voters: Varints  # whose votes counted
+    tokens: Varints  # to commit: accepted ones, then a correction or a bonus
+    accepted: Varints  # how many of them each drafter had proposed
+    acceptance: (
+        Float64s  # of each drafter: expected, by the formula of the draft rule; nan: decided without the peer
+    )
+    next_decider: PartyIndex
 
 
 @registry.message(18)
@@ -72,6 +75,15 @@ class DecoderFailed:
     is_refused: Flag = False  # the query itself is at fault
 
 
+@registry.message(20)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VotesReady:
+    """New votes of the own decoder, on another party's proposal. Decoder -> own coordinator."""
+
+    session: UInt32
+    votes: Annotated[Any, registry.nested(Votes)]
+
+
 # ---- to a decoder ------------------------------------------------------------------------------------------
 
 
@@ -92,7 +104,6 @@ class Commit:
     session: UInt32
     step: Varint
     token: Varint
-    epoch: Varint  # rollbacks of this party after it
     is_last: Flag  # the answer is complete: stop drafting
     view: Varint = 0  # Resyncs before it; says which of a Commit and an Adopt is later
 
@@ -104,7 +115,6 @@ class Adopt:
 
     session: UInt32
     tokens: Varints  # all of them
-    epoch: Varint  # rollbacks of this party after it
     is_last: Flag
     view: Varint = 0  # Resyncs so far, including its own
 
@@ -189,25 +199,19 @@ class RescoreRequest:
 @registry.message(64)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ballot:
-    """Both parties' proposals for the next step. Coordinator -> own aggregator."""
+    """Enough to decide the next step: the votes of all voters that are there. Coordinator -> own aggregator.
 
-    session: UInt32
-    view: Varint
-    device: Annotated[Any, registry.nested(Proposal)]
-    cloud: Annotated[Any, registry.nested(Proposal)]
-
-
-@registry.message(65)
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SoloBallot:
-    """The own proposal for the next step, where this party decides alone: the peer is lost, or was never asked.
-
-    Coordinator -> own aggregator.
+    Where votes follow a proposal, those after each of its tokens may be there as well: enough for several steps.
     """
 
     session: UInt32
     view: Varint
-    proposal: Annotated[Any, registry.nested(Proposal)]
+    step: Varint
+    digest: Digest  # of the committed prefix
+    voters: Varints  # in the topology's order; a lost one is missing
+    tokens: Varints  # proposed after the prefix, and voted on
+    payloads: Blobs  # those of all voters for the prefix, then for the prefix and one token, and so on
+    log_weights: Float32s  # with each payload; none where weights are fixed
 
 
 @registry.message(66)
@@ -216,7 +220,7 @@ class Placement:
     """Who is to aggregate from the next verdict of this party on. Scheduler -> own aggregator."""
 
     session: UInt32
-    aggregator: PartyField
+    aggregator: PartyIndex
 
 
 # ---- to a profiler and a scheduler -------------------------------------------------------------------------
@@ -228,11 +232,11 @@ class Observation:
     """What one committed step showed. Part of `Observations`."""
 
     step: Varint
-    aggregator: PartyField  # who decides the next step
-    device_decode_s: Float64  # nan: not seen
-    cloud_decode_s: Float64
-    device_acceptance: Float64  # expected, by the formula of the draft rule; nan: decided without the peer
-    cloud_acceptance: Float64
+    aggregator: PartyIndex  # who decides the next step
+    decode_s: Float64s  # of each party; nan: not seen
+    acceptance: (
+        Float64s  # of each party: expected, by the formula of the draft rule; nan: decided without the peer
+    )
     rtt_s: Float64  # nan: not measured since the last step
     bytes_per_s: Float64  # of the link towards the peer; nan: not measured since, inf: too much to measure
 
@@ -256,11 +260,9 @@ class Profile:
 
     session: UInt32
     step: Varint  # the last one observed
-    aggregator: PartyField  # who decides the next step
-    device_decode_s: Float64  # predicted for the next step
-    cloud_decode_s: Float64
-    device_acceptance: Float64
-    cloud_acceptance: Float64
+    aggregator: PartyIndex  # who decides the next step
+    decode_s: Float64s  # of each party, predicted for the next step
+    acceptance: Float64s  # of each party
     rtt_s: Float64  # the real-time estimate
     rtt_average_s: Float64  # the historical one
     bytes_per_s: Float64  # towards the peer
@@ -275,5 +277,5 @@ class Estimate:
     session: UInt32
     profile: Annotated[Any, registry.nested(Profile)]
     delta_z_s: Float64  # Z(device) - Z(cloud), DRAGON Eq. 8: above 0 the cloud should aggregate
-    chosen: PartyField
+    chosen: PartyIndex
     assumed: Texts  # one sentence for each value that was not measured or not believed

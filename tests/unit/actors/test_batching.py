@@ -76,9 +76,9 @@ async def answer(actor: Decoder, session: int) -> list[int] | str:
         if isinstance(message, ProposalReady) and message.proposal.digest == prefix.digest:
             # Every third draft is replaced, so that sessions are rolled back.
             step = len(prefix)
-            prefix.append(message.proposal.token if (session + step) % 3 else 7)
+            prefix.append(message.proposal.tokens[0] if (session + step) % 3 else 7)
             is_last = len(prefix) == NUM_TOKENS
-            commit = Commit(session=session, step=step, token=prefix.tokens[-1], epoch=0, is_last=is_last)
+            commit = Commit(session=session, step=step, token=prefix.tokens[-1], is_last=is_last)
             actor.dispatch(actor.handle(commit, "q"))
     actor.dispatch(actor.handle(End(session=session), "q"))
     return prefix.tokens

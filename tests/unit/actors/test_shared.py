@@ -98,14 +98,13 @@ def make_proposal(prefix: Prefix, token: int, payload: bytes | None = None) -> P
     dense = np.full(VOCAB, 0.01) + np.eye(VOCAB)[token]
     codec = codec_of(Config().codec, "the test").open()
     proposal = Proposal(
-        party=Party.DEVICE,
+        party=0,
         step=len(prefix),
-        epoch=0,
         digest=prefix.digest,
-        token=token,
-        log_weight=0.0,
+        tokens=(token,),
+        payloads=(payload or codec.encode(dense / dense.sum())[0],),
+        log_weights=(0.0,),
         decode_us=1,
-        payload=payload or codec.encode(dense / dense.sum())[0],
     )
     return ProposalReady(session=SESSION, proposal=proposal)
 

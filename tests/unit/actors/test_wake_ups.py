@@ -41,7 +41,7 @@ async def _answer(actor: _Stepped, session: int, rng: random.Random) -> None:
             raise RuntimeError(f"step {step} is not drafted")
         await _turns(rng.randrange(8))
         token = rng.choice([7, 7, 8])
-        commit = Commit(session=session, step=step, token=token, epoch=0, is_last=step == NUM_TOKENS - 1)
+        commit = Commit(session=session, step=step, token=token, is_last=step == NUM_TOKENS - 1)
         actor.dispatch(actor.handle(commit, "q"))
     await _turns(rng.randrange(6))
     actor.dispatch(actor.handle(End(session=session), "q"))

@@ -102,9 +102,7 @@ async def _answer(actor: _Decoder, session: int, rng: random.Random, patience_s:
         if rng.random() < 0.3:
             await asyncio.sleep(rng.random() * 1e-3)
         is_last = step == 5
-        actor.dispatch(
-            actor.handle(Commit(session=session, step=step, token=7, epoch=0, is_last=is_last), "q")
-        )
+        actor.dispatch(actor.handle(Commit(session=session, step=step, token=7, is_last=is_last), "q"))
     actor.dispatch(actor.handle(End(session=session), "q"))
 
 

@@ -160,7 +160,7 @@ def test_a_device_waits_for_a_full_cloud_instead_of_going_on_alone() -> None:
         for answer in down:
             device.receive(answer, now_s)
         up = crossing(device.tick(now_s))
-        assert not device.sessions[1].lifecycle.peer_lost, now_s
+        assert not device.sessions[1].lifecycle.lost, now_s
     cloud.receive(frame(Cancel(reason="Enough."), 9), 10.0)
     assert set(cloud.sessions) == {1}
 

@@ -67,8 +67,8 @@ def scores(sends: list[Send]) -> list[RescoreRequest]:
     return [send.message for send in sends if isinstance(send.message, RescoreRequest)]
 
 
-def commit(step: int, token: int, epoch: int = 0, is_last: bool = False) -> Commit:
-    return Commit(session=1, step=step, token=token, epoch=epoch, is_last=is_last)
+def commit(step: int, token: int, is_last: bool = False) -> Commit:
+    return Commit(session=1, step=step, token=token, is_last=is_last)
 
 
 # ---- the beginning ---------------------------------------------------------------------------------------------
@@ -128,7 +128,7 @@ def test_a_party_without_documents_drafts_and_waits_for_no_weight(weight_interva
     made.finish_prefill(0, ())
     for step in range(12):
         (draft,) = drafts(compute(made, 7))
-        assert draft.log_weight == -math.inf
+        assert draft.log_weights == (-math.inf,)
         made.receive(commit(step, 7))
 
 
@@ -215,7 +215,7 @@ def test_nothing_is_drafted_past_an_own_end_of_sequence() -> None:
     made = session()
     compute(made, EOS)
     assert made.next_job() is None
-    made.receive(commit(0, 9, epoch=1))
+    made.receive(commit(0, 9))
     job = made.next_job()
     assert isinstance(job, Forward)
     assert job.tokens == (9,)
@@ -239,12 +239,12 @@ def test_a_rejection_rolls_back_to_the_first_rejected_position() -> None:
     for token in (5, 6, 7):
         compute(made, token)
     made.receive(commit(0, 5))
-    made.receive(commit(1, 9, epoch=1))
+    made.receive(commit(1, 9))
     assert made.prefix.tokens == [5, 9]
     job = made.next_job()
     assert job == Forward(1, 2, Prefix(1, [5, 9]).digest, (5, 9), (5.0, 2.0))
     (draft,) = drafts(compute(made, 4))
-    assert (draft.epoch, draft.step, draft.digest) == (1, 2, Prefix(1, [5, 9]).digest)
+    assert (draft.step, draft.digest) == (2, Prefix(1, [5, 9]).digest)
 
 
 def test_a_forward_whose_prefix_was_rolled_back_is_stale() -> None:
@@ -253,7 +253,7 @@ def test_a_forward_whose_prefix_was_rolled_back_is_stale() -> None:
     job = made.next_job()
     assert isinstance(job, Forward)
     assert made.is_current(job)
-    made.receive(commit(0, 9, epoch=1))
+    made.receive(commit(0, 9))
     assert not made.is_current(job)
     assert made.finish_forward(job, b"law", 8, 5) == []
     assert made.prefix.tokens == [9]
@@ -274,7 +274,7 @@ def test_a_commit_ahead_of_the_own_drafts() -> None:
     made = session()
     job = made.next_job()
     assert isinstance(job, Forward)
-    made.receive(commit(0, 9, epoch=1))
+    made.receive(commit(0, 9))
     assert not made.is_current(job)
     assert made.prefix.tokens == [9]
 
@@ -284,15 +284,14 @@ def test_commits_count_once_and_in_order() -> None:
     made = session()
     for token in (5, 6, 7):
         compute(made, token)
-    made.receive(commit(2, 9, epoch=1))
+    made.receive(commit(2, 9))
     made.receive(commit(1, 6))
     assert made.line.num_committed == 0
     made.receive(commit(0, 5))
     assert made.line.num_committed == 3
     assert made.prefix.tokens == [5, 6, 9]
-    made.receive(commit(1, 4, epoch=2))
+    made.receive(commit(1, 4))
     assert made.prefix.tokens == [5, 6, 9]
-    assert made.epoch == 1
 
 
 # ---- one draft per prefix --------------------------------------------------------------------------------------
@@ -301,9 +300,9 @@ def test_commits_count_once_and_in_order() -> None:
 def test_after_a_resync_the_stored_bytes_are_used() -> None:
     made = session()
     first = drafts(compute(made, 5, b"one")) + drafts(compute(made, 6, b"two"))
-    made.receive(commit(0, 9, epoch=1))
+    made.receive(commit(0, 9))
     drafts(compute(made, 8, b"other"))
-    again = drafts(made.receive(Adopt(session=1, tokens=(), epoch=2, is_last=False, view=1)))
+    again = drafts(made.receive(Adopt(session=1, tokens=(), is_last=False, view=1)))
     assert again == first
     assert made.prefix.tokens == [5, 6]
 
@@ -312,7 +311,7 @@ def test_what_was_drafted_under_a_wider_window_is_not_computed_again() -> None:
     made = session()
     first = [drafts(compute(made, token))[0] for token in (5, 6, 7, 8)]
     made.receive(Window(session=1, size=2))
-    again = drafts(made.receive(Adopt(session=1, tokens=(), epoch=1, is_last=False)))
+    again = drafts(made.receive(Adopt(session=1, tokens=(), is_last=False)))
     assert again == first[:2]
     assert drafts(made.receive(Window(session=1, size=4))) == first[2:]
 
@@ -322,10 +321,10 @@ def test_adopted_tokens_replace_what_differs() -> None:
     for token in (5, 6, 7):
         compute(made, token)
     made.receive(commit(0, 5))
-    made.receive(Adopt(session=1, tokens=(5, 8, 9), epoch=4, is_last=False))
+    made.receive(Adopt(session=1, tokens=(5, 8, 9), is_last=False))
     assert made.prefix.tokens == [5, 8, 9]
-    assert (made.line.num_committed, made.epoch) == (3, 4)
-    made.receive(Adopt(session=1, tokens=(5, 8, 9, EOS), epoch=5, is_last=True))
+    assert made.line.num_committed == 3
+    made.receive(Adopt(session=1, tokens=(5, 8, 9, EOS), is_last=True))
     assert made.next_job() is None
 
 
@@ -374,7 +373,7 @@ def test_weights_of_another_prefix_are_never_used() -> None:
     compute(made, 5)
     (old,) = scores(compute(made, 6))
     made.receive(commit(0, 5))
-    (now,) = scores(made.receive(commit(1, 9, epoch=1))) or [None]
+    (now,) = scores(made.receive(commit(1, 9))) or [None]
     assert now is None  # one at a time: the old one is still under way
     (now,) = scores(made.receive(relevance(old, 1.0, 0.0)))
     assert now.text == "Why? 5 9"
@@ -390,7 +389,7 @@ def test_weights_that_had_arrived_are_rolled_back_with_the_draft() -> None:
     compute(made, 5)
     (old,) = scores(compute(made, 6))
     made.receive(relevance(old, 1.0, 0.0))
-    (now,) = scores(made.receive(commit(0, 8, epoch=1)) + compute(made, 6))
+    (now,) = scores(made.receive(commit(0, 8)) + compute(made, 6))
     assert made.next_job() is None
     made.receive(relevance(now, 0.0, 1.0))
     job = made.next_job()
@@ -410,7 +409,7 @@ def test_momentum_mixes_with_the_estimation_before() -> None:
 def test_the_draft_carries_the_log_weight_of_the_weights_used() -> None:
     made = session()
     (draft,) = drafts(compute(made, 5))
-    assert draft.log_weight == pytest.approx(math.log(math.exp(5.0) + math.exp(2.0)), rel=1e-7)
+    assert draft.log_weights[0] == pytest.approx(math.log(math.exp(5.0) + math.exp(2.0)), rel=1e-7)
 
 
 # ---- the host --------------------------------------------------------------------------------------------------

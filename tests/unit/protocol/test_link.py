@@ -16,7 +16,6 @@ from tandem.protocol.messages import Done, Heartbeat, LinkFrame, Probe, Proposal
 from tandem.protocol.outbox import Send
 from tandem.protocol.prefix import Prefix
 from tandem.protocol.round_trips import MAX_TIMEOUT_S, MIN_TIMEOUT_S
-from tandem.topology import Party
 
 UNHURRIED = settings(deadline=None, derandomize=True)
 WRAP_S = 2**32 / 1e6  # 71.6 minutes
@@ -31,23 +30,18 @@ def frame(link: PeerLink, now_s: float, body: object = None) -> LinkFrame:
 def draft(step: int) -> Proposal:
     digest = step.to_bytes(8, "little")
     return Proposal(
-        party=Party.DEVICE,
+        party=0,
         step=step,
-        epoch=0,
         digest=digest,
-        token=1,
-        log_weight=0.0,
+        tokens=(1,),
+        payloads=(b"x",),
+        log_weights=(0.0,),
         decode_us=1,
-        payload=b"x",
     )
 
 
 def verdict(step: int) -> Verdict:
-    return Verdict(
-        step=step, target=1, device_accepted=True, cloud_accepted=True,
-        device_epoch=0, cloud_epoch=0, device_acceptance=127, cloud_acceptance=127,
-        next_aggregator=Party.DEVICE,
-    )  # fmt: skip
+    return Verdict(step=step, tokens=(1,), accepted=(1, 1), acceptance=(127, 127), next_decider=0)
 
 
 def exchange(start_s: float, offset_s: float, there_s: float, held_s: float, back_s: float) -> float:

@@ -19,11 +19,9 @@ from tandem.protocol.messages import (
     PROTOCOL_VERSION,
     Begin,
     Cancel,
-    Commits,
     Done,
     Estimate,
     Heartbeat,
-    Line,
     LinkFrame,
     Message,
     Observation,
@@ -38,6 +36,7 @@ from tandem.protocol.messages import (
     Sources,
     Verdict,
     Votes,
+    VotesReady,
     decode,
     decode_link,
     encode,
@@ -51,16 +50,16 @@ from tandem.protocol.wire import (
     Digests,
     Flag,
     Float32,
+    Float32s,
     Float64,
     Float64s,
-    PartyField,
+    PartyIndex,
     Text,
     Texts,
     UInt32,
     Varint,
     Varints,
 )
-from tandem.topology import PARTIES, Party
 
 UNHURRIED = settings(deadline=None, derandomize=True)
 
@@ -75,9 +74,7 @@ BODIES = (
     Rejoin,
     Open,
     Sources,
-    Line,
     Votes,
-    Commits,
 )
 KINDS: tuple[type[Any], ...] = (*BODIES, Observation, *typing.get_args(Message))
 
@@ -90,10 +87,11 @@ FIELD: dict[Any, st.SearchStrategy[Any]] = {
     Digest: st.binary(min_size=8, max_size=8),
     Blob: st.binary(max_size=40),
     Text: st.text(max_size=20),
-    PartyField: st.sampled_from(PARTIES),
+    PartyIndex: st.integers(0, 63),
     Version: st.just(PROTOCOL_VERSION),
     Flag: st.booleans(),
     Varints: st.lists(number, max_size=5).map(tuple),
+    Float32s: st.lists(st.floats(width=32, allow_nan=False), max_size=5).map(tuple),
     Float64s: st.lists(st.floats(allow_nan=False), max_size=5).map(tuple),
     Digests: st.lists(st.binary(min_size=8, max_size=8), max_size=4).map(tuple),
     Blobs: st.lists(st.binary(max_size=20), max_size=4).map(tuple),
@@ -114,7 +112,7 @@ def any_of(kind: type[Any]) -> st.SearchStrategy[Any]:
         elif kind is LinkFrame:
             values[field.name] = st.one_of([any_of(body) for body in BODIES])
         else:
-            values[field.name] = any_of(Profile if kind is Estimate else Proposal)
+            values[field.name] = any_of({Estimate: Profile, VotesReady: Votes}.get(kind, Proposal))
     return st.builds(kind, **values)
 
 
@@ -176,14 +174,13 @@ def test_random_bytes_are_a_message_or_a_protocol_error(tag: int, rest: bytes) -
 
 def draft(**changes: Any) -> Proposal:
     values: dict[str, Any] = {
-        "party": Party.DEVICE,
+        "party": 0,
         "step": 100,
-        "epoch": 10,
         "digest": b"\1" * 8,
-        "token": 7,
-        "log_weight": 1.5,
+        "tokens": (7,),
+        "payloads": (b"",),
+        "log_weights": (1.5,),
         "decode_us": 30_000,
-        "payload": b"",
     }
     return Proposal(**{**values, **changes})
 
@@ -232,26 +229,28 @@ def test_only_bodies_cross_the_link() -> None:
 
 
 def test_sizes_are_pinned() -> None:
-    """A draft costs 50 bytes beside its law under 128 tokens, 4 more late in a long answer; never more than 64."""
+    """A draft costs 52 bytes beside its law under 128 tokens, 4 more late in a long answer; never more than 64."""
     header = len(encode(frame_of(Heartbeat()))) - 1
     assert header == 30
-    assert len(encode(frame_of(draft(decode_us=300)))) == 30 + 20
-    late = replace(frame_of(draft(step=16_383, epoch=16_383, decode_us=2**28 - 1)), committed=16_383)
+    assert len(encode(frame_of(draft(decode_us=300)))) == 30 + 22
+    late = replace(frame_of(draft(step=16_383, decode_us=2**28 - 1)), committed=16_383)
     distribution = bytes(300)
-    assert len(encode(replace(late, body=replace(late.body, payload=distribution)))) - len(distribution) <= 64
+    assert (
+        len(encode(replace(late, body=replace(late.body, payloads=(distribution,))))) - len(distribution)
+        <= 64
+    )
     assert len(encode(frame_of(Verdict(
-        step=100, target=2**17, device_accepted=True, cloud_accepted=False,
-        device_epoch=10, cloud_epoch=10, device_acceptance=127, cloud_acceptance=0, next_aggregator=Party.CLOUD,
-    )))) == 30 + 12  # fmt: skip
+        step=100, tokens=(2**17,), accepted=(1, 0), acceptance=(127, 0), next_decider=1,
+    )))) == 30 + 13  # fmt: skip
     assert len(encode(frame_of(Done(is_reply=True)))) == 30 + 2
 
 
 def test_the_layout_is_pinned() -> None:
     """docs/reference/wire-format.md: tag, fields in order, little-endian."""
-    body = struct.pack("<BBBB8sBfBBB", 1, 1, 7, 2, b"\1" * 8, 7, -1.5, 9, 3, 65) + b"BC"
-    sent = draft(party=Party.CLOUD, step=7, epoch=2, log_weight=-1.5, decode_us=9, payload=b"ABC")
+    body = struct.pack("<BBB8sBBBB3sBfB", 1, 1, 7, b"\1" * 8, 1, 7, 1, 3, b"ABC", 1, -1.5, 9)
+    sent = draft(party=1, step=7, log_weights=(-1.5,), decode_us=9, payloads=(b"ABC",))
     assert encode(sent) == body
-    header = struct.pack("<BBIBBBBBB8sIII", 10, 4, 5, 1, 6, 2, 1, 2, 3, b"\2" * 8, 10, 11, 12)
+    header = struct.pack("<BBIBBBBBB8sIII", 10, 5, 5, 1, 6, 2, 1, 2, 3, b"\2" * 8, 10, 11, 12)
     frame = LinkFrame(
         session=5, view=1, number=6, received=(1, 2), committed=3, committed_digest=b"\2" * 8,
         sent_us=10, echo_us=11, held_us=12, body=sent,
@@ -262,14 +261,14 @@ def test_the_layout_is_pinned() -> None:
 def test_what_a_number_need_not_be() -> None:
     """Not seen is nan; a party without documents has -inf."""
     profile = messages.Profile(
-        session=1, step=0, aggregator=Party.DEVICE, device_decode_s=math.nan, cloud_decode_s=0.1,
-        device_acceptance=math.nan, cloud_acceptance=math.nan, rtt_s=math.inf, rtt_average_s=math.nan,
+        session=1, step=0, aggregator=0, decode_s=(math.nan, 0.1), acceptance=(math.nan, math.nan),
+        rtt_s=math.inf, rtt_average_s=math.nan,
         bytes_per_s=math.inf, notes=(),
     )  # fmt: skip
     received = decode(encode(profile))
-    assert math.isnan(received.device_decode_s)
+    assert math.isnan(received.decode_s[0])
     assert received.rtt_s == math.inf
-    assert registry.decode(encode(draft(log_weight=-math.inf))).log_weight == -math.inf
+    assert registry.decode(encode(draft(log_weights=(-math.inf,)))).log_weights == (-math.inf,)
 
 
 @pytest.mark.parametrize(
@@ -280,13 +279,14 @@ def test_a_probability_fits_in_a_byte(share: float, number: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("version", "start"), [("3 or older", b"\x07"), ("3", b"\x0a\x03"), ("5", b"\x0a\x05")]
+    ("version", "start"),
+    [("3 or older", b"\x07"), ("3", b"\x0a\x03"), ("4", b"\x0a\x04"), ("6", b"\x0a\x06")],
 )
 def test_a_frame_of_another_protocol_version_is_refused(version: str, start: bytes) -> None:
     frame = start + encode(frame_of(Heartbeat()))[2:]
     with pytest.raises(ProtocolError) as refused:
         decode_link(frame)
     assert str(refused.value) == (
-        f"A frame of protocol version {version} was received, but this party speaks version 4; "
+        f"A frame of protocol version {version} was received, but this party speaks version 5; "
         "install the same version of tandem-rag at both parties."
     )

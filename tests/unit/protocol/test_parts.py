@@ -7,13 +7,11 @@ from typing import Any
 import pytest
 
 from tandem.lab.simulation.specs import make_spec
-from tandem.modes.roles import federated
+from tandem.modes.roles import dual
 from tandem.protocol.backlog import Backlog, Receipts
 from tandem.protocol.ballots import BallotBox
-from tandem.protocol.chain import ChainSession
 from tandem.protocol.coordinator import SessionCoordinator
 from tandem.protocol.lineage import Lineage
-from tandem.protocol.lines import LineBook, VerdictBuffer, VoteBox
 from tandem.protocol.link import PeerLink
 from tandem.protocol.reminders import Farewells, Reminder, Reminders
 from tandem.protocol.round_trips import RoundTrips
@@ -24,11 +22,12 @@ _COORDINATOR = SessionCoordinator(make_spec(), Party.DEVICE, lambda tokens: None
 PARTS: tuple[Any, ...] = (
     _COORDINATOR,
     _COORDINATOR.log,
-    _COORDINATOR.link,
-    _COORDINATOR.convergence,
+    _COORDINATOR.exchange,
+    _COORDINATOR.convergence[Party.CLOUD],
+    _COORDINATOR.committer,
     _COORDINATOR.lifecycle,
     _COORDINATOR.reporter,
-    BallotBox(1, Party.DEVICE),
+    BallotBox(1, dual(), Party.DEVICE),
     PeerLink(1, 0.0),
     RoundTrips(0.0),
     Backlog(),
@@ -37,10 +36,6 @@ PARTS: tuple[Any, ...] = (
     Reminder(),
     Reminders(),
     Farewells(),
-    ChainSession(1, federated([0.5, 0.5]), "server", lambda payloads, step: 0, lambda tokens: None, 0.0),
-    LineBook(),
-    VoteBox(("a", "b")),
-    VerdictBuffer(),
 )
 
 

@@ -123,10 +123,8 @@ async def drive(actor: Decoder, session: int) -> list[int]:
         assert not isinstance(message, DecoderFailed)
         if isinstance(message, ProposalReady):
             step = len(tokens)
-            tokens.append(message.proposal.token)
-            commit = Commit(
-                session=session, step=step, token=message.proposal.token, epoch=0, is_last=step == 2
-            )
+            tokens.append(message.proposal.tokens[0])
+            commit = Commit(session=session, step=step, token=message.proposal.tokens[0], is_last=step == 2)
             actor.dispatch(actor.handle(commit, "q"))
     return tokens
 
@@ -177,7 +175,7 @@ def test_a_padded_draft_that_is_no_longer_wanted_ends_at_once(tmp_path: Path) ->
         assert isinstance(job, Forward)
         drafting = asyncio.ensure_future(actor.draft([session], [job]))
         await asyncio.sleep(0.2)
-        commit = Commit(session=1, step=0, token=7, epoch=0, is_last=True)
+        commit = Commit(session=1, step=0, token=7, is_last=True)
         actor.dispatch(actor.handle(commit, "q"))
         await asyncio.wait_for(drafting, 5)
         await actor.close()

@@ -14,7 +14,6 @@ from tandem.codecs.top_p import TopP
 from tandem.errors import NetLabError
 from tandem.lab.netlab.packets import Flow, as_varints, has_common_run, pieces_of, read_capture, token_runs
 from tandem.protocol.messages import LinkFrame, Proposal, Resync, encode
-from tandem.topology import Party
 from tandem.transport.framing import join_frames
 from tandem.transport.handshake import Greeting
 
@@ -103,16 +102,15 @@ def test_frames_and_the_tokens_in_them(tmp_path: Path) -> None:
     distribution[[3, 500, 501, 3999]] = 0.25
     payload = TopP(0.999).encode(distribution)
     draft = Proposal(
-        party=Party.CLOUD,
+        party=1,
         step=0,
-        epoch=0,
         digest=b"12345678",
-        token=3,
-        log_weight=0.0,
+        tokens=(3,),
+        payloads=(payload,),
+        log_weights=(0.0,),
         decode_us=9,
-        payload=payload,
     )
-    frames = [frame(draft), frame(Resync(aggregator=Party.DEVICE, tokens=tuple(range(900, 920))))]
+    frames = [frame(draft), frame(Resync(decider=0, tokens=tuple(range(900, 920))))]
     greeting = Greeting("device/draft_queue", b"n" * 16, True).encode()
     data = join_frames([greeting, b"p" * 32, *map(encode, frames)])
     capture = read_capture(written(tmp_path / "p", [packet(FLOW, 0, b"", SYN), *segments(data, 1, 50, 50)]))

@@ -16,6 +16,7 @@ from tandem.lab.timeline.intervals import timeline
 from tandem.protocol.coordinator import SessionCoordinator
 from tandem.protocol.lifecycle import Lifecycle
 from tandem.protocol.link import PeerLink
+from tandem.protocol.messages import Heartbeat
 from tandem.protocol.outbox import Send
 from tandem.protocol.prefix import Prefix
 from tandem.protocol.spec import SessionSpec
@@ -77,10 +78,13 @@ def test_no_draft_is_wasted_but_those_past_the_end(party: Party) -> None:
 def test_a_heartbeat_to_nobody_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """The mutant: a lone queue that sends as if it had a peer."""
 
-    def send(self: Lifecycle, body: Any, now_s: float) -> list[Send]:
-        return [PeerLink(1, now_s).send(body, Prefix(1), now_s)]
+    original = Lifecycle.complete
 
-    monkeypatch.setattr(Lifecycle, "to_peer", send)
+    def complete(self: Lifecycle, now_s: float, agreeing: Any) -> list[Send]:
+        heartbeat = PeerLink(1, now_s).send(Heartbeat(), Prefix(1), now_s)
+        return [heartbeat, *original(self, now_s, agreeing)]
+
+    monkeypatch.setattr(Lifecycle, "complete", complete)
     case = lone(0, Party.CLOUD)
     with pytest.raises(AssertionError):
         check(case, case.run())
@@ -118,7 +122,7 @@ def test_frames_of_a_lone_session_are_not_heard() -> None:
     queue = run.parties[Party.CLOUD].queue.sessions[run.spec.session]
     device = SessionCoordinator(make_spec(3), Party.DEVICE, lambda tokens: None, 0.0)
     frame = device.begin(0.0)[-1].message
-    assert queue.receive(frame, 0.3) == []
+    assert queue.receive_frame(frame, 0.3) == []
     assert queue.resend_all(0.3) == []
     assert not queue.lifecycle.is_peer_silent(1e6)
 

@@ -34,8 +34,8 @@ class _Slip:
         if not isinstance(decision, VerifyResult) or decision.step != self.step or self.num_slips:
             return send
         self.num_slips += 1
-        target = (decision.target + self.shift) % VOCAB
-        return Send(send.to, replace(decision, target=target, device_accepted=False, cloud_accepted=False))
+        target = (decision.tokens[0] + self.shift) % VOCAB
+        return Send(send.to, replace(decision, tokens=(target,), accepted=(0, 0)))
 
 
 def slipping(

@@ -123,9 +123,8 @@ def told_by_step(patch: pytest.MonkeyPatch) -> None:
 
     def extend(self: Provisional, held: Any, now_s: float) -> list[Event]:
         return [
-            ProvisionalEvent(step=draft.step, token=self.tokens[key], text="", shown_at_s=now_s)
-            for key, draft in held.items()
-            if key in self.tokens
+            ProvisionalEvent(step=draft.step, token=draft.token, text="", shown_at_s=now_s)
+            for draft in held.values()
         ]
 
     patch.setattr(Provisional, "extend", extend)

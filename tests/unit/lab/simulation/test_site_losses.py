@@ -21,7 +21,6 @@ from tandem.protocol.messages import (
     RescoreResult,
     RetrieveRequest,
     RetrieveResult,
-    SoloBallot,
     VerifyResult,
 )
 from tandem.protocol.outbox import Send
@@ -94,7 +93,7 @@ def test_a_lost_adopt_after_a_restart_is_repeated() -> None:
         assert not any(run.open_sessions(party) for party in PARTIES)
 
 
-@pytest.mark.parametrize("kind", [Commit, ProposalReady, SoloBallot, VerifyResult, RetrieveResult])
+@pytest.mark.parametrize("kind", [Commit, ProposalReady, Ballot, VerifyResult, RetrieveResult])
 def test_a_party_that_answers_solo_is_reminded_too(kind: type[Any]) -> None:
     spec = make_spec(4, only=Party.DEVICE, max_new_tokens=10, device_documents=2)
     run = make(Case(spec, Link()), kind, Party.DEVICE, 0)

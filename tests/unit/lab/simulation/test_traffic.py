@@ -28,8 +28,10 @@ class Measured(VirtualRun):
         for party in PARTIES:
             session = self.parties[party].queue.sessions.get(self.spec.session)
             if session is not None:
-                held = sum(map(len, session.ballots.proposals.values()))
-                self.most_kept = max(self.most_kept, len(session.link.backlog))
+                held = sum(map(len, session.ballots.entries.values()))
+                self.most_kept = max(
+                    self.most_kept, max(len(link.backlog) for link in session.links.values())
+                )
                 self.most_held = max(self.most_held, held)
                 self.most_remembered = max(self.most_remembered, len(session.ballots.lineage))
 

@@ -129,7 +129,7 @@ def test_the_record_is_strict_json_and_holds_everything() -> None:
     record = json.loads(json.dumps(timeline(by_hand(), "greedy").to_dict(), allow_nan=False))
     assert record["placement"] == "greedy"
     assert record["handovers"] == [{"step": 2, "aggregator": "cloud"}]
-    assert record["peer_losses"] == [{"step": 3, "is_alone": True, "reason": None}]
+    assert record["peer_losses"] == [{"step": 3, "is_alone": True, "reason": None, "party": "cloud"}]
     last = record["steps"][-1]
     assert last["cloud"]["decode"] is None
     assert last["wait_for_cloud_s"] is None

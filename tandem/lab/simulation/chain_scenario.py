@@ -1,0 +1,172 @@
+"""Speculative and federated queries, their faults and their answers: all that a seed says of a run."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Literal
+
+import numpy as np
+
+from tandem.aggregation.coupling import noise
+from tandem.events import PeerEvent
+from tandem.lab.simulation.specs import make_spec
+from tandem.lab.simulation.world import CODEC, NEVER, VOCAB, distribution, number, stop_rule
+from tandem.modes import reference
+from tandem.modes.roles import MAX_PROPOSAL
+from tandem.protocol.lifecycle import StopCheck
+from tandem.protocol.spec import SessionSpec
+
+NUM_TOKENS = 24
+DRAFTERS = ("good", "garbage", "n-gram", "replaced")
+
+Drafter = Callable[[tuple[int, ...]], bytes]
+"""The drafter's encoded distribution after some tokens."""
+ChainFaultKind = Literal["stall", "crash", "models", "aggregator", "cut"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChainFault:
+    """What goes wrong at one party.
+
+    stall: it stands still. crash: it loses all that it knew, and asks for a Resync when it is back. models, aggregator:
+    their work under way is lost. cut: nothing passes between it and home.
+    """
+
+    kind: ChainFaultKind
+    party: str
+    at_s: float
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChainScenario:
+    """All that is drawn from a seed."""
+
+    seed: int
+    spec: SessionSpec
+    drafter: str
+    max_line: int  # tokens of a proposal are drawn from 1 to this many each time
+    first_end: int
+    model_s: dict[str, float]  # mean time of a pass, by party
+    faults: tuple[ChainFault, ...]
+    cancel_s: float | None  # when the user gives the query up
+    is_recomputing: bool  # voters compute again what they have voted on already
+
+    @property
+    def check_stop(self) -> StopCheck:
+        """Why an answer is complete."""
+        return stop_rule(self.spec.sampling.max_new_tokens, self.first_end)
+
+
+def make_chain_scenario(seed: int, num_workers: int) -> ChainScenario:
+    """num_workers: of federated mode; 0 is speculative."""
+    rng = random.Random(number("chain", seed, num_workers))
+    masses = [rng.choice([0.0, 0.5, 1.0, 2.0]) + 0.1 for _ in range(num_workers)]
+    spec = make_spec(
+        session=seed + 1,
+        seed=seed,
+        mode="federated" if num_workers else "speculative",
+        weights=tuple(mass / sum(masses) for mass in masses),
+        temperature=rng.choice([0.0, 1.0, 1.0]),
+        max_new_tokens=NUM_TOKENS,
+        on_peer_loss=rng.choice(["wait", "continue", "continue"]),
+        peer_loss_margin_s=rng.choice([0.1, 1.0]),
+    )
+    parties = spec.roles.topology.parties
+    faults = tuple(_plan_fault(rng, parties) for _ in range(rng.choice([0, 1, 2, 4])))
+    # What a Resync rolls back is computed again in any case.
+    may_recompute = not any(fault.kind in ("crash", "cut", "stall") for fault in faults)
+    return ChainScenario(
+        seed=seed,
+        spec=spec,
+        drafter=rng.choice(DRAFTERS),
+        max_line=rng.choice([1, 2, 5, MAX_PROPOSAL]),
+        first_end=rng.choice([NEVER, 12]),
+        model_s={party: rng.choice([0.003, 0.03, 0.1]) for party in parties},
+        faults=faults,
+        cancel_s=3.0 * rng.random() if rng.random() < 0.05 else None,
+        is_recomputing=may_recompute and rng.random() < 0.5,
+    )
+
+
+def _plan_fault(rng: random.Random, parties: Sequence[str]) -> ChainFault:
+    kinds: tuple[ChainFaultKind, ...] = ("stall", "crash", "crash", "models", "aggregator", "cut", "cut")
+    kind = rng.choice(kinds)
+    # The home's coordinator holds the user's answer: with it the query is gone.
+    party = rng.choice(parties[1:] if kind in ("crash", "cut") else parties)
+    seconds = rng.choice([0.0, 0.3, 3.0, 8.0]) * rng.random()
+    return ChainFault(kind=kind, party=party, at_s=2.5 * rng.random(), seconds=seconds)
+
+
+# ---- models ----------------------------------------------------------------------------------------------------
+
+
+def payload_of(scenario: ChainScenario, party: str, tokens: Sequence[int], redone: int = 0) -> bytes:
+    """A voter's encoded distribution after these tokens. redone: above 0, with other rounding errors."""
+    return distribution(scenario.seed, party, tuple(tokens), (), scenario.first_end, redone)
+
+
+def draft_from(scenario: ChainScenario, payload: bytes, step: int) -> int:
+    """The token that an encoded distribution gives: the winner of the race, or the most probable one."""
+    dense = CODEC.decode(payload).dense(VOCAB)
+    is_greedy = scenario.spec.sampling.temperature == 0
+    return int(np.argmax(dense / (1.0 if is_greedy else noise(scenario.seed, step, np.arange(VOCAB)))))
+
+
+def make_drafter(scenario: ChainScenario) -> Drafter:
+    """good: a voter's own distribution; garbage: any token; n-gram: what followed the last token before;
+    replaced: one after another in the middle of the session."""
+    good_like = scenario.spec.roles.voters[-1]
+
+    def guess(tokens: tuple[int, ...]) -> bytes:
+        return payload_of(scenario, good_like, tokens)
+
+    def garbage(tokens: tuple[int, ...]) -> bytes:
+        return _certain(number("garbage", scenario.seed, tokens) % VOCAB)
+
+    def repeat(tokens: tuple[int, ...]) -> bytes:
+        before = [after for token, after in pairwise(tokens) if token == tokens[-1]]
+        return _certain(before[-1] if before else 0)
+
+    kinds: dict[str, Drafter] = {"good": guess, "garbage": garbage, "n-gram": repeat}
+    if scenario.drafter != "replaced":
+        return kinds[scenario.drafter]
+    return lambda tokens: (guess, garbage, repeat)[len(tokens) // 6 % 3](tokens)
+
+
+def _certain(token: int) -> bytes:
+    return CODEC.encode(np.eye(VOCAB)[token])
+
+
+# ---- the answer ------------------------------------------------------------------------------------------------
+
+
+def expected_chain(scenario: ChainScenario, events: Sequence[PeerEvent] = ()) -> list[int]:
+    """The draft-free loop of the mode. events: who was lost and came back, as the home logged it."""
+
+    def make_voter(payload: Callable[[tuple[int, ...]], bytes]) -> reference.Voter:
+        return lambda tokens: reference.Vote(
+            [float(p) for p in CODEC.decode(payload(tuple(tokens))).dense(VOCAB)]
+        )
+
+    spec, names = scenario.spec, scenario.spec.roles.voters
+    voters = [make_voter(lambda tokens, name=name: payload_of(scenario, name, tokens)) for name in names]  # type: ignore[misc]
+    seed = scenario.seed if spec.sampling.temperature > 0 else None
+
+    def is_complete(tokens: Sequence[int]) -> bool:
+        return bool(tokens) and scenario.check_stop(tokens) is not None
+
+    def present(step: int) -> list[int]:
+        lost = {event.party: event.is_alone for event in events if event.step <= step}
+        return [number for number, name in enumerate(names) if not lost.get(name, False)]
+
+    if events:
+        drafter = make_voter(make_drafter(scenario))
+        weights = spec.weights or (1.0,)
+        return reference.answer_with_losses(voters, weights, drafter, present, is_complete, seed)
+    if spec.mode == "speculative":
+        return reference.speculative(voters[0], is_complete, seed)
+    return reference.federated(voters, spec.weights, is_complete, seed)

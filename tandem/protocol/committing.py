@@ -1,0 +1,98 @@
+"""What a verdict changes at one party: the committed log and all that depends on it, token by token."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from tandem.protocol.ballots import BallotBox
+from tandem.protocol.lifecycle import Lifecycle, StopCheck
+from tandem.protocol.link import PeerLink
+from tandem.protocol.log import CommittedLog, DecidedToken
+from tandem.protocol.messages import Verdict, VerifyResult
+from tandem.protocol.outbox import Send
+from tandem.protocol.report import CommitRecord, Reporter, expected_acceptance
+from tandem.protocol.spec import SessionSpec
+
+
+class Committer:
+    """Commits the tokens of verdicts.
+
+    Invariant: after each token ballots and backlogs hold nothing that cannot count any more, and the stop rule has been
+    asked about exactly the committed tokens.
+    """
+
+    def __init__(
+        self,
+        spec: SessionSpec,
+        party: str,
+        log: CommittedLog,
+        ballots: BallotBox,
+        links: Mapping[str, PeerLink],
+        reporter: Reporter,
+        lifecycle: Lifecycle,
+        check_stop: StopCheck,
+        now_s: float,
+    ) -> None:
+        self.check_stop = check_stop
+        self.opened_s = self.committed_s = now_s  # and when the last token was committed
+        self._party = party
+        self._log, self._ballots, self._links = log, ballots, links
+        self._reporter, self._lifecycle = reporter, lifecycle
+        self._other_deciders = [name for name in spec.roles.deciders if name != party]
+
+    def count_to_end(self, tokens: Sequence[int]) -> int:
+        """How many of these next tokens belong to the answer."""
+        for count in range(1, len(tokens)):
+            if self.check_stop([*self._log.prefix.tokens, *tokens[:count]]) is not None:
+                return count
+        return len(tokens)
+
+    def commit(self, verdict: Verdict, result: VerifyResult | None, now_s: float) -> list[Send]:
+        """Commit a verdict: the own one, made of `result`, or a peer's."""
+        acceptance = expected_acceptance(verdict, result, len(self._log.epochs))
+        decided_by = self._party if result is not None else self._other_deciders[0]
+        sends: list[Send] = []
+        for decided in self._log.split(verdict):
+            sends += self._commit_token(self._append(decided, decided_by, acceptance, now_s), now_s)
+        return sends
+
+    def show(self, now_s: float) -> list[Send]:
+        """Show the own drafts that follow what is shown, while the answer goes on."""
+        if self._lifecycle.reason is not None:
+            return []
+        return self._reporter.show(self._ballots.own, now_s - self.opened_s)
+
+    def _commit_token(self, record: CommitRecord, now_s: float) -> list[Send]:
+        decided, log = record.decided, self._log
+        event, observations = self._reporter.commit(record)
+        commit = log.make_commit(decided, is_last=record.is_last)
+        sends = [Send("decoder", commit), *self._reporter.confirm(decided.step, decided.token)]
+        sends += self._reporter.emit(event) + self.show(now_s) + observations
+        if decided.next_decider != log.decider:
+            log.decider = decided.next_decider
+            sends += self._reporter.emit_placement(decided.step + 1, log.decider)
+        return sends
+
+    def _append(
+        self, decided: DecidedToken, decided_by: str, acceptance: tuple[float, ...], now_s: float
+    ) -> CommitRecord:
+        log, ballots, lifecycle = self._log, self._ballots, self._lifecycle
+        drafts, epochs = ballots.drafts_on(log.prefix.digest), tuple(log.epochs.values())
+        log.append(decided)
+        ballots.advance(log.prefix)
+        for link in self._links.values():
+            link.backlog.drop_dead(ballots.own, len(log.prefix))
+        lifecycle.reason = self.check_stop(log.prefix.tokens)
+        self.committed_s = now_s
+        is_degraded = bool(lifecycle.lost)
+        return CommitRecord(
+            decided=decided,
+            decided_by=decided_by,
+            acceptance=acceptance,
+            drafts=drafts,
+            epochs=epochs,
+            is_alone=is_degraded or lifecycle.is_solo,
+            is_degraded=is_degraded,
+            is_last=lifecycle.reason is not None,
+            committed_s=now_s - self.opened_s,
+        )

@@ -1,0 +1,136 @@
+"""Who sends what to whom: all in which the modes differ on the link. A function of the roles."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tandem.errors import ProtocolError
+from tandem.modes.roles import Roles, find_mode
+from tandem.protocol.messages import LinkBody, Proposal, Resync, Verdict, Votes
+from tandem.topology import Topology
+
+
+class Exchange:
+    """What one party sends to its peers, and what it takes from them.
+
+    Invariant: nothing here depends on what has happened in the session.
+    """
+
+    def __init__(self, roles: Roles, party: str, *, is_mirrored: bool) -> None:
+        """is_mirrored: all parties decide every step by themselves."""
+        self.roles, self.party = roles, party
+        self._mode = find_mode(roles.mode)
+        peers = roles.topology.peers(party)
+        own = roles.role(party)
+        voters = tuple(peer for peer in peers if roles.role(peer).votes)
+        deciders = tuple(peer for peer in peers if roles.role(peer).decides)
+        follows = self._mode.has_bonus
+        self.proposals_go_to = (voters if follows else deciders) if own.drafts else ()
+        self.votes_go_to = deciders if own.votes and follows else ()
+        self.verdicts_go_to = peers if own.decides and not is_mirrored else ()
+
+    @property
+    def topology(self) -> Topology:
+        """The parties of the session."""
+        return self.roles.topology
+
+    @property
+    def is_authority(self) -> bool:
+        """Whether the tokens of this party win a divergence."""
+        return self.party == self.topology.authority
+
+    @property
+    def is_home(self) -> bool:
+        """Whether the client asked this party."""
+        return self.party == self.topology.home
+
+    def make_public(self, proposal: Proposal) -> Proposal:
+        """A proposal as the peers need it: of a drafter without a vote ids are enough."""
+        if self._mode.drafters_vote:
+            return proposal
+        return replace(proposal, payloads=(), log_weights=())
+
+    def check(self, source: str, body: LinkBody) -> None:
+        """Raise ProtocolError, one sentence, if `source` may not send this body."""
+        match body:
+            case Proposal():
+                self._check_proposal(source, body)
+            case Votes():
+                self._check_votes(source, body)
+            case Verdict():
+                self._check_verdict(source, body)
+            case Resync():
+                self._check_resync(source, body)
+            case _:
+                pass
+
+    def _check_proposal(self, source: str, proposal: Proposal) -> None:
+        if not self.roles.role(source).drafts:
+            raise ProtocolError(
+                f"{source} sent a proposal, but it does not draft in mode {self.roles.mode}; check its settings."
+            )
+        self._check_sender(source, proposal.party, "a proposal")
+        most = self._mode.max_proposal
+        if not 1 <= len(proposal.tokens) <= most:
+            raise ProtocolError(
+                f"A proposal in mode {self.roles.mode} has {f'1 to {most} tokens' if most > 1 else '1 token'} "
+                f"(got {len(proposal.tokens)} from {source}); check its settings."
+            )
+        due = len(proposal.tokens) if self._mode.drafters_vote else 0
+        for values in (proposal.payloads, proposal.log_weights):
+            if len(values) != due:
+                raise ProtocolError(
+                    f"A proposal of this length in mode {self.roles.mode} comes with {due} "
+                    f"distributions and log weights (got {len(values)} from {source}); check its version."
+                )
+
+    def _check_votes(self, source: str, votes: Votes) -> None:
+        if not self.roles.role(source).votes:
+            raise ProtocolError(
+                f"{source} sent votes, but it has none in mode {self.roles.mode}; check its settings."
+            )
+        if not self._mode.has_bonus:
+            raise ProtocolError(
+                f"{source} sent votes apart from proposals, which mode {self.roles.mode} does not have; "
+                "check its settings."
+            )
+        self._check_sender(source, votes.party, "votes")
+        if len(votes.digests) != len(votes.payloads):
+            raise ProtocolError(
+                f"{source} sent {len(votes.payloads)} votes on {len(votes.digests)} prefixes; check its version."
+            )
+
+    def _check_verdict(self, source: str, verdict: Verdict) -> None:
+        if not self.roles.role(source).decides:
+            raise ProtocolError(
+                f"{source} sent a verdict, but it does not decide in mode {self.roles.mode}; check its settings."
+            )
+        num_drafters = len(self.roles.drafters)
+        if len(verdict.accepted) != num_drafters or len(verdict.acceptance) not in (0, num_drafters):
+            raise ProtocolError(
+                f"A verdict in mode {self.roles.mode} counts for {num_drafters} drafters "
+                f"(got {len(verdict.accepted)} from {source}); check its version."
+            )
+        if not verdict.tokens:
+            raise ProtocolError(f"{source} sent a verdict without a token; check its version.")
+        self._check_decider(source, verdict.next_decider)
+
+    def _check_resync(self, source: str, resync: Resync) -> None:
+        if source != self.roles.topology.authority:
+            raise ProtocolError(
+                f"{source} sent its tokens to be adopted, but {self.roles.topology.authority} is the authority; "
+                "check its settings."
+            )
+        self._check_decider(source, resync.decider)
+
+    def _check_sender(self, source: str, party: int, what: str) -> None:
+        if party != self.roles.topology.index(source):
+            raise ProtocolError(f"{source} sent {what} of party {party}; check its settings.")
+
+    def _check_decider(self, source: str, party: int) -> None:
+        parties = self.roles.topology.parties
+        if party >= len(parties) or not self.roles.roles[party].decides:
+            raise ProtocolError(
+                f"{source} hands over to party {party}, which does not decide in mode {self.roles.mode}; "
+                "check its settings."
+            )

@@ -1,0 +1,156 @@
+"""Who may send what: each fault of a role is one sentence, counted, and the session goes on."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+
+import pytest
+
+from tandem.lab.simulation.specs import make_spec
+from tandem.protocol.messages import Cancel, LinkBody, LinkFrame, Open, Proposal, Resync, Verdict, Votes
+from tandem.protocol.prefix import Prefix
+from tandem.protocol.session_tables import CoordinatorTable
+from tandem.protocol.spec import SessionSpec
+
+DIGEST = Prefix(1).digest
+VOTES = Votes(party=0, step=0, digests=(DIGEST,), payloads=(b"",))
+IDS = Proposal(party=0, step=0, digest=DIGEST, tokens=(1,), payloads=(), log_weights=(), decode_us=0)
+DRAFT = replace(IDS, payloads=(b"x",), log_weights=(0.0,))
+VERDICT = Verdict(step=0, tokens=(1,), accepted=(1,), acceptance=(), next_decider=1)
+PAIR_VERDICT = replace(VERDICT, accepted=(1, 1), acceptance=(1, 1), next_decider=0)
+SPECULATIVE = make_spec(mode="speculative")
+FEDERATED = make_spec(mode="federated", weights=(0.5, 0.5))
+DUAL = make_spec(placement="device")
+
+
+def frame(body: LinkBody) -> LinkFrame:
+    return LinkFrame(
+        session=1, view=0, number=1, committed=0, committed_digest=DIGEST, sent_us=0, echo_us=0,
+        held_us=2**32 - 1, body=body,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("party", "source", "spec", "body", "sentence"),
+    [
+        (
+            "cloud", "device", SPECULATIVE, VOTES,
+            "device sent votes, but it has none in mode speculative; check its settings.",
+        ),
+        (
+            "device", "cloud", DUAL, replace(VOTES, party=1),
+            "cloud sent votes apart from proposals, which mode dual does not have; check its settings.",
+        ),
+        (
+            "server", "worker-2", FEDERATED, replace(VOTES, party=1),
+            "worker-2 sent votes of party 1; check its settings.",
+        ),
+        (
+            "server", "worker-2", FEDERATED, replace(VOTES, party=2, payloads=()),
+            "worker-2 sent 0 votes on 1 prefixes; check its version.",
+        ),
+        (
+            "cloud", "device", SPECULATIVE, replace(IDS, tokens=tuple(range(17))),
+            "A proposal in mode speculative has 1 to 16 tokens (got 17 from device); check its settings.",
+        ),
+        (
+            "cloud", "device", make_spec(placement="mirror"), replace(DRAFT, tokens=(1, 2)),
+            "A proposal in mode dual has 1 token (got 2 from device); check its settings.",
+        ),
+        (
+            "cloud", "device", SPECULATIVE, DRAFT,
+            "A proposal of this length in mode speculative comes with 0 distributions and log weights "
+            "(got 1 from device); check its version.",
+        ),
+        (
+            "device", "cloud", SPECULATIVE, replace(IDS, party=1),
+            "cloud sent a proposal, but it does not draft in mode speculative; check its settings.",
+        ),
+        (
+            "device", "cloud", DUAL, DRAFT,
+            "cloud sent a proposal of party 0; check its settings.",
+        ),
+        (
+            "cloud", "device", SPECULATIVE, VERDICT,
+            "device sent a verdict, but it does not decide in mode speculative; check its settings.",
+        ),
+        (
+            "device", "cloud", DUAL, PAIR_VERDICT,
+            "cloud sent a verdict, but it does not decide in mode dual; check its settings.",
+        ),
+        (
+            "device", "cloud", SPECULATIVE, PAIR_VERDICT,
+            "A verdict in mode speculative counts for 1 drafters (got 2 from cloud); check its version.",
+        ),
+        (
+            "device", "cloud", SPECULATIVE, replace(VERDICT, tokens=()),
+            "cloud sent a verdict without a token; check its version.",
+        ),
+        (
+            "cloud", "device", DUAL, replace(PAIR_VERDICT, next_decider=1),
+            "device hands over to party 1, which does not decide in mode dual; check its settings.",
+        ),
+        (
+            "device", "cloud", DUAL, Resync(decider=0, tokens=()),
+            "cloud sent its tokens to be adopted, but device is the authority; check its settings.",
+        ),
+    ],
+)  # fmt: skip
+def test_what_a_role_does_not_allow_is_refused_counted_and_survived(
+    party: str,
+    source: str,
+    spec: SessionSpec,
+    body: LinkBody,
+    sentence: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    table = CoordinatorTable(party, lambda spec: lambda tokens: None)
+    table.open(spec, 0.0)
+    session = table.sessions[1]
+    with caplog.at_level(logging.WARNING, "tandem"):
+        assert table.receive(frame(body), 0.1, source) == []
+    assert [record.getMessage() for record in caplog.records] == [f"The {party} refused a frame: {sentence}"]
+    assert table.num_refused_frames == session.lifecycle.statistics.num_refused_frames == 1
+    assert session.links[source].receipts.numbers == [], "not acknowledged"
+    assert not any(session.ballots.entries.values())
+    assert not session.lifecycle.is_over
+
+
+def test_a_role_that_is_allowed_goes_through() -> None:
+    """What the mode allows is taken in by the same session that refused something."""
+    table = CoordinatorTable("cloud", lambda spec: lambda tokens: None)
+    table.open(SPECULATIVE, 0.0)
+    table.receive(frame(VOTES), 0.1)
+    table.receive(frame(replace(IDS, tokens=tuple(range(16)))), 0.2)
+    session = table.sessions[1]
+    assert len(session.ballots.entries["device"]) == 16
+    assert session.links["device"].receipts.numbers == [1]
+
+
+@pytest.mark.parametrize(
+    ("spec", "sentence"),
+    [
+        (replace(FEDERATED, weights=(0.5, 0.4)), "The weights of the voters have sum 1 (got 0.5, 0.4); scale them."),
+        (replace(DUAL, mode="triple"), "There is no mode 'triple'; "),
+    ],
+)  # fmt: skip
+def test_a_query_that_no_mode_allows_is_refused_where_it_is_opened(spec: SessionSpec, sentence: str) -> None:
+    table = CoordinatorTable("worker-1", lambda spec: lambda tokens: None)
+    (refusal,) = table.receive(frame(Open(spec=spec.to_json())), 0.1, "server")
+    assert isinstance(refusal.message.body, Cancel)
+    assert refusal.message.body.reason.startswith(sentence)
+    assert table.num_refused == 1
+
+
+def test_a_verdict_of_the_lost_peer_does_not_count_after_the_device_went_on_alone() -> None:
+    """It decides a step after one that the device now decides itself, so it may rest on other tokens."""
+    table = CoordinatorTable("device", lambda spec: lambda tokens: None)
+    table.open(make_spec(placement="cloud", on_peer_loss="continue", peer_loss_margin_s=0.1), 0.0)
+    late = replace(PAIR_VERDICT, step=1, tokens=(9,), next_decider=1)
+    table.receive(frame(late), 0.1)
+    session = table.sessions[1]
+    assert len(session.log.verdicts) == 1
+    table.tick(5.0)
+    assert session.lifecycle.lost == {"cloud"}
+    assert not session.log.verdicts
