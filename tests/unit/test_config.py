@@ -174,8 +174,8 @@ WRONG = [
     ),
     (
         "codec.name=own_codecs:",
-        "The setting codec.name must be one of top_p, MODULE:FUNCTION, but it is 'own_codecs:'; name a function of a "
-        'module, such as "my_package.my_module:make".',
+        "The setting codec.name must be one of top_p, top_k, lattice, k_sqs, c_sqs, MODULE:FUNCTION, but it is "
+        "'own_codecs:'; name a function of a module, such as \"my_package.my_module:make\".",
     ),
     (
         "codec.parameters={k = [1]}",
