@@ -29,7 +29,7 @@ def status(
     config_file: ConfigFile = None,
     overrides: Overrides = None,
 ) -> int:
-    """Show nodes, models, indexes and actors of a cluster, dead actors included."""
+    """Show nodes, models, indexes and actors of a cluster, dead actors included; exits with 1 if there are any."""
     config = load_settings(config_file, overrides)
     from tandem.cluster.status import read_status
 
@@ -38,7 +38,7 @@ def status(
         print_json(state)
     else:
         print("\n".join(nested_lines(state) if show_all else summary_lines(state)))
-    return 0
+    return int(any(actor["state"] == "dead" for actor in state["actors"]))
 
 
 def _only_losses(line: str) -> None:

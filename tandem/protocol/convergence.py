@@ -10,7 +10,6 @@ from dataclasses import replace
 
 from tandem.protocol.backlog import Numbered
 from tandem.protocol.ballots import BallotBox, Entry
-from tandem.protocol.exchange import Exchange
 from tandem.protocol.lifecycle import Lifecycle, StopCheck
 from tandem.protocol.link import PeerLink
 from tandem.protocol.log import MAX_AHEAD, CommittedLog
@@ -28,6 +27,7 @@ from tandem.protocol.messages import (
 from tandem.protocol.outbox import Send
 from tandem.protocol.prefix import Prefix
 from tandem.protocol.report import Reporter
+from tandem.protocol.routes import Routes
 from tandem.protocol.spec import SessionSpec
 
 
@@ -41,7 +41,7 @@ class Convergence:
     def __init__(
         self,
         spec: SessionSpec,
-        exchange: Exchange,
+        routes: Routes,
         peer: str,
         log: CommittedLog,
         ballots: BallotBox,
@@ -51,7 +51,7 @@ class Convergence:
     ) -> None:
         self.incarnation: int | None = None  # not of an authority: it was restarted and waits for a Resync
         self.claims: dict[int, bytes] = {}  # the peer's digests, by count of tokens
-        self._spec, self._exchange, self._peer = spec, exchange, peer
+        self._spec, self._routes, self._peer = spec, routes, peer
         self._log, self._ballots, self._link = log, ballots, link
         self._reporter, self._lifecycle = reporter, lifecycle
         self._peer_done: tuple[int, bytes] | None = None  # the peer's whole answer: count and digest
@@ -75,7 +75,7 @@ class Convergence:
 
         A peer that is ahead shows the count that the authority has reached, since that cannot judge a greater one.
         """
-        if not self._exchange.is_authority:
+        if not self._routes.is_authority:
             shown = Prefix(self._spec.session, self._log.prefix.tokens[: frame.committed])
             return [self._link.send(Heartbeat(), shown, now_s)]
         self._reporter.count("num_divergences")
@@ -84,7 +84,7 @@ class Convergence:
     def on_rejoin(self, rejoin: Rejoin, now_s: float) -> list[Send]:
         """Authority: the peer's coordinator was restarted. One Resync per restart, however often it asks."""
         is_answered = rejoin.incarnation in self._answered and self._peer not in self._lifecycle.lost
-        if not self._exchange.is_authority or is_answered:
+        if not self._routes.is_authority or is_answered:
             return []
         self._answered.add(rejoin.incarnation)
         return self.resync(now_s)
@@ -120,8 +120,8 @@ class Convergence:
         log = self._log
         if view <= self._link.view:
             return [self._link.send(Heartbeat(), log.prefix, now_s)]
-        log.adopt(resync.tokens, self._exchange.party)
-        log.decider = self._exchange.topology.name(resync.decider)
+        log.adopt(resync.tokens, self._routes.party)
+        log.decider = self._routes.topology.name(resync.decider)
         self._forget_old_view()
         self._ballots.adopt(log.prefix)
         self.incarnation = None
@@ -144,12 +144,12 @@ class Convergence:
         It may be put to the vote here before the decoder emits it again.
         """
         prefix = self._log.prefix
-        sources, is_home = self._reporter.own_sources, self._exchange.is_home
+        sources, is_home = self._reporter.own_sources, self._routes.is_home
         bodies: list[Numbered] = [] if sources is None or is_home else [sources]
-        own, party = self._ballots.own, self._exchange.topology.index(self._exchange.party)
-        if self._peer in self._exchange.proposals_go_to:
-            bodies += [self._exchange.make_public(proposal) for proposal in make_proposals(own, party)]
-        if self._peer in self._exchange.votes_go_to:
+        own, party = self._ballots.own, self._routes.topology.index(self._routes.party)
+        if self._peer in self._routes.proposals_go_to:
+            bodies += [self._routes.make_public(proposal) for proposal in make_proposals(own, party)]
+        if self._peer in self._routes.votes_go_to:
             bodies += [make_votes(digest, entry, party) for digest, entry in own.items()]
         return [self._link.post(body, prefix, now_s) for body in bodies]
 
@@ -161,11 +161,11 @@ class Convergence:
     def unacknowledged(self) -> list[LinkBody]:
         """What must be repeated, besides proposals and verdicts, until the peer shows that it has it."""
         bodies: list[LinkBody] = []
-        if self._exchange.is_home and not self._link.has_heard:
+        if self._routes.is_home and not self._link.has_heard:
             bodies.append(self.make_open())
         is_behind = self._link.peer_view < self._link.view and self._peer not in self._lifecycle.lost
-        if self._exchange.is_authority and is_behind and self._link.has_heard:
-            decider = self._exchange.topology.index(self._log.decider)
+        if self._routes.is_authority and is_behind and self._link.has_heard:
+            decider = self._routes.topology.index(self._log.decider)
             bodies.append(Resync(decider=decider, tokens=tuple(self._log.prefix.tokens)))
         if self.incarnation is not None:
             bodies.append(Rejoin(incarnation=self.incarnation))

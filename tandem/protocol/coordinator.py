@@ -3,7 +3,7 @@
 Each party's coordinator holds the committed prefix, and what those that it depends on propose and vote. It has the
 aggregator decide a ballot, commits the verdict, and passes it to the own decoder and to the peers that do not decide by
 themselves. A vote is opaque bytes that match a prefix or do not. The modes differ in who sends what to whom
-(`Exchange`) and in what a ballot needs (`BallotBox`); everything else is the same in all of them.
+(`Routes`) and in what a ballot needs (`BallotBox`); everything else is the same in all of them.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from typing import assert_never
 from tandem.protocol.ballots import BallotBox
 from tandem.protocol.committing import Committer
 from tandem.protocol.convergence import Convergence
-from tandem.protocol.exchange import Exchange
 from tandem.protocol.lifecycle import Lifecycle, StopCheck
 from tandem.protocol.link import PeerLink
 from tandem.protocol.log import CommittedLog
@@ -41,6 +40,7 @@ from tandem.protocol.outbox import ActorKind, Send
 from tandem.protocol.prefix import Prefix
 from tandem.protocol.reminders import Debt, Reminders
 from tandem.protocol.report import Reporter, make_estimate_event
+from tandem.protocol.routes import Routes
 from tandem.protocol.spec import SessionSpec
 
 LocalMessage = ProposalReady | VotesReady | VerifyResult | DecoderReady | DecoderFailed | Estimate
@@ -55,16 +55,16 @@ class SessionCoordinator:
         """measures: probe round trip and bandwidth when the first frame of a peer arrives."""
         self.spec = spec
         self.party = party
-        self.exchange = Exchange(spec.roles, party, is_mirrored=spec.placement == "mirror")
+        self.routes = Routes(spec.roles, party, is_mirrored=spec.placement == "mirror")
         self.log = CommittedLog(spec.session, spec.roles, spec.first_decider)
         self.ballots = BallotBox(spec.session, spec.roles, party)
         peers = spec.roles.topology.peers(party)
         self.links = {peer: PeerLink(spec.session, now_s, peer, measures=measures) for peer in peers}
         self.reporter = Reporter(spec, party)
-        self.lifecycle = Lifecycle(spec, self.exchange, self.log, self.ballots, self.links, self.reporter)
+        self.lifecycle = Lifecycle(spec, self.routes, self.log, self.ballots, self.links, self.reporter)
         self.convergence = {
             peer: Convergence(
-                spec, self.exchange, peer, self.log, self.ballots, link, self.reporter, self.lifecycle
+                spec, self.routes, peer, self.log, self.ballots, link, self.reporter, self.lifecycle
             )
             for peer, link in self.links.items()
         }
@@ -84,7 +84,7 @@ class SessionCoordinator:
         """Start the own actors, and open the session at the peers, or show the home that it is open here."""
         sends = self._begin(*self.lifecycle.listeners)
         for peer, convergence in self.convergence.items():
-            body = convergence.make_open() if self.exchange.is_home else Heartbeat()
+            body = convergence.make_open() if self.routes.is_home else Heartbeat()
             sends += self.lifecycle.to_peer(peer, body, now_s)
         return sends
 
@@ -142,7 +142,7 @@ class SessionCoordinator:
         source = source or next(iter(self.links))
         link = self.links[source]
         self.reporter.measure(link.receive(frame, now_s, waited_s), link.round_trips.take_bytes_per_s())
-        self.exchange.check(source, frame.body)
+        self.routes.check(source, frame.body)
         return link.answer_probe(frame.body, self.prefix, now_s) + self._act_on(source, frame, now_s)
 
     def tick(self, now_s: float) -> list[Send]:
@@ -193,7 +193,7 @@ class SessionCoordinator:
         self.ballots.hold_proposal(self.party, proposal, self.prefix, now_s - self.committer.opened_s)
         sends = self.committer.show(now_s)
         if len(self.ballots.own) > num_held:
-            sends += self._post(self.exchange.proposals_go_to, self.exchange.make_public(proposal), now_s)
+            sends += self._post(self.routes.proposals_go_to, self.routes.make_public(proposal), now_s)
         return sends + self._advance(now_s)
 
     def _on_own_votes(self, votes: Votes, now_s: float) -> list[Send]:
@@ -204,7 +204,7 @@ class SessionCoordinator:
         self.ballots.hold_votes(self.party, votes, self.prefix, now_s - self.committer.opened_s)
         if len(self.ballots.own) == num_held:
             return []
-        sends = self._post(self.exchange.votes_go_to, self.ballots.restore(votes), now_s)
+        sends = self._post(self.routes.votes_go_to, self.ballots.restore(votes), now_s)
         return sends + self._advance(now_s)
 
     def _post(
@@ -216,10 +216,10 @@ class SessionCoordinator:
 
     def _on_ready(self, ready: DecoderReady, now_s: float) -> list[Send]:
         """Tell the client, who is at home, of this party's documents."""
-        if self.exchange.is_home:
+        if self.routes.is_home:
             return self.reporter.emit_own_sources(ready)
         sources = self.reporter.note_sources(ready)
-        return [] if sources is None else self._post((self.exchange.topology.home,), sources, now_s)
+        return [] if sources is None else self._post((self.routes.topology.home,), sources, now_s)
 
     def _advance(self, now_s: float) -> list[Send]:
         """Commit the peers' verdicts in step order, then ask for the next one if this party decides."""
@@ -243,7 +243,7 @@ class SessionCoordinator:
             return []
         verdict = self.log.make_verdict(result, self.committer.count_to_end(result.tokens))
         sends = self._commit(verdict, result, now_s)
-        return self._post(self.exchange.verdicts_go_to, verdict, now_s) + sends + self._advance(now_s)
+        return self._post(self.routes.verdicts_go_to, verdict, now_s) + sends + self._advance(now_s)
 
     def _commit(self, verdict: Verdict, result: VerifyResult | None, now_s: float) -> list[Send]:
         """Commit a verdict: the own one, made of `result`, or a peer's."""

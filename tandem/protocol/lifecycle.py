@@ -7,12 +7,12 @@ from math import nan
 
 from tandem.events import DoneEvent, PeerEvent, SessionStatistics, StopReason
 from tandem.protocol.ballots import BallotBox
-from tandem.protocol.exchange import Exchange
 from tandem.protocol.link import PeerLink
 from tandem.protocol.log import CommittedLog
 from tandem.protocol.messages import Cancel, Done, End, LinkBody, LinkFrame
 from tandem.protocol.outbox import ActorKind, Send
 from tandem.protocol.report import Reporter
+from tandem.protocol.routes import Routes
 from tandem.protocol.spec import SessionSpec
 from tandem.topology import PARTIES
 
@@ -41,7 +41,7 @@ class Lifecycle:
     def __init__(
         self,
         spec: SessionSpec,
-        exchange: Exchange,
+        routes: Routes,
         log: CommittedLog,
         ballots: BallotBox,
         links: Mapping[str, PeerLink],
@@ -51,7 +51,7 @@ class Lifecycle:
         self.finished: set[str] = set()  # peers to which nothing is owed any more
         self.reason: StopReason | None = None
         self.is_over = False
-        self._spec, self._exchange = spec, exchange
+        self._spec, self._routes = spec, routes
         self._log, self._ballots, self._links, self._reporter = log, ballots, links, reporter
         self._giving_up: Cancel | None = None  # what the peers hear of a query that was cancelled or failed
         self._finished_s = nan
@@ -76,16 +76,14 @@ class Lifecycle:
     def decides_here(self) -> bool:
         """Whether this party decides the next step."""
         return (
-            self.decides_alone
-            or self._spec.placement == "mirror"
-            or self._log.decider == self._exchange.party
+            self.decides_alone or self._spec.placement == "mirror" or self._log.decider == self._routes.party
         )
 
     @property
     def voters(self) -> tuple[str, ...]:
         """Whose votes decide the next step: all that are not lost; without any, this party goes on as it drafts."""
-        return tuple(name for name in self._exchange.roles.voters if name not in self.lost) or (
-            self._exchange.party,
+        return tuple(name for name in self._routes.roles.voters if name not in self.lost) or (
+            self._routes.party,
         )
 
     @property
@@ -122,15 +120,15 @@ class Lifecycle:
         if (
             self.reason is not None
         ):  # a finished peer goes on answering an authority that may not have finished
-            return self.free() if self._exchange.is_authority else []
+            return self.free() if self._routes.is_authority else []
         return self._give_up("cancelled", None, Cancel(reason=_CANCELLED), now_s)
 
     def fail(self, reason: str, now_s: float, *, is_refused: bool = False) -> list[Send]:
         """This party cannot go on: tell the user and the peers. is_refused: the query itself is at fault."""
         if self.is_over or self.reason is not None:
             return []
-        is_private = self._exchange.party in self._exchange.topology.private  # its own paths stay with it
-        public = f"{_name(self._exchange.party)} could not go on." if is_private else reason
+        is_private = self._routes.party in self._routes.topology.private  # its own paths stay with it
+        public = f"{_name(self._routes.party)} could not go on." if is_private else reason
         return self._give_up("failed", reason, Cancel(reason=public, is_refused=is_refused), now_s)
 
     def adopt(self, reason: StopReason | None, now_s: float) -> None:
@@ -157,7 +155,7 @@ class Lifecycle:
         if self._giving_up is not None:
             return self._giving_up
         if peer in self.lost:
-            return Cancel(reason=f"{_name(self._exchange.party)} finished alone.")
+            return Cancel(reason=f"{_name(self._routes.party)} finished alone.")
         return Done(is_reply=True)
 
     def to_peer(self, peer: str, body: LinkBody, now_s: float) -> list[Send]:
@@ -184,7 +182,7 @@ class Lifecycle:
 
     def _has_waited(self, link: PeerLink, now_s: float) -> bool:
         silence_s = link.silence_s(now_s)
-        if not self._exchange.is_authority:
+        if not self._routes.is_authority:
             return silence_s > ABANDONED_S
         waited_s = 0.0 if self.reason is None else now_s - self._finished_s
         return min(waited_s, silence_s) > LINGER_S or waited_s > ABANDONED_S
@@ -202,7 +200,7 @@ class Lifecycle:
     def _check_peer(self, peer: str, now_s: float) -> list[Send]:
         link = self._links[peer]
         silence_s = link.silence_s(now_s)
-        can_lose = self._exchange.is_authority and self.reason is None and peer not in self.lost
+        can_lose = self._routes.is_authority and self.reason is None and peer not in self.lost
         if not can_lose or silence_s <= link.loss_limit_s(self._spec.peer_loss_margin_s):
             return []
         if self._spec.on_peer_loss == "wait":
@@ -224,7 +222,7 @@ class Lifecycle:
 
     def on_cancel(self, peer: str, cancel: Cancel, now_s: float) -> list[Send]:
         """A peer gave the session up."""
-        if not self._exchange.is_authority:
+        if not self._routes.is_authority:
             self._giving_up = Cancel(reason=_CANCELLED)
             return self._end("cancelled", None, now_s) + self.free()
         if self.reason is not None:
@@ -237,7 +235,7 @@ class Lifecycle:
 
     def on_last_word(self, peer: str, now_s: float) -> list[Send]:
         """A peer has freed the session; an authority that is not done was silent for too long."""
-        if not self._exchange.is_authority:
+        if not self._routes.is_authority:
             return self.free()
         if self.reason is not None:
             self.finished.add(peer)

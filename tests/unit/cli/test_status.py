@@ -141,6 +141,16 @@ def test_the_command(scripted: list[str | None], capsys: pytest.CaptureFixture[s
     assert scripted == ["10.0.0.1:6379", None, None]
 
 
+@pytest.mark.parametrize("form", [[], ["--all"], ["--json"]])
+def test_a_dead_actor_can_be_told_by_the_exit_code(
+    form: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shown = state(actor(Party.CLOUD, 0, state="dead", ended_s=DIED_S))
+    monkeypatch.setattr("tandem.cluster.status.read_status", lambda *_: shown)
+    assert main(["status", *form]) == 1
+    assert capsys.readouterr().err == ""
+
+
 def test_status_of_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["status"]) == 1
     assert capsys.readouterr().err == (

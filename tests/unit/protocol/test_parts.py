@@ -22,7 +22,7 @@ _COORDINATOR = SessionCoordinator(make_spec(), Party.DEVICE, lambda tokens: None
 PARTS: tuple[Any, ...] = (
     _COORDINATOR,
     _COORDINATOR.log,
-    _COORDINATOR.exchange,
+    _COORDINATOR.routes,
     _COORDINATOR.convergence[Party.CLOUD],
     _COORDINATOR.committer,
     _COORDINATOR.lifecycle,

@@ -10,7 +10,7 @@ from tandem.protocol.messages import LinkBody, Proposal, Resync, Verdict, Votes
 from tandem.topology import Topology
 
 
-class Exchange:
+class Routes:
     """What one party sends to its peers, and what it takes from them.
 
     Invariant: nothing here depends on what has happened in the session.
