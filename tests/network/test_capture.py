@@ -32,7 +32,7 @@ from tandem.lab.netlab.packets import (
     token_runs,
 )
 from tandem.protocol.messages import Proposal, Resync
-from tandem.topology import Party
+from tandem.topology import PARTIES
 from tests.network.conftest import traces_of, unique
 
 pytestmark = pytest.mark.skipif(tools.find("tcpdump") is None, reason="no tcpdump: apt-get install tcpdump")
@@ -107,12 +107,12 @@ def test_no_run_of_its_tokens_stands_in_a_frame_of_the_socket_plane(folder: Path
         pytest.skip("frames are decoded from the socket data plane; the raw bytes of both are searched")
     frames = run.private.frames(run.flows)
     parties = {frame.body.party for frame in frames if isinstance(frame.body, Proposal)}
-    assert parties == {Party.DEVICE, Party.CLOUD}
+    assert parties == set(range(len(PARTIES)))
     codec = TopP()
     runs = [found for frame in frames for found in token_runs(frame, codec)]
     assert len(runs) > 10
     assert not any(has_common_run(tokens, run.document, RUN_TOKENS) for tokens in runs)
-    planted = Resync(aggregator=Party.DEVICE, tokens=(1, *run.document[3 : 3 + RUN_TOKENS], 2)).tokens
+    planted = Resync(decider=0, tokens=(1, *run.document[3 : 3 + RUN_TOKENS], 2)).tokens
     assert has_common_run(planted, run.document, RUN_TOKENS)
 
 
