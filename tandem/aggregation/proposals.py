@@ -16,7 +16,7 @@ stand, a bonus. Each rule commits exactly p, whatever was proposed, and is a fun
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -90,11 +90,11 @@ class CoupledProposals:
         step: int,
     ) -> Verified:
         """Compares with the winners of the target's races."""
-        for position, target in enumerate(targets):
-            winner = coupled_draw(target, seed=seed, step=step + position)
-            if position == len(tokens) or winner != tokens[position]:
-                return Verified(position, winner)
-        raise _too_few(tokens, targets)
+        return _compare(
+            tokens,
+            targets,
+            lambda position, target: coupled_draw(target, seed=seed, step=step + position),
+        )
 
 
 class GreedyProposals:
@@ -120,11 +120,7 @@ class GreedyProposals:
         step: int,
     ) -> Verified:
         """Compares with the most probable tokens."""
-        for position, target in enumerate(targets):
-            best = target.argmax()
-            if position == len(tokens) or best != tokens[position]:
-                return Verified(position, best)
-        raise _too_few(tokens, targets)
+        return _compare(tokens, targets, lambda _, target: target.argmax())
 
 
 class RejectionProposals:
@@ -184,6 +180,17 @@ def proposal_rule(name: str, temperature: float) -> ProposalRule:
     if temperature == 0.0:
         return GreedyProposals(name)
     return CoupledProposals() if name == CoupledProposals.name else RejectionProposals()
+
+
+def _compare(
+    tokens: Sequence[int], targets: Sequence[Distribution], choose: Callable[[int, Distribution], int]
+) -> Verified:
+    """Tokens stand as long as they are those that the targets give. choose: the token of the target at a place."""
+    for position, target in enumerate(targets):
+        token = choose(position, target)
+        if position == len(tokens) or token != tokens[position]:
+            return Verified(position, token)
+    raise _too_few(tokens, targets)
 
 
 def _too_few(
