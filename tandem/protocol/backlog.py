@@ -101,7 +101,7 @@ def _last_step(body: Numbered) -> int:
         case Sources():
             return 0
         case _:
-            return body.step + len(body.tokens) - 1
+            return body.step + max(1, len(body.tokens)) - 1
 
 
 def _is_dead(body: Numbered, live: Container[bytes], step: int) -> bool:

@@ -13,6 +13,7 @@ from typing import assert_never
 from tandem.protocol.ballots import BallotBox
 from tandem.protocol.committing import Committer
 from tandem.protocol.convergence import Convergence
+from tandem.protocol.leading import Leading
 from tandem.protocol.lifecycle import Lifecycle, StopCheck
 from tandem.protocol.link import PeerLink
 from tandem.protocol.log import CommittedLog
@@ -55,7 +56,7 @@ class SessionCoordinator:
         """measures: probe round trip and bandwidth when the first frame of a peer arrives."""
         self.spec = spec
         self.party = party
-        self.routes = Routes(spec.roles, party, is_mirrored=spec.placement == "mirror")
+        self.routes = Routes(spec.roles, party, is_mirrored=spec.is_mirrored, sends_drafts=spec.sends_drafts)
         self.log = CommittedLog(spec.session, spec.roles, spec.first_decider)
         self.ballots = BallotBox(spec.session, spec.roles, party)
         peers = spec.roles.topology.peers(party)
@@ -71,6 +72,7 @@ class SessionCoordinator:
         self.committer = Committer(
             spec, party, self.log, self.ballots, self.links, self.reporter, self.lifecycle, check_stop, now_s
         )
+        self.leading = Leading(spec, party, self.routes, self.log, self.ballots)
         self._reminders = Reminders()
 
     @property
@@ -104,6 +106,7 @@ class SessionCoordinator:
         sends = self._begin(role)
         if role == "decoder":
             sends.append(Send("decoder", self.log.make_adopt(is_last=self.lifecycle.reason is not None)))
+            sends += [*self.leading.make_again(), *self.lifecycle.tell_alone()]
         elif role == "aggregator":
             self.ballots.reopen()
             sends += self._ask()
@@ -156,6 +159,8 @@ class SessionCoordinator:
         sends = []
         for peer in (name for name in self.links if name not in self.lifecycle.finished):
             sends += self.links[peer].due(self.prefix, now_s, self.convergence[peer].unacknowledged())
+        if self.lifecycle.reason is None:
+            sends += self.leading.go_on(now_s - self.committer.committed_s)
         return sends + self.lifecycle.check_peers(now_s) + self._ask() + self._remind(now_s)
 
     def _remind(self, now_s: float) -> list[Send]:
@@ -187,8 +192,10 @@ class SessionCoordinator:
 
     def _on_own_proposal(self, ready: ProposalReady, now_s: float) -> list[Send]:
         proposal: Proposal = ready.proposal
-        if self.lifecycle.reason is not None or proposal.step + len(proposal.tokens) <= len(self.prefix):
+        if self.lifecycle.reason is not None or proposal.step + len(proposal.tokens) < len(self.prefix):
             return []
+        if not proposal.tokens:
+            return self._post(self.routes.proposals_go_to, self.routes.make_public(proposal), now_s)
         num_held = len(self.ballots.own)
         self.ballots.hold_proposal(self.party, proposal, self.prefix, now_s - self.committer.opened_s)
         sends = self.committer.show(now_s)
@@ -282,7 +289,8 @@ class SessionCoordinator:
             return self.reporter.emit_sources(source, body) + self._advance(now_s)
         if self._take_in(source, body, now_s):
             link.receipts.add(frame.number, now_s)
-        return self._advance(now_s)
+        led = self.leading.lead(source, body) if isinstance(body, Proposal) else []
+        return led + self._advance(now_s)
 
     def _take_in(self, source: str, body: LinkBody, now_s: float) -> bool:
         """Hold what a peer decided, proposed or voted. False: it is too far ahead; not acknowledged, it comes again."""

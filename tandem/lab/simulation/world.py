@@ -18,7 +18,7 @@ from tandem.aggregation.distributions import Distribution
 from tandem.codecs import StatelessCodec, TopP
 from tandem.codecs.base import MAX_VOCAB
 from tandem.events import StopReason
-from tandem.protocol.drafting import Forward, Prefill
+from tandem.protocol.decoding import Forward, Prefill
 from tandem.protocol.messages import Message, RescoreRequest, RescoreResult, RetrieveRequest, RetrieveResult
 from tandem.protocol.prefix import common_length
 from tandem.topology import Party

@@ -136,6 +136,26 @@ class Window:
     size: Varint  # drafts past the last committed token
 
 
+@registry.message(40)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Follow:
+    """Vote after each prefix of another party's proposal; without tokens: after the prefix it begins with.
+    Coordinator -> own decoder, of a party that votes and does not draft."""
+
+    session: UInt32
+    proposal: Annotated[Any, registry.nested(Proposal)]
+
+
+@registry.message(41)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alone:
+    """Whether all voters are lost, so that the answer goes on with what is drafted here. Coordinator -> own decoder, of
+    a party that drafts and does not vote."""
+
+    session: UInt32
+    is_alone: Flag
+
+
 @registry.message(36)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetrieveResult:
