@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypedDict
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, TypeAdapter, ValidationError, model_validator
 from pydantic.dataclasses import dataclass
@@ -17,19 +17,15 @@ from pydantic_core import ArgsKwargs
 
 from tandem import toml
 from tandem.conversation import SYSTEM_PROMPT
+from tandem.decoding import DecodingConfig
 from tandem.errors import ConfigError
 from tandem.extensions import CodecConfig, SchedulerConfig
 from tandem.overrides import parse, replace_settings, to_toml, unknown
 from tandem.paths import absolute, resolve, resolve_model
 from tandem.sampling import SamplingParams
 from tandem.topology import Party
-from tandem.validation import STRICT, Extension, Settings, WordOrPath
+from tandem.validation import STRICT, Settings, WordOrPath
 
-DraftRuleName = Literal["coupled", "algorithm1", "rejection"]
-ModeName = Literal["dual", "speculative"]
-LengthPolicyName = Literal["fixed"]
-Pacing = Literal["stop_and_wait", "pipelined", "cloud_goes_on"]
-Placement = Literal["device", "cloud", "greedy", "mirror"]
 LANGCHAIN = "langchain:"
 """Prefix of an index or embedder from LangChain: langchain:MODULE:FUNCTION."""
 TEMPLATES = WordOrPath(words=("auto", "chat", "plain"), example="./template.json")
@@ -110,69 +106,6 @@ class RetrievalConfig(Settings):
                 f"{self.chunk_overlap} and {self.chunk_chars}; lower the overlap."
             )
         return self
-
-
-@dataclass(frozen=True, kw_only=True, config=STRICT)
-class DecodingConfig(Settings):
-    """How tokens are drafted and decided; each setting can be overridden per query."""
-
-    mode: ModeName = Field(
-        default="dual",
-        description="dual: both parties' models answer; speculative: the cloud's answers, the device's drafts for it",
-    )
-    draft_rule: DraftRuleName = Field(
-        default="coupled",
-        description="how drafts are drawn and verified: coupled, algorithm1 (dual) or rejection (speculative)",
-    )
-    placement: Placement | Extension = Field(
-        default="mirror",
-        description="who aggregates: one party, both (mirror), whoever makes a token cheaper (greedy), or a policy",
-    )
-    synchronous: bool = Field(
-        default=False, description="no draft before the previous token is committed (the token-wise loop)"
-    )
-    max_window: int = Field(default=16, ge=1, description="most drafts past the last committed token")
-    max_proposal: int = Field(
-        default=4,
-        ge=0,
-        le=16,
-        description="speculative: tokens of a proposal, at most; 0: none, each is asked for",
-    )
-    length_policy: LengthPolicyName = Field(
-        default="fixed", description="speculative: how many tokens a proposal has; fixed: max_proposal"
-    )
-    pacing: Pacing = Field(
-        default="cloud_goes_on",
-        description="speculative: one proposal at a time, many, or many while the cloud goes on by itself",
-    )
-
-    @model_validator(mode="after")
-    def _check_rule(self) -> DecodingConfig:
-        belongs = {"algorithm1": "dual", "rejection": "speculative"}.get(self.draft_rule, self.mode)
-        if self.mode != belongs:
-            raise ConfigError(
-                f'The draft rule "{self.draft_rule}" is for mode "{belongs}", but decoding.mode is "{self.mode}"; '
-                'set the rule to "coupled", or change the mode.'
-            )
-        if self.mode == "dual" and self.placement == "mirror" and self.draft_rule != "coupled":
-            raise ConfigError(
-                'The placement "mirror" needs coupled drafts, but decoding.draft_rule is '
-                f'"{self.draft_rule}"; set it to "coupled", or the placement to "device" or "cloud".'
-            )
-        return self
-
-
-class DecodingOptions(TypedDict, total=False):
-    """The fields of `DecodingConfig` as options of one query; None: as configured."""
-
-    mode: ModeName | None
-    draft_rule: DraftRuleName | None
-    placement: Placement | None
-    synchronous: bool | None
-    max_window: int | None
-    max_proposal: int | None
-    length_policy: LengthPolicyName | None
-    pacing: Pacing | None
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 from pydantic_core import PydanticSerializationError
 
-from tandem.config import Config, DecodingConfig, DecodingOptions
+from tandem.config import Config
 from tandem.conversation import Message, MessageDict, read_history
+from tandem.decoding import DecodingConfig, DecodingOptions
 from tandem.errors import ConfigError, QueryError
 from tandem.extensions import is_extension
 from tandem.nearest import nearest

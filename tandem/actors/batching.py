@@ -10,9 +10,11 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
+from tandem.codecs import Codec
 from tandem.codecs.base import ROOT
 from tandem.protocol.decoding import DecodingSession, Forward, Prefill
 from tandem.protocol.outbox import Send
+from tandem.protocol.spec import SessionSpec
 from tandem.topology import Party
 
 if TYPE_CHECKING:
@@ -90,6 +92,16 @@ def draft(
             made = _attempt(lambda: _draw(session, job, drafter_of(session), logits, started_s))  # noqa: B023
             results.append(made)
     return results
+
+
+def make_drafter(codec: Codec, spec: SessionSpec, party: str) -> Drafter:
+    """What a party needs in one session. Raises ConfigError if there is no such rule."""
+    from tandem.engine.drafter import Drafter, TokenDrafter, TokenVoter
+
+    if not spec.votes_are_tokens:
+        return Drafter(codec, spec.sampling, spec.draft_rule, spec.vocab_size)
+    make = TokenDrafter if spec.roles.role(party).drafts else TokenVoter
+    return make(codec, spec.sampling, spec.draft_rule, spec.vocab_size, sends_drafts=spec.sends_drafts)
 
 
 def settle(result: T | Exception | None, act: Callable[[T], list[Send]]) -> list[Send] | Exception:

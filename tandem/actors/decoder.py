@@ -223,12 +223,10 @@ class DecoderActor(SiteActor):
 
     def _drafter(self, session: DecodingSession) -> Drafter:
         """That of one session, which holds the state of its codec."""
-        from tandem.engine.drafter import make_drafter
-
         drafter = self._drafters.get(session.spec.session)
         if drafter is None:
             spec = session.spec
-            drafter = make_drafter(self.codec, spec, self.party)
+            drafter = batching.make_drafter(self.codec, spec, self.party)
             self._drafters[spec.session] = drafter
         return drafter
 

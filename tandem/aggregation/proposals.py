@@ -19,7 +19,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 from tandem.aggregation.coupling import coupled_draw
 from tandem.aggregation.distributions import Distribution
@@ -39,6 +39,13 @@ class Verified:
     def tokens(self, proposed: Sequence[int]) -> tuple[int, ...]:
         """What is committed, num_accepted + 1 tokens."""
         return (*proposed[: self.num_accepted], self.token)
+
+
+class Proposed(NamedTuple):
+    """A token that another party proposes."""
+
+    token: int
+    payload: bytes | None  # the encoded distribution that it was drawn from, where that travels
 
 
 class ProposalRule(ABC):

@@ -13,16 +13,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tandem.aggregation.distributions import Distribution
-from tandem.aggregation.proposals import proposal_rule
+from tandem.aggregation.proposals import Proposed, proposal_rule
 from tandem.aggregation.restriction import restrict
-from tandem.aggregation.rules import draft_rule
+from tandem.aggregation.rules import DRAFT_RULES, draft_rule
 from tandem.codecs import Codec, CodecStates
 from tandem.codecs.base import MAX_VOCAB, ROOT
 from tandem.codecs.token import write_token
 from tandem.engine.row_mixture import mix_rows
 from tandem.errors import ProtocolError
-from tandem.protocol.decoding import Proposed
-from tandem.protocol.spec import SessionSpec
 from tandem.sampling import SamplingParams
 from tandem.topology import Party
 
@@ -94,11 +92,13 @@ class TokenDrafter(Drafter):
     Nothing is compressed, unless the drafts' distributions must travel.
     """
 
-    def __init__(self, codec: Codec, spec: SessionSpec) -> None:
-        """codec: of the distributions that travel."""
-        super().__init__(codec, spec.sampling, "coupled", spec.vocab_size)
-        self._proposals = proposal_rule(spec.draft_rule, spec.sampling.temperature)
-        self._sends_drafts = spec.sends_drafts
+    def __init__(
+        self, codec: Codec, sampling: SamplingParams, rule: str, vocab_size: int, *, sends_drafts: bool
+    ) -> None:
+        """codec: of the distributions that travel. rule: of proposals, "coupled" or "rejection". Raises ConfigError."""
+        super().__init__(codec, sampling, DRAFT_RULES[0], vocab_size)
+        self._proposals = proposal_rule(rule, sampling.temperature)
+        self._sends_drafts = sends_drafts
 
     def draft(
         self,
@@ -154,13 +154,6 @@ class TokenVoter(TokenDrafter):
         except ProtocolError:
             self.num_malformed += 1
             return self._proposals.choose(target, None, seed=seed, step=step)
-
-
-def make_drafter(codec: Codec, spec: SessionSpec, party: str) -> Drafter:
-    """What a party needs in one session. Raises ConfigError if there is no such rule."""
-    if not spec.votes_are_tokens:
-        return Drafter(codec, spec.sampling, spec.draft_rule, spec.vocab_size)
-    return TokenDrafter(codec, spec) if spec.roles.role(party).drafts else TokenVoter(codec, spec)
 
 
 def _whole(dense: NDArray[np.float64]) -> Distribution:

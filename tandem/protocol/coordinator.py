@@ -72,7 +72,7 @@ class SessionCoordinator:
         self.committer = Committer(
             spec, party, self.log, self.ballots, self.links, self.reporter, self.lifecycle, check_stop, now_s
         )
-        self.leading = Leading(spec, party, self.routes, self.log, self.ballots)
+        self.leading = Leading(spec, self.routes, self.log, self.ballots, self.lifecycle)
         self._reminders = Reminders()
 
     @property
@@ -106,7 +106,7 @@ class SessionCoordinator:
         sends = self._begin(role)
         if role == "decoder":
             sends.append(Send("decoder", self.log.make_adopt(is_last=self.lifecycle.reason is not None)))
-            sends += [*self.leading.make_again(), *self.lifecycle.tell_alone()]
+            sends += self.leading.make_again()
         elif role == "aggregator":
             self.ballots.reopen()
             sends += self._ask()
@@ -136,7 +136,7 @@ class SessionCoordinator:
     def receive_frame(
         self, frame: LinkFrame, now_s: float, source: str = "", waited_s: float = 0.0
     ) -> list[Send]:
-        """A frame of a peer. source: by default the only peer. waited_s: how long ago it arrived, before the query.
+        """A frame of a peer, by default the only one. waited_s: how long ago it arrived, before the query.
 
         Raises ProtocolError, one sentence, where that peer may not send such a body; the session goes on.
         """
@@ -156,11 +156,9 @@ class SessionCoordinator:
             return self._remind(now_s)
         if self.lifecycle.is_abandoned(now_s):
             return self.lifecycle.free()
-        sends = []
+        sends = self.leading.go_on(now_s - self.committer.committed_s)
         for peer in (name for name in self.links if name not in self.lifecycle.finished):
             sends += self.links[peer].due(self.prefix, now_s, self.convergence[peer].unacknowledged())
-        if self.lifecycle.reason is None:
-            sends += self.leading.go_on(now_s - self.committer.committed_s)
         return sends + self.lifecycle.check_peers(now_s) + self._ask() + self._remind(now_s)
 
     def _remind(self, now_s: float) -> list[Send]:
@@ -171,8 +169,7 @@ class SessionCoordinator:
             "decoder": here if self.prefix.digest not in self.ballots.own else None,
             "aggregator": here if pending is not None and pending[:2] == here else None,
         }
-        due = self._reminders.take_due(debts, now_s)
-        return [send for role in due for send in self.restart(role)]
+        return [send for role in self._reminders.take_due(debts, now_s) for send in self.restart(role)]
 
     def resend_all(self, now_s: float) -> list[Send]:
         """There is a new connection to the peers: send at once whatever they have not acknowledged."""
@@ -194,12 +191,10 @@ class SessionCoordinator:
         proposal: Proposal = ready.proposal
         if self.lifecycle.reason is not None or proposal.step + len(proposal.tokens) < len(self.prefix):
             return []
-        if not proposal.tokens:
-            return self._post(self.routes.proposals_go_to, self.routes.make_public(proposal), now_s)
         num_held = len(self.ballots.own)
         self.ballots.hold_proposal(self.party, proposal, self.prefix, now_s - self.committer.opened_s)
         sends = self.committer.show(now_s)
-        if len(self.ballots.own) > num_held:
+        if len(self.ballots.own) > num_held or not proposal.tokens:
             sends += self._post(self.routes.proposals_go_to, self.routes.make_public(proposal), now_s)
         return sends + self._advance(now_s)
 
@@ -289,8 +284,7 @@ class SessionCoordinator:
             return self.reporter.emit_sources(source, body) + self._advance(now_s)
         if self._take_in(source, body, now_s):
             link.receipts.add(frame.number, now_s)
-        led = self.leading.lead(source, body) if isinstance(body, Proposal) else []
-        return led + self._advance(now_s)
+        return self.leading.lead(source, body) + self._advance(now_s)
 
     def _take_in(self, source: str, body: LinkBody, now_s: float) -> bool:
         """Hold what a peer decided, proposed or voted. False: it is too far ahead; not acknowledged, it comes again."""

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Protocol
 
+from tandem.aggregation.proposals import Proposed
 from tandem.conversation import Message
 from tandem.protocol.line import DraftLine
 from tandem.protocol.messages import (
@@ -43,13 +44,6 @@ class Prefill:
     def num_rows(self) -> int:
         """Rows of the model's batch."""
         return max(1, len(self.documents))
-
-
-class Proposed(NamedTuple):
-    """A token that another party proposes."""
-
-    token: int
-    payload: bytes | None  # the encoded distribution that it was drawn from, where that travels
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tandem.aggregation.proposals import Proposed
 from tandem.modes.roles import MAX_PROPOSAL
-from tandem.protocol.decoding import Computed, DecodingSession, Forward, Proposed
+from tandem.protocol.decoding import Computed, DecodingSession, Forward
 from tandem.protocol.messages import Follow, Proposal, Votes, VotesReady
 from tandem.protocol.outbox import Send
 from tandem.protocol.prefix import extend_digest

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 
 from tandem.protocol.ballots import BallotBox
 from tandem.protocol.convergence import make_proposals
+from tandem.protocol.lifecycle import Lifecycle
 from tandem.protocol.log import CommittedLog
-from tandem.protocol.messages import Follow, Proposal
+from tandem.protocol.messages import Follow, LinkBody, Proposal
 from tandem.protocol.outbox import Send
 from tandem.protocol.routes import Routes
 from tandem.protocol.spec import SessionSpec
@@ -24,25 +25,26 @@ class Leading:
     """
 
     def __init__(
-        self, spec: SessionSpec, party: str, routes: Routes, log: CommittedLog, ballots: BallotBox
+        self, spec: SessionSpec, routes: Routes, log: CommittedLog, ballots: BallotBox, lifecycle: Lifecycle
     ) -> None:
-        self._session, self._roles, self._party = spec.session, spec.roles, party
-        self._routes, self._log, self._ballots = routes, log, ballots
+        self._session, self._roles = spec.session, spec.roles
+        self._routes, self._log, self._ballots, self._lifecycle = routes, log, ballots, lifecycle
         self._asked = b""  # the last prefix that a vote was asked for
 
-    def lead(self, source: str, proposal: Proposal) -> list[Send]:
-        """A peer's proposal has been taken in."""
-        if not self._routes.follows_proposals:
+    def lead(self, source: str, body: LinkBody) -> list[Send]:
+        """What a peer sent has been taken in."""
+        if not isinstance(body, Proposal) or not self._routes.follows_proposals:
             return []
-        entry = self._ballots.entries[source].get(proposal.digest)
-        is_held = entry is not None and proposal.tokens[:1] == (entry.token,)
-        is_request = not proposal.tokens and proposal.digest == self._log.prefix.digest
-        return [self._follow(proposal)] if is_held or is_request else []
+        entry = self._ballots.entries[source].get(body.digest)
+        is_held = entry is not None and body.tokens[:1] == (entry.token,)
+        is_request = not body.tokens and body.digest == self._log.prefix.digest
+        return [self._follow(body)] if is_held or is_request else []
 
     def go_on(self, waited_s: float) -> list[Send]:
         """Ask for a vote without a proposal. waited_s: since the last commit."""
         prefix = self._log.prefix
-        is_due = self._routes.follows_proposals and self._log.is_known and waited_s > PATIENCE_S
+        is_wanted = self._routes.follows_proposals and self._lifecycle.reason is None and self._log.is_known
+        is_due = is_wanted and waited_s > PATIENCE_S
         if not is_due or prefix.digest in self._ballots.own or self._asked == prefix.digest:
             return []
         self._asked = prefix.digest
@@ -51,6 +53,7 @@ class Leading:
     def make_again(self) -> Iterator[Send]:
         """For a decoder that was restarted, or may lack a part."""
         self._asked = b""
+        yield from self._lifecycle.tell_alone()
         if not self._routes.follows_proposals:
             return
         for drafter in self._roles.drafters:

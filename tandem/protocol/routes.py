@@ -93,7 +93,7 @@ class Routes:
         due = count if self._mode.drafters_vote or is_due else 0
         if len(values) != due:
             raise ProtocolError(
-                f"A proposal of {count} tokens in mode {self.roles.mode} comes with {due} {what} "
+                f"A proposal of {count} token{'s' * (count != 1)} in mode {self.roles.mode} comes with {due} {what} "
                 f"(got {len(values)} from {source}); check its version."
             )
 

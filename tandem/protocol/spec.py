@@ -62,7 +62,7 @@ class SessionSpec:
     length_policy: str = (
         "fixed"  # how many of them: always so many, or as a policy of `scheduler.proposal_length`
     )
-    pacing: str = "pipelined"  # "stop_and_wait", "pipelined" or "cloud_goes_on"
+    pacing: str = "cloud_goes_on"  # "stop_and_wait", "pipelined" or "cloud_goes_on"
     weights: tuple[float, ...] = ()  # mode "federated": the share of each worker, of sum 1
 
     @property

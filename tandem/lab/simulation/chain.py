@@ -295,7 +295,7 @@ class ChainRun:
             return
         self._check_followed(party, job)
         self._deliver(party, session.finish(job, self.compute(party, job)))
-        if self.scenario.is_recomputing and self.rng.random() < 0.1:
+        if self.scenario.is_recomputing and self.rng.random() < 0.3:
             self._restart_models(party)
 
     def compute(self, party: str, job: Forward) -> list[Result]:

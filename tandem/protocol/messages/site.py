@@ -149,8 +149,7 @@ class Follow:
 @registry.message(41)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alone:
-    """Whether all voters are lost, so that the answer goes on with what is drafted here. Coordinator -> own decoder, of
-    a party that drafts and does not vote."""
+    """Whether the answer goes on with drafts because all voters are lost. Coordinator -> own decoder, of a drafter."""
 
     session: UInt32
     is_alone: Flag
