@@ -11,7 +11,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypedDict
 
-from pydantic import Field, TypeAdapter, ValidationError, model_validator
+from pydantic import AfterValidator, Field, TypeAdapter, ValidationError, model_validator
 from pydantic.dataclasses import dataclass
 from pydantic_core import ArgsKwargs
 
@@ -20,7 +20,7 @@ from tandem.conversation import SYSTEM_PROMPT
 from tandem.errors import ConfigError
 from tandem.extensions import CodecConfig, SchedulerConfig
 from tandem.overrides import parse, replace_settings, to_toml, unknown
-from tandem.paths import absolute, resolve, resolve_model
+from tandem.paths import absolute, check_bundled, resolve, resolve_model
 from tandem.sampling import SamplingParams
 from tandem.topology import Party
 from tandem.validation import STRICT, Extension, Settings, WordOrPath
@@ -36,10 +36,10 @@ TEMPLATES = WordOrPath(words=("auto", "chat", "plain"), example="./template.json
 class PartyConfig(Settings):
     """One party: its language model and its documents."""
 
-    model: str = Field(
+    model: Annotated[str, AfterValidator(check_bundled)] = Field(
         default="bundled",
         min_length=1,
-        description='language model: "bundled", a hub id, or a path that starts with . / or ~',
+        description='language model: "bundled", "bundled-drafter", a hub id, or a path that starts with . / or ~',
     )
     template: Annotated[str, TEMPLATES] = Field(
         default="auto",
