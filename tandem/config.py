@@ -21,6 +21,7 @@ from tandem.errors import ConfigError
 from tandem.extensions import CodecConfig, SchedulerConfig
 from tandem.overrides import parse, replace_settings, to_toml, unknown
 from tandem.paths import absolute, check_bundled, resolve, resolve_model
+from tandem.presets import expand, take_preset
 from tandem.sampling import SamplingParams
 from tandem.topology import Party
 from tandem.validation import STRICT, Extension, Settings, WordOrPath
@@ -231,16 +232,17 @@ class Config(Settings):
 
     @classmethod
     def load(cls, path: Path | str | None = None, overrides: Sequence[str] = ()) -> Config:
-        """The defaults, changed by a TOML file, then by overrides ("section.name=value").
+        """The defaults, changed by a preset, then by a TOML file, then by overrides ("section.name=value").
 
-        Relative paths count from the file's folder, those in overrides from the working directory; both become
-        absolute, so that every process understands them. Raises ConfigError.
+        File or overrides name the preset (`preset = "dragon"`, "preset=dragon"; see `tandem.presets`). Relative paths
+        count from the file's folder, those in overrides from the working directory; both become absolute, so that
+        every process understands them. Raises ConfigError.
         """
-        config = cls()
-        if path is not None:
-            file = Path(path).expanduser().absolute()
-            config = replace_settings(config, toml.read(file)).with_paths(file.parent)
-        return replace_settings(config, parse(overrides, config)).with_paths(Path.cwd())
+        preset, others = take_preset(overrides)
+        file = None if path is None else Path(path).expanduser().absolute()
+        values = expand({} if file is None else toml.read(file), preset)
+        config = replace_settings(cls(), values).with_paths(file.parent if file else Path.cwd())
+        return replace_settings(config, parse(others, config)).with_paths(Path.cwd())
 
     def with_paths(self, folder: Path) -> Config:
         """The same settings with every path absolute; relative ones count from `folder`."""
