@@ -75,9 +75,9 @@ class ChainRun:
         topology = scenario.spec.roles.topology
         self.home = topology.home
         self.parties = {party: self._make_party(party) for party in topology.parties}
-        self.num_computed: Counter[tuple[str, int, tuple[int, ...]]] = (
+        self.num_computed: Counter[tuple[str, int, int, tuple[int, ...]]] = (
             Counter()
-        )  # votes of each start of a model
+        )  # votes of each start of a model, in each view
         self.proposed: set[tuple[int, ...]] = set()  # what the drafter's proposals lead to
         self._drafter = make_drafter(scenario)
         self._numbers = count()
@@ -300,11 +300,16 @@ class ChainRun:
         self._hand_in(party, start, make_votes(session, block, payloads))
 
     def compute(self, party: str, block: Block) -> list[bytes]:
-        """A voter's pass. What it computes once more it computes a little otherwise: only the first may count."""
+        """A voter's pass. What it computes once more it computes a little otherwise: only the first may count.
+
+        What a Resync rolled back is a first again: a voter that decides alone may be ahead of home when it is found.
+        """
+        session = self._session(party)
+        view = 0 if session is None else session.log.view
         payloads = []
         for length in range(block.first, len(block.tokens) + 1):
             tokens = block.tokens[:length]
-            key = (party, self.parties[party].num_starts, tokens)
+            key = (party, self.parties[party].num_starts, view, tokens)
             payloads.append(payload_of(self.scenario, party, tokens, self.num_computed[key]))
             self.num_computed[key] += 1
         return payloads
