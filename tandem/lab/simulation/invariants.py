@@ -61,7 +61,7 @@ class WatchedRun(VirtualRun):
 
     def after_event(self) -> None:
         """Compare what is committed with what was, and the two sides with each other."""
-        device, cloud = (self._queue(party) for party in PARTIES)
+        device, cloud = self._queue(Party.DEVICE), self._queue(Party.CLOUD)
         if device is None:
             return
         tokens = device.prefix.tokens

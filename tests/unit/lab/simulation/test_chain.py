@@ -208,8 +208,9 @@ def test_whoever_must_not_go_on_fails_with_one_sentence(num_workers: int, party:
 
 
 @pytest.mark.parametrize("num_workers", [0, 3])
-def test_a_query_that_is_cancelled_ends_everywhere(num_workers: int) -> None:
-    run = ChainRun(replace(calm(2, num_workers), cancel_s=0.4))
+@pytest.mark.parametrize("cancel_s", [0.0, 0.4])
+def test_a_query_that_is_cancelled_ends_everywhere(num_workers: int, cancel_s: float) -> None:
+    run = ChainRun(replace(calm(2, num_workers), cancel_s=cancel_s))
     run.run()
     assert isinstance(run.done, DoneEvent)
     assert run.done.reason == "cancelled"
