@@ -83,19 +83,19 @@ def exponentials(
 
 def _keys(seed: int, purpose: Purpose, step: int) -> tuple[int, int]:
     """Two 64-bit keys for one (seed, purpose, step)."""
-    state = _mix((seed & _MASK) ^ _GOLDEN)
-    state = _mix(state + int(purpose) * _GOLDEN)
-    state = _mix(state + (step + 1) * _GOLDEN)
-    return _mix(state + _GOLDEN), _mix(state + 2 * _GOLDEN)
+    state = mix((seed & _MASK) ^ _GOLDEN)
+    state = mix(state + int(purpose) * _GOLDEN)
+    state = mix(state + (step + 1) * _GOLDEN)
+    return mix(state + _GOLDEN), mix(state + 2 * _GOLDEN)
 
 
 def _uniform(first: int, second: int, token: int) -> float:
     """The number of one id, from the keys of its step."""
-    counter = _mix(_mix(token * _GOLDEN + first) ^ second)
+    counter = mix(mix(token * _GOLDEN + first) ^ second)
     return ((counter >> 12) + 0.5) * 2.0**-52
 
 
-def _mix(value: int) -> int:
+def mix(value: int) -> int:
     """A bijection of the 64-bit integers in which every input bit affects every output bit."""
     value &= _MASK
     value = ((value ^ (value >> 30)) * _MULTIPLY_1) & _MASK
@@ -104,7 +104,7 @@ def _mix(value: int) -> int:
 
 
 def mix_in_place(values: NDArray[np.uint64]) -> None:
-    """`_mix` on an array; unsigned products wrap by definition."""
+    """`mix` on an array; unsigned products wrap by definition."""
     values ^= values >> np.uint64(30)
     values *= np.uint64(_MULTIPLY_1)
     values ^= values >> np.uint64(27)

@@ -20,7 +20,7 @@ from tandem.lab.simulation.faults import Fault, FaultyWire
 from tandem.lab.simulation.virtual import Outcome, VirtualRun
 from tandem.lab.simulation.world import VOCAB, World
 from tandem.protocol.coordinator import SessionCoordinator
-from tandem.protocol.messages import Adopt, Ballot, Begin, VerifyResult
+from tandem.protocol.messages import Adopt, Ballot, Begin, ProposalReady, VerifyResult
 from tandem.protocol.outbox import ActorKind, Send
 from tandem.protocol.prefix import common_length
 from tandem.topology import PARTIES, Party
@@ -53,6 +53,7 @@ class WatchedRun(VirtualRun):
         self._hop_jitter_s, self._hop_loss = hop_jitter_s, hop_loss
         self._hop_rng = random.Random(self.spec.seed)
         self._display = Display()
+        self._is_proposal_lost = False  # between a decoder and its draft queue
         self._latest: dict[Party, SessionCoordinator | None] = dict.fromkeys(PARTIES)
         # Up to this generation the cloud's tokens may be others: something was planted, and no Resync since.
         self._excused_generation = -1
@@ -166,6 +167,7 @@ class WatchedRun(VirtualRun):
         """Loses a share of the messages within a site."""
         is_lost = self._hop_loss > 0 and self._hop_rng.random() < self._hop_loss
         if is_lost:
+            self._is_proposal_lost |= isinstance(send.message, ProposalReady)
             self.counts["lost within a site"] += 1
             self.trace.add(self.now_s, f"fault: lost to the {party}'s {send.to}", send.message)
         return is_lost
@@ -237,5 +239,8 @@ class WatchedRun(VirtualRun):
         """Whether a law that was computed anew, a little otherwise, may have been the first that the device saw."""
         is_rounded = any(self._world(party).rounded for party in PARTIES)
         return is_rounded and bool(
-            self.counts["queue crashes"] or self.counts["slips"] or self.counts["losses"]
+            self._is_proposal_lost
+            or self.counts["queue crashes"]
+            or self.counts["slips"]
+            or self.counts["losses"]
         )

@@ -24,7 +24,7 @@ def test_values_lie_strictly_inside_the_unit_interval() -> None:
 def test_the_extremes_of_the_hash_stay_inside(monkeypatch: pytest.MonkeyPatch) -> None:
     for extreme in (0, (1 << 64) - 1):
         monkeypatch.setattr(randomness, "mix_in_place", lambda values, extreme=extreme: values.fill(extreme))
-        monkeypatch.setattr(randomness, "_mix", lambda value, extreme=extreme: extreme)
+        monkeypatch.setattr(randomness, "mix", lambda value, extreme=extreme: extreme)
         for ids in (IDS, np.arange(FEW + 1)):
             u = uniforms(5, Purpose.COUPLED, 0, ids)
             assert 0.0 < u[0] < 1.0
