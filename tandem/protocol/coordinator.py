@@ -38,7 +38,6 @@ from tandem.protocol.messages import (
     VotesReady,
 )
 from tandem.protocol.outbox import ActorKind, Send
-from tandem.protocol.prefix import Prefix
 from tandem.protocol.reminders import Debt, Reminders
 from tandem.protocol.report import Reporter, make_estimate_event
 from tandem.protocol.routes import Routes
@@ -58,6 +57,7 @@ class SessionCoordinator:
         self.party = party
         self.routes = Routes(spec.roles, party, is_mirrored=spec.is_mirrored, sends_drafts=spec.sends_drafts)
         self.log = CommittedLog(spec.session, spec.roles, spec.first_decider)
+        self.prefix = self.log.prefix  # the committed tokens; changed in place
         self.ballots = BallotBox(spec.session, spec.roles, party)
         peers = spec.roles.topology.peers(party)
         self.links = {peer: PeerLink(spec.session, now_s, peer, measures=measures) for peer in peers}
@@ -74,11 +74,6 @@ class SessionCoordinator:
         )
         self.leading = Leading(spec, self.routes, self.log, self.ballots, self.lifecycle)
         self._reminders = Reminders()
-
-    @property
-    def prefix(self) -> Prefix:
-        """The committed tokens."""
-        return self.log.prefix
 
     # ---- entries: each takes a message and the time, and returns what to send ----------------------------------
 

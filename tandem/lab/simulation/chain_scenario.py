@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import pairwise
 from typing import Literal
 
@@ -114,9 +115,14 @@ def payload_of(scenario: ChainScenario, party: str, tokens: Sequence[int], redon
 
 def draft_from(scenario: ChainScenario, payload: bytes, step: int) -> int:
     """The token that an encoded distribution gives: the winner of the race, or the most probable one."""
-    dense = CODEC.decode(payload).dense(VOCAB)
     is_greedy = scenario.spec.sampling.temperature == 0
-    return int(np.argmax(dense / (1.0 if is_greedy else noise(scenario.seed, step, np.arange(VOCAB)))))
+    return _draw(payload, None if is_greedy else scenario.seed, step)
+
+
+@lru_cache(maxsize=10_000)
+def _draw(payload: bytes, seed: int | None, step: int) -> int:
+    dense = CODEC.decode(payload).dense(VOCAB)
+    return int(np.argmax(dense / (1.0 if seed is None else noise(seed, step, np.arange(VOCAB)))))
 
 
 def make_drafter(scenario: ChainScenario) -> Drafter:
@@ -140,6 +146,7 @@ def make_drafter(scenario: ChainScenario) -> Drafter:
     return lambda tokens: (guess, garbage, repeat)[len(tokens) // 6 % 3](tokens)
 
 
+@lru_cache(maxsize=VOCAB)
 def _certain(token: int) -> bytes:
     return CODEC.encode(np.eye(VOCAB)[token])
 

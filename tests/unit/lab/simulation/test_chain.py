@@ -166,6 +166,21 @@ def test_a_worker_that_returns_counts_again_from_a_step_that_is_not_decided() ->
     run.check_end()
 
 
+def test_a_cloud_that_went_on_while_the_device_stood_still_votes_again_after_the_resync() -> None:
+    """The device counts it as lost when it wakes, and takes back what the cloud has decided since."""
+    losses = 0
+    for seed in range(4):
+        scenario = calm(
+            seed, 0, faults=(ChainFault(kind="stall", party="device", at_s=0.6, seconds=6.0),), drafter="garbage",
+            on_peer_loss="continue", peer_loss_margin_s=0.1, max_new_tokens=NUM_TOKENS, max_line=2,
+        )  # fmt: skip
+        run = ChainRun(replace(scenario, model_s=dict.fromkeys(scenario.model_s, 0.1)))
+        run.run()
+        run.check_end()
+        losses += run.counts["losses"]
+    assert losses > 0
+
+
 def test_a_server_without_any_worker_goes_on_as_it_drafts() -> None:
     scenario = calm(
         1, 2, faults=cut("worker-1", 0.6, NEVER_S) + cut("worker-2", 0.9, NEVER_S), on_peer_loss="continue",
@@ -198,8 +213,9 @@ def test_whoever_must_not_go_on_fails_with_one_sentence(num_workers: int, party:
 
 
 @pytest.mark.parametrize("num_workers", [0, 3])
-def test_a_query_that_is_cancelled_ends_everywhere(num_workers: int) -> None:
-    run = ChainRun(replace(calm(2, num_workers), cancel_s=0.4))
+@pytest.mark.parametrize("cancel_s", [0.0, 0.4])
+def test_a_query_that_is_cancelled_ends_everywhere(num_workers: int, cancel_s: float) -> None:
+    run = ChainRun(replace(calm(2, num_workers), cancel_s=cancel_s))
     run.run()
     assert isinstance(run.done, DoneEvent)
     assert run.done.reason == "cancelled"
