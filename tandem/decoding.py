@@ -12,7 +12,6 @@ from tandem.validation import STRICT, Extension, Settings
 
 DraftRuleName = Literal["coupled", "algorithm1", "rejection"]
 ModeName = Literal["dual", "speculative"]
-LengthPolicyName = Literal["fixed"]
 Pacing = Literal["stop_and_wait", "pipelined", "cloud_goes_on"]
 Placement = Literal["device", "cloud", "greedy", "mirror"]
 
@@ -41,10 +40,7 @@ class DecodingConfig(Settings):
         default=4,
         ge=0,
         le=16,
-        description="speculative: tokens of a proposal, at most; 0: none, each is asked for",
-    )
-    length_policy: LengthPolicyName = Field(
-        default="fixed", description="speculative: how many tokens a proposal has; fixed: max_proposal"
+        description="speculative: tokens of a proposal; 0: each is asked for, or the cloud streams",
     )
     pacing: Pacing = Field(
         default="cloud_goes_on",
@@ -76,5 +72,4 @@ class DecodingOptions(TypedDict, total=False):
     synchronous: bool | None
     max_window: int | None
     max_proposal: int | None
-    length_policy: LengthPolicyName | None
     pacing: Pacing | None

@@ -89,7 +89,6 @@ def spec_of(config: Config) -> SessionSpec:
         max_window=decoding.max_window,
         mode=decoding.mode,
         max_proposal=decoding.max_proposal,
-        length_policy=decoding.length_policy,
         pacing=decoding.pacing,
         on_peer_loss=link.on_peer_loss,
         peer_loss_margin_s=link.peer_loss_margin_s,

@@ -10,6 +10,7 @@ from tandem.protocol.lifecycle import Lifecycle
 from tandem.protocol.log import CommittedLog
 from tandem.protocol.messages import Follow, LinkBody, Proposal
 from tandem.protocol.outbox import Send
+from tandem.protocol.prefix import extend_digest
 from tandem.protocol.routes import Routes
 from tandem.protocol.spec import SessionSpec
 
@@ -35,10 +36,18 @@ class Leading:
         """What a peer sent has been taken in."""
         if not isinstance(body, Proposal) or not self._routes.follows_proposals:
             return []
-        entry = self._ballots.entries[source].get(body.digest)
-        is_held = entry is not None and body.tokens[:1] == (entry.token,)
-        is_request = not body.tokens and body.digest == self._log.prefix.digest
-        return [self._follow(body)] if is_held or is_request else []
+        return [self._follow(body)] if self._continues(source, body) else []
+
+    def _continues(self, source: str, proposal: Proposal) -> bool:
+        """Whether a proposal goes on behind the committed prefix. Its first tokens may be committed: a bonus was."""
+        prefix = self._log.prefix
+        num_committed = len(prefix) - proposal.step
+        if num_committed < 0:
+            return proposal.digest in self._ballots.entries[source]
+        digest = proposal.digest
+        for token in proposal.tokens[:num_committed]:
+            digest = extend_digest(digest, token)
+        return num_committed <= len(proposal.tokens) and digest == prefix.digest
 
     def go_on(self, waited_s: float) -> list[Send]:
         """Ask for a vote without a proposal. waited_s: since the last commit."""

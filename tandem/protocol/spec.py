@@ -58,10 +58,7 @@ class SessionSpec:
     ] = ()  # earlier questions and answers; documents are retrieved by `query` alone
     show_drafts: bool = False  # the client also receives the home party's drafts, before they are committed
     mode: str = "dual"  # a row of `tandem.modes.roles.MODES`
-    max_proposal: int = 4  # modes whose drafter has no vote: tokens of a proposal, at most
-    length_policy: str = (
-        "fixed"  # how many of them: always so many, or as a policy of `scheduler.proposal_length`
-    )
+    max_proposal: int = 4  # modes whose drafter has no vote: tokens of a proposal
     pacing: str = "cloud_goes_on"  # "stop_and_wait", "pipelined" or "cloud_goes_on"
     weights: tuple[float, ...] = ()  # mode "federated": the share of each worker, of sum 1
 

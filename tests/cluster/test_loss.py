@@ -17,10 +17,10 @@ OPTIONS = {"seed": 4, "temperature": 1.0, "max_new_tokens": 24}
 KILLED_AT = 3
 
 
-@pytest.fixture(scope="module")
-def overrides() -> tuple[str, ...]:
-    """The device continues alone."""
-    return ("link.on_peer_loss=continue",)
+@pytest.fixture(scope="module", params=["dual", "speculative"])
+def overrides(request: pytest.FixtureRequest) -> tuple[str, ...]:
+    """The device continues alone, in any mode."""
+    return ("link.on_peer_loss=continue", f"decoding.mode={request.param}", "decoding.pacing=stop_and_wait")
 
 
 @pytest.fixture(scope="module")

@@ -23,7 +23,9 @@ from tandem.lab.simulation.chain_scenario import (
     expected_chain,
     make_chain_scenario,
 )
+from tandem.lab.simulation.faults import FaultyWire
 from tandem.lab.simulation.invariants import InvariantError
+from tandem.lab.simulation.link import Link
 from tandem.lab.simulation.specs import change_spec
 from tandem.modes.roles import Roles
 from tandem.protocol import coordinator, session_tables
@@ -91,6 +93,34 @@ def test_a_good_drafter_saves_passes() -> None:
     tokens = Counting(scenario).run()
     assert len(blocks) < len(tokens)
     assert max(blocks) > 2
+
+
+@pytest.mark.parametrize("max_proposal", [1, 2, 4])
+def test_a_pipeline_never_waits_for_the_patience_of_the_voter(
+    max_proposal: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where a proposal begins with the token that was its predecessor's bonus."""
+    requests: list[float] = []
+    original = Leading.go_on
+
+    def go_on(self: Leading, waited_s: float) -> list[Send]:
+        sends = original(self, waited_s)
+        requests.extend([waited_s] * len(sends))
+        return sends
+
+    monkeypatch.setattr(Leading, "go_on", go_on)
+    for seed, drafter in enumerate(("good", "garbage", "n-gram")):
+        scenario = calm(
+            seed, 0, drafter=drafter, max_proposal=max_proposal, max_window=16, pacing="pipelined",
+            on_peer_loss="wait", max_new_tokens=60,
+        )  # fmt: skip
+        run = ChainRun(replace(scenario, model_s=dict.fromkeys(scenario.model_s, 0.02)))
+        monkeypatch.setattr(
+            run, "wires", {key: FaultyWire(Link(delay_s=0.05, is_in_order=True), {}) for key in run.wires}
+        )
+        run.run()
+        assert len(run.committed) == 60
+    assert requests == []
 
 
 def test_a_drafter_without_a_vote_sends_ids_alone(monkeypatch: pytest.MonkeyPatch) -> None:
