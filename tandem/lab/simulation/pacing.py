@@ -16,7 +16,7 @@ import heapq
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from math import inf, nan
+from math import inf
 from typing import Literal
 
 from tandem.lab.numbers import ratio
@@ -79,13 +79,21 @@ class Timing:
     @property
     def token_s(self) -> float:
         """Seconds per token after those that came first; nan if they came at once."""
-        later = sum(at_s > self.committed_s[0] for at_s in self.committed_s)
-        return (self.committed_s[-1] - self.committed_s[0]) / later if later else nan
+        return pace_s([self.committed_s])
 
     @property
     def passes_per_token(self) -> float:
         """Of the cloud."""
         return ratio(self.num_passes, self.num_tokens)
+
+
+def pace_s(answers: Sequence[Sequence[float]]) -> float:
+    """Seconds per token of answers, each of which tells when its tokens came. The first frame's are where time begins.
+
+    nan if all came with the first.
+    """
+    later = [(times_s, sum(at_s > times_s[0] for at_s in times_s)) for times_s in answers if times_s]
+    return ratio(sum(times_s[-1] - times_s[0] for times_s, num in later if num), sum(num for _, num in later))
 
 
 def draw_accepted(rate: float, seed: int) -> Callable[[int], bool]:
