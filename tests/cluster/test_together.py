@@ -7,13 +7,13 @@ import asyncio
 import psutil
 import pytest
 
-from benchmarks.golden_answers import PATH, read_answers
-from tandem import Event, Tandem, TokenEvent, WaitEvent
+from tandem import Event, Tandem, WaitEvent
 from tandem.errors import QueryError
 from tandem.events import collect
 from tandem.lab.training.bundle import read_bundled_questions
 from tandem.protocol.outbox import ROLES
 from tandem.topology import Party
+from tests.cluster.recorded import check_answers
 
 NUM_PAIRS = 4
 MAX_SESSIONS, NUM_AT_ONCE = 2, 7
@@ -29,20 +29,7 @@ def overrides() -> tuple[str, ...]:
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("temperature", [0, 1])
 def test_answers_are_those_recorded_with_actors_apart(rag: Tandem, case: str, temperature: int) -> None:
-    draft_rule, placement = case.split("/")
-    recorded = read_answers(PATH)
-    for number in range(0, 2 * NUM_PAIRS, 2):  # every other pair asks the bundled corpora
-        row = recorded[number]
-        stream = rag.stream(
-            row["question"],
-            seed=row["seed"],
-            temperature=float(temperature),
-            placement=placement,
-            draft_rule=draft_rule,
-        )
-        tokens = [event for event in stream if isinstance(event, TokenEvent)]
-        flags = [2 * bool(event.device_accepted) + bool(event.cloud_accepted) for event in tokens]
-        assert [[event.token for event in tokens], flags] == row["answers"][f"{case}/{temperature}"]
+    check_answers(rag, case, temperature, NUM_PAIRS)
 
 
 def test_more_queries_than_may_be_open_wait_and_answer_as_alone(rag: Tandem) -> None:
