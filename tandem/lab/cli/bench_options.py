@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 import typer
@@ -43,10 +44,10 @@ def parse_plane(text: str) -> str:
     return text
 
 
-def parse_models(text: str) -> str:
+def parse_models(text: str, allowed: Sequence[str] = MODELS) -> str:
     """Which models. Raises a usage error."""
-    if text not in MODELS:
-        raise typer.BadParameter(f"must be configured or half (got {text!r})")
+    if text not in allowed:
+        raise typer.BadParameter(f"must be {' or '.join(allowed)} (got {text!r})")
     return text
 
 

@@ -9,7 +9,7 @@ from functools import partial
 from hashlib import sha256
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
@@ -24,12 +24,13 @@ from tandem.lab.cli.bench_options import (
     Temperatures,
     Within,
     parse_floors,
+    parse_models,
     parse_temperature,
 )
 from tandem.lab.cli.inner import run_inside
 from tandem.lab.environment import describe_environment
 from tandem.lab.latency.plan import CellPlan, Plan, informative_at
-from tandem.lab.latency.records import Setting
+from tandem.lab.latency.records import Models, Setting
 from tandem.lab.latency.systems import System, select_systems
 from tandem.lab.netlab import NetLab
 from tandem.lab.netlab.bundled import bundled
@@ -46,6 +47,7 @@ RTTS, RATES, TEMPERATURES = (
     ("0", "0.6", "1"),
 )
 FLOORS = "0.015,0.027"
+MODELS = ("close", "configured")
 RUNS, QUESTIONS, MAX_NEW_TOKENS = 3, 3, 48
 SMOKE = {"rtts": ("100ms",), "rates": ("unlimited",), "temperatures": ("1",)}
 
@@ -63,6 +65,16 @@ MinDecodeTimes = Annotated[
         metavar="D,C ...",
         help="the least time that a draft of the device and a pass of the cloud take, in seconds, or none "
         f"(default: {FLOORS})",
+    ),
+]
+ModelPair = Annotated[
+    str | None,
+    typer.Option(
+        "--models",
+        metavar="M",
+        parser=partial(parse_models, allowed=MODELS),
+        help="close, two random models of 50,000 tokens that mostly agree and write 48 tokens, or configured, "
+        "those of the settings (default: close)",
     ),
 ]
 Runs = Annotated[
@@ -95,6 +107,7 @@ class Grid:
     temperatures: Sequence[str] = ()
     systems: Sequence[str] = ()
     min_decode_times: Sequence[str] = ()
+    models: Models = "close"
     runs: int = RUNS
     num_questions: int = QUESTIONS
     is_smoke: bool = False
@@ -107,6 +120,7 @@ def speculative(
     temperatures: Temperatures = None,
     systems: Systems = None,
     min_decode_times: MinDecodeTimes = None,
+    models: ModelPair = None,
     runs: Runs = None,
     questions: NumQuestions = None,
     out: Out = None,
@@ -122,6 +136,7 @@ def speculative(
         temperatures=temperatures or (),
         systems=systems or (),
         min_decode_times=min_decode_times or (),
+        models=cast("Models", models or "close"),
         runs=runs or RUNS,
         num_questions=questions or QUESTIONS,
         is_smoke=smoke,
@@ -178,6 +193,7 @@ def _cells(grid: Grid, systems: Sequence[System]) -> list[CellPlan]:
                 rtt_s=rtt_s,
                 temperature=temperature,
                 max_new_tokens=MAX_NEW_TOKENS,
+                models=grid.models,
                 bits_per_s=bits_per_s,
             ),
             systems=informative_at(systems, temperature),
@@ -188,13 +204,18 @@ def _cells(grid: Grid, systems: Sequence[System]) -> list[CellPlan]:
 
 def measure(lab: NetLab, config: Config, plan: Plan, folder: Path, log: StageLog) -> int:
     """Predict, measure what is missing, write. Raises TandemError."""
+    from tandem.lab.latency.half import configs_of
     from tandem.lab.latency.memoized import local_pair
     from tandem.lab.latency.runner import Bench
     from tandem.lab.speculative.predictions import SpeculativePredictor
 
-    predictor = SpeculativePredictor(partial(local_pair, config), config, plan.questions)
-    bench = Bench(lab, {"configured": config}, plan, folder, {"configured": predictor}, log, STREAMED)
-    return write_report(bench.run(), config, folder, log)
+    with configs_of(plan, config) as configs:
+        predictors = {
+            models: SpeculativePredictor(partial(local_pair, own), own, plan.questions)
+            for models, own in configs.items()
+        }
+        cells = Bench(lab, configs, plan, folder, predictors, log, STREAMED).run()
+    return write_report(cells, config, folder, log)
 
 
 def write_report(cells: Sequence[Cell], config: Config, folder: Path, log: StageLog) -> int:

@@ -21,8 +21,10 @@ from tandem.topology import Party
 FORMAT = 1
 """Version of a line."""
 DataPlane: TypeAlias = Literal["socket", "ray"]
-Models: TypeAlias = Literal["configured", "half"]
-"""The parties' language models: those of the settings, or the two of `tandem.lab.latency.half`."""
+Models: TypeAlias = Literal["configured", "half", "close"]
+"""The parties' language models: those of the settings, or two of `tandem.lab.latency.half`."""
+
+_MODELS = {"configured": "", "half": "half of the drafts accepted, ", "close": "models close to each other, "}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +43,7 @@ class Setting:
         rate = "" if self.bits_per_s is None else f", {self.bits_per_s / 1e3:g} kbit/s"
         link = f"RTT {1e3 * self.rtt_s:g} ms{rate}"
         text = f"{self.data_plane}, {floors_text(self.floors_s)}, {link}, T {self.temperature:g}"
-        return text if self.models == "configured" else f"half of the drafts accepted, {text}"
+        return f"{_MODELS[self.models]}{text}"
 
 
 def floors_text(floors_s: tuple[float, float] | None) -> str:

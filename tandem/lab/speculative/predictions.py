@@ -168,7 +168,8 @@ class _Reader:
     def __init__(
         self, pair: LocalPair, party: Party, config: Config, question: str, max_new_tokens: int
     ) -> None:
-        hits = pair.retrievers[party].search(question, config.party(party).num_documents)
+        count = config.party(party).num_documents
+        hits = pair.retrievers[party].search(question, count) if count else []
         texts = [hit.document.page_content for hit in hits]
         self._engine, self._key = pair.engines[party], f"{party} {question} {max_new_tokens}"
         kept = self._engine.open(self._key, question, texts, max_new_tokens).documents

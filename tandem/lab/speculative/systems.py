@@ -40,9 +40,9 @@ WHAT = {
 DEVICE = System(
     name="device",
     kind="alone",
-    what="the device answers by itself",
+    what="the device answers by itself, with the model that drafts",
     dragon="",
-    options={"only": Party.DEVICE},
+    options={"mode": "speculative", "only": Party.DEVICE},
 )
 ASKED = System(
     name="asked",

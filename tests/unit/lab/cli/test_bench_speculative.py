@@ -52,11 +52,22 @@ def test_without_options_the_full_grid(plan_of: PlanOf) -> None:
     assert plan.cells[-1].systems == SYSTEMS
     assert not [s for s in plan.cells[0].systems if s.name.endswith("rejection")], "at temperature 0"
     assert len(plan.clusters()) == 1
+    assert {each.models for each in settings} == {"close"}
     assert (config.codec.name, config.codec.k, config.weights.interval) == ("k_sqs", 16, 0)
 
 
 def test_options_name_a_part(plan_of: PlanOf) -> None:
-    words = ["--rtt", "100ms", "--rate", "10kbit", "unlimited", "--temperature", "1"]
+    words = [
+        "--rtt",
+        "100ms",
+        "--rate",
+        "10kbit",
+        "unlimited",
+        "--temperature",
+        "1",
+        "--models",
+        "configured",
+    ]
     words += [
         "--systems",
         "streamed",
@@ -76,6 +87,7 @@ def test_options_name_a_part(plan_of: PlanOf) -> None:
     assert [system.name for system in plan.cells[0].systems] == ["streamed", "pipelined"]
     assert (plan.runs, len(plan.questions)) == (2, 1)
     assert config.codec.name == "lattice"
+    assert {each.setting.models for each in plan.cells} == {"configured"}
 
 
 def test_smoke_is_one_cell(plan_of: PlanOf) -> None:
@@ -93,6 +105,7 @@ def test_smoke_is_one_cell(plan_of: PlanOf) -> None:
             "A system is one of 9 (docs/explanation/speculative.md), but 'pipelines' is none",
         ),
         (["--rate", "fast"], "A rate is a number with its unit"),
+        (["--models", "half"], "must be close or configured (got 'half')"),
         (["--temperature", "warm"], "A temperature must be a number of at least 0 (got 'warm')"),
         (["--min-decode-time", "1"], "--min-decode-time must be the device's and the cloud's in seconds"),
     ],

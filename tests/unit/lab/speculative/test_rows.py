@@ -82,6 +82,7 @@ def test_the_table_has_measured_and_predicted() -> None:
     assert words[1:3] == ["45.0", "45.0"]
     assert {"0.40/0.40", "1.60/1.50", "40/50", "60/40"} <= set(words)
     assert max(map(len, text.splitlines())) <= 130
+    assert "models close to each other" in text_of([cell(replace(SETTING, models="close"))])
     assert values_of([cell()])[0]["rows"][0]["system"] == "asked"
 
 
