@@ -118,7 +118,8 @@ class SpeculativePredictor:
                 if system.options["length_policy"] == "best"
                 else FixedLength(system.options["max_proposal"])
             )
-            yield play_answer(conditions, system.options["pacing"], policy, accepted, num_tokens)
+            window = self._config.decoding.max_window
+            yield play_answer(conditions, system.options["pacing"], policy, accepted, num_tokens, window)
 
     def _follow(self, setting: Setting) -> list[Path]:
         key = (setting.temperature, setting.max_new_tokens)
