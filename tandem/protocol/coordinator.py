@@ -13,6 +13,7 @@ from typing import assert_never
 from tandem.protocol.ballots import BallotBox
 from tandem.protocol.committing import Committer
 from tandem.protocol.convergence import Convergence
+from tandem.protocol.leading import Leading
 from tandem.protocol.lifecycle import Lifecycle, StopCheck
 from tandem.protocol.link import PeerLink
 from tandem.protocol.log import CommittedLog
@@ -37,7 +38,6 @@ from tandem.protocol.messages import (
     VotesReady,
 )
 from tandem.protocol.outbox import ActorKind, Send
-from tandem.protocol.prefix import Prefix
 from tandem.protocol.reminders import Debt, Reminders
 from tandem.protocol.report import Reporter, make_estimate_event
 from tandem.protocol.routes import Routes
@@ -55,8 +55,9 @@ class SessionCoordinator:
         """measures: probe round trip and bandwidth when the first frame of a peer arrives."""
         self.spec = spec
         self.party = party
-        self.routes = Routes(spec.roles, party, is_mirrored=spec.placement == "mirror")
+        self.routes = Routes(spec.roles, party, is_mirrored=spec.is_mirrored, sends_drafts=spec.sends_drafts)
         self.log = CommittedLog(spec.session, spec.roles, spec.first_decider)
+        self.prefix = self.log.prefix  # the committed tokens; changed in place
         self.ballots = BallotBox(spec.session, spec.roles, party)
         peers = spec.roles.topology.peers(party)
         self.links = {peer: PeerLink(spec.session, now_s, peer, measures=measures) for peer in peers}
@@ -71,12 +72,8 @@ class SessionCoordinator:
         self.committer = Committer(
             spec, party, self.log, self.ballots, self.links, self.reporter, self.lifecycle, check_stop, now_s
         )
+        self.leading = Leading(spec, self.routes, self.log, self.ballots, self.lifecycle)
         self._reminders = Reminders()
-
-    @property
-    def prefix(self) -> Prefix:
-        """The committed tokens."""
-        return self.log.prefix
 
     # ---- entries: each takes a message and the time, and returns what to send ----------------------------------
 
@@ -104,6 +101,7 @@ class SessionCoordinator:
         sends = self._begin(role)
         if role == "decoder":
             sends.append(Send("decoder", self.log.make_adopt(is_last=self.lifecycle.reason is not None)))
+            sends += self.leading.make_again()
         elif role == "aggregator":
             self.ballots.reopen()
             sends += self._ask()
@@ -133,7 +131,7 @@ class SessionCoordinator:
     def receive_frame(
         self, frame: LinkFrame, now_s: float, source: str = "", waited_s: float = 0.0
     ) -> list[Send]:
-        """A frame of a peer. source: by default the only peer. waited_s: how long ago it arrived, before the query.
+        """A frame of a peer, by default the only one. waited_s: how long ago it arrived, before the query.
 
         Raises ProtocolError, one sentence, where that peer may not send such a body; the session goes on.
         """
@@ -153,7 +151,7 @@ class SessionCoordinator:
             return self._remind(now_s)
         if self.lifecycle.is_abandoned(now_s):
             return self.lifecycle.free()
-        sends = []
+        sends = self.leading.go_on(now_s - self.committer.committed_s)
         for peer in (name for name in self.links if name not in self.lifecycle.finished):
             sends += self.links[peer].due(self.prefix, now_s, self.convergence[peer].unacknowledged())
         return sends + self.lifecycle.check_peers(now_s) + self._ask() + self._remind(now_s)
@@ -166,8 +164,7 @@ class SessionCoordinator:
             "decoder": here if self.prefix.digest not in self.ballots.own else None,
             "aggregator": here if pending is not None and pending[:2] == here else None,
         }
-        due = self._reminders.take_due(debts, now_s)
-        return [send for role in due for send in self.restart(role)]
+        return [send for role in self._reminders.take_due(debts, now_s) for send in self.restart(role)]
 
     def resend_all(self, now_s: float) -> list[Send]:
         """There is a new connection to the peers: send at once whatever they have not acknowledged."""
@@ -187,12 +184,12 @@ class SessionCoordinator:
 
     def _on_own_proposal(self, ready: ProposalReady, now_s: float) -> list[Send]:
         proposal: Proposal = ready.proposal
-        if self.lifecycle.reason is not None or proposal.step + len(proposal.tokens) <= len(self.prefix):
+        if self.lifecycle.reason is not None or proposal.step + len(proposal.tokens) < len(self.prefix):
             return []
         num_held = len(self.ballots.own)
         self.ballots.hold_proposal(self.party, proposal, self.prefix, now_s - self.committer.opened_s)
         sends = self.committer.show(now_s)
-        if len(self.ballots.own) > num_held:
+        if len(self.ballots.own) > num_held or not proposal.tokens:
             sends += self._post(self.routes.proposals_go_to, self.routes.make_public(proposal), now_s)
         return sends + self._advance(now_s)
 
@@ -282,7 +279,7 @@ class SessionCoordinator:
             return self.reporter.emit_sources(source, body) + self._advance(now_s)
         if self._take_in(source, body, now_s):
             link.receipts.add(frame.number, now_s)
-        return self._advance(now_s)
+        return self.leading.lead(source, body) + self._advance(now_s)
 
     def _take_in(self, source: str, body: LinkBody, now_s: float) -> bool:
         """Hold what a peer decided, proposed or voted. False: it is too far ahead; not acknowledged, it comes again."""

@@ -27,6 +27,7 @@ from tandem.protocol.messages.link import (
 )
 from tandem.protocol.messages.site import (
     Adopt,
+    Alone,
     Ballot,
     Begin,
     Commit,
@@ -34,6 +35,7 @@ from tandem.protocol.messages.site import (
     DecoderReady,
     End,
     Estimate,
+    Follow,
     Observation,
     Observations,
     Placement,
@@ -60,6 +62,8 @@ Message: TypeAlias = (
     | Begin
     | Commit
     | Adopt
+    | Follow
+    | Alone
     | End
     | RetrieveResult
     | RescoreResult
@@ -97,6 +101,7 @@ def decode_link(frame: bytes) -> LinkFrame:
 __all__ = [
     "PROTOCOL_VERSION",
     "Adopt",
+    "Alone",
     "Ballot",
     "Begin",
     "Cancel",
@@ -106,6 +111,7 @@ __all__ = [
     "Done",
     "End",
     "Estimate",
+    "Follow",
     "Heartbeat",
     "LinkBody",
     "LinkFrame",

@@ -136,6 +136,25 @@ class Window:
     size: Varint  # drafts past the last committed token
 
 
+@registry.message(40)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Follow:
+    """Vote after each prefix of another party's proposal; without tokens: after the prefix it begins with.
+    Coordinator -> own decoder, of a party that votes and does not draft."""
+
+    session: UInt32
+    proposal: Annotated[Any, registry.nested(Proposal)]
+
+
+@registry.message(41)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alone:
+    """Whether the answer goes on with drafts because all voters are lost. Coordinator -> own decoder, of a drafter."""
+
+    session: UInt32
+    is_alone: Flag
+
+
 @registry.message(36)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetrieveResult:
