@@ -6,9 +6,10 @@ from typing import Any
 
 from tandem.lab.latency.systems import System
 from tandem.lab.simulation.pacing import PACINGS
-from tandem.scheduler.proposal_length import MAX_LENGTH
 from tandem.topology import Party
 
+LENGTH_POLICY, MAX_PROPOSAL = "fixed", 4
+"""How long proposals are in every pacing: `length_policy` and `max_proposal` of the mode."""
 PAGE = "docs/explanation/speculative.md"
 """Where the systems are explained."""
 
@@ -27,7 +28,7 @@ def _options(
 
 def _proposing(pacing: str, draft_rule: str, what: str) -> System:
     suffix = "" if draft_rule == "coupled" else f"/{draft_rule}"
-    options = _options(pacing, "best", MAX_LENGTH, draft_rule)
+    options = _options(pacing, LENGTH_POLICY, MAX_PROPOSAL, draft_rule)
     return System(name=f"{pacing}{suffix}", kind="proposals", what=what, dragon="", options=options)
 
 
