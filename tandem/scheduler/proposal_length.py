@@ -70,8 +70,11 @@ class LengthPolicy(Protocol):
     def choose(self, rates: Sequence[float], costs: RoundCosts, error: float = 0.0) -> int:
         """Tokens to propose now, at least 0. rates: by position, [max_length]; error: their standard error."""
 
-    def observe(self, length: int, num_accepted: int) -> None:
-        """A round has ended. length: tokens that were proposed, 0 for a token of the decider alone."""
+    def observe(self, length: int, num_accepted: int, confidences: Sequence[float] = ()) -> None:
+        """A round has ended. length: tokens that were proposed, 0 for a token of the decider alone.
+
+        confidences: the drafter's probabilities of the proposed tokens, [length]; empty: not known.
+        """
 
 
 @dataclass(slots=True)
@@ -84,7 +87,7 @@ class FixedLength:
         """As it was made."""
         return self.length
 
-    def observe(self, length: int, num_accepted: int) -> None:
+    def observe(self, length: int, num_accepted: int, confidences: Sequence[float] = ()) -> None:
         """Nothing to learn."""
 
 
@@ -113,7 +116,7 @@ class BestLength:
             return best_length(rates, costs, least=1)
         return best
 
-    def observe(self, length: int, num_accepted: int) -> None:
+    def observe(self, length: int, num_accepted: int, confidences: Sequence[float] = ()) -> None:
         """Counts the rounds without a proposal."""
         self._alone_rounds = 0 if length else self._alone_rounds + 1
 
@@ -132,6 +135,6 @@ class LastAccepted:
         """At least 1: from 0 it would never come back."""
         return max(1, min(self._length, len(rates)))
 
-    def observe(self, length: int, num_accepted: int) -> None:
+    def observe(self, length: int, num_accepted: int, confidences: Sequence[float] = ()) -> None:
         """Adapts to the last verdict."""
         self._length = length + 1 if num_accepted == length else num_accepted

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from tandem.cli.usage import new_app
-from tandem.lab.cli import bench, evaluate, fuzz, netlab, replay, timeline
+from tandem.lab.cli import bench, bench_speculative, evaluate, fuzz, netlab, replay, timeline
+from tandem.lab.cli.bench_options import ListCommand
 
 
 def _lab() -> None:
@@ -14,6 +15,7 @@ app = new_app(_lab)
 app.command()(fuzz.fuzz)
 app.add_typer(netlab.app, name="netlab")
 app.command()(replay.replay)
+bench.app.command(cls=ListCommand)(bench_speculative.speculative)
 app.add_typer(bench.app, name="bench")
 app.add_typer(evaluate.app, name="eval")
 app.command()(timeline.timeline)

@@ -7,8 +7,6 @@ wrong, builds the network and removes it; the inner one runs in the device's hos
 from __future__ import annotations
 
 import json
-import math
-import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -40,7 +38,10 @@ from tandem.lab.cli.bench_options import (
     Systems,
     Temperatures,
     Within,
+    parse_floors,
+    parse_temperature,
 )
+from tandem.lab.cli.inner import run_inside
 from tandem.lab.environment import describe_environment
 from tandem.lab.latency.plan import (
     FLOORS_S,
@@ -58,7 +59,7 @@ from tandem.lab.latency.plan import (
 )
 from tandem.lab.latency.records import DataPlane, Models
 from tandem.lab.latency.systems import SYSTEMS, System, select_systems
-from tandem.lab.netlab import NetLab, tools
+from tandem.lab.netlab import NetLab
 from tandem.lab.netlab.shape import Shape, parse_duration
 
 if TYPE_CHECKING:
@@ -67,7 +68,6 @@ if TYPE_CHECKING:
 NAMES = ("results.json", "table.txt", "latency.png", "ttft.png", "cells.jsonl")
 SMOKE_SYSTEMS = ("CRCG/device", "CRCG/cloud", "DRCG/Text", "DRDG/TW", "Tandem/mirror")
 SMOKE_RTT = "100ms"
-NO_FLOORS = "none"
 DEFAULTS: dict[Models, tuple[Sequence[float], Sequence[float], Sequence[System]]] = {
     "configured": (RTTS_S, TEMPERATURES, SYSTEMS),
     "half": (HALF_RTTS_S, HALF_TEMPERATURES, HALF_SYSTEMS),
@@ -175,16 +175,7 @@ def _run(
     plan, folder = make_plan(grid, config, max_new_tokens), outputs.check_folder("--out", out, NAMES)
     if within is not None:
         return measure(NetLab(within), config, plan, folder, log)
-    from tandem.lab.netlab.inside import inside
-    from tandem.lab.netlab.pcap import check_dpkt
-
-    tools.require()
-    check_dpkt()
-    for program in ("ping", "taskset", "tcpdump"):
-        tools.which(program)
-    lab = NetLab(f"bench-{os.getpid()}")
-    log(f"network: {lab.name}")
-    return inside(lab, [*context.find_root().obj, "--within", lab.name])
+    return run_inside(context, log)
 
 
 # ---- what is to be measured --------------------------------------------------------------------------------------
@@ -224,38 +215,12 @@ def _cells(grid: Grid, max_new_tokens: int) -> tuple[CellPlan, ...]:
     return select_cells(
         select_systems(names),
         [Shape(rtt_s=parse_duration(text)).rtt_s for text in grid.rtts or default_rtts],
-        [_temperature(text) for text in grid.temperatures or default_temperatures],
+        [parse_temperature(text) for text in grid.temperatures or default_temperatures],
         cast("Sequence[DataPlane]", grid.data_planes or PLANES[:1]),
-        [_floors(text) for text in grid.min_decode_times] if grid.min_decode_times else [FLOORS_S],
+        [parse_floors(text) for text in grid.min_decode_times] if grid.min_decode_times else [FLOORS_S],
         max_new_tokens,
         models,
     )
-
-
-def _temperature(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not 0 <= value < math.inf:
-        raise TandemError(f"A temperature must be a number of at least 0 (got {text!r}), such as 0 or 1.")
-    return value
-
-
-def _floors(text: str) -> tuple[float, float] | None:
-    """Least decode times in seconds, device and cloud."""
-    if text == NO_FLOORS:
-        return None
-    try:
-        device_s, cloud_s = (float(part) for part in text.split(","))
-    except ValueError:
-        device_s = cloud_s = math.nan
-    if not (0 <= device_s <= 10 and 0 <= cloud_s <= 10):
-        raise TandemError(
-            f"--min-decode-time must be the device's and the cloud's in seconds, such as {FLOORS_S[0]:g},"
-            f"{FLOORS_S[1]:g}, or `{NO_FLOORS}` (got {text!r})."
-        )
-    return device_s, cloud_s
 
 
 # ---- in the device's host ----------------------------------------------------------------------------------------

@@ -1,18 +1,22 @@
-"""Options of `tandem lab bench`, of both benchmarks."""
+"""Options of `tandem lab bench`, and how they are read."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperCommand
 
 from tandem.cli.options import parse_count
+from tandem.errors import TandemError
 
 RUNS, QUESTIONS = 5, 3
 """Three bundled answers have 42 tokens."""
 PLANES = ("socket", "ray")
 MODELS = ("configured", "half")
+NO_FLOORS = "none"
 
 
 class ListCommand(TyperCommand):
@@ -40,11 +44,38 @@ def parse_plane(text: str) -> str:
     return text
 
 
-def parse_models(text: str) -> str:
+def parse_models(text: str, allowed: Sequence[str] = MODELS) -> str:
     """Which models. Raises a usage error."""
-    if text not in MODELS:
-        raise typer.BadParameter(f"must be configured or half (got {text!r})")
+    if text not in allowed:
+        raise typer.BadParameter(f"must be {' or '.join(allowed)} (got {text!r})")
     return text
+
+
+def parse_temperature(text: str) -> float:
+    """At least 0. Raises TandemError."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 <= value < math.inf:
+        raise TandemError(f"A temperature must be a number of at least 0 (got {text!r}), such as 0 or 1.")
+    return value
+
+
+def parse_floors(text: str) -> tuple[float, float] | None:
+    """Least decode times in seconds, device and cloud; None: as fast as the machine. Raises TandemError."""
+    if text == NO_FLOORS:
+        return None
+    try:
+        device_s, cloud_s = (float(part) for part in text.split(","))
+    except ValueError:
+        device_s = cloud_s = math.nan
+    if not (0 <= device_s <= 10 and 0 <= cloud_s <= 10):
+        raise TandemError(
+            "--min-decode-time must be the device's and the cloud's in seconds, such as 0.06,0.025, "
+            f"or `{NO_FLOORS}` (got {text!r})."
+        )
+    return device_s, cloud_s
 
 
 Rtts = Annotated[

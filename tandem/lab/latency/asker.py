@@ -94,7 +94,7 @@ class Asker:
             **system.options,
         }
         match system.kind:
-            case "alone" | "together":
+            case "alone" | "together" | "proposals":
                 return self._streamed(question, options)
             case "text":
                 return self._with_texts(system, question, options)
@@ -184,6 +184,8 @@ def _done(events: Sequence[Event]) -> DoneEvent:
 
 
 def _accepted(system: System, statistics: SessionStatistics) -> dict[str, int]:
+    if system.kind == "proposals":
+        return {"device": statistics.num_device_accepted}
     if system.kind != "together":
         return {}
     return {"device": statistics.num_device_accepted, "cloud": statistics.num_cloud_accepted}

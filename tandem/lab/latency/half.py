@@ -32,6 +32,8 @@ VOCAB_SIZE = 50_000
 BOS, EOS = "<s>", "</s>"
 NOISE = 0.3
 """Standard deviation of the cloud's noise, in those of the head's weights."""
+CLOSE_NOISE = 0.05
+"""The same for two models that are close to each other."""
 LOGIT_STD = 4.7
 """Of every row of logits over the vocabulary: with the rows of several documents mixed, the nucleus of mass 0.8 has
 about a hundred tokens.
@@ -49,15 +51,25 @@ def configs_of(plan: Plan, config: Config) -> Iterator[dict[Models, Config]]:
         configs: dict[Models, Config] = {"configured": config}
         if any(cell.setting.models == "half" for cell in plan.cells):
             configs["half"] = stack.enter_context(half_accepted(config))
+        if any(cell.setting.models == "close" for cell in plan.cells):
+            configs["close"] = stack.enter_context(close_to_each_other(config))
         yield configs
 
 
 @contextmanager
-def half_accepted(config: Config) -> Iterator[Config]:
+def close_to_each_other(config: Config) -> Iterator[Config]:
+    """As `half_accepted`, with less noise and without documents: a drafter whose tokens are mostly the cloud's."""
+    with half_accepted(config, CLOSE_NOISE) as models:
+        device, cloud = (replace(models.party(party), num_documents=0) for party in PARTIES)
+        yield replace(models, device=device, cloud=cloud)
+
+
+@contextmanager
+def half_accepted(config: Config, noise: float = NOISE) -> Iterator[Config]:
     """`config` with these models in the place of both parties', in a folder that is removed at the end."""
     with tempfile.TemporaryDirectory(prefix="tandem-half-") as folder:
         folders = {party: Path(folder, party) for party in PARTIES}
-        build_pair(folders)
+        build_pair(folders, noise)
         device, cloud = (_with_model(config.party(party), folders[party]) for party in PARTIES)
         yield replace(config, device=device, cloud=cloud)
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from math import nan
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from tandem.config import Config
 from tandem.events import TokenEvent
@@ -37,6 +37,17 @@ class Prediction:
     least_s: float = nan  # a token of mirror, on which nothing but causality bears
     acceptance: dict[str, float] = field(default_factory=dict)  # by side
     forwards_per_token: dict[str, float] = field(default_factory=dict)
+    also: dict[str, float] = field(default_factory=dict)  # further quantities, by name
+
+
+class Predicts(Protocol):
+    """Says what should come out of a benchmark, before anybody measures."""
+
+    def reference(self, setting: Setting) -> tuple[tuple[int, ...], ...]:
+        """The tokens of each question without a link, coupled drafts."""
+
+    def predict(self, system: System, setting: Setting) -> Prediction:
+        """For one system."""
 
 
 class Predictor:

@@ -21,8 +21,10 @@ from tandem.topology import Party
 FORMAT = 1
 """Version of a line."""
 DataPlane: TypeAlias = Literal["socket", "ray"]
-Models: TypeAlias = Literal["configured", "half"]
-"""The parties' language models: those of the settings, or the two of `tandem.lab.latency.half`."""
+Models: TypeAlias = Literal["configured", "half", "close"]
+"""The parties' language models: those of the settings, or two of `tandem.lab.latency.half`."""
+
+_MODELS = {"configured": "", "half": "half of the drafts accepted, ", "close": "models close to each other, "}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,10 +37,13 @@ class Setting:
     temperature: float
     max_new_tokens: int
     models: Models = "configured"  # as in files of before, which do not tell it
+    bits_per_s: float | None = None  # of the link, each way; None: as fast as the machine can
 
     def __str__(self) -> str:
-        text = f"{self.data_plane}, {floors_text(self.floors_s)}, RTT {1e3 * self.rtt_s:g} ms, T {self.temperature:g}"
-        return text if self.models == "configured" else f"half of the drafts accepted, {text}"
+        rate = "" if self.bits_per_s is None else f", {self.bits_per_s / 1e3:g} kbit/s"
+        link = f"RTT {1e3 * self.rtt_s:g} ms{rate}"
+        text = f"{self.data_plane}, {floors_text(self.floors_s)}, {link}, T {self.temperature:g}"
+        return f"{_MODELS[self.models]}{text}"
 
 
 def floors_text(floors_s: tuple[float, float] | None) -> str:
@@ -129,6 +134,7 @@ class Cell:
     reference: tuple[tuple[int, ...], ...]  # tokens of the synchronous run without latency, by question
     ping_s: tuple[float, ...]  # round trips seen during the cell
     idle_bytes_per_s: dict[str, float] = field(default_factory=dict)  # on the link by sender, nobody asking
+    predicted_also: dict[str, dict[str, float]] = field(default_factory=dict)  # by system and quantity
 
     def of(self, system: str) -> tuple[Record, ...]:
         """The records of one system."""

@@ -21,7 +21,7 @@ from tandem.lab.baselines.experiments import Experiments
 from tandem.lab.latency.asker import Asker
 from tandem.lab.latency.cluster import DATA_PORT, launch
 from tandem.lab.latency.plan import CellPlan, Plan, estimated_s
-from tandem.lab.latency.predictions import Prediction, Predictor, eq9
+from tandem.lab.latency.predictions import Prediction, Predicts, eq9
 from tandem.lab.latency.records import Cell, Models, Record, Setting, append_cell, latest, read_cells
 from tandem.lab.latency.systems import MIRROR, System
 from tandem.lab.netlab import NetLab, Shape
@@ -47,13 +47,14 @@ class Bench:
         configs: Mapping[Models, Config],
         plan: Plan,
         folder: Path,
-        predictors: Mapping[Models, Predictor],
+        predictors: Mapping[Models, Predicts],
         say: Say,
+        warm_up: System = MIRROR,
     ) -> None:
-        """configs, predictors: of all models that the plan names."""
+        """configs, predictors: of all models that the plan names. warm_up: asked first, so that stores are filled."""
         self._lab, self._configs, self._plan, self._say = lab, configs, plan, say
         self._file, self._capture = folder / CELLS, folder / CAPTURE
-        self._predictors = predictors
+        self._predictors, self._warm_up = predictors, warm_up
         self._predictions: dict[tuple[str, Setting], Prediction] = {}
         self._cores = os.sched_getaffinity(0)
 
@@ -130,7 +131,7 @@ class Bench:
         with launch(self._lab, config, self._say, experiments_of(setting)) as tandem:
             asker = Asker(tandem, Baselines(tandem))
             for number, question in enumerate(self._plan.questions):  # stores hold what they may hold
-                asker.ask(MIRROR, setting, question, number, -1)
+                asker.ask(self._warm_up, setting, question, number, -1)
             if any(system.kind == "kv" for cell in cells for system in cell.systems):
                 asker.prepare(self._plan.questions)
             idle = self._idle()
@@ -140,7 +141,7 @@ class Bench:
 
     def _measure(self, asker: Asker, cell: CellPlan) -> Cell:
         setting = cell.setting
-        self._lab.shape(Shape(rtt_s=setting.rtt_s))
+        self._lab.shape(Shape(rtt_s=setting.rtt_s, rate_bits_per_s=setting.bits_per_s))
         for system in cell.systems:  # not measured: connections, caches of the processor, moving averages
             asker.ask(system, setting, self._plan.questions[0], 0, -1)
         ping = Ping(self._lab)
@@ -185,6 +186,7 @@ class Bench:
             "predicted_s": {name: each.token_s for name, each in found.items()},
             "predicted_forwards": {name: each.forwards_per_token for name, each in found.items()},
             "predicted_speedup": {name: value for name, value in speedups.items() if isfinite(value)},
+            "predicted_also": {name: each.also for name, each in found.items()},
         }
 
     def _idle(self) -> dict[str, float]:

@@ -15,9 +15,9 @@ from tandem.lab.baselines.experiments import Treatment
 from tandem.nearest import nearest
 from tandem.topology import Party
 
-Kind = Literal["alone", "text", "kv", "sequences", "together"]
+Kind = Literal["alone", "text", "kv", "sequences", "together", "proposals"]
 """How an answer comes about: by one side alone; by the device alone with texts, or with caches, of the cloud's
-documents; by whole sequences of both; token by token by both."""
+documents; by whole sequences of both; token by token by both; by the cloud, for which the device drafts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,8 +34,8 @@ class System:
 
     @property
     def is_seed_deterministic(self) -> bool:
-        """Whether its tokens must be those of the synchronous run: both sides decide every token, drafts coupled."""
-        return self.kind == "together" and self.options["draft_rule"] == "coupled"
+        """Whether its tokens must be those of the synchronous run: drafts are coupled."""
+        return self.kind in ("together", "proposals") and self.options["draft_rule"] == "coupled"
 
     @property
     def is_speculative(self) -> bool:
@@ -44,8 +44,8 @@ class System:
 
     @property
     def is_stochastic_only(self) -> bool:
-        """Whether temperature 0 says nothing new of it: Algorithm 1 draws only above."""
-        return self.options.get("draft_rule") == "algorithm1"
+        """Whether temperature 0 says nothing new of it: Algorithm 1 and the rejection rule draw only above."""
+        return self.options.get("draft_rule") in ("algorithm1", "rejection")
 
 
 def _together(placement: str, draft_rule: str = "coupled", *, synchronous: bool = False) -> dict[str, Any]:
@@ -137,12 +137,18 @@ DEVICE_ONLY, CLOUD_ONLY = BY_NAME["CRCG/device"], BY_NAME["CRCG/cloud"]
 TOKEN_WISE, MIRROR = BY_NAME["DRDG/TW"], BY_NAME["Tandem/mirror"]
 
 
-def select_systems(names: Sequence[str]) -> tuple[System, ...]:
-    """The systems of these names, in the order of the table. Raises TandemError for an unknown one."""
+def select_systems(
+    names: Sequence[str], systems: Sequence[System] = SYSTEMS, page: str = "docs/explanation/systems.md"
+) -> tuple[System, ...]:
+    """Those of `systems` with these names, in their order. page: where they are explained.
+
+    Raises TandemError for an unknown one.
+    """
+    known = [system.name for system in systems]
     for name in names:
-        if name not in BY_NAME:
+        if name not in known:
             raise TandemError(
-                f"A system is one of {len(SYSTEMS)} (docs/explanation/systems.md), but {name!r} is none; "
-                f"the nearest is {nearest(name, list(BY_NAME))!r}."
+                f"A system is one of {len(known)} ({page}), but {name!r} is none; "
+                f"the nearest is {nearest(name, known)!r}."
             )
-    return tuple(system for system in SYSTEMS if system.name in names)
+    return tuple(system for system in systems if system.name in names)

@@ -15,6 +15,8 @@ from tandem.scheduler.proposal_length import MAX_LENGTH, LengthPolicy, RoundCost
 
 DRAFT_S, PASS_S, VERIFY_S = 0.015, 0.025, 0.002
 """To draft a token, a pass of the decider, and its share for one proposed token more."""
+SPREAD = 0.15
+"""Standard deviation of a drafter's confidence in a token around the probability that the token is accepted."""
 FRAME_BITS, ID_BITS, DISTRIBUTION_BITS = 240, 17, 2400
 """Of a frame without its content, of a proposed id, and of an id with a quantised distribution of 300 bytes."""
 
@@ -47,6 +49,9 @@ def play_rounds(
 ) -> list[Round]:
     """The rounds of an answer. rate, costs: in the round of that number."""
     rng, acceptance, rounds = random.Random(seed), ProposalAcceptance(MAX_LENGTH), list[Round]()
+    sure = random.Random(
+        f"confidences {seed}"
+    )  # apart, so that a policy that ignores them has the same rounds
     committed = 0
     while committed < num_tokens:
         number, known = len(rounds), acceptance.rate
@@ -56,10 +61,15 @@ def play_rounds(
         while num_accepted < length and rng.random() < rate(number):
             num_accepted += 1
         acceptance.observe(length, num_accepted)
-        policy.observe(length, num_accepted)
+        policy.observe(length, num_accepted, [draw_confidence(rate(number), sure) for _ in range(length)])
         committed += num_accepted + 1
         rounds.append(Round(length, num_accepted, known, now.round_s(length)))
     return rounds
+
+
+def draw_confidence(rate: float, rng: random.Random) -> float:
+    """The drafter's probability of a token that is accepted with this rate: right on average, with an error."""
+    return min(0.99, max(0.01, rng.gauss(rate, SPREAD)))
 
 
 def tokens_per_s(rounds: list[Round]) -> float:

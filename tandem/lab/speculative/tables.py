@@ -1,0 +1,83 @@
+"""Cells as text for a person and as plain values for a script."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from math import isfinite, nan
+from statistics import median
+from typing import Any
+
+from tandem.lab.latency.records import Cell
+from tandem.lab.speculative.rows import Row, checks_of, deviation, rows_of
+from tandem.lab.speculative.systems import SYSTEMS
+
+HEADER = (
+    f"{'system':24} {'ms/token':>8} {'predicted':>9} {'off':>5} {'TTFT ms':>7} {'least':>6} {'accepted':>8} "
+    f"{'passes':>11} {'drafts':>11} {'up B':>11} {'down B':>11}  wrong"
+)
+LEGEND = """\
+Measured/predicted; all but TTFT is a token. ms/token: after the tokens of the first frame, median of runs.
+least: the predicted first token, without retrieval and prefill. accepted: share of the committed tokens that were
+proposed. passes: forwards of the cloud; drafts: of the device. up, down: bytes on the data connection by sender, with
+headers and acknowledgements. wrong: tokens that are not those of the cloud alone with the same seed."""
+WIDTH = 120
+
+
+def text_of(cells: Sequence[Cell]) -> str:
+    """Everything, for a person."""
+    lines = [line for cell in cells for line in cell_lines(cell)]
+    seen = {record.system for cell in cells for record in cell.records}
+    explained = (
+        textwrap.fill(f"{system.name:24} {system.what}", WIDTH, subsequent_indent=" " * 25)
+        for system in SYSTEMS
+        if system.name in seen
+    )
+    return "\n".join([*lines, LEGEND, "", *explained])
+
+
+def cell_lines(cell: Cell) -> Iterator[str]:
+    """One cell: its setting, a row for each system, its checks."""
+    plan = cell.plan
+    yield f"{cell.setting}, {plan.get('runs', '?')} runs of {plan.get('questions', '?')} questions"
+    if cell.ping_s:
+        yield f"ping {1e3 * median(cell.ping_s):.1f} ms (median of {len(cell.ping_s)})"
+    yield HEADER
+    yield from map(_line, rows_of(cell).values())
+    for check in checks_of(cell):
+        yield textwrap.fill(f"  {check}", WIDTH, subsequent_indent=" " * 6)
+    yield ""
+
+
+def values_of(cells: Sequence[Cell]) -> list[dict[str, Any]]:
+    """Everything but the records, for a script."""
+    return [
+        {
+            "setting": asdict(cell.setting),
+            "plan": cell.plan,
+            "ping_median_s": median(cell.ping_s) if cell.ping_s else None,
+            "rows": [asdict(row) for row in rows_of(cell).values()],
+            "checks": [asdict(check) for check in checks_of(cell)],
+        }
+        for cell in cells
+    ]
+
+
+def _line(row: Row) -> str:
+    wrong = "" if row.num_wrong is None else str(row.num_wrong)
+    off = _number(deviation(row), "+.0%") if isfinite(row.predicted_s) else "-"
+    return (
+        f"{row.system:24} {_number(1e3 * row.token_s, '.1f'):>8} {_number(1e3 * row.predicted_s, '.1f'):>9} {off:>5} "
+        f"{_number(1e3 * row.first_s, '.0f'):>7} {_number(1e3 * row.predicted.get('first_s', nan), '.0f'):>6} "
+        f"{row.accepted:>8.2f} {_both(row, 'passes', '.2f'):>11} {_both(row, 'drafts', '.2f'):>11} "
+        f"{_both(row, 'up_bytes', '.0f'):>11} {_both(row, 'down_bytes', '.0f'):>11}  {wrong}"
+    ).rstrip()
+
+
+def _both(row: Row, name: str, form: str) -> str:
+    return f"{_number(getattr(row, name), form)}/{_number(row.predicted.get(name, nan), form)}"
+
+
+def _number(value: float, form: str) -> str:
+    return format(value, form) if isfinite(value) else "-"
