@@ -63,6 +63,11 @@ class DecodingConfig(Settings):
         return self
 
 
+def placement_of(decoding: DecodingConfig) -> str:
+    """Who decides, for display: in mode speculative the cloud does."""
+    return decoding.placement if decoding.mode == "dual" else "cloud"
+
+
 class DecodingOptions(TypedDict, total=False):
     """The fields of `DecodingConfig` as options of one query; None: as configured."""
 

@@ -4,8 +4,8 @@ A preset stands for its rows of `PRESETS`. Whatever a file, an override or an op
 
 - dragon: DRAGON (Liu et al.). Each party sends the nucleus of its distribution with p = 0.8 (section 7.1), drafts stand
   by Algorithm 1 (section 4.2), and the aggregator is the party with which a token costs less (section 5.1, Eq. 8).
-- sqs: SQS (arXiv 2510.09942). The device sends its K most probable tokens on a lattice of 1/100 (K-SQS), drafts stand by
-  rejection, one proposal at a time. NOT in the paper: 16 tokens, not as many as fit 5,000 bits (18).
+- sqs: SQS (arXiv 2510.09942). The device sends its K most probable tokens on a lattice of 1/100 (K-SQS), drafts stand
+  by rejection, one proposal at a time. NOT in the paper: 16 tokens, not as many as fit 5,000 bits (18).
 """
 
 from __future__ import annotations

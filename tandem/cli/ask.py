@@ -31,6 +31,7 @@ from tandem.cli.options import (
 )
 from tandem.cli.output import StageLog, print_json, warn
 from tandem.cli.transcript import Transcript
+from tandem.decoding import placement_of
 from tandem.errors import QueryError
 from tandem.events import DoneEvent
 from tandem.questions import STDIN, check_question, read_texts
@@ -120,7 +121,7 @@ class Question:
         return cls(text=text, seed=new_seed() if seed is None else seed, only=only, **options)
 
 
-@with_settings("sampling", "decoding.placement")
+@with_settings("sampling", "decoding.mode", "decoding.placement", "decoding.pacing")
 def ask(
     question: QuestionOrStdin = None,
     file: QuestionFile = None,
@@ -197,7 +198,7 @@ def stream_answer(
 
     is_silent: print no text; is_quiet: no notes amid it either. Raises TandemError.
     """
-    transcript = Transcript(question.text, question.seed, config.decoding.placement, question.only)
+    transcript = Transcript(question.text, question.seed, placement_of(config.decoding), question.only)
     with open_tandem(question, config, log) as tandem:
         stream_on(tandem, question, transcript, log, is_silent=is_silent, is_quiet=is_quiet)
     return transcript

@@ -28,6 +28,7 @@ from tandem.cli.options import (
 from tandem.cli.output import StageLog, warn
 from tandem.cli.transcript import Transcript
 from tandem.conversation import Message
+from tandem.decoding import placement_of
 from tandem.errors import QueryError, TandemError
 from tandem.events import collect
 from tandem.nearest import did_you_mean
@@ -39,7 +40,7 @@ PROMPT = "> "
 WELCOME = "Ask a question; /help lists the commands, /quit or Ctrl-D leaves."
 
 
-@with_settings("sampling", "decoding.placement")
+@with_settings("sampling", "decoding.mode", "decoding.placement", "decoding.pacing")
 def chat(
     seed: Seed = None,
     only: Only = None,
@@ -64,7 +65,7 @@ def chat(
     if note := bundled_model_note(config):
         warn(note)
     with open_tandem(pattern, config, log) as tandem:
-        return Chat(tandem, pattern, config.decoding.placement, is_seeded=seed is not None).run()
+        return Chat(tandem, pattern, placement_of(config.decoding), is_seeded=seed is not None).run()
 
 
 class Chat:

@@ -77,7 +77,7 @@ MODES: tuple[Mode, ...] = (
         has_fixed_weights=True,
         max_proposal=MAX_PROPOSAL,
         votes_follow="proposal",
-        crosses="proposed ids up; a count and one id down",
+        crosses="proposed ids up; verdicts down",
     ),
     Mode(
         name="federated",

@@ -29,7 +29,7 @@ from tandem.lab.latency.records import Setting
 from tandem.lab.latency.systems import System
 from tandem.lab.simulation.pacing import Conditions, Timing, device_alone, draw_accepted, pace_s, play_answer
 from tandem.modes.reference import Vote, solo
-from tandem.scheduler.proposal_length import BestLength, FixedLength
+from tandem.scheduler.proposal_length import FixedLength
 from tandem.topology import PARTIES, Party
 
 if TYPE_CHECKING:
@@ -113,11 +113,7 @@ class SpeculativePredictor:
                 down_bytes=HEADER_BYTES + ACK_BYTES,
             )
             accepted = _held(path.accepted) if is_coupled else draw_accepted(path.rejection_rate, number)
-            policy = (
-                BestLength()
-                if system.options["length_policy"] == "best"
-                else FixedLength(system.options["max_proposal"])
-            )
+            policy = FixedLength(system.options["max_proposal"])
             window = self._config.decoding.max_window
             yield play_answer(conditions, system.options["pacing"], policy, accepted, num_tokens, window)
 

@@ -8,19 +8,16 @@ from tandem.lab.latency.systems import System
 from tandem.lab.simulation.pacing import PACINGS
 from tandem.topology import Party
 
-LENGTH_POLICY, MAX_PROPOSAL = "fixed", 4
-"""How long proposals are in every pacing: `length_policy` and `max_proposal` of the mode."""
+MAX_PROPOSAL = 4
+"""How long proposals are in every pacing."""
 PAGE = "docs/explanation/speculative.md"
 """Where the systems are explained."""
 
 
-def _options(
-    pacing: str, length_policy: str, max_proposal: int, draft_rule: str = "coupled"
-) -> dict[str, Any]:
+def _options(pacing: str, max_proposal: int, draft_rule: str = "coupled") -> dict[str, Any]:
     return {
         "mode": "speculative",
         "pacing": pacing,
-        "length_policy": length_policy,
         "max_proposal": max_proposal,
         "draft_rule": draft_rule,
     }
@@ -28,7 +25,7 @@ def _options(
 
 def _proposing(pacing: str, draft_rule: str, what: str) -> System:
     suffix = "" if draft_rule == "coupled" else f"/{draft_rule}"
-    options = _options(pacing, LENGTH_POLICY, MAX_PROPOSAL, draft_rule)
+    options = _options(pacing, MAX_PROPOSAL, draft_rule)
     return System(name=f"{pacing}{suffix}", kind="proposals", what=what, dragon="", options=options)
 
 
@@ -50,14 +47,14 @@ ASKED = System(
     kind="proposals",
     what="the cloud is asked for each token: proposals of no token",
     dragon="",
-    options=_options("stop_and_wait", "fixed", 0),
+    options=_options("stop_and_wait", 0),
 )
 STREAMED = System(
     name="streamed",
     kind="proposals",
     what="the cloud streams its answer, nobody drafts",
     dragon="",
-    options=_options("cloud_goes_on", "fixed", 0),
+    options=_options("cloud_goes_on", 0),
 )
 COUPLED = tuple(_proposing(pacing, "coupled", WHAT[pacing]) for pacing in PACINGS)
 REJECTION = tuple(
