@@ -85,6 +85,7 @@ def spec_of(config: Config) -> SessionSpec:
         max_window=decoding.max_window,
         on_peer_loss=link.on_peer_loss,
         peer_loss_margin_s=link.peer_loss_margin_s,
+        race_depth=config.codec.depth if config.codec.name == "race_list" else 0,
     )
 
 

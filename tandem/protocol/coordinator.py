@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import assert_never
 
+from tandem.codecs.race_lists import vote_depth
 from tandem.protocol.ballots import BallotBox
 from tandem.protocol.committing import Committer
 from tandem.protocol.convergence import Convergence
@@ -26,11 +27,13 @@ from tandem.protocol.messages import (
     Heartbeat,
     LinkBody,
     LinkFrame,
+    ListRequest,
     Proposal,
     ProposalReady,
     Rejoin,
     Resync,
     Sources,
+    Undecided,
     Verdict,
     VerifyResult,
     Votes,
@@ -38,12 +41,13 @@ from tandem.protocol.messages import (
 )
 from tandem.protocol.outbox import ActorKind, Send
 from tandem.protocol.prefix import Prefix
+from tandem.protocol.race_votes import RaceVotes
 from tandem.protocol.reminders import Debt, Reminders
 from tandem.protocol.report import Reporter, make_estimate_event
 from tandem.protocol.routes import Routes
 from tandem.protocol.spec import SessionSpec
 
-LocalMessage = ProposalReady | VotesReady | VerifyResult | DecoderReady | DecoderFailed | Estimate
+LocalMessage = ProposalReady | VotesReady | VerifyResult | Undecided | DecoderReady | DecoderFailed | Estimate
 
 
 class SessionCoordinator:
@@ -57,20 +61,21 @@ class SessionCoordinator:
         self.party = party
         self.routes = Routes(spec.roles, party, is_mirrored=spec.placement == "mirror")
         self.log = CommittedLog(spec.session, spec.roles, spec.first_decider)
-        self.ballots = BallotBox(spec.session, spec.roles, party)
+        self.ballots = BallotBox(spec.session, spec.roles, party, vote_depth if spec.has_race_lists else None)
         peers = spec.roles.topology.peers(party)
         self.links = {peer: PeerLink(spec.session, now_s, peer, measures=measures) for peer in peers}
         self.reporter = Reporter(spec, party)
         self.lifecycle = Lifecycle(spec, self.routes, self.log, self.ballots, self.links, self.reporter)
+        parts = self.log, self.ballots, self.links, self.reporter
+        self.race_votes = RaceVotes(spec, self.routes, *parts, self.lifecycle.lost)
+        publish = self.race_votes.make_public
         self.convergence = {
             peer: Convergence(
-                spec, self.routes, peer, self.log, self.ballots, link, self.reporter, self.lifecycle
+                spec, self.routes, self.log, self.ballots, link, self.reporter, self.lifecycle, publish
             )
             for peer, link in self.links.items()
         }
-        self.committer = Committer(
-            spec, party, self.log, self.ballots, self.links, self.reporter, self.lifecycle, check_stop, now_s
-        )
+        self.committer = Committer(spec, party, *parts, self.lifecycle, check_stop, now_s)
         self._reminders = Reminders()
 
     @property
@@ -120,6 +125,8 @@ class SessionCoordinator:
                 return self._on_own_votes(message.votes, now_s)
             case VerifyResult():
                 return self._on_result(message, now_s)
+            case Undecided():
+                return self.race_votes.ask(message, now_s)
             case DecoderReady():
                 return self._on_ready(message, now_s)
             case DecoderFailed():
@@ -161,10 +168,9 @@ class SessionCoordinator:
     def _remind(self, now_s: float) -> list[Send]:
         """Give the session again to an actor that owes something for too long: a message may have been lost."""
         here = None if self.lifecycle.reason is not None else (self.log.view, self.prefix.digest)
-        pending = self.ballots.pending
         debts: dict[ActorKind, Debt] = {
             "decoder": here if self.prefix.digest not in self.ballots.own else None,
-            "aggregator": here if pending is not None and pending[:2] == here else None,
+            "aggregator": here if here and (self.ballots.pending or ())[:2] == here else None,
         }
         due = self._reminders.take_due(debts, now_s)
         return [send for role in due for send in self.restart(role)]
@@ -193,7 +199,8 @@ class SessionCoordinator:
         self.ballots.hold_proposal(self.party, proposal, self.prefix, now_s - self.committer.opened_s)
         sends = self.committer.show(now_s)
         if len(self.ballots.own) > num_held:
-            sends += self._post(self.routes.proposals_go_to, self.routes.make_public(proposal), now_s)
+            public = self.race_votes.make_public(proposal)
+            sends += self.lifecycle.post(self.routes.proposals_go_to, public, now_s)
         return sends + self._advance(now_s)
 
     def _on_own_votes(self, votes: Votes, now_s: float) -> list[Send]:
@@ -204,22 +211,15 @@ class SessionCoordinator:
         self.ballots.hold_votes(self.party, votes, self.prefix, now_s - self.committer.opened_s)
         if len(self.ballots.own) == num_held:
             return []
-        sends = self._post(self.routes.votes_go_to, self.ballots.restore(votes), now_s)
+        sends = self.lifecycle.post(self.routes.votes_go_to, self.ballots.restore(votes), now_s)
         return sends + self._advance(now_s)
-
-    def _post(
-        self, peers: tuple[str, ...], body: Proposal | Votes | Verdict | Sources, now_s: float
-    ) -> list[Send]:
-        """Across the links to these peers, but for those that are lost: a Resync brings them up when they return."""
-        there = [peer for peer in peers if peer not in self.lifecycle.lost]
-        return [self.links[peer].post(body, self.prefix, now_s) for peer in there]
 
     def _on_ready(self, ready: DecoderReady, now_s: float) -> list[Send]:
         """Tell the client, who is at home, of this party's documents."""
         if self.routes.is_home:
             return self.reporter.emit_own_sources(ready)
         sources = self.reporter.note_sources(ready)
-        return [] if sources is None else self._post((self.routes.topology.home,), sources, now_s)
+        return [] if sources is None else self.lifecycle.post((self.routes.topology.home,), sources, now_s)
 
     def _advance(self, now_s: float) -> list[Send]:
         """Commit the peers' verdicts in step order, then ask for the next one if this party decides."""
@@ -243,7 +243,7 @@ class SessionCoordinator:
             return []
         verdict = self.log.make_verdict(result, self.committer.count_to_end(result.tokens))
         sends = self._commit(verdict, result, now_s)
-        return self._post(self.routes.verdicts_go_to, verdict, now_s) + sends + self._advance(now_s)
+        return self.lifecycle.post(self.routes.verdicts_go_to, verdict, now_s) + sends + self._advance(now_s)
 
     def _commit(self, verdict: Verdict, result: VerifyResult | None, now_s: float) -> list[Send]:
         """Commit a verdict: the own one, made of `result`, or a peer's."""
@@ -256,8 +256,7 @@ class SessionCoordinator:
     # ---- the links ---------------------------------------------------------------------------------------------
 
     def _act_on(self, source: str, frame: LinkFrame, now_s: float) -> list[Send]:
-        body: LinkBody = frame.body
-        link, convergence = self.links[source], self.convergence[source]
+        body, link, convergence = frame.body, self.links[source], self.convergence[source]
         match body:
             case Cancel():
                 return self.lifecycle.on_cancel(source, body, now_s) + self._ask()
@@ -277,6 +276,9 @@ class SessionCoordinator:
         link.acknowledge(frame, min(frame.committed, len(self.prefix)), now_s)
         if isinstance(body, Done):
             return self._advance(now_s) + convergence.on_done(frame, now_s) + self._ask()
+        if isinstance(body, ListRequest):
+            link.receipts.add(frame.number, now_s)
+            return self.race_votes.answer(source, body, now_s)
         if isinstance(body, Sources):
             link.receipts.add(frame.number, now_s)
             return self.reporter.emit_sources(source, body) + self._advance(now_s)

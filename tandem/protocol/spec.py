@@ -58,6 +58,7 @@ class SessionSpec:
     show_drafts: bool = False  # the client also receives the home party's drafts, before they are committed
     mode: str = "dual"  # a row of `tandem.modes.roles.MODES`
     weights: tuple[float, ...] = ()  # mode "federated": the share of each worker, of sum 1
+    race_depth: int = 0  # mode "dual": tokens of the first race list; 0: votes are whole distributions
 
     @property
     def first_aggregator(self) -> Party:
@@ -66,6 +67,11 @@ class SessionSpec:
         if self.only is not None:
             return self.only
         return Party.CLOUD if self.placement == "cloud" else Party.DEVICE
+
+    @property
+    def has_race_lists(self) -> bool:
+        """Whether a vote crosses the link as the tokens that score best in the race, and as more of them if need be."""
+        return self.race_depth > 0 and self.mode == "dual"
 
     @property
     def roles(self) -> Roles:

@@ -14,6 +14,7 @@ from tandem.protocol.messages.link import (
     Heartbeat,
     LinkBody,
     LinkFrame,
+    ListRequest,
     Open,
     Probe,
     Proposal,
@@ -44,6 +45,7 @@ from tandem.protocol.messages.site import (
     RetrieveFailed,
     RetrieveRequest,
     RetrieveResult,
+    Undecided,
     VerifyResult,
     VotesReady,
     Window,
@@ -54,6 +56,7 @@ Message: TypeAlias = (
     | ProposalReady
     | VotesReady
     | VerifyResult
+    | Undecided
     | DecoderReady
     | DecoderFailed
     | Window
@@ -109,6 +112,7 @@ __all__ = [
     "Heartbeat",
     "LinkBody",
     "LinkFrame",
+    "ListRequest",
     "Message",
     "Observation",
     "Observations",
@@ -126,6 +130,7 @@ __all__ = [
     "RetrieveRequest",
     "RetrieveResult",
     "Sources",
+    "Undecided",
     "Verdict",
     "VerifyResult",
     "Votes",

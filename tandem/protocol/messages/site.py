@@ -84,6 +84,19 @@ class VotesReady:
     votes: Annotated[Any, registry.nested(Votes)]
 
 
+@registry.message(21)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Undecided:
+    """The race lists of a ballot leave the winner open. Aggregator -> own coordinator."""
+
+    session: UInt32
+    view: Varint  # of the ballot that it answers
+    digest: Digest
+    step: Varint
+    voters: Varints
+    depths: Varints  # of each voter: tokens of the list that may settle it; 0: its vote is known in full
+
+
 # ---- to a decoder ------------------------------------------------------------------------------------------
 
 
