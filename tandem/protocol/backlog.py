@@ -79,7 +79,7 @@ class Backlog:
         self.parcels = {
             key: parcel
             for key, parcel in self.parcels.items()
-            if isinstance(parcel.body, Sources | ListRequest) or _last_step(parcel.body) >= step
+            if isinstance(parcel.body, Sources) or _last_step(parcel.body) >= step
         }
 
     def drop_dead(self, live: Container[bytes], step: int) -> None:
@@ -93,11 +93,13 @@ class Backlog:
         self.parcels.clear()
 
 
-def _last_step(body: Proposal | Verdict | Votes) -> int:
+def _last_step(body: Proposal | Verdict | Votes | ListRequest) -> int:
     """The last step that the body has to do with."""
     match body:
         case Votes():
             return body.step + len(body.digests) - 1
+        case ListRequest():
+            return body.step
         case _:
             return body.step + len(body.tokens) - 1
 
