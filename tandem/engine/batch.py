@@ -6,7 +6,7 @@ tokens alone, bit for bit, because
 
 - a token's column in the cache is its position, and what a row may not see is masked, not left out;
 - matrix products whose sums would be ordered by the number of rows are avoided: linear layers see at most MAX_TOKENS
-  tokens and keep float32 weights transposed, attention keeps keys transposed, has MIN_COLUMNS to MAX_COLUMNS query
+  tokens and keep float32 weights transposed, attention keeps keys transposed, has `min_columns` to MAX_COLUMNS query
   columns, and adds up values in blocks of VALUE_BLOCK columns;
 - the line is padded to a `multiple` of tokens, so that functions like exp never reach the last few elements of a
   tensor, which the processor's vectors do not fill and which are computed by another routine.
@@ -32,8 +32,8 @@ from tandem.engine.row_cache import RowCache, round_up
 
 MAX_TOKENS = 128
 """Tokens of one pass; more are computed in several."""
-MIN_COLUMNS, MAX_COLUMNS = 2, 64
-"""Query columns of one product of attention."""
+MAX_COLUMNS = 64
+"""Query columns of one product of attention, at most."""
 VALUE_BLOCK = 256
 """Columns of the cache whose values are added up in one product."""
 NAME = "tandem_rows"
@@ -132,26 +132,25 @@ class Piece:
         """query: [rows, heads, groups, some of the new, size], whose first is column `at`; the result likewise."""
         rows, heads, groups, count, _ = query.shape
         columns = query.reshape(rows, heads, groups * count, -1)
-        if (missing := MIN_COLUMNS - groups * count) > 0:
+        if (missing := how.min_columns - groups * count) > 0:
             columns = torch.nn.functional.pad(columns, (0, 0, 0, missing))
         scores = torch.matmul(columns, keys).mul_(how.scaling)
         if how.softcap is not None:
             scores = torch.tanh(scores / how.softcap) * how.softcap
-        scores.masked_fill_(self._mask(at, count, groups, how.window, scores.device), -torch.inf)
+        scores.masked_fill_(self._mask(at, count, groups, how, scores.device), -torch.inf)
         weights = torch.softmax(scores, dim=-1, dtype=torch.float32).to(query.dtype)
         result = _weigh(weights, values)[:, :, : groups * count]
         return result.view(rows, heads, groups, count, -1)
 
-    def _mask(
-        self, at: int, count: int, groups: int, window: int | None, device: torch.device
-    ) -> torch.Tensor:
+    def _mask(self, at: int, count: int, groups: int, how: _How, device: torch.device) -> torch.Tensor:
         """True for what must not be seen: [rows, 1, query columns, width]. The same for all layers of a kind."""
+        window = how.window
         key = (at, count, groups, window)
         if key not in self._masks:
             positions = (
                 self.positions[:, None, at : at + count].expand(-1, groups, -1).reshape(self.num_rows, -1, 1)
             )
-            if (missing := MIN_COLUMNS - groups * count) > 0:
+            if (missing := how.min_columns - groups * count) > 0:
                 positions = torch.cat([positions, positions[:, -1:].expand(-1, missing, -1)], dim=1)
             columns = torch.arange(self.width)
             hidden = columns > positions
@@ -177,6 +176,7 @@ class _How:
     scaling: float
     softcap: float | None
     window: int | None  # columns that a token sees, itself included
+    min_columns: int
 
 
 class BatchModel:
@@ -187,6 +187,7 @@ class BatchModel:
         self._model = model
         self.device = model.device
         self.multiple = 4  # of tokens: what passes are padded to
+        self.min_columns = 2  # query columns of one product of attention, at least
         self.windows: dict[int, int | None] = {}  # by layer, as each asked in its last pass
         AttentionInterface.register(NAME, _attend)
         _transpose_weights(model.model, is_transposed=True)
@@ -226,7 +227,7 @@ class BatchModel:
         config = self._model.model.config
         before = config._attn_implementation
         config._attn_implementation = NAME
-        _running.batch = _Running(pieces, num_tokens, self.windows)
+        _running.batch = _Running(pieces, num_tokens, self.windows, self.min_columns)
         try:
             yield
         finally:
@@ -239,6 +240,7 @@ class _Running:
     pieces: Sequence[Piece]
     num_tokens: int
     windows: dict[int, int | None]
+    min_columns: int
 
 
 def _attend(
@@ -259,7 +261,8 @@ def _attend(
         raise Unsupported(f"its attention uses {unknown[0] if unknown else 'a mask'}")
     running: _Running = _running.batch
     running.windows[module.layer_idx] = sliding_window
-    how = _How(query.shape[-1] ** -0.5 if scaling is None else scaling, softcap, sliding_window)
+    scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
+    how = _How(scaling, softcap, sliding_window, running.min_columns)
     output = query.new_zeros((running.num_tokens, query.shape[1], value.shape[-1]))
     start = 0
     for piece in running.pieces:

@@ -17,8 +17,8 @@ from tandem.engine.batch import MAX_TOKENS, BatchModel, Piece, Unsupported
 from tandem.engine.row_cache import RowCache
 
 NUM_ROWS, LENGTH = 4, 24
-MULTIPLES = (4, 16)
-"""Tokens to whose multiples passes are padded: sizes that are tried."""
+SIZES = ((4, 2), (16, 2), (4, 4), (16, 4), (16, 8))
+"""What is tried, cheapest first: tokens to whose multiples passes are padded, and least query columns of attention."""
 BLOCKS = (1, 2, 3, 5, 7, 6)
 COMPANY = (0, 3, 10, 33, 61, MAX_TOKENS - 24)
 """How a row is fed, and how many tokens of others are computed with each block."""
@@ -34,11 +34,10 @@ def find_fault(batch: BatchModel, model: Any, vocab_size: int, context_length: i
     generator = torch.Generator().manual_seed(1)
     rows = torch.randint(vocab_size, (NUM_ROWS, length), generator=generator).tolist()
     try:
-        expected = _Rows(batch, rows).compute([(range(NUM_ROWS), length)])
-        if (fault := _compare_with_plain(batch, model, rows[0], expected[0])) is not None:
-            return fault
-        for multiple in MULTIPLES:
-            batch.multiple = multiple
+        for batch.multiple, batch.min_columns in SIZES:
+            expected = _Rows(batch, rows).compute([(range(NUM_ROWS), length)])
+            if (fault := _compare_with_plain(batch, model, rows[0], expected[0])) is not None:
+                return fault
             if _agree(batch, rows, expected):
                 return None
     except Unsupported as error:
