@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 from tandem.aggregation.coupling import noise, race
 from tandem.aggregation.distributions import Distribution
 from tandem.aggregation.lazy_race import best_scores, lazy_race
-from tandem.aggregation.race_lists import Certificate, RaceList, certify, race_list
+from tandem.aggregation.race_lists import Certificate, RaceList, certify, leader, race_list, settle
 from tandem.codecs.race_lists import decode_race_list, encode_race_list, max_race_list_bytes, read_vote
 from tandem.errors import ProtocolError
 from tests.unit.aggregation.race_cases import Case, random_case
@@ -102,6 +103,22 @@ def test_no_unlisted_token_can_reach_a_certain_winner() -> None:
             bound += 0.0 if found.is_complete else float(scores.min())
             known += float(scores[found.ids == certificate.winner].sum())
         assert not certificate.is_certain or bound <= known * (1 + 1e-12)
+
+
+def test_a_vote_that_is_known_in_full_settles_more_races() -> None:
+    """As of a voter that decides; and with all of them in full every race is settled."""
+    num_certain = {"lists": 0, "own in full": 0}
+    for case in (case for case in cases(NUM_CASES) if len(case.votes) > 1):
+        options: Any = {"seed": case.seed, "step": case.step, "temperature": case.temperature}
+        whole = [vote.astype(np.float32) for vote in case.votes]
+        partly = settle([whole[0], *case.lists[1:]], case.shares, **options)
+        assert not partly.is_certain or partly.winner == case.winner
+        num_certain["lists"] += certified(case).is_certain
+        num_certain["own in full"] += partly.is_certain
+        assert settle(whole, case.shares, **options) == Certificate(case.winner, True)
+        own = Case(case.votes[:1], [1.0], [1], case.seed, case.step, case.temperature)
+        assert leader(whole[0], **options) == leader(case.lists[0], **options) == own.winner
+    assert num_certain["own in full"] > num_certain["lists"]
 
 
 MUTANTS = {

@@ -25,11 +25,13 @@ import pytest
 
 from tandem.aggregation import race_lists
 from tandem.aggregation.race_lists import Certificate, RaceList, RaceVote
+from tandem.codecs.race_lists import WHOLE, vote_depth
+from tandem.lab.simulation import virtual
 from tandem.lab.simulation.fuzz import make_scenario, play
 from tandem.protocol import aggregating, coordinator, link, race_votes
 from tandem.protocol.backlog import Backlog
 from tandem.protocol.ballots import BallotBox, Entry
-from tandem.protocol.messages import ListRequest, Proposal
+from tandem.protocol.messages import LinkFrame, ListRequest, Proposal, encode
 from tandem.protocol.outbox import Send
 from tandem.protocol.prefix import Prefix
 from tandem.protocol.race_votes import RaceVotes
@@ -137,6 +139,21 @@ def test_the_property_finds(name: str) -> None:
     failures = found_by(MUTANTS[name], SEEDS[:30])
     assert failures
     assert "Error: " not in failures[0].what, "the mutant itself is broken"
+
+
+def test_votes_in_full_cross_the_link_where_no_list_may_be_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    num_whole = 0
+
+    def count(message: Any) -> bytes:
+        nonlocal num_whole
+        is_vote = isinstance(message, LinkFrame) and isinstance(message.body, Proposal)
+        num_whole += is_vote and vote_depth(message.body.payloads[0]) == WHOLE
+        return encode(message)
+
+    monkeypatch.setattr(virtual, "encode", count)
+    monkeypatch.setattr("tandem.codecs.race_lists.MAX_LISTED", 3)
+    assert not found_by(lambda patch: None, SEEDS[:20])
+    assert num_whole > 10
 
 
 def test_the_property_holds_without_a_mutant() -> None:
