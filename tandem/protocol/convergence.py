@@ -175,6 +175,12 @@ class Convergence:
             bodies.append(Done(is_reply=False))
         return bodies
 
+    def resend_all(self, now_s: float) -> list[Send]:
+        """There is a new connection to the peer: whatever it has not acknowledged, at least a sign of life."""
+        link, prefix = self._link, self._log.prefix
+        due = link.resend(self.unacknowledged(), prefix, now_s) + link.resend_missing(prefix, now_s)
+        return due or [link.send(Heartbeat(), prefix, now_s)]
+
     def _forget_old_view(self) -> None:
         self._ballots.reopen()
         self._log.verdicts.clear()

@@ -179,12 +179,7 @@ class SessionCoordinator:
         """There is a new connection to the peers: send at once whatever they have not acknowledged."""
         if self.lifecycle.is_over:
             return []
-        sends = []
-        for peer, link in self.links.items():
-            due = link.resend(self.convergence[peer].unacknowledged(), self.prefix, now_s)
-            due += link.resend_missing(self.prefix, now_s)
-            sends += due or [link.send(Heartbeat(), self.prefix, now_s)]
-        return sends
+        return [send for convergence in self.convergence.values() for send in convergence.resend_all(now_s)]
 
     def _begin(self, *roles: ActorKind) -> list[Send]:
         return [Send(role, Begin(session=self.spec.session, spec=self.spec.to_json())) for role in roles]
