@@ -21,7 +21,7 @@ from typing import Any, get_args
 
 import numpy as np
 
-from tandem import file_kinds, toml
+from tandem import file_kinds, presets, toml
 from tandem.cli.config import HEADER
 from tandem.codecs.top_p import TopP
 from tandem.config import Config
@@ -192,6 +192,22 @@ def settings_tables() -> str:
     return "\n".join(lines).strip()
 
 
+def preset_table() -> str:
+    """What each preset stands for, and its settings."""
+    found = re.findall(
+        r"^- (\w+): (.+?)\n(?=- |\Z)", f"{inspect.getdoc(presets)}\n", re.MULTILINE | re.DOTALL
+    )
+    lines = ["| preset | what it is | settings |", "|---|---|---|"]
+    for name, meaning in found:
+        settings = [
+            f"`{section}.{key} = {toml.dump(value)}`"
+            for section, group in presets.PRESETS[name].items()
+            for key, value in group.items()
+        ]
+        lines.append(f"| `{name}` | {_cell(' '.join(meaning.split()))} | {_cell(', '.join(settings))} |")
+    return "\n".join(lines)
+
+
 def query_options() -> str:
     """What `Tandem.query` and its twins take, besides the question: settings of one query, then the rest."""
     settings = {
@@ -266,7 +282,11 @@ PARTS: dict[str, dict[str, Callable[[], str]]] = {
         "codec example": codec_example,
         "inner messages": inner_messages,
     },
-    "reference/configuration.md": {"settings": settings_tables, "options of a query": query_options},
+    "reference/configuration.md": {
+        "presets": preset_table,
+        "settings": settings_tables,
+        "options of a query": query_options,
+    },
     "reference/cli.md": {"commands": command_pages},
     "reference/file-kinds.md": {
         "kinds of files": file_kinds.as_markdown,

@@ -9,24 +9,24 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypedDict
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, TypeAdapter, ValidationError, model_validator
+from pydantic import AfterValidator, Field, TypeAdapter, ValidationError, model_validator
 from pydantic.dataclasses import dataclass
 from pydantic_core import ArgsKwargs
 
 from tandem import toml
 from tandem.conversation import SYSTEM_PROMPT
+from tandem.decoding import DecodingConfig
 from tandem.errors import ConfigError
 from tandem.extensions import CodecConfig, SchedulerConfig
 from tandem.overrides import parse, replace_settings, to_toml, unknown
-from tandem.paths import absolute, resolve, resolve_model
+from tandem.paths import absolute, check_bundled, resolve, resolve_model
+from tandem.presets import expand, take_preset
 from tandem.sampling import SamplingParams
 from tandem.topology import Party
-from tandem.validation import STRICT, Extension, Settings, WordOrPath
+from tandem.validation import STRICT, Settings, WordOrPath
 
-DraftRuleName = Literal["coupled", "algorithm1"]
-Placement = Literal["device", "cloud", "greedy", "mirror"]
 LANGCHAIN = "langchain:"
 """Prefix of an index or embedder from LangChain: langchain:MODULE:FUNCTION."""
 TEMPLATES = WordOrPath(words=("auto", "chat", "plain"), example="./template.json")
@@ -36,10 +36,10 @@ TEMPLATES = WordOrPath(words=("auto", "chat", "plain"), example="./template.json
 class PartyConfig(Settings):
     """One party: its language model and its documents."""
 
-    model: str = Field(
+    model: Annotated[str, AfterValidator(check_bundled)] = Field(
         default="bundled",
         min_length=1,
-        description='language model: "bundled", a hub id, or a path that starts with . / or ~',
+        description='language model: "bundled", "bundled-drafter", a hub id, or a path that starts with . / or ~',
     )
     template: Annotated[str, TEMPLATES] = Field(
         default="auto",
@@ -107,39 +107,6 @@ class RetrievalConfig(Settings):
                 f"{self.chunk_overlap} and {self.chunk_chars}; lower the overlap."
             )
         return self
-
-
-@dataclass(frozen=True, kw_only=True, config=STRICT)
-class DecodingConfig(Settings):
-    """How tokens are drafted and decided; each setting can be overridden per query."""
-
-    draft_rule: DraftRuleName = Field(default="coupled", description="how drafts are drawn and verified")
-    placement: Placement | Extension = Field(
-        default="mirror",
-        description="who aggregates: one party, both (mirror), whoever makes a token cheaper (greedy), or a policy",
-    )
-    synchronous: bool = Field(
-        default=False, description="no draft before the previous token is committed (the token-wise loop)"
-    )
-    max_window: int = Field(default=16, ge=1, description="most drafts past the last committed token")
-
-    @model_validator(mode="after")
-    def _check_rule(self) -> DecodingConfig:
-        if self.placement == "mirror" and self.draft_rule != "coupled":
-            raise ConfigError(
-                'The placement "mirror" needs coupled drafts, but decoding.draft_rule is '
-                f'"{self.draft_rule}"; set it to "coupled", or the placement to "device" or "cloud".'
-            )
-        return self
-
-
-class DecodingOptions(TypedDict, total=False):
-    """The fields of `DecodingConfig` as options of one query; None: as configured."""
-
-    draft_rule: DraftRuleName | None
-    placement: Placement | None
-    synchronous: bool | None
-    max_window: int | None
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -236,16 +203,17 @@ class Config(Settings):
 
     @classmethod
     def load(cls, path: Path | str | None = None, overrides: Sequence[str] = ()) -> Config:
-        """The defaults, changed by a TOML file, then by overrides ("section.name=value").
+        """The defaults, changed by a preset, then by a TOML file, then by overrides ("section.name=value").
 
-        Relative paths count from the file's folder, those in overrides from the working directory; both become
-        absolute, so that every process understands them. Raises ConfigError.
+        File or overrides name the preset (`preset = "dragon"`, "preset=dragon"; see `tandem.presets`). Relative paths
+        count from the file's folder, those in overrides from the working directory; both become absolute, so that
+        every process understands them. Raises ConfigError.
         """
-        config = cls()
-        if path is not None:
-            file = Path(path).expanduser().absolute()
-            config = replace_settings(config, toml.read(file)).with_paths(file.parent)
-        return replace_settings(config, parse(overrides, config)).with_paths(Path.cwd())
+        preset, others = take_preset(overrides)
+        file = None if path is None else Path(path).expanduser().absolute()
+        values = expand({} if file is None else toml.read(file), preset)
+        config = replace_settings(cls(), values).with_paths(file.parent if file else Path.cwd())
+        return replace_settings(config, parse(others, config)).with_paths(Path.cwd())
 
     def with_paths(self, folder: Path) -> Config:
         """The same settings with every path absolute; relative ones count from `folder`."""

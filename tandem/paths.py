@@ -10,7 +10,9 @@ from pathlib import Path
 
 import platformdirs
 
+from tandem.corpora import BUNDLED_MODELS
 from tandem.errors import ConfigError
+from tandem.nearest import did_you_mean
 from tandem.topology import Party
 
 _APP = "tandem"
@@ -62,8 +64,15 @@ def resolve(name: str, folder: Path) -> str:
 
 def resolve_model(name: str, folder: Path) -> str:
     """As `resolve`; a folder that holds a model is found without the dot before its name, too."""
-    is_folder = name != "bundled" and os.path.isfile(folder / name / "config.json")
+    is_folder = name not in BUNDLED_MODELS and os.path.isfile(folder / name / "config.json")
     return absolute(name, folder) if is_folder else resolve(name, folder)
+
+
+def check_bundled(model: str) -> str:
+    """The name of a model, unless it begins as those of the bundled ones do and is none of them. Raises ConfigError."""
+    if model.startswith("bundled") and "/" not in model and model not in BUNDLED_MODELS:
+        raise ConfigError(f"There is no bundled model {model!r}; {did_you_mean(model, BUNDLED_MODELS)}")
+    return model
 
 
 def suggest_path(path: Path) -> str:

@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 from pydantic_core import PydanticSerializationError
 
-from tandem.config import Config, DecodingConfig, DecodingOptions
+from tandem.config import Config
 from tandem.conversation import Message, MessageDict, read_history
+from tandem.decoding import DecodingConfig, DecodingOptions
 from tandem.errors import ConfigError, QueryError
-from tandem.extensions import is_extension
+from tandem.extensions import CodecConfig, is_extension
 from tandem.nearest import nearest
+from tandem.presets import KEY, settings_of_preset
 from tandem.protocol.spec import SessionSpec
 from tandem.questions import check_question
 from tandem.sampling import SamplingOptions, SamplingParams
@@ -32,6 +34,8 @@ MAX_TIMEOUT_S = 1e9
 class QueryOptions(SamplingOptions, DecodingOptions, total=False):
     """Options of one query; what is left out or None is as configured. Sampling: see `SamplingParams`."""
 
+    preset: str | None
+    """Settings of a paper by name, such as "dragon"; options that are given besides count before them."""
     sampling: SamplingParams | None
     """All sampling options at once, instead of the configured ones; those that are given singly replace its fields."""
     seed: int | None
@@ -83,6 +87,10 @@ def spec_of(config: Config) -> SessionSpec:
         weight_lag=weights.lag,
         weight_momentum=weights.momentum,
         max_window=decoding.max_window,
+        mode=decoding.mode,
+        max_proposal=decoding.max_proposal,
+        length_policy=decoding.length_policy,
+        pacing=decoding.pacing,
         on_peer_loss=link.on_peer_loss,
         peer_loss_margin_s=link.peer_loss_margin_s,
         race_depth=config.codec.depth if config.codec.name == "race_list" else 0,
@@ -98,6 +106,7 @@ def build_spec(
     """The spec of a new session. described: what each party's actors reported. Raises QueryError or ConfigError."""
     check_question(question)
     _check_options(options)
+    _check_codec(options.get("preset"), described)
     only, seed = options.get("only"), options.get("seed")
     spec = replace(
         spec_of(_configure(config, options)),
@@ -149,12 +158,13 @@ def _configure(config: Config, options: Mapping[str, Any]) -> Config:
         party: change(config.party(party), {"num_documents": count}, party)
         for party, count in _counts(options.get("num_documents")).items()
     }
+    preset = {} if options.get(KEY) is None else settings_of_preset(options[KEY])
+    sampling = {**preset.get("sampling", {}), **_changes(SamplingParams, options)}
+    decoding = {**preset.get("decoding", {}), **_changes(DecodingConfig, options)}
     return replace(
         config,
-        sampling=change(
-            options.get("sampling") or config.sampling, _changes(SamplingParams, options), "sampling"
-        ),
-        decoding=change(config.decoding, _changes(DecodingConfig, options), "decoding"),
+        sampling=change(options.get("sampling") or config.sampling, sampling, "sampling"),
+        decoding=change(config.decoding, decoding, "decoding"),
         **parties,
     )
 
@@ -232,6 +242,21 @@ def _check_policy(spec: SessionSpec, described: Mapping[Party, Mapping[str, Any]
                 f"The {party} has not loaded the placement policy {spec.placement!r} (it has {loaded or 'none'}); name "
                 "it as decoding.placement in the settings of both parties and start them again."
             )
+
+
+def _check_codec(preset: str | None, described: Mapping[Party, Mapping[str, Any]]) -> None:
+    """The codec of a preset is the one that the parties have loaded: a question cannot change it."""
+    if preset is None or "codec" not in settings_of_preset(preset):
+        return
+    from tandem.codecs import codec_of
+
+    wanted = codec_of(CodecConfig(**settings_of_preset(preset)["codec"])).fingerprint()
+    loaded = described[Party.DEVICE].get("codec", "")
+    if loaded != wanted:
+        raise ConfigError(
+            f"The preset {preset!r} needs the codec {wanted}, but the parties have loaded {loaded or 'none'}; start "
+            f"them again with preset={preset}."
+        )
 
 
 def _check_alone(spec: SessionSpec) -> None:

@@ -64,9 +64,12 @@ class Topology:
 
     def index(self, name: str) -> int:
         """The number of a party on the wire. Raises ConfigError."""
-        if name not in self.parties:
-            raise ConfigError(f"{name!r} is no party of this session; {did_you_mean(name, self.parties)}")
-        return self.parties.index(name)
+        try:
+            return self.parties.index(name)
+        except ValueError:
+            raise ConfigError(
+                f"{name!r} is no party of this session; {did_you_mean(name, self.parties)}"
+            ) from None
 
     def name(self, index: int) -> str:
         """The party with that number. Raises ConfigError."""

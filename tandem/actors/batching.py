@@ -10,8 +10,12 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from tandem.protocol.drafting import DraftingSession, Forward, Prefill
+from tandem.codecs import Codec
+from tandem.codecs.base import ROOT
+from tandem.protocol.decoding import DecodingSession, Forward, Prefill
 from tandem.protocol.outbox import Send
+from tandem.protocol.spec import SessionSpec
+from tandem.topology import Party
 
 if TYPE_CHECKING:
     import numpy as np
@@ -25,10 +29,10 @@ T = TypeVar("T")
 
 
 class Draft(NamedTuple):
-    """The result of one forward job."""
+    """The result of a forward job at one step: a draft, or the vote of a party that does not draft."""
 
     token: int
-    payload: bytes  # Codec.encode(q)
+    payload: bytes  # what is sent of it, mostly Codec.encode(q)
     dense: NDArray[np.float64]  # q before the codec, [vocab]
     decode_us: int
 
@@ -67,27 +71,37 @@ def prefill(
 
 def draft(
     engine: Engine,
-    drafter_of: Callable[[DraftingSession], Drafter],
+    drafter_of: Callable[[DecodingSession], Drafter],
     jobs: Sequence[Forward],
-    sessions: Sequence[DraftingSession],
-) -> list[Draft | Exception | None]:
-    """One draft per job; None where it is no longer wanted."""
+    sessions: Sequence[DecodingSession],
+) -> list[list[Draft] | Exception | None]:
+    """The drafts of each job, by step; None where they are no longer wanted."""
     from tandem.engine.engine import Feed
 
     started_s = time.perf_counter()
-    feeds = [Feed(str(job.session), job.tokens) for job in jobs]
+    feeds = [Feed(str(job.session), job.tokens, 1 + len(job.earlier)) for job in jobs]
     pairs = list(zip(sessions, jobs, strict=True))
     wanted = [lambda session=session, job=job: session.is_current(job) for session, job in pairs]
-    results: list[Draft | Exception | None] = []
+    results: list[list[Draft] | Exception | None] = []
     for (session, job), logits in zip(pairs, _forward(engine, feeds, wanted), strict=True):
         if logits is None or isinstance(logits, Exception):
             results.append(logits)
         elif not session.is_current(job):
             results.append(None)
         else:
-            made = _attempt(lambda: _draw(session, job, drafter_of(session), logits[:, -1], started_s))  # noqa: B023
+            made = _attempt(lambda: _draw(session, job, drafter_of(session), logits, started_s))  # noqa: B023
             results.append(made)
     return results
+
+
+def make_drafter(codec: Codec, spec: SessionSpec, party: str) -> Drafter:
+    """What a party needs in one session. Raises ConfigError if there is no such rule."""
+    from tandem.engine.drafter import Drafter, TokenDrafter, TokenVoter
+
+    if not spec.votes_are_tokens:
+        return Drafter(codec, spec.sampling, spec.draft_rule, spec.vocab_size)
+    make = TokenDrafter if spec.roles.role(party).drafts else TokenVoter
+    return make(codec, spec.sampling, spec.draft_rule, spec.vocab_size, sends_drafts=spec.sends_drafts)
 
 
 def settle(result: T | Exception | None, act: Callable[[T], list[Send]]) -> list[Send] | Exception:
@@ -103,17 +117,23 @@ def elapsed_us(started_s: float) -> int:
 
 
 def _draw(
-    session: DraftingSession, job: Forward, drafter: Drafter, logits: torch.Tensor, started_s: float
-) -> Draft:
-    token, payload, dense = drafter.draft(
-        logits,
-        job.weights or (0.0,),
-        seed=session.spec.seed,
-        step=job.step,
-        party=session.party,
-        lineage=job.lineage,
-    )
-    return Draft(token, payload, dense, elapsed_us(started_s))
+    session: DecodingSession, job: Forward, drafter: Drafter, logits: torch.Tensor, started_s: float
+) -> list[Draft]:
+    """logits: [rows, steps, vocab]."""
+    drafts = []
+    for position, weights in enumerate((*job.earlier, job.weights)):
+        step = job.first + position
+        token, payload, dense = drafter.draft(
+            logits[:, position],
+            weights or (0.0,),
+            seed=session.spec.seed,
+            step=step,
+            party=Party(session.party),
+            lineage=job.lineage[: step + 1] or ROOT,
+            proposed=job.proposed[position] if job.proposed else None,
+        )
+        drafts.append(Draft(token, payload, dense, elapsed_us(started_s)))
+    return drafts
 
 
 def _forward(

@@ -22,7 +22,7 @@ from tandem.actors.base import Runtime, SiteActor, remedy_for, sendable
 from tandem.actors.batching import Draft, Opened
 from tandem.codecs import Codec, codec_of
 from tandem.errors import TandemError
-from tandem.protocol.drafting import DraftingSession, Forward, Job, Prefill
+from tandem.protocol.decoding import DecodingSession, Forward, Job, Prefill
 from tandem.protocol.drafting_table import DraftingTable
 from tandem.protocol.messages import PROTOCOL_VERSION, DecoderFailed, End
 from tandem.protocol.outbox import ActorKind, Send
@@ -182,9 +182,7 @@ class DecoderActor(SiteActor):
         return [
             batching.settle(
                 result,
-                lambda it, session=session, job=job: session.finish_forward(
-                    job, it.payload, it.token, it.decode_us
-                ),  # type: ignore[misc]
+                lambda it, session=session, job=job: session.finish(job, it),  # type: ignore[misc]
             )
             for session, job, result in zip(sessions, forwards, drafts, strict=True)
         ]
@@ -197,22 +195,22 @@ class DecoderActor(SiteActor):
             )
         )
 
-    def _finish_prefill(self, session: DraftingSession, opened: Opened) -> list[Send]:
+    def _finish_prefill(self, session: DecodingSession, opened: Opened) -> list[Send]:
         result = opened.result
         return session.finish_prefill(opened.prefill_us, self.notes(result), result.documents)
 
     async def draft(
-        self, sessions: Sequence[DraftingSession], jobs: Sequence[Forward]
-    ) -> list[Draft | Exception | None]:
-        """Compute one draft per job; None where it was abandoned because its prefix was rolled back."""
+        self, sessions: Sequence[DecodingSession], jobs: Sequence[Forward]
+    ) -> list[list[Draft] | Exception | None]:
+        """Compute the drafts or votes of each job; None where its prefix was rolled back and it was abandoned."""
         drafts = await self.on_model_thread(
             lambda: batching.draft(self.engine, self._drafter, jobs, sessions)
         )
         self.num_passes += 1
         for draft in drafts:
-            if isinstance(draft, Draft):
+            if isinstance(draft, list):
                 self.num_forwards += 1
-                self.decode_s += draft.decode_us / 1e6
+                self.decode_s += draft[-1].decode_us / 1e6
             elif draft is None:
                 self.num_abandoned += 1
         return drafts
@@ -223,14 +221,12 @@ class DecoderActor(SiteActor):
             str(job.session), job.query, job.documents, job.max_new_tokens, history=job.history
         )
 
-    def _drafter(self, session: DraftingSession) -> Drafter:
+    def _drafter(self, session: DecodingSession) -> Drafter:
         """That of one session, which holds the state of its codec."""
-        from tandem.engine.drafter import Drafter
-
         drafter = self._drafters.get(session.spec.session)
         if drafter is None:
             spec = session.spec
-            drafter = Drafter(self.codec, spec.sampling, spec.draft_rule, spec.vocab_size)
+            drafter = batching.make_drafter(self.codec, spec, self.party)
             self._drafters[spec.session] = drafter
         return drafter
 

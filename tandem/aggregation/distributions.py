@@ -35,10 +35,12 @@ class Distribution:
             raise ValueError(
                 f"a distribution needs a probability per id, got {probabilities.shape} for {ids.shape}"
             )
-        if ids[0] < 0 or bool((ids[1:] <= ids[:-1]).any()):
+        if ids[0] < 0 or np.logical_or.reduce(ids[1:] <= ids[:-1]):
             raise ValueError("the ids of a distribution must be non-negative and strictly ascending")
-        total = float(probabilities.sum()) + self.rest
-        if not (probabilities.min() >= 0.0 and self.rest >= 0.0 and abs(total - 1.0) <= TOLERANCE):
+        total = float(np.add.reduce(probabilities)) + self.rest
+        if not (
+            np.minimum.reduce(probabilities) >= 0.0 and self.rest >= 0.0 and abs(total - 1.0) <= TOLERANCE
+        ):
             raise ValueError(f"a distribution must have probabilities >= 0 of sum 1, got sum {total}")
         if (self.vocab_size or self.rest) and not self._fits(int(ids[-1])):
             raise ValueError(

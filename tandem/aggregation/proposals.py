@@ -16,9 +16,10 @@ stand, a bonus. Each rule commits exactly p, whatever was proposed, and is a fun
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import ClassVar, NamedTuple
 
 from tandem.aggregation.coupling import coupled_draw
 from tandem.aggregation.distributions import Distribution
@@ -40,19 +41,40 @@ class Verified:
         return (*proposed[: self.num_accepted], self.token)
 
 
-class ProposalRule(Protocol):
+class Proposed(NamedTuple):
+    """A token that another party proposes."""
+
+    token: int
+    payload: bytes | None  # the encoded distribution that it was drawn from, where that travels
+
+
+class ProposalRule(ABC):
     """How a drafter draws and a verifier verifies."""
 
-    @property
-    def name(self) -> str:
-        """The rule's name in configuration and handshake."""
+    name: str
+    """In configuration and handshake."""
+    needs_drafts: ClassVar[bool]
+    """Whether the distributions that tokens were drawn from must travel with them."""
 
-    @property
-    def needs_drafts(self) -> bool:
-        """Whether the distributions that tokens were drawn from must travel with them."""
-
+    @abstractmethod
     def draft(self, distribution: Distribution, *, seed: int, step: int) -> int:
         """A token drawn from the drafter's distribution. step: output position, 0-based, whatever the proposal."""
+
+    @abstractmethod
+    def choose(
+        self,
+        target: Distribution,
+        proposed: int | None,
+        draft: Distribution | None = None,
+        *,
+        seed: int,
+        step: int,
+    ) -> int:
+        """The token at one place, an exact draw from the target p; `proposed` stands if it is that one.
+
+        proposed: None behind the last proposed token. draft: what it was drawn from, where `needs_drafts`. Raises
+        ProtocolError.
+        """
 
     def verify(
         self,
@@ -63,14 +85,24 @@ class ProposalRule(Protocol):
         seed: int,
         step: int,
     ) -> Verified:
-        """How many of the tokens [k] stand, and which one follows.
+        """How many of the tokens stand, and which one follows.
 
-        targets: p at each token's place and behind the last, [k + 1]. drafts: what the tokens were drawn from, [k],
-        where `needs_drafts`. step: output position of the first token. Raises ProtocolError.
+        tokens: [k]. targets: p at each one's place and behind the last, [k + 1]. drafts: [k] where `needs_drafts`.
+        step: output position of the first token. Raises ProtocolError.
         """
+        if self.needs_drafts and (len(targets) != len(tokens) + 1 or len(drafts) != len(tokens)):
+            raise _too_few(tokens, targets, drafts)
+        for position, target in enumerate(targets):
+            is_bonus = position == len(tokens)
+            proposed = None if is_bonus else tokens[position]
+            draft = drafts[position] if self.needs_drafts and not is_bonus else None
+            token = self.choose(target, proposed, draft, seed=seed, step=step + position)
+            if token != proposed:
+                return Verified(position, token)
+        raise _too_few(tokens, targets)
 
 
-class CoupledProposals:
+class CoupledProposals(ProposalRule):
     """Ids alone: a token stands if it is the one that the target's race picks."""
 
     name = "coupled"
@@ -80,24 +112,20 @@ class CoupledProposals:
         """The winner of the drafter's race."""
         return coupled_draw(distribution, seed=seed, step=step)
 
-    def verify(
+    def choose(
         self,
-        tokens: Sequence[int],
-        targets: Sequence[Distribution],
-        drafts: Sequence[Distribution] = (),
+        target: Distribution,
+        proposed: int | None,
+        draft: Distribution | None = None,
         *,
         seed: int,
         step: int,
-    ) -> Verified:
-        """Compares with the winners of the target's races."""
-        return _compare(
-            tokens,
-            targets,
-            lambda position, target: coupled_draw(target, seed=seed, step=step + position),
-        )
+    ) -> int:
+        """The winner of the target's race, whatever was proposed."""
+        return coupled_draw(target, seed=seed, step=step)
 
 
-class GreedyProposals:
+class GreedyProposals(ProposalRule):
     """Temperature 0: a token stands if it is the target's most probable one, of equals that of the lowest id."""
 
     needs_drafts = False
@@ -110,20 +138,20 @@ class GreedyProposals:
         """The most probable token."""
         return distribution.argmax()
 
-    def verify(
+    def choose(
         self,
-        tokens: Sequence[int],
-        targets: Sequence[Distribution],
-        drafts: Sequence[Distribution] = (),
+        target: Distribution,
+        proposed: int | None,
+        draft: Distribution | None = None,
         *,
         seed: int,
         step: int,
-    ) -> Verified:
-        """Compares with the most probable tokens."""
-        return _compare(tokens, targets, lambda _, target: target.argmax())
+    ) -> int:
+        """The most probable token of the target, whatever was proposed."""
+        return target.argmax()
 
 
-class RejectionProposals:
+class RejectionProposals(ProposalRule):
     """Acceptance with probability min(1, p/q), correction from norm(max(0, p - q)), bonus from p.
 
     Draft, acceptance and correction of a step have independent uniform numbers. The number of a step's draft is the
@@ -137,26 +165,25 @@ class RejectionProposals:
         """The quantile of the distribution at the step's uniform number."""
         return draw(distribution, uniform(seed, Purpose.DRAFT_DEVICE, step))
 
-    def verify(
+    def choose(
         self,
-        tokens: Sequence[int],
-        targets: Sequence[Distribution],
-        drafts: Sequence[Distribution] = (),
+        target: Distribution,
+        proposed: int | None,
+        draft: Distribution | None = None,
         *,
         seed: int,
         step: int,
-    ) -> Verified:
-        """Accepts one by one; the first that fails is replaced."""
-        if len(targets) != len(tokens) + 1 or len(drafts) != len(tokens):
-            raise _too_few(tokens, targets, drafts)
-        for position, (token, draft, target) in enumerate(zip(tokens, drafts, targets, strict=False)):
-            at = step + position
-            if uniform(seed, Purpose.ACCEPTANCE, at) >= acceptance(token, draft, target):
-                rest = residual(draft, target)  # None: equal up to rounding, and the token stands
-                if rest is not None:
-                    return Verified(position, draw(rest, uniform(seed, Purpose.CORRECTION, at)))
-        bonus = uniform(seed, Purpose.CORRECTION, step + len(tokens))
-        return Verified(len(tokens), draw(targets[-1], bonus))
+    ) -> int:
+        """The proposed token if it is accepted, else one that it never is; without a proposal a draw from p."""
+        left: Distribution | None = target
+        if proposed is not None and draft is not None:
+            if uniform(seed, Purpose.ACCEPTANCE, step) < acceptance(proposed, draft, target):
+                return proposed
+            left = residual(draft, target)
+        if left is None:  # p and q are equal up to rounding, and the token stands
+            assert proposed is not None
+            return proposed
+        return draw(left, uniform(seed, Purpose.CORRECTION, step))
 
 
 def acceptance(token: int, draft: Distribution, target: Distribution) -> float:
@@ -180,17 +207,6 @@ def proposal_rule(name: str, temperature: float) -> ProposalRule:
     if temperature == 0.0:
         return GreedyProposals(name)
     return CoupledProposals() if name == CoupledProposals.name else RejectionProposals()
-
-
-def _compare(
-    tokens: Sequence[int], targets: Sequence[Distribution], choose: Callable[[int, Distribution], int]
-) -> Verified:
-    """Tokens stand as long as they are those that the targets give. choose: the token of the target at a place."""
-    for position, target in enumerate(targets):
-        token = choose(position, target)
-        if position == len(tokens) or token != tokens[position]:
-            return Verified(position, token)
-    raise _too_few(tokens, targets)
 
 
 def _too_few(

@@ -13,13 +13,16 @@ from enum import IntEnum
 import numpy as np
 from numpy.typing import NDArray
 
-from tandem.aggregation.portable import log_normal
+from tandem.aggregation.portable import log_normal, log_scalar
 from tandem.topology import Party
 
 _MASK = (1 << 64) - 1
 _GOLDEN = 0x9E3779B97F4A7C15
 _MULTIPLY_1 = 0xBF58476D1CE4E5B9
 _MULTIPLY_2 = 0x94D049BB133111EB
+
+FEW = 16
+"""Numbers are computed one by one for up to so many ids, which is faster than with arrays."""
 
 
 class Purpose(IntEnum):
@@ -47,6 +50,8 @@ def uniforms(
     seed: any integer, taken modulo 2**64. step, ids: >= 0.
     """
     first, second = _keys(seed, purpose, step)
+    if ids.size <= FEW:
+        return np.array([_uniform(first, second, token) for token in ids.tolist()], dtype=np.float64)
     counter = ids.astype(np.uint64)
     counter *= np.uint64(_GOLDEN)
     counter += np.uint64(first)
@@ -62,25 +67,35 @@ def uniforms(
 
 def uniform(seed: int, purpose: Purpose, step: int) -> float:
     """One uniform number inside (0, 1) for a purpose that needs a single one per step."""
-    return float(uniforms(seed, purpose, step, np.zeros(1, dtype=np.int64))[0])
+    return _uniform(*_keys(seed, purpose, step), 0)
 
 
 def exponentials(
     seed: int, purpose: Purpose, step: int, ids: NDArray[np.int64] | NDArray[np.int32]
 ) -> NDArray[np.float64]:
     """Exponential variates E = -log u with mean 1, one per id, [n]; positive and finite."""
-    return -log_normal(uniforms(seed, purpose, step, ids))
+    if ids.size > FEW:
+        return -log_normal(uniforms(seed, purpose, step, ids))
+    first, second = _keys(seed, purpose, step)
+    values = [-log_scalar(_uniform(first, second, token)) for token in ids.tolist()]
+    return np.array(values, dtype=np.float64)
 
 
 def _keys(seed: int, purpose: Purpose, step: int) -> tuple[int, int]:
     """Two 64-bit keys for one (seed, purpose, step)."""
-    state = _mix((seed & _MASK) ^ _GOLDEN)
-    state = _mix(state + int(purpose) * _GOLDEN)
-    state = _mix(state + (step + 1) * _GOLDEN)
-    return _mix(state + _GOLDEN), _mix(state + 2 * _GOLDEN)
+    state = mix((seed & _MASK) ^ _GOLDEN)
+    state = mix(state + int(purpose) * _GOLDEN)
+    state = mix(state + (step + 1) * _GOLDEN)
+    return mix(state + _GOLDEN), mix(state + 2 * _GOLDEN)
 
 
-def _mix(value: int) -> int:
+def _uniform(first: int, second: int, token: int) -> float:
+    """The number of one id, from the keys of its step."""
+    counter = mix(mix(token * _GOLDEN + first) ^ second)
+    return ((counter >> 12) + 0.5) * 2.0**-52
+
+
+def mix(value: int) -> int:
     """A bijection of the 64-bit integers in which every input bit affects every output bit."""
     value &= _MASK
     value = ((value ^ (value >> 30)) * _MULTIPLY_1) & _MASK
@@ -89,7 +104,7 @@ def _mix(value: int) -> int:
 
 
 def mix_in_place(values: NDArray[np.uint64]) -> None:
-    """`_mix` on an array; unsigned products wrap by definition."""
+    """`mix` on an array; unsigned products wrap by definition."""
     values ^= values >> np.uint64(30)
     values *= np.uint64(_MULTIPLY_1)
     values ^= values >> np.uint64(27)

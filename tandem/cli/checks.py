@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Literal
 
 import psutil
 
+from tandem.corpora import BUNDLED_MODELS
 from tandem.extras import DISTRIBUTION, install_line
 from tandem.topology import PARTIES
 
@@ -68,7 +69,7 @@ def bundled_model_note(config: Config) -> str:
         for party, own in zip(PARTIES, parties, strict=True)
         if own.index != "bundled" and own.num_documents
     ]
-    if not names or all(own.model != "bundled" for own in parties):
+    if not names or all(own.model not in BUNDLED_MODELS for own in parties):
         return ""
     name = "names others" if len(names) == 1 else "name others"
     return (

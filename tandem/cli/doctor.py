@@ -86,8 +86,8 @@ def language_model(party: Party, config: PartyConfig) -> Check:
     from tandem import corpora
 
     name = f"{party} model"
-    if config.model == "bundled":
-        return _bundled_model(name, corpora.WEIGHTS)
+    if config.model in corpora.BUNDLED_MODELS:
+        return _bundled_model(name, config.model, Path(corpora.model_path(config.model)))
     if Path(config.model).is_dir():
         return _model_folder(name, Path(config.model))
     if config.model.startswith("/"):
@@ -98,8 +98,8 @@ def language_model(party: Party, config: PartyConfig) -> Check:
     return weak(name, f"{config.model} is not in the hub's cache", HUB_CACHE_REMEDY)
 
 
-def _bundled_model(name: str, folder: Path) -> Check:
-    """Every file that the bundled model's checksum file names, compared with it."""
+def _bundled_model(name: str, model: str, folder: Path) -> Check:
+    """Every file that a bundled model's checksum file names, compared with it."""
     remedy = "install Tandem again"
     try:
         expected = json.loads((folder / "checksum.json").read_text("utf-8"))
@@ -112,7 +112,7 @@ def _bundled_model(name: str, folder: Path) -> Check:
         return missing(
             name, f"the bundled model is damaged ({', '.join(wrong) or 'no tokenizer.json'})", remedy
         )
-    return ok(name, "bundled, its checksum matches")
+    return ok(name, f"{model}, its checksum matches")
 
 
 def _model_folder(name: str, folder: Path) -> Check:

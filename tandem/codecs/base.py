@@ -167,7 +167,7 @@ def check_dense(dense: NDArray[np.floating]) -> float:
             f"A distribution must have one dimension of 1 to {MAX_VOCAB} tokens, got shape {dense.shape}; "
             "use a model with a smaller vocabulary."
         )
-    smallest, largest = float(dense.min()), float(dense.max())
+    smallest, largest = float(np.minimum.reduce(dense)), float(np.maximum.reduce(dense))
     if not (smallest >= 0.0 and 0.0 < largest < np.inf):  # NaN fails too
         raise GenerationError(
             "A distribution must be finite, non-negative and not all zero, "

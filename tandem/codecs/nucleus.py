@@ -25,7 +25,7 @@ def nucleus(dense: NDArray[np.floating], top_p: float) -> NDArray[np.int64]:
 
     dense: [vocab], >= 0, not all zero, not necessarily normalised. top_p: in (0, 1].
     """
-    need = top_p * float(dense.sum(dtype=np.float64))
+    need = top_p * float(np.add.reduce(dense, dtype=np.float64))
     ids = _candidates(dense, need, top_p)
     values = np.asarray(dense[ids], dtype=np.float64)
     chosen = []
@@ -44,13 +44,13 @@ def nucleus(dense: NDArray[np.floating], top_p: float) -> NDArray[np.int64]:
 
 def _candidates(dense: NDArray[Any], need: float, top_p: float) -> NDArray[np.int64]:
     """All tokens above a threshold that leaves enough mass above it, ascending."""
-    largest = float(dense.max())
+    largest = float(np.maximum.reduce(dense))
     # What lies below (1 - p) total / vocab weighs less than 1 - p in all, so this threshold always suffices.
     lowest = need / top_p * (1.0 - top_p) / dense.size
     threshold = largest * _FIRST_THRESHOLD
     while threshold > lowest:
-        ids = np.flatnonzero(dense >= threshold)
-        if float(dense[ids].sum(dtype=np.float64)) >= need:
+        ids = (dense >= threshold).nonzero()[0]
+        if float(np.add.reduce(dense[ids], dtype=np.float64)) >= need:
             return ids
         threshold *= _FIRST_THRESHOLD
     return np.flatnonzero((dense >= lowest) & (dense > 0))
@@ -68,6 +68,8 @@ def _crossing(digits: NDArray[np.int64], values: NDArray[np.float64], need: floa
 def _fewest(ids: NDArray[np.int64], values: NDArray[np.float64], need: float) -> NDArray[np.int64]:
     """The most probable of few, or of equally probable, tokens until their mass reaches `need`; ids ascending."""
     is_few = ids.size <= SORT_LIMIT
-    order = np.argsort(-values, kind="stable") if is_few else np.arange(ids.size)  # ids ascend among equals
-    count = int(np.searchsorted(np.cumsum(values[order]), need)) + 1
-    return np.sort(ids[order[:count]])
+    order = (-values).argsort(kind="stable") if is_few else np.arange(ids.size)  # ids ascend among equals
+    count = int(values[order].cumsum().searchsorted(need)) + 1
+    chosen = ids[order[:count]]
+    chosen.sort()
+    return chosen

@@ -30,6 +30,9 @@ MAX_ERROR = 1e-3
 """Total variation between nucleus and decoded distribution above which weights get 32 bits."""
 
 _NARROW_WEIGHT, _WIDE_WEIGHT = np.dtype("<u2"), np.dtype("<u4")
+_LARGEST = {dtype: np.iinfo(dtype).max for dtype in (_NARROW_WEIGHT, _WIDE_WEIGHT)}
+ALWAYS_NARROW = 65
+"""So few 16-bit weights are accurate enough: each is off by at most a unit, which makes n / 65,535 in all."""
 _WORTH_TRYING_BYTES = 32  # LZ4 finds nothing in less
 
 
@@ -88,7 +91,7 @@ class TopP(StatelessCodec):
         if int(ids[-1]) >= vocab_size:
             raise malformed(f"must hold token ids below {vocab_size}, got {int(ids[-1])}")
         weights = _weights(body[position:], count, _WIDE_WEIGHT if form & WIDE else _NARROW_WEIGHT)
-        return Distribution(ids, weights / int(weights.sum()))
+        return Distribution(ids, weights / int(np.add.reduce(weights)))
 
     def fingerprint(self) -> str:
         """Name, version of the layout, p to the last bit, and the cap."""
@@ -98,13 +101,16 @@ class TopP(StatelessCodec):
 def quantise(relative: NDArray[np.float64]) -> NDArray[Any]:
     """Weights [n], each >= 1, of probabilities relative to the largest, [n]; 16 bits if they are accurate enough."""
     weights = _weights_of(relative, _NARROW_WEIGHT)
-    error = np.abs(weights / weights.sum(dtype=np.int64) - relative / relative.sum()).sum() / 2
+    if relative.size <= ALWAYS_NARROW:
+        return weights
+    total = np.add.reduce(weights, dtype=np.int64)
+    error = np.add.reduce(np.abs(weights / total - relative / np.add.reduce(relative))) / 2
     return weights if error <= MAX_ERROR else _weights_of(relative, _WIDE_WEIGHT)
 
 
 def _weights_of(relative: NDArray[np.float64], dtype: np.dtype[Any]) -> NDArray[Any]:
     """The nearest integers of that width, with the largest number for the largest probability."""
-    return np.maximum(1, np.rint(relative * np.iinfo(dtype).max)).astype(dtype)
+    return np.maximum(1, np.rint(relative * _LARGEST[dtype])).astype(dtype)
 
 
 def shortest(form: int, body: bytes) -> bytes:
@@ -145,6 +151,6 @@ def _weights(tail: bytes, count: int, dtype: np.dtype[Any]) -> NDArray[np.int64]
     if len(tail) != expected_bytes:
         raise malformed(f"must have {expected_bytes} bytes of weights for {count} tokens, got {len(tail)}")
     weights = np.frombuffer(tail, dtype=dtype).astype(np.int64) if count > 1 else np.ones(1, dtype=np.int64)
-    if int(weights.min()) < 1:
+    if np.minimum.reduce(weights) < 1:
         raise malformed("must have weights of at least 1, got 0")
     return weights

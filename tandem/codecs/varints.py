@@ -14,11 +14,15 @@ from tandem.codecs.base import malformed
 MAX_BYTES = 3
 """Longest number: 21 bits, enough for ids below 2**18."""
 FEW = 32
-"""Up to so many ids are read one by one, which is faster than with arrays."""
+"""Up to so many ids are written and read one by one, which is faster than with arrays."""
+
+_BYTES = [bytes([value]) for value in range(1 << 7)]
 
 
 def encode_number(value: int) -> bytes:
     """One number in [0, 2**21)."""
+    if value < 1 << 7:
+        return _BYTES[value]
     out = bytearray()
     while value >= 1 << 7:
         out.append(value & 0x7F | 0x80)
@@ -29,6 +33,8 @@ def encode_number(value: int) -> bytes:
 
 def decode_number(payload: bytes, start: int) -> tuple[int, int]:
     """(number, position after it); ProtocolError if the payload ends inside it or it is too long."""
+    if start < len(payload) and (byte := payload[start]) < 0x80:  # nearly always
+        return byte, start + 1
     value = 0
     for position, byte in enumerate(payload[start : start + MAX_BYTES]):
         value |= (byte & 0x7F) << (7 * position)
@@ -41,6 +47,11 @@ def decode_number(payload: bytes, start: int) -> tuple[int, int]:
 
 def encode_ids(ids: NDArray[np.int64]) -> bytes:
     """Strictly ascending ids [n], n >= 1, below 2**21."""
+    if ids.size <= FEW:
+        few = ids.tolist()
+        return b"".join(
+            encode_number(after - before - 1) for before, after in zip([-1, *few], few, strict=False)
+        )
     gaps = np.empty_like(ids)
     gaps[0] = ids[0]
     gaps[1:] = ids[1:] - ids[:-1] - 1
@@ -57,12 +68,12 @@ def decode_ids(payload: bytes, start: int, count: int) -> tuple[NDArray[np.int64
     if count > FEW:
         gaps, end = _unpack(payload, start, count)
         return np.cumsum(gaps + 1) - 1, end
-    ids, last, end = np.empty(count, dtype=np.int64), -1, start
-    for position in range(count):
+    ids, last, end = [], -1, start
+    for _ in range(count):
         gap, end = decode_number(payload, end)
         last += gap + 1
-        ids[position] = last
-    return ids, end
+        ids.append(last)
+    return np.array(ids, dtype=np.int64), end
 
 
 def _pack(values: NDArray[np.int64]) -> bytes:

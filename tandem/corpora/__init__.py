@@ -1,4 +1,5 @@
-"""The data that comes with Tandem: two small corpora with questions, and a small Llama that reads them.
+"""The data that comes with Tandem: two small corpora with questions, a small Llama that reads them, a smaller one that
+drafts for it.
 
 Importing this package imports neither torch nor transformers.
 """
@@ -9,11 +10,16 @@ BUNDLED = Path(__file__).parent / "bundled"
 """Folder of the bundled corpora: `device/` and `cloud/`, one Markdown file per document, and `questions.jsonl`."""
 WEIGHTS = Path(__file__).parent / "reader"
 """Folder of the bundled language model, as AutoModelForCausalLM and AutoTokenizer load it."""
+DRAFTER = Path(__file__).parent / "drafter"
+"""Folder of the bundled drafter, likewise. Its tokenizer and template are links to those in WEIGHTS."""
 
 DOCUMENT_TEMPLATE = "{document}\n"
 QUERY_TEMPLATE = "Question: {query}\nAnswer:"
 
+BUNDLED_MODELS = ("bundled", "bundled-drafter")
+"""What the settings call the models that come with Tandem."""
+
 
 def model_path(model: str) -> str:
-    """Folder or hub id of the model that the settings name; "bundled" is the one in WEIGHTS."""
-    return str(WEIGHTS) if model == "bundled" else model
+    """Folder or hub id of the model that the settings name; a name of `BUNDLED_MODELS` is that of a folder here."""
+    return str({"bundled": WEIGHTS, "bundled-drafter": DRAFTER}.get(model, model))

@@ -12,11 +12,15 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from tandem.aggregation.distributions import Distribution
+from tandem.aggregation.proposals import Proposed, proposal_rule
 from tandem.aggregation.restriction import restrict
-from tandem.aggregation.rules import draft_rule
+from tandem.aggregation.rules import DRAFT_RULES, draft_rule
 from tandem.codecs import Codec, CodecStates
 from tandem.codecs.base import MAX_VOCAB, ROOT
+from tandem.codecs.token import write_token
 from tandem.engine.row_mixture import mix_rows
+from tandem.errors import ProtocolError
 from tandem.sampling import SamplingParams
 from tandem.topology import Party
 
@@ -54,11 +58,13 @@ class Drafter:
         step: int,
         party: Party,
         lineage: Sequence[bytes] = ROOT,
+        proposed: Proposed | None = None,
     ) -> DraftResult:
         """A draft for one step.
 
         logits: [rows, vocab]; log_weights: [rows], of the rows' documents (Eq. 1). lineage: digests of the beginnings
-        of its prefix, as in `tandem.protocol.prefix`; a codec's state is a function of them.
+        of its prefix, as in `tandem.protocol.prefix`; a codec's state is a function of them. proposed: by another
+        party, which matters to a `TokenVoter` only.
         """
         payload, dense = self.encode(logits, log_weights, lineage)
         return DraftResult(self.draw(payload, seed=seed, step=step, party=party), payload, dense)
@@ -67,10 +73,89 @@ class Drafter:
         self, logits: torch.Tensor, log_weights: Sequence[float], lineage: Sequence[bytes] = ROOT
     ) -> tuple[bytes, NDArray[np.float64]]:
         """The party's distribution q for one step, encoded and dense [vocab]."""
-        dense = restrict(mix_rows(logits, log_weights, self._sampling.temperature), self._sampling)
+        dense = self.distribution(logits, log_weights)
         return self._states.encode(dense, lineage), dense
+
+    def distribution(self, logits: torch.Tensor, log_weights: Sequence[float]) -> NDArray[np.float64]:
+        """The party's distribution q [vocab] for one step."""
+        return restrict(mix_rows(logits, log_weights, self._sampling.temperature), self._sampling)
 
     def draw(self, payload: bytes, *, seed: int, step: int, party: Party) -> int:
         """The token that `party` drafts from an encoded distribution. Raises ProtocolError if it is malformed."""
         distribution = self._codec.decode(payload, self._vocab_size)
         return self._rule.draft(distribution, seed=seed, step=step, party=party)
+
+
+class TokenDrafter(Drafter):
+    """Drafts of a party without a vote, and of one that answers alone in their mode: the token is all that is needed.
+
+    Nothing is compressed, unless the drafts' distributions must travel.
+    """
+
+    def __init__(
+        self, codec: Codec, sampling: SamplingParams, rule: str, vocab_size: int, *, sends_drafts: bool
+    ) -> None:
+        """codec: of the distributions that travel. rule: of proposals, "coupled" or "rejection". Raises ConfigError."""
+        super().__init__(codec, sampling, DRAFT_RULES[0], vocab_size)
+        self._proposals = proposal_rule(rule, sampling.temperature)
+        self._sends_drafts = sends_drafts
+
+    def draft(
+        self,
+        logits: torch.Tensor,
+        log_weights: Sequence[float],
+        *,
+        seed: int,
+        step: int,
+        party: Party,
+        lineage: Sequence[bytes] = ROOT,
+        proposed: Proposed | None = None,
+    ) -> DraftResult:
+        """As the base class. The payload is the distribution where that travels, else the token."""
+        if self._sends_drafts:
+            payload, dense = self.encode(logits, log_weights, lineage)
+            drawn_from = self._codec.decode(payload, self._vocab_size)
+            return DraftResult(self._proposals.draft(drawn_from, seed=seed, step=step), payload, dense)
+        dense = self.distribution(logits, log_weights)
+        token = self._proposals.draft(_whole(dense), seed=seed, step=step)
+        return DraftResult(token, write_token(token), dense)
+
+
+class TokenVoter(TokenDrafter):
+    """Votes of the only voter: the token that the rule chooses from its distribution and what was proposed."""
+
+    num_malformed = 0
+    """Proposals whose distribution could not be decoded or excludes its token; they count as none."""
+
+    def draft(
+        self,
+        logits: torch.Tensor,
+        log_weights: Sequence[float],
+        *,
+        seed: int,
+        step: int,
+        party: Party,
+        lineage: Sequence[bytes] = ROOT,
+        proposed: Proposed | None = None,
+    ) -> DraftResult:
+        """As the base class, with the token that is to be committed."""
+        dense = self.distribution(logits, log_weights)
+        token = self._choose(_whole(dense), proposed, seed, step)
+        return DraftResult(token, write_token(token), dense)
+
+    def _choose(self, target: Distribution, proposed: Proposed | None, seed: int, step: int) -> int:
+        if proposed is None or (self._sends_drafts and proposed.payload is None):
+            return self._proposals.choose(target, None, seed=seed, step=step)
+        try:
+            draft = (
+                self._codec.decode(proposed.payload or b"", self._vocab_size) if self._sends_drafts else None
+            )
+            return self._proposals.choose(target, proposed.token, draft, seed=seed, step=step)
+        except ProtocolError:
+            self.num_malformed += 1
+            return self._proposals.choose(target, None, seed=seed, step=step)
+
+
+def _whole(dense: NDArray[np.float64]) -> Distribution:
+    """A distribution over every token of the vocabulary."""
+    return Distribution(np.arange(dense.size), dense)

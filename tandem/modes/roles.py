@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from math import inf, isfinite
 
 from tandem.errors import ConfigError
@@ -93,7 +94,7 @@ MODES: tuple[Mode, ...] = (
 """The table of modes."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Roles:
     """The parties of a session and the role of each, in the topology's order."""
 
@@ -101,22 +102,22 @@ class Roles:
     topology: Topology
     roles: tuple[Role, ...]
 
-    @property
+    @cached_property
     def drafters(self) -> tuple[str, ...]:
         """Who proposes tokens."""
         return self._names([role.drafts for role in self.roles])
 
-    @property
+    @cached_property
     def voters(self) -> tuple[str, ...]:
         """Who contributes a distribution."""
         return self._names([role.votes for role in self.roles])
 
-    @property
+    @cached_property
     def deciders(self) -> tuple[str, ...]:
         """Who computes the target."""
         return self._names([role.decides for role in self.roles])
 
-    @property
+    @cached_property
     def weights(self) -> tuple[float | None, ...]:
         """The share of each voter, in order; None: by the log weights of the votes."""
         return tuple(role.weight for role in self.roles if role.votes)

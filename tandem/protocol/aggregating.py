@@ -12,9 +12,10 @@ from math import nan
 from tandem.aggregation.distributions import Distribution
 from tandem.aggregation.mixture import mix_by_weights, shares
 from tandem.aggregation.race_lists import RaceList, RaceVote, leader, settle
-from tandem.aggregation.rules import draft_rule
+from tandem.aggregation.rules import DRAFT_RULES, draft_rule
 from tandem.codecs import Codec
 from tandem.codecs.race_lists import read_vote
+from tandem.codecs.token import read_token
 from tandem.protocol.messages import Ballot, Undecided, VerifyResult
 from tandem.protocol.scheduling import policy_of
 from tandem.protocol.spec import SessionSpec
@@ -35,7 +36,8 @@ class AggregatorSession:
             self._policy = policy_of(spec)
         self._advice: Party | None = None  # of the scheduler: who is to aggregate after a remote rejection
         self._codec = codec
-        self._rule = draft_rule(spec.draft_rule, spec.sampling.temperature)
+        rule = DRAFT_RULES[0] if spec.votes_are_tokens else spec.draft_rule
+        self._rule = draft_rule(rule, spec.sampling.temperature)
 
     def decide(self, ballot: Ballot) -> VerifyResult | Undecided:
         """The next tokens, by the votes that are there."""
@@ -103,15 +105,19 @@ class AggregatorSession:
         """
         tokens: list[int] = []
         num_accepted, num_voters = 0, len(ballot.voters)
-        for position, first in enumerate(range(0, len(ballot.payloads), num_voters)):
-            votes = list(map(self._decode, ballot.payloads[first : first + num_voters]))
-            tokens.append(self._choose(votes, ballot, ballot.step + position))
-            if position >= len(ballot.tokens) or tokens[-1] != ballot.tokens[position]:
-                break
-            num_accepted += 1
         drafters = self.roles.drafters
         own = [self.roles.topology.name(voter) for voter in ballot.voters]
         is_single = num_voters == 1 and own[0] in drafters  # its draft is the target
+        for position, first in enumerate(range(0, len(ballot.payloads), num_voters)):
+            proposed = ballot.tokens[position] if position < len(ballot.tokens) else None
+            if is_single and proposed is not None:
+                tokens.append(proposed)
+            else:
+                votes = ballot.payloads[first : first + num_voters]
+                tokens.append(self._choose(votes, ballot, ballot.step + position))
+            if tokens[-1] != proposed:
+                break
+            num_accepted += 1
         return _make_result(
             ballot,
             tokens=tuple(tokens),
@@ -122,7 +128,10 @@ class AggregatorSession:
             next_decider=self.roles.topology.index(self.party),
         )
 
-    def _choose(self, votes: Sequence[Distribution], ballot: Ballot, step: int) -> int:
+    def _choose(self, payloads: Sequence[bytes], ballot: Ballot, step: int) -> int:
+        if self.spec.votes_are_tokens:
+            return read_token(payloads[0], self.spec.vocab_size)
+        votes = list(map(self._decode, payloads))
         target = votes[0] if len(votes) == 1 else mix_by_weights(votes, self.roles.shares(ballot.voters))
         name = self.roles.topology.name(ballot.voters[0])
         party = Party(name) if name in PARTIES else Party.CLOUD

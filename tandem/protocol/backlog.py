@@ -42,11 +42,6 @@ class Backlog:
     def __len__(self) -> int:
         return len(self.parcels)
 
-    @property
-    def missing(self) -> dict[int, Parcel]:
-        """What the peer has not received, as far as this party knows."""
-        return {number: parcel for number, parcel in self.parcels.items() if not parcel.is_received}
-
     def add(self, body: Numbered, now_s: float) -> int:
         """Keep a body that is sent now; returns its number."""
         self._last_number += 1
@@ -55,18 +50,21 @@ class Backlog:
 
     def receive_receipts(self, numbers: Iterable[int], now_s: float) -> None:
         """The peer has these. It is alive, so what it lacks need not wait any longer than at first."""
-        missing = self.missing
-        fresh = [number for number in numbers if missing.pop(number, None) is not None]
-        for number in fresh:
-            self.parcels[number].is_received = True
-        for parcel in missing.values() if fresh else ():
-            if parcel.num_sent > 1:
+        is_fresh = False
+        for number in numbers:
+            parcel = self.parcels.get(number)
+            if parcel is not None and not parcel.is_received:
+                parcel.is_received = is_fresh = True
+        for parcel in self.parcels.values() if is_fresh else ():
+            if not parcel.is_received and parcel.num_sent > 1:
                 parcel.num_sent, parcel.sent_s = 1, now_s
 
     def take_overdue(self, now_s: float, timeout_s: float) -> dict[int, Parcel]:
         """What is to be sent again now: not received within the timeout, which doubles each time."""
-        overdue = {}
-        for number, parcel in self.missing.items():
+        overdue: dict[int, Parcel] = {}
+        for number, parcel in self.parcels.items():
+            if parcel.is_received or now_s - parcel.sent_s < min(timeout_s, MAX_TIMEOUT_S):
+                continue
             wait_s = min(timeout_s * 2 ** (parcel.num_sent - 1), MAX_TIMEOUT_S)
             if now_s - parcel.sent_s >= wait_s:
                 overdue[number] = parcel
@@ -101,7 +99,7 @@ def _last_step(body: Proposal | Verdict | Votes | ListRequest) -> int:
         case ListRequest():
             return body.step
         case _:
-            return body.step + len(body.tokens) - 1
+            return body.step + max(1, len(body.tokens)) - 1
 
 
 def _is_dead(body: Numbered, live: Container[bytes], step: int) -> bool:

@@ -14,6 +14,7 @@ from tandem.codecs.race_lists import vote_depth
 from tandem.protocol.ballots import BallotBox
 from tandem.protocol.committing import Committer
 from tandem.protocol.convergence import Convergence
+from tandem.protocol.leading import Leading
 from tandem.protocol.lifecycle import Lifecycle, StopCheck
 from tandem.protocol.link import PeerLink
 from tandem.protocol.log import CommittedLog
@@ -58,8 +59,7 @@ class SessionCoordinator:
     ) -> None:
         """measures: probe round trip and bandwidth when the first frame of a peer arrives."""
         self.spec = spec
-        self.party = party
-        self.routes = Routes(spec.roles, party, is_mirrored=spec.placement == "mirror")
+        self.routes = Routes(spec.roles, party, is_mirrored=spec.is_mirrored, sends_drafts=spec.sends_drafts)
         self.log = CommittedLog(spec.session, spec.roles, spec.first_decider)
         self.ballots = BallotBox(spec.session, spec.roles, party, vote_depth if spec.has_race_lists else None)
         peers = spec.roles.topology.peers(party)
@@ -76,7 +76,13 @@ class SessionCoordinator:
             for peer, link in self.links.items()
         }
         self.committer = Committer(spec, party, *parts, self.lifecycle, check_stop, now_s)
+        self.leading = Leading(spec, self.routes, self.log, self.ballots, self.lifecycle)
         self._reminders = Reminders()
+
+    @property
+    def party(self) -> str:
+        """Whose coordinator this is."""
+        return self.routes.party
 
     @property
     def prefix(self) -> Prefix:
@@ -109,6 +115,7 @@ class SessionCoordinator:
         sends = self._begin(role)
         if role == "decoder":
             sends.append(Send("decoder", self.log.make_adopt(is_last=self.lifecycle.reason is not None)))
+            sends += self.leading.make_again()
         elif role == "aggregator":
             self.ballots.reopen()
             sends += self._ask()
@@ -140,7 +147,7 @@ class SessionCoordinator:
     def receive_frame(
         self, frame: LinkFrame, now_s: float, source: str = "", waited_s: float = 0.0
     ) -> list[Send]:
-        """A frame of a peer. source: by default the only peer. waited_s: how long ago it arrived, before the query.
+        """A frame of a peer, by default the only one. waited_s: how long ago it arrived, before the query.
 
         Raises ProtocolError, one sentence, where that peer may not send such a body; the session goes on.
         """
@@ -160,7 +167,7 @@ class SessionCoordinator:
             return self._remind(now_s)
         if self.lifecycle.is_abandoned(now_s):
             return self.lifecycle.free()
-        sends = []
+        sends = self.leading.go_on(now_s - self.committer.committed_s)
         for peer in (name for name in self.links if name not in self.lifecycle.finished):
             sends += self.links[peer].due(self.prefix, now_s, self.convergence[peer].unacknowledged())
         return sends + self.lifecycle.check_peers(now_s) + self._ask() + self._remind(now_s)
@@ -172,14 +179,13 @@ class SessionCoordinator:
             "decoder": here if self.prefix.digest not in self.ballots.own else None,
             "aggregator": here if here and (self.ballots.pending or ())[:2] == here else None,
         }
-        due = self._reminders.take_due(debts, now_s)
-        return [send for role in due for send in self.restart(role)]
+        return [send for role in self._reminders.take_due(debts, now_s) for send in self.restart(role)]
 
     def resend_all(self, now_s: float) -> list[Send]:
         """There is a new connection to the peers: send at once whatever they have not acknowledged."""
         if self.lifecycle.is_over:
             return []
-        return [send for convergence in self.convergence.values() for send in convergence.resend_all(now_s)]
+        return [send for one in self.convergence.values() for send in one.resend_all(now_s)]
 
     def _begin(self, *roles: ActorKind) -> list[Send]:
         return [Send(role, Begin(session=self.spec.session, spec=self.spec.to_json())) for role in roles]
@@ -187,13 +193,13 @@ class SessionCoordinator:
     # ---- proposals, votes and ballots --------------------------------------------------------------------------
 
     def _on_own_proposal(self, ready: ProposalReady, now_s: float) -> list[Send]:
-        proposal: Proposal = ready.proposal
-        if self.lifecycle.reason is not None or proposal.step + len(proposal.tokens) <= len(self.prefix):
+        proposal = ready.proposal
+        if self.lifecycle.reason is not None or proposal.step + len(proposal.tokens) < len(self.prefix):
             return []
         num_held = len(self.ballots.own)
         self.ballots.hold_proposal(self.party, proposal, self.prefix, now_s - self.committer.opened_s)
         sends = self.committer.show(now_s)
-        if len(self.ballots.own) > num_held:
+        if len(self.ballots.own) > num_held or not proposal.tokens:
             public = self.race_votes.make_public(proposal)
             sends += self.lifecycle.post(self.routes.proposals_go_to, public, now_s)
         return sends + self._advance(now_s)
@@ -272,14 +278,13 @@ class SessionCoordinator:
         if isinstance(body, Done):
             return self._advance(now_s) + convergence.on_done(frame, now_s) + self._ask()
         if isinstance(body, ListRequest):
-            link.receipts.add(frame.number, now_s)
-            return self.race_votes.answer(source, body, now_s)
+            return self.race_votes.answer(source, body, frame.number, now_s)
         if isinstance(body, Sources):
             link.receipts.add(frame.number, now_s)
             return self.reporter.emit_sources(source, body) + self._advance(now_s)
         if self._take_in(source, body, now_s):
             link.receipts.add(frame.number, now_s)
-        return self._advance(now_s)
+        return self.leading.lead(source, body) + self._advance(now_s)
 
     def _take_in(self, source: str, body: LinkBody, now_s: float) -> bool:
         """Hold what a peer decided, proposed or voted. False: it is too far ahead; not acknowledged, it comes again."""

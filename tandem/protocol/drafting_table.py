@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tandem.protocol.drafting import DraftingSession, Job
+from tandem.protocol.decoding import DecodingSession, Job
+from tandem.protocol.drafting import DraftingSession
+from tandem.protocol.following import FollowingSession
 from tandem.protocol.outbox import Send
 from tandem.protocol.sessions import SessionTable
 from tandem.protocol.spec import SessionSpec
-from tandem.topology import Party
 
 
-class DraftingTable(SessionTable[DraftingSession]):
+class DraftingTable(SessionTable[DecodingSession]):
     """The decoder of one party: plans for all its sessions, one job of each at a time. After `End` the driver frees the
     session in the engine."""
 
@@ -21,16 +22,17 @@ class DraftingTable(SessionTable[DraftingSession]):
         super().__init__(party)
         self._text = text
 
-    def _open(self, spec: SessionSpec) -> DraftingSession:
-        return DraftingSession(spec, Party(self.party), self._text)
+    def _open(self, spec: SessionSpec) -> DecodingSession:
+        make = DraftingSession if spec.roles.role(self.party).drafts else FollowingSession
+        return make(spec, self.party, self._text)
 
-    def _begin(self, session: DraftingSession) -> list[Send]:
+    def _begin(self, session: DecodingSession) -> list[Send]:
         return session.begin()
 
-    def _begin_again(self, session: DraftingSession) -> list[Send]:
+    def _begin_again(self, session: DecodingSession) -> list[Send]:
         return session.begin_again()
 
-    def _act(self, session: DraftingSession, message: Any) -> list[Send]:
+    def _act(self, session: DecodingSession, message: Any) -> list[Send]:
         return session.receive(message)
 
     def next_job(self) -> Job | None:

@@ -10,7 +10,7 @@ from tandem.protocol.backlog import Numbered
 from tandem.protocol.ballots import BallotBox
 from tandem.protocol.link import PeerLink
 from tandem.protocol.log import CommittedLog
-from tandem.protocol.messages import Cancel, Done, End, LinkBody, LinkFrame
+from tandem.protocol.messages import Alone, Cancel, Done, End, LinkBody, LinkFrame
 from tandem.protocol.outbox import ActorKind, Send
 from tandem.protocol.report import Reporter
 from tandem.protocol.routes import Routes
@@ -76,9 +76,7 @@ class Lifecycle:
     @property
     def decides_here(self) -> bool:
         """Whether this party decides the next step."""
-        return (
-            self.decides_alone or self._spec.placement == "mirror" or self._log.decider == self._routes.party
-        )
+        return self.decides_alone or self._spec.is_mirrored or self._log.decider == self._routes.party
 
     @property
     def voters(self) -> tuple[str, ...]:
@@ -224,7 +222,13 @@ class Lifecycle:
         if peer not in self.lost:
             return []
         self.lost.remove(peer)
-        return self._reporter.emit(PeerEvent(step=len(self._log.prefix), is_alone=False, party=peer))
+        event = PeerEvent(step=len(self._log.prefix), is_alone=False, party=peer)
+        return [*self._reporter.emit(event), *self.tell_alone()]
+
+    def tell_alone(self) -> list[Send]:
+        """To the own decoder, if it drafts for others: whether it goes on without them."""
+        alone = Alone(session=self._spec.session, is_alone=self.decides_alone)
+        return [Send("decoder", alone)] if self._routes.leads else []
 
     def on_cancel(self, peer: str, cancel: Cancel, now_s: float) -> list[Send]:
         """A peer gave the session up."""
@@ -260,7 +264,8 @@ class Lifecycle:
         self._log.verdicts.clear()  # they decide steps after one that is now decided without the peer
         self._links[peer].backlog.clear()  # a Resync brings the peer up when it returns
         step = len(self._log.prefix)
-        return self._reporter.emit(PeerEvent(step=step, is_alone=True, reason=reason, party=peer))
+        event = PeerEvent(step=step, is_alone=True, reason=reason, party=peer)
+        return [*self._reporter.emit(event), *self.tell_alone()]
 
     def _end(self, reason: StopReason, error: str | None, now_s: float) -> list[Send]:
         self.reason, self._finished_s = reason, now_s

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from hashlib import blake2b
 
 
@@ -10,6 +11,9 @@ def _start(session: int) -> bytes:
     return blake2b(session.to_bytes(8, "little"), digest_size=8).digest()
 
 
+@lru_cache(
+    maxsize=4096
+)  # each party derives a prefix several times: as it is proposed, voted on and committed
 def extend_digest(digest: bytes, token: int) -> bytes:
     """The digest of a prefix with one more token."""
     return blake2b(digest + token.to_bytes(4, "little"), digest_size=8).digest()

@@ -90,8 +90,8 @@ class RaceVotes:
             depth = max(depth, self._wanted[proposal.digest][1].depth)
         return self._cut(proposal, depth)
 
-    def answer(self, peer: str, request: ListRequest, now_s: float) -> list[Send]:
-        """A peer needs more of an own vote; one that is not computed yet goes out at that length.
+    def answer(self, peer: str, request: ListRequest, number: int, now_s: float) -> list[Send]:
+        """A peer needs more of an own vote; one that is not computed yet goes out at that length. number: of its frame.
 
         Raises ProtocolError, one sentence, if the session has no lists.
         """
@@ -101,6 +101,7 @@ class RaceVotes:
                 "use the same codec at both parties."
             )
         view = self._links[peer].view
+        self._links[peer].receipts.add(number, now_s)
         answered = self._wanted.get(request.digest)
         if answered is not None and answered[0] == view and answered[1].depth >= request.depth:
             return []

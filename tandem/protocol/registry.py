@@ -51,25 +51,25 @@ class Registry:
         """Append tag and fields of `message`."""
         tag = self._tags[type(message)]
         out.append(tag)
-        for name, form in self._fields(tag):
+        for name, form in self._by_tag[tag][1] or self._fields(tag):
             form.write(out, getattr(message, name))
 
     def read(self, cursor: FrameCursor, allowed: Collection[type[Any]] = ()) -> Any:
         """The message at the cursor; ProtocolError if it is not one of the `allowed` classes (if given)."""
         tag = cursor.take(1)[0]
-        if tag in self._retired:
-            raise ProtocolError(self._retired[tag])
         if tag not in self._by_tag:
             raise ProtocolError(
-                f"A frame begins with the unknown tag {tag}; check that both parties run the same version of Tandem."
-            )
-        if allowed and self._by_tag[tag][0] not in allowed:
-            raise ProtocolError(
-                f"A {self._by_tag[tag][0].__name__} does not belong here; "
+                self._retired.get(tag)
+                or f"A frame begins with the unknown tag {tag}; "
                 "check that both parties run the same version of Tandem."
             )
-        fields = self._fields(tag)
-        return self._by_tag[tag][0](**{name: form.read(cursor) for name, form in fields})
+        cls, fields = self._by_tag[tag]
+        if allowed and cls not in allowed:
+            raise ProtocolError(
+                f"A {cls.__name__} does not belong here; "
+                "check that both parties run the same version of Tandem."
+            )
+        return cls(**{name: form.read(cursor) for name, form in fields or self._fields(tag)})
 
     def encode(self, message: Any) -> bytes:
         """One whole frame; ProtocolError if it would be too long, or a text in it cannot be written."""

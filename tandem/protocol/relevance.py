@@ -37,20 +37,21 @@ class RelevanceWeights:
         """The position kappa up to which the answer so far decides the weights of `step`."""
         return weight_anchor(step, self._interval, self._spec.weight_lag) if self._interval else 0
 
-    def weights_for(self, prefix: Prefix, ids: Sequence[str]) -> Weights | None:
-        """The weights of these documents at the step after `prefix`; None: still being estimated."""
-        return self.weights.get(prefix.digests[self.anchor(len(prefix)) if self.can_matter(ids) else 0])
+    def weights_for(self, prefix: Prefix, ids: Sequence[str], step: int | None = None) -> Weights | None:
+        """The weights of these documents at `step` of `prefix`, or after it; None: still being estimated."""
+        at = len(prefix) if step is None else step
+        return self.weights.get(prefix.digests[self.anchor(at) if self.can_matter(ids) else 0])
 
     def can_matter(self, ids: Sequence[str]) -> bool:
         """Whether another estimation can change a distribution: not by the only document of both parties."""
         is_only = len(ids) == 1 and min(map(self._spec.num_documents, PARTIES)) == 0
         return self._interval > 0 and len(ids) > 0 and not is_only
 
-    def request_next(self, prefix: Prefix, ids: tuple[str, ...]) -> list[Send]:
-        """Ask the retriever for the next estimation that `prefix` will need."""
+    def request_next(self, prefix: Prefix, ids: tuple[str, ...], first_step: int | None = None) -> list[Send]:
+        """Ask the retriever for the next estimation that `prefix` will need, from `first_step` or its end on."""
         if self._scoring is not None or not self.can_matter(ids):
             return []
-        for position in self._needed(prefix):
+        for position in self._needed(prefix, len(prefix) if first_step is None else first_step):
             digest = prefix.digests[position]
             if digest not in self.weights:
                 self._scoring = digest
@@ -87,14 +88,14 @@ class RelevanceWeights:
         current = set(prefix.digests)
         self.weights = {digest: weights for digest, weights in self.weights.items() if digest in current}
 
-    def _needed(self, prefix: Prefix) -> range:
-        """Lengths of the prefixes whose estimations can weigh a step after `prefix`.
+    def _needed(self, prefix: Prefix, first_step: int) -> range:
+        """Lengths of the prefixes whose estimations can weigh `first_step` or a later one.
 
         Not those before the present weights, unless momentum hands them on, nor those that come into use after the
         last token.
         """
         spec = self._spec
-        first = 0 if spec.weight_momentum else self.anchor(len(prefix))
+        first = 0 if spec.weight_momentum else self.anchor(first_step)
         last_step = spec.sampling.max_new_tokens - 1
         if prefix.tokens and prefix.tokens[-1] in spec.eos_token_ids:
             last_step = len(prefix) - 1

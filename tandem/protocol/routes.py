@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from tandem.errors import ProtocolError
@@ -16,9 +17,13 @@ class Routes:
     Invariant: nothing here depends on what has happened in the session.
     """
 
-    def __init__(self, roles: Roles, party: str, *, is_mirrored: bool) -> None:
-        """is_mirrored: all parties decide every step by themselves."""
+    def __init__(
+        self, roles: Roles, party: str, *, is_mirrored: bool = False, sends_drafts: bool = False
+    ) -> None:
+        """is_mirrored: all parties decide every step by themselves. sends_drafts: of a drafter without a vote, too, the
+        distributions of its tokens travel."""
         self.roles, self.party = roles, party
+        self._sends_drafts = sends_drafts
         self._mode = find_mode(roles.mode)
         peers = roles.topology.peers(party)
         own = roles.role(party)
@@ -28,6 +33,8 @@ class Routes:
         self.proposals_go_to = (voters if follows else deciders) if own.drafts else ()
         self.votes_go_to = deciders if own.votes and follows else ()
         self.verdicts_go_to = peers if own.decides and not is_mirrored else ()
+        self.follows_proposals = own.votes and follows
+        self.leads = own.drafts and follows  # proposes, and does not vote
 
     @property
     def topology(self) -> Topology:
@@ -46,7 +53,7 @@ class Routes:
 
     def make_public(self, proposal: Proposal) -> Proposal:
         """A proposal as the peers need it: of a drafter without a vote ids are enough."""
-        if self._mode.drafters_vote:
+        if self._mode.drafters_vote or self._sends_drafts:
             return proposal
         return replace(proposal, payloads=(), log_weights=())
 
@@ -72,19 +79,25 @@ class Routes:
                 f"{source} sent a proposal, but it does not draft in mode {self.roles.mode}; check its settings."
             )
         self._check_sender(source, proposal.party, "a proposal")
-        most = self._mode.max_proposal
-        if not 1 <= len(proposal.tokens) <= most:
+        least, most = int(self._mode.drafters_vote), self._mode.max_proposal
+        if not least <= len(proposal.tokens) <= most:
             raise ProtocolError(
-                f"A proposal in mode {self.roles.mode} has {f'1 to {most} tokens' if most > 1 else '1 token'} "
+                f"A proposal in mode {self.roles.mode} has {f'0 to {most} tokens' if most > 1 else '1 token'} "
                 f"(got {len(proposal.tokens)} from {source}); check its settings."
             )
-        due = len(proposal.tokens) if self._mode.drafters_vote else 0
-        for values in (proposal.payloads, proposal.log_weights):
-            if len(values) != due:
-                raise ProtocolError(
-                    f"A proposal of this length in mode {self.roles.mode} comes with {due} "
-                    f"distributions and log weights (got {len(values)} from {source}); check its version."
-                )
+        count = len(proposal.tokens)
+        self._check_values(source, "distributions", proposal.payloads, count, is_due=self._sends_drafts)
+        self._check_values(source, "log weights", proposal.log_weights, count)
+
+    def _check_values(
+        self, source: str, what: str, values: Sequence[object], count: int, *, is_due: bool = False
+    ) -> None:
+        due = count if self._mode.drafters_vote or is_due else 0
+        if len(values) != due:
+            raise ProtocolError(
+                f"A proposal of {count} token{'s' * (count != 1)} in mode {self.roles.mode} comes with {due} {what} "
+                f"(got {len(values)} from {source}); check its version."
+            )
 
     def _check_votes(self, source: str, votes: Votes) -> None:
         if not self.roles.role(source).votes:

@@ -11,6 +11,7 @@ from typing import Literal
 
 from pydantic import TypeAdapter, ValidationError
 
+from tandem.aggregation.proposals import proposal_rule
 from tandem.codecs.base import MAX_VOCAB
 from tandem.conversation import Message
 from tandem.errors import ProtocolError
@@ -29,7 +30,7 @@ class SessionSpec:
     query: str
     seed: int  # 64 bits; with the retrieved documents, models and codec it determines the answer
     sampling: SamplingParams
-    draft_rule: str  # "coupled" or "algorithm1"
+    draft_rule: str  # "coupled"; in mode dual also "algorithm1", in mode speculative "rejection"
     placement: str  # "device", "cloud", "greedy" or "mirror"; an experiment may bring another policy
     synchronous: bool  # token-wise loop: no draft before the previous token is committed (DRDG/TW)
     device_documents: int  # documents to retrieve
@@ -57,6 +58,11 @@ class SessionSpec:
     ] = ()  # earlier questions and answers; documents are retrieved by `query` alone
     show_drafts: bool = False  # the client also receives the home party's drafts, before they are committed
     mode: str = "dual"  # a row of `tandem.modes.roles.MODES`
+    max_proposal: int = 4  # modes whose drafter has no vote: tokens of a proposal, at most
+    length_policy: str = (
+        "fixed"  # how many of them: always so many, or as a policy of `scheduler.proposal_length`
+    )
+    pacing: str = "cloud_goes_on"  # "stop_and_wait", "pipelined" or "cloud_goes_on"
     weights: tuple[float, ...] = ()  # mode "federated": the share of each worker, of sum 1
     race_depth: int = 0  # mode "dual": tokens of the first race list; 0: votes are whole distributions
 
@@ -79,6 +85,22 @@ class SessionSpec:
         return _roles(self.mode, self.only, self.placement, self.weights)
 
     @property
+    def is_mirrored(self) -> bool:
+        """Whether all parties decide every step by themselves."""
+        return self.mode == "dual" and self.placement == "mirror"
+
+    @property
+    def votes_are_tokens(self) -> bool:
+        """Whether a vote is the token that it gives: the only voter need not say how probable the others are."""
+        return self.mode == "speculative"
+
+    @property
+    def sends_drafts(self) -> bool:
+        """Whether a drafter without a vote sends the distributions that its tokens were drawn from."""
+        is_speculative = self.roles.mode == "speculative"
+        return is_speculative and proposal_rule(self.draft_rule, self.sampling.temperature).needs_drafts
+
+    @property
     def first_decider(self) -> str:
         """Who decides step 0."""
         return self.first_aggregator if self.mode == "dual" else self.roles.deciders[0]
@@ -93,13 +115,13 @@ class SessionSpec:
         """The party whose draft queue keeps the events for the client: the device, unless the cloud answers alone."""
         return self.only or Party.DEVICE
 
-    def num_documents(self, party: Party) -> int:
+    def num_documents(self, party: str) -> int:
         """Documents that `party` retrieves."""
-        return self.device_documents if party is Party.DEVICE else self.cloud_documents
+        return self.device_documents if party == Party.DEVICE else self.cloud_documents
 
-    def filter(self, party: Party) -> str:
+    def filter(self, party: str) -> str:
         """Metadata that the documents of `party` must have: a JSON object, or empty."""
-        return self.device_filter if party is Party.DEVICE else self.cloud_filter
+        return self.device_filter if party == Party.DEVICE else self.cloud_filter
 
     def as_for(self, party: str) -> SessionSpec:
         """What `party` may see of it: metadata of private documents stay on the device."""

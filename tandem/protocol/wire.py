@@ -101,7 +101,14 @@ def _fixed(layout: str) -> FieldFormat[Any]:
     def write(out: bytearray, value: Any) -> None:
         out += packer.pack(value)
 
-    return FieldFormat(write, lambda cursor: packer.unpack(cursor.take(packer.size))[0])
+    def read(cursor: FrameCursor) -> Any:
+        start = cursor.position
+        if start + packer.size > len(cursor.frame):
+            cursor.take(packer.size)
+        cursor.position = start + packer.size
+        return packer.unpack_from(cursor.frame, start)[0]
+
+    return FieldFormat(write, read)
 
 
 def _raw(num_bytes: int) -> FieldFormat[bytes]:
@@ -163,12 +170,35 @@ def sequence(item: FieldFormat[Any]) -> FieldFormat[tuple[Any, ...]]:
         count = cursor.varint()
         if count > len(cursor.frame):  # every item takes at least one byte
             cursor.take(count)
-        return tuple(item.read(cursor) for _ in range(count))
+        read_item = item.read
+        return tuple([read_item(cursor) for _ in range(count)])
 
     return FieldFormat(write, read)
 
 
+def _write_varints(out: bytearray, values: tuple[int, ...]) -> None:
+    write_varint(out, len(values))
+    for value in values:
+        if value <= 0x7F:  # nearly always
+            out.append(value)
+        else:
+            write_varint(out, value)
+
+
+def _read_varints(cursor: FrameCursor) -> tuple[int, ...]:
+    count = cursor.varint()
+    start = cursor.position
+    taken = cursor.frame[start : start + count]
+    if len(taken) < count:  # every item takes at least one byte
+        cursor.take(count)
+    if taken.isascii():  # one byte each
+        cursor.position = start + count
+        return tuple(taken)
+    return tuple([cursor.varint() for _ in range(count)])
+
+
 VARINT: FieldFormat[int] = FieldFormat(write_varint, FrameCursor.varint)
+VARINTS: FieldFormat[tuple[int, ...]] = FieldFormat(_write_varints, _read_varints)
 FLOAT32: FieldFormat[float] = _fixed("f")
 FLOAT64: FieldFormat[float] = _fixed("d")
 UINT32: FieldFormat[int] = _fixed("I")
@@ -188,7 +218,7 @@ Blob = Annotated[bytes, BLOB]
 Text = Annotated[str, TEXT]
 PartyIndex = Annotated[int, PARTY]
 Flag = Annotated[bool, FLAG]
-Varints = Annotated[tuple[int, ...], sequence(VARINT)]
+Varints = Annotated[tuple[int, ...], VARINTS]
 Float32s = Annotated[tuple[float, ...], sequence(FLOAT32)]
 Float64s = Annotated[tuple[float, ...], sequence(FLOAT64)]
 Digests = Annotated[tuple[bytes, ...], sequence(_raw(8))]

@@ -23,7 +23,7 @@ from tandem.corpora import WEIGHTS
 from tandem.engine.drafter import Drafter
 from tandem.engine.engine import Engine
 from tandem.lab.quality.local import LocalParty
-from tandem.protocol.drafting import Forward, Prefill
+from tandem.protocol.decoding import Forward, Prefill
 from tandem.protocol.messages import RetrieveRequest
 from tandem.protocol.wire import to_float32
 from tandem.retrieval.embedding import Embedder

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from tandem.config import Config, DecodingConfig, DecodingOptions, LinkConfig, PartyConfig, WeightsConfig
+from tandem.config import Config, LinkConfig, PartyConfig, WeightsConfig
 from tandem.conversation import Message
+from tandem.decoding import DecodingConfig, DecodingOptions
 from tandem.errors import ConfigError, ProtocolError, QueryError
 from tandem.lab.quality.heldout import heldout_spec
 from tandem.lab.simulation.specs import change_spec

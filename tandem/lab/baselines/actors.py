@@ -25,7 +25,7 @@ from tandem.lab.baselines.documents import LentFirst, concatenate
 from tandem.lab.baselines.experiments import Treatment
 from tandem.lab.baselines.random_placement import RandomAggregatingTable
 from tandem.lab.baselines.sequences import SequenceResult, SequenceStore, Step
-from tandem.protocol.drafting import DraftingSession, Forward, Prefill
+from tandem.protocol.decoding import DecodingSession, Forward, Prefill
 from tandem.protocol.messages import Begin, End, RetrieveRequest
 from tandem.protocol.outbox import Send
 from tandem.protocol.spec import SessionSpec
@@ -117,28 +117,29 @@ class BaselineDecoder(DecoderActor):
         )
 
     async def draft(
-        self, sessions: Sequence[DraftingSession], jobs: Sequence[Forward]
-    ) -> list[Draft | Exception | None]:
+        self, sessions: Sequence[DecodingSession], jobs: Sequence[Forward]
+    ) -> list[list[Draft] | Exception | None]:
         """As the product's, kept and padded."""
         started_s = time.perf_counter()
         drafts = [self._pad(draft) for draft in await super().draft(sessions, jobs)]
         await self._wait_until(started_s + self._min_decode_time_s, sessions, jobs)
-        for job, draft in zip(jobs, drafts, strict=True):
-            if isinstance(draft, Draft) and self._sequences.is_keeping(job.session):
+        for job, computed in zip(jobs, drafts, strict=True):
+            if isinstance(computed, list) and self._sequences.is_keeping(job.session):
+                draft = computed[-1]
                 dense = draft.dense.astype("<f2").tobytes()
                 step = Step(draft.token, draft.payload, dense, log_weight(job.weights))
                 self._sequences.add(job.session, job.step, step)
         return drafts
 
-    def _pad(self, draft: Draft | Exception | None) -> Draft | Exception | None:
-        if not isinstance(draft, Draft):
-            return draft
-        padded_us = max(draft.decode_us, int(1e6 * self._min_decode_time_s))
-        self.decode_s += (padded_us - draft.decode_us) / 1e6
-        return draft._replace(decode_us=padded_us)
+    def _pad(self, drafts: list[Draft] | Exception | None) -> list[Draft] | Exception | None:
+        if not isinstance(drafts, list):
+            return drafts
+        least_us = int(1e6 * self._min_decode_time_s)
+        self.decode_s += max(0, least_us - drafts[-1].decode_us) / 1e6
+        return [draft._replace(decode_us=max(draft.decode_us, least_us)) for draft in drafts]
 
     async def _wait_until(
-        self, until_s: float, sessions: Sequence[DraftingSession], jobs: Sequence[Forward]
+        self, until_s: float, sessions: Sequence[DecodingSession], jobs: Sequence[Forward]
     ) -> None:
         """As a forward pass does, the wait ends when no draft is wanted any more."""
         pairs = list(zip(sessions, jobs, strict=True))

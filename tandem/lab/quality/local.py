@@ -18,7 +18,7 @@ from tandem.engine.engine import Engine
 from tandem.engine.tokenizer import Detokenizer, StopRule
 from tandem.lab.simulation.link import Link
 from tandem.lab.simulation.virtual import Outcome, VirtualRun
-from tandem.protocol.drafting import Forward, Prefill
+from tandem.protocol.decoding import Forward, Prefill
 from tandem.protocol.messages import Message, RescoreRequest, RetrieveRequest
 from tandem.protocol.retrieval_requests import find_documents, score_documents, to_result
 from tandem.protocol.session_tables import ProfilingTable

@@ -18,7 +18,7 @@ from tandem.engine.tokenizer import Detokenizer, StopRule
 from tandem.lab.quality.local import LocalParty
 from tandem.lab.simulation.oracle import Documents, Text
 from tandem.modes import reference
-from tandem.protocol.drafting import Forward, Prefill
+from tandem.protocol.decoding import Forward, Prefill
 from tandem.protocol.prefix import Prefix
 from tandem.protocol.spec import SessionSpec
 from tandem.protocol.wire import to_float32

@@ -1,7 +1,8 @@
 """Speculative and federated sessions under a virtual clock: scripted models, a drafter of any quality, all faults.
 
-Every party runs the coordinator's and the aggregator's own tables; frames are encoded and decoded on the way. After
-every event the committed tokens of all parties are compared, as tokens, and at the end with the draft-free loop.
+Every party runs the coordinator's, the decoder's and the aggregator's own tables; frames are encoded and decoded on the
+way. After every event the committed tokens of all parties are compared, as tokens, and at the end with the draft-free
+loop.
 """
 
 from __future__ import annotations
@@ -10,11 +11,12 @@ import heapq
 import random
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from itertools import count
 from typing import Any
 
+from tandem.codecs.token import read_token, write_token
 from tandem.events import DoneEvent, PeerEvent, TokenEvent
 from tandem.lab.simulation.chain_scenario import (
     ChainFault,
@@ -28,13 +30,14 @@ from tandem.lab.simulation.chain_scenario import (
 from tandem.lab.simulation.event_log import EventLog
 from tandem.lab.simulation.faults import FaultyWire, plan_frames, plan_link
 from tandem.lab.simulation.invariants import InvariantError
-from tandem.lab.simulation.world import CODEC, number
+from tandem.lab.simulation.world import CODEC, VOCAB, number
 from tandem.modes.roles import MAX_PROPOSAL
 from tandem.protocol.ballots import MAX_ENTRIES
 from tandem.protocol.coordinator import SessionCoordinator
+from tandem.protocol.decoding import Forward, Job, Prefill, Result
+from tandem.protocol.drafting_table import DraftingTable
 from tandem.protocol.messages import Ballot, decode_link, encode
 from tandem.protocol.outbox import Send
-from tandem.protocol.passes import MAX_RUN_AHEAD, Block, make_proposal, make_votes, next_block, next_draft
 from tandem.protocol.session_tables import AggregatingTable, CoordinatorTable
 
 TICK_S = 0.05
@@ -47,13 +50,14 @@ MAX_KEPT = MAX_ENTRIES + MAX_PROPOSAL
 
 @dataclass(slots=True)
 class ChainParty:
-    """One party: its actors, its models, and what befalls it."""
+    """One party: its actors, its model, and what befalls it."""
 
     queue: CoordinatorTable
+    decoder: DraftingTable
     aggregator: AggregatingTable
     session: SessionCoordinator | None = None  # the last one seen
-    busy: set[str] = field(default_factory=set)  # models at work
-    num_starts: int = 0  # of its models; work of an earlier start is lost
+    busy_with: Job | None = None  # what its model computes
+    num_starts: int = 0  # of its actors but the coordinator; what an earlier start does or is told is lost
     is_down: bool = False
     stalled_s: float = 0.0
     cut_s: float = 0.0  # nothing passes between it and home until then
@@ -75,9 +79,6 @@ class ChainRun:
         topology = scenario.spec.roles.topology
         self.home = topology.home
         self.parties = {party: self._make_party(party) for party in topology.parties}
-        self.num_computed: Counter[tuple[str, int, tuple[int, ...]]] = (
-            Counter()
-        )  # votes of each start of a model
         self.proposed: set[tuple[int, ...]] = set()  # what the drafter's proposals lead to
         self._drafter = make_drafter(scenario)
         self._numbers = count()
@@ -92,13 +93,16 @@ class ChainRun:
     def _make_party(self, party: str) -> ChainParty:
         scenario = self.scenario
         return ChainParty(
-            CoordinatorTable(party, lambda _: scenario.check_stop), AggregatingTable(party, CODEC)
+            CoordinatorTable(party, lambda _: scenario.check_stop),
+            DraftingTable(party, str),
+            AggregatingTable(party, CODEC),
         )
 
     def run(self) -> list[int]:
         """The tokens that were committed at home. Raises InvariantError."""
         home = self.parties[self.home]
         self._deliver(self.home, home.queue.open(self.scenario.spec, 0.0))
+        self._session(self.home)  # seen, even if the very next event ends it
         for party in self.parties:
             self._at(TICK_S, party, partial(self._tick, party))
         for fault in self.scenario.faults:
@@ -148,7 +152,8 @@ class ChainRun:
         tokens = home.prefix.tokens
         if tokens[: len(self.committed)] != self.committed:
             raise InvariantError(f"home's tokens changed from {self.committed} to {tokens}")
-        self.committed = list(tokens)
+        if len(tokens) > len(self.committed):
+            self.committed = list(tokens)
         for party in self.parties if acting == self.home else [acting] if acting else []:
             session = self._session(party)
             if session is None:
@@ -165,10 +170,13 @@ class ChainRun:
                 raise InvariantError(f"{party} committed {session.prefix.tokens}, home {tokens}")
 
     def _check_size(self, party: str, session: SessionCoordinator) -> None:
-        kept = [len(entries) for entries in session.ballots.entries.values()]
-        kept += [len(session.log.verdicts)] + [len(link.backlog) for link in session.links.values()]
-        if max(kept) > MAX_KEPT:
-            raise InvariantError(f"{party} keeps {kept} entries")
+        most = max(
+            len(session.log.verdicts),
+            *map(len, session.ballots.entries.values()),
+            *[len(link.backlog.parcels) for link in session.links.values()],
+        )
+        if most > MAX_KEPT:
+            raise InvariantError(f"{party} keeps {most} entries")
 
     def _session(self, party: str) -> SessionCoordinator | None:
         state = self.parties[party]
@@ -191,10 +199,13 @@ class ChainRun:
                 self.cross(party, send)
             elif send.to == "client":
                 self._on_event(send.message.event)
-            elif send.to == "aggregator":
+            elif send.to in ("aggregator", "decoder", "draft_queue"):
                 hop_s = HOP_S * self.rng.random()
                 start = self.parties[party].num_starts
-                self._at(self.now_s + hop_s, party, partial(self._decide, party, start, send.message))
+                act = {"aggregator": self._decide, "decoder": self._tell, "draft_queue": self._hand_in}[
+                    send.to
+                ]
+                self._at(self.now_s + hop_s, party, partial(act, party, start, send.message))
 
     def cross(self, party: str, send: Send) -> None:
         """A frame on its way to a peer."""
@@ -232,9 +243,12 @@ class ChainRun:
             return
         if isinstance(message, Ballot):
             self._check_ballot(party, message)
-        for send in state.aggregator.receive(message):
-            hop_s = HOP_S * self.rng.random()
-            self._at(self.now_s + hop_s, party, partial(self._hand_in, party, start, send.message))
+        self._deliver(party, state.aggregator.receive(message))
+
+    def _tell(self, party: str, start: int, message: Any) -> None:
+        state = self.parties[party]
+        if not state.is_down and start == state.num_starts:
+            self._deliver(party, state.decoder.receive(message))
 
     def _check_ballot(self, party: str, ballot: Ballot) -> None:
         """A vote counts only if it was computed from the committed tokens and those proposed before it."""
@@ -245,9 +259,16 @@ class ChainRun:
         for position, payload in enumerate(ballot.payloads):
             tokens = (*session.prefix.tokens, *ballot.tokens[: position // len(names)])
             name = names[position % len(names)]
-            is_vote = name in session.spec.roles.voters
-            if payload != (payload_of(self.scenario, name, tokens) if is_vote else self._drafter(tokens)):
+            if payload != self._payload(name, tokens):
                 raise InvariantError(f"{party} counts a vote of {name} that was computed on other tokens")
+
+    def _payload(self, party: str, tokens: tuple[int, ...], redone: int = 0) -> bytes:
+        """What a party says after these tokens. redone: above 0, with other rounding errors."""
+        is_vote = party in self.scenario.spec.roles.voters
+        dense = payload_of(self.scenario, party, tokens, redone) if is_vote else self._drafter(tokens)
+        if is_vote and not self.scenario.spec.votes_are_tokens:
+            return dense
+        return write_token(draft_from(self.scenario, dense, len(tokens)))
 
     def _hand_in(self, party: str, start: int, message: Any) -> None:
         state = self.parties[party]
@@ -255,63 +276,63 @@ class ChainRun:
             self._deliver(party, state.queue.receive(message, self.now_s))
 
     def _work(self, party: str) -> None:
-        """Start what this party's models should do next."""
+        """Start what this party's model should do next."""
         state = self.parties[party]
-        session = state.queue.sessions.get(self.scenario.spec.session)
-        if session is None or state.is_down:
+        if state.is_down or state.busy_with is not None:
             return
-        duration_s = self.rng.expovariate(1 / self.scenario.model_s[party])
-        start = state.num_starts
-        if "draft" not in state.busy and (after := next_draft(session)) is not None:
-            state.busy.add("draft")
-            self._at(self.now_s + duration_s / 4, party, partial(self._draft, party, start, after))
-        if "vote" not in state.busy and (block := next_block(session, self.now_s)) is not None:
-            if self.scenario.is_recomputing:
-                block = Block(block.tokens, len(session.prefix))
-            self._check_followed(party, session, block)
-            state.busy.add("vote")
-            self._at(self.now_s + duration_s, party, partial(self._vote, party, start, block))
+        state.busy_with = job = state.decoder.next_job()
+        if job is None:
+            return
+        is_drafting = self.scenario.spec.roles.role(party).drafts
+        duration_s = self.rng.expovariate(1 / self.scenario.model_s[party]) / (4 if is_drafting else 1)
+        self._at(self.now_s + duration_s, party, partial(self._finish, party, state.num_starts, job))
 
-    def _finish(self, party: str, start: int, work: str) -> SessionCoordinator | None:
-        """The session for which the work was done; None: it is lost or over."""
+    def _finish(self, party: str, start: int, job: Job) -> None:
         state = self.parties[party]
         if start != state.num_starts:
-            return None
-        state.busy.discard(work)
-        return state.queue.sessions.get(self.scenario.spec.session)
-
-    def _draft(self, party: str, start: int, after: tuple[int, ...]) -> None:
-        session = self._finish(party, start, "draft")
-        if session is None or next_draft(session) != after:
             return
-        tokens, payloads = list(after), []
-        for _ in range(min(self.rng.randint(1, self.scenario.max_line), MAX_RUN_AHEAD)):
-            payloads.append(self._drafter(tuple(tokens)))
-            tokens.append(draft_from(self.scenario, payloads[-1], len(tokens)))
-            self.proposed.add(tuple(tokens))
-        self._hand_in(party, start, make_proposal(session, after, tokens[len(after) :], payloads))
-
-    def _vote(self, party: str, start: int, block: Block) -> None:
-        session = self._finish(party, start, "vote")
+        state.busy_with = None
+        session = state.decoder.sessions.get(job.session)
         if session is None:
             return
-        payloads = self.compute(party, block)
-        self.counts["votes"] += len(payloads)
-        self._hand_in(party, start, make_votes(session, block, payloads))
+        if isinstance(job, Prefill):
+            self._deliver(party, session.finish_prefill(1, ()))
+            return
+        self._check_followed(party, job)
+        self._deliver(party, session.finish(job, self.compute(party, job)))
+        if self.scenario.is_recomputing and self.rng.random() < 0.3:
+            self._restart_models(party)
 
-    def compute(self, party: str, block: Block) -> list[bytes]:
-        """A voter's pass. What it computes once more it computes a little otherwise: only the first may count."""
-        payloads = []
-        for length in range(block.first, len(block.tokens) + 1):
-            tokens = block.tokens[:length]
-            key = (party, self.parties[party].num_starts, tokens)
-            payloads.append(payload_of(self.scenario, party, tokens, self.num_computed[key]))
-            self.num_computed[key] += 1
-        return payloads
+    def compute(self, party: str, job: Forward) -> list[Result]:
+        """A pass. What a model computes once more it computes a little otherwise: only the first may count."""
+        results = []
+        for length in range(job.first, job.step + 1):
+            tokens = job.tokens[:length]
+            payload = self._payload(party, tokens, self._is_known(party, job.lineage[length : length + 1]))
+            is_token = party not in self.scenario.spec.roles.voters or self.scenario.spec.votes_are_tokens
+            token = read_token(payload, VOCAB) if is_token else 0
+            results.append(Result(token, payload, 1))
+            if party not in self.scenario.spec.roles.voters:
+                self.proposed.add((*tokens, token))
+            else:
+                self.counts["votes"] += 1
+        return results
 
-    def _check_followed(self, party: str, session: SessionCoordinator, block: Block) -> None:
-        for length in range(len(session.prefix) + 1, len(block.tokens) + 1):
-            if block.tokens[:length] not in self.proposed:
+    def _is_known(self, party: str, digests: Sequence[bytes]) -> bool:
+        """Whether the own coordinator has the vote on a prefix already."""
+        session = self._session(party)
+        return session is not None and any(digest in session.ballots.own for digest in digests)
+
+    def _check_followed(self, party: str, job: Forward) -> None:
+        """What several voters vote on was proposed."""
+        session, spec = self._session(party), self.scenario.spec
+        if session is None or party not in spec.roles.voters or spec.votes_are_tokens:
+            return
+        committed = session.prefix.tokens
+        for length in range(job.first, job.step + 1):
+            tokens = job.tokens[:length]
+            is_committed = list(tokens) == committed[:length]
+            if not is_committed and tokens not in self.proposed:
                 raise InvariantError(f"{party} follows a proposal that was made after other tokens")
 
     # ---- faults ----------------------------------------------------------------------------------------------------
@@ -330,16 +351,23 @@ class ChainRun:
             state.cut_s = max(state.cut_s, until_s)
         elif state.is_down or not state.queue.sessions:
             return
-        else:
+        elif fault.kind == "crash":
             state.num_starts += 1
-            state.busy.clear()
-            if fault.kind == "crash":
-                state.is_down = True
-                self._at(until_s, fault.party, partial(self._come_back, fault.party))
-            elif fault.kind == "aggregator":
-                state.aggregator = AggregatingTable(fault.party, CODEC)
-                self._deliver(fault.party, state.queue.restart("aggregator"))
+            state.is_down = True
+            self._at(until_s, fault.party, partial(self._come_back, fault.party))
+        elif fault.kind == "models":
+            self._restart_models(fault.party)
+        else:
+            state.aggregator = AggregatingTable(fault.party, CODEC)
+            self._deliver(fault.party, state.queue.restart("aggregator"))
         self.counts[f"planted: {fault.kind}"] += 1
+
+    def _restart_models(self, party: str) -> None:
+        """The decoder knows nothing any more; the coordinator gives it the session as it stands."""
+        state = self.parties[party]
+        state.num_starts += 1
+        state.decoder, state.busy_with = DraftingTable(party, str), None
+        self._deliver(party, state.queue.restart("decoder") + state.queue.restart("aggregator"))
 
     def _come_back(self, party: str) -> None:
         """The party knows what was asked, and nothing else."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import pairwise
 from typing import Literal
 
@@ -31,8 +32,8 @@ ChainFaultKind = Literal["stall", "crash", "models", "aggregator", "cut"]
 class ChainFault:
     """What goes wrong at one party.
 
-    stall: it stands still. crash: it loses all that it knew, and asks for a Resync when it is back. models, aggregator:
-    their work under way is lost. cut: nothing passes between it and home.
+    stall: it stands still. crash: it loses all that it knew, and asks for a Resync when it is back. models: its decoder
+    is restarted. aggregator: so is that. cut: nothing passes between it and home.
     """
 
     kind: ChainFaultKind
@@ -48,12 +49,11 @@ class ChainScenario:
     seed: int
     spec: SessionSpec
     drafter: str
-    max_line: int  # tokens of a proposal are drawn from 1 to this many each time
     first_end: int
     model_s: dict[str, float]  # mean time of a pass, by party
     faults: tuple[ChainFault, ...]
     cancel_s: float | None  # when the user gives the query up
-    is_recomputing: bool  # voters compute again what they have voted on already
+    is_recomputing: bool  # decoders are restarted all the time, and compute again what they have said
 
     @property
     def check_stop(self) -> StopCheck:
@@ -69,11 +69,16 @@ def make_chain_scenario(seed: int, num_workers: int) -> ChainScenario:
         session=seed + 1,
         seed=seed,
         mode="federated" if num_workers else "speculative",
+        device_documents=0,
+        cloud_documents=0,
         weights=tuple(mass / sum(masses) for mass in masses),
         temperature=rng.choice([0.0, 1.0, 1.0]),
         max_new_tokens=NUM_TOKENS,
         on_peer_loss=rng.choice(["wait", "continue", "continue"]),
         peer_loss_margin_s=rng.choice([0.1, 1.0]),
+        max_proposal=rng.choice([0, 1, 2, 5, MAX_PROPOSAL]),
+        max_window=rng.choice([1, 4, 16, 32]),
+        pacing=rng.choice(["stop_and_wait", "pipelined", "cloud_goes_on"]),
     )
     parties = spec.roles.topology.parties
     faults = tuple(_plan_fault(rng, parties) for _ in range(rng.choice([0, 1, 2, 4])))
@@ -83,7 +88,6 @@ def make_chain_scenario(seed: int, num_workers: int) -> ChainScenario:
         seed=seed,
         spec=spec,
         drafter=rng.choice(DRAFTERS),
-        max_line=rng.choice([1, 2, 5, MAX_PROPOSAL]),
         first_end=rng.choice([NEVER, 12]),
         model_s={party: rng.choice([0.003, 0.03, 0.1]) for party in parties},
         faults=faults,
@@ -111,9 +115,14 @@ def payload_of(scenario: ChainScenario, party: str, tokens: Sequence[int], redon
 
 def draft_from(scenario: ChainScenario, payload: bytes, step: int) -> int:
     """The token that an encoded distribution gives: the winner of the race, or the most probable one."""
-    dense = CODEC.decode(payload).dense(VOCAB)
     is_greedy = scenario.spec.sampling.temperature == 0
-    return int(np.argmax(dense / (1.0 if is_greedy else noise(scenario.seed, step, np.arange(VOCAB)))))
+    return _draw(payload, None if is_greedy else scenario.seed, step)
+
+
+@lru_cache(maxsize=10_000)
+def _draw(payload: bytes, seed: int | None, step: int) -> int:
+    dense = CODEC.decode(payload).dense(VOCAB)
+    return int(np.argmax(dense / (1.0 if seed is None else noise(seed, step, np.arange(VOCAB)))))
 
 
 def make_drafter(scenario: ChainScenario) -> Drafter:
@@ -137,6 +146,7 @@ def make_drafter(scenario: ChainScenario) -> Drafter:
     return lambda tokens: (guess, garbage, repeat)[len(tokens) // 6 % 3](tokens)
 
 
+@lru_cache(maxsize=VOCAB)
 def _certain(token: int) -> bytes:
     return CODEC.encode(np.eye(VOCAB)[token])
 

@@ -21,9 +21,9 @@ from tandem.lab.simulation.race_votes import is_list_of
 from tandem.lab.simulation.virtual import Outcome, VirtualRun
 from tandem.lab.simulation.world import VOCAB, World
 from tandem.protocol.coordinator import SessionCoordinator
-from tandem.protocol.messages import Adopt, Ballot, Begin, VerifyResult
+from tandem.protocol.messages import Adopt, Ballot, Begin, ProposalReady, VerifyResult
 from tandem.protocol.outbox import ActorKind, Send
-from tandem.protocol.prefix import common_length
+from tandem.protocol.prefix import Prefix, common_length
 from tandem.topology import PARTIES, Party
 
 
@@ -54,6 +54,7 @@ class WatchedRun(VirtualRun):
         self._hop_jitter_s, self._hop_loss = hop_jitter_s, hop_loss
         self._hop_rng = random.Random(self.spec.seed)
         self._display = Display()
+        self._unseen: set[tuple[Party, bytes]] = set()  # prefixes whose proposal was lost to the draft queue
         self._latest: dict[Party, SessionCoordinator | None] = dict.fromkeys(PARTIES)
         # Up to this generation the cloud's tokens may be others: something was planted, and no Resync since.
         self._excused_generation = -1
@@ -62,7 +63,7 @@ class WatchedRun(VirtualRun):
 
     def after_event(self) -> None:
         """Compare what is committed with what was, and the two sides with each other."""
-        device, cloud = (self._queue(party) for party in PARTIES)
+        device, cloud = self._queue(Party.DEVICE), self._queue(Party.CLOUD)
         if device is None:
             return
         tokens = device.prefix.tokens
@@ -177,6 +178,8 @@ class WatchedRun(VirtualRun):
         """Loses a share of the messages within a site."""
         is_lost = self._hop_loss > 0 and self._hop_rng.random() < self._hop_loss
         if is_lost:
+            if isinstance(send.message, ProposalReady):
+                self._unseen.add((party, send.message.proposal.digest))
             self.counts["lost within a site"] += 1
             self.trace.add(self.now_s, f"fault: lost to the {party}'s {send.to}", send.message)
         return is_lost
@@ -248,5 +251,17 @@ class WatchedRun(VirtualRun):
         """Whether a law that was computed anew, a little otherwise, may have been the first that the device saw."""
         is_rounded = any(self._world(party).rounded for party in PARTIES)
         return is_rounded and bool(
-            self.counts["queue crashes"] or self.counts["slips"] or self.counts["losses"]
+            self._is_first_unseen()
+            or self.counts["queue crashes"]
+            or self.counts["slips"]
+            or self.counts["losses"]
+        )
+
+    def _is_first_unseen(self) -> bool:
+        """Whether a law that was computed anew had been lost within the site before anybody saw it."""
+        return any(
+            (party, Prefix(self.spec.session, tokens).digest) in self._unseen
+            for party in PARTIES
+            for payload in self._world(party).rounded
+            for tokens in self._world(party).conditioned_on[payload]
         )

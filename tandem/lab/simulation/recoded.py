@@ -10,7 +10,7 @@ from tandem.lab.simulation.fuzz import make_scenario
 from tandem.lab.simulation.link import Link
 from tandem.lab.simulation.virtual import Outcome, SideModel, VirtualRun
 from tandem.lab.simulation.world import CODEC, VOCAB, World, stop_rule
-from tandem.protocol.drafting import Forward
+from tandem.protocol.decoding import Forward
 from tandem.topology import PARTIES, Party
 
 

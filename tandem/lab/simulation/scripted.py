@@ -18,7 +18,7 @@ import numpy as np
 from tandem.codecs import TopP
 from tandem.events import StopReason
 from tandem.lab.simulation.specs import make_spec
-from tandem.protocol.drafting import Forward, Prefill
+from tandem.protocol.decoding import Forward, Prefill
 from tandem.protocol.messages import Message, RescoreRequest, RetrieveRequest
 from tandem.protocol.spec import SessionSpec
 from tandem.topology import PARTIES, Party

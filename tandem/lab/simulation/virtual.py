@@ -20,7 +20,7 @@ from tandem.engine.drafter import Drafter
 from tandem.events import DoneEvent, Event, TokenEvent
 from tandem.lab.baselines.random_placement import RandomAggregatingTable
 from tandem.lab.simulation.link import Link, Wire
-from tandem.protocol.drafting import Forward, Job, Prefill
+from tandem.protocol.decoding import Forward, Job, Prefill, Result
 from tandem.protocol.drafting_table import DraftingTable
 from tandem.protocol.lifecycle import StopCheck
 from tandem.protocol.messages import Message, RescoreRequest, RetrieveRequest, decode, encode
@@ -320,5 +320,5 @@ class VirtualRun:
             state.num_forwards += 1
             payload = state.reader.payload(job)
             token = self._drafter.draw(payload, seed=self.spec.seed, step=job.step, party=party)
-            self.deliver(party, session.finish_forward(job, payload, token, int(duration_s * 1e6)))
+            self.deliver(party, session.finish(job, [Result(token, payload, int(duration_s * 1e6))]))
         self._work(party)

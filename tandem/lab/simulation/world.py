@@ -18,7 +18,7 @@ from tandem.aggregation.distributions import Distribution
 from tandem.codecs import RaceLists, StatelessCodec, TopP
 from tandem.codecs.base import MAX_VOCAB
 from tandem.events import StopReason
-from tandem.protocol.drafting import Forward, Prefill
+from tandem.protocol.decoding import Forward, Prefill
 from tandem.protocol.messages import Message, RescoreRequest, RescoreResult, RetrieveRequest, RetrieveResult
 from tandem.protocol.prefix import common_length
 from tandem.protocol.spec import SessionSpec
@@ -85,21 +85,29 @@ def distribution(
 
     `redone` above 0: computed once more, with other rounding errors.
     """
-    own = np.random.default_rng(number(seed, party, tokens, weights))
-    logits = 2.0 * _common(seed, tokens) + 0.6 * own.normal(size=VOCAB)
+    logits = 2.0 * _common(seed, tokens) + 0.6 * _normal(number(seed, party, tokens, weights))
     logits[EOS] -= 1.0
     p = np.exp(logits)
     if len(tokens) < first_end:
         p[EOS] = 0.0
     if redone:
-        p *= 1.0 + ROUNDING * np.random.default_rng(redone).random(VOCAB)
-    return codec.encode(p / p.sum())
+        p *= _rounding(redone)
+    return codec.encode(p / np.add.reduce(p))
 
 
 @lru_cache(maxsize=10_000)
 def _common(seed: int, tokens: tuple[int, ...]) -> NDArray[np.float64]:
     """What both sides' logits have in common, [vocab]."""
-    return np.random.default_rng(number(seed, tokens)).normal(size=VOCAB)
+    return _normal(number(seed, tokens))
+
+
+def _normal(seed: int) -> NDArray[np.float64]:
+    return np.random.default_rng(seed).normal(size=VOCAB)
+
+
+@lru_cache(maxsize=1_000)
+def _rounding(redone: int) -> NDArray[np.float64]:
+    return 1.0 + ROUNDING * np.random.default_rng(redone).random(VOCAB)
 
 
 class World:

@@ -110,8 +110,8 @@ def run_stage(
 ) -> None:
     """Train `model`, measure now and then, and leave its weights in `out`."""
     stage = STAGES[number - 1]
-    optimizer = _make_optimizer(model, stage)
-    log = _Log(out / "training.jsonl", number, stage)
+    optimizer = make_optimizer(model, stage)
+    log = TrainingLog(out / "training.jsonl", number, stage)
     batches: list[Batch] = []
     for step in range(stage.num_steps):
         if not batches:
@@ -132,8 +132,8 @@ def run_stage(
         log.add(loss.item())
         if (step + 1) % plan.steps_per_measurement == 0:
             log.write(step + 1, asdict(measure(model, tokenizer)))
-            _save(model, out)
-    _save(model, out)
+            save_weights(model, out)
+    save_weights(model, out)
 
 
 def _start(plan: Plan, out: Path) -> tuple[Random, Tokenizer, LlamaForCausalLM]:
@@ -155,7 +155,8 @@ def _resume(plan: Plan, number: int, out: Path) -> tuple[Random, Tokenizer, Llam
     return Random(f"{plan.seed} stage {number}"), tokenizer, model
 
 
-def _make_optimizer(model: LlamaForCausalLM, stage: Stage) -> torch.optim.Optimizer:
+def make_optimizer(model: LlamaForCausalLM, stage: Stage) -> torch.optim.Optimizer:
+    """AdamW over all weights; matrices alone decay."""
     matrices = [p for p in model.parameters() if p.ndim == 2]
     vectors = [p for p in model.parameters() if p.ndim < 2]
     groups = [{"params": matrices, "weight_decay": 0.05}, {"params": vectors, "weight_decay": 0.0}]
@@ -176,13 +177,14 @@ def max_filler(step: int, stage: Stage) -> int:
     return next(most for until, most in stage.max_filler if done < until)
 
 
-def _save(model: LlamaForCausalLM, out: Path) -> None:
+def save_weights(model: LlamaForCausalLM, out: Path) -> None:
+    """Write configuration, weights in half precision and their checksum."""
     copy.deepcopy(model).half().save_pretrained(out)
     digest = hashlib.sha256((out / "model.safetensors").read_bytes()).hexdigest()
     (out / "checksum.json").write_text(json.dumps({"model.safetensors": digest}, indent=2) + "\n")
 
 
-class _Log:
+class TrainingLog:
     """The training log; clocks are read here only."""
 
     def __init__(self, path: Path, number: int, stage: Stage) -> None:
@@ -191,9 +193,11 @@ class _Log:
         self._append({"stage": number, **asdict(stage)})
 
     def add(self, loss: float) -> None:
+        """Note the loss of one step."""
         self._losses.append(loss)
 
     def write(self, step: int, measured: dict[str, float]) -> None:
+        """Append a line: the mean loss since the last one, what was measured, seconds."""
         line = {
             "stage": self._number,
             "step": step,

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any, TypeAlias, get_args
 
+from tandem.protocol.messages.estimates import Estimate, Observation, Observations, Profile
 from tandem.protocol.messages.link import (
     PROTOCOL_VERSION,
     Cancel,
@@ -28,17 +29,15 @@ from tandem.protocol.messages.link import (
 )
 from tandem.protocol.messages.site import (
     Adopt,
+    Alone,
     Ballot,
     Begin,
     Commit,
     DecoderFailed,
     DecoderReady,
     End,
-    Estimate,
-    Observation,
-    Observations,
+    Follow,
     Placement,
-    Profile,
     ProposalReady,
     RescoreRequest,
     RescoreResult,
@@ -63,6 +62,8 @@ Message: TypeAlias = (
     | Begin
     | Commit
     | Adopt
+    | Follow
+    | Alone
     | End
     | RetrieveResult
     | RescoreResult
@@ -100,6 +101,7 @@ def decode_link(frame: bytes) -> LinkFrame:
 __all__ = [
     "PROTOCOL_VERSION",
     "Adopt",
+    "Alone",
     "Ballot",
     "Begin",
     "Cancel",
@@ -109,6 +111,7 @@ __all__ = [
     "Done",
     "End",
     "Estimate",
+    "Follow",
     "Heartbeat",
     "LinkBody",
     "LinkFrame",

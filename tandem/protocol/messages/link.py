@@ -55,14 +55,14 @@ class Proposal:
     A drafter that votes sends the distribution of each token along; what it sends is its vote, too. The token is a
     function of distribution, seed, party and step (tandem.aggregation.rules), which an aggregator computes; it is sent
     so that coordinators, which know no distributions, can tell dead branches. Of a drafter without a vote ids are
-    enough.
+    enough, unless the rule is rejection. Such a proposal may be empty: it asks for the next token.
     """
 
     party: PartyIndex  # who drafted
     step: Varint  # output position of the first token, 0-based
     digest: Digest  # of the prefix before it; decides alone whether the proposal is valid
-    tokens: Varints  # each conditioned on the one before; 1 to 16, or 1 where the drafter votes
-    payloads: Blobs  # Codec.encode(q) of each token, q: [vocab]; none of a drafter without a vote
+    tokens: Varints  # each conditioned on the one before; 0 to 16, or 1 where the drafter votes
+    payloads: Blobs  # Codec.encode(q) of each token, q: [vocab]; none where ids are enough
     log_weights: Float32s  # with each payload: log-sum-exp of this party's document scores, DRAGON A.1
     decode_us: Varint  # time the party took to decode them, microseconds
 

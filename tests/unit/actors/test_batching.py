@@ -15,7 +15,7 @@ from tandem.config import Config
 from tandem.engine.engine import Engine
 from tandem.errors import GenerationError
 from tandem.lab.simulation.specs import make_spec
-from tandem.protocol.drafting import Forward, Prefill
+from tandem.protocol.decoding import Forward, Prefill
 from tandem.protocol.drafting_table import DraftingTable
 from tandem.protocol.messages import Begin, Commit, DecoderFailed, End, ProposalReady
 from tandem.protocol.outbox import Send

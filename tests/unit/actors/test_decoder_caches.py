@@ -13,7 +13,7 @@ from tandem.actors.decoder import DecoderActor
 from tandem.config import Config
 from tandem.conversation import Message
 from tandem.engine.engine import OpenResult
-from tandem.protocol.drafting import Prefill
+from tandem.protocol.decoding import Prefill
 from tandem.retrieval.factory import kv_folder
 from tandem.topology import Party
 

@@ -49,6 +49,10 @@ def test_arrays_and_scalars_agree() -> None:
     with np.errstate(all="ignore"):
         assert portable.exp(wide).tolist() == [portable.exp_scalar(value) for value in wide.tolist()]
     assert math.isnan(portable.exp_scalar(math.nan))
+    wide = np.concatenate(
+        [x, 2.0 ** (2044 * x - 1022), [0.5, 1.0, 2.0], np.sqrt(0.5) + np.spacing(0.5) * np.arange(-1, 2)]
+    )
+    assert portable.log_normal(wide).tolist() == [portable.log_scalar(value) for value in wide.tolist()]
     assert portable.log_normal(x[::2].copy()).tolist() == portable.log_normal(x)[::2].tolist()
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 
 from tandem.aggregation import randomness
-from tandem.aggregation.randomness import Purpose, exponentials, uniform, uniforms
+from tandem.aggregation.randomness import FEW, Purpose, exponentials, uniform, uniforms
 from tandem.topology import Party
 
 IDS = np.array([0, 1, 2, 151_935, 262_143])
@@ -22,9 +24,21 @@ def test_values_lie_strictly_inside_the_unit_interval() -> None:
 def test_the_extremes_of_the_hash_stay_inside(monkeypatch: pytest.MonkeyPatch) -> None:
     for extreme in (0, (1 << 64) - 1):
         monkeypatch.setattr(randomness, "mix_in_place", lambda values, extreme=extreme: values.fill(extreme))
-        u = uniforms(5, Purpose.COUPLED, 0, IDS)
-        assert 0.0 < u[0] < 1.0
-        assert np.all(exponentials(5, Purpose.COUPLED, 0, IDS) > 0.0)
+        monkeypatch.setattr(randomness, "mix", lambda value, extreme=extreme: extreme)
+        for ids in (IDS, np.arange(FEW + 1)):
+            u = uniforms(5, Purpose.COUPLED, 0, ids)
+            assert 0.0 < u[0] < 1.0
+            assert np.all(exponentials(5, Purpose.COUPLED, 0, ids) > 0.0)
+
+
+@pytest.mark.parametrize("function", [uniforms, exponentials])
+def test_few_numbers_are_the_same_bits_as_many(function: Callable[..., np.ndarray]) -> None:
+    ids = np.random.default_rng(6).integers(0, 1 << 18, 8 * FEW)
+    for seed, step in ((0, 0), (3, 999), (-5, 7), ((1 << 64) - 1, 12)):
+        many = function(seed, Purpose.COUPLED, step, ids)
+        for num_ids in (1, 2, FEW):
+            assert function(seed, Purpose.COUPLED, step, ids[:num_ids]).tolist() == many[:num_ids].tolist()
+        assert uniform(seed, Purpose.COUPLED, step) == uniforms(seed, Purpose.COUPLED, step, ids * 0)[0]
 
 
 def test_a_number_depends_on_its_own_id_alone() -> None:

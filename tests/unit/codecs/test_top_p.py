@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tandem.aggregation.distributions import Distribution
 from tandem.aggregation.mixture import target_distribution
-from tandem.codecs import make_codec, varints
+from tandem.codecs import make_codec, top_p, varints
 from tandem.codecs.nucleus import nucleus
 from tandem.codecs.top_p import COMPRESSED, MAX_VOCAB, PLAIN, WIDE, TopP
 from tandem.errors import ConfigError, GenerationError, ProtocolError
@@ -50,6 +50,24 @@ def test_ids_round_trip(ids: set[int]) -> None:
     decoded, end = varints.decode_ids(b"x" + payload + b"tail", 1, array.size)
     assert decoded.tolist() == array.tolist()
     assert end == 1 + len(payload)
+
+
+@given(st.sets(st.integers(0, (1 << 21) - 1), min_size=1, max_size=12))
+def test_few_ids_are_written_as_many_are(ids: set[int]) -> None:
+    array = np.array(sorted(ids))
+    few = varints.encode_ids(array)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(varints, "FEW", 0)
+        assert varints.encode_ids(array) == few
+
+
+def test_few_weights_never_need_more_than_16_bits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(top_p, "ALWAYS_NARROW", 0)
+    rng = np.random.default_rng(7)
+    tails = [np.full(64, tail) for tail in (1e-9, 0.4 / 65535, 0.5 / 65535, 1.5 / 65535, 0.5)]
+    tails += [np.exp(-spread * rng.random(64)) for spread in (0.1, 1.0, 8.0, 12.0, 20.0)]
+    for tail in tails:
+        assert top_p.quantise(np.append(1.0, tail)).dtype == np.dtype("<u2")
 
 
 def test_few_ids_are_read_as_many_are(monkeypatch: pytest.MonkeyPatch) -> None:

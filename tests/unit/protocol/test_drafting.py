@@ -9,7 +9,8 @@ import pytest
 
 from tandem.conversation import Message
 from tandem.lab.simulation.specs import make_spec
-from tandem.protocol.drafting import DraftingSession, Forward, Prefill
+from tandem.protocol.decoding import Forward, Prefill
+from tandem.protocol.drafting import DraftingSession
 from tandem.protocol.drafting_table import DraftingTable
 from tandem.protocol.messages import (
     Adopt,
@@ -335,7 +336,7 @@ def test_memory_is_bounded() -> None:
         asked += scores(made.receive(commit(step, 7)))
         for ask in asked:
             made.receive(RescoreResult(session=1, digest=ask.digest, scores=(0.1, 0.2)))
-    assert made.num_proposals < 64
+    assert made.num_drafts < 64
     assert len(made.relevance.weights) <= 251
 
 

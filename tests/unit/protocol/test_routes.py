@@ -52,7 +52,7 @@ def frame(body: LinkBody) -> LinkFrame:
         ),
         (
             "cloud", "device", SPECULATIVE, replace(IDS, tokens=tuple(range(17))),
-            "A proposal in mode speculative has 1 to 16 tokens (got 17 from device); check its settings.",
+            "A proposal in mode speculative has 0 to 16 tokens (got 17 from device); check its settings.",
         ),
         (
             "cloud", "device", make_spec(placement="mirror"), replace(DRAFT, tokens=(1, 2)),
@@ -60,8 +60,8 @@ def frame(body: LinkBody) -> LinkFrame:
         ),
         (
             "cloud", "device", SPECULATIVE, DRAFT,
-            "A proposal of this length in mode speculative comes with 0 distributions and log weights "
-            "(got 1 from device); check its version.",
+            "A proposal of 1 token in mode speculative comes with 0 distributions (got 1 from device); "
+            "check its version.",
         ),
         (
             "device", "cloud", SPECULATIVE, replace(IDS, party=1),

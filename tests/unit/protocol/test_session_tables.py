@@ -43,7 +43,6 @@ from tandem.protocol.messages import (
     Window,
 )
 from tandem.protocol.outbox import Send
-from tandem.protocol.passes import Block, next_block
 from tandem.protocol.prefix import Prefix
 from tandem.protocol.session_tables import (
     MAX_CLOSED_SESSIONS,
@@ -623,13 +622,14 @@ def test_a_restarted_cloud_decides_nothing_until_it_knows_what_is_committed() ->
     """As the only voter it could: it would decide steps that are decided, and then have to drop them."""
     cloud, asked = host(Party.CLOUD), spec(mode="speculative", max_new_tokens=9)
     cloud.reopen(asked, 5, 1.0)
-    session = cloud.sessions[1]
-    assert next_block(session, 9.0) is None
+    assert to("decoder", cloud.tick(9.0)) == []
     payload = distribution(0, Party.CLOUD, (), ())
     votes = Votes(party=1, step=0, digests=(Prefix(1).digest,), payloads=(payload,))
     assert to("aggregator", cloud.receive(VotesReady(session=1, votes=votes), 9.0)) == []
     cloud.receive(frame(Resync(decider=1, tokens=(7,)), [7], view=1), 9.1)
-    assert next_block(session, 19.0) == Block(tokens=(7,), first=1)
+    (wanted,) = to("decoder", cloud.tick(9.7))
+    assert (wanted.proposal.digest, wanted.proposal.tokens) == (Prefix(1, [7]).digest, ())
+    assert to("decoder", cloud.tick(9.8)) == [], "once"
 
 
 def test_what_one_query_showed_is_where_the_next_begins() -> None:

@@ -14,6 +14,8 @@ from tandem.errors import ProtocolError
 from tandem.protocol.registry import Registry
 from tandem.protocol.wire import (
     MAX_FRAME_BYTES,
+    VARINT,
+    VARINTS,
     Digest,
     FrameCursor,
     PartyIndex,
@@ -21,6 +23,7 @@ from tandem.protocol.wire import (
     Texts,
     Varint,
     Varints,
+    sequence,
     to_float32,
     write_varint,
 )
@@ -64,6 +67,31 @@ def test_varints_come_back_in_the_fewest_bytes(value: int) -> None:
     written = varint(value)
     assert FrameCursor(written).varint() == value
     assert len(written) == max(1, (value.bit_length() + 6) // 7)
+
+
+@UNHURRIED
+@given(st.lists(st.integers(0, 127) | st.integers(0, 2**64 - 1), max_size=20), st.binary(max_size=3))
+def test_sequences_of_varints_are_those_of_any_items(values: list[int], rest: bytes) -> None:
+    frames = []
+    for form in (VARINTS, sequence(VARINT)):
+        out = bytearray()
+        form.write(out, tuple(values))
+        cursor = FrameCursor(bytes(out) + rest)
+        assert form.read(cursor) == tuple(values)
+        frames.append((bytes(out), cursor.position))
+    assert frames[0] == frames[1]
+
+
+@UNHURRIED
+@given(st.binary(max_size=12))
+def test_garbage_is_refused_as_a_sequence_of_any_items_is(frame: bytes) -> None:
+    outcomes: list[Any] = []
+    for form in (VARINTS, sequence(VARINT)):
+        try:
+            outcomes.append(form.read(FrameCursor(frame)))
+        except ProtocolError as error:
+            outcomes.append(str(error))
+    assert outcomes[0] == outcomes[1]
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from tandem.errors import TandemError
 from tandem.lab.baselines.actors import BaselineDecoder
 from tandem.lab.baselines.experiments import Treatment
 from tandem.lab.simulation.specs import make_spec
-from tandem.protocol.drafting import Forward, Prefill
+from tandem.protocol.decoding import Forward, Prefill
 from tandem.protocol.messages import Begin, Commit, DecoderFailed, End, ProposalReady
 from tandem.protocol.outbox import Send
 from tandem.retrieval.factory import kv_folder

@@ -74,8 +74,8 @@ def noise_of_another_step(patch: pytest.MonkeyPatch) -> None:
 class AnswersForAnotherPrefix(RaceVotes):
     """The longer list is that of the vote computed last, whatever prefix was asked for."""
 
-    def answer(self, peer: str, request: ListRequest, now_s: float) -> list[Send]:
-        sends = super().answer(peer, request, now_s)
+    def answer(self, peer: str, request: ListRequest, number: int, now_s: float) -> list[Send]:
+        sends = super().answer(peer, request, number, now_s)
         latest = max(self.latest, key=lambda proposal: proposal.step, default=None)
         for send in sends:
             if latest is not None and isinstance(body := send.message.body, Proposal):
@@ -92,9 +92,9 @@ class AnswersForAnotherPrefix(RaceVotes):
 class ForgetsWithTheCommit(RaceVotes):
     """A vote is forgotten once its own party has committed the step; under mirror the peer may still need it."""
 
-    def answer(self, peer: str, request: ListRequest, now_s: float) -> list[Send]:
+    def answer(self, peer: str, request: ListRequest, number: int, now_s: float) -> list[Send]:
         prefix = vars(self)["_log"].prefix
-        return [] if request.step < len(prefix) else super().answer(peer, request, now_s)
+        return [] if request.step < len(prefix) else super().answer(peer, request, number, now_s)
 
 
 class AsksOnce(Backlog):

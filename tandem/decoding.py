@@ -1,0 +1,80 @@
+"""How tokens are drafted and decided: settings, which are options of a query too."""
+
+from __future__ import annotations
+
+from typing import Literal, TypedDict
+
+from pydantic import Field, model_validator
+from pydantic.dataclasses import dataclass
+
+from tandem.errors import ConfigError
+from tandem.validation import STRICT, Extension, Settings
+
+DraftRuleName = Literal["coupled", "algorithm1", "rejection"]
+ModeName = Literal["dual", "speculative"]
+LengthPolicyName = Literal["fixed"]
+Pacing = Literal["stop_and_wait", "pipelined", "cloud_goes_on"]
+Placement = Literal["device", "cloud", "greedy", "mirror"]
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class DecodingConfig(Settings):
+    """How tokens are drafted and decided; each setting can be overridden per query."""
+
+    mode: ModeName = Field(
+        default="dual",
+        description="dual: both parties' models answer; speculative: the cloud's answers, the device's drafts for it",
+    )
+    draft_rule: DraftRuleName = Field(
+        default="coupled",
+        description="how drafts are drawn and verified: coupled, algorithm1 (dual) or rejection (speculative)",
+    )
+    placement: Placement | Extension = Field(
+        default="mirror",
+        description="who aggregates: one party, both (mirror), whoever makes a token cheaper (greedy), or a policy",
+    )
+    synchronous: bool = Field(
+        default=False, description="no draft before the previous token is committed (the token-wise loop)"
+    )
+    max_window: int = Field(default=16, ge=1, description="most drafts past the last committed token")
+    max_proposal: int = Field(
+        default=4,
+        ge=0,
+        le=16,
+        description="speculative: tokens of a proposal, at most; 0: none, each is asked for",
+    )
+    length_policy: LengthPolicyName = Field(
+        default="fixed", description="speculative: how many tokens a proposal has; fixed: max_proposal"
+    )
+    pacing: Pacing = Field(
+        default="cloud_goes_on",
+        description="speculative: one proposal at a time, many, or many while the cloud goes on by itself",
+    )
+
+    @model_validator(mode="after")
+    def _check_rule(self) -> DecodingConfig:
+        belongs = {"algorithm1": "dual", "rejection": "speculative"}.get(self.draft_rule, self.mode)
+        if self.mode != belongs:
+            raise ConfigError(
+                f'The draft rule "{self.draft_rule}" is for mode "{belongs}", but decoding.mode is "{self.mode}"; '
+                'set the rule to "coupled", or change the mode.'
+            )
+        if self.mode == "dual" and self.placement == "mirror" and self.draft_rule != "coupled":
+            raise ConfigError(
+                'The placement "mirror" needs coupled drafts, but decoding.draft_rule is '
+                f'"{self.draft_rule}"; set it to "coupled", or the placement to "device" or "cloud".'
+            )
+        return self
+
+
+class DecodingOptions(TypedDict, total=False):
+    """The fields of `DecodingConfig` as options of one query; None: as configured."""
+
+    mode: ModeName | None
+    draft_rule: DraftRuleName | None
+    placement: Placement | None
+    synchronous: bool | None
+    max_window: int | None
+    max_proposal: int | None
+    length_policy: LengthPolicyName | None
+    pacing: Pacing | None

@@ -1,0 +1,203 @@
+"""Train the bundled drafter from the bundled reader: `python -m tandem.lab.training.drafter --out DIR`.
+
+Distillation: the drafter learns the reader's whole distribution at every token of an answer, not the answer alone, so
+that coupled drafts agree where the reader is undecided, too. The drafter is a party's small model, so it never sees the
+other's documents: where the reader reads a public page, the drafter has the bare question; where the reader reads a
+private note, both have it. What only a page says (the title) it cannot know, and learns how the reader spreads there.
+
+Seeded. About 10 minutes of CPU time on one thread. Writes weights in half precision, their checksum, a log as that of
+the reader, and links to the reader's tokenizer and template.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from random import Random
+
+import torch
+from tokenizers import Tokenizer
+from torch.nn import functional as F
+from transformers import LlamaForCausalLM
+
+from tandem.corpora import DRAFTER, WEIGHTS
+from tandem.lab.training.batches import Batch, Row, collate, encode_row
+from tandem.lab.training.samples import Case, Lesson, Sample, draw_sample
+from tandem.lab.training.synthetic import Split
+from tandem.lab.training.train import (
+    Plan,
+    Stage,
+    TrainingLog,
+    learning_rate,
+    make_model,
+    make_optimizer,
+    max_filler,
+    save_weights,
+)
+
+SHARED = ("tokenizer.json", "tokenizer_config.json", "template.json")
+"""Files of the reader that the drafter uses too."""
+NOTES: tuple[Case, ...] = ("own_note", "other_person", "other_domain_note")
+"""Cases whose document the drafter sees; all others are the other party's."""
+_POOL_BATCHES = 16  # as in `batches`
+
+LESSON = Lesson(
+    {
+        "own_note": 0.2,
+        "other_person": 0.12,
+        "other_domain_note": 0.08,
+        "any_page": 0.5,
+        "unrelated_page": 0.05,
+        "distractor": 0.05,
+    },
+    near_name_share=0.2,
+    headline_share=0.85,
+    max_others=1,
+    roll_call_share=0.0,
+)
+STAGE = Stage(LESSON, 1600, 48, 2e-3, 100, 1.0, ((1.0, 3),))
+PLAN = Plan(hidden=128, num_layers=2, num_heads=4, inner=384, num_threads=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """The same answers as drafter and reader see them; the tokens that count are the same, in the same order."""
+
+    drafter: Batch
+    reader: Batch
+
+
+@dataclass(frozen=True, slots=True)
+class Agreement:
+    """How well a drafter foretells the reader on held-out answers, teacher-forced; means over tokens, in [0, 1]."""
+
+    bare_same_argmax: (
+        float  # the reader reads a page of the domain, the drafter nothing: acceptance at temperature 0
+    )
+    bare_overlap: float  # the same: sum of min(p, q), acceptance by rejection at temperature 1
+    note_same_argmax: float  # both read the note on the person who is asked after
+    note_overlap: float
+    num_samples: int
+
+
+def draw_pairs(
+    rng: Random, tokenizer: Tokenizer, most_filler: int, rows_per_batch: int, num_batches: int = _POOL_BATCHES
+) -> list[Pair]:
+    """A pool of training batches, rows of like length together, in random order."""
+    samples = [
+        draw_sample(rng, "train", most_filler, lesson=LESSON) for _ in range(rows_per_batch * num_batches)
+    ]
+    rows = sorted((_rows(tokenizer, sample) for sample in samples), key=lambda pair: len(pair[0].ids))
+    pairs = [_collate(rows[at : at + rows_per_batch]) for at in range(0, len(rows), rows_per_batch)]
+    rng.shuffle(pairs)
+    return pairs
+
+
+def distillation_loss(student: LlamaForCausalLM, teacher: LlamaForCausalLM, pair: Pair) -> torch.Tensor:
+    """Mean KL divergence of the drafter's distributions from the reader's, over the tokens of the answers, in nats."""
+    with torch.no_grad():
+        target = _logits(teacher, pair.reader).float().log_softmax(-1)
+    log_q = _logits(student, pair.drafter).float().log_softmax(-1)
+    return F.kl_div(log_q, target, reduction="batchmean", log_target=True)
+
+
+def measure_agreement(
+    student: LlamaForCausalLM,
+    teacher: LlamaForCausalLM,
+    tokenizer: Tokenizer,
+    num_samples: int = 96,
+    seed: int = 7,
+) -> Agreement:
+    """Both cases, over `num_samples` held-out samples each."""
+    rng = Random(seed)
+    bare = _compare(student, teacher, _draw_heldout(rng, tokenizer, "any_page", num_samples))
+    note = _compare(student, teacher, _draw_heldout(rng, tokenizer, "own_note", num_samples))
+    return Agreement(*bare, *note, num_samples)
+
+
+def train_drafter(out: Path, stage: Stage = STAGE, plan: Plan = PLAN) -> None:
+    """Train, measure now and then, and leave in `out` what loads, and what shows how it came about."""
+    torch.set_num_threads(plan.num_threads)
+    torch.manual_seed(plan.seed)
+    rng = Random(f"{plan.seed} drafter")
+    share_tokenizer(out)
+    tokenizer = Tokenizer.from_file(str(WEIGHTS / "tokenizer.json"))
+    teacher = LlamaForCausalLM.from_pretrained(WEIGHTS, dtype=torch.float32).eval()
+    student = make_model(tokenizer, plan)
+    optimizer = make_optimizer(student, stage)
+    head = {"plan": asdict(plan), "num_parameters": sum(p.numel() for p in student.parameters())}
+    (out / "training.jsonl").write_text(json.dumps(head) + "\n")
+    log = TrainingLog(out / "training.jsonl", 1, stage)
+    pairs: list[Pair] = []
+    for step in range(stage.num_steps):
+        pairs = pairs or draw_pairs(rng, tokenizer, max_filler(step, stage), stage.rows_per_batch)
+        for group in optimizer.param_groups:
+            group["lr"] = learning_rate(step, stage)
+        with torch.autocast("cpu", torch.bfloat16):  # matrix products only
+            loss = distillation_loss(student, teacher, pairs.pop())
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(student.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+        log.add(loss.item())
+        if (step + 1) % plan.steps_per_measurement == 0 or step + 1 == stage.num_steps:
+            save_weights(student, out)
+            log.write(step + 1, asdict(measure_agreement(student, teacher, tokenizer)))
+
+
+def share_tokenizer(out: Path) -> None:
+    """Link the reader's tokenizer and template into `out`."""
+    for name in SHARED:
+        (out / name).unlink(missing_ok=True)
+        (out / name).symlink_to(os.path.relpath(WEIGHTS / name, out.resolve()))
+
+
+def _rows(tokenizer: Tokenizer, sample: Sample) -> tuple[Row, Row]:
+    """The drafter's and the reader's row of a sample."""
+    sample = replace(sample, is_kind_masked=False)
+    own = sample if sample.case in NOTES else replace(sample, document=None)
+    return encode_row(tokenizer, own), encode_row(tokenizer, sample)
+
+
+def _collate(rows: Sequence[tuple[Row, Row]]) -> Pair:
+    return Pair(collate([own for own, _ in rows]), collate([read for _, read in rows]))
+
+
+def _logits(model: LlamaForCausalLM, batch: Batch) -> torch.Tensor:
+    """[tokens that count, vocab], row after row."""
+    hidden = model.model(input_ids=torch.from_numpy(batch.ids), use_cache=False).last_hidden_state
+    logits: torch.Tensor = model.lm_head(hidden[torch.from_numpy(batch.weights) > 0])
+    return logits
+
+
+def _draw_heldout(rng: Random, tokenizer: Tokenizer, case: Case, count: int) -> Pair:
+    split: Split = "heldout"
+    return _collate([_rows(tokenizer, draw_sample(rng, split, 3, case=case)) for _ in range(count)])
+
+
+@torch.inference_mode()
+def _compare(student: LlamaForCausalLM, teacher: LlamaForCausalLM, pair: Pair) -> tuple[float, float]:
+    """Shares of tokens with the same argmax, and mean overlap."""
+    q, p = (
+        _logits(model, batch).softmax(-1)
+        for model, batch in ((student, pair.drafter), (teacher, pair.reader))
+    )
+    same = (q.argmax(-1) == p.argmax(-1)).float().mean()
+    return float(same), float(torch.minimum(p, q).sum(-1).mean())
+
+
+def _main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--out", type=Path, default=DRAFTER, help="folder for weights, log and checksum")
+    parser.add_argument("--steps", type=int, default=STAGE.num_steps)
+    arguments = parser.parse_args()
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    train_drafter(arguments.out, replace(STAGE, num_steps=arguments.steps))
+
+
+if __name__ == "__main__":
+    _main()

@@ -1,0 +1,67 @@
+"""Edge-cloud speculative decoding on a real cluster: the device drafts, and the answer is the cloud's own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tandem import Tandem
+from tandem.errors import ConfigError
+from tandem.events import Answer
+from tandem.lab.training.bundle import read_bundled_questions
+
+NUM_QUESTIONS = 6
+OPTIONS: dict[str, dict[str, Any]] = {
+    "stop-and-wait": {"pacing": "stop_and_wait", "max_proposal": 4},
+    "pipelined": {"pacing": "pipelined", "max_proposal": 3},
+    "the cloud goes on": {"pacing": "cloud_goes_on", "max_proposal": 4},
+    "the cloud streams": {"pacing": "cloud_goes_on", "max_proposal": 0},
+    "token by token": {"pacing": "stop_and_wait", "max_proposal": 0},
+}
+
+
+def ask(rag: Tandem, question: str, **options: Any) -> Answer:
+    return rag.query(question, mode="speculative", **options)
+
+
+@pytest.fixture(scope="module")
+def questions() -> list[str]:
+    return [asked.question for asked in read_bundled_questions()][:NUM_QUESTIONS]
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("name", OPTIONS)
+def test_answers_are_those_of_the_cloud_alone(
+    rag: Tandem, questions: list[str], name: str, temperature: float
+) -> None:
+    for seed, question in enumerate(questions):
+        alone = ask(rag, question, only="cloud", seed=seed, temperature=temperature)
+        together = ask(rag, question, seed=seed, temperature=temperature, **OPTIONS[name])
+        assert together.token_ids == alone.token_ids
+        assert not together.is_degraded
+        has_drafts = OPTIONS[name]["max_proposal"] > 0 and OPTIONS[name]["pacing"] != "cloud_goes_on"
+        if has_drafts and temperature == 0.0:
+            assert together.statistics.num_device_accepted > 0
+
+
+def test_rejection_sends_distributions(rag: Tandem, questions: list[str]) -> None:
+    options = {"seed": 3, "temperature": 1.0, "pacing": "stop_and_wait"}
+    ids = ask(rag, questions[0], **options)
+    quantised = ask(rag, questions[0], draft_rule="rejection", **options)
+    assert quantised.reason in ("eos", "length")
+    per_token = [each.statistics.sent_bytes / each.statistics.num_tokens for each in (ids, quantised)]
+    assert per_token[1] > per_token[0]
+
+
+def test_the_device_alone_answers_with_its_own_model(rag: Tandem, questions: list[str]) -> None:
+    answer = ask(rag, questions[0], only="device", seed=1)
+    assert answer.statistics.sent_bytes == 0
+    assert answer.tokens
+
+
+def test_a_rule_of_another_mode_is_one_sentence(rag: Tandem) -> None:
+    with pytest.raises(ConfigError, match='The draft rule "algorithm1" is for mode "dual"'):
+        rag.query("Why?", mode="speculative", draft_rule="algorithm1")
+    with pytest.raises(ConfigError, match='The draft rule "rejection" is for mode "speculative"'):
+        rag.query("Why?", draft_rule="rejection", placement="device")

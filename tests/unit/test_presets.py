@@ -1,0 +1,109 @@
+"""Presets: every one loads, what is set by hand counts instead, and the sentence for each mistake."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tandem import presets
+from tandem.codecs import codec_of
+from tandem.config import Config, DecodingConfig
+from tandem.errors import ConfigError
+from tandem.presets import PRESETS
+from tandem.request import build_spec
+from tandem.sampling import SamplingParams
+from tandem.topology import PARTIES, Party
+
+EVERY = pytest.mark.parametrize("name", PRESETS)
+
+
+def load(tmp_path: Path, text: str, *overrides: str) -> Config:
+    path = tmp_path / "tandem.toml"
+    path.write_text(text, "utf-8")
+    return Config.load(path, overrides)
+
+
+def described(config: Config) -> dict[Party, dict[str, Any]]:
+    codec = codec_of(config.codec).fingerprint()
+    return {party: {"decode_line": [], "eos_token_ids": [1], "codec": codec} for party in PARTIES}
+
+
+@EVERY
+def test_every_row_is_a_setting_and_arrives(name: str) -> None:
+    config = Config.load(None, [f"preset={name}"])
+    for section, group in PRESETS[name].items():
+        for key, value in group.items():
+            assert getattr(getattr(config, section), key) == value
+
+
+@EVERY
+def test_every_preset_is_described(name: str) -> None:
+    assert f"\n- {name}: " in (presets.__doc__ or "")
+
+
+def test_a_file_names_a_preset_and_an_override_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert load(tmp_path, 'preset = "dragon"\n') == Config.load(None, ['preset = "dragon"'])
+    monkeypatch.setitem(PRESETS, "other", {"weights": {"scale": 3.0}})  # type: ignore[index]
+    changed = load(tmp_path, 'preset = "dragon"\n', "preset=other")
+    assert (changed.weights.scale, changed.decoding) == (3.0, DecodingConfig())
+
+
+def test_what_is_set_by_hand_counts_instead(tmp_path: Path) -> None:
+    config = load(tmp_path, 'preset = "dragon"\n[codec]\np = 0.9\n', "decoding.placement=device")
+    assert (config.codec.name, config.codec.p) == ("top_p", 0.9)
+    assert (config.decoding.placement, config.decoding.draft_rule) == ("device", "algorithm1")
+    overridden = load(tmp_path, "[codec]\np = 0.9\n", "preset=dragon")
+    assert (overridden.codec.p, overridden.decoding.draft_rule) == (0.9, "algorithm1")
+
+
+def test_settings_of_one_section_may_be_set_together() -> None:
+    config = Config.load(None, ["decoding.placement=mirror", "preset=dragon", "decoding.draft_rule=coupled"])
+    assert config.decoding == DecodingConfig()
+
+
+def test_a_question_takes_the_settings_of_its_preset() -> None:
+    config = Config()
+    spec = build_spec(config, described(config), "?", preset="dragon")
+    assert (spec.draft_rule, spec.placement) == ("algorithm1", "greedy")
+    spec = build_spec(config, described(config), "?", preset="dragon", placement="cloud")
+    assert (spec.draft_rule, spec.placement) == ("algorithm1", "cloud")
+
+
+def test_a_question_cannot_change_the_codec() -> None:
+    config = Config.load(None, ["codec.p=0.9"])
+    with pytest.raises(ConfigError) as caught:
+        build_spec(config, described(config), "?", preset="dragon")
+    assert str(caught.value) == (
+        "The preset 'dragon' needs the codec top_p/2(p=0.8, max_tokens=4096), but the parties have loaded "
+        "top_p/2(p=0.9, max_tokens=4096); start them again with preset=dragon."
+    )
+
+
+@EVERY
+def test_what_no_question_can_set_is_the_codec_alone(name: str) -> None:
+    """Else a question would leave out a part of its preset without a word."""
+    options = {field.name for group in (SamplingParams, DecodingConfig) for field in fields(group)}
+    for section, group in PRESETS[name].items():
+        assert section == "codec" or set(group) <= options
+
+
+def test_an_unknown_preset_is_one_sentence(tmp_path: Path) -> None:
+    nearest = "There is no preset 'dragoon'; did you mean dragon?"
+    with pytest.raises(ConfigError, match=f"^{nearest.replace('?', '[?]')}$"):
+        Config.load(None, ["preset=dragoon"])
+    with pytest.raises(ConfigError, match=f"^{nearest.replace('?', '[?]')}$"):
+        build_spec(Config(), described(Config()), "?", preset="dragoon")
+    with pytest.raises(ConfigError, match=r"^There is no preset 3; choose one of dragon"):
+        load(tmp_path, "preset = 3\n")
+    with pytest.raises(ConfigError, match=r"^There is no preset ''; choose one of dragon"):
+        Config.load(None, ["preset="])
+
+
+def test_a_section_that_is_none_is_still_found_out(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"^'codec' is no section but has the value 3"):
+        load(tmp_path, 'preset = "dragon"\ncodec = 3\n')
