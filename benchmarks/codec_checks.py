@@ -24,7 +24,7 @@ import numpy as np
 from benchmarks._common import finish
 from tandem.aggregation.race_lists import certify
 from tandem.codecs.lattice_points import quantise
-from tandem.codecs.race_lists import decode_race_list
+from tandem.codecs.race_lists import read_vote
 from tandem.errors import ProtocolError
 from tests.unit.aggregation.race_cases import random_case
 from tests.unit.codecs.random_bytes import CODECS, count_decoded
@@ -38,7 +38,7 @@ def strings(count: int) -> dict[str, Any]:
     rng, num_lists = np.random.default_rng(12), 0
     for length in rng.integers(0, 24, count).tolist():
         try:
-            decode_race_list(rng.bytes(length), 4, 50_257)
+            read_vote(rng.bytes(length), 50_257)
         except ProtocolError:
             continue
         num_lists += 1

@@ -187,6 +187,11 @@ class Config(Settings):
     link: LinkConfig = LinkConfig()
     cluster: ClusterConfig = ClusterConfig()
 
+    @model_validator(mode="after")
+    def _check_codec(self) -> Config:
+        self.codec.check_rule(self.decoding.draft_rule)
+        return self
+
     def party(self, party: Party) -> PartyConfig:
         """The settings of one party."""
         return self.device if party is Party.DEVICE else self.cloud

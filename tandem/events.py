@@ -141,6 +141,7 @@ class SessionStatistics:
     num_resyncs: int = 0
     num_divergences: int = 0
     num_resent_frames: int = 0
+    num_list_requests: int = 0  # race lists of the peer that left the winner open: each costs a round trip
     num_refused_frames: int = 0  # whose sender may not send such a thing, by its role
     degraded_from: int | None = None  # first step decided without the peer, although it takes part
     rtt_s: float = nan  # last measured

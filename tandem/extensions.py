@@ -26,7 +26,7 @@ Parameters = dict[str, bool | int | float | str]
 class CodecConfig(Settings):
     """How distributions are compressed before a draft is drawn."""
 
-    name: Literal["top_p", "top_k", "lattice", "k_sqs", "c_sqs"] | Extension = Field(
+    name: Literal["top_p", "top_k", "lattice", "k_sqs", "c_sqs", "race_list"] | Extension = Field(
         default="top_p", description="codec; MODULE:FUNCTION is one of your own"
     )
     p: float = Field(default=0.8, gt=0, le=1, description="top_p: least probability mass of the nucleus")
@@ -60,6 +60,12 @@ class CodecConfig(Settings):
         le=1,
         description="c_sqs: highest threshold, at least beta_1; 0: none, as in the paper",
     )
+    depth: int = Field(
+        default=8,
+        ge=1,
+        le=1024,
+        description="race_list: tokens of the first list of a query; adapted from then on",
+    )
     parameters: Parameters = Field(default_factory=dict, description="parameters of a codec of your own")
 
     @model_validator(mode="after")
@@ -70,6 +76,14 @@ class CodecConfig(Settings):
                 f"{', '.join(self.parameters)}; write them into [codec] itself."
             )
         return self
+
+    def check_rule(self, draft_rule: str) -> None:
+        """Raise ConfigError, one sentence, if drafts cannot be drawn and verified by this rule."""
+        if self.name == "race_list" and draft_rule != "coupled":
+            raise ConfigError(
+                'The codec "race_list" sends the tokens that score best in a race, which only coupled drafts have, but '
+                f'decoding.draft_rule is "{draft_rule}"; set it to "coupled", or codec.name to "top_p".'
+            )
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)

@@ -92,6 +92,7 @@ def spec_of(config: Config) -> SessionSpec:
         pacing=decoding.pacing,
         on_peer_loss=link.on_peer_loss,
         peer_loss_margin_s=link.peer_loss_margin_s,
+        race_depth=config.codec.depth if config.codec.name == "race_list" else 0,
     )
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +24,8 @@ from tandem.aggregation.selection import largest
 
 ESCALATION = 4
 """How many times as many tokens a voter adds to its list where the present ones leave the winner open."""
+FIRST_LOOK = 64
+"""Tokens of a distribution that is known in full with which a race is tried first: all of them are rarely needed."""
 _SLACK = 1.0 + 1e-12
 """Far more than the rounding of a bound, which is summed in another order than a score."""
 
@@ -67,6 +70,10 @@ class RaceList:
         ids, values = np.append(self.ids, more.ids), np.append(self.values, more.values)
         order = np.argsort(ids, kind="stable")
         return RaceList(ids[order], values[order], self.depth + more.depth)
+
+
+RaceVote: TypeAlias = RaceList | NDArray[np.float32]
+"""What is known of one voter's distribution: its best tokens, or all of it, [vocab]."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,3 +132,39 @@ def certify(
     )  # known in full: argmax has settled ties
     highest[best] = 0.0
     return Certificate(int(ids[best]), bool(known[best] > highest.max()))
+
+
+def settle(
+    votes: Sequence[RaceVote], shares: Sequence[float], *, seed: int, step: int, temperature: float
+) -> Certificate:
+    """As `certify`, of votes some of which are known in full, such as the own one of a voter that decides.
+
+    Certain if none is a list. votes, shares: of each voter, in the order of the topology.
+    """
+    short = [
+        vote
+        if isinstance(vote, RaceList)
+        else race_list(vote, FIRST_LOOK, seed=seed, step=step, temperature=temperature)
+        for vote in votes
+    ]
+    certificate = certify(short, shares, seed=seed, step=step, temperature=temperature)
+    if certificate.is_certain:
+        return certificate
+    whole = [vote if isinstance(vote, RaceList) else whole_list(vote) for vote in votes]
+    return certify(whole, shares, seed=seed, step=step, temperature=temperature)
+
+
+def whole_list(values: NDArray[np.float32]) -> RaceList:
+    """The list of all tokens with a probability above zero. values: [vocab]."""
+    ids = np.flatnonzero(values)
+    return RaceList(ids, values[ids], ids.size + 1)
+
+
+def leader(vote: RaceVote, *, seed: int, step: int, temperature: float) -> int:
+    """The token that wins the voter's own race: its draft."""
+    found = (
+        vote
+        if isinstance(vote, RaceList)
+        else race_list(vote, 1, seed=seed, step=step, temperature=temperature)
+    )
+    return certify([found], [1.0], seed=seed, step=step, temperature=temperature).winner

@@ -18,6 +18,7 @@ from tandem.codecs.base import (
 from tandem.codecs.c_sqs import CSqs
 from tandem.codecs.k_sqs import KSqs
 from tandem.codecs.lattice import Lattice
+from tandem.codecs.race_lists import RaceLists
 from tandem.codecs.top_k import TopK
 from tandem.codecs.top_p import TopP
 from tandem.extensions import CodecConfig, call, check_has, is_extension
@@ -29,6 +30,7 @@ __all__ = [
     "CodecStates",
     "KSqs",
     "Lattice",
+    "RaceLists",
     "StatelessCodec",
     "TopK",
     "TopP",

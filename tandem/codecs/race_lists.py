@@ -1,34 +1,134 @@
-"""The bytes of a race list: 44 for the 8 best tokens of 32,000.
+"""The bytes of a vote in a race: a list of its best tokens (45 bytes for 8 of 32,000), or all of it. Codec `race_list`.
 
-Layout: one whole number (`tandem.codecs.sets`), lowest byte first: the bits of each float32 value in (0, 1] minus one,
-in the order of the ids; which tokens; how many, 0 to K. The order by score is not sent: it follows from the noise.
+Layout: a number as in `varints`, 2 n + c for a list of n >= 1 tokens, c = 1 if all others have probability 0. Then one
+whole number (`tandem.codecs.sets`), lowest byte first: the bits of each float32 value in (0, 1] minus one, in the order
+of the ids; which tokens. The order by score is not sent: it follows from the noise. A vote in full is the number 0, and
+then the float32 probability of every token, little-endian.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import ClassVar
+
 import numpy as np
+from numpy.typing import NDArray
 
-from tandem.aggregation.race_lists import RaceList
-from tandem.codecs import sets
+from tandem.aggregation.distributions import Distribution
+from tandem.aggregation.race_lists import RaceList, RaceVote, race_list
+from tandem.codecs import sets, varints
+from tandem.codecs.base import MAX_VOCAB, StatelessCodec, check_dense, malformed, register
+from tandem.codecs.parameters import check_whole
+from tandem.errors import ProtocolError
 
+DEFAULT_DEPTH = 8
+MAX_LISTED = 1024
+"""Tokens of the longest list; a voter that is asked for more sends its vote in full."""
+WHOLE = 1 << 62
+"""The depth of a vote in full: more than any list has."""
 _NUM_VALUES = 0x3F800000
 """Positive float32 numbers up to one: the bits of 1.0."""
+_VALUE = np.dtype("<f4")
+_IN_FULL = b"\0"
+
+
+@register
+@dataclass(frozen=True)
+class RaceLists(StatelessCodec):
+    """Nothing is dropped but what float32 cannot hold; of a vote, peers get the tokens that score best in the race.
+
+    NOT in the paper (DRAGON). `encode` gives the vote in full, which stays at its party in dual mode: its coordinator
+    cuts lists from it. In other modes this is a codec without loss, 4 bytes per token of the vocabulary.
+    """
+
+    name: ClassVar[str] = "race_list"
+    depth: int = DEFAULT_DEPTH  # tokens of the first list; how many later lists have is adapted
+
+    def __post_init__(self) -> None:
+        """Raises ConfigError for a parameter out of range."""
+        check_whole(self.name, "depth", self.depth, 1, MAX_LISTED, DEFAULT_DEPTH)
+
+    @property
+    def max_bytes(self) -> int:
+        """Size of the largest payload."""
+        return len(_IN_FULL) + MAX_VOCAB * _VALUE.itemsize
+
+    def encode(self, dense: NDArray[np.floating]) -> bytes:
+        """A vote in full, of a distribution [vocab]; GenerationError if it is none."""
+        check_dense(dense)
+        exact = np.asarray(dense, dtype=np.float64)
+        values: NDArray[np.float32] = (exact / exact.sum()).astype(_VALUE)
+        return _IN_FULL + values.tobytes()
+
+    def decode(self, payload: bytes, vocab_size: int = MAX_VOCAB) -> Distribution:
+        """The distribution of a vote in full, scaled to sum 1; ProtocolError if the bytes are malformed, or a list."""
+        vote = read_vote(payload, vocab_size)
+        if isinstance(vote, RaceList):
+            raise malformed(f"must be a vote in full, got a list of {vote.ids.size} tokens")
+        ids = np.flatnonzero(vote)
+        values = vote[ids].astype(np.float64)
+        return Distribution(ids, values / values.sum())
+
+    def fingerprint(self) -> str:
+        """Name and version of the layout; lists of any depth can be read."""
+        return f"{self.name}/1"
+
+
+def read_vote(payload: bytes, vocab_size: int) -> RaceVote:
+    """The list in the bytes, or the whole distribution [vocab]; ProtocolError if they are malformed."""
+    if payload[:1] != _IN_FULL:
+        return decode_race_list(payload, vocab_size)
+    size, odd = divmod(len(payload) - len(_IN_FULL), _VALUE.itemsize)
+    if odd or not 1 <= size <= vocab_size:
+        raise malformed(f"must have 4 bytes for each of {vocab_size} tokens, got {len(payload) - 1}")
+    values = np.frombuffer(payload, dtype=_VALUE, offset=len(_IN_FULL)).astype(np.float32)
+    if not (values.min() >= 0.0 and 0.0 < values.max() <= 1.0):
+        raise malformed(
+            f"must have probabilities from 0 to 1, got {float(values.min())} to {float(values.max())}"
+        )
+    return values
+
+
+def cut_vote(
+    payload: bytes, depth: int, vocab_size: int, *, seed: int, step: int, temperature: float
+) -> bytes:
+    """The list of the `depth` best tokens of a vote in full, or all of it if that is too many for a list."""
+    vote = read_vote(payload, vocab_size)
+    if isinstance(vote, RaceList) or depth > MAX_LISTED:
+        return payload
+    return encode_race_list(race_list(vote, depth, seed=seed, step=step, temperature=temperature), vocab_size)
+
+
+def vote_depth(payload: bytes) -> int:
+    """How many tokens a vote holds, without reading them; WHOLE for all, 0 if the bytes are malformed."""
+    if not payload:
+        return 0
+    if payload[:1] == _IN_FULL:
+        return WHOLE
+    try:
+        header, _ = varints.decode_number(payload, 0)
+    except ProtocolError:
+        return 0
+    return WHOLE if header & 1 else header >> 1
 
 
 def encode_race_list(found: RaceList, vocab_size: int) -> bytes:
-    """Bytes of a list whose ids lie below vocab_size."""
+    """Bytes of a list of at least one token, whose ids lie below vocab_size."""
     number = 0
     for bits in found.values.view(np.uint32).tolist():
         number = sets.push(number, bits - 1, _NUM_VALUES)
     number = sets.push_set(number, found.ids.tolist(), vocab_size)
-    return sets.to_bytes(sets.push(number, found.ids.size, found.depth + 1))
+    return varints.encode_number(2 * found.ids.size + found.is_complete) + sets.to_bytes(number)
 
 
-def decode_race_list(payload: bytes, depth: int, vocab_size: int) -> RaceList:
-    """The list in the bytes; ProtocolError if they are malformed. depth: K of the request."""
-    number = sets.from_bytes(payload, max_race_list_bytes(depth, vocab_size))
-    size, number = sets.pop(number, depth + 1)
+def decode_race_list(payload: bytes, vocab_size: int) -> RaceList:
+    """The list in the bytes; ProtocolError if they are malformed."""
+    header, start = varints.decode_number(payload, 0)
+    size, is_complete = divmod(header, 2)
+    if not 1 <= size <= MAX_LISTED:
+        raise malformed(f"must list 1 to {MAX_LISTED} tokens, got {size}")
     sets.check_is_subset(size, vocab_size)
+    number = sets.from_bytes(payload[start:], _max_number_bytes(size, vocab_size))
     ids, number = sets.pop_set(number, size, vocab_size)
     values = []
     for _ in range(size):
@@ -36,11 +136,16 @@ def decode_race_list(payload: bytes, depth: int, vocab_size: int) -> RaceList:
         values.append(bits + 1)
     sets.check_is_used_up(number)
     return RaceList(
-        np.array(ids, dtype=np.int64), np.array(values[::-1], dtype=np.uint32).view(np.float32), depth
+        np.array(ids, dtype=np.int64),
+        np.array(values[::-1], dtype=np.uint32).view(np.float32),
+        size + is_complete,
     )
 
 
 def max_race_list_bytes(depth: int, vocab_size: int) -> int:
-    """Size of the largest payload of a list of K = depth."""
-    id_bits = (vocab_size - 1).bit_length()
-    return sets.max_bytes(depth * (30 + id_bits) + (depth + 1).bit_length())
+    """Size of the largest payload of a list of `depth` tokens."""
+    return len(varints.encode_number(2 * depth + 1)) + _max_number_bytes(depth, vocab_size)
+
+
+def _max_number_bytes(size: int, vocab_size: int) -> int:
+    return sets.max_bytes(size * (30 + (vocab_size - 1).bit_length()))

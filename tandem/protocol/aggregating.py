@@ -11,10 +11,12 @@ from math import nan
 
 from tandem.aggregation.distributions import Distribution
 from tandem.aggregation.mixture import mix_by_weights, shares
+from tandem.aggregation.race_lists import RaceList, RaceVote, leader, settle
 from tandem.aggregation.rules import DRAFT_RULES, draft_rule
 from tandem.codecs import Codec
+from tandem.codecs.race_lists import read_vote
 from tandem.codecs.token import read_token
-from tandem.protocol.messages import Ballot, VerifyResult
+from tandem.protocol.messages import Ballot, Undecided, VerifyResult
 from tandem.protocol.scheduling import policy_of
 from tandem.protocol.spec import SessionSpec
 from tandem.scheduler.policies import Policy
@@ -37,10 +39,10 @@ class AggregatorSession:
         rule = DRAFT_RULES[0] if spec.votes_are_tokens else spec.draft_rule
         self._rule = draft_rule(rule, spec.sampling.temperature)
 
-    def decide(self, ballot: Ballot) -> VerifyResult:
+    def decide(self, ballot: Ballot) -> VerifyResult | Undecided:
         """The next tokens, by the votes that are there."""
         if len(ballot.voters) == 2 and ballot.log_weights:
-            return self._decide_pair(ballot)
+            return self._decide_race(ballot) if self.spec.has_race_lists else self._decide_pair(ballot)
         return self._decide_line(ballot)
 
     def _decide_pair(self, ballot: Ballot) -> VerifyResult:
@@ -50,7 +52,38 @@ class AggregatorSession:
         decision = self._rule.verify(
             device, cloud, eta_device=eta_device, seed=self.spec.seed, step=ballot.step
         )
-        accepted = (decision.device_accepted, decision.cloud_accepted)
+        return self._decided_by_pair(
+            ballot,
+            decision.target,
+            accepted=(decision.device_accepted, decision.cloud_accepted),
+            acceptance=(decision.acceptance_device, decision.acceptance_cloud),
+        )
+
+    def _decide_race(self, ballot: Ballot) -> VerifyResult | Undecided:
+        """The winner of the race of the full mixture (Eq. 4), if what is known of the votes makes it certain.
+
+        The expected acceptance takes whole distributions, so it is the outcome, 0 or 1, whose mean is the same.
+        """
+        seed, step, temperature = self.spec.seed, ballot.step, self.spec.sampling.temperature
+        votes = [read_vote(payload, self.spec.vocab_size) for payload in ballot.payloads]
+        weights = shares(*ballot.log_weights)
+        certificate = settle(votes, weights, seed=seed, step=step, temperature=temperature)
+        if not certificate.is_certain:
+            return _make_undecided(ballot, votes)
+        device, cloud = (
+            leader(vote, seed=seed, step=step, temperature=temperature) == certificate.winner
+            for vote in votes
+        )
+        return self._decided_by_pair(
+            ballot,
+            certificate.winner,
+            accepted=(device, cloud),
+            acceptance=(float(device), float(cloud)),
+        )
+
+    def _decided_by_pair(
+        self, ballot: Ballot, target: int, *, accepted: tuple[bool, bool], acceptance: tuple[float, float]
+    ) -> VerifyResult:
         own = PARTIES[self.roles.topology.index(self.party)]
         assert self._policy is not None
         next_decider = self._policy.choose_next(
@@ -58,9 +91,9 @@ class AggregatorSession:
         )
         return _make_result(
             ballot,
-            tokens=(decision.target,),
+            tokens=(target,),
             accepted=tuple(map(int, accepted)),
-            acceptance=(decision.acceptance_device, decision.acceptance_cloud),
+            acceptance=acceptance,
             next_decider=PARTIES.index(next_decider),
         )
 
@@ -130,4 +163,17 @@ def _make_result(
         accepted=accepted,
         acceptance=acceptance,
         next_decider=next_decider,
+    )
+
+
+def _make_undecided(ballot: Ballot, votes: Sequence[RaceVote]) -> Undecided:
+    return Undecided(
+        session=ballot.session,
+        view=ballot.view,
+        digest=ballot.digest,
+        step=ballot.step,
+        voters=ballot.voters,
+        depths=tuple(
+            vote.next_depth if isinstance(vote, RaceList) and not vote.is_complete else 0 for vote in votes
+        ),
     )

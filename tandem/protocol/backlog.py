@@ -6,14 +6,14 @@ from collections.abc import Container, Iterable
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from tandem.protocol.messages import Proposal, Sources, Verdict, Votes
+from tandem.protocol.messages import ListRequest, Proposal, Sources, Verdict, Votes
 from tandem.protocol.round_trips import MAX_TIMEOUT_S
 
 RECEIPT_S = 0.1
 """A receipt waits at most this long for a frame to travel with."""
 
 
-Numbered: TypeAlias = Proposal | Verdict | Sources | Votes
+Numbered: TypeAlias = Proposal | Verdict | Sources | Votes | ListRequest
 """Bodies whose receipt is acknowledged."""
 
 
@@ -31,8 +31,8 @@ class Backlog:
     """Proposals, votes and verdicts that the peer has not committed, by their number in this session.
 
     Invariants: a number names one body for ever. A body is resent until the peer has acknowledged its receipt, and kept
-    until the peer has committed its step or no committed prefix can need it any more; what has no step is kept to the
-    end of the view.
+    until the peer has committed its step or no committed prefix can need it any more; a request until its step is
+    committed here; what has no step is kept to the end of the view.
     """
 
     def __init__(self) -> None:
@@ -81,7 +81,7 @@ class Backlog:
         }
 
     def drop_dead(self, live: Container[bytes], step: int) -> None:
-        """Drop proposals from `step` on whose digest is not among the `live` ones."""
+        """Drop proposals from `step` on whose digest is not among the `live` ones, and requests for earlier steps."""
         self.parcels = {
             key: parcel for key, parcel in self.parcels.items() if not _is_dead(parcel.body, live, step)
         }
@@ -91,18 +91,20 @@ class Backlog:
         self.parcels.clear()
 
 
-def _last_step(body: Numbered) -> int:
+def _last_step(body: Proposal | Verdict | Votes | ListRequest) -> int:
     """The last step that the body has to do with."""
     match body:
         case Votes():
             return body.step + len(body.digests) - 1
-        case Sources():
-            return 0
+        case ListRequest():
+            return body.step
         case _:
             return body.step + max(1, len(body.tokens)) - 1
 
 
 def _is_dead(body: Numbered, live: Container[bytes], step: int) -> bool:
+    if isinstance(body, ListRequest):
+        return body.step < step
     return isinstance(body, Proposal) and body.step >= step and body.digest not in live
 
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import nan
 
 from tandem.modes.roles import MAX_PROPOSAL, Roles, find_mode
 from tandem.protocol.lineage import Lineage
 from tandem.protocol.log import MAX_AHEAD
-from tandem.protocol.messages import Ballot, Proposal, VerifyResult, Votes
+from tandem.protocol.messages import Ballot, Proposal, Undecided, VerifyResult, Votes
 from tandem.protocol.prefix import Prefix, extend_digest
 
 MAX_ENTRIES = 512
@@ -35,12 +35,16 @@ class BallotBox:
     """The proposals and votes of one session that may still count, and the ballot that is with the aggregator.
 
     Invariants: one entry per party and prefix, the first that came, bytes included, whatever a restarted decoder
-    computes again. A ballot holds only votes conditioned on exactly the committed prefix, or on its continuation by the
-    proposal that they follow, in the topology's order. A prefix is put to the vote of the same voters once per view,
-    unless `reopen` is called. No entry is held whose branch is known to be dead, nor one that is too far ahead.
+    computes again; only a race list gives way to a longer one, and then the ballot is put to the vote again. A ballot
+    holds only votes conditioned on exactly the committed prefix, or on its continuation by the proposal that they
+    follow, in the topology's order. A prefix is put to the vote of the same voters once per view, unless `reopen` is
+    called. No entry is held whose branch is known to be dead, nor one that is too far ahead.
     """
 
-    def __init__(self, session: int, roles: Roles, party: str) -> None:
+    def __init__(
+        self, session: int, roles: Roles, party: str, measure: Callable[[bytes], int] | None = None
+    ) -> None:
+        """measure: how much of a vote a payload holds; None: votes are not cut, and the first payload stays."""
         self.session = session
         self.party = party
         self.entries: dict[str, dict[bytes, Entry]] = {
@@ -49,6 +53,7 @@ class BallotBox:
         self.lineage = Lineage()
         self.pending: BallotKey | None = None  # the ballot at the aggregator
         self._roles = roles
+        self._measure = measure
         self._drafters = roles.drafters
         self._follows_proposal = find_mode(roles.mode).has_bonus
 
@@ -98,7 +103,16 @@ class BallotBox:
 
     def _hold(self, source: str, digest: bytes, entry: Entry, prefix: Prefix) -> None:
         if entry.step >= len(prefix) and not self.lineage.is_dead(digest):
-            self.entries[source].setdefault(digest, entry)
+            held = self.entries[source].setdefault(digest, entry)
+            if self._holds_more(entry, held):
+                self.entries[source][digest] = replace(held, payload=entry.payload)
+                if self.pending is not None and self.pending[1] == digest:
+                    self.reopen()
+
+    def _holds_more(self, entry: Entry, held: Entry) -> bool:
+        if self._measure is None or entry.payload is None or held.payload is None:
+            return False
+        return self._measure(entry.payload) > self._measure(held.payload)
 
     def _kill_if_dead(self, digest: bytes, step: int, prefix: Prefix) -> None:
         """What continues a rejected token is dead, and so is whatever continues that."""
@@ -143,7 +157,7 @@ class BallotBox:
                 return
             digest = extend_digest(digest, token)
 
-    def is_pending(self, result: VerifyResult) -> bool:
+    def is_pending(self, result: VerifyResult | Undecided) -> bool:
         """Whether a result answers the ballot at the aggregator, of the same voters."""
         return self.pending == (result.view, result.digest, result.voters)
 

@@ -5,7 +5,7 @@ The committed tokens of the authority win. Its peer only shows where it differs,
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from tandem.protocol.backlog import Numbered
@@ -42,18 +42,20 @@ class Convergence:
         self,
         spec: SessionSpec,
         routes: Routes,
-        peer: str,
         log: CommittedLog,
         ballots: BallotBox,
         link: PeerLink,
         reporter: Reporter,
         lifecycle: Lifecycle,
+        make_public: Callable[[Proposal], Proposal],
     ) -> None:
+        """make_public: an own proposal as the peer needs it."""
         self.incarnation: int | None = None  # not of an authority: it was restarted and waits for a Resync
         self.claims: dict[int, bytes] = {}  # the peer's digests, by count of tokens
-        self._spec, self._routes, self._peer = spec, routes, peer
+        self._spec, self._routes = spec, routes
         self._log, self._ballots, self._link = log, ballots, link
         self._reporter, self._lifecycle = reporter, lifecycle
+        self._make_public = make_public
         self._peer_done: tuple[int, bytes] | None = None  # the peer's whole answer: count and digest
         self._answered: set[int] = set()  # incarnations that a Resync has answered
 
@@ -83,7 +85,7 @@ class Convergence:
 
     def on_rejoin(self, rejoin: Rejoin, now_s: float) -> list[Send]:
         """Authority: the peer's coordinator was restarted. One Resync per restart, however often it asks."""
-        is_answered = rejoin.incarnation in self._answered and self._peer not in self._lifecycle.lost
+        is_answered = rejoin.incarnation in self._answered and self._link.peer not in self._lifecycle.lost
         if not self._routes.is_authority or is_answered:
             return []
         self._answered.add(rejoin.incarnation)
@@ -96,7 +98,7 @@ class Convergence:
             return []
         if not self.peer_agrees():
             return self.on_divergence(frame, now_s)
-        return self._lifecycle.agree(self._peer, now_s)
+        return self._lifecycle.agree(self._link.peer, now_s)
 
     def peer_agrees(self) -> bool:
         """Whether the peer has said that its whole answer is this one."""
@@ -104,7 +106,7 @@ class Convergence:
 
     def resync(self, now_s: float) -> list[Send]:
         """Authority: a new view starts from what is committed here."""
-        sends = self._lifecycle.rejoin_peer(self._peer)
+        sends = self._lifecycle.rejoin_peer(self._link.peer)
         self._forget_old_view()
         if self._log.decider != self._spec.first_decider:
             self._log.decider = self._spec.first_decider
@@ -135,7 +137,7 @@ class Convergence:
             self._link.send(Heartbeat(), log.prefix, now_s),
         ]
         if self._lifecycle.reason is not None:
-            return [*sends, *self._lifecycle.complete(now_s, {self._peer} if self.peer_agrees() else ())]
+            return [*sends, *self._lifecycle.complete(now_s, {self._link.peer} if self.peer_agrees() else ())]
         return sends + self.post_held(now_s)
 
     def post_held(self, now_s: float) -> list[Send]:
@@ -147,15 +149,15 @@ class Convergence:
         sources, is_home = self._reporter.own_sources, self._routes.is_home
         bodies: list[Numbered] = [] if sources is None or is_home else [sources]
         own, party = self._ballots.own, self._routes.topology.index(self._routes.party)
-        if self._peer in self._routes.proposals_go_to:
-            bodies += [self._routes.make_public(proposal) for proposal in make_proposals(own, party)]
-        if self._peer in self._routes.votes_go_to:
+        if self._link.peer in self._routes.proposals_go_to:
+            bodies += [self._make_public(proposal) for proposal in make_proposals(own, party)]
+        if self._link.peer in self._routes.votes_go_to:
             bodies += [make_votes(digest, entry, party) for digest, entry in own.items()]
         return [self._link.post(body, prefix, now_s) for body in bodies]
 
     def make_open(self) -> Open:
         """What opens the session at the peer, to which the display at home does not matter."""
-        spec = replace(self._spec.as_for(self._peer), show_drafts=False)
+        spec = replace(self._spec.as_for(self._link.peer), show_drafts=False)
         return Open(spec=spec.to_json())
 
     def unacknowledged(self) -> list[LinkBody]:
@@ -163,7 +165,7 @@ class Convergence:
         bodies: list[LinkBody] = []
         if self._routes.is_home and not self._link.has_heard:
             bodies.append(self.make_open())
-        is_behind = self._link.peer_view < self._link.view and self._peer not in self._lifecycle.lost
+        is_behind = self._link.peer_view < self._link.view and self._link.peer not in self._lifecycle.lost
         if self._routes.is_authority and is_behind and self._link.has_heard:
             decider = self._routes.topology.index(self._log.decider)
             bodies.append(Resync(decider=decider, tokens=tuple(self._log.prefix.tokens)))
@@ -172,6 +174,12 @@ class Convergence:
         if self._lifecycle.reason is not None:
             bodies.append(Done(is_reply=False))
         return bodies
+
+    def resend_all(self, now_s: float) -> list[Send]:
+        """There is a new connection to the peer: whatever it has not acknowledged, at least a sign of life."""
+        link, prefix = self._link, self._log.prefix
+        due = link.resend(self.unacknowledged(), prefix, now_s) + link.resend_missing(prefix, now_s)
+        return due or [link.send(Heartbeat(), prefix, now_s)]
 
     def _forget_old_view(self) -> None:
         self._ballots.reopen()

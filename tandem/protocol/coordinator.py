@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import assert_never
 
+from tandem.codecs.race_lists import vote_depth
 from tandem.protocol.ballots import BallotBox
 from tandem.protocol.committing import Committer
 from tandem.protocol.convergence import Convergence
@@ -27,23 +28,27 @@ from tandem.protocol.messages import (
     Heartbeat,
     LinkBody,
     LinkFrame,
+    ListRequest,
     Proposal,
     ProposalReady,
     Rejoin,
     Resync,
     Sources,
+    Undecided,
     Verdict,
     VerifyResult,
     Votes,
     VotesReady,
 )
 from tandem.protocol.outbox import ActorKind, Send
+from tandem.protocol.prefix import Prefix
+from tandem.protocol.race_votes import RaceVotes
 from tandem.protocol.reminders import Debt, Reminders
 from tandem.protocol.report import Reporter, make_estimate_event
 from tandem.protocol.routes import Routes
 from tandem.protocol.spec import SessionSpec
 
-LocalMessage = ProposalReady | VotesReady | VerifyResult | DecoderReady | DecoderFailed | Estimate
+LocalMessage = ProposalReady | VotesReady | VerifyResult | Undecided | DecoderReady | DecoderFailed | Estimate
 
 
 class SessionCoordinator:
@@ -54,26 +59,35 @@ class SessionCoordinator:
     ) -> None:
         """measures: probe round trip and bandwidth when the first frame of a peer arrives."""
         self.spec = spec
-        self.party = party
         self.routes = Routes(spec.roles, party, is_mirrored=spec.is_mirrored, sends_drafts=spec.sends_drafts)
         self.log = CommittedLog(spec.session, spec.roles, spec.first_decider)
-        self.prefix = self.log.prefix  # the committed tokens; changed in place
-        self.ballots = BallotBox(spec.session, spec.roles, party)
+        self.ballots = BallotBox(spec.session, spec.roles, party, vote_depth if spec.has_race_lists else None)
         peers = spec.roles.topology.peers(party)
         self.links = {peer: PeerLink(spec.session, now_s, peer, measures=measures) for peer in peers}
         self.reporter = Reporter(spec, party)
         self.lifecycle = Lifecycle(spec, self.routes, self.log, self.ballots, self.links, self.reporter)
+        parts = self.log, self.ballots, self.links, self.reporter
+        self.race_votes = RaceVotes(spec, self.routes, *parts, self.lifecycle.lost)
+        publish = self.race_votes.make_public
         self.convergence = {
             peer: Convergence(
-                spec, self.routes, peer, self.log, self.ballots, link, self.reporter, self.lifecycle
+                spec, self.routes, self.log, self.ballots, link, self.reporter, self.lifecycle, publish
             )
             for peer, link in self.links.items()
         }
-        self.committer = Committer(
-            spec, party, self.log, self.ballots, self.links, self.reporter, self.lifecycle, check_stop, now_s
-        )
+        self.committer = Committer(spec, party, *parts, self.lifecycle, check_stop, now_s)
         self.leading = Leading(spec, self.routes, self.log, self.ballots, self.lifecycle)
         self._reminders = Reminders()
+
+    @property
+    def party(self) -> str:
+        """Whose coordinator this is."""
+        return self.routes.party
+
+    @property
+    def prefix(self) -> Prefix:
+        """The committed tokens."""
+        return self.log.prefix
 
     # ---- entries: each takes a message and the time, and returns what to send ----------------------------------
 
@@ -118,6 +132,8 @@ class SessionCoordinator:
                 return self._on_own_votes(message.votes, now_s)
             case VerifyResult():
                 return self._on_result(message, now_s)
+            case Undecided():
+                return self.race_votes.ask(message, now_s)
             case DecoderReady():
                 return self._on_ready(message, now_s)
             case DecoderFailed():
@@ -159,10 +175,9 @@ class SessionCoordinator:
     def _remind(self, now_s: float) -> list[Send]:
         """Give the session again to an actor that owes something for too long: a message may have been lost."""
         here = None if self.lifecycle.reason is not None else (self.log.view, self.prefix.digest)
-        pending = self.ballots.pending
         debts: dict[ActorKind, Debt] = {
             "decoder": here if self.prefix.digest not in self.ballots.own else None,
-            "aggregator": here if pending is not None and pending[:2] == here else None,
+            "aggregator": here if here and (self.ballots.pending or ())[:2] == here else None,
         }
         return [send for role in self._reminders.take_due(debts, now_s) for send in self.restart(role)]
 
@@ -170,12 +185,7 @@ class SessionCoordinator:
         """There is a new connection to the peers: send at once whatever they have not acknowledged."""
         if self.lifecycle.is_over:
             return []
-        sends = []
-        for peer, link in self.links.items():
-            due = link.resend(self.convergence[peer].unacknowledged(), self.prefix, now_s)
-            due += link.resend_missing(self.prefix, now_s)
-            sends += due or [link.send(Heartbeat(), self.prefix, now_s)]
-        return sends
+        return [send for one in self.convergence.values() for send in one.resend_all(now_s)]
 
     def _begin(self, *roles: ActorKind) -> list[Send]:
         return [Send(role, Begin(session=self.spec.session, spec=self.spec.to_json())) for role in roles]
@@ -183,14 +193,15 @@ class SessionCoordinator:
     # ---- proposals, votes and ballots --------------------------------------------------------------------------
 
     def _on_own_proposal(self, ready: ProposalReady, now_s: float) -> list[Send]:
-        proposal: Proposal = ready.proposal
+        proposal = ready.proposal
         if self.lifecycle.reason is not None or proposal.step + len(proposal.tokens) < len(self.prefix):
             return []
         num_held = len(self.ballots.own)
         self.ballots.hold_proposal(self.party, proposal, self.prefix, now_s - self.committer.opened_s)
         sends = self.committer.show(now_s)
         if len(self.ballots.own) > num_held or not proposal.tokens:
-            sends += self._post(self.routes.proposals_go_to, self.routes.make_public(proposal), now_s)
+            public = self.race_votes.make_public(proposal)
+            sends += self.lifecycle.post(self.routes.proposals_go_to, public, now_s)
         return sends + self._advance(now_s)
 
     def _on_own_votes(self, votes: Votes, now_s: float) -> list[Send]:
@@ -201,22 +212,15 @@ class SessionCoordinator:
         self.ballots.hold_votes(self.party, votes, self.prefix, now_s - self.committer.opened_s)
         if len(self.ballots.own) == num_held:
             return []
-        sends = self._post(self.routes.votes_go_to, self.ballots.restore(votes), now_s)
+        sends = self.lifecycle.post(self.routes.votes_go_to, self.ballots.restore(votes), now_s)
         return sends + self._advance(now_s)
-
-    def _post(
-        self, peers: tuple[str, ...], body: Proposal | Votes | Verdict | Sources, now_s: float
-    ) -> list[Send]:
-        """Across the links to these peers, but for those that are lost: a Resync brings them up when they return."""
-        there = [peer for peer in peers if peer not in self.lifecycle.lost]
-        return [self.links[peer].post(body, self.prefix, now_s) for peer in there]
 
     def _on_ready(self, ready: DecoderReady, now_s: float) -> list[Send]:
         """Tell the client, who is at home, of this party's documents."""
         if self.routes.is_home:
             return self.reporter.emit_own_sources(ready)
         sources = self.reporter.note_sources(ready)
-        return [] if sources is None else self._post((self.routes.topology.home,), sources, now_s)
+        return [] if sources is None else self.lifecycle.post((self.routes.topology.home,), sources, now_s)
 
     def _advance(self, now_s: float) -> list[Send]:
         """Commit the peers' verdicts in step order, then ask for the next one if this party decides."""
@@ -240,7 +244,7 @@ class SessionCoordinator:
             return []
         verdict = self.log.make_verdict(result, self.committer.count_to_end(result.tokens))
         sends = self._commit(verdict, result, now_s)
-        return self._post(self.routes.verdicts_go_to, verdict, now_s) + sends + self._advance(now_s)
+        return self.lifecycle.post(self.routes.verdicts_go_to, verdict, now_s) + sends + self._advance(now_s)
 
     def _commit(self, verdict: Verdict, result: VerifyResult | None, now_s: float) -> list[Send]:
         """Commit a verdict: the own one, made of `result`, or a peer's."""
@@ -253,8 +257,7 @@ class SessionCoordinator:
     # ---- the links ---------------------------------------------------------------------------------------------
 
     def _act_on(self, source: str, frame: LinkFrame, now_s: float) -> list[Send]:
-        body: LinkBody = frame.body
-        link, convergence = self.links[source], self.convergence[source]
+        body, link, convergence = frame.body, self.links[source], self.convergence[source]
         match body:
             case Cancel():
                 return self.lifecycle.on_cancel(source, body, now_s) + self._ask()
@@ -274,6 +277,8 @@ class SessionCoordinator:
         link.acknowledge(frame, min(frame.committed, len(self.prefix)), now_s)
         if isinstance(body, Done):
             return self._advance(now_s) + convergence.on_done(frame, now_s) + self._ask()
+        if isinstance(body, ListRequest):
+            return self.race_votes.answer(source, body, frame.number, now_s)
         if isinstance(body, Sources):
             link.receipts.add(frame.number, now_s)
             return self.reporter.emit_sources(source, body) + self._advance(now_s)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Container, Mapping, Sequence
 from math import nan
 
 from tandem.events import DoneEvent, PeerEvent, SessionStatistics, StopReason
+from tandem.protocol.backlog import Numbered
 from tandem.protocol.ballots import BallotBox
 from tandem.protocol.link import PeerLink
 from tandem.protocol.log import CommittedLog
@@ -159,6 +160,11 @@ class Lifecycle:
     def to_peer(self, peer: str, body: LinkBody, now_s: float) -> list[Send]:
         """Across the link to one peer."""
         return [self._links[peer].send(body, self._log.prefix, now_s)]
+
+    def post(self, peers: Sequence[str], body: Numbered, now_s: float) -> list[Send]:
+        """Across the links to these peers, but for those that are lost: a Resync brings them up when they return."""
+        there = [peer for peer in peers if peer not in self.lost]
+        return [self._links[peer].post(body, self._log.prefix, now_s) for peer in there]
 
     def _give_up(self, reason: StopReason, error: str | None, body: Cancel, now_s: float) -> list[Send]:
         """End the query early, and tell all peers that have not done so themselves."""

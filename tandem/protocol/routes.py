@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from tandem.errors import ProtocolError
 from tandem.modes.roles import Roles, find_mode
-from tandem.protocol.messages import LinkBody, Proposal, Resync, Verdict, Votes
+from tandem.protocol.messages import LinkBody, ListRequest, Proposal, Resync, Verdict, Votes
 from tandem.topology import Topology
 
 
@@ -68,6 +68,8 @@ class Routes:
                 self._check_verdict(source, body)
             case Resync():
                 self._check_resync(source, body)
+            case ListRequest():
+                self._check_request(source)
             case _:
                 pass
 
@@ -135,6 +137,13 @@ class Routes:
                 "check its settings."
             )
         self._check_decider(source, resync.decider)
+
+    def _check_request(self, source: str) -> None:
+        if not self.roles.role(source).decides:
+            raise ProtocolError(
+                f"{source} asked for more of a vote, but it does not decide in mode {self.roles.mode}; "
+                "check its settings."
+            )
 
     def _check_sender(self, source: str, party: int, what: str) -> None:
         if party != self.roles.topology.index(source):

@@ -61,6 +61,7 @@ class SessionSpec:
     max_proposal: int = 4  # modes whose drafter has no vote: tokens of a proposal
     pacing: str = "cloud_goes_on"  # "stop_and_wait", "pipelined" or "cloud_goes_on"
     weights: tuple[float, ...] = ()  # mode "federated": the share of each worker, of sum 1
+    race_depth: int = 0  # mode "dual": tokens of the first race list; 0: votes are whole distributions
 
     @property
     def first_aggregator(self) -> Party:
@@ -69,6 +70,11 @@ class SessionSpec:
         if self.only is not None:
             return self.only
         return Party.CLOUD if self.placement == "cloud" else Party.DEVICE
+
+    @property
+    def has_race_lists(self) -> bool:
+        """Whether a vote crosses the link as the tokens that score best in the race, and as more of them if need be."""
+        return self.race_depth > 0 and self.mode == "dual"
 
     @property
     def roles(self) -> Roles:

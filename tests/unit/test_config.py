@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from tandem.config import Config, PartyConfig
 from tandem.errors import ConfigError
 from tandem.overrides import replace_settings, walk
+from tandem.request import spec_of
 from tandem.sampling import SamplingParams
 from tandem.topology import Party
 
@@ -174,8 +175,8 @@ WRONG = [
     ),
     (
         "codec.name=own_codecs:",
-        "The setting codec.name must be one of top_p, top_k, lattice, k_sqs, c_sqs, MODULE:FUNCTION, but it is "
-        "'own_codecs:'; name a function of a module, such as \"my_package.my_module:make\".",
+        "The setting codec.name must be one of top_p, top_k, lattice, k_sqs, c_sqs, race_list, MODULE:FUNCTION, but "
+        "it is 'own_codecs:'; name a function of a module, such as \"my_package.my_module:make\".",
     ),
     (
         "codec.parameters={k = [1]}",
@@ -200,6 +201,18 @@ def test_mirror_needs_coupled_drafts() -> None:
         ConfigError, match=r'"mirror" needs coupled drafts, but decoding\.draft_rule is "algorithm1"'
     ):
         Config.load(None, ["decoding.draft_rule=algorithm1", "decoding.placement=mirror"])
+
+
+def test_race_lists_need_coupled_drafts() -> None:
+    sentence = (
+        'The codec "race_list" sends the tokens that score best in a race, which only coupled drafts have, but '
+        'decoding.draft_rule is "algorithm1"; set it to "coupled", or codec.name to "top_p".'
+    )
+    settings = ["codec.name=race_list", "decoding.placement=device"]
+    assert spec_of(Config.load(None, [*settings, "codec.depth=5"])).race_depth == 5
+    assert spec_of(Config()).race_depth == 0
+    with pytest.raises(ConfigError, match=f"^{re.escape(sentence)}$"):
+        Config.load(None, [*settings, "decoding.draft_rule=algorithm1"])
 
 
 @pytest.mark.parametrize(

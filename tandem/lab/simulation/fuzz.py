@@ -25,7 +25,7 @@ from tandem.lab.simulation.link import Link
 from tandem.lab.simulation.oracle import answer, has_oracle
 from tandem.lab.simulation.specs import make_spec
 from tandem.lab.simulation.virtual import VirtualRun
-from tandem.lab.simulation.world import CODEC, EOS, NEVER, VOCAB, World, number, stop_rule
+from tandem.lab.simulation.world import CODEC, EOS, NEVER, VOCAB, World, codec_for, number, stop_rule
 from tandem.protocol.spec import SessionSpec
 from tandem.topology import PARTIES, Party
 
@@ -35,6 +35,8 @@ LIMIT_S = 300.0
 """Virtual time after which a run counts as hung: all that is planted is over within a minute."""
 TAIL = 60
 """Events that are told of a run that failed."""
+RACE_LISTS = 0.4
+"""Share of the queries with coupled drafts whose votes are race lists."""
 CHUNK = 25
 """Runs that a process gets at a time."""
 
@@ -87,7 +89,7 @@ class Report:
 def make_scenario(seed: int) -> Scenario:
     """A query whose every dial is drawn from the seed, and at least one fault for it."""
     rng = random.Random(number("fuzz", seed))
-    spec = _make_spec(rng, seed)
+    spec = _with_race_lists(_make_spec(rng, seed), seed)
     link = plan_link(rng)
     is_mirror = spec.placement == "mirror"
     steps = [rng.randrange(MIN_TOKENS) for _ in range(rng.choice([0, 1, 3, 6]))] if is_mirror else []
@@ -131,6 +133,14 @@ def _make_spec(rng: random.Random, seed: int) -> SessionSpec:
         peer_loss_margin_s=rng.choice([0.1, 1.0]),
         show_drafts=bool(seed % 2),
     )
+
+
+def _with_race_lists(spec: SessionSpec, seed: int) -> SessionSpec:
+    """A share of the queries with coupled drafts votes with short race lists. Drawn apart, too."""
+    rng = random.Random(number("race lists", seed))
+    if spec.draft_rule != "coupled" or rng.random() >= RACE_LISTS:
+        return spec
+    return replace(spec, race_depth=rng.choice([1, 2, 3]), vocab_size=VOCAB)
 
 
 @lru_cache(maxsize=4096)
@@ -202,7 +212,7 @@ def make_run(scenario: Scenario, trace: EventLog) -> WatchedRun:
     run = WatchedRun(
         scenario.spec,
         _worlds(scenario, is_rounding=scenario.is_rounding),
-        CODEC,
+        codec_for(scenario.spec),
         finished=_finished(scenario),
         link=scenario.link,
         decode_s=lambda party, rng: rng.expovariate(1 / scenario.decode_s[party]),
@@ -220,9 +230,15 @@ def make_run(scenario: Scenario, trace: EventLog) -> WatchedRun:
 
 
 def _worlds(scenario: Scenario, *, is_rounding: bool) -> dict[Party, Any]:
-    first_end = scenario.first_end
     return {
-        party: World(scenario.seed, party, first_end=first_end, is_rounding=is_rounding) for party in PARTIES
+        party: World(
+            scenario.seed,
+            party,
+            first_end=scenario.first_end,
+            is_rounding=is_rounding,
+            codec=codec_for(scenario.spec),
+        )
+        for party in PARTIES
     }
 
 
@@ -236,6 +252,8 @@ def _report(run: WatchedRun, statistics: Any) -> Report:
         counts.update(wire.counts)
     counts["divergences healed"] += statistics.num_divergences
     counts["Resyncs"] += statistics.num_resyncs
+    counts["queries with race lists"] += run.spec.has_race_lists
+    counts["longer lists"] += statistics.num_list_requests
     counts["frames resent"] += statistics.num_resent_frames
     counts["degraded answers"] += statistics.degraded_from is not None
     return Report(num_runs=1, num_tokens=len(run.committed), counts=counts)

@@ -17,6 +17,7 @@ from tandem.events import Event, PeerEvent, TokenEvent
 from tandem.lab.simulation.display import Display
 from tandem.lab.simulation.event_log import EventLog
 from tandem.lab.simulation.faults import Fault, FaultyWire
+from tandem.lab.simulation.race_votes import is_list_of
 from tandem.lab.simulation.virtual import Outcome, VirtualRun
 from tandem.lab.simulation.world import VOCAB, World
 from tandem.protocol.coordinator import SessionCoordinator
@@ -121,13 +122,23 @@ class WatchedRun(VirtualRun):
         for voter, payload in zip(ballot.voters, ballot.payloads, strict=True):
             drafter = self.spec.roles.topology.name(voter)
             world = self._world(Party(drafter))
-            if committed not in world.conditioned_on.get(payload, ()):
+            vote = self._find_vote(world, payload, committed)
+            if vote is None:
                 raise InvariantError(
                     f"the {party} pairs a draft of the {drafter} for step {ballot.step} that was conditioned on "
                     "other tokens than the committed"
                 )
-            if payload in world.rounded and self.spec.placement == "mirror":
+            if vote in world.rounded and self.spec.placement == "mirror":
                 self._excuse(queue)
+
+    def _find_vote(self, world: World, payload: bytes, committed: tuple[int, ...]) -> bytes | None:
+        """The vote that was computed from these tokens and is this payload, or of which it holds the best tokens."""
+        if committed in world.conditioned_on.get(payload, ()):
+            return payload
+        if not self.spec.has_race_lists:
+            return None
+        votes = (vote for vote, bases in world.conditioned_on.items() if committed in bases)
+        return next((vote for vote in votes if is_list_of(payload, vote, self.spec, len(committed))), None)
 
     def _slipped(self, decision: VerifyResult) -> VerifyResult:
         """The same with another token, as other rounding errors would find it."""

@@ -8,7 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from tandem.aggregation.document_weights import blend, checkpoints, log_weight, text_to_score
-from tandem.lab.simulation.world import CODEC, VOCAB, World, distribution
+from tandem.aggregation.race_lists import RaceList
+from tandem.codecs.race_lists import read_vote
+from tandem.lab.simulation.virtual import SideModel
+from tandem.lab.simulation.world import CODEC, VOCAB, World, codec_for, distribution
 from tandem.modes import reference
 from tandem.protocol.lifecycle import StopCheck
 from tandem.protocol.messages import RescoreRequest, RescoreResult, RetrieveRequest, RetrieveResult
@@ -19,35 +22,28 @@ from tandem.topology import Party
 Text = Callable[[Sequence[int]], str]
 
 
-class WorldVoter:
-    """One party's vote after any tokens."""
+class Documents:
+    """What one party has retrieved, and how much it weighs after any tokens."""
 
-    def __init__(self, spec: SessionSpec, party: Party, first_end: int, text: Text) -> None:
+    def __init__(self, spec: SessionSpec, party: Party, model: SideModel, text: Text) -> None:
         self.spec, self.party, self.text = spec, party, text
-        self._first_end = first_end
-        self._world = World(spec.seed, party)
-        num_documents = spec.num_documents(party)
-        request = RetrieveRequest(session=spec.session, query=spec.query, num_documents=num_documents)
-        found = self._world.retrieve(request)
+        self._model = model
+        request = RetrieveRequest(
+            session=spec.session, query=spec.query, num_documents=spec.num_documents(party)
+        )
+        found = model.retrieve(request)
         assert isinstance(found, RetrieveResult)
-        self._found = found
-
-    def __call__(self, tokens: Sequence[int]) -> reference.Vote:
-        """The party's distribution, and how much its documents weigh."""
-        weights = self.weights(tokens)
-        payload = distribution(self.spec.seed, self.party, tuple(tokens), weights, self._first_end)
-        probabilities = [float(mass) for mass in CODEC.decode(payload).dense(VOCAB)]
-        return reference.Vote(probabilities, to_float32(log_weight(weights)))
+        self.found = found
 
     def weights(self, tokens: Sequence[int]) -> tuple[float, ...]:
         """The weight of each document at the step after `tokens`: estimate upon estimate, with momentum."""
-        spec, found = self.spec, self._found
+        spec, found = self.spec, self.found
         weights = self._scale(found.scores)
         if not found.ids:
             return weights
         for position in checkpoints(len(tokens), spec.weight_interval, spec.weight_lag)[1:]:
             text = text_to_score(spec.query, self.text(tokens[:position]))
-            scored = self._world.retrieve(
+            scored = self._model.retrieve(
                 RescoreRequest(session=spec.session, digest=b"", ids=found.ids, text=text)
             )
             assert isinstance(scored, RescoreResult)
@@ -56,6 +52,27 @@ class WorldVoter:
 
     def _scale(self, scores: Sequence[float]) -> tuple[float, ...]:
         return tuple(self.spec.relevance_scale * score for score in scores)
+
+
+class WorldVoter(Documents):
+    """One party's vote after any tokens."""
+
+    def __init__(self, spec: SessionSpec, party: Party, first_end: int, text: Text) -> None:
+        super().__init__(spec, party, World(spec.seed, party), text)
+        self._first_end = first_end
+
+    def __call__(self, tokens: Sequence[int]) -> reference.Vote:
+        """The party's distribution, and how much its documents weigh."""
+        weights = self.weights(tokens)
+        payload = distribution(
+            self.spec.seed, self.party, tuple(tokens), weights, self._first_end, codec=codec_for(self.spec)
+        )
+        if self.spec.has_race_lists:  # nothing was compressed: the model's own float32 numbers
+            vote = read_vote(payload, VOCAB)
+            assert not isinstance(vote, RaceList)
+            return reference.Vote([float(mass) for mass in vote], to_float32(log_weight(weights)))
+        probabilities = [float(mass) for mass in CODEC.decode(payload).dense(VOCAB)]
+        return reference.Vote(probabilities, to_float32(log_weight(weights)))
 
 
 def answer(

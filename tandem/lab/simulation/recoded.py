@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from tandem.codecs import Codec, CodecStates
+from tandem.codecs import Codec, CodecStates, RaceLists
 from tandem.lab.simulation.fuzz import make_scenario
 from tandem.lab.simulation.link import Link
 from tandem.lab.simulation.virtual import Outcome, SideModel, VirtualRun
@@ -32,7 +32,12 @@ def simulate_codec(codec: Codec, seed: int, link: Link | None = None, **settings
     settings: fields of the session's spec, such as placement="mirror" or synchronous=True.
     """
     spec = replace(
-        make_scenario(seed).spec, draft_rule="coupled", on_peer_loss="wait", vocab_size=VOCAB, **settings
+        make_scenario(seed).spec,
+        draft_rule="coupled",
+        on_peer_loss="wait",
+        vocab_size=VOCAB,
+        race_depth=codec.depth if isinstance(codec, RaceLists) else 0,
+        **settings,
     )
     readers: dict[Party, SideModel] = {party: RecodedWorld(seed, party, codec) for party in PARTIES}
     return VirtualRun(spec, readers, codec, finished=stop_rule(16, 12), link=link or Link(), seed=seed).run()

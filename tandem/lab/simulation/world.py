@@ -15,12 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tandem.aggregation.distributions import Distribution
-from tandem.codecs import StatelessCodec, TopP
+from tandem.codecs import RaceLists, StatelessCodec, TopP
 from tandem.codecs.base import MAX_VOCAB
 from tandem.events import StopReason
 from tandem.protocol.decoding import Forward, Prefill
 from tandem.protocol.messages import Message, RescoreRequest, RescoreResult, RetrieveRequest, RetrieveResult
 from tandem.protocol.prefix import common_length
+from tandem.protocol.spec import SessionSpec
 from tandem.topology import Party
 
 VOCAB = 16
@@ -57,6 +58,8 @@ class CachedCodec(StatelessCodec):
 
 
 CODEC = CachedCodec(TopP())
+WHOLE_VOTES = RaceLists()
+"""Of queries whose votes are race lists: nothing is dropped."""
 
 
 def number(*parts: object) -> int:
@@ -76,6 +79,7 @@ def distribution(
     weights: tuple[float, ...],
     first_end: int = 0,
     redone: int = 0,
+    codec: StatelessCodec = CODEC,
 ) -> bytes:
     """The encoded law of `side` for the step after `tokens`; no end-of-sequence among the first `first_end` tokens.
 
@@ -88,7 +92,7 @@ def distribution(
         p[EOS] = 0.0
     if redone:
         p *= _rounding(redone)
-    return CODEC.encode(p / np.add.reduce(p))
+    return codec.encode(p / np.add.reduce(p))
 
 
 @lru_cache(maxsize=10_000)
@@ -109,7 +113,15 @@ def _rounding(redone: int) -> NDArray[np.float64]:
 class World:
     """One side's retriever and model. Implements `tandem.lab.simulation.virtual.SideModel`."""
 
-    def __init__(self, seed: int, party: Party, *, first_end: int = 0, is_rounding: bool = False) -> None:
+    def __init__(
+        self,
+        seed: int,
+        party: Party,
+        *,
+        first_end: int = 0,
+        is_rounding: bool = False,
+        codec: StatelessCodec = CODEC,
+    ) -> None:
         """is_rounding: a model that was started anew computes a law that it had computed before a little otherwise."""
         self.seed, self.party = seed, party
         self.cached: list[int] = []  # tokens that the model holds
@@ -117,6 +129,7 @@ class World:
         self.rounded: set[bytes] = set()  # laws that are not what they had been
         self._first_end = first_end
         self._is_rounding = is_rounding
+        self._codec = codec
         self._num_starts = 0
         self._started_with: dict[
             tuple[int, ...], int
@@ -146,7 +159,7 @@ class World:
         tokens = tuple(self.cached)
         first = self._started_with.setdefault(tokens, self._num_starts)
         redone = self._num_starts if self._is_rounding and first != self._num_starts else 0
-        found = distribution(self.seed, self.party, tokens, job.weights, self._first_end, redone)
+        found = distribution(self.seed, self.party, tokens, job.weights, self._first_end, redone, self._codec)
         self.conditioned_on.setdefault(found, set()).add(tokens)
         if redone:
             self.rounded.add(found)
@@ -155,6 +168,11 @@ class World:
     def crop(self, length: int) -> None:
         """Forget what was rolled back."""
         del self.cached[length:]
+
+
+def codec_for(spec: SessionSpec) -> StatelessCodec:
+    """What the scripted models of a query encode with."""
+    return WHOLE_VOTES if spec.has_race_lists else CODEC
 
 
 def stop_rule(max_new_tokens: int, first_end: int = 0) -> Callable[[Sequence[int]], StopReason | None]:

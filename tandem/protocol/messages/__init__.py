@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any, TypeAlias, get_args
 
+from tandem.protocol.messages.estimates import Estimate, Observation, Observations, Profile
 from tandem.protocol.messages.link import (
     PROTOCOL_VERSION,
     Cancel,
@@ -14,6 +15,7 @@ from tandem.protocol.messages.link import (
     Heartbeat,
     LinkBody,
     LinkFrame,
+    ListRequest,
     Open,
     Probe,
     Proposal,
@@ -34,18 +36,15 @@ from tandem.protocol.messages.site import (
     DecoderFailed,
     DecoderReady,
     End,
-    Estimate,
     Follow,
-    Observation,
-    Observations,
     Placement,
-    Profile,
     ProposalReady,
     RescoreRequest,
     RescoreResult,
     RetrieveFailed,
     RetrieveRequest,
     RetrieveResult,
+    Undecided,
     VerifyResult,
     VotesReady,
     Window,
@@ -56,6 +55,7 @@ Message: TypeAlias = (
     | ProposalReady
     | VotesReady
     | VerifyResult
+    | Undecided
     | DecoderReady
     | DecoderFailed
     | Window
@@ -115,6 +115,7 @@ __all__ = [
     "Heartbeat",
     "LinkBody",
     "LinkFrame",
+    "ListRequest",
     "Message",
     "Observation",
     "Observations",
@@ -132,6 +133,7 @@ __all__ = [
     "RetrieveRequest",
     "RetrieveResult",
     "Sources",
+    "Undecided",
     "Verdict",
     "VerifyResult",
     "Votes",

@@ -25,7 +25,7 @@ from tandem.protocol.wire import (
     write_varint,
 )
 
-PROTOCOL_VERSION = 5
+PROTOCOL_VERSION = 6
 
 registry = Registry()
 
@@ -158,8 +158,29 @@ class Votes:
     payloads: Blobs  # Codec.encode(p) after each
 
 
+@registry.message(15)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListRequest:
+    """The race list of a vote leaves the winner open: send a longer one, as a proposal again. Decider -> voter."""
+
+    step: Varint  # that is to be decided
+    digest: Digest  # of the prefix before it
+    depth: Varint  # tokens wanted; more than a list may have: the vote in full
+
+
 LinkBody: TypeAlias = (
-    Proposal | Verdict | Done | Resync | Heartbeat | Cancel | Probe | Rejoin | Open | Sources | Votes
+    Proposal
+    | Verdict
+    | Done
+    | Resync
+    | Heartbeat
+    | Cancel
+    | Probe
+    | Rejoin
+    | Open
+    | Sources
+    | Votes
+    | ListRequest
 )
 
 
@@ -195,6 +216,7 @@ class LinkFrame:
             Open,
             Sources,
             Votes,
+            ListRequest,
         ),
     ]
 

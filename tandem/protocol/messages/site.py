@@ -11,7 +11,6 @@ from tandem.protocol.wire import (
     Digest,
     Flag,
     Float32s,
-    Float64,
     Float64s,
     PartyIndex,
     Text,
@@ -19,7 +18,6 @@ from tandem.protocol.wire import (
     UInt32,
     Varint,
     Varints,
-    sequence,
 )
 
 # ---- to a coordinator ---------------------------------------------------------------------------------------
@@ -82,6 +80,19 @@ class VotesReady:
 
     session: UInt32
     votes: Annotated[Any, registry.nested(Votes)]
+
+
+@registry.message(21)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Undecided:
+    """The race lists of a ballot leave the winner open. Aggregator -> own coordinator."""
+
+    session: UInt32
+    view: Varint  # of the ballot that it answers
+    digest: Digest
+    step: Varint
+    voters: Varints
+    depths: Varints  # of each voter: tokens of the list that may settle it; 0: its vote is known in full
 
 
 # ---- to a decoder ------------------------------------------------------------------------------------------
@@ -240,61 +251,3 @@ class Placement:
 
     session: UInt32
     aggregator: PartyIndex
-
-
-# ---- to a profiler and a scheduler -------------------------------------------------------------------------
-
-
-@registry.message(80)
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Observation:
-    """What one committed step showed. Part of `Observations`."""
-
-    step: Varint
-    aggregator: PartyIndex  # who decides the next step
-    decode_s: Float64s  # of each party; nan: not seen
-    acceptance: (
-        Float64s  # of each party: expected, by the formula of the draft rule; nan: decided without the peer
-    )
-    rtt_s: Float64  # nan: not measured since the last step
-    bytes_per_s: Float64  # of the link towards the peer; nan: not measured since, inf: too much to measure
-
-
-@registry.message(82)
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Observations:
-    """What a few consecutive steps showed: one message per step would wake two more actors for every token.
-
-    Coordinator -> own profiler.
-    """
-
-    session: UInt32
-    steps: Annotated[tuple[Any, ...], sequence(registry.nested(Observation))]
-
-
-@registry.message(81)
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Profile:
-    """The profiler's estimates after a step; nan where nothing is known. Profiler -> own scheduler."""
-
-    session: UInt32
-    step: Varint  # the last one observed
-    aggregator: PartyIndex  # who decides the next step
-    decode_s: Float64s  # of each party, predicted for the next step
-    acceptance: Float64s  # of each party
-    rtt_s: Float64  # the real-time estimate
-    rtt_average_s: Float64  # the historical one
-    bytes_per_s: Float64  # towards the peer
-    notes: Texts  # one sentence for each measurement that was clamped, and to what
-
-
-@registry.message(83)
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Estimate:
-    """What the scheduler made of a profile. Scheduler -> own coordinator, for statistics and timelines."""
-
-    session: UInt32
-    profile: Annotated[Any, registry.nested(Profile)]
-    delta_z_s: Float64  # Z(device) - Z(cloud), DRAGON Eq. 8: above 0 the cloud should aggregate
-    chosen: PartyIndex
-    assumed: Texts  # one sentence for each value that was not measured or not believed

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,8 +15,8 @@ from hypothesis import strategies as st
 from tandem.aggregation.coupling import noise, race
 from tandem.aggregation.distributions import Distribution
 from tandem.aggregation.lazy_race import best_scores, lazy_race
-from tandem.aggregation.race_lists import Certificate, RaceList, certify, race_list
-from tandem.codecs.race_lists import decode_race_list, encode_race_list, max_race_list_bytes
+from tandem.aggregation.race_lists import Certificate, RaceList, certify, leader, race_list, settle
+from tandem.codecs.race_lists import decode_race_list, encode_race_list, max_race_list_bytes, read_vote
 from tandem.errors import ProtocolError
 from tests.unit.aggregation.race_cases import Case, random_case
 
@@ -102,6 +103,22 @@ def test_no_unlisted_token_can_reach_a_certain_winner() -> None:
             bound += 0.0 if found.is_complete else float(scores.min())
             known += float(scores[found.ids == certificate.winner].sum())
         assert not certificate.is_certain or bound <= known * (1 + 1e-12)
+
+
+def test_a_vote_that_is_known_in_full_settles_more_races() -> None:
+    """As of a voter that decides; and with all of them in full every race is settled."""
+    num_certain = {"lists": 0, "own in full": 0}
+    for case in (case for case in cases(NUM_CASES) if len(case.votes) > 1):
+        options: Any = {"seed": case.seed, "step": case.step, "temperature": case.temperature}
+        whole = [vote.astype(np.float32) for vote in case.votes]
+        partly = settle([whole[0], *case.lists[1:]], case.shares, **options)
+        assert not partly.is_certain or partly.winner == case.winner
+        num_certain["lists"] += certified(case).is_certain
+        num_certain["own in full"] += partly.is_certain
+        assert settle(whole, case.shares, **options) == Certificate(case.winner, True)
+        own = Case(case.votes[:1], [1.0], [1], case.seed, case.step, case.temperature)
+        assert leader(whole[0], **options) == leader(case.lists[0], **options) == own.winner
+    assert num_certain["own in full"] > num_certain["lists"]
 
 
 MUTANTS = {
@@ -216,24 +233,25 @@ def test_what_is_no_list_is_refused(ids: list[int], values: list[float], problem
 # ---- bytes ---------------------------------------------------------------------------------------------------
 
 
-def test_eight_tokens_of_32_000_take_44_bytes() -> None:
+def test_eight_tokens_of_32_000_take_45_bytes() -> None:
     rng = np.random.default_rng(2)
     for step in range(20):
         found = race_list(zipf(rng, 1.0, 32_000), 8, seed=3, step=step, temperature=1.0)
         payload = encode_race_list(found, 32_000)
-        assert len(payload) <= 44 <= max_race_list_bytes(8, 32_000) <= 60
+        assert len(payload) <= 45 <= max_race_list_bytes(8, 32_000) <= 60
 
 
 @given(
-    st.dictionaries(st.integers(0, 99), st.floats(2.0**-126, 1.0, width=32), max_size=9), st.integers(9, 30)
+    st.dictionaries(st.integers(0, 99), st.floats(2.0**-126, 1.0, width=32), min_size=1, max_size=80),
+    st.booleans(),
 )
-def test_lists_come_back_to_the_bit(values: dict[int, float], depth: int) -> None:
-    ids = sorted(values)
+def test_lists_come_back_to_the_bit(values: dict[int, float], is_complete: bool) -> None:
+    ids, depth = sorted(values), len(values) + is_complete
     array = np.array([values[token] for token in ids], dtype=np.float32)
     found = RaceList(np.array(ids, dtype=np.int64), array, depth)
     payload = encode_race_list(found, 100)
-    decoded = decode_race_list(payload, depth, 100)
-    assert len(payload) <= max_race_list_bytes(depth, 100)
+    decoded = decode_race_list(payload, 100)
+    assert len(payload) <= max_race_list_bytes(len(values), 100)
     assert (decoded.ids.tolist(), decoded.depth) == (ids, depth)
     assert decoded.values.tobytes() == array.tobytes()
 
@@ -243,25 +261,30 @@ def test_random_bytes_give_a_list_or_a_protocol_error() -> None:
     for length in rng.integers(0, 24, 3_000).tolist():
         payload = rng.bytes(length)
         try:
-            found = decode_race_list(payload, 4, int(rng.choice([3, 100, 50_257])))
+            found = read_vote(payload, int(rng.choice([3, 100, 50_257])))
         except ProtocolError:
             continue
-        num_lists += 1
-        assert found.ids.size <= 4
+        num_lists += isinstance(found, RaceList)
     assert num_lists > 10
 
 
 @pytest.mark.parametrize(
     ("payload", "vocab", "sentence"),
     [
-        (b"", 100, "must have 1 to 21 bytes, got 0"),
-        (b"\x04", 3, "must keep at most the 3 tokens of the vocabulary, got 4"),
-        (b"\x05", 100, "must hold nothing behind its last number, got 1 bits too many"),
+        (b"", 100, "must hold a number of at most 3 bytes, got ''"),
+        (b"\x08", 3, "must keep at most the 3 tokens of the vocabulary, got 4"),
+        (b"\x01\x00", 3, "must list 1 to 1024 tokens, got 0"),
+        (b"\x02", 100, "must have 1 to 7 bytes, got 0"),
+        (b"\x02" + b"\xff" * 6, 100, "must hold nothing behind its last number, got 12 bits too many"),
+        (b"\x00" + bytes(3), 100, "must have 4 bytes for each of 100 tokens, got 3"),
+        (b"\x00" + bytes(12), 2, "must have 4 bytes for each of 2 tokens, got 12"),
+        (b"\x00" + bytes(8), 2, "must have probabilities from 0 to 1, got 0.0 to 0.0"),
+        (b"\x00" + b"\xff" * 8, 2, "must have probabilities from 0 to 1, got nan to nan"),
     ],
 )
 def test_malformed_bytes_are_refused_in_one_sentence(payload: bytes, vocab: int, sentence: str) -> None:
     with pytest.raises(ProtocolError) as caught:
-        decode_race_list(payload, 4, vocab)
+        read_vote(payload, vocab)
     assert (
         str(caught.value) == f"An encoded distribution {sentence}; drop the frame and ask the sender again."
     )

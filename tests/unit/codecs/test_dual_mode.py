@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tandem.codecs import Codec, CSqs, KSqs, Lattice, TopK
+from tandem.codecs import Codec, CSqs, KSqs, Lattice, RaceLists, TopK
 from tandem.lab.simulation.link import Link
 from tandem.lab.simulation.recoded import simulate_codec
 
@@ -18,6 +18,8 @@ CODECS: list[Codec] = [
     CSqs(0.05, 0.3, 0.1, 0.4, resolution=24, index="paper"),
     TopK(3),
     TopK(3, "residual"),
+    RaceLists(1),
+    RaceLists(3),
 ]
 
 

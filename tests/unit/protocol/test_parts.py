@@ -26,6 +26,8 @@ PARTS: tuple[Any, ...] = (
     _COORDINATOR.convergence[Party.CLOUD],
     _COORDINATOR.committer,
     _COORDINATOR.lifecycle,
+    _COORDINATOR.race_votes,
+    _COORDINATOR.race_votes.length,
     _COORDINATOR.reporter,
     BallotBox(1, dual(), Party.DEVICE),
     PeerLink(1, 0.0),

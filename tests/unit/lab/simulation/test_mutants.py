@@ -73,7 +73,7 @@ from tests.unit.lab.simulation.world import Case, agree, make_spec, synchronous
 Mutate = Callable[[pytest.MonkeyPatch], None]
 
 
-def found_by(mutate: Mutate, seeds: range, most: int = 1) -> list[FuzzFailure]:
+def found_by(mutate: Mutate, seeds: Sequence[int], most: int = 1) -> list[FuzzFailure]:
     """The failures of these runs, until there are `most`."""
     for seed in seeds:
         expected(seed)  # the answers of the synchronous loop without the defect

@@ -1,0 +1,66 @@
+"""Votes as race lists in a running cluster: the answers of the draft-free loop on uncompressed distributions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from tandem import DoneEvent, Tandem, TokenEvent
+from tandem.config import Config
+from tandem.corpora import WEIGHTS
+from tandem.engine.engine import Engine
+from tandem.errors import ConfigError
+from tandem.lab.quality.uncompressed import answer_uncompressed
+from tandem.lab.simulation.specs import change_spec
+from tandem.lab.training.bundle import read_bundled_questions
+from tandem.request import spec_of
+from tandem.retrieval.embedding import Embedder
+from tandem.retrieval.factory import open_retriever
+from tandem.topology import PARTIES
+
+NUM_QUESTIONS = 6
+SETTINGS = ("codec.name=race_list", "codec.depth=2")
+"""Lists so short that some leave the winner open."""
+QUESTIONS = [question.question for question in read_bundled_questions()][:NUM_QUESTIONS]
+
+Expected = Callable[[str, int, float], list[int]]
+
+
+@pytest.fixture(scope="module")
+def overrides() -> tuple[str, ...]:
+    return SETTINGS
+
+
+@pytest.fixture(scope="module")
+def expected() -> Expected:
+    engine, embedder = Engine.load(str(WEIGHTS), num_threads=1), Embedder.load("offline", num_threads=1)
+    config = Config.load(None, SETTINGS)
+    retrievers = {party: open_retriever(party, config, embedder) for party in PARTIES}
+    basis = spec_of(config)
+
+    def answer(question: str, seed: int, temperature: float) -> list[int]:
+        spec = change_spec(basis, query=question, seed=seed, temperature=temperature)
+        return answer_uncompressed(spec, dict.fromkeys(PARTIES, engine), retrievers)
+
+    return answer
+
+
+@pytest.mark.parametrize("placement", ["mirror", "device", "greedy"])
+def test_live_answers_are_those_of_the_uncompressed_mixture(
+    rag: Tandem, expected: Expected, placement: str
+) -> None:
+    num_requests = 0
+    for temperature in (0.0, 1.0):
+        for seed, question in enumerate(QUESTIONS):
+            events = list(rag.stream(question, seed=seed, temperature=temperature, placement=placement))
+            tokens = [event.token for event in events if isinstance(event, TokenEvent)]
+            assert tokens == expected(question, seed, temperature)
+            assert isinstance(events[-1], DoneEvent)
+            num_requests += events[-1].statistics.num_list_requests
+    assert num_requests or placement == "greedy"
+
+
+def test_algorithm_1_is_refused_in_one_sentence(rag: Tandem) -> None:
+    with pytest.raises(ConfigError, match='The codec "race_list" sends the tokens that score best in a race'):
+        rag.query(QUESTIONS[0], draft_rule="algorithm1", placement="device")

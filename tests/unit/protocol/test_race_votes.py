@@ -1,0 +1,236 @@
+"""Race lists between two coordinators: what is sent, asked for and answered, once each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tandem.aggregation.race_lists import RaceList
+from tandem.codecs import RaceLists
+from tandem.codecs.race_lists import MAX_LISTED, WHOLE, cut_vote, read_vote, vote_depth
+from tandem.errors import ProtocolError
+from tandem.lab.simulation.race_votes import is_list_of
+from tandem.lab.simulation.specs import make_spec
+from tandem.protocol.aggregating import AggregatorSession
+from tandem.protocol.coordinator import SessionCoordinator
+from tandem.protocol.messages import (
+    Ballot,
+    Heartbeat,
+    LinkFrame,
+    ListRequest,
+    Proposal,
+    ProposalReady,
+    Undecided,
+    VerifyResult,
+)
+from tandem.protocol.outbox import Send
+from tandem.protocol.prefix import Prefix
+from tandem.protocol.race_votes import PATIENCE, ListLength
+from tandem.topology import Party
+
+VOCAB, DEPTH = 40, 2
+SPEC = make_spec(placement="mirror", temperature=1.0, vocab_size=VOCAB, race_depth=DEPTH)
+EMPTY = Prefix(SPEC.session)
+
+
+def vote(seed: int) -> bytes:
+    """A vote in full."""
+    return RaceLists().encode(np.random.default_rng(seed).dirichlet(np.ones(VOCAB)))
+
+
+def make_list(payload: bytes, depth: int, step: int = 0) -> bytes:
+    return cut_vote(payload, depth, VOCAB, seed=SPEC.seed, step=step, temperature=1.0)
+
+
+def proposal(party: int, payload: bytes, prefix: Prefix = EMPTY) -> Proposal:
+    return Proposal(
+        party=party,
+        step=len(prefix),
+        digest=prefix.digest,
+        tokens=(1,),
+        payloads=(payload,),
+        log_weights=(0.0,),
+        decode_us=0,
+    )
+
+
+class Side:
+    """The device's coordinator, with what it sends."""
+
+    def __init__(self, spec: Any = SPEC) -> None:
+        self.session = SessionCoordinator(spec, Party.DEVICE, lambda tokens: None, 0.0, measures=False)
+        self.session.begin(0.0)
+        self._number = 0
+
+    def propose(self, payload: bytes) -> list[Any]:
+        ready = ProposalReady(session=SPEC.session, proposal=proposal(0, payload))
+        return self._keep(self.session.receive(ready, 1.0))
+
+    def hear(self, body: Any, view: int = 0) -> list[Any]:
+        """A frame of the cloud."""
+        self._number += 1
+        frame = LinkFrame(
+            session=SPEC.session, view=view, number=self._number, committed=0, committed_digest=EMPTY.digest,
+            sent_us=0, echo_us=0, held_us=2**32 - 1, body=body,
+        )  # fmt: skip
+        return self._keep(self.session.receive_frame(frame, 1.0))
+
+    def tell(self, message: Any) -> list[Any]:
+        """A message of the own aggregator."""
+        return self._keep(self.session.receive(message, 1.0))
+
+    def _keep(self, sends: Sequence[Send]) -> list[Any]:
+        bodies = [send.message.body if send.to == "peer" else send.message for send in sends]
+        return [body for body in bodies if isinstance(body, Proposal | ListRequest | Ballot)]
+
+
+def undecided(depth: int, digest: bytes = EMPTY.digest, view: int = 0) -> Undecided:
+    return Undecided(session=SPEC.session, view=view, digest=digest, step=0, voters=(0, 1), depths=(0, depth))
+
+
+def request(depth: int, prefix: Prefix = EMPTY) -> ListRequest:
+    return ListRequest(step=len(prefix), digest=prefix.digest, depth=depth)
+
+
+# ---- the voter -------------------------------------------------------------------------------------------------
+
+
+def test_the_peer_gets_a_list_and_the_own_aggregator_the_vote_in_full() -> None:
+    side = Side()
+    (sent,) = side.propose(vote(1))
+    assert sent.payloads == (make_list(vote(1), DEPTH),)
+    assert is_list_of(sent.payloads[0], vote(1), SPEC, 0)
+    (ballot,) = side.hear(proposal(1, make_list(vote(2), DEPTH)))
+    assert ballot.payloads == (vote(1), make_list(vote(2), DEPTH))
+
+
+def test_a_request_is_answered_once_from_the_vote_that_was_sent() -> None:
+    side = Side()
+    side.propose(vote(1))
+    assert side.propose(vote(9)) == [], "a vote that a restarted decoder computed again is not the vote"
+    (answer,) = side.hear(request(10))
+    assert answer.payloads == (make_list(vote(1), 10),)
+    assert (answer.digest, answer.tokens) == (EMPTY.digest, (1,))
+    assert side.hear(request(10)) == side.hear(request(4)) == []
+    (whole,) = side.hear(request(MAX_LISTED + 1))
+    assert whole.payloads == (vote(1),)
+    assert side.session.race_votes.length.depth > DEPTH
+
+
+def test_a_request_that_overtakes_the_vote_sets_its_length() -> None:
+    side = Side()
+    assert side.hear(request(7)) == []
+    (sent,) = side.propose(vote(1))
+    assert vote_depth(sent.payloads[0]) == 7
+
+
+def test_a_query_without_lists_refuses_a_request() -> None:
+    side = Side(replace(SPEC, race_depth=0))
+    with pytest.raises(
+        ProtocolError, match=r"cloud asked for 7 tokens of a vote, but votes of this query are whole"
+    ):
+        side.hear(request(7))
+
+
+def test_only_a_decider_may_ask() -> None:
+    side = Side(replace(SPEC, placement="device"))
+    with pytest.raises(
+        ProtocolError, match="cloud asked for more of a vote, but it does not decide in mode dual"
+    ):
+        side.hear(request(7))
+
+
+# ---- the decider -----------------------------------------------------------------------------------------------
+
+
+def asked(side: Side) -> list[Any]:
+    side.propose(vote(1))
+    side.hear(proposal(1, make_list(vote(2), DEPTH)))
+    return side.tell(undecided(10))
+
+
+def test_an_open_winner_is_asked_about_once_and_decided_with_the_longer_list() -> None:
+    side = Side()
+    assert asked(side) == [request(10)]
+    assert side.tell(undecided(10)) == [], "a reminder of the aggregator"
+    assert side.hear(Heartbeat()) == []
+    (ballot,) = side.hear(proposal(1, make_list(vote(2), 10)))
+    assert ballot.payloads == (vote(1), make_list(vote(2), 10))
+    assert side.hear(proposal(1, make_list(vote(2), DEPTH))) == [], "the shorter list, overtaken"
+    assert side.tell(undecided(10)) == [], "an answer to the ballot before"
+    assert side.tell(undecided(50)) == [request(50)]
+    assert side.session.lifecycle.statistics.num_list_requests == 2
+
+
+def test_an_old_ballot_asks_for_nothing() -> None:
+    side = Side()
+    asked(side)
+    assert side.tell(undecided(90, digest=bytes(8))) == side.tell(undecided(90, view=1)) == []
+
+
+def test_the_aggregator_decides_as_the_full_mixture_or_says_what_it_lacks() -> None:
+    num_open = 0
+    for seed in range(40):
+        spec = replace(SPEC, seed=seed)
+        session = AggregatorSession(spec, Party.DEVICE, RaceLists())
+        whole = [vote(2 * seed), vote(2 * seed + 1)]
+        options = {"seed": seed, "step": 0, "temperature": 1.0}
+        depth = 1
+        while True:
+            payloads = whole[0], cut_vote(whole[1], depth, VOCAB, **options)  # type: ignore[arg-type]
+            decided = session.decide(ballot_of(payloads))
+            if isinstance(decided, VerifyResult):
+                break
+            num_open += 1
+            assert decided.depths == (0, 5 * depth)
+            depth = decided.depths[1]
+        wanted = session.decide(ballot_of(tuple(whole)))
+        assert isinstance(wanted, VerifyResult)
+        assert (decided.tokens, decided.accepted) == (wanted.tokens, wanted.accepted)
+        assert decided.acceptance == tuple(map(float, wanted.accepted))
+    assert num_open > 10
+
+
+def ballot_of(payloads: tuple[bytes, ...]) -> Ballot:
+    return Ballot(
+        session=SPEC.session, view=0, step=0, digest=EMPTY.digest, voters=(0, 1), tokens=(),
+        payloads=payloads, log_weights=(0.0, 0.5),
+    )  # fmt: skip
+
+
+# ---- lengths ---------------------------------------------------------------------------------------------------
+
+
+def test_lists_grow_after_a_request_and_shrink_without_any() -> None:
+    length = ListLength(8)
+    assert [length.take() for _ in range(PATIENCE)] == [8] * (PATIENCE - 1) + [7]
+    length.grow()
+    assert length.take() == 9
+    for _ in range(100):
+        length.grow()
+    assert length.take() == 32
+    assert min(length.take() for _ in range(100 * PATIENCE)) == 4
+
+
+def test_how_much_a_vote_holds_is_read_from_its_head() -> None:
+    assert [vote_depth(make_list(vote(1), depth)) for depth in (1, 7, 30)] == [1, 7, 30]
+    assert vote_depth(vote(1)) == vote_depth(make_list(vote(1), VOCAB + 1)) == WHOLE
+    assert vote_depth(b"") == vote_depth(b"\xff\xff\xff") == 0
+    complete = read_vote(make_list(vote(1), VOCAB + 1), VOCAB)
+    assert isinstance(complete, RaceList)
+    assert complete.is_complete
+
+
+def test_a_vote_in_full_comes_back_to_the_bit() -> None:
+    dense = np.random.default_rng(1).dirichlet(np.full(VOCAB, 0.01))
+    values = read_vote(RaceLists().encode(dense), VOCAB)
+    assert not isinstance(values, RaceList)
+    assert values.tobytes() == (dense / dense.sum()).astype(np.float32).tobytes()
+    decoded = RaceLists().decode(RaceLists().encode(dense), VOCAB)
+    assert decoded.argmax() == int(np.argmax(values))
+    with pytest.raises(ProtocolError, match="must be a vote in full, got a list of 3 tokens"):
+        RaceLists().decode(make_list(vote(1), 3), VOCAB)
