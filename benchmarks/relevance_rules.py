@@ -35,7 +35,7 @@ from tandem.lab.latency.memoized import MemoizedEngine
 from tandem.lab.quality import statistics
 from tandem.lab.quality.heldout import heldout_spec, retrievers_of, worlds
 from tandem.lab.quality.local import LocalPair
-from tandem.protocol import drafting
+from tandem.protocol import decoding
 from tandem.protocol.outbox import Send
 from tandem.protocol.prefix import Prefix
 from tandem.protocol.relevance import RelevanceWeights, Weights
@@ -162,7 +162,7 @@ class Tally:
 
 def answer(pair: LocalPair, spec: SessionSpec, rule: type[RelevanceWeights]) -> tuple[str, tuple[int, ...]]:
     """Text and tokens with weights by a rule."""
-    with patch.object(drafting, "RelevanceWeights", rule):
+    with patch.object(decoding, "RelevanceWeights", rule):
         text, outcome = pair.answer(spec)
     return text, tuple(outcome.tokens[spec.home])
 

@@ -108,16 +108,18 @@ class DraftingSession(DecodingSession):
         return [*self._propose(), *self.request_weights()]
 
     def _propose(self) -> list[Send]:
-        """A proposal of all drafts that are in none yet, once they are enough or nothing can be added to them."""
-        first = self._num_proposed = max(self._num_proposed, self.line.num_committed)
-        count = len(self.prefix) - first
-        enough = 1 if self._is_alone else self.length
-        if count == 0 or (count < enough and self._may_draft()):
-            return []
-        digests = self.prefix.digests[first : first + count]
-        drafts = [self._drafts[digest] for digest in digests]
-        self._num_proposed = len(self.prefix)
-        return [self._make_proposal(first, drafts)]
+        """Proposals of the drafts that are in none yet, as soon as they are enough or nothing can be added to them."""
+        self._num_proposed = max(self._num_proposed, self.line.num_committed)
+        most, enough = max(1, self.length), 1 if self._is_alone else self.length
+        sends: list[Send] = []
+        while (count := min(len(self.prefix) - self._num_proposed, most)) > 0:
+            if count < enough and self._may_draft():
+                break
+            first = self._num_proposed
+            drafts = [self._drafts[digest] for digest in self.prefix.digests[first : first + count]]
+            self._num_proposed += count
+            sends.append(self._make_proposal(first, drafts))
+        return sends
 
     def _make_proposal(self, step: int, drafts: Sequence[Draft]) -> Send:
         proposal = Proposal(

@@ -59,8 +59,9 @@ def plot_throughput(cells: Sequence[Cell], path: Path) -> None:
             _draw(plot, members, handles)
             title = "unlimited" if rate is None else f"{rate / 1e3:g} kbit/s"
             plot.set_title(f"{title}, T {temperature:g}", fontsize=10, loc="left")
+    columns = min(5, 2 * len(rates))  # what fits below the plots
     figure.legend(
-        handles.values(), handles.keys(), loc="outside lower center", ncols=5, frameon=False, fontsize=9
+        handles.values(), handles.keys(), loc="outside lower center", ncols=columns, frameon=False, fontsize=9
     )
     save(figure, path)
 

@@ -442,3 +442,14 @@ def test_an_ended_session_is_free_and_late_messages_for_it_are_dropped() -> None
     assert not host.sessions
     assert host.receive(commit(0, 7)) == []
     assert host.next_job() is None
+
+
+def test_a_late_adopt_proposes_again_one_token_at_a_time() -> None:
+    """A commit that overtook it stands, and what was proposed may be lost; with a vote each token has its own frame."""
+    made = session()
+    for token in (7, 8):
+        compute(made, token)
+    made.receive(commit(0, 7))
+    made.receive(Adopt(session=1, tokens=(), is_last=False))
+    again = drafts(compute(made, 9))
+    assert [(proposal.step, proposal.tokens) for proposal in again] == [(1, (8,)), (2, (9,))]

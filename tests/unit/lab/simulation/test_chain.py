@@ -202,7 +202,7 @@ def test_a_cloud_that_went_on_while_the_device_stood_still_votes_again_after_the
     for seed in range(4):
         scenario = calm(
             seed, 0, faults=(ChainFault(kind="stall", party="device", at_s=0.6, seconds=6.0),), drafter="garbage",
-            on_peer_loss="continue", peer_loss_margin_s=0.1, max_new_tokens=NUM_TOKENS, max_line=2,
+            on_peer_loss="continue", peer_loss_margin_s=0.1, max_new_tokens=NUM_TOKENS, max_proposal=2,
         )  # fmt: skip
         run = ChainRun(replace(scenario, model_s=dict.fromkeys(scenario.model_s, 0.1)))
         run.run()

@@ -45,7 +45,7 @@ from tandem.lab.simulation.faults import Fault
 from tandem.lab.simulation.fuzz import FuzzFailure, Scenario, expected, make_scenario, play
 from tandem.lab.simulation.link import Link as VirtualLink
 from tandem.lab.simulation.world import CODEC, VOCAB, World
-from tandem.protocol import coordinator, drafting, drafting_table
+from tandem.protocol import coordinator, decoding, drafting_table
 from tandem.protocol.ballots import BallotBox, Entry
 from tandem.protocol.convergence import Convergence
 from tandem.protocol.coordinator import SessionCoordinator
@@ -368,12 +368,12 @@ SEEDS: dict[str, tuple[Mutate, range]] = {
     "no_resend": (no_resend, range(12)),
     "rejection_has_no_effect": (rejection_has_no_effect, range(24)),
     "verdict_has_no_effect": (verdict_has_no_effect, range(12)),
-    "rollback_to_the_latest_target": (put(drafting, TargetOnly), range(12)),
-    "weights_survive_a_rollback": (put(drafting, WeightsByPosition), range(24)),
-    "weights_at_hand_are_used": (put(drafting, WeightsAtHand), range(24)),
+    "rollback_to_the_latest_target": (put(decoding, TargetOnly), range(12)),
+    "weights_survive_a_rollback": (put(decoding, WeightsByPosition), range(24)),
+    "weights_at_hand_are_used": (put(decoding, WeightsAtHand), range(24)),
     "own_distribution_computed_again": (put(coordinator, ComputedAgain), range(12)),
     "acknowledged_by_count_alone": (put(coordinator, CountAcknowledges), range(12)),
-    "adopt_and_commit_in_order_of_arrival": (put(drafting, AdoptInOrderOfArrival), range(3310, 3325)),
+    "adopt_and_commit_in_order_of_arrival": (put(decoding, AdoptInOrderOfArrival), range(3310, 3325)),
     "begin_is_taken_as_it_comes": (begin_is_taken_as_it_comes, range(100)),
     "restarted_decoder_asks_for_no_weight": (restarted_decoder_asks_for_no_weight, range(100)),
     "resync_posts_nothing": (put(coordinator, PostsNothing), range(24)),
