@@ -57,14 +57,14 @@ class Skipping(RelevanceWeights):
         super().__init__(spec, text)
         self.interval, self.text = spec.weight_interval, text
 
-    def request_next(self, prefix: Prefix, ids: tuple[str, ...]) -> list[Send]:
+    def request_next(self, prefix: Prefix, ids: tuple[str, ...], first_step: int | None = None) -> list[Send]:
         """Copy what may stay, then as before."""
         for position in range(self.interval, len(prefix) + 1, self.interval):
             before = self.weights.get(prefix.digests[position - self.interval])
             digest = prefix.digests[position]
             if before is not None and digest not in self.weights and self.can_skip(position, prefix):
                 self.weights[digest] = before
-        return super().request_next(prefix, ids)
+        return super().request_next(prefix, ids, first_step)
 
     def can_skip(self, position: int, prefix: Prefix) -> bool:
         """Whether the weights before stay at this length of the prefix. A function of the prefix alone."""
