@@ -140,20 +140,18 @@ class FollowingSession(DecodingSession):
         if not isinstance(message, Follow):
             return []
         proposal: Proposal = message.proposal
-        digest, is_voted = proposal.digest, False
+        digest = proposal.digest
         for position, token in enumerate(proposal.tokens):
             payload = proposal.payloads[position] if proposal.payloads else None
             self._proposed.setdefault(digest, (proposal.step + position, Proposed(token, payload)))
             self._wanted[digest] = proposal.step + position
             digest = extend_digest(digest, token)
         self._wanted[digest] = proposal.step + len(proposal.tokens)
-        is_voted = proposal.digest in self._votes
         self._follow_proposals()
         # A vote that is asked for again may be lost.
-        return [
-            *(self._send([proposal.digest]) if is_voted and not proposal.tokens else []),
-            *self.request_weights(),
-        ]
+        is_repeated = not proposal.tokens and proposal.digest in self._votes
+        again = self._send([proposal.digest]) if is_repeated else []
+        return [*again, *self.request_weights()]
 
     def _follow_proposals(self) -> None:
         """Lengthen the line by own votes that decide and by what is proposed behind it."""

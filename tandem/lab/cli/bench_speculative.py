@@ -19,6 +19,8 @@ from tandem.config import Config
 from tandem.extensions import CodecConfig
 from tandem.lab.cli import outputs
 from tandem.lab.cli.bench_options import (
+    QUESTIONS,
+    NumQuestions,
     Rtts,
     Smoke,
     Temperatures,
@@ -48,7 +50,7 @@ RTTS, RATES, TEMPERATURES = (
 )
 FLOORS = "0.015,0.027"
 MODELS = ("close", "configured")
-RUNS, QUESTIONS, MAX_NEW_TOKENS = 3, 3, 48
+RUNS, MAX_NEW_TOKENS = 3, 48
 SMOKE = {"rtts": ("100ms",), "rates": ("unlimited",), "temperatures": ("1",)}
 
 LinkRates = Annotated[
@@ -80,15 +82,6 @@ ModelPair = Annotated[
 Runs = Annotated[
     int | None,
     typer.Option(metavar="N", parser=parse_count, help=f"take medians over N runs (default: {RUNS})"),
-]
-NumQuestions = Annotated[
-    int | None,
-    typer.Option(
-        "--questions",
-        metavar="N",
-        parser=parse_count,
-        help=f"bundled questions per run (default: {QUESTIONS})",
-    ),
 ]
 Out = Annotated[
     str | None,
