@@ -34,11 +34,12 @@ MAX_TOKENS = 128
 """Tokens of one pass; more are computed in several."""
 MAX_COLUMNS = 64
 """Query columns of one product of attention, at most."""
-VALUE_BLOCK = 256
-"""Columns of the cache whose values are added up in one product."""
+VALUE_BLOCK = 128
+"""Columns of the cache whose values are added up in one product. Libraries split longer sums at a place that depends on
+the length: oneMKL above 192 on some processors."""
 NAME = "tandem_rows"
 """Of this attention, as transformers knows it."""
-ARITHMETIC = "rows-1"
+ARITHMETIC = "rows-2"
 """Part of what identifies stored caches: another way of computing gives other last bits."""
 
 _KNOWN = {
@@ -139,7 +140,7 @@ class Piece:
             scores = torch.tanh(scores / how.softcap) * how.softcap
         scores.masked_fill_(self._mask(at, count, groups, how, scores.device), -torch.inf)
         weights = torch.softmax(scores, dim=-1, dtype=torch.float32).to(query.dtype)
-        result = _weigh(weights, values)[:, :, : groups * count]
+        result = weigh(weights, values)[:, :, : groups * count]
         return result.view(rows, heads, groups, count, -1)
 
     def _mask(self, at: int, count: int, groups: int, how: _How, device: torch.device) -> torch.Tensor:
@@ -160,8 +161,11 @@ class Piece:
         return self._masks[key]
 
 
-def _weigh(weights: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
-    """weights @ values, added up block by block: one product would order its sums by the number of columns."""
+def weigh(weights: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+    """weights @ values of [..., query columns, width] and [..., width, size], added up block by block.
+
+    One product would order its sums by the number of columns.
+    """
     width = weights.shape[-1]
     result = torch.matmul(weights[..., :VALUE_BLOCK], values[:, :, :VALUE_BLOCK])
     for at in range(VALUE_BLOCK, width, VALUE_BLOCK):

@@ -161,6 +161,21 @@ def test_a_model_that_fails_the_check_falls_back(
     close_all(engine, "a")
 
 
+def test_a_library_that_splits_long_sums_elsewhere_is_noticed(
+    save_model: Save, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As oneMKL does on some processors above 192 columns: in the middle, wherever that is."""
+
+    def split(weights: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+        half = weights.shape[-1] // 2
+        return weights[..., :half] @ values[:, :, :half] + weights[..., half:] @ values[:, :, half:]
+
+    assert not Engine.load(str(save_model("llama")), num_threads=1).fallback
+    monkeypatch.setattr("tandem.engine.self_check.weigh", split)
+    fallback = Engine.load(str(save_model("llama")), num_threads=1).fallback
+    assert "because the last bits of attention depend on the width of the cache" in fallback
+
+
 def test_a_batch_is_abandoned_as_a_whole_and_redone(engine: Engine) -> None:
     open_all(engine, "ab")
     feeds = [Feed("a", TOKENS), Feed("b", TOKENS[:3])]
