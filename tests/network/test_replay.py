@@ -21,6 +21,7 @@ TRACE = """time_s,delay_ms,jitter_ms,rate_mbit,loss_pct
 1,120,0,50,0
 3,20,0,,0
 """
+END_LIMIT_S = 300
 QUESTIONS = 'Which game should Mira try?\n{"question": "What soup would suit Drezi?"}\n'
 
 
@@ -75,31 +76,38 @@ def test_a_short_trace(tmp_path: Path) -> None:
     assert (tmp_path / "out" / "replay.png").read_bytes().startswith(b"\x89PNG")
 
 
-@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
-def test_an_interruption_leaves_nothing(tmp_path: Path, how: signal.Signals) -> None:
+def test_a_termination_leaves_nothing(tmp_path: Path) -> None:
+    """While there is a network and no cluster yet; `tests/cluster` interrupts one that starts."""
     before, folders = traces_of("replay"), temporary_folders()
     with start(tmp_path) as process:
         assert process.stderr is not None
         for line in process.stderr:
-            if ("nodes" if how is signal.SIGINT else "network") in line:
+            if "network" in line:
                 break
-        os.kill(process.pid, how)
-        assert process.wait(timeout=60) == 128 + how
+        os.kill(process.pid, signal.SIGTERM)
+        assert process.wait(timeout=END_LIMIT_S) == 128 + signal.SIGTERM
     assert traces_of("replay") == before
     assert not folders_left(folders)
 
 
-def test_an_interruption_loses_nothing_that_was_seen(tmp_path: Path) -> None:
+def test_an_interruption_leaves_nothing_and_loses_nothing_that_was_seen(tmp_path: Path) -> None:
     """Also if stopping the cluster takes longer than the inner process has."""
+    before, folders = traces_of("replay"), temporary_folders()
     with start(tmp_path) as process:
         assert process.stderr is not None
+        told = []
         for line in process.stderr:
+            told.append(line)
             if "Which game should Mira try?" in line:  # the first question was answered
                 break
         os.kill(process.pid, signal.SIGINT)
-        assert process.wait(timeout=60) == 128 + signal.SIGINT
+        told.append(process.communicate(timeout=END_LIMIT_S)[1])
+    assert process.returncode == 128 + signal.SIGINT, told
+    assert traces_of("replay") == before
+    assert not folders_left(folders)
     found = json.loads((tmp_path / "out" / "replay.json").read_text("utf-8"))
     assert found["questions"][0]["question"] == "Which game should Mira try?"
     assert found["questions"][0]["tokens"]
     assert json.loads((tmp_path / "out" / "timeline.json").read_text("utf-8"))["tandem"]
+    assert (tmp_path / "out" / "replay.png").exists(), told
     assert (tmp_path / "out" / "replay.png").read_bytes().startswith(b"\x89PNG")

@@ -51,5 +51,5 @@ def add_neighbour(layout: Layout, host: str, address: str, mac: str, run: Runner
 def shape(layout: Layout, wanted: Shape, run: Runner) -> None:
     """Shapes both ways; what is on the way stays on the way. Raises NetLabError."""
     for host in HOSTS:
-        netem = ["qdisc", "replace", "dev", INTERFACE, "root", "netem", *wanted.netem()]
-        run(["tc", "-n", layout.namespace(host), *netem])
+        for command in wanted.commands(INTERFACE):
+            run(["tc", "-n", layout.namespace(host), *command])

@@ -19,8 +19,9 @@ from pathlib import Path
 from tandem.lab.netlab import NetLab, Shape
 from tandem.topology import Party
 
-PATIENCE_S = 20.0
-"""How long the command has to stop its cluster when it is asked to end."""
+PATIENCE_S = 180.0
+"""How long the command has to write what it saw and to stop its cluster when it is asked to end. A second
+interruption ends it at once."""
 
 
 def inside(lab: NetLab, arguments: Sequence[str], shape: Shape = Shape()) -> int:  # noqa: B008 - it is frozen

@@ -6,13 +6,12 @@ dpkt (the extra `lab`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from socket import inet_ntoa
 from typing import Any, NamedTuple
 
-from tandem.codecs.top_p import TopP
 from tandem.errors import NetLabError
 from tandem.lab.netlab.pcap import reading
 from tandem.protocol.messages import LinkFrame, Proposal, Resync, Verdict, decode
@@ -112,11 +111,11 @@ def pieces_of(data: bytes, length: int) -> list[bytes]:
     return [data[start : start + length] for start in range(max(1, len(data) - length + 1))]
 
 
-def token_runs(frame: LinkFrame, codec: TopP) -> Iterator[Sequence[int]]:
-    """The token ids that stand in a frame, in the order in which they stand there."""
+def token_runs(frame: LinkFrame, read_ids: Callable[[bytes], Sequence[int]]) -> Iterator[Sequence[int]]:
+    """The token ids that stand in a frame, in the order in which they stand there. read_ids: those of a payload."""
     match frame.body:
         case Proposal(payloads=payloads):
-            yield from ([int(token) for token in codec.decode(payload).ids] for payload in payloads)
+            yield from map(read_ids, payloads)
         case Verdict(tokens=tokens):
             yield list(tokens)
         case Resync(tokens=tokens):

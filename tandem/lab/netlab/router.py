@@ -34,6 +34,8 @@ ANSWER_POLL_S = 0.002
 LARGEST_LOG_BYTES = 1_000_000
 
 _READY = "tandem-router-ready"
+LOADED = ("sch_netem", "sch_prio", "cls_u32")
+"""Of the router's kernel: delay, rate and loss; and what tells the packets of one port from the others."""
 _NEEDS = "This kernel has no netem, so the test network needs a User-Mode-Linux router"
 
 Clock = Callable[[], float]
@@ -87,7 +89,7 @@ def init_script(layout: Layout, netem: Path) -> str:
         "#!/bin/sh",
         "export PATH=/usr/sbin:/usr/bin:/sbin:/bin",
         "mount -t proc proc /proc",
-        f"insmod {shlex.quote(str(netem))}",
+        *(f"insmod {shlex.quote(str(netem.with_stem(name)))}" for name in LOADED),
         "[ ! -e /proc/sys/net/ipv6 ] || echo 1 >/proc/sys/net/ipv6/conf/all/disable_ipv6",
     ]
     for number, host in enumerate(HOSTS):
@@ -104,9 +106,7 @@ def init_script(layout: Layout, netem: Path) -> str:
 
 def commands(wanted: Shape) -> list[str]:
     """What to tell the router's `tc` for a shape: its two interfaces shape one way each."""
-    return [
-        f"qdisc replace dev vec{number} root netem {' '.join(wanted.netem())}" for number in range(len(HOSTS))
-    ]
+    return [" ".join(each) for number in range(len(HOSTS)) for each in wanted.commands(f"vec{number}")]
 
 
 def _tc_line(command: str) -> str:

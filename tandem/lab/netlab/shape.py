@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tandem.errors import NetLabError
 
@@ -36,6 +36,9 @@ class Shape:
     jitter_s: float = 0.0
     rate_bits_per_s: float | None = None  # None: as fast as the machine can
     loss: float = 0.0  # share of packets, 0 to 1
+    rate_port: int | None = (
+        None  # the rate holds for the packets from and to this TCP port only; None: for all
+    )
 
     def __post_init__(self) -> None:
         if not 0 <= self.rtt_s <= LONGEST_RTT_S:
@@ -57,6 +60,8 @@ class Shape:
             raise NetLabError(
                 f"A link loses 0 to 100 % of the packets, but it is {100 * self.loss:g} %; give another."
             )
+        if self.rate_port is not None and not 1 <= self.rate_port <= 65_535:
+            raise NetLabError(f"A port is from 1 to 65535, but it is {self.rate_port}; give another.")
 
     @property
     def limit_packets(self) -> int:
@@ -66,8 +71,41 @@ class Shape:
         one_way_s = (self.rtt_s + self.jitter_s) / 2
         return QUEUE_PACKETS + math.ceil(round(one_way_s * self.rate_bits_per_s / PACKET_BITS, 6))
 
+    def commands(self, device: str) -> list[list[str]]:
+        """What `tc` is told, for one way: the arguments of each call.
+
+        A rate for one port needs two queues, and filters that know the port. The plain queue before them removes those
+        of an earlier shape.
+        """
+        qdisc = ["qdisc", "replace", "dev", device]
+        if self.rate_port is None or self.rate_bits_per_s is None:
+            return [[*qdisc, "root", "netem", *self.netem()]]
+        others = replace(self, rate_bits_per_s=None, rate_port=None)
+        match = [
+            "filter",
+            "add",
+            "dev",
+            device,
+            "parent",
+            "1:",
+            "protocol",
+            "ip",
+            "prio",
+            "1",
+            "u32",
+            "match",
+            "ip",
+        ]
+        return [
+            [*qdisc, "root", "netem", *others.netem()],
+            [*qdisc, "root", "handle", "1:", "prio", "bands", "2", "priomap", *["0"] * 16],
+            [*qdisc, "parent", "1:1", "netem", *others.netem()],
+            [*qdisc, "parent", "1:2", "netem", *self.netem()],
+            *([*match, side, str(self.rate_port), "0xffff", "flowid", "1:2"] for side in ("sport", "dport")),
+        ]
+
     def netem(self) -> list[str]:
-        """What follows `tc qdisc replace dev X root netem`, for one way.
+        """What netem is told, for one way.
 
         Every part is named each time, because netem keeps the rate that it has where none is named.
         """
@@ -85,6 +123,7 @@ class Shape:
             "no rate limit"
             if self.rate_bits_per_s is None
             else f"{self.rate_bits_per_s / 1e6:g} Mbit/s each way"
+            + ("" if self.rate_port is None else f" for port {self.rate_port}")
         )
         return f"RTT {1e3 * self.rtt_s:g} ms, jitter {1e3 * self.jitter_s:g} ms, {rate}, loss {100 * self.loss:g} %"
 

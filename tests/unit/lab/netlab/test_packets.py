@@ -115,7 +115,11 @@ def test_frames_and_the_tokens_in_them(tmp_path: Path) -> None:
     data = join_frames([greeting, b"p" * 32, *map(encode, frames)])
     capture = read_capture(written(tmp_path / "p", [packet(FLOW, 0, b"", SYN), *segments(data, 1, 50, 50)]))
     assert capture.frames([FLOW.back]) == frames
-    runs = [list(run) for each in frames for run in token_runs(each, TopP())]
+
+    def ids(payload: bytes) -> list[int]:
+        return [int(token) for token in TopP().decode(payload).ids]
+
+    runs = [list(run) for each in frames for run in token_runs(each, ids)]
     assert runs == [[3, 500, 501, 3999], list(range(900, 920))]
     document = list(range(890, 910))
     assert [has_common_run(run, document, 8) for run in runs] == [False, True]

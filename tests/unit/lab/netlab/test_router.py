@@ -22,9 +22,10 @@ LAYOUT = Layout("lab")
 
 
 def test_the_script_is_one_that_a_shell_can_read() -> None:
-    script = router.init_script(LAYOUT, Path("/modules/sch netem.ko"))
+    script = router.init_script(LAYOUT, Path("/own modules/sch_netem.ko"))
     subprocess.run(["sh", "-n", "-c", script], check=True)
-    assert "insmod '/modules/sch netem.ko'" in script
+    assert "insmod '/own modules/sch_netem.ko'" in script
+    assert "insmod '/own modules/cls_u32.ko'" in script
     assert "ip address add 198.18.0.129/25 dev vec1" in script
     assert script.index("tandem-router-ready") > script.index("tc qdisc replace dev vec1")
     assert script.endswith("exec tc -force -batch -\n")

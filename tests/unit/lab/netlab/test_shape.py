@@ -64,6 +64,7 @@ def test_what_cannot_be_read_is_one_sentence(
         ({"rtt_s": 0.01, "jitter_s": 0.02}, "it is 20 ms at an RTT of 10 ms"),
         ({"rate_bits_per_s": 1.0}, "but it is 1 bit"),
         ({"loss": 1.5}, "but it is 150 %"),
+        ({"rate_port": 0}, "but it is 0"),
     ],
 )
 def test_a_value_out_of_range_is_one_sentence(values: dict[str, float], sentence: str) -> None:
@@ -81,6 +82,26 @@ def test_no_part_is_left_to_what_netem_had_before() -> None:
     assert " ".join(Shape().netem()) == "limit 10000 delay 0us 0us loss 0% rate 0bit"
 
 
+def test_a_rate_for_one_port_has_a_queue_of_its_own() -> None:
+    shape = Shape(rtt_s=0.1, rate_bits_per_s=1e4, rate_port=7700)
+    root, classes, others, port, *filters = (" ".join(each) for each in shape.commands("eth0"))
+    assert root.startswith("qdisc replace dev eth0 root netem ")
+    assert root.endswith("rate 0bit")
+    assert "root handle 1: prio bands 2" in classes
+    assert "parent 1:1 netem" in others
+    assert others.endswith("rate 0bit")
+    assert "parent 1:2 netem" in port
+    assert port.endswith("delay 50000us 0us loss 0% rate 10000bit")
+    assert [each.split(" ip ")[-1] for each in filters] == [
+        "sport 7700 0xffff flowid 1:2",
+        "dport 7700 0xffff flowid 1:2",
+    ]
+
+
+def test_a_port_without_a_rate_changes_nothing() -> None:
+    assert Shape(rate_port=7700).commands("eth0") == Shape().commands("eth0")
+
+
 def test_a_slow_long_link_has_room_for_what_is_on_the_way() -> None:
     shape = Shape(rtt_s=0.3, rate_bits_per_s=300e6)
     assert shape.limit_packets - 1000 == pytest.approx(0.15 * 300e6 / 12000, abs=1)
@@ -89,3 +110,4 @@ def test_a_slow_long_link_has_room_for_what_is_on_the_way() -> None:
 def test_a_shape_reads_well() -> None:
     assert str(Shape(rtt_s=0.1, loss=0.01)) == "RTT 100 ms, jitter 0 ms, no rate limit, loss 1 %"
     assert "50 Mbit/s each way" in str(Shape(rate_bits_per_s=50e6))
+    assert "0.01 Mbit/s each way for port 7700" in str(Shape(rate_bits_per_s=1e4, rate_port=7700))
