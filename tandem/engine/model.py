@@ -77,7 +77,7 @@ def load_model(model: str, *, device: str, dtype: str) -> Any:
     if dtype not in DTYPES:
         raise GenerationError(f"Unknown precision {dtype!r}; set the dtype to one of {', '.join(DTYPES)}.")
     check_directory(model)
-    with _hide_progress_bars():
+    with hide_progress_bars():
         from transformers import AutoModelForCausalLM
 
         try:
@@ -102,7 +102,7 @@ def load_tokenizer(model: str, *, is_local: bool = False) -> tuple[Tokenizer, An
     is_local: nothing is downloaded.
     """
     check_directory(model)
-    with _hide_progress_bars():
+    with hide_progress_bars():
         from transformers import AutoTokenizer
 
         try:
@@ -166,7 +166,7 @@ def _find_device(device: str) -> torch.device:
 
 
 @contextmanager
-def _hide_progress_bars() -> Iterator[None]:
+def hide_progress_bars() -> Iterator[None]:
     """Keep transformers from drawing progress bars into the log of an actor."""
     from transformers.utils import logging as transformers_logging
 

@@ -1,0 +1,1 @@
+"""Drafters made from a target model: what they are built of, what they learn from, and how."""

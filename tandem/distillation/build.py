@@ -1,0 +1,175 @@
+"""From the name of a target to a drafter's folder: `tandem draft train`, and the function behind it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from itertools import islice
+from pathlib import Path
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+from tandem.corpora import model_path
+from tandem.errors import GenerationError
+
+if TYPE_CHECKING:
+    from tandem.distillation.examples import Row
+    from tandem.distillation.training import Loss
+    from tandem.engine.drafter_card import DrafterCard
+    from tandem.engine.engine import Engine
+
+TEMPLATE = "template.json"
+LOG = "training.jsonl"
+HELD_OUT = 10
+"""One row in so many is held out, to measure acceptance on."""
+Report = Callable[[int, int], object]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """What a drafter is made of, and how it learns."""
+
+    trunk: str = "first"
+    loss: Loss = "kl"
+    num_steps: int = 300
+    rows_per_batch: int = 16
+    max_tokens: int = 128  # of a row of text, and of an answer
+    num_answers: int = 400  # that the target writes, where there are questions
+    seed: int = 0
+
+
+def train_drafter(
+    model: str,
+    out: Path,
+    *,
+    texts: Sequence[str] = (),
+    questions: Sequence[str] = (),
+    recipe: Recipe | None = None,
+    progress: Callable[[str], object] = lambda line: None,
+    report: Report = lambda done, total: None,
+) -> DrafterCard:
+    """Make a drafter for a target and write it as a model's folder; seeded.
+
+    model: the target's folder, hub id or bundled name. questions: the target answers them, and the texts are documents
+    that it reads; without questions the texts themselves are learned. progress: receives stages; report: (steps done,
+    all). Raises GenerationError.
+    """
+    import torch
+
+    from tandem.distillation import training
+    from tandem.distillation.trunk import make_drafter, trunk_blocks
+    from tandem.engine.drafter_card import DrafterCard
+    from tandem.engine.engine import Engine
+    from tandem.engine.model import decoder_layers, expand_home
+
+    recipe = recipe or Recipe()
+    path = expand_home(model_path(model))
+    check_out(out, path)
+    engine = Engine.load(path)
+    blocks = trunk_blocks(recipe.trunk, len(decoder_layers(engine.model)))
+    progress(f"target: {model}, blocks {', '.join(str(block + 1) for block in blocks)} kept")
+    rng = Random(recipe.seed)
+    rows = _make_rows(engine, texts, questions, recipe, rng, progress)
+    held_out, kept = rows[::HELD_OUT], [row for at, row in enumerate(rows) if at % HELD_OUT]
+    torch.manual_seed(recipe.seed)
+    drafter = make_drafter(engine.model, blocks)
+    schedule = training.Schedule(num_steps=recipe.num_steps, loss=recipe.loss)
+    losses: list[float] = []
+
+    def note(step: int, loss: float) -> None:
+        losses.append(loss)
+        report(step, recipe.num_steps)
+
+    pairs = training.draw_pairs(rng, kept, recipe.rows_per_batch)
+    training.distil(drafter, engine.model, pairs, schedule, note)
+    checks = list(
+        islice(training.draw_pairs(rng, held_out, recipe.rows_per_batch), _batches(held_out, recipe))
+    )
+    measured = training.measure(drafter, engine.model, checks)
+    card = DrafterCard(
+        target=model,
+        fingerprints=fingerprints(path),
+        trunk=recipe.trunk,
+        blocks=blocks,
+        loss=recipe.loss,
+        acceptance={key: round(value, 4) for key, value in asdict(measured).items()},
+    )
+    save(drafter, path, out, card)
+    (out / LOG).write_text(
+        json.dumps({"recipe": asdict(recipe), "losses": [round(x, 4) for x in losses]}) + "\n"
+    )
+    return card
+
+
+def fingerprints(path: str) -> dict[str, str]:
+    """The target's weights in each precision that a party may load it in."""
+    from tandem.engine.engine import Engine
+    from tandem.engine.model import DTYPES
+
+    return {dtype: Engine.load(path, dtype=dtype).weights_fingerprint for dtype in DTYPES}
+
+
+def save(drafter: Any, target: str, out: Path, card: DrafterCard) -> None:
+    """Weights in the precision of the target's files, its tokenizer and template, the card."""
+    from tandem.engine.model import hide_progress_bars, load_config, load_tokenizer
+
+    dtype = getattr(load_config(target), "dtype", None)
+    with hide_progress_bars():
+        (drafter if dtype is None else drafter.to(dtype)).save_pretrained(out)
+        load_tokenizer(target)[1].save_pretrained(out)
+    template = Path(target) / TEMPLATE
+    if template.is_file():
+        shutil.copyfile(template, out / TEMPLATE)
+    card.write(out)
+
+
+def check_out(out: Path, target: str) -> None:
+    """Create the folder. GenerationError if it cannot be, or holds a model that is no drafter."""
+    from tandem.engine.drafter_card import CARD
+
+    if (out / "config.json").exists() and not (out / CARD).exists():
+        raise GenerationError(
+            f"The drafter is to be written into {str(out)!r}, which holds a model that is no drafter; "
+            "choose another folder."
+        )
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise GenerationError(
+            f"The drafter's folder {str(out)!r} cannot be created ({error.strerror}); choose another."
+        ) from None
+
+
+def _make_rows(
+    engine: Engine,
+    texts: Sequence[str],
+    questions: Sequence[str],
+    recipe: Recipe,
+    rng: Random,
+    progress: Callable[[str], object],
+) -> list[Row]:
+    from tandem.distillation import examples
+
+    if questions:
+        rows = examples.answer_rows(
+            engine,
+            questions,
+            texts,
+            num_answers=recipe.num_answers,
+            max_new_tokens=recipe.max_tokens,
+            rng=rng,
+        )
+        kind = "answers of the target"
+    else:
+        rows = examples.text_rows(engine, texts, recipe.max_tokens)
+        kind = "rows of text"
+    rng.shuffle(rows)
+    examples.check_rows(rows, num_held_out=max(1, len(rows) // HELD_OUT))
+    progress(f"rows: {len(rows)} {kind}, one in {HELD_OUT} held out")
+    return rows
+
+
+def _batches(rows: Sequence[Row], recipe: Recipe) -> int:
+    return -(-len(rows) // recipe.rows_per_batch)

@@ -1,0 +1,209 @@
+"""Distillation: a drafter learns a target's distribution at the tokens that count; and how often its drafts stand.
+
+Two losses. KL divergence of the drafter's distribution from the target's (FlexSpec Eq. 6, at temperature 1), and the
+total variation distance, which is one minus the acceptance of the rejection rule (NOT in the paper).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch.nn import functional as F
+
+from tandem.aggregation.acceptance import coupled_acceptance
+from tandem.aggregation.distributions import Distribution
+
+Loss = Literal["kl", "tv"]
+LOSSES: tuple[Loss, ...] = ("kl", "tv")
+MAX_MEASURED = 400
+"""Tokens at which acceptance is computed, at most; the exact formula sorts the vocabulary at each."""
+
+
+class Example(NamedTuple):
+    """One row: token ids, of which those from `start` on are what a drafter is to foretell."""
+
+    ids: tuple[int, ...]
+    start: int  # >= 1
+
+
+class Side(NamedTuple):
+    """Rows padded on the right, as one model sees them; both arrays [rows, length]."""
+
+    ids: NDArray[np.int64]
+    is_counted: NDArray[np.bool_]  # whether the distribution *after* a position counts
+
+
+class Pair(NamedTuple):
+    """The same answers as drafter and target see them; the tokens that count are the same, in the same order."""
+
+    drafter: Side
+    target: Side
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Schedule:
+    """How the optimiser runs: AdamW, warm-up, then a cosine down to a twentieth of the peak rate."""
+
+    num_steps: int
+    peak_rate: float = 2e-3
+    num_warmup_steps: int = 20
+    weight_decay: float = 0.05  # of matrices
+    loss: Loss = "kl"
+
+
+@dataclass(frozen=True, slots=True)
+class Acceptance:
+    """How often a drafter's tokens stand, each a mean over tokens, in [0, 1]."""
+
+    coupled: float  # coupled drafts at temperature 1, by the exact formula
+    rejection: float  # the rejection rule at temperature 1: sum of min(p, q)
+    greedy: float  # temperature 0: the same most probable token
+    num_tokens: int
+
+
+def collate(examples: Sequence[Example]) -> Side:
+    """Examples as one batch."""
+    length = max(len(example.ids) for example in examples)
+    ids = np.zeros((len(examples), length), np.int64)
+    is_counted = np.zeros((len(examples), length), bool)
+    for row, example in enumerate(examples):
+        ids[row, : len(example.ids)] = example.ids
+        is_counted[row, example.start - 1 : len(example.ids) - 1] = True
+    return Side(ids, is_counted)
+
+
+def draw_pairs(rng: Random, rows: Sequence[tuple[Example, Example]], rows_per_batch: int) -> Iterator[Pair]:
+    """Batches without end of (drafter's, target's) examples, rows of like length together, shuffled each round."""
+    ordered = sorted(rows, key=lambda row: len(row[1].ids))
+    groups = [ordered[at : at + rows_per_batch] for at in range(0, len(ordered), rows_per_batch)]
+    while True:
+        rng.shuffle(groups)
+        for group in groups:
+            yield pair_of(group)
+
+
+def pair_of(rows: Sequence[tuple[Example, Example]]) -> Pair:
+    """(drafter's, target's) examples as one batch."""
+    return Pair(collate([own for own, _ in rows]), collate([other for _, other in rows]))
+
+
+def logits_of(model: Any, side: Side) -> torch.Tensor:
+    """[tokens that count, vocab], row after row; only the columns in which a token counts are projected."""
+    counted = torch.from_numpy(side.is_counted)
+    columns = counted.any(0).nonzero().flatten()
+    ids = torch.from_numpy(side.ids)
+    logits: torch.Tensor = model(
+        input_ids=ids.to(model.device), use_cache=False, logits_to_keep=columns.to(model.device)
+    ).logits
+    return logits[counted[:, columns].to(logits.device)]
+
+
+def distillation_loss(student: torch.Tensor, teacher: torch.Tensor, loss: Loss = "kl") -> torch.Tensor:
+    """Mean over tokens: KL(p || q) in nats, or TV(p, q) in [0, 1]. student, teacher: logits [tokens, vocab]."""
+    if loss == "tv":
+        return 0.5 * (student.float().softmax(-1) - teacher.float().softmax(-1)).abs().sum(-1).mean()
+    log_q, log_p = student.float().log_softmax(-1), teacher.float().log_softmax(-1)
+    return F.kl_div(log_q, log_p, reduction="batchmean", log_target=True)
+
+
+def distil(
+    student: Any,
+    teacher: Any,
+    pairs: Iterable[Pair],
+    schedule: Schedule,
+    report: Callable[[int, float], None] = lambda step, loss: None,
+) -> None:
+    """Train what of the student is not frozen. report: receives each step, 1-based, and its loss."""
+    optimizer = make_optimizer(student, schedule)
+    trained = [parameter for parameter in student.parameters() if parameter.requires_grad]
+    for step, pair in zip(range(schedule.num_steps), pairs, strict=False):
+        for group in optimizer.param_groups:
+            group["lr"] = learning_rate(step, schedule)
+        with torch.autocast(student.device.type, torch.bfloat16):  # matrix products only
+            with torch.no_grad():
+                teaching = logits_of(teacher, pair.target)
+            loss = distillation_loss(logits_of(student, pair.drafter), teaching, schedule.loss)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(trained, 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+        report(step + 1, loss.item())
+
+
+def learn_tokens(model: Any, batches: Iterable[Side], optimizer: torch.optim.Optimizer) -> list[float]:
+    """One step on each batch towards the tokens that count themselves; the mean cross-entropies, in nats.
+
+    This is fine-tuning; for a drafter's head, whose tokens the target committed, it needs nothing of the target.
+    """
+    losses = []
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    for side in batches:
+        with torch.autocast(model.device.type, torch.bfloat16):
+            logits = logits_of(model, side)
+        loss = F.cross_entropy(logits.float(), torch.from_numpy(tokens_of(side)).to(logits.device))
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(trained, 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+    return losses
+
+
+def tokens_of(side: Side) -> NDArray[np.int64]:
+    """The tokens that count, in the order of `logits_of`."""
+    return side.ids[:, 1:][side.is_counted[:, :-1]]
+
+
+def make_optimizer(model: Any, schedule: Schedule) -> torch.optim.Optimizer:
+    """AdamW over what is not frozen; matrices alone decay."""
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    matrices = [parameter for parameter in trained if parameter.ndim >= 2]
+    vectors = [parameter for parameter in trained if parameter.ndim < 2]
+    groups = [
+        {"params": matrices, "weight_decay": schedule.weight_decay},
+        {"params": vectors, "weight_decay": 0.0},
+    ]
+    return torch.optim.AdamW(groups, lr=schedule.peak_rate, betas=(0.9, 0.98), fused=True)
+
+
+def learning_rate(step: int, schedule: Schedule) -> float:
+    """The learning rate of a step."""
+    if step < schedule.num_warmup_steps:
+        return schedule.peak_rate * (step + 1) / schedule.num_warmup_steps
+    done = (step - schedule.num_warmup_steps) / max(1, schedule.num_steps - schedule.num_warmup_steps)
+    return schedule.peak_rate * (0.05 + 0.95 * 0.5 * (1 + math.cos(math.pi * done)))
+
+
+@torch.inference_mode()
+def measure(student: Any, teacher: Any, pairs: Iterable[Pair], max_tokens: int = MAX_MEASURED) -> Acceptance:
+    """Acceptance at the tokens that count, of at most `max_tokens`, evenly spread."""
+    kept = list(pairs)
+    q = torch.cat([logits_of(student, pair.drafter) for pair in kept]).double().softmax(-1)
+    p = torch.cat([logits_of(teacher, pair.target) for pair in kept]).double().softmax(-1)
+    return acceptance_of(q.cpu().numpy(), p.cpu().numpy(), max_tokens)
+
+
+def acceptance_of(
+    q: NDArray[np.float64], p: NDArray[np.float64], max_tokens: int = MAX_MEASURED
+) -> Acceptance:
+    """Of distributions [tokens, vocab] of drafter and target."""
+    stride = max(1, math.ceil(len(q) / max_tokens))
+    coupled = [coupled_acceptance(whole(q[at]), whole(p[at])) for at in range(0, len(q), stride)]
+    return Acceptance(
+        coupled=float(np.mean(coupled)),
+        rejection=float(np.minimum(q, p).sum(-1).mean()),
+        greedy=float((q.argmax(-1) == p.argmax(-1)).mean()),
+        num_tokens=len(q),
+    )
+
+
+def whole(dense: NDArray[np.float64]) -> Distribution:
+    """A distribution over every token, [vocab], its sum made exactly one."""
+    return Distribution(np.arange(dense.size), dense / dense.sum())

@@ -1,0 +1,1 @@
+"""The experiment on a target that evolves under a frozen drafter: `tandem lab evolve`."""

@@ -1,0 +1,104 @@
+"""A drafter's folder: loads by the ordinary path, says what it was made for, and follows from its seed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tandem.config import Config
+from tandem.distillation.build import Recipe, train_drafter
+from tandem.engine.drafter_card import CARD, describe_card, find_mismatch, read_card
+from tandem.engine.engine import Engine
+from tandem.errors import GenerationError
+from tandem.loading import load_engine
+
+TEXTS = [
+    "Mira likes puzzle games, so try Vantelu Cor. " * 6,
+    "The best rated puzzle game is Vantelu Cor. " * 6,
+]
+RECIPE = Recipe(num_steps=4, rows_per_batch=4, max_tokens=8)
+
+
+@pytest.fixture(scope="module")
+def target(save_model: Callable[..., Path]) -> str:
+    return str(save_model("llama"))
+
+
+@pytest.fixture(scope="module")
+def made(target: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("made") / "drafter"
+    train_drafter(target, out, texts=TEXTS, recipe=RECIPE)
+    return out
+
+
+def described(model: str, engine: Engine) -> dict[str, object]:
+    """As a decoder reports it."""
+    return {
+        "model": model,
+        "weights_fingerprint": engine.weights_fingerprint,
+        "drafter_for": describe_card(model),
+    }
+
+
+def test_a_party_loads_it(made: Path, target: str) -> None:
+    engine = load_engine(Config.load(None, [f"device.model={made}"]).device)
+    other = Engine.load(target)
+    assert engine.vocabulary_fingerprint == other.vocabulary_fingerprint
+    assert engine.eos_token_ids == other.eos_token_ids
+    assert engine.model.config.num_hidden_layers == 2
+    assert engine.template == other.template
+    log = json.loads((made / "training.jsonl").read_text())
+    assert len(log["losses"]) == 4
+
+
+def test_it_says_what_it_was_made_for(made: Path, target: str) -> None:
+    card = read_card(made)
+    assert card is not None
+    assert (card.target, card.trunk, card.blocks, card.loss) == (target, "first", (0,), "kl")
+    assert 0 < card.acceptance["coupled"] <= 1
+    for dtype in ("float32", "bfloat16"):
+        cloud = Engine.load(target, dtype=dtype)
+        assert find_mismatch(described(str(made), cloud), described(target, cloud)) is None
+
+
+def test_another_target_is_warned_about(made: Path, save_model: Callable[..., Path]) -> None:
+    other = str(save_model("llama-grouped"))
+    cloud = Engine.load(other)
+    sentence = find_mismatch(described(str(made), cloud), described(other, cloud))
+    assert sentence is not None
+    assert sentence.startswith(f"The drafter {str(made)!r} was made for ")
+    assert "answers are exact" in sentence
+    assert find_mismatch(described(other, cloud), described(other, cloud)) is None  # no drafter's folder
+    assert find_mismatch(described(str(made), cloud), {"model": other}) is None  # nothing known
+
+
+def test_a_damaged_card_is_no_obstacle_and_one_sentence(made: Path, tmp_path: Path) -> None:
+    assert read_card(tmp_path) is None
+    for text in ("{", "[]", '{"target": 1}'):
+        (tmp_path / CARD).write_text(text)
+        with pytest.raises(
+            GenerationError, match=r"does not say which target the drafter was made for; train"
+        ):
+            read_card(tmp_path)
+        assert describe_card(tmp_path) == {}
+
+
+def test_the_same_seed_makes_the_same_drafter(target: str, made: Path, tmp_path: Path) -> None:
+    train_drafter(target, tmp_path / "again", texts=TEXTS, recipe=RECIPE)
+    weights = [(folder / "model.safetensors").read_bytes() for folder in (made, tmp_path / "again")]
+    assert weights[0] == weights[1]
+
+
+def test_a_model_is_never_overwritten(target: str) -> None:
+    with pytest.raises(
+        GenerationError, match=r"^The drafter is to be written into .*, which holds a model that is"
+    ):
+        train_drafter(target, Path(target), texts=TEXTS, recipe=RECIPE)
+
+
+def test_nothing_to_learn_from(target: str, tmp_path: Path) -> None:
+    with pytest.raises(GenerationError, match=r"^There are 0 rows to learn from"):
+        train_drafter(target, tmp_path / "out", texts=[""], recipe=RECIPE)

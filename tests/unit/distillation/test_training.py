@@ -1,0 +1,120 @@
+"""The losses are those of the formulas, padding changes nothing, a frozen trunk stays as it is, drafts stand more."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import islice
+from pathlib import Path
+from random import Random
+
+import numpy as np
+import pytest
+import torch
+
+from tandem.aggregation.acceptance import coupled_acceptance
+from tandem.distillation.training import (
+    Acceptance,
+    Example,
+    Loss,
+    Schedule,
+    acceptance_of,
+    collate,
+    distil,
+    distillation_loss,
+    draw_pairs,
+    learning_rate,
+    logits_of,
+    measure,
+    pair_of,
+    whole,
+)
+from tandem.distillation.trunk import head_parameters, make_drafter
+from tandem.engine.model import load_model
+
+EXAMPLES = [Example(tuple(Random(n).choices(range(300), k=4 + n % 5)), 1 + n % 3) for n in range(12)]
+ROWS = [(example, example) for example in EXAMPLES]
+
+
+def random_laws(seed: int, num: int = 6, vocab: int = 40) -> np.ndarray:
+    return np.random.default_rng(seed).dirichlet(np.full(vocab, 0.2), num)
+
+
+def test_losses_are_the_divergence_and_the_distance_of_the_target() -> None:
+    """KL(p || q), not KL(q || p); TV = 1 - sum min(p, q), not twice that."""
+    q, p = random_laws(1) + 1e-9, random_laws(2) + 1e-9
+    q, p = q / q.sum(-1, keepdims=True), p / p.sum(-1, keepdims=True)
+    student, teacher = (torch.from_numpy(np.log(law)) for law in (q, p))
+    kl = (p * np.log(p / q)).sum(-1).mean()
+    assert distillation_loss(student, teacher, "kl").item() == pytest.approx(kl, rel=1e-5)
+    assert (q * np.log(q / p)).sum(-1).mean() != pytest.approx(kl, rel=0.02)
+    tv = 1 - np.minimum(p, q).sum(-1).mean()
+    assert distillation_loss(student, teacher, "tv").item() == pytest.approx(tv, rel=1e-5)
+
+
+def test_acceptance_is_that_of_the_rules() -> None:
+    q, p = random_laws(3), random_laws(4)
+    expected = np.mean([coupled_acceptance(whole(a), whole(b)) for a, b in zip(q, p, strict=True)])
+    found = acceptance_of(q, p)
+    assert found.coupled == pytest.approx(expected, abs=1e-12)
+    assert found.rejection == pytest.approx(np.minimum(q, p).sum(-1).mean(), abs=1e-12)
+    assert found.greedy == np.mean(q.argmax(-1) == p.argmax(-1))
+    assert acceptance_of(p, p) == Acceptance(pytest.approx(1), pytest.approx(1), 1.0, 6)
+
+
+def test_of_many_tokens_every_nth_is_raced() -> None:
+    q, p = random_laws(5, 10), random_laws(6, 10)
+    assert acceptance_of(q, p, 5).coupled == pytest.approx(acceptance_of(q[::2], p[::2]).coupled)
+
+
+def test_rows_count_from_their_start() -> None:
+    side = collate([Example((7, 8, 9, 10), 2), Example((7, 8, 9), 1)])
+    assert side.ids.tolist() == [[7, 8, 9, 10], [7, 8, 9, 0]]
+    assert side.is_counted.tolist() == [[False, True, True, False], [True, True, False, False]]
+
+
+def test_company_in_a_batch_changes_no_logits(save_model: Callable[..., Path]) -> None:
+    model = load_model(str(save_model("llama")), device="cpu", dtype="float32")
+    with torch.inference_mode():
+        together = logits_of(model, collate(EXAMPLES))
+        alone = torch.cat([logits_of(model, collate([example])) for example in EXAMPLES])
+    torch.testing.assert_close(together, alone, rtol=1e-5, atol=1e-5)
+    assert len(alone) == sum(len(example.ids) - example.start for example in EXAMPLES)
+
+
+def test_every_round_has_every_row() -> None:
+    batches = list(islice(draw_pairs(Random(1), ROWS, 5), 6))
+    for part in (batches[:3], batches[3:]):
+        assert sum(pair.target.is_counted.sum() for pair in part) == sum(
+            len(example.ids) - example.start for example in EXAMPLES
+        )
+
+
+def test_rate_warms_up_and_falls() -> None:
+    schedule = Schedule(num_steps=100, peak_rate=0.1, num_warmup_steps=10)
+    rates = [learning_rate(step, schedule) for step in range(100)]
+    assert max(rates) == pytest.approx(0.1)
+    assert rates[0] == pytest.approx(0.01)
+    assert rates[-1] == pytest.approx(0.005, rel=0.02)
+
+
+@pytest.mark.parametrize("loss", ["kl", "tv"])
+def test_a_drafter_learns_and_its_trunk_stays(loss: Loss, save_model: Callable[..., Path]) -> None:
+    target = load_model(str(save_model("llama")), device="cpu", dtype="float32")
+    torch.manual_seed(0)
+    drafter = make_drafter(target, (0,))
+    pair = pair_of(ROWS)
+    frozen = {name: value.clone() for name, value in drafter.named_parameters() if not value.requires_grad}
+    head = {name: value.clone() for name, value in head_parameters(drafter).items()}
+    own = {name: value.clone() for name, value in target.named_parameters()}
+    before = measure(drafter, target, [pair])
+    losses: list[float] = []
+    schedule = Schedule(num_steps=40, peak_rate=5e-3, num_warmup_steps=2, loss=loss)
+    distil(drafter, target, draw_pairs(Random(1), ROWS, 4), schedule, lambda _, value: losses.append(value))
+    after = measure(drafter, target, [pair])
+    assert len(losses) == 40
+    assert after.coupled > before.coupled + 0.1
+    assert after.rejection > before.rejection + 0.1
+    named = dict(drafter.named_parameters())
+    assert all(torch.equal(named[name], value) for name, value in frozen.items())
+    assert not [name for name, value in head.items() if torch.equal(named[name], value) and value.ndim > 1]
+    assert all(torch.equal(value, own[name]) for name, value in target.named_parameters())

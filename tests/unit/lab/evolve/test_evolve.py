@@ -1,0 +1,139 @@
+"""Parts of the experiment on targets that evolve: what an update changes, what it weighs, how claims are judged."""
+
+from __future__ import annotations
+
+import copy
+from random import Random
+from typing import Any
+
+import pytest
+import torch
+
+from tandem.corpora import WEIGHTS
+from tandem.distillation.trunk import head_parameters, make_drafter
+from tandem.engine.model import load_model
+from tandem.lab.evolve import updates
+from tandem.lab.evolve.plot import plot_updates
+from tandem.lab.evolve.study import Row, Size, Study, follow
+from tandem.lab.evolve.tables import judgements, text_of
+from tandem.lab.evolve.targets import Target, Version, answer_of, count_by_block, draw_samples, evolve
+
+
+@pytest.fixture(scope="module")
+def study() -> Study:
+    return Study(0, Size(), lambda line: None)
+
+
+@pytest.fixture(scope="module")
+def drafter(study: Study) -> Any:
+    return make_drafter(study.base, (0,))
+
+
+@pytest.fixture
+def other(study: Study) -> Any:
+    """The base, every weight of it changed a little."""
+    changed = copy.deepcopy(study.base)
+    with torch.no_grad():
+        for parameter in changed.parameters():
+            parameter.mul_(1.01)
+    return changed
+
+
+def test_versions_say_the_same_in_other_words() -> None:
+    (sample,) = draw_samples(Random(1), "train", "base", 1)
+    asked = sample.question
+    texts = {answer_of(asked, phrase) for phrase in ("base", "mild", "strong")}
+    assert len(texts) == 3
+    assert all(part in text for text in texts for part in (asked.name, asked.kind, asked.title))
+
+
+def test_a_drafter_that_is_the_target_always_stands(study: Study) -> None:
+    """Along answers that the engine wrote token by token, so both ways to compute agree on every winner."""
+    answers = study.write(study.base, "base", "heldout", 5)
+    exact, raced = follow(study.base, study.base, answers)
+    assert exact.coupled == pytest.approx(1)
+    assert raced == 1.0
+    exact, raced = follow(make_drafter(study.base, (3,)), study.base, answers)
+    assert raced < 0.5  # the answers' noise is shared, the distributions are not
+
+
+def test_shipped_blocks_are_the_targets_and_the_head_stays(drafter: Any, other: Any) -> None:
+    made = dict(updates.ship_blocks(drafter, other, (0,)).named_parameters())
+    head = head_parameters(drafter)
+    assert all(torch.equal(made[name], value) for name, value in head.items())
+    own = dict(other.named_parameters())
+    trunk = [name for name in made if ".layers.0." in name]
+    assert trunk
+    assert all(torch.equal(made[name], own[name]) for name in trunk)
+
+
+def test_a_self_taught_head_changes_nothing_else(study: Study, drafter: Any) -> None:
+    before = {name: value.clone() for name, value in drafter.named_parameters()}
+    made = updates.teach_itself(drafter, study.examples("strong", 3), Random(1))
+    assert all(torch.equal(before[name], value) for name, value in drafter.named_parameters())
+    changed = {name for name, value in made.named_parameters() if not torch.equal(before[name], value)}
+    assert changed
+    assert changed <= set(head_parameters(drafter))
+
+
+def test_bytes_of_updates(drafter: Any) -> None:
+    target = Target(None, (100, 7, 7, 0))
+    num_all = sum(value.numel() for value in drafter.parameters())
+    num_head = sum(value.numel() for value in head_parameters(drafter).values())
+    sizes = [
+        updates.bytes_of(name, drafter, target, (0,))
+        for name in ("frozen", "self-taught", "block adapter", "new head", "everything")
+    ]
+    assert sizes == [0, 0, 200, 2 * num_head, 2 * num_all]
+    assert 0 < num_head < num_all
+
+
+def test_adapters_leave_the_base_and_the_last_block_alone(study: Study) -> None:
+    pytest.importorskip("peft", reason="the extra [train] is not installed")
+    before = {name: value.clone() for name, value in study.base.named_parameters()}
+    target = evolve(study.base, study.tokenizer, Version(name="v", phrase="mild", num_steps=2), 0)
+    assert all(torch.equal(before[name], value) for name, value in study.base.named_parameters())
+    assert target.block_parameters == (37_888, 37_888, 37_888, 0)
+    merged = dict(target.model.named_parameters())
+    assert set(merged) == set(before)
+    changed = {name for name, value in merged.items() if not torch.equal(before[name], value)}
+    assert changed
+    assert not [name for name in changed if ".layers.3." in name or ".layers." not in name]
+
+
+def test_full_training_counts_all_of_a_block() -> None:
+    model = load_model(str(WEIGHTS), device="cpu", dtype="float32")
+    sizes = count_by_block(model, 4)
+    assert len(set(sizes)) == 1
+    assert sizes[0] == sum(value.numel() for value in model.model.layers[0].parameters())
+
+
+def row(version: str, update: str, coupled: float, seed: int = 0) -> Row:
+    return Row(
+        seed=seed,
+        version=version,
+        trunk="first",
+        update=update,
+        update_bytes=0,
+        coupled=coupled,
+        rejection=coupled,
+        greedy=coupled,
+        raced=coupled,
+        num_tokens=10,
+        token_s=0.05,
+    )
+
+
+def test_claims_hold_for_every_seed_or_not_at_all(tmp_path: Any) -> None:
+    rows = [row("base", "frozen", 0.8, seed) for seed in (0, 1)]
+    rows += [row("mild LoRA", "frozen", 0.72), row("mild LoRA", "frozen", 0.6, 1)]
+    assert judgements(rows) == [
+        "mild LoRA: frozen keeps 0.82 (0.75-0.90) of its acceptance; that it keeps 0.80 does not hold."
+    ]
+    low = [*rows, row("strong LoRA", "frozen", 0.25), row("strong LoRA", "self-taught", 0.35)]
+    assert judgements(low)[-1] == (
+        "strong LoRA: where frozen is at most 0.25, self-taught reaches 0.35; 0.35 holds."
+    )
+    assert "0.61" in text_of(low)  # predicted
+    plot_updates(low, tmp_path / "updates.png")
+    assert (tmp_path / "updates.png").stat().st_size > 1000
