@@ -2,10 +2,12 @@
 
 - 100,000 random byte strings for each codec and for race lists: a distribution or the protocol's error.
 - 100,000 distributions over 2 to 262,144 tokens: counts >= 0 that sum to the resolution.
-- 1,000,000 random votes of up to 8 parties: a certain winner wins the race of the full mixture.
+- 1,000,000 random votes of up to 8 parties: a certain winner wins the race of the full mixture. As a control, some of
+  them are settled as if tokens that a list lacks had no probability, which must give wrong winners.
 
 Prediction: no exception and no difference. `--smoke` runs a thousandth, 15 seconds; everything takes 25 minutes on an
-idle core. `--only NAME` runs one of strings, sums, races; `--cases N` sets the number of races.
+idle core. `--only NAME` runs one of strings, sums, races; `--cases N` sets the number of races, `--seed S` draws
+others.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import argparse
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,14 +25,15 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 import numpy as np
 
 from benchmarks._common import finish
-from tandem.aggregation.race_lists import certify
+from tandem.aggregation.race_lists import RaceList, certify
 from tandem.codecs.lattice_points import quantise
 from tandem.codecs.race_lists import read_vote
 from tandem.errors import ProtocolError
-from tests.unit.aggregation.race_cases import random_case
+from tests.unit.aggregation.race_cases import Case, random_case
 from tests.unit.codecs.random_bytes import CODECS, count_decoded
 
 VOCABS = (2, 50, 1_636, 50_257, 262_144)
+CONTROL_EVERY = 50
 
 
 def strings(count: int) -> dict[str, Any]:
@@ -59,9 +63,10 @@ def sums(count: int) -> dict[str, Any]:
     return {"tried": count, "wrong": num_wrong}
 
 
-def races(count: int) -> dict[str, Any]:
+def races(count: int, seed: int = 14) -> dict[str, Any]:
     """Random votes; how many were certain, and how many of these wrong."""
-    rng, num_certain, num_wrong, started_s = np.random.default_rng(14), 0, 0, time.monotonic()
+    rng, num_certain, num_wrong, started_s = np.random.default_rng(seed), 0, 0, time.monotonic()
+    num_controls = num_caught = 0
     for step in range(count):
         case = random_case(rng, step)
         certificate = certify(
@@ -69,9 +74,20 @@ def races(count: int) -> dict[str, Any]:
         )
         num_certain += certificate.is_certain
         num_wrong += certificate.is_certain and certificate.winner != case.winner
+        if step % CONTROL_EVERY == 0:
+            num_controls, num_caught = num_controls + 1, num_caught + (trust_lists(case) != case.winner)
         if step % 10_000 == 9_999:
             print(f"{step + 1} races, {num_wrong} wrong, {time.monotonic() - started_s:.0f} s", flush=True)
-    return {"tried": count, "certain": num_certain, "wrong": num_wrong}
+    assert num_caught > 0, "the control must give wrong winners, or the check shows nothing"
+    control = {"tried": num_controls, "caught": num_caught}
+    return {"tried": count, "certain": num_certain, "wrong": num_wrong, "control": control}
+
+
+def trust_lists(case: Case) -> int:
+    """The mutant: the winner as if each list held every token with a probability."""
+    lists = [RaceList(each.ids, each.values, each.ids.size + 1) for each in case.plain_lists()]
+    found = certify(lists, case.shares, seed=case.seed, step=case.step, temperature=case.temperature)
+    return found.winner
 
 
 CHECKS: dict[str, tuple[Callable[[int], dict[str, Any]], int]] = {
@@ -88,6 +104,7 @@ def main() -> None:
     )
     parser.add_argument("--only", choices=CHECKS)
     parser.add_argument("--cases", type=int, help="of the races")
+    parser.add_argument("--seed", type=int, default=14, help="of the races")
     parser.add_argument("--smoke", action="store_true")
     arguments = parser.parse_args()
     print("prediction: nothing is wrong")
@@ -97,6 +114,8 @@ def main() -> None:
             continue
         if name == "races" and arguments.cases:
             count = arguments.cases
+        if name == "races":
+            check = partial(races, seed=arguments.seed)
         result[name] = check(count // 1000 if arguments.smoke else count)
         print(f"{name}: {result[name]}", flush=True)
     finish(result)

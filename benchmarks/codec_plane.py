@@ -120,7 +120,7 @@ def bundled(count: int) -> Iterator[Pair]:
     from tandem.topology import PARTIES
 
     engine, embedder = Engine.load(str(WEIGHTS), num_threads=1), Embedder.load("offline", num_threads=1)
-    spec = replace(change_spec(heldout_spec(Config()), temperature=1.0), synchronous=True)
+    spec = replace(change_spec(heldout_spec(Config()), temperature=1.0), synchronous=True, race_depth=0)
     num_made = 0
     for world, questions in worlds(count, 29):
         with tempfile.TemporaryDirectory() as folder:

@@ -2,10 +2,12 @@
 
 Answers 200 (question, seed) pairs, half of them on held-out worlds, at temperatures 0 and 1, under every placement and
 draft rule that has a fixed outcome, with the bundled model in one process, over a virtual link of 100 ms round trip
-with jitter, so that drafts run ahead and are rolled back. `--record` writes tests/golden/answers.jsonl; without it each
-answer is compared with that file, and any difference ends the run with exit code 1.
+with jitter, so that drafts run ahead and are rolled back. All with the codec top_p, as version 0.1 answered
+(tests/golden/answers.jsonl), and the first 40 pairs with the default, race lists, where coupled drafts have them
+(tests/golden/race_lists.jsonl). `--record` writes these files; without it each answer is compared with them, and any
+difference ends the run with exit code 1.
 
-Expected: 0 differences. Expected run time: 12 minutes on one core for all 2,000 answers; `--smoke` 15 s.
+Expected: 0 differences. Expected run time: 14 minutes on one core for all 2,240 answers; `--smoke` 20 s.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ import json
 import sys
 import tempfile
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -36,8 +39,10 @@ from tandem.retrieval.embedding import Embedder
 from tandem.retrieval.factory import open_retriever
 from tandem.topology import PARTIES
 
-PATH = Path(__file__).parent.parent / "tests" / "golden" / "answers.jsonl"
-NUM_PAIRS = 200
+GOLDEN = Path(__file__).parent.parent / "tests" / "golden"
+PATHS = {"top_p": GOLDEN / "answers.jsonl", "auto": GOLDEN / "race_lists.jsonl"}
+"""What was recorded, by codec."""
+NUM_PAIRS = {"top_p": 200, "auto": 40}
 WORLD_SEED = 71
 TEMPERATURES = (0.0, 1.0)
 CASES = (
@@ -57,11 +62,11 @@ def pairs(folder: Path, embedder: Embedder) -> Iterator[tuple[str, int, Any]]:
     texts = [one.question for one in read_bundled_questions()]
     heldout = (
         (question.text, retrievers)
-        for number, (world, questions) in enumerate(worlds(NUM_PAIRS // 2, WORLD_SEED))
+        for number, (world, questions) in enumerate(worlds(max(NUM_PAIRS.values()) // 2, WORLD_SEED))
         for retrievers in [retrievers_of(world, _new_folder(folder, number), embedder)]
         for question in questions
     )
-    for number in range(0, NUM_PAIRS, 2):
+    for number in range(0, max(NUM_PAIRS.values()), 2):
         yield texts[number // 2 % len(texts)], 1000 + number, bundled
         text, retrievers = next(heldout)
         yield text, 1001 + number, retrievers
@@ -72,9 +77,11 @@ def _new_folder(folder: Path, number: int) -> Path:
     return path
 
 
-def answers(engine: Engine, question: str, seed: int, retrievers: Any) -> Iterator[tuple[str, list[Any]]]:
+def answers(
+    engine: Engine, question: str, seed: int, retrievers: Any, codec_name: str = "top_p"
+) -> Iterator[tuple[str, list[Any]]]:
     """(case, [tokens, flags]) of one pair; a flag is 2 x (the device's draft was accepted) + (the cloud's was)."""
-    config = Config()
+    config = Config.load(None, [f"codec.name={codec_name}"])
     codec = codec_of(config.codec)
     for temperature in TEMPERATURES:
         for rule, placement in CASES:
@@ -86,6 +93,8 @@ def answers(engine: Engine, question: str, seed: int, retrievers: Any) -> Iterat
                 draft_rule=rule,
                 placement=placement,
             )
+            if codec_name == "auto" and not spec.has_race_lists:
+                continue  # top_p answers
             pair = LocalPair(dict.fromkeys(PARTIES, engine), retrievers, codec)
             _, outcome = pair.answer(
                 spec, link=LINK, decode_s=lambda party, rng: rng.uniform(*DECODE_S[str(party)]), seed=seed
@@ -100,22 +109,37 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--record", action="store_true", help=f"write {PATH.name}")
+    parser.add_argument("--record", action="store_true", help="write the files")
+    parser.add_argument("--codec", choices=PATHS, help="this one alone")
     parser.add_argument("--smoke", action="store_true", help="2 of each 40 pairs")
     parser.add_argument("--part", default="0/1", metavar="I/N", help="pairs I, I + N, ... alone")
-    parser.add_argument("--out", type=Path, default=PATH, help="where --record writes")
+    parser.add_argument("--out", type=Path, default=GOLDEN, help="where --record writes")
     arguments = parser.parse_args()
     print("prediction: 0 differences")
+    engine, embedder = Engine.load(str(WEIGHTS), num_threads=1), Embedder.load("offline", num_threads=1)
+    num_answers = num_different = 0
+    for codec_name in [arguments.codec] if arguments.codec else PATHS:
+        asked, different = answer_all(codec_name, engine, embedder, arguments)
+        num_answers, num_different = num_answers + asked, num_different + different
+    finish({"answers": num_answers, "different": num_different})
+    sys.exit(1 if num_different else 0)
+
+
+def answer_all(
+    codec_name: str, engine: Engine, embedder: Embedder, arguments: argparse.Namespace
+) -> tuple[int, int]:
+    """How many answers were given with a codec, and how many differ from those recorded."""
     part, parts = map(int, arguments.part.split("/"))
     step = 40 if arguments.smoke else parts
-    recorded = {} if arguments.record else read_answers(PATH)
+    recorded = {} if arguments.record else read_answers(PATHS[codec_name])
     rows, num_answers, num_different = [], 0, 0
-    engine, embedder = Engine.load(str(WEIGHTS), num_threads=1), Embedder.load("offline", num_threads=1)
     with tempfile.TemporaryDirectory() as folder:
-        for number, (question, seed, retrievers) in enumerate(pairs(Path(folder), embedder)):
+        for number, (question, seed, retrievers) in enumerate(
+            islice(pairs(Path(folder), embedder), NUM_PAIRS[codec_name])
+        ):
             if number % step not in ((0, 1) if arguments.smoke else (part,)):
                 continue
-            got = dict(answers(engine, question, seed, retrievers))
+            got = dict(answers(engine, question, seed, retrievers, codec_name))
             rows.append({"pair": number, "question": question, "seed": seed, "answers": got})
             num_answers += len(got)
             if not arguments.record:
@@ -126,16 +150,14 @@ def main() -> None:
                 for case, answer in got.items():
                     if answer != wanted["answers"][case]:
                         num_different += 1
-                        print(
-                            f"differs: pair {number} {case}\n  was {wanted['answers'][case]}\n  is  {answer}"
-                        )
+                        was = wanted["answers"][case]
+                        print(f"differs: pair {number} {codec_name} {case}\n  was {was}\n  is  {answer}")
     if arguments.record:
-        arguments.out.parent.mkdir(parents=True, exist_ok=True)
-        arguments.out.write_text(
+        arguments.out.mkdir(parents=True, exist_ok=True)
+        (arguments.out / PATHS[codec_name].name).write_text(
             "".join(json.dumps(row, separators=(",", ":")) + "\n" for row in rows), "utf-8"
         )
-    finish({"answers": num_answers, "different": num_different})
-    sys.exit(1 if num_different else 0)
+    return num_answers, num_different
 
 
 def read_answers(path: Path) -> dict[int, Any]:

@@ -69,7 +69,7 @@ class TimedEngine:
 
 def record(engine: TimedEngine, temperature: float, limit_s: float, num_questions: int) -> list[str]:
     """One string of letters per answer; fewer than asked for where time runs out."""
-    config = Config()
+    config = Config.load(None, ["codec.name=top_p"])  # as when the data was recorded
     codec = codec_of(config.codec)
     spec = change_spec(heldout_spec(config), temperature=temperature)
     embedder = Embedder.load("offline", num_threads=1)

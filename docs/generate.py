@@ -8,20 +8,23 @@ Imports neither ray nor torch.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import inspect
+import io
 import os
 import re
-import subprocess
 import sys
 import textwrap
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, get_args
+from unittest import mock
 
 import numpy as np
 
 from tandem import file_kinds, presets, toml
+from tandem.cli import main
 from tandem.cli.config import HEADER
 from tandem.codecs.top_p import TopP
 from tandem.config import Config
@@ -48,12 +51,14 @@ WIRE_BYTES = {
     "Flag": "1",
     "Blob": "length (Varint) + bytes",
     "Text": "length (Varint) + UTF-8",
+    "Line": "as Text; read with U+FFFD for each control character",
     "Varints": "count (Varint) + Varint each",
     "Digests": "count (Varint) + 8 each",
     "Blobs": "count (Varint) + Blob each",
     "Float32s": "count (Varint) + 4 each",
     "Float64s": "count (Varint) + 8 each",
     "Texts": "count (Varint) + Text each",
+    "Lines": "count (Varint) + Line each",
     "message": "tag + its fields",
 }
 """Size of each wire type in bytes, by the names that `tandem.protocol.messages` uses."""
@@ -134,7 +139,13 @@ def frame_example() -> str:
         body=body,
     )
     raw = messages.encode(frame)
-    head = [("tag of LinkFrame", 1), ("version 5", 1), ("session 7", 4), ("view 0", 1), ("number 9", 1)]
+    head = [
+        ("tag of LinkFrame", 1),
+        (f"version {messages.PROTOCOL_VERSION}", 1),
+        ("session 7", 4),
+        ("view 0", 1),
+        ("number 9", 1),
+    ]
     head += [("received 4, 5", 3), ("committed 2", 1)]
     head += [
         ("committed_digest of tokens 300, 12", 8),
@@ -265,12 +276,16 @@ def commands_in(help_page: str) -> list[str]:
 
 
 def _help(name: str) -> str:
-    environment = {**os.environ, "COLUMNS": HELP_COLUMNS, "NO_COLOR": "1"}
-    command = [sys.executable, "-m", "tandem", *name.split(), "--help"]
-    done = subprocess.run(
-        command, cwd=DOCS.parent, env=environment, capture_output=True, text=True, check=True
-    )
-    return done.stdout.strip()
+    """In this process: one for each of some thirty pages would take a minute."""
+    shown = io.StringIO()
+    with (
+        mock.patch.dict(os.environ, COLUMNS=HELP_COLUMNS, NO_COLOR="1"),
+        contextlib.redirect_stdout(shown),
+    ):
+        code = main([*name.split(), "--help"])
+    if code:
+        raise RuntimeError(f"`tandem {name} --help` ended with {code}.")
+    return shown.getvalue().strip()
 
 
 # ---- putting it together -------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from tandem.client import Tandem
     from tandem.config import Config
     from tandem.errors import (
+        CallError,
         ClusterError,
         ConfigError,
         EvaluationError,
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
         PlacementEvent,
         ProvisionalEvent,
         RetractEvent,
+        RoundEvent,
         SessionStatistics,
         Source,
         SourcesEvent,
@@ -48,6 +50,7 @@ __version__ = "0.2.0.dev0"
 __all__ = [
     "Answer",
     "BatchItem",
+    "CallError",
     "ClusterError",
     "Config",
     "ConfigError",
@@ -67,6 +70,7 @@ __all__ = [
     "QueryOptions",
     "RetractEvent",
     "RetrievalError",
+    "RoundEvent",
     "SamplingParams",
     "SessionStatistics",
     "Source",

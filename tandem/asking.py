@@ -1,4 +1,4 @@
-"""Asks the actors of both parties one question and follows its events, over Ray calls."""
+"""Asks the actors of a question's home party, and follows its events; the same wherever the actors run."""
 
 from __future__ import annotations
 
@@ -8,13 +8,10 @@ import time
 from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import replace
 
-from ray.exceptions import RayError
-
-from tandem.cluster.launch import Handles
-from tandem.errors import QueryError
+from tandem.actors.handles import Handles
+from tandem.errors import CallError, QueryError, TandemError
 from tandem.events import DoneEvent, Event, SourcesEvent
 from tandem.protocol.spec import SessionSpec
-from tandem.topology import Party
 
 EVENTS_WAIT_S = 5.0
 """How long one call waits for events before the time limit is checked again."""
@@ -27,10 +24,10 @@ LOST_SOURCES_WAIT_S = 1.0
 
 
 class Asker:
-    """Asks through the actors of a cluster."""
+    """Asks through the actors of the parties."""
 
-    def __init__(self, parties: Mapping[Party, Handles], explain_loss: Callable[[RayError], str]) -> None:
-        """explain_loss: makes a sentence of an error that an actor's loss raised; it may block."""
+    def __init__(self, parties: Mapping[str, Handles], explain_loss: Callable[[CallError], str]) -> None:
+        """explain_loss: makes a sentence of a call that failed; it may block."""
         self._parties = parties
         self._explain_loss = explain_loss
 
@@ -39,6 +36,11 @@ class Asker:
 
         limit_s: for the whole answer. Raises QueryError.
         """
+        if spec.home not in self._parties:
+            raise QueryError(
+                f"The {spec.home} answers by itself where its client is, which a join link does not reach; leave out "
+                f'only={str(spec.home)!r}, or let it write every token with mode="speculative" and max_proposal=0.'
+            )
         is_done = False
         try:
             await self._open(spec)
@@ -46,7 +48,7 @@ class Asker:
                 async for event in events:
                     is_done = isinstance(event, DoneEvent)
                     yield event
-        except RayError as error:
+        except CallError as error:
             raise QueryError(await asyncio.to_thread(self._explain_loss, error)) from None
         finally:
             if not is_done:
@@ -55,7 +57,7 @@ class Asker:
     async def _give_up(self, spec: SessionSpec) -> None:
         """Cancel a query, without waiting long for a party that is lost."""
         queue = self._parties[spec.home]["draft_queue"]
-        with contextlib.suppress(RayError, TimeoutError):
+        with contextlib.suppress(TandemError, TimeoutError):
             await asyncio.wait_for(queue.cancel.remote(spec.session), RPC_GRACE_S)
 
     async def _open(self, spec: SessionSpec) -> None:
@@ -93,8 +95,6 @@ class Asker:
                     return
                 if time.monotonic() > deadline_s:
                     raise TimeoutError
-        except RayError:  # also one that stands for a TimeoutError in an actor
-            raise
         except TimeoutError:
             raise QueryError(
                 f"An answer must be complete within {limit_s:g} s, this one is not after {position} events; "
@@ -105,14 +105,14 @@ class Asker:
                 task.cancel()
             await asyncio.gather(*sources, return_exceptions=True)
 
-    async def _sources(self, party: Party, spec: SessionSpec, limit_s: float) -> SourcesEvent | None:
+    async def _sources(self, party: str, spec: SessionSpec, limit_s: float) -> SourcesEvent | None:
         event: SourcesEvent | None = None
-        with contextlib.suppress(RayError):  # the answer can go on without this party
+        with contextlib.suppress(TandemError):  # the answer can go on without this party
             queue = self._parties[spec.home]["draft_queue"]
             event = await queue.sources.remote(spec.session, limit_s, party)
-        if event is None or party is not spec.home:
+        if event is None or party != spec.home:
             return event
-        with contextlib.suppress(RayError):
+        with contextlib.suppress(TandemError):
             passages = await self._parties[party]["retriever"].passages.remote(
                 [source.id for source in event.sources]
             )

@@ -1,6 +1,6 @@
 """The Python API: ask questions of a device and a cloud that are running, or start both on this machine.
 
-Queries and events travel on the control plane (Ray calls); every method has an async twin.
+Queries and events travel on the control plane, as calls to actors; every method has an async twin.
 """
 
 from __future__ import annotations
@@ -8,37 +8,36 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping
-from typing import Any, TypeVar, Unpack
-
-from ray.exceptions import RayError
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack
 
 from tandem.asking import Asker
 from tandem.batch import BatchItem, BatchProgress, answer_all, bounded, list_questions
-from tandem.cluster import bootstrap
-from tandem.cluster import launch as actors
-from tandem.cluster.bootstrap import Cluster
-from tandem.cluster.launch import ActorClasses, Progress
-from tandem.cluster.nodes import Host, NodeInfo
-from tandem.cluster.status import collect_status
 from tandem.config import Config
-from tandem.errors import ConfigError, QueryError
+from tandem.errors import CallError, ConfigError, QueryError
 from tandem.events import Answer, Event, collect
 from tandem.request import QueryOptions, build_spec
-from tandem.topology import Party
+from tandem.sites.deployment import ActorClasses, Deployment, Progress
+from tandem.validation import change
+
+if TYPE_CHECKING:
+    from tandem.cluster.nodes import Host, NodeInfo
 
 T = TypeVar("T")
 
 
 class Tandem:
-    """A device and a cloud that answer together. Make one with `launch` or `connect`; close it, or use `with`."""
+    """A device and a cloud that answer together, or a server and workers.
 
-    def __init__(self, config: Config, cluster: Cluster) -> None:
-        """Use `launch` or `connect`."""
+    Make one with `launch`, `connect` or `join`; close it, or use `with`.
+    """
+
+    def __init__(self, config: Config, deployment: Deployment) -> None:
+        """Use `launch`, `connect` or `join`."""
         self.config = config
-        self.described = cluster.described
-        self._cluster = cluster
-        self._parties = cluster.parties
-        self._asker = Asker(cluster.parties, self._explain_loss)
+        self.described = deployment.described
+        self._deployment = deployment
+        self._asker = Asker(deployment.parties, self._explain_loss)
         self._is_closed = False
         self._streams: set[AsyncGenerator[Any, None]] = set()  # half read
 
@@ -49,18 +48,29 @@ class Tandem:
         cls,
         config: Config | None = None,
         *,
-        hosts: Mapping[Party, Host] | None = None,
+        runtime: Literal["ray", "inline"] | None = None,
+        hosts: Mapping[Any, Host] | None = None,
         actor_classes: ActorClasses | None = None,
         progress: Progress | None = None,
     ) -> Tandem:
-        """Start two local Ray nodes, `device` and `cloud`, with all actors; `close` stops what this started.
+        """Start `device` and `cloud` on this machine, with all actors; `close` stops what this started.
 
-        hosts: where the nodes run, on this machine as it is if None; this process must reach what they listen on.
+        With settings of mode "federated" the parties are the server and the workers.
+
+        runtime: "ray" starts a local Ray node for each party, "inline" runs all of them in this process, without Ray;
+        None takes `cluster.runtime` of the settings.
+        hosts: where the Ray nodes run, on this machine as it is if None; this process must reach what they listen on.
         actor_classes: an extension point: classes to use instead of those of `tandem.actors`, by kind of actor, such
-        as {"retriever": MyRetriever}; each derives from the class it replaces, and all nodes must be able to import it.
+        as {"retriever": MyRetriever}; each derives from the class it replaces, and Ray nodes must be able to import it.
         progress: called with one line for each stage. Raises TandemError; nothing is left running then.
         """
         config = _checked(config)
+        if runtime is not None:
+            config = replace(config, cluster=change(config.cluster, {"runtime": runtime}, "cluster"))
+        if config.cluster.runtime == "inline":
+            return cls(config, _launch_inline(config, hosts, progress or _ignore, actor_classes))
+        from tandem.cluster import bootstrap
+
         return cls(config, bootstrap.launch(config, hosts, progress or _ignore, actor_classes))
 
     @classmethod
@@ -74,17 +84,40 @@ class Tandem:
         what `tandem up` recorded here. progress: called with one line for each stage.
         """
         config = _checked(config)
+        from tandem.cluster import bootstrap
+
         return cls(config, bootstrap.connect(address, config, progress or _ignore))
+
+    @classmethod
+    def join(
+        cls,
+        link: str,
+        config: Config | None = None,
+        *,
+        actor_classes: ActorClasses | None = None,
+        progress: Progress | None = None,
+    ) -> Tandem:
+        """Run the device in this process, without Ray, beside a cloud that is served elsewhere (`tandem cloud serve`).
+
+        link: the join link that the cloud has given to this device, or the path of a file that holds it.
+        actor_classes, progress: as in `launch`. Raises TandemError, such as for a link that was revoked; where no cloud
+        answers, only if `link.on_peer_loss` is "fail".
+        """
+        config = _checked(config)
+        from tandem.joining.join_link import read_link
+        from tandem.sites import joined
+
+        return cls(config, joined.join(read_link(link), config, progress or _ignore, actor_classes))
 
     @property
     def nodes(self) -> tuple[NodeInfo, ...]:
-        """The Ray nodes that `launch` started; none after `connect`."""
-        return tuple(self._cluster.nodes)
+        """The Ray nodes that `launch` started; none after `connect`, or inline."""
+        return tuple(self._deployment.nodes)
 
     @property
     def socket_folder(self) -> str:
-        """Where the actors that `launch` started keep their sockets; empty after `connect`."""
-        return self._cluster.socket_folder
+        """Where the actors that `launch` started keep their sockets; empty after `connect`, or inline."""
+        return self._deployment.socket_folder
 
     @property
     def is_closed(self) -> bool:
@@ -96,7 +129,7 @@ class Tandem:
         if not self._is_closed:
             self._end_streams()
             self._is_closed = True
-            self._cluster.close()
+            self._deployment.close()
 
     async def aclose(self) -> None:
         """Async twin of `close`."""
@@ -178,7 +211,7 @@ class Tandem:
     def status(self) -> dict[str, Any]:
         """Nodes, models, indexes and every actor, dead or alive, as plain values."""
         self._check_open()
-        status: dict[str, Any] = self._run(collect_status(self.config))
+        status: dict[str, Any] = self._run(self._deployment.status(self.config))
         return status
 
     # ---- private ---------------------------------------------------------------------------------------------
@@ -209,12 +242,12 @@ class Tandem:
             with contextlib.suppress(RuntimeError):  # another thread waits for it, and will be cancelled
                 self._run(stream.aclose())
 
-    def _explain_loss(self, error: RayError) -> str:
-        return actors.explain_loss(error, self.config, is_launched=bool(self._cluster.nodes))
+    def _explain_loss(self, error: CallError) -> str:
+        return self._deployment.explain_loss(error, self.config)
 
     def _run(self, work: Any) -> Any:
         """Run an awaitable on this object's own event loop."""
-        return self._cluster.loop.run(_awaited(work))
+        return self._deployment.loop.run(_awaited(work))
 
 
 async def _awaited(work: Any) -> Any:
@@ -228,6 +261,20 @@ def _checked(config: Config | None) -> Config:
             f"The settings must be a Config (got {config!r:.80}); use Config.load(FILE) or Config(...)."
         )
     return config or Config()
+
+
+def _launch_inline(
+    config: Config, hosts: object, progress: Progress, actor_classes: ActorClasses | None
+) -> Deployment:
+    """All parties in this process. Raises TandemError."""
+    if hosts is not None:
+        raise ConfigError(
+            'hosts says where Ray nodes run, but the runtime is "inline", which has none; leave out hosts, or use the '
+            'runtime "ray".'
+        )
+    from tandem.sites import inline
+
+    return inline.launch(config, progress, actor_classes)
 
 
 def _ignore(line: str) -> None:

@@ -9,77 +9,26 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
-from pydantic import AfterValidator, Field, TypeAdapter, ValidationError, model_validator
+from pydantic import Field, TypeAdapter, ValidationError, model_validator
 from pydantic.dataclasses import dataclass
 from pydantic_core import ArgsKwargs
 
 from tandem import toml
-from tandem.conversation import SYSTEM_PROMPT
 from tandem.decoding import DecodingConfig
 from tandem.errors import ConfigError
 from tandem.extensions import CodecConfig, SchedulerConfig
+from tandem.nearest import did_you_mean
 from tandem.overrides import parse, replace_settings, to_toml, unknown
-from tandem.paths import absolute, check_bundled, resolve, resolve_model
+from tandem.parties import LANGCHAIN as LANGCHAIN
+from tandem.parties import PartyConfig as PartyConfig
+from tandem.parties import WorkerConfig, check_federation
+from tandem.paths import resolve
 from tandem.presets import expand, take_preset
 from tandem.sampling import SamplingParams
-from tandem.topology import Party
-from tandem.validation import STRICT, Settings, WordOrPath
-
-LANGCHAIN = "langchain:"
-"""Prefix of an index or embedder from LangChain: langchain:MODULE:FUNCTION."""
-TEMPLATES = WordOrPath(words=("auto", "chat", "plain"), example="./template.json")
-
-
-@dataclass(frozen=True, kw_only=True, config=STRICT)
-class PartyConfig(Settings):
-    """One party: its language model and its documents."""
-
-    model: Annotated[str, AfterValidator(check_bundled)] = Field(
-        default="bundled",
-        min_length=1,
-        description='language model: "bundled", "bundled-drafter", a hub id, or a path that starts with . / or ~',
-    )
-    template: Annotated[str, TEMPLATES] = Field(
-        default="auto",
-        description='what frames document and question: "auto", "chat" (the tokenizer\'s template), "plain", or a file',
-    )
-    system_prompt: str = Field(
-        default=SYSTEM_PROMPT, description="what a chat template tells the model first; empty: nothing"
-    )
-    index: str = Field(
-        default="bundled",
-        min_length=1,
-        description='index: "bundled", a folder written by `tandem index`, or "langchain:MODULE:FUNCTION"',
-    )
-    num_documents: int = Field(
-        default=4, ge=0, description="documents retrieved per question, one batch row each"
-    )
-    torch_device: str = Field(
-        default="cpu",
-        min_length=1,
-        description="where the language model runs, in torch's terms: cpu, cuda, cuda:1",
-    )
-    dtype: Literal["float32", "bfloat16", "float16"] = Field(
-        default="float32", description="precision of the language model"
-    )
-    num_threads: int = Field(default=1, ge=1, description="CPU threads of the language model")
-    kv_store: Literal["disk", "memory", "off"] = Field(
-        default="disk",
-        description="where key-value caches of documents are kept: beside the index, in memory, or nowhere",
-    )
-    kv_max_bytes: int = Field(
-        default=1 << 30,
-        ge=0,
-        description="size of that store in bytes; least recently used entries are evicted first",
-    )
-
-    @property
-    def index_folder(self) -> Path | None:
-        """The folder of the index; None for the bundled index or a LangChain store."""
-        is_name = self.index == "bundled" or self.index.startswith(LANGCHAIN)
-        return None if is_name else Path(self.index)
+from tandem.topology import PAIR, PARTIES, SERVER, Party, Topology, star
+from tandem.validation import STRICT, Settings
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -111,7 +60,7 @@ class RetrievalConfig(Settings):
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class WeightsConfig(Settings):
-    """How documents are weighted while the answer grows (DRAGON 4.1)."""
+    """How documents are weighted while the answer grows (DRAGON 4.1), and the parties that hold them."""
 
     scorer: str = Field(
         default="embedder",
@@ -127,8 +76,10 @@ class WeightsConfig(Settings):
         default=3, ge=0, description="tokens between two estimates of relevance; 0: one for the whole answer"
     )
     lag: int = Field(default=1, ge=0, description="tokens between an estimate and its first use")
-    momentum: float = Field(
-        default=0.0, ge=0, lt=1, description="share of the previous estimate that is kept"
+    momentum: float = Field(default=0.0, ge=0, lt=1, description="share kept of the previous estimate")
+    workers: Literal["fixed", "documents"] = Field(
+        default="fixed",
+        description="federated: each worker counts by its weight (fixed), or by its documents' relevance, as in dual",
     )
 
 
@@ -155,8 +106,12 @@ class LinkConfig(Settings):
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class ClusterConfig(Settings):
-    """The Ray cluster underneath."""
+    """What runs the actors: a Ray cluster, or the process that asks."""
 
+    runtime: Literal["ray", "inline"] = Field(
+        default="ray",
+        description="what runs the actors: processes of a Ray cluster, or the process that asks (no Ray)",
+    )
     address: str = Field(default="", description="address of a running cluster; empty: start one")
     namespace: str = Field(default="tandem", min_length=1, description="Ray namespace of the actors")
     start_timeout_s: float = Field(
@@ -173,11 +128,32 @@ class ClusterConfig(Settings):
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
+class DevicesConfig(Settings):
+    """What a cloud gives each of the devices that join it (`tandem cloud serve`)."""
+
+    max_devices: int = Field(default=64, ge=1, description="devices connected at once, at most")
+    max_queries: int = Field(
+        default=4, ge=1, description="queries that one device has open or waiting at once, at most"
+    )
+    max_answer_tokens: int = Field(default=4096, ge=1, description="length of an answer, in tokens")
+    max_documents: int = Field(
+        default=64, ge=0, description="documents that the cloud retrieves for one query"
+    )
+    max_question_bytes: int = Field(
+        default=65536, ge=1, description="length of a question with its history and stop texts, in bytes"
+    )
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
 class Config(Settings):
     """Everything that can be set. Raises ConfigError if a value is wrong."""
 
     device: PartyConfig = PartyConfig()
     cloud: PartyConfig = PartyConfig(num_documents=16)
+    server: PartyConfig = PartyConfig(model="bundled-drafter", num_documents=0)  # mode "federated": it drafts
+    workers: dict[str, WorkerConfig] = Field(
+        default_factory=dict
+    )  # mode "federated": they vote, in this order
     retrieval: RetrievalConfig = RetrievalConfig()
     sampling: SamplingParams = SamplingParams()
     decoding: DecodingConfig = DecodingConfig()
@@ -186,20 +162,84 @@ class Config(Settings):
     scheduler: SchedulerConfig = SchedulerConfig()
     link: LinkConfig = LinkConfig()
     cluster: ClusterConfig = ClusterConfig()
+    devices: DevicesConfig = DevicesConfig()
 
     @model_validator(mode="after")
-    def _check_codec(self) -> Config:
-        self.codec.check_rule(self.decoding.draft_rule)
+    def _check_together(self) -> Config:
+        if self.cluster.runtime == "inline":
+            self._check_inline()
+        if self.is_federated:
+            check_federation(self.server, self.workers, self.weights.workers)
+        elif self.workers:
+            raise ConfigError(
+                f'Workers ({", ".join(self.workers)}) answer in mode "federated", but decoding.mode is '
+                f'"{self.decoding.mode}"; set it to "federated", or remove them.'
+            )
         return self
 
-    def party(self, party: Party) -> PartyConfig:
-        """The settings of one party."""
-        return self.device if party is Party.DEVICE else self.cloud
+    def require_cluster(self, what: str) -> None:
+        """Raise ConfigError where no Ray cluster is used. what: needs one, as the subject of the sentence."""
+        if self.cluster.runtime == "inline":
+            raise ConfigError(
+                f'{what} needs a Ray cluster, but cluster.runtime is "inline", where nothing outlives the process that '
+                'asks; use `tandem ask --runtime inline` or Tandem.launch, or set cluster.runtime to "ray".'
+            )
 
-    def seen_by(self, party: Party) -> Config:
-        """The settings that the actors of one party receive: without the other's model, index and paths."""
-        hidden = PartyConfig()
-        return replace(self, cloud=hidden) if party is Party.DEVICE else replace(self, device=hidden)
+    def _check_inline(self) -> None:
+        """Without Ray there is no cluster to join and there are no calls between processes."""
+        if self.cluster.address:
+            raise ConfigError(
+                f"The setting cluster.address names a running Ray cluster (got {self.cluster.address!r}), but "
+                'cluster.runtime is "inline"; remove one of them.'
+            )
+        if self.link.data_plane == "ray":
+            raise ConfigError(
+                'The setting link.data_plane is "ray", but cluster.runtime is "inline"; remove one of them.'
+            )
+
+    @property
+    def is_federated(self) -> bool:
+        """Whether a server and workers answer, instead of device and cloud."""
+        return self.decoding.mode == "federated"
+
+    @property
+    def topology(self) -> Topology:
+        """The parties of the cluster, and who connects to whom."""
+        return star(SERVER, tuple(self.workers)) if self.is_federated else PAIR
+
+    @property
+    def parties(self) -> tuple[str, ...]:
+        """The parties of the cluster, in their order."""
+        return self.topology.parties
+
+    @property
+    def holders(self) -> tuple[str, ...]:
+        """The parties that have documents."""
+        return tuple(
+            name for name in self.parties if not self.is_federated or self.party(name).index != "bundled"
+        )
+
+    def party(self, party: str) -> PartyConfig:
+        """The settings of one party. Raises ConfigError if there is none of that name."""
+        known = self._by_party()
+        if party not in known:
+            raise ConfigError(f"There is no party {party!r}; {did_you_mean(party, list(known))}")
+        return known[party]
+
+    def seen_by(self, party: str) -> Config:
+        """The settings that the actors of one party receive: without the others' models, indexes and paths."""
+        hidden = WorkerConfig(num_documents=0)
+        workers = {name: own if name == party else hidden for name, own in self.workers.items()}
+        return replace(
+            self,
+            device=self.device if party == Party.DEVICE else PartyConfig(),
+            cloud=self.cloud if party == Party.CLOUD else PartyConfig(),
+            server=self.server if party == SERVER else PartyConfig(num_documents=0),
+            workers=workers,
+        )
+
+    def _by_party(self) -> dict[str, PartyConfig]:
+        return {**{name: getattr(self, name) for name in (*PARTIES, SERVER)}, **self.workers}
 
     @classmethod
     def load(cls, path: Path | str | None = None, overrides: Sequence[str] = ()) -> Config:
@@ -219,8 +259,10 @@ class Config(Settings):
         """The same settings with every path absolute; relative ones count from `folder`."""
         return replace(
             self,
-            device=_party_with_paths(self.device, folder),
-            cloud=_party_with_paths(self.cloud, folder),
+            device=self.device.with_paths(folder),
+            cloud=self.cloud.with_paths(folder),
+            server=self.server.with_paths(folder),
+            workers={name: worker.with_paths(folder) for name, worker in self.workers.items()},
             retrieval=replace(self.retrieval, embedder=resolve(self.retrieval.embedder, folder)),
             weights=replace(self.weights, scorer=resolve(self.weights.scorer, folder)),
         )
@@ -255,11 +297,3 @@ class Config(Settings):
 
 
 _JSON = TypeAdapter(Config)
-
-
-def _party_with_paths(party: PartyConfig, folder: Path) -> PartyConfig:
-    own = party.index_folder
-    index = party.index if own is None else str(folder / own.expanduser())
-    is_file = TEMPLATES.is_path(party.template)
-    template = absolute(party.template, folder) if is_file else party.template
-    return replace(party, model=resolve_model(party.model, folder), index=index, template=template)

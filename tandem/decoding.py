@@ -8,11 +8,13 @@ from pydantic import Field, model_validator
 from pydantic.dataclasses import dataclass
 
 from tandem.errors import ConfigError
+from tandem.topology import SERVER
 from tandem.validation import STRICT, Extension, Settings
 
 DraftRuleName = Literal["coupled", "algorithm1", "rejection"]
-ModeName = Literal["dual", "speculative"]
+ModeName = Literal["dual", "speculative", "federated"]
 Pacing = Literal["stop_and_wait", "pipelined", "cloud_goes_on"]
+LengthPolicyName = Literal["fixed", "best", "last_accepted", "double_dqn"]
 Placement = Literal["device", "cloud", "greedy", "mirror"]
 
 
@@ -22,7 +24,7 @@ class DecodingConfig(Settings):
 
     mode: ModeName = Field(
         default="dual",
-        description="dual: both parties' models answer; speculative: the cloud's answers, the device's drafts for it",
+        description="whose models answer: both (dual), the cloud's (speculative), or those of many workers (federated)",
     )
     draft_rule: DraftRuleName = Field(
         default="coupled",
@@ -40,11 +42,21 @@ class DecodingConfig(Settings):
         default=4,
         ge=0,
         le=16,
-        description="speculative: tokens of a proposal; 0: each is asked for, or the cloud streams",
+        description="speculative, federated: tokens of a proposal, at most; 0: each is asked for, or the cloud streams",
+    )
+    length_policy: LengthPolicyName | Extension = Field(
+        default="fixed",
+        description="speculative, federated: proposals of max_proposal tokens (fixed), or as many as pay (best), as "
+        "two rules of QS (last_accepted, double_dqn) or a policy say",
+    )
+    uplink_budget_bits: int = Field(
+        default=0,
+        ge=0,
+        description="speculative: bits of the ids and distributions of a proposal, at most; 0: no limit",
     )
     pacing: Pacing = Field(
         default="cloud_goes_on",
-        description="speculative: one proposal at a time, many, or many while the cloud goes on by itself",
+        description="speculative, federated: one proposal at a time, many, or many while the cloud goes on by itself",
     )
 
     @model_validator(mode="after")
@@ -60,12 +72,19 @@ class DecodingConfig(Settings):
                 'The placement "mirror" needs coupled drafts, but decoding.draft_rule is '
                 f'"{self.draft_rule}"; set it to "coupled", or the placement to "device" or "cloud".'
             )
+        if self.pacing == "cloud_goes_on" and self.length_policy in ("last_accepted", "double_dqn"):
+            raise ConfigError(
+                f'The length policy "{self.length_policy}" always proposes, whatever the cloud does by itself, but '
+                'decoding.pacing is "cloud_goes_on"; set it to "stop_and_wait" or "pipelined", or the policy to "best".'
+            )
         return self
 
 
 def placement_of(decoding: DecodingConfig) -> str:
-    """Who decides, for display: in mode speculative the cloud does."""
-    return decoding.placement if decoding.mode == "dual" else "cloud"
+    """Who decides, for display: in mode speculative the cloud does, in mode federated the server."""
+    if decoding.mode == "dual":
+        return decoding.placement
+    return SERVER if decoding.mode == "federated" else "cloud"
 
 
 class DecodingOptions(TypedDict, total=False):
@@ -77,4 +96,6 @@ class DecodingOptions(TypedDict, total=False):
     synchronous: bool | None
     max_window: int | None
     max_proposal: int | None
+    length_policy: LengthPolicyName | None
+    uplink_budget_bits: int | None
     pacing: Pacing | None

@@ -27,6 +27,10 @@ class ClusterError(TandemError):
     """Nodes or actors cannot be started, found or reached."""
 
 
+class CallError(ClusterError):
+    """A call to an actor did not come back: its process has ended, or it failed on what no user can cause."""
+
+
 class FilterError(RetrievalError):
     """A filter names metadata that no document has."""
 

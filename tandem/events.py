@@ -8,7 +8,7 @@ from math import nan
 from typing import Any, Literal, TypeAlias
 
 from tandem.errors import QueryError
-from tandem.topology import Party
+from tandem.topology import Party, in_words
 
 SHOWN_CHARS = 60
 """Of an answer's text in its `repr`."""
@@ -19,7 +19,7 @@ StopReason = Literal["eos", "stop", "length", "cancelled", "failed"]
 class Source:
     """One retrieved document: an opaque id and, if it is the home party's own, what that party knows about it."""
 
-    party: Party
+    party: str  # "device", "cloud", "server" or the name of a worker
     id: str  # opaque
     title: str | None = (
         None  # where it came from; this and what follows: None for the other party's documents
@@ -34,7 +34,7 @@ class Source:
 class SourcesEvent:
     """One party has retrieved and prefilled its documents."""
 
-    party: Party
+    party: str
     sources: tuple[Source, ...]
     retrieve_s: float  # nan: measured at the other end of the link
     prefill_s: float
@@ -48,9 +48,11 @@ class TokenEvent:
     step: int  # output position, 0-based
     token: int
     text: str  # what it adds to the answer; may be empty within a multi-byte character
-    device_accepted: bool
+    device_accepted: (
+        bool  # of the server's draft in mode "federated", as everything here that is the device's
+    )
     cloud_accepted: bool
-    aggregator: Party  # who decided it
+    aggregator: str  # who decided it
     committed_s: float  # since the query was opened at the home party
     device_decode_s: float  # nan: that draft did not reach the home party
     cloud_decode_s: float
@@ -66,6 +68,7 @@ class TokenEvent:
     cloud_epoch: int = 0
     rtt_s: float = nan  # last measured
     is_alone: bool = False  # decided without the peer
+    last_voter: str | None = None  # mode "federated": the worker whose vote came last, for which all waited
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +101,7 @@ class PlacementEvent:
     """Another party aggregates from `step` on."""
 
     step: int
-    aggregator: Party
+    aggregator: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,6 +123,16 @@ class EstimateEvent:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RoundEvent:
+    """What became of one proposal, where lengths adapt (`decoding.length_policy`)."""
+
+    step: int  # of the first proposed token
+    length: int  # tokens that were proposed; 0: the next one was asked for
+    num_accepted: int  # those before the first rejected one
+    judged_s: float  # when the device knew, since the query was opened on the device
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PeerEvent:
     """A peer was lost or came back; in between the home party answers without it."""
 
@@ -134,14 +147,16 @@ class SessionStatistics:
     """Counters of one session, as its home party saw them."""
 
     num_tokens: int = 0
-    num_device_accepted: int = 0
+    num_device_accepted: int = 0  # of the server's drafts in mode "federated"
     num_cloud_accepted: int = 0
     expected_device_acceptance: float = nan  # mean over the steps decided by both sides' drafts
     expected_cloud_acceptance: float = nan
     num_resyncs: int = 0
     num_divergences: int = 0
     num_resent_frames: int = 0
-    num_list_requests: int = 0  # race lists of the peer that left the winner open: each costs a round trip
+    num_certified: int = 0  # steps decided at home whose race lists settled the winner at once
+    num_escalated: int = 0  # those that needed a longer list of the peer
+    num_list_requests: int = 0  # longer lists that were asked for: each costs a round trip
     num_refused_frames: int = 0  # whose sender may not send such a thing, by its role
     degraded_from: int | None = None  # first step decided without the peer, although it takes part
     rtt_s: float = nan  # last measured
@@ -172,6 +187,7 @@ Event: TypeAlias = (
     | WaitEvent
     | PlacementEvent
     | EstimateEvent
+    | RoundEvent
     | PeerEvent
     | DoneEvent
 )
@@ -199,7 +215,8 @@ class Answer:
     estimates: tuple[EstimateEvent, ...] = ()  # one every few steps
     placements: tuple[PlacementEvent, ...] = ()  # the handovers
     session: int = 0  # names the query at its parties
-    peer_events: tuple[PeerEvent, ...] = ()  # when the cloud was lost, and when it came back
+    peer_events: tuple[PeerEvent, ...] = ()  # when a party was lost, and when it came back
+    rounds: tuple[RoundEvent, ...] = ()  # the judged proposals, where their lengths adapt
 
     def __str__(self) -> str:
         return self.text
@@ -221,12 +238,12 @@ class Answer:
 
     @property
     def is_degraded(self) -> bool:
-        """Whether some of it was decided without the cloud."""
+        """Whether some of it was decided without the cloud, or without a worker."""
         return self.statistics.degraded_from is not None
 
     @property
     def degraded_reason(self) -> str | None:
-        """One sentence that says from which token on the cloud was missing, and why; None if it never was."""
+        """One sentence that says from which token on a party was missing, and why; None if none ever was."""
         step = self.statistics.degraded_from
         if step is None:
             return None
@@ -234,7 +251,9 @@ class Answer:
         back = [event for event in self.peer_events if not event.is_alone and event.step > step]
         cause = (lost[-1].reason if lost else None) or "it fell silent"
         until = f"; it came back at token {back[0].step}" if back else ""
-        return f"From token {step} on the device answered without the cloud ({cause.rstrip('.')}){until}."
+        peer = lost[-1].party if lost else Party.CLOUD
+        who = "the device answered" if peer == Party.CLOUD else "the others answered"
+        return f"From token {step} on {who} without {in_words(peer)} ({cause.rstrip('.')}){until}."
 
 
 def collect(events: Sequence[Event], seed: int) -> Answer:
@@ -257,4 +276,5 @@ def collect(events: Sequence[Event], seed: int) -> Answer:
         placements=tuple(event for event in events if isinstance(event, PlacementEvent)),
         session=done.session,
         peer_events=tuple(event for event in events if isinstance(event, PeerEvent)),
+        rounds=tuple(event for event in events if isinstance(event, RoundEvent)),
     )

@@ -26,8 +26,9 @@ Parameters = dict[str, bool | int | float | str]
 class CodecConfig(Settings):
     """How distributions are compressed before a draft is drawn."""
 
-    name: Literal["top_p", "top_k", "lattice", "k_sqs", "c_sqs", "race_list"] | Extension = Field(
-        default="top_p", description="codec; MODULE:FUNCTION is one of your own"
+    name: Literal["auto", "top_p", "top_k", "lattice", "k_sqs", "c_sqs"] | Extension = Field(
+        default="auto",
+        description="auto: race lists where several vote with coupled drafts, else top_p; MODULE:FUNCTION is your own",
     )
     p: float = Field(default=0.8, gt=0, le=1, description="top_p: least probability mass of the nucleus")
     max_tokens: int = Field(
@@ -64,7 +65,7 @@ class CodecConfig(Settings):
         default=8,
         ge=1,
         le=1024,
-        description="race_list: tokens of the first list of a query; adapted from then on",
+        description="auto: tokens of the first race list of a query; adapted from then on",
     )
     parameters: Parameters = Field(default_factory=dict, description="parameters of a codec of your own")
 
@@ -77,21 +78,21 @@ class CodecConfig(Settings):
             )
         return self
 
-    def check_rule(self, draft_rule: str) -> None:
-        """Raise ConfigError, one sentence, if drafts cannot be drawn and verified by this rule."""
-        if self.name == "race_list" and draft_rule != "coupled":
-            raise ConfigError(
-                'The codec "race_list" sends the tokens that score best in a race, which only coupled drafts have, but '
-                f'decoding.draft_rule is "{draft_rule}"; set it to "coupled", or codec.name to "top_p".'
-            )
+    @property
+    def race_depth(self) -> int:
+        """Tokens of a query's first race list; 0: votes are whole distributions under every rule."""
+        return self.depth if self.name == "auto" else 0
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class SchedulerConfig(Settings):
-    """Who decides the next step, where `decoding.placement` names a policy of your own."""
+    """Parameters of policies of your own, where `decoding.placement` or `decoding.length_policy` names one."""
 
     parameters: Parameters = Field(
         default_factory=dict, description="parameters of a placement policy of your own"
+    )
+    length_parameters: Parameters = Field(
+        default_factory=dict, description="parameters of a length policy of your own"
     )
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from threading import Lock
 from typing import TYPE_CHECKING
 
 from tandem.config import Config, PartyConfig
@@ -17,6 +18,10 @@ if TYPE_CHECKING:
     from tandem.engine.kv_disk import DiskStore
     from tandem.retrieval.embedding import TextEmbedder
     from tandem.retrieval.scoring import Scorer
+
+
+_ONE_AT_A_TIME = Lock()
+"""While they are imported and load a model, transformers and PyTorch change settings of the whole process."""
 
 
 def check_model(party: PartyConfig) -> None:
@@ -34,16 +39,17 @@ def check_model(party: PartyConfig) -> None:
 
 def load_engine(party: PartyConfig, *, num_threads: int | None = None) -> Engine:
     """The model of a party, without a store. num_threads: default is the setting. Raises GenerationError."""
-    from tandem.engine.engine import Engine
+    with _ONE_AT_A_TIME:
+        from tandem.engine.engine import Engine
 
-    return Engine.load(
-        model_path(party.model),
-        device=party.torch_device,
-        dtype=party.dtype,
-        num_threads=num_threads or party.num_threads,
-        template=party.template,
-        system_prompt=party.system_prompt,
-    )
+        return Engine.load(
+            model_path(party.model),
+            device=party.torch_device,
+            dtype=party.dtype,
+            num_threads=num_threads or party.num_threads,
+            template=party.template,
+            system_prompt=party.system_prompt,
+        )
 
 
 def open_engine(party: PartyConfig, kv_folder: Path, warn: Callable[[str], object]) -> Engine:
@@ -81,8 +87,9 @@ def load_embedder_and_scorer(
     config: Config, *, num_threads: int | None = None
 ) -> tuple[TextEmbedder, Scorer | None]:
     """What finds documents and what scores them; no scorer where the embedder does both. Raises RetrievalError."""
-    from tandem.retrieval.factory import load_embedder
-    from tandem.retrieval.scoring import load_scorer
+    with _ONE_AT_A_TIME:
+        from tandem.retrieval.factory import load_embedder
+        from tandem.retrieval.scoring import load_scorer
 
-    embedder = load_embedder(config.retrieval.embedder, num_threads=num_threads)
-    return embedder, load_scorer(config.weights.scorer, num_threads=num_threads)
+        embedder = load_embedder(config.retrieval.embedder, num_threads=num_threads)
+        return embedder, load_scorer(config.weights.scorer, num_threads=num_threads)

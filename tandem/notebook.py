@@ -7,7 +7,7 @@ from html import escape
 from math import isnan
 from typing import TYPE_CHECKING
 
-from tandem.topology import PARTIES, Party
+from tandem.topology import PARTIES
 
 if TYPE_CHECKING:
     from tandem.events import Answer, Source
@@ -17,14 +17,15 @@ def as_html(answer: Answer) -> str:
     """The answer as a fragment of HTML."""
     reason = answer.degraded_reason
     warning = f"<p><em>{escape(reason)}</em></p>" if reason else ""
-    items = "".join(f"<li>{line}</li>" for party in PARTIES for line in _lines(answer.sources, party))
+    parties = dict.fromkeys([*PARTIES, *(source.party for source in answer.sources)])
+    items = "".join(f"<li>{line}</li>" for party in parties for line in _lines(answer.sources, party))
     sources = f"<p>Sources</p><ul>{items}</ul>" if items else "<p>Sources: none</p>"
     return f'<div><p style="white-space: pre-wrap">{escape(answer.text)}</p>{warning}{sources}</div>'
 
 
-def _lines(sources: tuple[Source, ...], party: Party) -> Iterator[str]:
+def _lines(sources: tuple[Source, ...], party: str) -> Iterator[str]:
     """A line for each document with a title, its passage folded away; one for all whose titles stay away."""
-    own = [source for source in sources if source.party is party]
+    own = [source for source in sources if source.party == party]
     for source in own:
         if source.title is not None:
             is_scored = source.score is not None and not isnan(source.score)

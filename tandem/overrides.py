@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 from tandem import toml
 from tandem.errors import ConfigError
 from tandem.nearest import nearest
+from tandem.parties import WorkerConfig
 from tandem.validation import Setting, Settings, change, settings_of, wrong_value
 
 S = TypeVar("S", bound=Settings)
@@ -28,9 +29,20 @@ REMOVED = ("device.decode_floor_s", "cloud.decode_floor_s", "link.extra_delay_s"
 """Settings of version 0.1 for experiments, which `tandem lab bench` now sets by itself."""
 
 
+TABLES: Mapping[str, type[Settings]] = {"workers": WorkerConfig}
+"""Fields of a tree that hold groups by a name that the user chooses: sections such as [workers.alice]."""
+
+
 def sections_of(tree: Settings) -> dict[str, Settings]:
     """The groups of a tree of settings, by section."""
-    return {field.name: getattr(tree, field.name) for field in fields(tree)}
+    sections: dict[str, Settings] = {}
+    for field in fields(tree):
+        group = getattr(tree, field.name)
+        if field.name in TABLES:
+            sections |= {f"{field.name}.{name}": member for name, member in group.items()}
+        else:
+            sections[field.name] = group
+    return sections
 
 
 def walk(tree: Settings) -> Iterable[tuple[str, Setting, Any]]:
@@ -42,19 +54,25 @@ def walk(tree: Settings) -> Iterable[tuple[str, Setting, Any]]:
 
 def replace_settings(tree: S, changes: Mapping[str, Any]) -> S:
     """The tree with some settings replaced. changes: section -> name -> value, as in TOML. Raises ConfigError."""
+    changes = _by_section(tree, changes)
     for section, values in changes.items():
         if not isinstance(values, Mapping):
             raise unknown(section, tree, f"is no section but has the value {values!r}")
         for name in values:
             find(f"{section}.{name}", tree)
-        if section not in sections_of(tree):
+        if section not in sections_of(tree) and _new_member(section) is None:
             raise unknown(section, tree)
-    defaults = sections_of(type(tree)())
-    groups = {
-        section: change(getattr(tree, section), values, section, defaults[section])
-        for section, values in changes.items()
-    }
-    return replace(tree, **groups)
+    present, defaults = sections_of(tree), sections_of(type(tree)())
+    replaced: dict[str, Any] = {name: dict(getattr(tree, name)) for name in TABLES if hasattr(tree, name)}
+    for section, values in changes.items():
+        default = _new_member(section) or defaults[section]
+        group = change(present.get(section, default), values, section, default)
+        table, _, name = section.partition(".")
+        if table in TABLES:
+            replaced[table][name] = group
+        else:
+            replaced[section] = group
+    return replace(tree, **replaced)
 
 
 def parse(assignments: Iterable[str], tree: Settings) -> dict[str, dict[str, Any]]:
@@ -76,7 +94,7 @@ def parse(assignments: Iterable[str], tree: Settings) -> dict[str, dict[str, Any
 
 def find(key: str, tree: Settings) -> tuple[str, Setting, Any]:
     """Section, declaration and default of a key. Raises ConfigError where there is none."""
-    known = {f"{entry[0]}.{entry[1].name}": entry for entry in walk(type(tree)())}
+    known = {f"{entry[0]}.{entry[1].name}": entry for entry in (*walk(type(tree)()), *_walk_member(key))}
     if key not in known:
         raise unknown(key, tree)
     return known[key]
@@ -92,20 +110,52 @@ def unknown(key: str, tree: Settings, problem: str = "is not a setting") -> Conf
         return ConfigError(
             f"{key} was for experiments and is no setting any more; remove it, see `tandem lab bench`."
         )
-    keys = [f"{section}.{setting.name}" for section, setting, _ in walk(tree)]
+    keys = [f"{section}.{setting.name}" for section, setting, _ in (*walk(tree), *_walk_member(key))]
     return ConfigError(f"{key!r} {problem}; the nearest is {nearest(key, keys)!r}.")
 
 
 def to_toml(tree: Settings, *, only_changed: bool = False) -> str:
     """The tree as a TOML file, each setting with its meaning. only_changed: those with their default are comments."""
     lines: list[str] = []
-    for (section, setting, value), (_, _, default) in zip(walk(tree), walk(type(tree)()), strict=True):
+    defaults = sections_of(type(tree)())
+    for section, setting, value in walk(tree):
         if f"[{section}]" not in lines:
             lines += ["", f"[{section}]"]
         choices = f": {' | '.join(setting.choices)}" if len(setting.choices) > 1 else ""
+        default = getattr(_new_member(section) or defaults[section], setting.name)
         mark = "# " if only_changed and value == default else ""
         lines.append(f"{mark}{setting.name} = {toml.dump(value)}  # {setting.meaning}{choices}")
     return "\n".join(lines[1:]) + "\n"
+
+
+def _by_section(tree: Settings, changes: Mapping[str, Any]) -> dict[str, Any]:
+    """The same with tables of groups taken apart: "workers" -> "alice" -> ... becomes "workers.alice" -> ..."""
+    sections: dict[str, Any] = {}
+    for section, values in changes.items():
+        if section not in TABLES:
+            sections[section] = values
+        elif not isinstance(values, Mapping):
+            example = f"[{section}.alice]"
+            raise ConfigError(
+                f"{section!r} holds a section for each member, such as {example}, not {values!r:.80}; write that."
+            )
+        else:
+            sections |= {f"{section}.{name}": group for name, group in values.items()}
+    return sections
+
+
+def _new_member(section: str) -> Settings | None:
+    """A group with all defaults, where the section belongs to a table of groups."""
+    table, _, name = section.partition(".")
+    return TABLES[table]() if table in TABLES and name else None
+
+
+def _walk_member(key: str) -> Iterable[tuple[str, Setting, Any]]:
+    """As `walk`, of the member of a table that a key may name."""
+    section = key.rpartition(".")[0]
+    if (member := _new_member(section)) is not None:
+        for setting in settings_of(type(member)):
+            yield section, setting, getattr(member, setting.name)
 
 
 def _value(raw: str, setting: Setting) -> Any:

@@ -5,7 +5,13 @@ A preset stands for its rows of `PRESETS`. Whatever a file, an override or an op
 - dragon: DRAGON (Liu et al.). Each party sends the nucleus of its distribution with p = 0.8 (section 7.1), drafts stand
   by Algorithm 1 (section 4.2), and the aggregator is the party with which a token costs less (section 5.1, Eq. 8).
 - sqs: SQS (arXiv 2510.09942). The device sends its K most probable tokens on a lattice of 1/100 (K-SQS), drafts stand
-  by rejection, one proposal at a time. NOT in the paper: 16 tokens, not as many as fit 5,000 bits (18).
+  by rejection, one proposal at a time, of as many tokens as fit 5,000 bits. NOT in the paper: ids and whole bytes are
+  counted, and 16 tokens are the most (18 in the paper).
+- qs: QS (arXiv 2507.00605). The device sends its whole distribution on a lattice of 1/240, drafts stand by rejection,
+  one proposal at a time: a token more after a full acceptance, else as many as were accepted (their heuristic), at most
+  12. NOT in the paper: no lattice of 1/720; their learned policy is `decoding.length_policy = "double_dqn"`.
+- flexspec: FlexSpec. Ids travel, one proposal at a time, with the length of most tokens per second, up to 16.
+  NOT in the paper: lengths are chosen by the right count of tokens, may be 0, and drafts are coupled.
 """
 
 from __future__ import annotations
@@ -35,6 +41,26 @@ PRESETS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
             "mode": "speculative",
             "draft_rule": "rejection",
             "max_proposal": 16,
+            "uplink_budget_bits": 5000,
+            "pacing": "stop_and_wait",
+        },
+    },
+    "qs": {
+        "codec": {"name": "lattice", "resolution": 240, "index": "paper"},
+        "decoding": {
+            "mode": "speculative",
+            "draft_rule": "rejection",
+            "max_proposal": 12,
+            "length_policy": "last_accepted",
+            "pacing": "stop_and_wait",
+        },
+    },
+    "flexspec": {
+        "decoding": {
+            "mode": "speculative",
+            "draft_rule": "coupled",
+            "max_proposal": 16,
+            "length_policy": "best",
             "pacing": "stop_and_wait",
         },
     },

@@ -6,7 +6,7 @@ import json
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
-from typing import TYPE_CHECKING, Any, Literal, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 from pydantic_core import PydanticSerializationError
 
@@ -14,13 +14,15 @@ from tandem.config import Config
 from tandem.conversation import Message, MessageDict, read_history
 from tandem.decoding import DecodingConfig, DecodingOptions
 from tandem.errors import ConfigError, QueryError
-from tandem.extensions import CodecConfig, is_extension
+from tandem.extensions import CodecConfig
+from tandem.loaded import check_codec, check_policies
 from tandem.nearest import nearest
+from tandem.parties import shares_of
 from tandem.presets import KEY, settings_of_preset
 from tandem.protocol.spec import SessionSpec
 from tandem.questions import check_question
 from tandem.sampling import SamplingOptions, SamplingParams
-from tandem.topology import PARTIES, Party
+from tandem.topology import PARTIES, Party, as_party, in_words
 from tandem.validation import Settings, change
 
 if TYPE_CHECKING:
@@ -42,14 +44,14 @@ class QueryOptions(SamplingOptions, DecodingOptions, total=False):
     """64 bits, fresh if None. With the documents, models and codec it determines the answer."""
     timeout_s: float | None
     """Limit for the whole answer, in seconds; `config.cluster.query_timeout_s` if None."""
-    only: Literal["device", "cloud"] | Party | None
-    """"device" or "cloud": this party answers by itself and nothing crosses the link."""
+    only: str | None
+    """"device", "cloud" or another party of the cluster: it answers by itself and nothing crosses the link."""
     device_filter: Filter | None
     """Metadata that the device's documents must have, as {"source": "a.txt", "page": [1, 2]}; it stays there."""
     cloud_filter: Filter | None
     """The same for the cloud's documents."""
     num_documents: int | Mapping[str, int] | None
-    """Documents to retrieve: at each party, or by party, as {"device": 2}."""
+    """Documents to retrieve: at each party that has an index, or by party, as {"device": 2}."""
     history: Sequence[Message | MessageDict] | None
     """Earlier turns, as {"role": "user" or "assistant", "content": text}: context for the models, not for retrieval."""
     show_drafts: bool
@@ -80,8 +82,7 @@ def spec_of(config: Config) -> SessionSpec:
         draft_rule=decoding.draft_rule,
         placement=decoding.placement,
         synchronous=decoding.synchronous,
-        device_documents=config.device.num_documents,
-        cloud_documents=config.cloud.num_documents,
+        documents={party: config.party(party).num_documents for party in config.parties},
         relevance_scale=weights.scale,
         weight_interval=weights.interval,
         weight_lag=weights.lag,
@@ -89,45 +90,51 @@ def spec_of(config: Config) -> SessionSpec:
         max_window=decoding.max_window,
         mode=decoding.mode,
         max_proposal=decoding.max_proposal,
-        pacing=decoding.pacing,
+        pacing=_pacing(decoding),
+        length_policy=decoding.length_policy,
+        uplink_budget_bits=decoding.uplink_budget_bits,
+        workers=tuple(config.workers),
+        weights=shares_of(config.workers) if config.is_federated and weights.workers == "fixed" else (),
         on_peer_loss=link.on_peer_loss,
         peer_loss_margin_s=link.peer_loss_margin_s,
-        race_depth=config.codec.depth if config.codec.name == "race_list" else 0,
+        race_depth=config.codec.race_depth,
     )
 
 
 def build_spec(
     config: Config,
-    described: Mapping[Party, Mapping[str, Any]],
+    described: Mapping[Any, Mapping[str, Any]],
     question: str,
     **options: Unpack[QueryOptions],
 ) -> SessionSpec:
     """The spec of a new session. described: what each party's actors reported. Raises QueryError or ConfigError."""
     check_question(question)
     _check_options(options)
-    _check_codec(options.get("preset"), described)
+    check_codec(options.get("preset"), described)
     only, seed = options.get("only"), options.get("seed")
+    config = _configure(config, options)
     spec = replace(
-        spec_of(_configure(config, options)),
+        spec_of(config),
         session=secrets.randbits(32),
         query=question,
         seed=secrets.randbits(64) if seed is None else seed,
-        device_decode_line=tuple(described[Party.DEVICE]["decode_line"]),
-        cloud_decode_line=tuple(described[Party.CLOUD]["decode_line"]),
-        only=None if only is None else find_party(only),
+        device_decode_line=_decode_line(described, Party.DEVICE),
+        cloud_decode_line=_decode_line(described, Party.CLOUD),
+        only=None if only is None else find_party(only, config.parties),
         device_filter=_filter("device_filter", options.get("device_filter")),
         cloud_filter=_filter("cloud_filter", options.get("cloud_filter")),
         history=read_history(options.get("history")),
         show_drafts=bool(options.get("show_drafts")),
     )
-    _check_policy(spec, described)
-    _check_alone(spec)
+    check_policies(spec, described)
+    _check_filters(spec)
     _check_size(spec)
     home = described[spec.home]
     return replace(
         spec,
         eos_token_ids=tuple(home["eos_token_ids"]),
         vocab_size=home.get("vocab_size", spec.vocab_size),
+        race_depth=home.get("race_depth", 0) if spec.race_depth else 0,  # of the codec that is loaded there
     )
 
 
@@ -155,26 +162,33 @@ def _configure(config: Config, options: Mapping[str, Any]) -> Config:
     """The settings, with those of one query."""
     parties: dict[str, Any] = {
         party: change(config.party(party), {"num_documents": count}, party)
-        for party, count in _counts(options.get("num_documents")).items()
+        for party, count in _counts(config, options.get("num_documents")).items()
     }
+    workers = {name: parties.pop(name, worker) for name, worker in config.workers.items()}
     preset = {} if options.get(KEY) is None else settings_of_preset(options[KEY])
     sampling = {**preset.get("sampling", {}), **_changes(SamplingParams, options)}
     decoding = {**preset.get("decoding", {}), **_changes(DecodingConfig, options)}
+    codec = CodecConfig(**preset["codec"]) if "codec" in preset else config.codec
     return replace(
         config,
         sampling=change(options.get("sampling") or config.sampling, sampling, "sampling"),
         decoding=change(config.decoding, decoding, "decoding"),
+        codec=codec,
+        workers=workers,
         **parties,
     )
 
 
-def _counts(num_documents: object) -> dict[Party, Any]:
-    """How many documents each party retrieves, where a query says so. Raises ConfigError for a party that is none."""
+def _counts(config: Config, num_documents: object) -> dict[str, Any]:
+    """How many documents each party retrieves, where a query says so. Raises ConfigError for a party that is none.
+
+    One number is for every party that has an index.
+    """
     if num_documents is None:
         return {}
     if isinstance(num_documents, Mapping):
-        return {find_party(name): count for name, count in num_documents.items()}
-    return dict.fromkeys(PARTIES, num_documents)
+        return {find_party(name, config.parties): count for name, count in num_documents.items()}
+    return dict.fromkeys(config.holders, num_documents)
 
 
 def _changes(group: type[Settings], options: Mapping[str, Any]) -> dict[str, Any]:
@@ -182,12 +196,24 @@ def _changes(group: type[Settings], options: Mapping[str, Any]) -> dict[str, Any
     return {name: value for name, value in options.items() if name in names and value is not None}
 
 
-def find_party(name: str) -> Party:
-    """The party of that name. Raises ConfigError."""
-    try:
-        return Party(name)
-    except ValueError:
-        raise ConfigError(f"A party is device or cloud, not {name!r}; name one of the two.") from None
+def find_party(name: str, parties: Sequence[str] = PARTIES) -> str:
+    """The party of that name, out of these. Raises ConfigError."""
+    if name in parties:
+        return as_party(name)
+    *others, last = parties
+    count = "the two" if len(parties) == 2 else "them"
+    raise ConfigError(f"A party is {', '.join(others)} or {last}, not {name!r}; name one of {count}.")
+
+
+def _decode_line(described: Mapping[Any, Mapping[str, Any]], party: Party) -> tuple[float, ...]:
+    """The offline profile of a party; empty where it takes no part."""
+    return tuple(described[party]["decode_line"]) if party in described else ()
+
+
+def _pacing(decoding: DecodingConfig) -> str:
+    """Of many voters none can go on by itself, so that proposals are what asks for votes."""
+    goes_on = decoding.mode == "federated" and decoding.pacing == "cloud_goes_on"
+    return "pipelined" if goes_on else decoding.pacing
 
 
 def _filter(name: str, metadata: Filter | None) -> str:
@@ -232,39 +258,16 @@ def _check_size(spec: SessionSpec) -> None:
         )
 
 
-def _check_policy(spec: SessionSpec, described: Mapping[Party, Mapping[str, Any]]) -> None:
-    """A policy of one's own is one that both parties have loaded; `described` tells which."""
-    for party in spec.parties if is_extension(spec.placement) else ():
-        loaded = described[party].get("policy", "")
-        if loaded.partition("(")[0] != spec.placement:
-            raise ConfigError(
-                f"The {party} has not loaded the placement policy {spec.placement!r} (it has {loaded or 'none'}); name "
-                "it as decoding.placement in the settings of both parties and start them again."
-            )
-
-
-def _check_codec(preset: str | None, described: Mapping[Party, Mapping[str, Any]]) -> None:
-    """The codec of a preset is the one that the parties have loaded: a question cannot change it."""
-    if preset is None or "codec" not in settings_of_preset(preset):
-        return
-    from tandem.codecs import codec_of
-
-    wanted = codec_of(CodecConfig(**settings_of_preset(preset)["codec"])).fingerprint()
-    loaded = described[Party.DEVICE].get("codec", "")
-    if loaded != wanted:
-        raise ConfigError(
-            f"The preset {preset!r} needs the codec {wanted}, but the parties have loaded {loaded or 'none'}; start "
-            f"them again with preset={preset}."
-        )
-
-
-def _check_alone(spec: SessionSpec) -> None:
+def _check_filters(spec: SessionSpec) -> None:
     """A party that is not asked has no documents to filter."""
     for party in PARTIES:
         if spec.filter(party) and party not in spec.parties:
-            raise QueryError(
-                f"{party}_filter is for documents of the {party}, but the {spec.only} was asked alone; leave it out."
+            asked = (
+                f"{in_words(spec.only)} was asked alone"
+                if spec.only
+                else f"{', '.join(spec.parties)} are asked"
             )
+            raise QueryError(f"{party}_filter is for documents of the {party}, but {asked}; leave it out.")
 
 
 def _is_duration(value: Any) -> bool:

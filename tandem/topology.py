@@ -11,6 +11,8 @@ from tandem.nearest import did_you_mean
 
 MAX_PARTIES = 64
 """An index of a party travels as one byte."""
+SERVER = "server"
+"""The party of mode "federated" that drafts, decides and is asked."""
 
 
 class Party(StrEnum):
@@ -79,6 +81,16 @@ class Topology:
             )
         return self.parties[index]
 
+    def dials_of(self, name: str) -> tuple[str, ...]:
+        """The parties to which this one opens a connection, in order."""
+        return tuple(party for party in self.parties if (name, party) in self.dials)
+
+    @property
+    def dialled(self) -> tuple[str, ...]:
+        """The parties that others connect to, in order."""
+        targets = {target for _, target in self.dials}
+        return tuple(party for party in self.parties if party in targets)
+
     def peers(self, name: str) -> tuple[str, ...]:
         """The parties to which this one has a link, in order."""
         linked = {end for pair in self.dials if name in pair for end in pair}
@@ -108,3 +120,18 @@ def star(server: str, workers: tuple[str, ...]) -> Topology:
         authority=server,
         dials=frozenset((worker, server) for worker in workers),
     )
+
+
+def in_words(party: str) -> str:
+    """A party within a sentence: "the device", "the server"; a worker by its name."""
+    return f"the {party}" if party in (*PARTIES, SERVER) else party
+
+
+def as_party(name: str) -> str:
+    """The name of a party; device and cloud as the members of `Party` that they are."""
+    return Party(name) if name in PARTIES else name
+
+
+def at_start(party: str) -> str:
+    """A party at the start of a sentence."""
+    return f"The {party}" if party in (*PARTIES, SERVER) else party

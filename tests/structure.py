@@ -23,6 +23,7 @@ FORBIDDEN = {
     "codecs": {"ray", "torch", "transformers", "asyncio"},
     "scheduler": {"ray", "torch", "transformers", "asyncio"},
     "profiler": {"ray", "transformers", "asyncio"},
+    "sites": {"ray", "torch", "transformers"},
 }
 """What a package of the pure core never imports, not even inside a function."""
 LAYERS = {
@@ -54,11 +55,13 @@ LAYERS = {
         "sampling",
         "topology",
     },
+    "distillation": {"aggregation", "corpora", "engine", "errors"},
     "retrieval": {"config", "errors", "extras", "file_kinds", "paths", "topology", "corpora", "nearest"},
     "transport": {"errors", "topology", "protocol"},
     "actors": {
         "codecs",
         "config",
+        "corpora",
         "engine",
         "errors",
         "events",
@@ -71,6 +74,20 @@ LAYERS = {
         "topology",
         "transport",
     },
+    "sites": {
+        "actors",
+        "config",
+        "errors",
+        "joining",
+        "loading",
+        "loop_thread",
+        "protocol",
+        "retrieval",
+        "topology",
+        "transport",
+        "engine",
+    },
+    "joining": {"errors", "nearest", "protocol", "transport"},
     "corpora": set(),
 }
 """Packages and modules of tandem that a package may import besides itself."""

@@ -2,8 +2,8 @@
 
     other actors --frames--> on_frames -> handle(message) -> [Send] -> dispatch --frames--> other actors
 
-A plain class: `tandem.cluster.launch` makes a Ray actor of it. Handlers are synchronous and run on the actor's event
-loop, so no state changes under them.
+A plain class: `tandem.cluster.launch` makes a Ray actor of it, `tandem.sites` runs it in the calling process. Handlers
+are synchronous and run on the actor's event loop, so no state changes under them.
 """
 
 from __future__ import annotations
@@ -12,35 +12,29 @@ import asyncio
 import contextlib
 import logging
 import os
-import ssl
 import sys
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import asdict, dataclass
-from typing import Any, ClassVar
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
+from functools import cached_property
+from typing import Any, ClassVar, TypeVar
 
+from tandem.actors.planes import Runtime as Runtime
+from tandem.actors.planes import make_plane
 from tandem.actors.statistics import ActorStatistics, resident_bytes
-from tandem.config import Config
 from tandem.errors import ProtocolError, TandemError
 from tandem.protocol.messages import decode, decode_link, encode
 from tandem.protocol.outbox import ActorKind, Send
-from tandem.topology import Party
+from tandem.topology import PARTIES, at_start
 from tandem.transport.exchange import Exchange
 from tandem.transport.port import DataPlane, Endpoint
+
+T = TypeVar("T")
 
 _log = logging.getLogger("tandem")
 MAX_REASON_CHARS = 10_000
 """A reason why a query failed is cut here, far below the size of a message."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Runtime:
-    """What an actor is created with, besides its party."""
-
-    secret: bytes  # of the cluster's data plane
-    directory: str  # for Unix-domain sockets; created if missing
-    config: Config
-    host: str | None = None  # address on which the draft queue waits for its peer; None: the node's
 
 
 class SiteActor:
@@ -48,13 +42,14 @@ class SiteActor:
 
     role: ClassVar[ActorKind]
     dials: ClassVar[tuple[ActorKind, ...]] = ()  # actors of the own side that this one connects to
+    has_peers: ClassVar[bool] = False  # whether it talks to other sites
 
-    def __init__(self, party: Party, runtime: Runtime) -> None:
+    def __init__(self, party: str, runtime: Runtime) -> None:
         self.party = party
         self.runtime = runtime
         self.config = runtime.config
         self.name = f"{party}/{self.role}"
-        self.place = f"The {party}'s {self.role.replace('_', ' ')}"  # in sentences
+        self.place = f"{at_start(party)}'s {self.role.replace('_', ' ')}"  # in sentences
         self.num_malformed = 0
         self.description: dict[str, Any] = {}
         self.plane: DataPlane | None = None
@@ -72,20 +67,18 @@ class SiteActor:
         """Open this actor's end of the data plane and return its address."""
         if self.plane is not None:
             await self.plane.close()
-        os.makedirs(self.runtime.directory, mode=0o700, exist_ok=True)
-        self.plane = self._make_plane()
-        return await self.plane.start()
+        self.plane = make_plane(self, self.runtime, has_peers=self.has_peers, host=self._listening_host())
+        return Endpoint(self.name) if self.plane is None else await self.plane.start()
 
     async def connect_peers(self, endpoints: list[Endpoint]) -> None:
         """Connect to those of `endpoints` that this actor dials."""
-        plane = self._plane()
         wanted = {f"{self.party}/{role}" for role in self.dials} | self._peers()
         outside = [
             endpoint
             for endpoint in endpoints
             if endpoint.name in wanted and endpoint.name not in self.exchange
         ]
-        await asyncio.gather(*(plane.connect(endpoint) for endpoint in outside))
+        await asyncio.gather(*(self._plane().connect(endpoint) for endpoint in outside))
 
     async def prepare(self) -> dict[str, Any]:
         """Load what takes time; returns a description of what was loaded."""
@@ -121,6 +114,7 @@ class SiteActor:
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._thread.shutdown(wait=False, cancel_futures=True)
         if self.plane is not None:
             await self.plane.close()
             self.plane = None
@@ -180,7 +174,7 @@ class SiteActor:
             self.on_error(send.message, error)
             return
         if send.to == "peer":
-            self.send_to_peer(frame)
+            self.send_to_peer(send, frame)
         else:
             self.exchange.send(self._plane(), name, frame)
 
@@ -210,13 +204,18 @@ class SiteActor:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def in_thread(self, work: Callable[[], Any]) -> Any:
-        """Run blocking `work` in a thread."""
-        return await asyncio.get_running_loop().run_in_executor(None, work)
+    async def in_thread(self, work: Callable[[], T]) -> T:
+        """Run blocking `work` in the thread of this actor, one piece of work after the other."""
+        return await asyncio.get_running_loop().run_in_executor(self._thread, work)
 
-    def send_to_peer(self, frame: bytes) -> None:
-        """Send a frame across the link."""
-        self.exchange.send(self._plane(), f"{self.party.other}/draft_queue", frame)
+    @property
+    def peers(self) -> tuple[str, ...]:
+        """The parties to which this one has a link."""
+        return self.config.topology.peers(self.party)
+
+    def send_to_peer(self, send: Send, frame: bytes) -> None:
+        """Send a message, encoded as `frame`, across the link to its peer, by default the only one."""
+        self.exchange.send(self._plane(), f"{send.peer or self.peers[0]}/draft_queue", frame)
 
     def is_reachable(self, role: ActorKind) -> bool:
         """Whether a message to an actor of this party would be delivered now."""
@@ -234,33 +233,17 @@ class SiteActor:
         """Actors of the other side that this one connects to."""
         return set()
 
+    @cached_property
+    def _thread(self) -> ThreadPoolExecutor:
+        """PyTorch counts its threads by the thread that calls it, and so do other libraries: always the same one."""
+        return ThreadPoolExecutor(1, thread_name_prefix=self.name)
+
     def _plane(self) -> DataPlane:
         if self.plane is None:
             raise TandemError(
                 f"{self.name} has no data plane yet; start it with Tandem.launch or `tandem up`."
             )
         return self.plane
-
-    def _make_plane(self) -> DataPlane:
-        if self.config.link.data_plane == "ray":
-            from tandem.actors.ray_plane import RayPlane
-
-            return RayPlane(self.name, self.config.cluster.namespace, self.on_connected, self.on_lost)
-        from tandem.transport.sockets import SocketPlane
-
-        server_tls, client_tls = _cluster_tls()
-        return SocketPlane(
-            self.name,
-            self.runtime.secret,
-            self.on_frames,
-            directory=self.runtime.directory,
-            on_connected=self.on_connected,
-            on_lost=self.on_lost,
-            host=self._listening_host(),
-            port=self.config.link.port,
-            server_tls=server_tls,
-            client_tls=client_tls,
-        )
 
     def _listening_host(self) -> str | None:
         return None
@@ -271,18 +254,10 @@ class SiteActor:
         counter.received_bytes += sum(map(len, frames))
 
 
-def _cluster_tls() -> tuple[ssl.SSLContext | None, ssl.SSLContext | None]:
-    """The cluster's certificates, if Ray uses TLS."""
-    if os.environ.get("RAY_USE_TLS", "0").lower() not in ("1", "true"):
-        return None, None
-    from tandem.transport.sockets import tls_contexts
-
-    names = ("RAY_TLS_SERVER_CERT", "RAY_TLS_SERVER_KEY", "RAY_TLS_CA_CERT")
-    return tls_contexts(*(os.environ[name] for name in names))
-
-
-def remedy_for(party: Party) -> str:
+def remedy_for(party: str) -> str:
     """What helps where an actor of a party has died."""
+    if party not in PARTIES:
+        return "close this cluster and launch another"
     return f"run `tandem up {party}` on its machine, or launch again"
 
 

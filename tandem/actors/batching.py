@@ -15,7 +15,7 @@ from tandem.codecs.base import ROOT
 from tandem.protocol.decoding import DecodingSession, Forward, Prefill
 from tandem.protocol.outbox import Send
 from tandem.protocol.spec import SessionSpec
-from tandem.topology import Party
+from tandem.topology import PARTIES, Party
 
 if TYPE_CHECKING:
     import numpy as np
@@ -98,9 +98,10 @@ def make_drafter(codec: Codec, spec: SessionSpec, party: str) -> Drafter:
     """What a party needs in one session. Raises ConfigError if there is no such rule."""
     from tandem.engine.drafter import Drafter, TokenDrafter, TokenVoter
 
-    if not spec.votes_are_tokens:
-        return Drafter(codec, spec.sampling, spec.draft_rule, spec.vocab_size)
-    make = TokenDrafter if spec.roles.role(party).drafts else TokenVoter
+    role = spec.roles.role(party)
+    if role.votes and not spec.votes_are_tokens:
+        return Drafter(spec.codec_of_votes(codec), spec.sampling, spec.draft_rule, spec.vocab_size)
+    make = TokenDrafter if role.drafts else TokenVoter
     return make(codec, spec.sampling, spec.draft_rule, spec.vocab_size, sends_drafts=spec.sends_drafts)
 
 
@@ -128,7 +129,7 @@ def _draw(
             weights or (0.0,),
             seed=session.spec.seed,
             step=step,
-            party=Party(session.party),
+            party=Party(session.party) if session.party in PARTIES else Party.CLOUD,  # of no matter there
             lineage=job.lineage[: step + 1] or ROOT,
             proposed=job.proposed[position] if job.proposed else None,
         )

@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
@@ -26,8 +25,9 @@ from tandem.protocol.decoding import DecodingSession, Forward, Job, Prefill
 from tandem.protocol.drafting_table import DraftingTable
 from tandem.protocol.messages import PROTOCOL_VERSION, DecoderFailed, End
 from tandem.protocol.outbox import ActorKind, Send
+from tandem.scheduler.length_policies import own_length_policy
 from tandem.scheduler.policies import load_policy
-from tandem.topology import Party
+from tandem.topology import at_start
 
 _log = logging.getLogger("tandem")
 
@@ -48,16 +48,16 @@ class DecoderActor(SiteActor):
     role: ClassVar[ActorKind] = "decoder"
     dials: ClassVar[tuple[ActorKind, ...]] = ("retriever",)
 
-    def __init__(self, party: Party, runtime: Runtime) -> None:
+    def __init__(self, party: str, runtime: Runtime) -> None:
         super().__init__(party, runtime)
         self.table = DraftingTable(party, lambda tokens: self.engine.text(tokens))
         self.num_forwards = 0
         self.num_passes = 0  # batches of forwards
         self.num_abandoned = 0
+        self.num_malformed_proposals = 0  # of sessions that have ended
         self.decode_s = 0.0
         self.wake = asyncio.Event()  # a message arrived, so the plan may have changed
         self._loaded: Engine | None = None
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="model")
         self._drafters: dict[int, Drafter] = {}  # by session: the state of the codec
         self._ended: list[int] = []  # sessions to free in the engine
         self._kv_notes: list[str] = []  # sentences about the store of caches, for the next answer
@@ -78,6 +78,8 @@ class DecoderActor(SiteActor):
 
     async def prepare(self) -> dict[str, Any]:
         """Load the model. The description is compared with the other side's before the first query."""
+        from tandem.corpora import model_path
+        from tandem.engine.drafter_card import describe_card
         from tandem.paths import cache_folder
         from tandem.profiler.cache import cached_line
 
@@ -92,11 +94,17 @@ class DecoderActor(SiteActor):
             "tokenizer": engine.tokenizer_name,
             "template": engine.template.describe(),
             "vocabulary_fingerprint": engine.vocabulary_fingerprint,
+            "weights_fingerprint": await self.on_model_thread(lambda: engine.weights_fingerprint),
+            "drafter_for": describe_card(
+                model_path(party.model)
+            ),  # the target it was made for; {} if unknown
             "vocab_size": engine.vocab_size,
             "context_length": engine.context_length,
             "eos_token_ids": list(engine.eos_token_ids),
             "codec": codec,
+            "race_depth": self.config.codec.race_depth,  # 0: votes are whole distributions
             "policy": policy,  # empty: none of one's own
+            "length_policy": own_length_policy(decoding.length_policy),
             "protocol_version": PROTOCOL_VERSION,
             "batching": engine.fallback,  # why sessions are not batched; "" if they are
             "decode_line": line,  # k_a, k_b, k_c, start; [] without a profile of these settings here
@@ -124,7 +132,7 @@ class DecoderActor(SiteActor):
     def on_lost(self, name: str) -> None:
         """Without the retriever, no session of this side can continue."""
         if name == f"{self.party}/retriever":
-            reason = f"The {self.party}'s retriever has stopped; {remedy_for(self.party)}."
+            reason = f"{at_start(self.party)}'s retriever has stopped; {remedy_for(self.party)}."
             self.dispatch(
                 [
                     Send("draft_queue", DecoderFailed(session=session, reason=reason))
@@ -136,7 +144,9 @@ class DecoderActor(SiteActor):
         """Give one session up; the others continue."""
         if not isinstance(error, TandemError):
             _log.exception("%s: session %08x failed", self.name, session, exc_info=error)
-            error = TandemError(f"The {self.party}'s decoder failed on this query: {error!r}; see its log.")
+            error = TandemError(
+                f"{at_start(self.party)}'s decoder failed on this query: {error!r}; see its log."
+            )
         self.table.sessions.pop(session, None)
         self._ended.append(session)
         self.dispatch([Send("draft_queue", DecoderFailed(session=session, reason=sendable(str(error))))])
@@ -145,7 +155,7 @@ class DecoderActor(SiteActor):
 
     async def on_model_thread(self, work: Callable[[], T]) -> T:
         """Run blocking `work` in the thread that owns the model."""
-        return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+        return await self.in_thread(work)
 
     async def work(self) -> None:
         """The decoder's whole life: compute what is planned next and send the results."""
@@ -245,7 +255,7 @@ class DecoderActor(SiteActor):
         """Close the engine's sessions that have ended."""
         while self._ended:
             session = self._ended.pop()
-            self._drafters.pop(session, None)
+            self.num_malformed_proposals += _count_malformed(self._drafters.pop(session, None))
             self.engine.close(str(session))
 
     def notes(self, opened: OpenResult) -> tuple[str, ...]:
@@ -266,6 +276,13 @@ class DecoderActor(SiteActor):
             "num_forwards": self.num_forwards,
             "num_passes": self.num_passes,
             "num_abandoned": self.num_abandoned,
+            "num_malformed_proposals": self.num_malformed_proposals
+            + sum(map(_count_malformed, self._drafters.values())),
             "decode_s": self.decode_s,
             **(self._loaded.caches.statistics() if self._loaded else {}),
         }
+
+
+def _count_malformed(drafter: Drafter | None) -> int:
+    """Proposals that a session's drafter could not read; they counted as none."""
+    return 0 if drafter is None else drafter.num_malformed

@@ -2,7 +2,7 @@
 
     own Decoder --ProposalReady--> DraftQueue <--LinkFrame--> peer's DraftQueue
     DraftQueue --Ballot--> own Aggregator --VerifyResult--> DraftQueue --Commit--> own Decoder
-    client --open/events/cancel (Ray calls)--> DraftQueue
+    client --open/events/cancel (calls)--> DraftQueue
 
 The session table makes all decisions; this shell delivers messages, runs the timers, and keeps events until the client
 fetches them.
@@ -14,6 +14,7 @@ import asyncio
 import contextlib
 import time
 from dataclasses import replace
+from functools import reduce
 from typing import Any, ClassVar
 
 from tandem.actors.base import Runtime, SiteActor, remedy_for, sendable
@@ -31,8 +32,8 @@ from tandem.protocol.admission import AdmittingTable
 from tandem.protocol.messages import DecoderFailed
 from tandem.protocol.outbox import ActorKind, Send
 from tandem.protocol.spec import SessionSpec
-from tandem.topology import Party
-from tandem.transport.port import Endpoint, LinkCounters
+from tandem.topology import as_party, at_start
+from tandem.transport.port import Endpoint, LinkCounters, add_counters
 
 TICK_S = 0.05
 """Between two ticks while a session is open."""
@@ -51,8 +52,9 @@ class DraftQueueActor(SiteActor):
 
     role: ClassVar[ActorKind] = "draft_queue"
     dials: ClassVar[tuple[ActorKind, ...]] = ("decoder", "aggregator", "profiler", "scheduler")
+    has_peers: ClassVar[bool] = True
 
-    def __init__(self, party: Party, runtime: Runtime) -> None:
+    def __init__(self, party: str, runtime: Runtime) -> None:
         super().__init__(party, runtime)
         self.table = AdmittingTable(
             party,
@@ -111,7 +113,7 @@ class DraftQueueActor(SiteActor):
         return [] if log is None or (at_once and log.ended_s is None) else log.events[after:]
 
     async def sources(
-        self, session: int, wait_s: float = 30.0, party: Party | None = None
+        self, session: int, wait_s: float = 30.0, party: str | None = None
     ) -> SourcesEvent | None:
         """Opaque ids of a party's documents, once they are prefilled; None if they never were.
 
@@ -136,7 +138,9 @@ class DraftQueueActor(SiteActor):
 
     def handle(self, message: Any, source: str) -> list[Send]:
         """Hand a message to the session table; it may open a query of the peer."""
-        sends = self.table.receive(message, time.monotonic())
+        party = source.partition("/")[0]
+        peer = "" if party == self.party else as_party(party)
+        sends = self.table.receive(message, time.monotonic(), peer)
         self._start_ticking()
         return sends
 
@@ -163,9 +167,10 @@ class DraftQueueActor(SiteActor):
         log.add(event)
 
     def on_connected(self, name: str) -> None:
-        """Resend at once what the peer has not acknowledged."""
-        if name == f"{self.party.other}/draft_queue" and self.table.sessions:
-            self.dispatch(self.table.resend_all(time.monotonic()))
+        """Resend at once what a peer has not acknowledged."""
+        party, _, role = name.partition("/")
+        if party in self.peers and role == self.role and self.table.sessions:
+            self.dispatch(self.table.resend_all(time.monotonic(), party))
 
     def on_lost(self, name: str) -> None:
         """Without its required actors, no session of this side can continue."""
@@ -181,7 +186,7 @@ class DraftQueueActor(SiteActor):
         return None
 
     def _stopped(self, role: str) -> str:
-        return f"The {self.party}'s {role} has stopped; {remedy_for(self.party)}."
+        return f"{at_start(self.party)}'s {role} has stopped; {remedy_for(self.party)}."
 
     # ---- private ---------------------------------------------------------------------------------------------
 
@@ -212,14 +217,15 @@ class DraftQueueActor(SiteActor):
                 now_s = time.monotonic()
                 self.dispatch(self.table.tick(now_s))
                 if any(session.lifecycle.is_peer_silent(now_s) for session in self.table.sessions.values()):
-                    self._renew_peer(now_s)
+                    self._renew_peers(now_s)
         finally:
             self._ticking = False
 
-    def _renew_peer(self, now_s: float) -> None:
-        if self.party is Party.DEVICE and now_s >= self._renew_again_s:
+    def _renew_peers(self, now_s: float) -> None:
+        if now_s >= self._renew_again_s:
             self._renew_again_s = now_s + RENEW_S
-            self._plane().renew(f"{self.party.other}/draft_queue")
+            for name in self._peers():
+                self._plane().renew(name)
 
     def _stop_rule(self, spec: SessionSpec) -> StopRule:
         return StopRule(
@@ -227,8 +233,9 @@ class DraftQueueActor(SiteActor):
         )
 
     def peer_counters(self) -> LinkCounters:
-        """The link's counters so far."""
-        return replace(self._plane().counters[f"{self.party.other}/draft_queue"])
+        """The counters of the links so far, of all peers together."""
+        counters = [self._plane().counters[f"{peer}/draft_queue"] for peer in self.peers]
+        return reduce(add_counters, counters, LinkCounters())
 
     def _with_link_counters(self, log: EventLog, statistics: SessionStatistics) -> SessionStatistics:
         now, start = self.peer_counters(), log.link
@@ -254,10 +261,10 @@ class DraftQueueActor(SiteActor):
         return {"num_waiting": self.table.num_waiting}
 
     def _peers(self) -> set[str]:
-        """The device connects to the cloud, never the other way: it may be behind NAT."""
-        return {"cloud/draft_queue"} if self.party is Party.DEVICE else set()
+        """The device connects to the cloud, never the other way: it may be behind NAT. Workers likewise."""
+        return {f"{party}/draft_queue" for party in self.config.topology.dials_of(self.party)}
 
     def _listening_host(self) -> str | None:
-        if self.party is Party.DEVICE:
+        if self.party not in self.config.topology.dialled:
             return None
         return self.runtime.host or self.config.link.host or "127.0.0.1"

@@ -7,7 +7,6 @@ from dataclasses import replace
 
 from tandem.engine.tokenizer import StopRule, TextStream
 from tandem.events import Event, ProvisionalEvent, RetractEvent, SourcesEvent, TokenEvent
-from tandem.topology import Party
 from tandem.transport.port import LinkCounters
 
 
@@ -16,7 +15,7 @@ class EventLog:
 
     def __init__(self, rule: StopRule, link: LinkCounters | None, now_s: float) -> None:
         self.events: list[Event] = []
-        self.sources: dict[Party, SourcesEvent] = {}
+        self.sources: dict[str, SourcesEvent] = {}
         self.changed = asyncio.Event()
         self.opened_s = now_s
         self.ended_s: float | None = None

@@ -12,7 +12,7 @@ from typing import Any
 
 from ray.exceptions import RayActorError
 
-from tandem.actors.handles import find_actor
+from tandem.actors.ray_handles import find_actor
 from tandem.transport.port import Endpoint, LinkCounters, OnConnected, OnLost
 
 

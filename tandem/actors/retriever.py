@@ -27,13 +27,14 @@ from tandem.protocol.messages import (
 )
 from tandem.protocol.outbox import ActorKind, Send
 from tandem.protocol.retrieval_requests import find_documents, refuse_request, score_documents, to_result
-from tandem.topology import Party
 
 if TYPE_CHECKING:
     from tandem.retrieval.documents import Document
     from tandem.retrieval.langchain import StoreRetriever
     from tandem.retrieval.retriever import Hit, Retriever
 
+NO_INDEX = "none"
+"""The kind of index of a party without documents."""
 MAX_REMEMBERED = 4096
 """Documents whose text a client can still fetch, at most: the found ones of hundreds of queries."""
 
@@ -45,7 +46,7 @@ class RetrieverActor(SiteActor):
 
     role: ClassVar[ActorKind] = "retriever"
 
-    def __init__(self, party: Party, runtime: Runtime) -> None:
+    def __init__(self, party: str, runtime: Runtime) -> None:
         super().__init__(party, runtime)
         self._loaded: Retriever | StoreRetriever | None = None
         self._found: OrderedDict[str, Document] = OrderedDict()  # by id, the most recent one last
@@ -132,7 +133,9 @@ class RetrieverActor(SiteActor):
         reason = f"The retriever of the {self.party} failed on this query with {kind}; see its log."
         return RetrieveFailed(session=request.session, reason=reason)
 
-    def _load(self) -> tuple[Retriever | StoreRetriever, dict[str, Any]]:
+    def _load(self) -> tuple[Retriever | StoreRetriever | None, dict[str, Any]]:
+        if self.party not in self.config.holders:
+            return None, {"num_documents": 0, "factory": NO_INDEX}
         from tandem.loading import load_embedder_and_scorer
         from tandem.retrieval.factory import open_retriever
         from tandem.retrieval.scoring import EMBEDDER

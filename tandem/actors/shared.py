@@ -11,14 +11,13 @@ from typing import Any
 
 from tandem.actors.base import Runtime, SiteActor
 from tandem.protocol.outbox import ActorKind
-from tandem.topology import Party
 from tandem.transport.exchange import Exchange
 
 
 class SharedProcess:
     """The actors of one process, on one event loop: the same classes that have a process each elsewhere."""
 
-    def __init__(self, party: Party, runtime: Runtime, classes: Mapping[ActorKind, type[SiteActor]]) -> None:
+    def __init__(self, party: str, runtime: Runtime, classes: Mapping[ActorKind, type[SiteActor]]) -> None:
         exchange = Exchange()
         self.actors = {role: actor_class(party, runtime) for role, actor_class in classes.items()}
         for actor in self.actors.values():

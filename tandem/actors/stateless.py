@@ -2,6 +2,7 @@
 
 DraftQueue --Ballot--> Aggregator --VerifyResult--> DraftQueue
 DraftQueue --Observations--> Profiler --Profile--> Scheduler --Placement--> Aggregator, --Estimate--> DraftQueue
+DraftQueue --Rounds--> Profiler --RoundProfile--> Scheduler --ProposalLength--> Decoder
 """
 
 from __future__ import annotations
@@ -12,11 +13,13 @@ from typing import Any, ClassVar
 from tandem.actors.base import Runtime, SiteActor, sendable
 from tandem.codecs import codec_of
 from tandem.errors import TandemError
+from tandem.protocol.estimating_tables import ProfilingTable, SchedulingTable
 from tandem.protocol.messages import Ballot, DecoderFailed
 from tandem.protocol.outbox import ActorKind, Send
-from tandem.protocol.session_tables import AggregatingTable, ProfilingTable, SchedulingTable
+from tandem.protocol.session_tables import AggregatingTable
+from tandem.scheduler.length_policies import load_length_policy
 from tandem.scheduler.policies import load_policy
-from tandem.topology import Party
+from tandem.topology import SERVER, Party
 from tandem.transport.port import Endpoint
 
 
@@ -54,7 +57,7 @@ class ProfilerActor(SiteActor):
     role: ClassVar[ActorKind] = "profiler"
     dials: ClassVar[tuple[ActorKind, ...]] = ("scheduler", "decoder")
 
-    def __init__(self, party: Party, runtime: Runtime) -> None:
+    def __init__(self, party: str, runtime: Runtime) -> None:
         super().__init__(party, runtime)
         self.table = ProfilingTable(party)
 
@@ -64,18 +67,21 @@ class ProfilerActor(SiteActor):
 
 
 class SchedulerActor(SiteActor):
-    """Advises which side should aggregate."""
+    """Advises which side should aggregate, and how long proposals should be."""
 
     role: ClassVar[ActorKind] = "scheduler"
-    dials: ClassVar[tuple[ActorKind, ...]] = ("aggregator",)
+    dials: ClassVar[tuple[ActorKind, ...]] = ("aggregator", "decoder")
 
-    def __init__(self, party: Party, runtime: Runtime) -> None:
+    def __init__(self, party: str, runtime: Runtime) -> None:
         super().__init__(party, runtime)
         self.table = SchedulingTable(party)
 
     async def bind(self) -> Endpoint:
-        """As the base class, with the policy at hand. Raises ConfigError."""
-        load_policy(self.config.decoding.placement, self.config.scheduler.parameters, self.place)
+        """As the base class, with the policies at hand. Raises ConfigError."""
+        decoding, scheduler = self.config.decoding, self.config.scheduler
+        load_policy(decoding.placement, scheduler.parameters, self.place)
+        if self.party in (Party.DEVICE, SERVER):
+            load_length_policy(decoding.length_policy, scheduler.length_parameters, self.place)
         return await super().bind()
 
     def handle(self, message: Any, source: str) -> list[Send]:

@@ -1,4 +1,4 @@
-"""The target distribution: how much each party counts, and the mixture of the two distributions (Eq. 4, Appendix A.1).
+"""The target distribution: how much each party counts, and the mixture of their distributions (Eq. 4, Appendix A.1).
 
 Bit-identical on every machine: no libm, sums in a fixed order.
 """
@@ -15,23 +15,29 @@ from tandem.aggregation.portable import exp_scalar
 from tandem.errors import ProtocolError
 
 
-def shares(log_weight_device: float, log_weight_cloud: float) -> tuple[float, float]:
-    """Shares (eta of the device, eta of the cloud) from the parties' log-sum-exp weights (Appendix A.1).
+def shares(*log_weights: float) -> tuple[float, ...]:
+    """The share eta of each party from the parties' log-sum-exp weights, one or more (Appendix A.1).
 
-    A party without documents has -inf and share 0; if neither has any, each counts half. The smaller share is one
-    minus the larger, both exact, so the pair sums to 1 exactly and swapping the parties swaps the pair. Raises
-    ProtocolError on NaN or +inf, which no party may send.
+    A party without documents has -inf and share 0; if nobody has any, all count the same. Of two parties the smaller
+    share is one minus the larger, both exact, so the pair sums to 1 exactly and swapping the parties swaps the pair. Of
+    more the sum runs in the given order. Raises ProtocolError on NaN or +inf, which no party may send.
+
+    NOT in the paper (DRAGON): more than two parties.
     """
-    for log_weight in (log_weight_device, log_weight_cloud):
+    for log_weight in log_weights:
         if math.isnan(log_weight) or log_weight == math.inf:
             raise ProtocolError(
                 f"A log weight must be finite or -inf, got {log_weight}; restart the party that sent it."
             )
-    if log_weight_device == log_weight_cloud:  # both -inf included
-        return 0.5, 0.5
-    larger = 1.0 / (1.0 + exp_scalar(-abs(log_weight_device - log_weight_cloud)))
-    smaller = 1.0 - larger
-    return (larger, smaller) if log_weight_device > log_weight_cloud else (smaller, larger)
+    largest = max(log_weights)
+    if min(log_weights) == largest:  # all -inf included
+        return (1.0 / len(log_weights),) * len(log_weights)
+    if len(log_weights) == 2:
+        larger = 1.0 / (1.0 + exp_scalar(min(log_weights) - largest))
+        return (larger, 1.0 - larger) if log_weights[0] == largest else (1.0 - larger, larger)
+    weights = [exp_scalar(log_weight - largest) for log_weight in log_weights]
+    total = sum(weights)
+    return tuple(weight / total for weight in weights)
 
 
 def target_distribution(device: Distribution, cloud: Distribution, eta_device: float) -> Distribution:

@@ -88,6 +88,10 @@ def build_command() -> Any:
     for command in (doctor.doctor, config.config):
         app.command()(command)
     group: Any = typer.main.get_command(app)
+    group.add_command(LazyCommand("cloud", "tandem.cli.cloud:app", help="Serve devices that join by a link."))
+    group.add_command(
+        LazyCommand("draft", "tandem.cli.draft:app", help="Make a drafter for a model of your own.")
+    )
     group.add_command(
         LazyCommand(
             "lab", "tandem.lab.cli:app", help="Run experiments: simulations, test networks, benchmarks."

@@ -15,9 +15,11 @@ from tandem.cli.checks import bundled_model_note
 from tandem.cli.follow import follow, make_printer
 from tandem.cli.many import print_items, progress_of
 from tandem.cli.options import (
+    QUESTION_SETTINGS,
     AsJson,
     ConfigFile,
     Filters,
+    Join,
     NumDocuments,
     Overrides,
     Seed,
@@ -32,7 +34,7 @@ from tandem.cli.options import (
 from tandem.cli.output import StageLog, print_json, warn
 from tandem.cli.transcript import Transcript
 from tandem.decoding import placement_of
-from tandem.errors import QueryError
+from tandem.errors import ConfigError, QueryError
 from tandem.events import DoneEvent
 from tandem.questions import STDIN, check_question, read_texts
 from tandem.topology import Party
@@ -108,6 +110,7 @@ class Question:
     seed: int
     only: Party | None = None  # the party that answers by itself
     address: str = ""  # of a running cluster; empty: that of the settings, or the one that runs here
+    join: str = ""  # a join link, or a file that holds it; empty: there is a cluster, or one is started
     is_fresh: bool = False  # start a cluster, whatever runs
     filters: dict[str, Any] = field(default_factory=dict)  # device_filter and cloud_filter
     provisional: bool = False  # whether drafts are shown
@@ -115,13 +118,15 @@ class Question:
     @classmethod
     def create(cls, text: str, seed: int | None, only: Party | None = None, **options: Any) -> Question:
         """With a new seed unless one is given. Raises QueryError for an empty text, a usage error for both clusters."""
+        if options.get("join") and (options.get("address") or options.get("is_fresh")):
+            raise typer.BadParameter("--join runs the device here; leave out --address and --fresh.")
         if options.get("address") and options.get("is_fresh"):
             raise typer.BadParameter("--fresh starts a cluster for this question; leave out --address.")
         check_question(text)
         return cls(text=text, seed=new_seed() if seed is None else seed, only=only, **options)
 
 
-@with_settings("sampling", "decoding.mode", "decoding.placement", "decoding.pacing")
+@with_settings(*QUESTION_SETTINGS)
 def ask(
     question: QuestionOrStdin = None,
     file: QuestionFile = None,
@@ -132,6 +137,7 @@ def ask(
     filters: Filters = None,
     concurrency: Concurrency = None,
     address: Address = None,
+    join: Join = None,
     fresh: Fresh = False,
     show_sources: ShowSources = False,
     quiet: Quiet = False,
@@ -150,6 +156,7 @@ def ask(
         "only": only,
         "filters": merge_filters(filters or ()),
         "address": address or "",
+        "join": join or "",
         "is_fresh": fresh,
     }
     texts = read_texts(file or STDIN) if is_many else []
@@ -198,7 +205,10 @@ def stream_answer(
 
     is_silent: print no text; is_quiet: no notes amid it either. Raises TandemError.
     """
-    transcript = Transcript(question.text, question.seed, placement_of(config.decoding), question.only)
+    decoding = config.decoding
+    transcript = Transcript(
+        question.text, question.seed, placement_of(decoding), question.only, mode=decoding.mode
+    )
     with open_tandem(question, config, log) as tandem:
         stream_on(tandem, question, transcript, log, is_silent=is_silent, is_quiet=is_quiet)
     return transcript
@@ -242,17 +252,37 @@ def exit_code(transcript: Transcript) -> int:
 
 
 def open_tandem(question: Question, config: Config, log: StageLog) -> Tandem:
-    """The cluster that is named, in the settings, or running here; one of our own if there is none or `is_fresh`."""
-    from tandem.cluster.discovery import find_local
+    """The cluster that is named, in the settings, or running here; one of our own if there is none or `is_fresh`.
 
+    Without Ray it is always one of our own. Raises TandemError.
+    """
     address = ""
-    if not question.is_fresh:
+    if question.join:
+        from tandem.client import Tandem
+
+        return Tandem.join(question.join, config, progress=log)
+    if config.cluster.runtime == "inline":
+        _refuse_address(question)
+    elif config.is_federated:
+        address = question.address  # such a cluster belongs to the process that launched it
+    elif not question.is_fresh:
+        from tandem.cluster.discovery import find_local
+
         address = question.address or config.cluster.address or find_local(config, log) or ""
     from tandem.client import Tandem
 
     if address:
         return Tandem.connect(address, config, progress=log)
     return Tandem.launch(config, progress=log)
+
+
+def _refuse_address(question: Question) -> None:
+    """Raise ConfigError for the address of a cluster."""
+    if question.address:
+        raise ConfigError(
+            f'--address names a running Ray cluster (got {question.address!r}), but the runtime is "inline"; leave out '
+            "one of them."
+        )
 
 
 def print_details(transcript: Transcript, *, with_passages: bool = False) -> None:

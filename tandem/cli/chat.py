@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING, Any
 from tandem.cli.ask import Address, Fresh, Only, Question, open_tandem, stream_on
 from tandem.cli.checks import bundled_model_note
 from tandem.cli.options import (
+    QUESTION_SETTINGS,
     ConfigFile,
     Filters,
+    Join,
     NumDocuments,
     Overrides,
     Seed,
@@ -28,7 +30,7 @@ from tandem.cli.options import (
 from tandem.cli.output import StageLog, warn
 from tandem.cli.transcript import Transcript
 from tandem.conversation import Message
-from tandem.decoding import placement_of
+from tandem.decoding import DecodingConfig, placement_of
 from tandem.errors import QueryError, TandemError
 from tandem.events import collect
 from tandem.nearest import did_you_mean
@@ -40,13 +42,14 @@ PROMPT = "> "
 WELCOME = "Ask a question; /help lists the commands, /quit or Ctrl-D leaves."
 
 
-@with_settings("sampling", "decoding.mode", "decoding.placement", "decoding.pacing")
+@with_settings(*QUESTION_SETTINGS)
 def chat(
     seed: Seed = None,
     only: Only = None,
     num_documents: NumDocuments = None,
     filters: Filters = None,
     address: Address = None,
+    join: Join = None,
     fresh: Fresh = False,
     config_file: ConfigFile = None,
     overrides: Overrides = None,
@@ -60,22 +63,30 @@ def chat(
     log = StageLog()
     config = load_settings(config_file, overrides, setting_overrides(settings, num_documents), log)
     pattern = Question.create(
-        "-", seed, only, address=address or "", is_fresh=fresh, filters=merge_filters(filters or ())
+        "-",
+        seed,
+        only,
+        address=address or "",
+        join=join or "",
+        is_fresh=fresh,
+        filters=merge_filters(filters or ()),
     )
     if note := bundled_model_note(config):
         warn(note)
     with open_tandem(pattern, config, log) as tandem:
-        return Chat(tandem, pattern, placement_of(config.decoding), is_seeded=seed is not None).run()
+        return Chat(tandem, pattern, config.decoding, is_seeded=seed is not None).run()
 
 
 class Chat:
     """The loop, the conversation so far, and the last answer."""
 
-    def __init__(self, tandem: Tandem, pattern: Question, placement: str, *, is_seeded: bool) -> None:
+    def __init__(
+        self, tandem: Tandem, pattern: Question, decoding: DecodingConfig, *, is_seeded: bool
+    ) -> None:
         """pattern: everything of a question but its text; its seed counts if `is_seeded`."""
         self._tandem = tandem
         self._pattern = pattern
-        self._placement = placement
+        self._decoding = decoding
         self._is_seeded = is_seeded
         self._history: list[Message] = []
         self._last: Transcript | None = None
@@ -129,7 +140,9 @@ class Chat:
         question = replace(
             self._pattern, text=text, seed=self._pattern.seed if self._is_seeded else new_seed()
         )
-        transcript = Transcript(text, question.seed, self._placement, question.only)
+        transcript = Transcript(
+            text, question.seed, placement_of(self._decoding), question.only, mode=self._decoding.mode
+        )
         try:
             stream_on(
                 self._tandem, question, transcript, StageLog(is_quiet=True), history=self._history or None

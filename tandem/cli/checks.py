@@ -20,7 +20,6 @@ import psutil
 
 from tandem.corpora import BUNDLED_MODELS
 from tandem.extras import DISTRIBUTION, install_line
-from tandem.topology import PARTIES
 
 if TYPE_CHECKING:
     from tandem.config import Config
@@ -63,10 +62,11 @@ def missing(name: str, found: str, remedy: str) -> Check:
 
 def bundled_model_note(config: Config) -> str:
     """One sentence where the bundled model is given documents that are not the bundled ones; "" where not."""
-    parties = [config.party(party) for party in PARTIES]
+    sections = [f"workers.{party}" if party in config.workers else str(party) for party in config.parties]
+    parties = [config.party(party) for party in config.parties]
     names = [
-        f"{party}.index"
-        for party, own in zip(PARTIES, parties, strict=True)
+        f"{section}.index"
+        for section, own in zip(sections, parties, strict=True)
         if own.index != "bundled" and own.num_documents
     ]
     if not names or all(own.model not in BUNDLED_MODELS for own in parties):
@@ -74,7 +74,7 @@ def bundled_model_note(config: Config) -> str:
     name = "names others" if len(names) == 1 else "name others"
     return (
         f"The bundled model is a demonstration that can read the bundled documents only, but {' and '.join(names)} "
-        f"{name}; set device.model and cloud.model to a model of your own."
+        f"{name}; set {' and '.join(f'{section}.model' for section in sections)} to a model of your own."
     )
 
 

@@ -13,7 +13,7 @@ import typer
 from tandem.cli.options import ConfigFile, Overrides, PartyArgument, load_settings
 from tandem.cli.output import StageLog
 from tandem.cli.usage import this_command
-from tandem.errors import ClusterError
+from tandem.errors import ClusterError, ConfigError
 from tandem.paths import state_folder
 from tandem.topology import Party
 
@@ -28,6 +28,8 @@ Join = Annotated[
         help="the running node to join (default: the other party on this machine, else a new cluster)",
     ),
 ]
+Runtime = Annotated[str | None, typer.Option(metavar="NAME", hidden=True)]
+"""Only for the sentence that says what `up` cannot do."""
 TokenFile = Annotated[
     str | None,
     typer.Option(metavar="FILE", help="with --join: the cluster's token, copied from the other machine"),
@@ -38,6 +40,7 @@ def up(
     party: PartyArgument,
     join: Join = None,
     token_file: TokenFile = None,
+    runtime: Runtime = None,
     config_file: ConfigFile = None,
     overrides: Overrides = None,
 ) -> int:
@@ -51,7 +54,14 @@ def up(
     from tandem.cluster import credentials, registry
 
     log = StageLog()
-    config = load_settings(config_file, overrides, log=log)
+    settings = [] if runtime is None else [f"cluster.runtime={runtime}"]
+    config = load_settings(config_file, overrides, settings, log)
+    config.require_cluster("`tandem up`")
+    if config.is_federated:
+        raise ConfigError(
+            '`tandem up` starts a device or a cloud, but decoding.mode is "federated"; `tandem ask --config FILE` and '
+            "Tandem.launch start a server and its workers on this machine."
+        )
     with registry.locked():
         entry = registry.running_node(party)
         if entry is not None:

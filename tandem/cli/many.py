@@ -9,7 +9,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from tandem.cli.output import json_safe, plural, warn
-from tandem.topology import PARTIES
+from tandem.topology import PARTIES, in_words
 
 if TYPE_CHECKING:
     from tandem.batch import BatchItem, BatchProgress
@@ -97,6 +97,7 @@ def _notes(answer: Answer) -> list[str]:
 def _origin(sources: Sequence[Source]) -> str:
     """Titles where they are known, and how many documents stay with each party."""
     titles = [source.title for source in sources if source.title is not None]
-    opaque = {party: sum(each.party is party and each.title is None for each in sources) for party in PARTIES}
-    counts = [f"{plural(count, 'document')} of the {party}" for party, count in opaque.items() if count]
+    parties = dict.fromkeys([*PARTIES, *(each.party for each in sources)])
+    opaque = {party: sum(each.party == party and each.title is None for each in sources) for party in parties}
+    counts = [f"{plural(count, 'document')} of {in_words(party)}" for party, count in opaque.items() if count]
     return ", ".join([*dict.fromkeys(titles), *counts]) or "no document"

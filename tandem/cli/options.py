@@ -21,6 +21,15 @@ if TYPE_CHECKING:
 
 CONFIG_NAME = "tandem.toml"
 SEED_LIMIT = 1 << 64
+QUESTION_SETTINGS = (
+    "sampling",
+    "decoding.mode",
+    "decoding.placement",
+    "decoding.pacing",
+    "decoding.length_policy",
+    "cluster.runtime",
+)
+"""Settings that commands which ask questions have as options."""
 OR_A_LIST = ", or a list of them"
 """End of a setting's meaning that does not suit an option, which is repeated instead."""
 
@@ -101,6 +110,15 @@ Overrides = Annotated[
     typer.Option("--set", metavar="K=V", help="one setting, as section.key=value; may be repeated"),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="print one JSON object")]
+Join = Annotated[
+    str | None,
+    typer.Option(
+        metavar="LINK",
+        envvar="TANDEM_JOIN_LINK",
+        show_envvar=True,
+        help="run the device here and join the cloud of this link, or of the file that holds it (`tandem cloud serve`)",
+    ),
+]
 Seed = Annotated[
     int | None,
     typer.Option(metavar="N", parser=parse_seed, help="repeat an answer exactly (default: a new seed)"),

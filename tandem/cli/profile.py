@@ -129,12 +129,14 @@ def _measure(
     from tandem.engine.drafter import Drafter
     from tandem.paths import cache_folder
     from tandem.profiler import cache, offline
+    from tandem.request import spec_of
 
     own, sampling = config.party(party), config.sampling
     engine = _load_engine(party, config, log)
     chunk_tokens = offline.row_tokens(engine, _texts(party, config), own.num_documents)
     log(f"{party}: {plural(own.num_documents, 'dummy document')} of {chunk_tokens} tokens")
-    drafter = Drafter(codec_of(config.codec), sampling, config.decoding.draft_rule, engine.vocab_size)
+    codec = spec_of(config).codec_of_votes(codec_of(config.codec))
+    drafter = Drafter(codec, sampling, config.decoding.draft_rule, engine.vocab_size)
     with progress_bar(party, is_quiet=is_quiet) as advance:
         measured = offline.measure(
             engine,

@@ -16,11 +16,13 @@ from tandem.events import (
     PlacementEvent,
     ProvisionalEvent,
     RetractEvent,
+    RoundEvent,
+    SessionStatistics,
     Source,
     SourcesEvent,
     TokenEvent,
 )
-from tandem.topology import PARTIES, Party
+from tandem.topology import PARTIES, SERVER, Party
 
 SHOWN_IDS = 3
 """Opaque ids shown to a person; --json holds all."""
@@ -31,16 +33,20 @@ SHOWN_SWITCHES = 3
 class Transcript:
     """The events of one answer so far."""
 
-    def __init__(self, question: str, seed: int, placement: str, only: Party | None = None) -> None:
+    def __init__(
+        self, question: str, seed: int, placement: str, only: Party | None = None, *, mode: str = "dual"
+    ) -> None:
         self.question = question
         self.seed = seed
         self.placement = placement
         self.only = only
+        self.mode = mode
         self.sources: list[Source] = []
         self.notes: list[str] = []
         self.tokens: list[TokenEvent] = []
         self.switches: list[PlacementEvent] = []
         self.estimates: list[EstimateEvent] = []
+        self.rounds: list[RoundEvent] = []
         self.provisional: list[dict[str, Any]] = []
         self.events: list[Event] = []
         self.done: DoneEvent | None = None
@@ -58,6 +64,8 @@ class Transcript:
                 self.switches.append(event)
             case EstimateEvent():
                 self.estimates.append(event)
+            case RoundEvent():
+                self.rounds.append(event)
             case ProvisionalEvent() | RetractEvent():
                 kind = "provisional" if isinstance(event, ProvisionalEvent) else "retract"
                 self.provisional.append({"event": kind, "committed": len(self.tokens), **asdict(event)})
@@ -86,6 +94,7 @@ class Transcript:
             "tokens": [asdict(event) for event in self.tokens],
             "placements": [asdict(event) for event in self.switches],
             "estimates": [_compact(event) for event in self.estimates],
+            "rounds": [asdict(event) for event in self.rounds],
             "provisional": self.provisional,
         }
 
@@ -96,10 +105,11 @@ class Transcript:
         """
         if not self.sources:
             return ["  none: the models answered from the question alone"]
-        return [line for party in PARTIES for line in self._lines_of(party, with_passages)]
+        parties = dict.fromkeys([*PARTIES, *(source.party for source in self.sources)])
+        return [line for party in parties for line in self._lines_of(party, with_passages)]
 
-    def _lines_of(self, party: Party, with_passages: bool) -> Iterator[str]:
-        own = sorted((source for source in self.sources if source.party is party), key=_badness)
+    def _lines_of(self, party: str, with_passages: bool) -> Iterator[str]:
+        own = sorted((source for source in self.sources if source.party == party), key=_badness)
         for source in own:
             if source.title is not None:
                 columns = (
@@ -132,18 +142,28 @@ class Transcript:
             yield "alone", f"the {self.only} answered by itself, nothing crossed the link"
             yield "seed", str(self.seed)
             return
-        device, cloud = statistics.num_device_accepted, statistics.num_cloud_accepted
-        yield "accepted", f"device {_share(device, count)}, cloud {_share(cloud, count)}"
+        yield "accepted", self._accepted(statistics, count)
+        if self.rounds:
+            mean = sum(each.length for each in self.rounds) / len(self.rounds)
+            yield "proposals", f"{len(self.rounds)}, of {mean:.1f} tokens on average"
         sent, received = _per(statistics.sent_bytes, count), _per(statistics.received_bytes, count)
         yield "link", f"{sent} bytes out and {received} in per token, RTT {_milliseconds(statistics.rtt_s)}"
         yield "placement", self._placements()
         yield "verdicts", self._verdicts()
         if statistics.degraded_from is not None:
-            yield (
-                "degraded",
-                f"from token {statistics.degraded_from} on the device answered without the cloud",
-            )
+            missing = "a worker" if self.placement == SERVER else "the cloud"
+            who = "the others" if self.placement == SERVER else "the device"
+            yield "degraded", f"from token {statistics.degraded_from} on {who} answered without {missing}"
         yield "seed", str(self.seed)
+
+    def _accepted(self, statistics: SessionStatistics, count: int) -> str:
+        """Whose drafts the tokens are. In mode speculative the cloud verifies and drafts nothing."""
+        device = _share(statistics.num_device_accepted, count)
+        if self.placement == SERVER:
+            return f"{device} of the server's drafts"
+        if self.mode == "speculative":
+            return f"{device} of the tokens as the device proposed them, the others are the cloud's"
+        return f"device {device}, cloud {_share(statistics.num_cloud_accepted, count)}"
 
     def _placements(self) -> str:
         shown = [
@@ -162,7 +182,9 @@ class Transcript:
             num_solo = sum(event.is_alone for event in self.tokens)
             solo = f", except {num_solo} by the device alone" if num_solo else ""
             return f"each party decided all {len(self.tokens)} itself{solo}"
-        counts = [f"{party} {sum(event.aggregator is party for event in self.tokens)}" for party in PARTIES]
+        if self.placement == SERVER:
+            return f"server {len(self.tokens)}"
+        counts = [f"{party} {sum(event.aggregator == party for event in self.tokens)}" for party in PARTIES]
         return f"{', '.join(counts)}; {plural(len(self._handovers()), 'handover')}"
 
 

@@ -5,18 +5,17 @@ from __future__ import annotations
 import importlib
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from ray.exceptions import RayActorError, RayError
 
-from tandem.actors.handles import find_actor, names_in
+from tandem.actors.ray_handles import find_actor, names_in
 from tandem.cluster.attach import current_address
 from tandem.config import Config
 from tandem.protocol.outbox import ROLES
-from tandem.topology import PARTIES, Party
+from tandem.sites.status import ActorState as ActorState
+from tandem.sites.status import State
 
-State = Literal["alive", "starting", "dead", "absent"]
 STATES: dict[str, State] = {
     "ALIVE": "alive",
     "DEAD": "dead",
@@ -29,53 +28,21 @@ NOTICED_S = 3.0
 """How long Ray may take to notice that a process has ended."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ActorState:
-    """One actor of a party, alive or not."""
+def read_actors(config: Config, parties: Iterable[str] | None = None) -> list[ActorState]:
+    """All actors of these parties (default: of all), dead ones included, in a fixed order.
 
-    name: str  # "party/kind"
-    state: State  # absent: Ray has never heard of it
-    process: str = ""  # Ray's name of its process, which several actors of a party may share
-    actor_id: str = ""  # Ray's, in hexadecimal
-    pid: int | None = None
-    started_s: float | None = None  # Unix time
-    ended_s: float | None = None  # Unix time
-    reason: str = ""  # why it has died, where Ray knows
-
-    @property
-    def party(self) -> Party:
-        """Whose actor it is."""
-        return Party(self.name.partition("/")[0])
-
-    @property
-    def kind(self) -> str:
-        """Its role within the party."""
-        return self.name.partition("/")[2]
-
-    @property
-    def is_alive(self) -> bool:
-        """Whether it can be called."""
-        return self.state == "alive"
-
-    def describe_end(self) -> str:
-        """Name, process and reason of a dead actor and those that died with it, for a sentence."""
-        details = [f"process {self.pid}" if self.pid else "", self.reason]
-        name = self.process or self.name
-        return f"{name} ({': '.join(filter(None, details))})" if any(details) else name
-
-
-def read_actors(config: Config, parties: Iterable[Party] = PARTIES) -> list[ActorState]:
-    """All actors of the parties, dead ones included, in a fixed order; this process must be attached."""
+    This process must be attached.
+    """
     newest: dict[str, ActorState] = {}
     for actor in sorted(_table(config.cluster.namespace), key=lambda actor: actor.started_s or 0.0):
         known = newest.get(actor.name)
         if known is None or actor.is_alive or not known.is_alive:
             newest[actor.name] = actor
-    names = [f"{party}/{kind}" for party in parties for kind in ROLES]
+    names = [f"{party}/{kind}" for party in parties or config.parties for kind in ROLES]
     return [newest.get(name) or _without_table(name, config) for name in names]
 
 
-def explain_party(party: Party, actors: Sequence[ActorState], config: Config) -> str | None:
+def explain_party(party: str, actors: Sequence[ActorState], config: Config) -> str | None:
     """Why a party cannot be used, and the remedy; None if all its actors are alive. actors: those of the party."""
     dead = [actor for actor in actors if actor.state == "dead"]
     if dead:

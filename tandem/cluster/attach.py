@@ -9,7 +9,7 @@ import os
 import re
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import ray
@@ -19,7 +19,6 @@ from tandem.cluster import credentials, nodes
 from tandem.cluster.nodes import Host, NodeInfo
 from tandem.config import Config
 from tandem.errors import ClusterError
-from tandem.topology import Party
 
 ATTACH_LIMIT_S = 20.0
 """A head that listens accepts a driver within this time, or never."""
@@ -30,7 +29,7 @@ _attached_to: dict[
 ] = {}  # Ray's id of a cluster -> its address as it was given; Ray itself replaces 127.0.0.1
 
 
-def start_node(role: Party, *, join: str | None, config: Config) -> NodeInfo:
+def start_node(role: str, *, join: str | None, config: Config) -> NodeInfo:
     """Start this machine's node: the first of a cluster, or one that joins at `join` (host:port)."""
     environment = nodes.node_environment()
     os.environ.update({name: value for name, value in environment.items() if name.startswith("RAY_")})
@@ -206,7 +205,7 @@ def _read_authentication_again() -> None:
         raylet.AuthenticationTokenLoader.instance().reset_cache()
 
 
-def wait_for_roles(roles: tuple[Party, ...], limit_s: float, still_running: Callable[[], None]) -> None:
+def wait_for_roles(roles: Sequence[str], limit_s: float, still_running: Callable[[], None]) -> None:
     """Wait until a node of each role has joined. Raises ClusterError after `limit_s`."""
     deadline_s = time.monotonic() + limit_s
     missing = list(roles)

@@ -10,46 +10,47 @@ import asyncio
 import contextlib
 import hashlib
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import ray
 from ray.exceptions import RayError
 
-from tandem.actors.base import Runtime, SiteActor
-from tandem.actors.decoder import DecoderActor
-from tandem.actors.draft_queue import DraftQueueActor
-from tandem.actors.handles import Member, find_actor, kill_actors, process_name
-from tandem.actors.retriever import RetrieverActor
+from tandem.actors.base import Runtime
+from tandem.actors.ray_handles import (
+    Member,
+    RayHandles,
+    find_actor,
+    kill_actors,
+    process_name,
+    unwrap,
+    wrap,
+)
 from tandem.actors.shared import SharedProcess
-from tandem.actors.stateless import AggregatorActor, ProfilerActor, SchedulerActor
 from tandem.cluster import nodes
 from tandem.cluster.actor_table import ActorState, explain_loss, explain_party, read_actors
 from tandem.cluster.attach import attach, attached, start_node, stop_node, wait_for_roles
 from tandem.cluster.nodes import is_listening
 from tandem.config import Config
-from tandem.errors import ClusterError, TandemError
-from tandem.loading import check_model
+from tandem.errors import ClusterError
 from tandem.protocol.outbox import ROLES, ActorKind
-from tandem.topology import PARTIES, Party
-from tandem.transport.port import Endpoint
+from tandem.sites.deployment import ActorClasses, Progress
+from tandem.sites.site import ACTOR_CLASSES
+from tandem.sites.wiring import call_all, check_files, start_actors
+from tandem.topology import Party
 
 __all__ = [
-    "ACTOR_CLASSES",
     "attach",
     "attached",
     "check_files",
     "close_actors",
-    "connect_parties",
     "create_party",
-    "describe",
     "explain_loss",
     "find_loss",
     "find_party",
     "is_listening",
     "runtime_for",
-    "start_actors",
     "start_node",
     "start_party",
     "stop_node",
@@ -57,37 +58,10 @@ __all__ = [
     "wait_for_roles",
 ]
 
-Progress = Callable[[str], None]
-Handles = dict[ActorKind, Any]
-"""Ray handles of one side's actors, or Members of a process that several share."""
-
-ActorClasses = Mapping[ActorKind, type[SiteActor]]
-ACTOR_CLASSES: ActorClasses = {
-    actor.role: actor
-    for actor in (
-        RetrieverActor,
-        DecoderActor,
-        DraftQueueActor,
-        AggregatorActor,
-        ProfilerActor,
-        SchedulerActor,
-    )
-}
 LIGHT: tuple[ActorKind, ...] = ("aggregator", "profiler", "scheduler")
 """Actors that may share the draft queue's process."""
 MAX_CONCURRENCY = 1000
 """Of one actor's calls: handlers are short, and long ones wait without blocking the event loop."""
-
-
-def check_files(config: Config, parties: tuple[Party, ...] = PARTIES) -> None:
-    """Check models and indexes on this machine without loading them, before anything starts. Raises TandemError."""
-    for party in parties:
-        settings = config.party(party)
-        check_model(settings)
-        if settings.index_folder is not None and settings.num_documents:
-            from tandem.retrieval.index import read_manifest
-
-            read_manifest(settings.index_folder)
 
 
 def runtime_for(config: Config, secret: bytes, host: str | None) -> Runtime:
@@ -97,27 +71,27 @@ def runtime_for(config: Config, secret: bytes, host: str | None) -> Runtime:
 
 
 def create_party(
-    party: Party, runtime: Runtime, *, detached: bool, actor_classes: ActorClasses = ACTOR_CLASSES
-) -> Handles:
+    party: str, runtime: Runtime, *, detached: bool, actor_classes: ActorClasses = ACTOR_CLASSES
+) -> RayHandles:
     """Ask Ray for the six actors of a side, in as many processes as the settings say; they start in parallel.
 
     actor_classes: an extension point: classes to use instead of those in ACTOR_CLASSES, from which they derive; a kind
     that is not named keeps its class.
     """
     classes = {**ACTOR_CLASSES, **actor_classes}
-    handles: Handles = {}
+    handles: RayHandles = {}
     for roles in plan_processes(runtime.config):
         handles |= _create(party, {role: classes[role] for role in roles}, runtime, detached)
     return {role: handles[role] for role in ROLES}
 
 
 def plan_processes(config: Config) -> list[tuple[ActorKind, ...]]:
-    """The actors of a side by the process that they share."""
-    shared = LIGHT if config.cluster.light_actors == "together" else ()
+    """The actors of a side by the process that they share. Light ones have little to do in mode "federated"."""
+    shared = LIGHT if config.cluster.light_actors == "together" or config.is_federated else ()
     return [(role, *shared) if role == "draft_queue" else (role,) for role in ROLES if role not in shared]
 
 
-def find_party(party: Party, config: Config) -> Handles:
+def find_party(party: str, config: Config) -> RayHandles:
     """The running actors of a side. Raises ClusterError that names those that are not."""
     if loss := explain_party(party, read_actors(config, (party,)), config):
         raise ClusterError(loss)
@@ -127,7 +101,7 @@ def find_party(party: Party, config: Config) -> Handles:
         raise ClusterError(f"The {party} side has just lost an actor; see `tandem status`.") from None
 
 
-def find_loss(address: str, party: Party, config: Config) -> str | None:
+def find_loss(address: str, party: str, config: Config) -> str | None:
     """What a side of the cluster at `address` lacks; None if all its actors are alive. Raises ClusterError."""
     with attached(address, config):
         return explain_party(party, read_actors(config, (party,)), config)
@@ -153,7 +127,7 @@ def start_party(role: Party, config: Config, progress: Progress = lambda line: N
     runtime = runtime_for(config, _shared_secret(role.other, config), host)
     handles = create_party(role, runtime, detached=True)
     try:
-        asyncio.run(asyncio.wait_for(start_actors({role: handles}, progress), limit_s))
+        asyncio.run(asyncio.wait_for(start_actors({role: wrap(handles)}, progress), limit_s))
     except BaseException:
         kill_actors(handles.values())
         raise
@@ -166,63 +140,15 @@ def _stop_rest(actors: Sequence[ActorState], config: Config) -> None:
             kill_actors([find_actor(actor.name, config.cluster.namespace)])
 
 
-async def start_actors(parties: dict[Party, Handles], progress: Progress) -> dict[Party, dict[str, Any]]:
-    """Have the actors of one or both sides bind, load and connect; returns the descriptions of what they loaded."""
-    loaded = {party: _prepare(handles) for party, handles in parties.items()}
-    endpoints = await _each(parties, "bind")
-    progress(f"actors: {len(endpoints)} ready")
-    for party, handles in parties.items():
-        own = [endpoint for endpoint in endpoints if endpoint.name.startswith(f"{party}/")]
-        await asyncio.gather(
-            *(handles[role].connect_peers.remote(own) for role in ROLES if role != "draft_queue")
-        )
-        await handles["draft_queue"].connect_peers.remote(own)
-    described: dict[Party, dict[str, Any]] = {party: {} for party in parties}
-    for part, plural in (("retriever", "indexes"), ("decoder", "models")):
-        for party in parties:
-            described[party] |= await loaded[party][part]
-        what = "num_documents" if part == "retriever" else "model"
-        shown = {
-            party: described[party][what] or described[party]["factory"] for party in parties
-        }  # no count: a store
-        progress(f"{plural}: " + ", ".join(f"{party} {shown[party]}" for party in parties))
-    for handles in parties.values():
-        await handles["draft_queue"].set_tokenizer.remote(await handles["decoder"].tokenizer_json.remote())
-    return described
-
-
-async def connect_parties(parties: dict[Party, Handles]) -> None:
-    """Open the link between the two draft queues, unless it is open already."""
-    endpoint: Endpoint = await parties[Party.CLOUD]["draft_queue"].endpoint.remote()
-    await parties[Party.DEVICE]["draft_queue"].connect_peers.remote([endpoint])
-
-
-async def describe(parties: dict[Party, Handles]) -> dict[Party, dict[str, Any]]:
-    """Descriptions of what each side has loaded."""
-    return {
-        party: await handles["retriever"].describe.remote() | await handles["decoder"].describe.remote()
-        for party, handles in parties.items()
-    }
-
-
-def unwrap(error: RayError) -> TandemError:
-    """The TandemError that an actor raised, or one that quotes Ray."""
-    cause = getattr(error, "cause", None)
-    if isinstance(cause, TandemError):
-        return cause
-    lines = str(error).strip().splitlines() or [type(error).__name__]
-    return ClusterError(f"A call to an actor failed: {lines[-1][:200]!r}; see Ray's logs.")
-
-
-async def close_actors(parties: dict[Party, Handles]) -> None:
+async def close_actors(parties: Mapping[str, RayHandles]) -> None:
     """Close the actors' tasks and connections, then stop the actors."""
     with contextlib.suppress(RayError, TimeoutError):
-        await asyncio.wait_for(_each(parties, "close"), 5.0)
+        await asyncio.wait_for(call_all(parties, "close"), 5.0)
     for handles in parties.values():
         kill_actors(handles.values())
 
 
-def _create(party: Party, classes: ActorClasses, runtime: Runtime, detached: bool) -> Handles:
+def _create(party: str, classes: ActorClasses, runtime: Runtime, detached: bool) -> RayHandles:
     """One process with these actors."""
     roles = tuple(classes)
     options: dict[str, Any] = {
@@ -243,26 +169,7 @@ def _create(party: Party, classes: ActorClasses, runtime: Runtime, detached: boo
     return {role: Member(process, role) for role in roles}
 
 
-def _prepare(handles: Handles) -> dict[str, asyncio.Future[Any]]:
-    loading: dict[str, asyncio.Future[Any]] = {
-        role: asyncio.ensure_future(_result(handles[role].prepare.remote()))
-        for role in ("retriever", "decoder")
-    }
-    for future in loading.values():  # where another one fails first, nobody asks for the error of this one
-        future.add_done_callback(lambda done: done.cancelled() or done.exception())
-    return loading
-
-
-async def _result(reference: Any) -> Any:
-    return await reference
-
-
-async def _each(parties: dict[Party, Handles], method: str) -> list[Any]:
-    handles = [parties[party][role] for party in PARTIES if party in parties for role in ROLES]
-    return list(await asyncio.gather(*(_result(getattr(handle, method).remote()) for handle in handles)))
-
-
-def _shared_secret(peer: Party, config: Config) -> bytes:
+def _shared_secret(peer: str, config: Config) -> bytes:
     """The data plane's secret: that of the other side if it is up, otherwise a new one."""
     try:
         queue = find_actor(f"{peer}/draft_queue", config.cluster.namespace)
@@ -272,7 +179,7 @@ def _shared_secret(peer: Party, config: Config) -> bytes:
     return bytes(secret)
 
 
-def _node_ip(role: Party) -> str:
+def _node_ip(role: str) -> str:
     resource = nodes.PARTY_RESOURCE.format(party=role)
     for node in ray.nodes():
         if node["Alive"] and resource in node["Resources"]:

@@ -1,6 +1,6 @@
 """Starts Ray nodes as child processes and stops exactly those.
 
-A node belongs to a party, `device` or `cloud`, given to Ray as a custom resource, by which actors are placed.
+A node belongs to a party, such as `device`, given to Ray as a custom resource, by which actors are placed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from pathlib import Path
 import psutil
 
 from tandem.errors import ClusterError
-from tandem.topology import Party
 
 PARTY_RESOURCE = "tandem_{party}"
 """Custom resource that a party's node offers; each of its actors takes a sliver of it."""
@@ -62,7 +61,7 @@ class Host:
 class NodeInfo:
     """A Ray node that this process, or `tandem up`, started."""
 
-    party: Party
+    party: str
     address: str  # of the cluster's head, host:port
     pid: int  # of the `ray start` process, head of its own process group
     directory: str  # temporary files of the head; empty for a node that joined
@@ -99,9 +98,7 @@ class NodeInfo:
 ANYWHERE = Host()
 
 
-def start_head(
-    party: Party, *, environment: dict[str, str], host: Host = ANYWHERE, port: int = 0
-) -> NodeInfo:
+def start_head(party: str, *, environment: dict[str, str], host: Host = ANYWHERE, port: int = 0) -> NodeInfo:
     """Start the first node of a cluster. Returns at once; `wait_for_port` says when it can be joined."""
     directory = tempfile.mkdtemp(prefix="tandem-ray-")
     port = port or free_port()
@@ -109,7 +106,7 @@ def start_head(
     return _start(party, f"{host.address or '127.0.0.1'}:{port}", arguments, environment, host, directory)
 
 
-def join(party: Party, address: str, *, environment: dict[str, str], host: Host = ANYWHERE) -> NodeInfo:
+def join(party: str, address: str, *, environment: dict[str, str], host: Host = ANYWHERE) -> NodeInfo:
     """Start a node that joins the cluster at `address`."""
     return _start(party, address, [f"--address={address}"], environment, host, "")
 
@@ -172,7 +169,7 @@ def free_port() -> int:
 
 
 def _start(
-    party: Party,
+    party: str,
     address: str,
     arguments: list[str],
     environment: dict[str, str],

@@ -12,6 +12,8 @@ from tandem.topology import Party
 
 SHARED = ("cluster.light_actors", "codec.", "retrieval.embedder", "weights.scorer")
 """Beginnings of keys that count when either party starts."""
+ALSO_LOADED = {("codec.name", toml.dump("auto")): toml.dump("top_p")}
+"""What a question can have although something else is running: a party with "auto" has loaded top_p too."""
 
 
 def start_settings(config: Config, party: Party) -> dict[str, str]:
@@ -24,16 +26,15 @@ def explain_ignored(config: Config, entries: Iterable[Entry]) -> str | None:
     """What a question asks for that its running cluster was started without; None if there is nothing."""
     ignored: dict[str, str] = {}
     for entry in entries:
-        wanted, defaults = start_settings(config, entry.party), _values(Config(), entry.party)
-        ignored |= {
-            key: entry.settings.get(key, defaults[key])
-            for key, value in wanted.items()
-            if entry.settings.get(key, defaults[key]) != value
-        }
+        defaults = _values(Config(), entry.party)
+        for key, value in start_settings(config, entry.party).items():
+            running = entry.settings.get(key, defaults[key])
+            if value not in (running, ALSO_LOADED.get((key, running))):
+                ignored[key] = running
     if not ignored:
         return None
-    running = ", ".join(f"{key} = {value}" for key, value in ignored.items())
-    return f"settings: this cluster was started with {running}; for yours, use --fresh or start it again with them"
+    listed = ", ".join(f"{key} = {value}" for key, value in ignored.items())
+    return f"settings: this cluster was started with {listed}; for yours, use --fresh or start it again with them"
 
 
 def _values(config: Config, party: Party) -> dict[str, str]:

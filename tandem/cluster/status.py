@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
 from typing import Any
 
 import ray
 from ray.exceptions import RayError
 
-from tandem.actors.handles import find_actor
+from tandem.actors.ray_handles import find_actor
 from tandem.cluster import nodes
-from tandem.cluster.actor_table import ActorState, read_actors
+from tandem.cluster.actor_table import read_actors
 from tandem.cluster.attach import attached, current_address
 from tandem.cluster.discovery import find_address
 from tandem.config import Config
-from tandem.topology import PARTIES, Party
+from tandem.sites.status import ActorState, to_dict
 
 ANSWER_LIMIT_S = 5.0
 """How long an actor may take to report."""
@@ -26,6 +25,7 @@ DESCRIBED = ("retriever", "decoder")
 
 def read_status(address: str | None, config: Config, progress: Callable[[str], None]) -> dict[str, Any]:
     """The status of a running cluster; address: as in `Tandem.connect`. Raises ClusterError if it does not answer."""
+    config.require_cluster("`tandem status`")
     address = find_address(address, config, progress)
     with attached(address, config):
         return asyncio.run(collect_status(config))
@@ -38,23 +38,15 @@ async def collect_status(config: Config) -> dict[str, Any]:
     described = await _ask_all([actor for actor in actors if actor.kind in DESCRIBED], "describe", config)
     return {
         "cluster": current_address(),
-        "nodes": _describe_nodes(),
-        "parties": {party.value: _description(party, described) for party in PARTIES},
-        "actors": [_as_dict(actor, reports.get(actor.name)) for actor in actors],
+        "nodes": _describe_nodes(config.parties),
+        "parties": {str(party): _description(party, described) for party in config.parties},
+        "actors": [to_dict(actor, reports.get(actor.name)) for actor in actors],
     }
 
 
-def _description(party: Party, described: dict[str, Any]) -> dict[str, Any]:
+def _description(party: str, described: dict[str, Any]) -> dict[str, Any]:
     parts = [described.get(f"{party}/{kind}") or {} for kind in DESCRIBED]
     return {key: value for part in parts for key, value in part.items()}
-
-
-def _as_dict(actor: ActorState, report: Any) -> dict[str, Any]:
-    """What Ray and the actor itself know."""
-    known = {"party": actor.party.value} | asdict(actor)
-    if report is not None:
-        return known | asdict(report)
-    return known | ({"state": "silent"} if actor.is_alive else {})
 
 
 async def _ask_all(actors: Sequence[ActorState], method: str, config: Config) -> dict[str, Any]:
@@ -72,13 +64,13 @@ async def _ask(name: str, method: str, config: Config) -> Any:
         return None
 
 
-def _describe_nodes() -> list[dict[str, Any]]:
+def _describe_nodes(parties: Sequence[str]) -> list[dict[str, Any]]:
     """Address, roles and health of each node."""
     return [
-        {"address": node["NodeManagerAddress"], "roles": _roles(node), "alive": node["Alive"]}
+        {"address": node["NodeManagerAddress"], "roles": _roles(node, parties), "alive": node["Alive"]}
         for node in ray.nodes()
     ]
 
 
-def _roles(node: dict[str, Any]) -> list[str]:
-    return [party.value for party in PARTIES if nodes.PARTY_RESOURCE.format(party=party) in node["Resources"]]
+def _roles(node: dict[str, Any], parties: Sequence[str]) -> list[str]:
+    return [str(party) for party in parties if nodes.PARTY_RESOURCE.format(party=party) in node["Resources"]]

@@ -41,13 +41,14 @@ __all__ = [
 
 
 def codec_of(config: CodecConfig, where: str = "This process") -> Codec:
-    """The codec that the section `[codec]` names. where: the process that imports one's own, in words.
+    """The codec of whole distributions that the section `[codec]` names; "auto" names top_p.
 
-    Raises ConfigError.
+    where: the process that imports one's own, in words. Raises ConfigError.
     """
     if is_extension(config.name):
         codec = call("codec.name", config.name, config.parameters, "codec.parameters", where)
         check_has(codec, MEMBERS, "codec.name", config.name, "codec")
         return cast(Codec, codec)
-    known = parameters_of(config.name)
-    return make_codec(config.name, **{key: value for key, value in asdict(config).items() if key in known})
+    name = TopP.name if config.name == "auto" else config.name
+    known = parameters_of(name)
+    return make_codec(name, **{key: value for key, value in asdict(config).items() if key in known})

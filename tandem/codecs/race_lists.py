@@ -1,4 +1,4 @@
-"""The bytes of a vote in a race: a list of its best tokens (45 bytes for 8 of 32,000), or all of it. Codec `race_list`.
+"""The bytes of a vote in a race: a list of its best tokens (45 bytes for 8 of 32,000), or all of it.
 
 Layout: a number as in `varints`, 2 n + c for a list of n >= 1 tokens, c = 1 if all others have probability 0. Then one
 whole number (`tandem.codecs.sets`), lowest byte first: the bits of each float32 value in (0, 1] minus one, in the order
@@ -17,11 +17,9 @@ from numpy.typing import NDArray
 from tandem.aggregation.distributions import Distribution
 from tandem.aggregation.race_lists import RaceList, RaceVote, race_list
 from tandem.codecs import sets, varints
-from tandem.codecs.base import MAX_VOCAB, StatelessCodec, check_dense, malformed, register
-from tandem.codecs.parameters import check_whole
+from tandem.codecs.base import MAX_VOCAB, StatelessCodec, check_dense, malformed
 from tandem.errors import ProtocolError
 
-DEFAULT_DEPTH = 8
 MAX_LISTED = 1024
 """Tokens of the longest list; a voter that is asked for more sends its vote in full."""
 WHOLE = 1 << 62
@@ -32,21 +30,15 @@ _VALUE = np.dtype("<f4")
 _IN_FULL = b"\0"
 
 
-@register
 @dataclass(frozen=True)
 class RaceLists(StatelessCodec):
-    """Nothing is dropped but what float32 cannot hold; of a vote, peers get the tokens that score best in the race.
+    """Votes in full, from which lists are cut: nothing is dropped but what float32 cannot hold.
 
-    NOT in the paper (DRAGON). `encode` gives the vote in full, which stays at its party in dual mode: its coordinator
-    cuts lists from it. In other modes this is a codec without loss, 4 bytes per token of the vocabulary.
+    NOT in the paper (DRAGON). A vote in full stays at its party; its coordinator sends the peers the tokens that score
+    best in the race (`tandem.protocol.race_votes`).
     """
 
     name: ClassVar[str] = "race_list"
-    depth: int = DEFAULT_DEPTH  # tokens of the first list; how many later lists have is adapted
-
-    def __post_init__(self) -> None:
-        """Raises ConfigError for a parameter out of range."""
-        check_whole(self.name, "depth", self.depth, 1, MAX_LISTED, DEFAULT_DEPTH)
 
     @property
     def max_bytes(self) -> int:

@@ -39,6 +39,9 @@ class DraftResult(NamedTuple):
 class Drafter:
     """One party's way from logits to drafts in one session, with the state of its codec."""
 
+    num_malformed = 0
+    """Proposals whose distribution a `TokenVoter` could not decode, or that excludes its token; they count as none."""
+
     def __init__(
         self, codec: Codec, sampling: SamplingParams, rule: str, vocab_size: int = MAX_VOCAB
     ) -> None:
@@ -123,9 +126,6 @@ class TokenDrafter(Drafter):
 
 class TokenVoter(TokenDrafter):
     """Votes of the only voter: the token that the rule chooses from its distribution and what was proposed."""
-
-    num_malformed = 0
-    """Proposals whose distribution could not be decoded or excludes its token; they count as none."""
 
     def draft(
         self,

@@ -9,7 +9,6 @@ from tandem.actors.decoder import DecoderActor
 from tandem.actors.draft_queue import DraftQueueActor
 from tandem.actors.retriever import RetrieverActor
 from tandem.actors.stateless import AggregatorActor
-from tandem.cluster.launch import ActorClasses
 from tandem.protocol.messages import (
     Adopt,
     Ballot,
@@ -23,6 +22,7 @@ from tandem.protocol.messages import (
     VerifyResult,
 )
 from tandem.protocol.outbox import Send
+from tandem.sites.deployment import ActorClasses
 
 LOST: tuple[type[Any], ...] = (
     Adopt, Ballot, Commit, DecoderReady, ProposalReady, RescoreRequest, RescoreResult, RetrieveRequest,

@@ -65,15 +65,15 @@ def speculative(cloud: Voter, is_complete: IsComplete, seed: int | None) -> list
 
 
 def federated(
-    workers: Sequence[Voter], weights: Sequence[float], is_complete: IsComplete, seed: int | None
+    workers: Sequence[Voter], weights: Sequence[float] | None, is_complete: IsComplete, seed: int | None
 ) -> list[int]:
-    """A server drafts and has no vote; the workers' votes are mixed by fixed weights."""
+    """A server drafts and has no vote; the workers' votes are mixed by fixed weights, or by their documents (None)."""
     return answer(workers, weights, is_complete, seed)
 
 
 def answer_with_losses(
     voters: Sequence[Voter],
-    weights: Sequence[float],
+    weights: Sequence[float] | None,
     drafter: Voter,
     present: Callable[[int], Sequence[int]],
     is_complete: IsComplete,
@@ -93,8 +93,10 @@ def answer_with_losses(
     return tokens
 
 
-def renormalize(weights: Sequence[float], here: Sequence[int]) -> list[float]:
-    """The weights of those that are there, of sum 1."""
+def renormalize(weights: Sequence[float] | None, here: Sequence[int]) -> list[float] | None:
+    """The weights of those that are there, of sum 1; None: as before by the log weights, now of their votes alone."""
+    if weights is None:
+        return None
     left = [weights[number] for number in here] or [1.0]
     if len(here) == len(weights):
         return left
@@ -105,8 +107,7 @@ def renormalize(weights: Sequence[float], here: Sequence[int]) -> list[float]:
 def mix(votes: Sequence[Vote], weights: Sequence[float] | None) -> Probabilities:
     """The target distribution. Sums run in the voters' order, so that every party computes the same bits."""
     if weights is None:
-        device, cloud = votes
-        weights = shares(device.log_weight, cloud.log_weight)
+        weights = shares(*(vote.log_weight for vote in votes))
     target = []
     for token in range(len(votes[0].probabilities)):
         mass = weights[0] * votes[0].probabilities[token]

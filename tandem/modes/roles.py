@@ -9,7 +9,7 @@ from math import inf, isfinite
 
 from tandem.errors import ConfigError
 from tandem.nearest import did_you_mean
-from tandem.topology import PAIR, Topology, alone, star
+from tandem.topology import PAIR, SERVER, Topology, alone, star
 
 MAX_PROPOSAL = 16
 """Most tokens of one proposal."""
@@ -34,7 +34,9 @@ class Mode:
     num_voters: tuple[float, float]
     num_deciders: tuple[float, float]
     drafters_vote: bool  # else a drafter has no vote, and the answer does not depend on it
-    has_fixed_weights: bool
+    weighs_by: tuple[
+        str, ...
+    ]  # "fixed": by the weights of the roles; "documents": by log weights in the votes
     max_proposal: int  # tokens of one proposal
     votes_follow: str  # what a vote is conditioned on: "own drafts", "proposal" or "committed prefix"
     crosses: str  # what crosses the links
@@ -52,7 +54,7 @@ MODES: tuple[Mode, ...] = (
         num_voters=(2, 2),
         num_deciders=(1, 2),
         drafters_vote=True,
-        has_fixed_weights=False,
+        weighs_by=("documents",),
         max_proposal=1,
         votes_follow="own drafts",
         crosses="distributions; verdicts, unless both decide",
@@ -63,7 +65,7 @@ MODES: tuple[Mode, ...] = (
         num_voters=(1, 1),
         num_deciders=(1, 1),
         drafters_vote=True,
-        has_fixed_weights=True,
+        weighs_by=("fixed",),
         max_proposal=1,
         votes_follow="committed prefix",
         crosses="nothing",
@@ -74,7 +76,7 @@ MODES: tuple[Mode, ...] = (
         num_voters=(1, 1),
         num_deciders=(1, 1),
         drafters_vote=False,
-        has_fixed_weights=True,
+        weighs_by=("fixed",),
         max_proposal=MAX_PROPOSAL,
         votes_follow="proposal",
         crosses="proposed ids up; verdicts down",
@@ -85,7 +87,7 @@ MODES: tuple[Mode, ...] = (
         num_voters=(2, inf),
         num_deciders=(1, 1),
         drafters_vote=False,
-        has_fixed_weights=True,
+        weighs_by=("fixed", "documents"),
         max_proposal=MAX_PROPOSAL,
         votes_follow="proposal",
         crosses="proposals down, votes up, the verdict to all",
@@ -121,6 +123,11 @@ class Roles:
     def weights(self) -> tuple[float | None, ...]:
         """The share of each voter, in order; None: by the log weights of the votes."""
         return tuple(role.weight for role in self.roles if role.votes)
+
+    @cached_property
+    def weighs_by_documents(self) -> bool:
+        """Whether each vote comes with the log weight of its party's documents, which decides how much it counts."""
+        return all(weight is None for weight in self.weights)
 
     def shares(self, voters: Sequence[int]) -> tuple[float, ...]:
         """How much each of these parties counts where weights are fixed: their weights, renormalised if some are lost.
@@ -193,14 +200,19 @@ def speculative() -> Roles:
     return check(Roles(mode="speculative", topology=PAIR, roles=roles))
 
 
-def federated(weights: Sequence[float], server: str = "server") -> Roles:
-    """A server drafts with a small model and decides; workers vote. weights: the share of each worker, of sum 1."""
-    workers = tuple(f"worker-{number}" for number in range(1, len(weights) + 1))
-    votes = tuple(Role(votes=True, weight=weight) for weight in weights)
+def federated(weights: Sequence[float], server: str = SERVER, workers: Sequence[str] = ()) -> Roles:
+    """A server drafts with a small model and decides; workers vote. weights: the share of each worker, of sum 1; none:
+    by the log weights of their votes.
+
+    workers: their names, "worker-1" and so on by default.
+    """
+    names = tuple(workers) or tuple(f"worker-{number}" for number in range(1, len(weights) + 1))
+    shares: Sequence[float | None] = weights or [None] * len(names)
+    votes = tuple(Role(votes=True, weight=weight) for weight in shares)
     return check(
         Roles(
             mode="federated",
-            topology=star(server, workers),
+            topology=star(server, names),
             roles=(Role(drafts=True, decides=True), *votes),
         )
     )
@@ -224,13 +236,13 @@ def _check_count(mode: Mode, what: str, names: Sequence[str], limits: tuple[floa
 
 def _check_weights(mode: Mode, roles: Roles) -> None:
     weights = roles.weights
-    if not mode.has_fixed_weights:
-        if any(weight is not None for weight in weights):
-            raise ConfigError(
-                f"In mode {mode.name} documents decide how much a party counts (got {_shown(weights)}); "
-                "leave the weights out."
-            )
+    if roles.weighs_by_documents and "documents" in mode.weighs_by:
         return
+    if "fixed" not in mode.weighs_by:
+        raise ConfigError(
+            f"In mode {mode.name} documents decide how much a party counts (got {_shown(weights)}); "
+            "leave the weights out."
+        )
     if not all(weight is not None and isfinite(weight) and weight >= 0.0 for weight in weights):
         raise ConfigError(
             f"In mode {mode.name} each voter has a weight of at least 0 (got {_shown(weights)}); give it."

@@ -1,12 +1,15 @@
 """A coordinator's door: so many queries are open at once, the rest wait in the order in which they came.
 
+Where queries belong to devices, the next one is of the device with the fewest open, so that nobody's many queries keep
+another's single one waiting (max-min fairness: all open queries share every pass of the model).
+
 A query waits at its home, which tells its peer only when it opens it, or at the peer, which meanwhile shows the home
 that it is alive. Its time limit runs on, and it can be cancelled.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -18,7 +21,7 @@ from tandem.protocol.outbox import Send
 from tandem.protocol.prefix import Prefix
 from tandem.protocol.session_tables import CoordinatorTable
 from tandem.protocol.spec import SessionSpec
-from tandem.topology import Party
+from tandem.topology import at_start
 
 MAX_WAITING = 256
 """Queries that wait at one party; one more is refused."""
@@ -40,13 +43,14 @@ class AdmittingTable(CoordinatorTable):
 
     def __init__(
         self,
-        party: Party,
+        party: str,
         make_stop_check: Callable[[SessionSpec], StopCheck],
         find_obstacle: Callable[[], str | None] = lambda: None,
         *,
         max_open: int,
     ) -> None:
         super().__init__(party, make_stop_check, find_obstacle)
+        self.owner_of: Callable[[int], str] = lambda session: ""  # whose query it is, by session
         self._max_open = max_open
         self._waiting: OrderedDict[int, Waiting] = OrderedDict()
 
@@ -71,9 +75,9 @@ class AdmittingTable(CoordinatorTable):
         if len(self._waiting) >= MAX_WAITING:
             return self._refuse(spec, now_s)
         self._waiting[spec.session] = Waiting(spec, now_s)
-        if spec.home is self.party:
+        if spec.home == self.party:
             return [_to_client(spec, WaitEvent(num_ahead=len(self._waiting) - 1))]
-        return [_to_peer(spec, Heartbeat(), now_s)]
+        return [_to_home(spec, Heartbeat(), now_s)]
 
     def receive(self, message: object, now_s: float, source: str = "") -> list[Send]:
         """Any message for a coordinator. source: the peer that a frame is from; by default the only one."""
@@ -84,7 +88,7 @@ class AdmittingTable(CoordinatorTable):
     def tick(self, now_s: float) -> list[Send]:
         """Timers of all sessions; then whatever waits may have room."""
         for session, waiting in list(self._waiting.items()):
-            if waiting.spec.home is not self.party and now_s - waiting.heard_s > ABANDONED_S:
+            if waiting.spec.home != self.party and now_s - waiting.heard_s > ABANDONED_S:
                 del self._waiting[session]
         return super().tick(now_s) + self._admit(now_s)
 
@@ -95,16 +99,18 @@ class AdmittingTable(CoordinatorTable):
         return super().cancel(session_id, now_s) + self._admit(now_s)
 
     def _admit(self, now_s: float) -> list[Send]:
-        """Open what has waited longest, as long as there is room."""
+        """Open what is next, as long as there is room."""
         sends: list[Send] = []
         while self._waiting and len(self.sessions) < self._max_open:
-            _, waiting = self._waiting.popitem(last=False)
-            sends += super().open(waiting.spec, now_s)
+            num_open = Counter(map(self.owner_of, self.sessions))
+            # of the least that are equal, `min` takes the first: what has waited longest
+            following = min(self._waiting, key=lambda session: num_open[self.owner_of(session)])
+            sends += super().open(self._waiting.pop(following).spec, now_s)
         return sends
 
     def _receive_early(self, frame: LinkFrame, waiting: Waiting, now_s: float, source: str) -> list[Send]:
         """The home of a waiting query works on it, or has given it up."""
-        if waiting.spec.home is self.party:
+        if waiting.spec.home == self.party:
             return []  # no peer knows of it
         if isinstance(frame.body, Cancel | Done):
             del self._waiting[frame.session]
@@ -112,16 +118,16 @@ class AdmittingTable(CoordinatorTable):
         waiting.heard_s = now_s
         if not isinstance(frame.body, Heartbeat | Open):
             self.keep_early(frame, now_s, source)
-        return [_to_peer(waiting.spec, Heartbeat(), now_s)]
+        return [_to_home(waiting.spec, Heartbeat(), now_s)]
 
     def _refuse(self, spec: SessionSpec, now_s: float) -> list[Send]:
         self.num_refused += 1
         reason = (
-            f"The {self.party} is busy: {len(self.sessions)} queries are open and {len(self._waiting)} wait; "
+            f"{at_start(self.party)} is busy: {len(self.sessions)} queries are open and {len(self._waiting)} wait; "
             "try again later, or raise cluster.max_sessions."
         )
-        if spec.home is not self.party:
-            return [_to_peer(spec, Cancel(reason=reason), now_s)]
+        if spec.home != self.party:
+            return [_to_home(spec, Cancel(reason=reason), now_s)]
         done = DoneEvent(reason="failed", statistics=SessionStatistics(), error=reason)
         return [_to_client(spec, done)]
 
@@ -130,6 +136,6 @@ def _to_client(spec: SessionSpec, event: Event) -> Send:
     return Send("client", ClientEvent(spec.session, event))
 
 
-def _to_peer(spec: SessionSpec, body: LinkBody, now_s: float) -> Send:
-    """In a session that has not begun here: nothing is committed, nothing received."""
-    return PeerLink(spec.session, now_s).send(body, Prefix(spec.session), now_s)
+def _to_home(spec: SessionSpec, body: LinkBody, now_s: float) -> Send:
+    """To the home of a session that has not begun here: nothing is committed, nothing received."""
+    return PeerLink(spec.session, now_s, spec.home).send(body, Prefix(spec.session), now_s)

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import nan
+from typing import TypeVar
 
 from tandem.aggregation.distributions import Distribution
 from tandem.aggregation.mixture import mix_by_weights, shares
-from tandem.aggregation.race_lists import RaceList, RaceVote, leader, settle
+from tandem.aggregation.race_lists import Certificate, RaceList, RaceVote, leader, settle
 from tandem.aggregation.rules import DRAFT_RULES, draft_rule
 from tandem.codecs import Codec
 from tandem.codecs.race_lists import read_vote
@@ -21,6 +22,8 @@ from tandem.protocol.scheduling import policy_of
 from tandem.protocol.spec import SessionSpec
 from tandem.scheduler.policies import Policy
 from tandem.topology import PARTIES, Party
+
+T = TypeVar("T")
 
 
 class AggregatorSession:
@@ -35,19 +38,19 @@ class AggregatorSession:
         if policy is None and spec.mode == "dual":
             self._policy = policy_of(spec)
         self._advice: Party | None = None  # of the scheduler: who is to aggregate after a remote rejection
-        self._codec = codec
+        self._codec = spec.codec_of_votes(codec)
         rule = DRAFT_RULES[0] if spec.votes_are_tokens else spec.draft_rule
         self._rule = draft_rule(rule, spec.sampling.temperature)
 
     def decide(self, ballot: Ballot) -> VerifyResult | Undecided:
         """The next tokens, by the votes that are there."""
-        if len(ballot.voters) == 2 and ballot.log_weights:
+        if len(ballot.voters) == 2 and self.roles.mode == "dual":
             return self._decide_race(ballot) if self.spec.has_race_lists else self._decide_pair(ballot)
         return self._decide_line(ballot)
 
     def _decide_pair(self, ballot: Ballot) -> VerifyResult:
         """Algorithm 1 or the coupled race on the two decoded distributions (Eq. 4)."""
-        eta_device, _ = shares(*ballot.log_weights)
+        eta_device, _ = self._shares(ballot)
         device, cloud = map(self._decode, ballot.payloads)
         decision = self._rule.verify(
             device, cloud, eta_device=eta_device, seed=self.spec.seed, step=ballot.step
@@ -64,14 +67,13 @@ class AggregatorSession:
 
         The expected acceptance takes whole distributions, so it is the outcome, 0 or 1, whose mean is the same.
         """
-        seed, step, temperature = self.spec.seed, ballot.step, self.spec.sampling.temperature
-        votes = [read_vote(payload, self.spec.vocab_size) for payload in ballot.payloads]
-        weights = shares(*ballot.log_weights)
-        certificate = settle(votes, weights, seed=seed, step=step, temperature=temperature)
+        votes = self._read_votes(ballot)
+        certificate = self._settle(ballot)
         if not certificate.is_certain:
             return _make_undecided(ballot, votes)
+        seed, temperature = self.spec.seed, self.spec.sampling.temperature
         device, cloud = (
-            leader(vote, seed=seed, step=step, temperature=temperature) == certificate.winner
+            leader(vote, seed=seed, step=ballot.step, temperature=temperature) == certificate.winner
             for vote in votes
         )
         return self._decided_by_pair(
@@ -97,27 +99,29 @@ class AggregatorSession:
             next_decider=PARTIES.index(next_decider),
         )
 
-    def _decide_line(self, ballot: Ballot) -> VerifyResult:
+    def _decide_line(self, ballot: Ballot) -> VerifyResult | Undecided:
         """The target of each prefix that was voted on, as long as the proposal gives it, and then the first other one.
 
         That one is the correction of a rejected token, or the bonus behind the last. A voter without company is drawn
-        from as it drafts.
+        from as it drafts. Race lists may leave a target open: what stands before it is decided.
         """
         tokens: list[int] = []
         num_accepted, num_voters = 0, len(ballot.voters)
         drafters = self.roles.drafters
         own = [self.roles.topology.name(voter) for voter in ballot.voters]
         is_single = num_voters == 1 and own[0] in drafters  # its draft is the target
-        for position, first in enumerate(range(0, len(ballot.payloads), num_voters)):
+        for position in range(len(ballot.payloads) // num_voters):
             proposed = ballot.tokens[position] if position < len(ballot.tokens) else None
-            if is_single and proposed is not None:
-                tokens.append(proposed)
-            else:
-                votes = ballot.payloads[first : first + num_voters]
-                tokens.append(self._choose(votes, ballot, ballot.step + position))
-            if tokens[-1] != proposed:
+            is_draft = is_single and proposed is not None
+            token = proposed if is_draft else self._choose(ballot, position)
+            if token is None:
+                break
+            tokens.append(token)
+            if token != proposed:
                 break
             num_accepted += 1
+        if not tokens:
+            return _make_undecided(ballot, self._read_votes(ballot))
         return _make_result(
             ballot,
             tokens=tuple(tokens),
@@ -128,14 +132,42 @@ class AggregatorSession:
             next_decider=self.roles.topology.index(self.party),
         )
 
-    def _choose(self, payloads: Sequence[bytes], ballot: Ballot, step: int) -> int:
+    def _choose(self, ballot: Ballot, position: int) -> int | None:
+        """The target behind so many proposed tokens; None: race lists leave it open."""
+        payloads = _row(ballot.payloads, ballot, position)
         if self.spec.votes_are_tokens:
             return read_token(payloads[0], self.spec.vocab_size)
+        if self.spec.has_race_lists and self.roles.mode == "federated":
+            certificate = self._settle(ballot, position)
+            return certificate.winner if certificate.is_certain else None
         votes = list(map(self._decode, payloads))
-        target = votes[0] if len(votes) == 1 else mix_by_weights(votes, self.roles.shares(ballot.voters))
+        target = votes[0] if len(votes) == 1 else mix_by_weights(votes, self._shares(ballot, position))
         name = self.roles.topology.name(ballot.voters[0])
         party = Party(name) if name in PARTIES else Party.CLOUD
-        return self._rule.draft(target, seed=self.spec.seed, step=step, party=party)
+        return self._rule.draft(target, seed=self.spec.seed, step=ballot.step + position, party=party)
+
+    def _settle(self, ballot: Ballot, position: int = 0) -> Certificate:
+        """What the votes behind so many proposed tokens say of the race of their mixture (Eq. 4)."""
+        return settle(
+            self._read_votes(ballot, position),
+            self._shares(ballot, position),
+            seed=self.spec.seed,
+            step=ballot.step + position,
+            temperature=self.spec.sampling.temperature,
+        )
+
+    def _shares(self, ballot: Ballot, position: int = 0) -> tuple[float, ...]:
+        """How much each voter counts behind so many proposed tokens: by its documents, or by the weights of the roles.
+
+        What is left of the voters is scaled to sum 1 either way.
+        """
+        if self.roles.weighs_by_documents:
+            return shares(*_row(ballot.log_weights, ballot, position))
+        return self.roles.shares(ballot.voters)
+
+    def _read_votes(self, ballot: Ballot, position: int = 0) -> list[RaceVote]:
+        payloads = _row(ballot.payloads, ballot, position)
+        return [read_vote(payload, self.spec.vocab_size) for payload in payloads]
 
     def _decode(self, payload: bytes) -> Distribution:
         return self._codec.decode(payload, self.spec.vocab_size)
@@ -143,6 +175,12 @@ class AggregatorSession:
     def advise(self, aggregator: Party) -> None:
         """Who is to aggregate after a rejection of the remote draft; holds until the next advice."""
         self._advice = aggregator
+
+
+def _row(values: Sequence[T], ballot: Ballot, position: int) -> Sequence[T]:
+    """Those of all voters behind so many proposed tokens."""
+    size = len(ballot.voters)
+    return values[position * size : (position + 1) * size]
 
 
 def _make_result(

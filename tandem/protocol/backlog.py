@@ -10,7 +10,7 @@ from tandem.protocol.messages import ListRequest, Proposal, Sources, Verdict, Vo
 from tandem.protocol.round_trips import MAX_TIMEOUT_S
 
 RECEIPT_S = 0.1
-"""A receipt waits at most this long for a frame to travel with."""
+"""A receipt waits at most this long, or half a round trip, for a frame to travel with."""
 
 
 Numbered: TypeAlias = Proposal | Verdict | Sources | Votes | ListRequest
@@ -126,9 +126,9 @@ class Receipts:
             self._since_s = now_s
         self.numbers.append(number)
 
-    def is_due(self, now_s: float) -> bool:
+    def is_due(self, now_s: float, rtt_s: float = 0.0) -> bool:
         """Whether a frame should go out for their sake."""
-        return bool(self.numbers) and now_s - self._since_s >= RECEIPT_S
+        return bool(self.numbers) and now_s - self._since_s >= max(RECEIPT_S, rtt_s / 2)
 
     def take(self) -> tuple[int, ...]:
         """For the header of a frame that is sent now."""

@@ -92,9 +92,12 @@ class BallotBox:
         """Take in votes. prefix: the committed one. False: some cannot be kept, and must come again."""
         if not self._has_room(source, votes.step, votes.step + len(votes.digests) - 1, prefix):
             return False
-        for step, (digest, payload) in enumerate(zip(votes.digests, votes.payloads, strict=True), votes.step):
+        log_weights = votes.log_weights or (None,) * len(votes.digests)
+        rows = zip(votes.digests, votes.payloads, log_weights, strict=True)
+        for step, (digest, payload, log_weight) in enumerate(rows, votes.step):
             self._kill_if_dead(digest, step, prefix)
-            self._hold(source, digest, Entry(step=step, payload=payload, arrived_s=arrived_s), prefix)
+            entry = Entry(step=step, payload=payload, log_weight=log_weight, arrived_s=arrived_s)
+            self._hold(source, digest, entry, prefix)
         return True
 
     def _has_room(self, source: str, first: int, last: int, prefix: Prefix) -> bool:
@@ -166,13 +169,17 @@ class BallotBox:
         self.pending = None
 
     def restore(self, votes: Votes) -> Votes:
-        """Own votes with the payloads that are held, where they were computed again."""
+        """Own votes as they are held, where they were computed again."""
         held = [self.own.get(digest) for digest in votes.digests]
         payloads = [
             payload if entry is None or entry.payload is None else entry.payload
             for entry, payload in zip(held, votes.payloads, strict=True)
         ]
-        return replace(votes, payloads=tuple(payloads))
+        log_weights = [
+            log_weight if entry is None or entry.log_weight is None else entry.log_weight
+            for entry, log_weight in zip(held, votes.log_weights, strict=bool(votes.log_weights))
+        ]
+        return replace(votes, payloads=tuple(payloads), log_weights=tuple(log_weights))
 
     # ---- looking up --------------------------------------------------------------------------------------------
 
@@ -195,6 +202,16 @@ class BallotBox:
     def drafts_on(self, digest: bytes) -> tuple[Entry | None, ...]:
         """What each drafter says after this prefix, in the topology's order."""
         return tuple(self.entries[drafter].get(digest) for drafter in self._drafters)
+
+    def find_last_voter(self, digest: bytes, voters: Sequence[str]) -> str | None:
+        """Whose vote on this prefix came last; None where one voter decides, drafters vote, or it is not known here."""
+        arrived_s = {
+            voter: entry.arrived_s
+            for voter in voters
+            if (entry := self.entries[voter].get(digest)) is not None and entry.payload is not None
+        }
+        is_told = self._follows_proposal and 1 < len(arrived_s) == len(voters)
+        return max(arrived_s, key=arrived_s.__getitem__) if is_told else None
 
     # ---- committing --------------------------------------------------------------------------------------------
 

@@ -8,9 +8,10 @@ from tandem.protocol.ballots import BallotBox
 from tandem.protocol.lifecycle import Lifecycle, StopCheck
 from tandem.protocol.link import PeerLink
 from tandem.protocol.log import CommittedLog, DecidedToken
-from tandem.protocol.messages import Verdict, VerifyResult
+from tandem.protocol.messages import Proposal, Verdict, VerifyResult
 from tandem.protocol.outbox import Send
 from tandem.protocol.report import CommitRecord, Reporter, expected_acceptance
+from tandem.protocol.rounds import ProposalRounds
 from tandem.protocol.spec import SessionSpec
 
 
@@ -38,6 +39,7 @@ class Committer:
         self._party = party
         self._log, self._ballots, self._links = log, ballots, links
         self._reporter, self._lifecycle = reporter, lifecycle
+        self._rounds = ProposalRounds(spec, party, reporter)
         self._other_deciders = [name for name in spec.roles.deciders if name != party]
 
     def count_to_end(self, tokens: Sequence[int]) -> int:
@@ -54,7 +56,15 @@ class Committer:
         sends: list[Send] = []
         for decided in self._log.split(verdict):
             sends += self._commit_token(self._append(decided, decided_by, acceptance, now_s), now_s)
-        return sends
+        if self._lifecycle.lost:
+            self._rounds.forget()
+            return sends
+        return sends + self._rounds.commit(self._log.prefix, len(verdict.tokens), now_s, self.opened_s)
+
+    def note(self, proposal: Proposal, now_s: float) -> list[Send]:
+        """An own proposal goes out: show what it adds, and await what becomes of it."""
+        self._rounds.propose(proposal, len(self._log.prefix), now_s)
+        return self.show(now_s)
 
     def show(self, now_s: float) -> list[Send]:
         """Show the own drafts that follow what is shown, while the answer goes on."""
@@ -78,6 +88,7 @@ class Committer:
     ) -> CommitRecord:
         log, ballots, lifecycle = self._log, self._ballots, self._lifecycle
         drafts, epochs = ballots.drafts_on(log.prefix.digest), tuple(log.epochs.values())
+        last_voter = ballots.find_last_voter(log.prefix.digest, lifecycle.voters)
         log.append(decided)
         ballots.advance(log.prefix)
         for link in self._links.values():
@@ -95,4 +106,5 @@ class Committer:
             is_degraded=is_degraded,
             is_last=lifecycle.reason is not None,
             committed_s=now_s - self.opened_s,
+            last_voter=last_voter,
         )

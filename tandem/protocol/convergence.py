@@ -5,8 +5,9 @@ The committed tokens of the authority win. Its peer only shows where it differs,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Protocol, TypeVar
 
 from tandem.protocol.backlog import Numbered
 from tandem.protocol.ballots import BallotBox, Entry
@@ -30,6 +31,15 @@ from tandem.protocol.report import Reporter
 from tandem.protocol.routes import Routes
 from tandem.protocol.spec import SessionSpec
 
+B = TypeVar("B", Proposal, Votes)
+
+
+class MakesPublic(Protocol):
+    """Own proposals, or own votes, as the peers need them."""
+
+    def __call__(self, body: B) -> B:
+        """The same without what stays here."""
+
 
 class Convergence:
     """What one party knows of one peer's committed tokens, and what it does when they differ.
@@ -47,9 +57,9 @@ class Convergence:
         link: PeerLink,
         reporter: Reporter,
         lifecycle: Lifecycle,
-        make_public: Callable[[Proposal], Proposal],
+        make_public: MakesPublic,
     ) -> None:
-        """make_public: an own proposal as the peer needs it."""
+        """make_public: an own proposal, or own votes, as the peer needs them."""
         self.incarnation: int | None = None  # not of an authority: it was restarted and waits for a Resync
         self.claims: dict[int, bytes] = {}  # the peer's digests, by count of tokens
         self._spec, self._routes = spec, routes
@@ -150,9 +160,10 @@ class Convergence:
         bodies: list[Numbered] = [] if sources is None or is_home else [sources]
         own, party = self._ballots.own, self._routes.topology.index(self._routes.party)
         if self._link.peer in self._routes.proposals_go_to:
-            bodies += [self._make_public(proposal) for proposal in make_proposals(own, party)]
+            held = [self._make_public(proposal) for proposal in make_proposals(own, party)]
+            bodies += [proposal for proposal in held if self._lifecycle.may_propose(proposal)]
         if self._link.peer in self._routes.votes_go_to:
-            bodies += [make_votes(digest, entry, party) for digest, entry in own.items()]
+            bodies += [self._make_public(make_votes(digest, entry, party)) for digest, entry in own.items()]
         return [self._link.post(body, prefix, now_s) for body in bodies]
 
     def make_open(self) -> Open:
@@ -208,4 +219,10 @@ def make_proposals(own: Mapping[bytes, Entry], party: int) -> list[Proposal]:
 def make_votes(digest: bytes, entry: Entry, party: int) -> Votes:
     """The vote of a party on one prefix."""
     assert entry.payload is not None
-    return Votes(party=party, step=entry.step, digests=(digest,), payloads=(entry.payload,))
+    return Votes(
+        party=party,
+        step=entry.step,
+        digests=(digest,),
+        payloads=(entry.payload,),
+        log_weights=() if entry.log_weight is None else (entry.log_weight,),
+    )

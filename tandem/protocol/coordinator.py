@@ -181,11 +181,10 @@ class SessionCoordinator:
         }
         return [send for role in self._reminders.take_due(debts, now_s) for send in self.restart(role)]
 
-    def resend_all(self, now_s: float) -> list[Send]:
-        """There is a new connection to the peers: send at once whatever they have not acknowledged."""
-        if self.lifecycle.is_over:
-            return []
-        return [send for one in self.convergence.values() for send in one.resend_all(now_s)]
+    def resend_all(self, now_s: float, peer: str = "") -> list[Send]:
+        """There is a new connection to a peer (default: to all): send at once whatever it has not acknowledged."""
+        named = [one for name, one in self.convergence.items() if peer in ("", name)]
+        return [] if self.lifecycle.is_over else [send for one in named for send in one.resend_all(now_s)]
 
     def _begin(self, *roles: ActorKind) -> list[Send]:
         return [Send(role, Begin(session=self.spec.session, spec=self.spec.to_json())) for role in roles]
@@ -198,10 +197,9 @@ class SessionCoordinator:
             return []
         num_held = len(self.ballots.own)
         self.ballots.hold_proposal(self.party, proposal, self.prefix, now_s - self.committer.opened_s)
-        sends = self.committer.show(now_s)
+        sends = self.committer.note(proposal, now_s)
         if len(self.ballots.own) > num_held or not proposal.tokens:
-            public = self.race_votes.make_public(proposal)
-            sends += self.lifecycle.post(self.routes.proposals_go_to, public, now_s)
+            sends += self.lifecycle.propose(self.race_votes.make_public(proposal), now_s)
         return sends + self._advance(now_s)
 
     def _on_own_votes(self, votes: Votes, now_s: float) -> list[Send]:
@@ -212,7 +210,8 @@ class SessionCoordinator:
         self.ballots.hold_votes(self.party, votes, self.prefix, now_s - self.committer.opened_s)
         if len(self.ballots.own) == num_held:
             return []
-        sends = self.lifecycle.post(self.routes.votes_go_to, self.ballots.restore(votes), now_s)
+        public = self.race_votes.make_public(self.ballots.restore(votes))
+        sends = self.lifecycle.post(self.routes.votes_go_to, public, now_s)
         return sends + self._advance(now_s)
 
     def _on_ready(self, ready: DecoderReady, now_s: float) -> list[Send]:
@@ -242,6 +241,7 @@ class SessionCoordinator:
         is_next = self.ballots.is_pending(result) and result.digest == self.prefix.digest
         if self.lifecycle.reason is not None or not is_next:
             return []
+        self.race_votes.count_decided(result)
         verdict = self.log.make_verdict(result, self.committer.count_to_end(result.tokens))
         sends = self._commit(verdict, result, now_s)
         return self.lifecycle.post(self.routes.verdicts_go_to, verdict, now_s) + sends + self._advance(now_s)

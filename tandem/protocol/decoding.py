@@ -28,6 +28,7 @@ from tandem.protocol.outbox import Send
 from tandem.protocol.prefix import Prefix
 from tandem.protocol.relevance import RelevanceWeights, Weights
 from tandem.protocol.spec import SessionSpec
+from tandem.topology import at_start
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,7 +230,7 @@ class DecodingSession(ABC):
     def _notes_on_filter(self) -> tuple[str, ...]:
         if not self._is_filtered_out:
             return ()
-        return (f"The {self.party} has no document that its filter lets through; it answers without.",)
+        return (f"{at_start(self.party)} has no document that its filter lets through; it answers without.",)
 
     def request_weights(self) -> list[Send]:
         """Ask the retriever for the next estimation that the line will need."""

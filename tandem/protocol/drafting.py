@@ -8,7 +8,7 @@ from typing import Any
 
 from tandem.aggregation.document_weights import log_weight
 from tandem.protocol.decoding import Computed, DecodingSession, Forward
-from tandem.protocol.messages import Adopt, Alone, Proposal, ProposalReady, Window
+from tandem.protocol.messages import Adopt, Alone, Proposal, ProposalLength, ProposalReady, Window
 from tandem.protocol.outbox import Send
 from tandem.protocol.spec import SessionSpec
 from tandem.protocol.wire import to_float32
@@ -29,7 +29,9 @@ class DraftingSession(DecodingSession):
     """The state of one query in the decoder of a party that drafts.
 
     Invariant: one draft per prefix, ever; what was drafted is stored and proposed again from the store. Every token is
-    proposed once per line, in proposals of `length` tokens, or shorter ones where nothing can be added now.
+    proposed once per line, in proposals of `length` tokens, or shorter ones where nothing can be added now or the
+    budget of bits is used up, or longer ones, up to the query's limit, where more were drafted when the length became
+    less. A draft that exceeds the budget by itself is never proposed: the voter decides its step.
     """
 
     def __init__(self, spec: SessionSpec, party: str, text: Callable[[Sequence[int]], str]) -> None:
@@ -37,7 +39,9 @@ class DraftingSession(DecodingSession):
         super().__init__(spec, party, text)
         role = spec.roles.role(party)
         self.has_vote = role.votes  # then each token is a proposal of its own, with its distribution
-        self.length = 1 if self.has_vote else spec.max_proposal
+        self.length = 1 if self.has_vote else spec.first_length
+        self._max_length = 1 if self.has_vote else max(1, spec.longest_proposal)
+        self._budget = spec.uplink_budget
         self.window = 1 if spec.synchronous else spec.max_window
         if self.has_vote and not spec.synchronous:
             self.window = min(4, spec.max_window)
@@ -70,7 +74,7 @@ class DraftingSession(DecodingSession):
             decode_us=decode_us,
         )
         self._drafts[job.digest] = draft
-        return self._emit(draft)
+        return [*self._emit(draft), *self._ask()]
 
     def is_current(self, job: Forward) -> bool:
         """Whether the result of `job` is still wanted; the model asks between layers."""
@@ -92,12 +96,12 @@ class DraftingSession(DecodingSession):
         step = len(self.prefix)
         if not self._may_continue(step) or step - self.line.num_committed >= self.window:
             return False
-        return self._is_alone or (self.length > 0 and not self._waits_for_verdict)
+        return self._is_alone or (self.length > 0 and not self._waits_for_verdict and not self._is_held_up)
 
     @property
     def _waits_for_verdict(self) -> bool:
         """Stop-and-wait: whether a proposal is on its way."""
-        if self.has_vote or self.spec.pacing != "stop_and_wait":
+        if self._is_alone or self.has_vote or self.spec.pacing != "stop_and_wait":
             return False
         return max(self._num_proposed, self._asked_step + 1) > self.line.num_committed
 
@@ -107,18 +111,36 @@ class DraftingSession(DecodingSession):
         self.prefix.append(draft.token)
         return [*self._propose(), *self.request_weights()]
 
+    @property
+    def _is_held_up(self) -> bool:
+        """Whether the next draft to propose exceeds the budget by itself."""
+        left = self._drafts_left(1)
+        return bool(left) and self._count_fitting(left) == 0
+
+    def _drafts_left(self, most: int) -> list[Draft]:
+        """The first drafts of the line that are in no proposal, at most so many."""
+        first = max(self._num_proposed, self.line.num_committed)
+        end = min(first + most, len(self.prefix))
+        return [self._drafts[digest] for digest in self.prefix.digests[first:end]]
+
+    def _count_fitting(self, drafts: Sequence[Draft]) -> int:
+        """How many of them one proposal may hold; nothing of what this party commits alone crosses the link."""
+        return (
+            len(drafts) if self._is_alone else self._budget.count_fitting([each.payload for each in drafts])
+        )
+
     def _propose(self) -> list[Send]:
         """Proposals of the drafts that are in none yet, as soon as they are enough or nothing can be added to them."""
         self._num_proposed = max(self._num_proposed, self.line.num_committed)
-        most, enough = max(1, self.length), 1 if self._is_alone else self.length
+        enough = 1 if self._is_alone else self.length
         sends: list[Send] = []
-        while (count := min(len(self.prefix) - self._num_proposed, most)) > 0:
-            if count < enough and self._may_draft():
+        while not self._waits_for_verdict and (left := self._drafts_left(self._max_length)):
+            count = self._count_fitting(left)
+            is_full = count < len(left)
+            if count == 0 or (count < enough and not is_full and self._may_draft()):
                 break
-            first = self._num_proposed
-            drafts = [self._drafts[digest] for digest in self.prefix.digests[first : first + count]]
+            sends.append(self._make_proposal(self._num_proposed, left[:count]))
             self._num_proposed += count
-            sends.append(self._make_proposal(first, drafts))
         return sends
 
     def _make_proposal(self, step: int, drafts: Sequence[Draft]) -> Send:
@@ -136,11 +158,13 @@ class DraftingSession(DecodingSession):
     def _ask(self) -> list[Send]:
         """Proposals of no tokens ask for the next token, unless the voter goes on without being asked."""
         step = self.line.num_committed
-        is_asking = self.length == 0 and not self._is_alone and self.spec.pacing != "cloud_goes_on"
+        has_none = self.length == 0 or self._is_held_up
+        is_asking = has_none and not self._is_alone and self.spec.pacing != "cloud_goes_on"
         if (
             not is_asking
             or not self._is_prefilled
             or step <= self._asked_step
+            or step < self._num_proposed
             or not self._may_continue(step)
         ):
             return []
@@ -170,6 +194,8 @@ class DraftingSession(DecodingSession):
                     self.window = max(1, min(message.size, self.spec.max_window))
             case Alone():
                 self._is_alone = message.is_alone
+            case ProposalLength():
+                self.length = min(message.length, self.spec.longest_proposal)
         return self._extend()  # what was drafted before under a wider window
 
     def _on_adopt(self, adopt: Adopt) -> list[Send]:

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
+from tandem.aggregation.document_weights import log_weight
 from tandem.aggregation.proposals import Proposed
 from tandem.modes.roles import MAX_PROPOSAL
 from tandem.protocol.decoding import Computed, DecodingSession, Forward
@@ -19,6 +21,10 @@ from tandem.protocol.outbox import Send
 from tandem.protocol.prefix import extend_digest
 from tandem.protocol.relevance import Weights
 from tandem.protocol.spec import SessionSpec
+from tandem.protocol.wire import MAX_FRAME_BYTES, to_float32
+
+MAX_VOTES_BYTES = MAX_FRAME_BYTES // 2
+"""Of the votes of one message, if there are several."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +34,7 @@ class Vote:
     step: int
     payload: bytes
     token: int
+    log_weight: float | None = None  # of the documents; None: the party's weight is fixed
 
 
 class FollowingSession(DecodingSession):
@@ -41,6 +48,7 @@ class FollowingSession(DecodingSession):
         """text: turns answer tokens into text, for the re-estimation of relevance."""
         super().__init__(spec, party, text)
         self._decides = spec.roles.voters == (party,)
+        self._is_weighed = spec.roles.weighs_by_documents
         self._goes_on = self._decides and spec.pacing == "cloud_goes_on"
         self._proposed: dict[
             bytes, tuple[int, Proposed]
@@ -53,12 +61,12 @@ class FollowingSession(DecodingSession):
     def finish(self, job: Forward, results: Sequence[Computed]) -> list[Send]:
         """Vote after each prefix of the block, as far as the line still goes this way."""
         digests: list[bytes] = []
-        for step, (digest, result) in enumerate(
-            zip(job.lineage[job.first :], results, strict=True), job.first
-        ):
+        rows = zip(job.lineage[job.first :], results, (*job.earlier, job.weights), strict=True)
+        for step, (digest, result, weights) in enumerate(rows, job.first):
             if self._has_ended or step > len(self.prefix) or self.prefix.digests[step] != digest:
                 break
-            vote = self._votes.setdefault(digest, Vote(step, result.payload, result.token))
+            weight = to_float32(log_weight(weights)) if self._is_weighed else None
+            vote = self._votes.setdefault(digest, Vote(step, result.payload, result.token, weight))
             digests.append(digest)
             if self._decides:
                 self._follow_vote(vote)
@@ -83,16 +91,28 @@ class FollowingSession(DecodingSession):
 
     def _send(self, digests: Sequence[bytes]) -> list[Send]:
         """Stored votes on successive prefixes."""
+        sends: list[Send] = []
+        while digests:
+            count = self._count_that_fit(digests)
+            sends.append(self._make_votes(digests[:count]))
+            digests = digests[count:]
+        return sends
+
+    def _count_that_fit(self, digests: Sequence[bytes]) -> int:
+        """How many of the votes one message holds, at least one: in full, some take megabytes together."""
+        sizes = accumulate(len(self._votes[digest].payload) for digest in digests)
+        return max(1, sum(size <= MAX_VOTES_BYTES for size in sizes))
+
+    def _make_votes(self, digests: Sequence[bytes]) -> Send:
         votes = [self._votes[digest] for digest in digests]
-        if not votes:
-            return []
         message = Votes(
             party=self.spec.roles.topology.index(self.party),
             step=votes[0].step,
             digests=tuple(digests),
             payloads=tuple(vote.payload for vote in votes),
+            log_weights=tuple(vote.log_weight for vote in votes if vote.log_weight is not None),
         )
-        return [Send("draft_queue", VotesReady(session=self.spec.session, votes=message))]
+        return Send("draft_queue", VotesReady(session=self.spec.session, votes=message))
 
     # ---- planning ------------------------------------------------------------------------------------------------
 

@@ -10,12 +10,12 @@ from tandem.protocol.backlog import Numbered
 from tandem.protocol.ballots import BallotBox
 from tandem.protocol.link import PeerLink
 from tandem.protocol.log import CommittedLog
-from tandem.protocol.messages import Alone, Cancel, Done, End, LinkBody, LinkFrame
+from tandem.protocol.messages import Alone, Cancel, Done, End, LinkBody, LinkFrame, Proposal
 from tandem.protocol.outbox import ActorKind, Send
 from tandem.protocol.report import Reporter
 from tandem.protocol.routes import Routes
 from tandem.protocol.spec import SessionSpec
-from tandem.topology import PARTIES
+from tandem.topology import at_start
 
 StopCheck = Callable[[Sequence[int]], StopReason | None]
 """Why an answer of these tokens is complete, or None: end-of-sequence, stop string, length."""
@@ -28,7 +28,7 @@ Also the longest that a finished authority waits for a peer that is alive but do
 
 _CANCELLED = "The query was cancelled."
 LISTENERS: tuple[ActorKind, ...] = ("decoder", "aggregator", "profiler", "scheduler")
-_UNPLACED_LISTENERS: tuple[ActorKind, ...] = ("decoder", "aggregator")  # nobody to place
+_UNPLACED_LISTENERS: tuple[ActorKind, ...] = ("decoder", "aggregator")  # nothing to estimate
 
 
 class Lifecycle:
@@ -66,7 +66,8 @@ class Lifecycle:
     def listeners(self) -> tuple[ActorKind, ...]:
         """The actors of this party that hear of the session."""
         is_placed = self._spec.mode == "dual" and not self.is_solo
-        return LISTENERS if is_placed else _UNPLACED_LISTENERS
+        is_estimated = is_placed or self._spec.adapts_lengths(self._routes.party)
+        return LISTENERS if is_estimated else _UNPLACED_LISTENERS
 
     @property
     def decides_alone(self) -> bool:
@@ -127,7 +128,7 @@ class Lifecycle:
         if self.is_over or self.reason is not None:
             return []
         is_private = self._routes.party in self._routes.topology.private  # its own paths stay with it
-        public = f"{_name(self._routes.party)} could not go on." if is_private else reason
+        public = f"{at_start(self._routes.party)} could not go on." if is_private else reason
         return self._give_up("failed", reason, Cancel(reason=public, is_refused=is_refused), now_s)
 
     def adopt(self, reason: StopReason | None, now_s: float) -> None:
@@ -154,7 +155,7 @@ class Lifecycle:
         if self._giving_up is not None:
             return self._giving_up
         if peer in self.lost:
-            return Cancel(reason=f"{_name(self._routes.party)} finished alone.")
+            return Cancel(reason=f"{at_start(self._routes.party)} finished alone.")
         return Done(is_reply=True)
 
     def to_peer(self, peer: str, body: LinkBody, now_s: float) -> list[Send]:
@@ -165,6 +166,15 @@ class Lifecycle:
         """Across the links to these peers, but for those that are lost: a Resync brings them up when they return."""
         there = [peer for peer in peers if peer not in self.lost]
         return [self._links[peer].post(body, self._log.prefix, now_s) for peer in there]
+
+    def propose(self, proposal: Proposal, now_s: float) -> list[Send]:
+        """An own proposal, as the peers need it, to those that vote or decide on it."""
+        return self.post(self._routes.proposals_go_to, proposal, now_s) if self.may_propose(proposal) else []
+
+    def may_propose(self, proposal: Proposal) -> bool:
+        """Whether it keeps to the uplink budget. What was drafted while all voters were lost need not; they decide that
+        step without it if they are back."""
+        return self._spec.uplink_budget.holds(len(proposal.tokens), proposal.payloads)
 
     def _give_up(self, reason: StopReason, error: str | None, body: Cancel, now_s: float) -> list[Send]:
         """End the query early, and tell all peers that have not done so themselves."""
@@ -211,7 +221,7 @@ class Lifecycle:
             return []
         if self._spec.on_peer_loss == "fail":
             return self.fail(
-                f"{_name(peer)} has been silent for {silence_s:.1f} s; check the link, "
+                f"{at_start(peer)} has been silent for {silence_s:.1f} s; check the link, "
                 "or set on_peer_loss to 'continue' or 'wait'.",
                 now_s,
             )
@@ -241,7 +251,7 @@ class Lifecycle:
         if self._spec.on_peer_loss == "continue" and not cancel.is_refused:
             return [] if peer in self.lost else self._lose(peer, cancel.reason)
         self.finished.add(peer)
-        return self.fail(f"{_name(peer)} gave the query up: {cancel.reason}", now_s)
+        return self.fail(f"{at_start(peer)} gave the query up: {cancel.reason}", now_s)
 
     def on_last_word(self, peer: str, now_s: float) -> list[Send]:
         """A peer has freed the session; an authority that is not done was silent for too long."""
@@ -252,7 +262,7 @@ class Lifecycle:
             return self._free_if_finished()
         if self._spec.on_peer_loss != "continue":
             return self.fail(
-                f"{_name(peer)} frees a query after {ABANDONED_S:.0f} s of silence and has freed this one; "
+                f"{at_start(peer)} frees a query after {ABANDONED_S:.0f} s of silence and has freed this one; "
                 "ask again, or set on_peer_loss to 'continue'.",
                 now_s,
             )
@@ -271,8 +281,3 @@ class Lifecycle:
         self.reason, self._finished_s = reason, now_s
         done = DoneEvent(reason=reason, statistics=self.statistics, error=error)
         return [*self._reporter.void(len(self._log.prefix)), *self._reporter.emit(done)]
-
-
-def _name(party: str) -> str:
-    """A party at the beginning of a sentence."""
-    return f"The {party}" if party in PARTIES else party

@@ -12,7 +12,10 @@ from tandem.protocol.prefix import Prefix
 from tandem.protocol.round_trips import MAX_TIMEOUT_S, MIN_TIMEOUT_S, PROBE_BYTES, RoundTrips
 
 HEARTBEAT_S = 0.25
-"""A party that has sent nothing for this long sends a heartbeat."""
+"""A party that has sent nothing for this long, and for HEARTBEAT_RTTS round trips, sends a heartbeat."""
+HEARTBEAT_RTTS = 1.5
+"""Well below the 4 round trips of silence after which a peer counts as lost. Heartbeats four times a second would fill
+half of a link of 10 kbit/s, whose round trip is long because it is slow."""
 
 
 class PeerLink:
@@ -113,7 +116,9 @@ class PeerLink:
             self._repeats = now_s, min(2 * wait_s, MAX_TIMEOUT_S)
             sends += self.resend(unacknowledged, prefix, now_s)
         sends += self.resend_missing(prefix, now_s, self.round_trips.timeout_s)
-        if not sends and (now_s - self._sent_s >= HEARTBEAT_S or self.receipts.is_due(now_s)):
+        known_s = self.round_trips.known_s
+        is_idle = now_s - self._sent_s >= max(HEARTBEAT_S, HEARTBEAT_RTTS * known_s)
+        if not sends and (is_idle or self.receipts.is_due(now_s, known_s)):
             return [self.send(Heartbeat(), prefix, now_s)]
         return sends
 

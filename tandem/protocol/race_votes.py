@@ -2,24 +2,28 @@
 
 The decoder gives a vote in full, and it stays with this party; peers get the tokens that score best in the race
 (`tandem.aggregation.race_lists`). A decider that cannot name the winner of the full mixture asks for a longer list. It
-is cut from the vote that is held here, without another pass of the model.
+is cut from the vote that is held here, without another pass of the model. A vote is part of an own proposal, or one of
+those on another party's.
 """
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import replace
+from typing import TypeVar
 
 from tandem.codecs.race_lists import MAX_LISTED, cut_vote, vote_depth
 from tandem.errors import ProtocolError
 from tandem.protocol.ballots import BallotBox
 from tandem.protocol.link import PeerLink
 from tandem.protocol.log import CommittedLog
-from tandem.protocol.messages import ListRequest, Proposal, Undecided
+from tandem.protocol.messages import ListRequest, Proposal, Undecided, VerifyResult, Votes
 from tandem.protocol.outbox import Send
 from tandem.protocol.report import Reporter
 from tandem.protocol.routes import Routes
 from tandem.protocol.spec import SessionSpec
+
+B = TypeVar("B", Proposal, Votes)
 
 GROWTH = 2
 """Tokens by which later lists are longer after a request."""
@@ -32,11 +36,12 @@ MAX_WANTED = 64
 class ListLength:
     """How many tokens the next list has: more after a request, one fewer after PATIENCE lists without any.
 
-    Invariant: between half and four times the first length. It decides bytes and round trips, never what is decided.
+    All queries of a coordinator share one: an answer may be shorter than PATIENCE. Invariant: between half and four
+    times the first length. It decides bytes and round trips, never what is decided.
     """
 
     def __init__(self, first: int) -> None:
-        self.depth = first
+        self.first = self.depth = first
         self._least, self._most = max(1, first // 2), min(4 * first, MAX_LISTED)
         self._num_enough = 0
 
@@ -74,21 +79,27 @@ class RaceVotes:
         self.length = ListLength(spec.race_depth)
         self._spec, self._routes, self._log, self._ballots = spec, routes, log, ballots
         self._links, self._reporter, self._lost = links, reporter, lost
-        self._kept: dict[bytes, Proposal] = {}  # in full, by digest of their prefix
+        self._votes = spec.roles.role(routes.party).votes
+        self._kept: dict[bytes, Proposal | Votes] = {}  # in full, one vote each, by digest of its prefix
         self._wanted: dict[bytes, tuple[int, ListRequest]] = {}  # by digest, with the view it was answered in
         self._asked: dict[str, tuple[int, bytes, int]] = {}  # of each peer: view, digest and depth
 
-    def make_public(self, proposal: Proposal) -> Proposal:
-        """An own proposal as the peers need it. Its payload is the vote in full."""
-        receivers = [peer for peer in self._routes.proposals_go_to if peer not in self._lost]
-        if not (self._spec.has_race_lists and receivers):
-            return self._routes.make_public(proposal)
+    def make_public(self, body: B) -> B:
+        """An own proposal, or own votes, as the peers need them. The payloads of a voter are its votes in full."""
+        is_proposal = isinstance(body, Proposal)
+        peers = self._routes.proposals_go_to if is_proposal else self._routes.votes_go_to
+        is_cut = self._spec.has_race_lists and self._votes and any(peer not in self._lost for peer in peers)
+        if not is_cut:
+            return self._routes.make_public(body) if isinstance(body, Proposal) else body
         self._forget()
-        self._kept[proposal.digest] = proposal
-        depth = self.length.take()
-        if proposal.digest in self._wanted:
-            depth = max(depth, self._wanted[proposal.digest][1].depth)
-        return self._cut(proposal, depth)
+        payloads = []
+        for digest, vote in _split(body):
+            self._kept[digest] = vote
+            depth = self.length.take()
+            if digest in self._wanted:
+                depth = max(depth, self._wanted[digest][1].depth)
+            payloads.append(self._cut(vote, depth))
+        return replace(body, payloads=tuple(payloads))
 
     def answer(self, peer: str, request: ListRequest, number: int, now_s: float) -> list[Send]:
         """A peer needs more of an own vote; one that is not computed yet goes out at that length. number: of its frame.
@@ -112,7 +123,8 @@ class RaceVotes:
         kept = self._kept.get(request.digest)
         if kept is None:
             return []
-        return [self._links[peer].post(self._cut(kept, request.depth), self._log.prefix, now_s)]
+        longer = replace(kept, payloads=(self._cut(kept, request.depth),))
+        return [self._links[peer].post(longer, self._log.prefix, now_s)]
 
     def ask(self, undecided: Undecided, now_s: float) -> list[Send]:
         """The own aggregator needs more of the peers' votes; nothing to do if the ballot it speaks of is an old one."""
@@ -130,6 +142,13 @@ class RaceVotes:
             sends.append(self._links[peer].post(request, prefix, now_s))
         return sends
 
+    def count_decided(self, result: VerifyResult) -> None:
+        """A step is decided here: by the first lists, or only with a longer one."""
+        if not self._spec.has_race_lists or len(result.voters) < 2:
+            return
+        is_escalated = any(digest == result.digest for _, digest, _ in self._asked.values())
+        self._reporter.count("num_escalated" if is_escalated else "num_certified")
+
     def _known(self, peer: str, digest: bytes) -> int:
         """How much of a peer's vote is held, or was asked for in this view."""
         held = self._ballots.entries[peer].get(digest)
@@ -137,17 +156,16 @@ class RaceVotes:
         is_asked = (view, asked) == (self._links[peer].view, digest)
         return max(depth if is_asked else 0, vote_depth(held.payload or b"") if held is not None else 0)
 
-    def _cut(self, proposal: Proposal, depth: int) -> Proposal:
+    def _cut(self, vote: Proposal | Votes, depth: int) -> bytes:
         spec = self._spec
-        payload = cut_vote(
-            proposal.payloads[0],
+        return cut_vote(
+            vote.payloads[0],
             depth,
             spec.vocab_size,
             seed=spec.seed,
-            step=proposal.step,
+            step=vote.step,
             temperature=spec.sampling.temperature,
         )
-        return replace(proposal, payloads=(payload,))
 
     def _forget(self) -> None:
         """Drop votes that no peer can need any more."""
@@ -163,3 +181,21 @@ class RaceVotes:
                 else kept.step >= reached and prefix.digests[kept.step] == digest
             )
         }
+
+
+def _split(body: Proposal | Votes) -> Iterator[tuple[bytes, Proposal | Votes]]:
+    """Its votes, one in each, by digest of the prefix. A proposal of a party that votes has one."""
+    if isinstance(body, Proposal):
+        yield body.digest, body
+        return
+    for number, (digest, payload) in enumerate(zip(body.digests, body.payloads, strict=True)):
+        yield (
+            digest,
+            replace(
+                body,
+                step=body.step + number,
+                digests=(digest,),
+                payloads=(payload,),
+                log_weights=body.log_weights[number : number + 1],
+            ),
+        )

@@ -13,7 +13,6 @@ from tandem.protocol.messages import RescoreRequest, RescoreResult
 from tandem.protocol.outbox import Send
 from tandem.protocol.prefix import Prefix
 from tandem.protocol.spec import SessionSpec
-from tandem.topology import PARTIES
 
 Weights = tuple[float, ...]
 """R(d, x) = scale * score of each row: of each document, in the order of `RetrieveResult.ids`."""
@@ -32,6 +31,8 @@ class RelevanceWeights:
         self._interval = spec.weight_interval
         self._text = text
         self._scoring: bytes | None = None  # digest under way at the retriever
+        self._roles = spec.roles
+        self._num_holders = sum(spec.num_documents(voter) > 0 for voter in spec.roles.voters)
 
     def anchor(self, step: int) -> int:
         """The position kappa up to which the answer so far decides the weights of `step`."""
@@ -43,8 +44,8 @@ class RelevanceWeights:
         return self.weights.get(prefix.digests[self.anchor(at) if self.can_matter(ids) else 0])
 
     def can_matter(self, ids: Sequence[str]) -> bool:
-        """Whether another estimation can change a distribution: not by the only document of both parties."""
-        is_only = len(ids) == 1 and min(map(self._spec.num_documents, PARTIES)) == 0
+        """Whether another estimation can change the target: not that of the only document which has any weight."""
+        is_only = len(ids) == 1 and (not self._roles.weighs_by_documents or self._num_holders == 1)
         return self._interval > 0 and len(ids) > 0 and not is_only
 
     def request_next(self, prefix: Prefix, ids: tuple[str, ...], first_step: int | None = None) -> list[Send]:

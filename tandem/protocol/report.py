@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import nan
-from typing import TypeVar, cast
+from typing import TypeVar
 
 from tandem.events import (
     ClientEvent,
@@ -55,6 +55,7 @@ class CommitRecord:
     is_degraded: bool  # because that is lost
     is_last: bool
     committed_s: float  # since the query was opened
+    last_voter: str | None = None  # whose vote came last, of several
 
 
 class Reporter:
@@ -85,7 +86,7 @@ class Reporter:
 
     def emit_placement(self, step: int, decider: str) -> list[Send]:
         """Another party decides from this step on."""
-        return self.emit(PlacementEvent(step=step, aggregator=cast(Party, decider)))
+        return self.emit(PlacementEvent(step=step, aggregator=decider))
 
     # ---- documents ---------------------------------------------------------------------------------------------
 
@@ -111,11 +112,10 @@ class Reporter:
         self, party: str, ids: Sequence[str], times: DecoderReady | Sources, scores: Sequence[float]
     ) -> list[Send]:
         shown: Sequence[float | None] = scores or [None] * len(ids)
-        named = cast(Party, party)
         event = SourcesEvent(
-            party=named,
+            party=party,
             sources=tuple(
-                Source(party=named, id=key, score=score) for key, score in zip(ids, shown, strict=True)
+                Source(party=party, id=key, score=score) for key, score in zip(ids, shown, strict=True)
             ),
             retrieve_s=times.retrieve_us / 1e6,
             prefill_s=times.prefill_us / 1e6,
@@ -148,6 +148,11 @@ class Reporter:
             self._bytes_per_s = bytes_per_s
             self._counts = replace(self._counts, bytes_per_s=bytes_per_s)
 
+    @property
+    def link(self) -> tuple[float, float]:
+        """Round trip in seconds and bytes per second, both as last measured; nan: not yet."""
+        return self._last_rtt_s, self._counts.bytes_per_s
+
     # ---- commits -----------------------------------------------------------------------------------------------
 
     def commit(self, record: CommitRecord) -> tuple[TokenEvent, list[Send]]:
@@ -166,7 +171,7 @@ class Reporter:
             text="",
             device_accepted=device_accepted,
             cloud_accepted=cloud_accepted,
-            aggregator=cast(Party, record.decided_by),
+            aggregator=record.decided_by,
             committed_s=record.committed_s,
             device_decode_s=device_decode_s,
             cloud_decode_s=cloud_decode_s,
@@ -178,6 +183,7 @@ class Reporter:
             cloud_epoch=cloud_epoch,
             rtt_s=self._last_rtt_s,
             is_alone=record.is_alone,
+            last_voter=record.last_voter,
         )
         observation = Observation(
             step=decided.step,

@@ -7,6 +7,8 @@ from math import inf, isnan, nan
 from tandem.protocol.messages import LinkFrame
 
 MIN_TIMEOUT_S = 0.5
+FIRST_TIMEOUT_S = 1.0
+"""Before anything is known of the link (RFC 6298, 2.1)."""
 MAX_TIMEOUT_S = 4.0
 PROBE_BYTES = 1200
 """Padding of the longer of two probes: one packet, since bandwidth matters only where a packet's time can be seen."""
@@ -27,6 +29,7 @@ class RoundTrips:
     def __init__(self, now_s: float, *, measures: bool = False) -> None:
         """measures: probes are still to be sent."""
         self.rtt_s = nan  # last sample
+        self._smoothed_s, self._deviation_s = nan, 0.0
         self.measures = measures
         self._peer_sent_us: int | None = None
         self._arrived_s = now_s  # of the frame that is echoed
@@ -35,8 +38,9 @@ class RoundTrips:
 
     @property
     def timeout_s(self) -> float:
-        """How long to wait for a receipt: two round trips, within limits."""
-        return min(max(MIN_TIMEOUT_S, 2 * self.known_s), MAX_TIMEOUT_S)
+        """How long to wait for a receipt, within limits: two round trips, or more where they vary (RFC 6298)."""
+        usual_s = FIRST_TIMEOUT_S if isnan(self._smoothed_s) else self._smoothed_s + 4 * self._deviation_s
+        return min(max(MIN_TIMEOUT_S, 2 * self.known_s, usual_s), MAX_TIMEOUT_S)
 
     @property
     def known_s(self) -> float:
@@ -68,8 +72,17 @@ class RoundTrips:
         self._probed_s[padding_bytes] = rtt_s
         if padding_bytes:  # the time to send it is included
             return nan
-        self.rtt_s = rtt_s
+        self._note(rtt_s)
         return rtt_s
+
+    def _note(self, rtt_s: float) -> None:
+        """A sample, smoothed as TCP does it (RFC 6298, 2)."""
+        self.rtt_s = rtt_s
+        if isnan(self._smoothed_s):
+            self._smoothed_s, self._deviation_s = rtt_s, rtt_s / 2
+            return
+        self._deviation_s += (abs(self._smoothed_s - rtt_s) - self._deviation_s) / 4
+        self._smoothed_s += (rtt_s - self._smoothed_s) / 8
 
     def expect_probe(self, sent_s: float, padding_bytes: int) -> None:
         """A probe of that length was sent."""

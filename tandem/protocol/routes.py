@@ -114,6 +114,12 @@ class Routes:
             raise ProtocolError(
                 f"{source} sent {len(votes.payloads)} votes on {len(votes.digests)} prefixes; check its version."
             )
+        due = len(votes.digests) if self.roles.weighs_by_documents else 0
+        if len(votes.log_weights) != due:
+            raise ProtocolError(
+                f"{source} sent {len(votes.log_weights)} log weights with {len(votes.digests)} votes, of which this "
+                f"query has {due}; check its version."
+            )
 
     def _check_verdict(self, source: str, verdict: Verdict) -> None:
         if not self.roles.role(source).decides:

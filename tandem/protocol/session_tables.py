@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import logging
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from math import inf
 from typing import Any
 
 from tandem.codecs import Codec
-from tandem.errors import ConfigError, ProtocolError, TandemError
+from tandem.errors import ConfigError, ProtocolError
 from tandem.protocol.aggregating import AggregatorSession
 from tandem.protocol.coordinator import SessionCoordinator
 from tandem.protocol.lifecycle import LISTENERS, StopCheck
@@ -24,20 +24,16 @@ from tandem.protocol.messages import (
     Done,
     End,
     LinkFrame,
-    Message,
-    Observations,
     Open,
     Placement,
-    Profile,
 )
 from tandem.protocol.outbox import ActorKind, Send
 from tandem.protocol.prefix import Prefix
-from tandem.protocol.profiling import ProfilingSession
+from tandem.protocol.race_votes import ListLength
 from tandem.protocol.reminders import Farewells
-from tandem.protocol.scheduling import SchedulingSession
-from tandem.protocol.sessions import SessionTable
+from tandem.protocol.sessions import SessionTable, misdirected
 from tandem.protocol.spec import SessionSpec
-from tandem.topology import PARTIES, Party
+from tandem.topology import PARTIES, at_start
 
 _log = logging.getLogger("tandem")
 
@@ -67,6 +63,7 @@ class CoordinatorTable:
         self._find_obstacle = find_obstacle
         self._farewells = Farewells()
         self._measured_s = -inf  # when a query last probed the link
+        self._list_length: ListLength | None = None  # of the race lists of all queries
         self._early: list[tuple[float, str, LinkFrame]] = []  # with time of arrival and sender
         self._final: OrderedDict[int, dict[str, LinkFrame]] = (
             OrderedDict()
@@ -90,6 +87,7 @@ class CoordinatorTable:
             self._measured_s = now_s
         session = SessionCoordinator(spec, self.party, self._make_stop_check(spec), now_s, measures=measures)
         self.sessions[spec.session] = session
+        self._share_list_length(session)
         early = [entry for entry in self._early if entry[2].session == spec.session]
         self._early = [entry for entry in self._early if entry[2].session != spec.session]
         sends = session.begin(now_s)
@@ -98,6 +96,14 @@ class CoordinatorTable:
         if obstacle is not None:
             sends += session.lifecycle.fail(obstacle, now_s)
         return self._close(session, sends, now_s)
+
+    def _share_list_length(self, session: SessionCoordinator) -> None:
+        """Race lists go on as long as those of the query before, where they begin alike."""
+        if not session.spec.has_race_lists:
+            return
+        if self._list_length is None or self._list_length.first != session.spec.race_depth:
+            self._list_length = session.race_votes.length
+        session.race_votes.length = self._list_length
 
     def reopen(self, spec: SessionSpec, incarnation: int, now_s: float) -> list[Send]:
         """Go on with a query whose state was lost when this coordinator was restarted: the cloud asks for a Resync."""
@@ -141,9 +147,12 @@ class CoordinatorTable:
         farewells = [Send(role, End(session=session)) for session in ended for role in LISTENERS]
         return farewells + self._apply(lambda session: session.tick(now_s), now_s)
 
-    def resend_all(self, now_s: float) -> list[Send]:
-        """There is a new connection to the peer: send at once whatever it has not acknowledged."""
-        return self._apply(lambda session: session.resend_all(now_s), now_s)
+    def resend_all(self, now_s: float, peer: str = "", sessions: Collection[int] | None = None) -> list[Send]:
+        """There is a new connection to a peer (default: to all): send at once whatever it has not acknowledged.
+
+        sessions: those to which it matters, default: all.
+        """
+        return self._apply(lambda session: session.resend_all(now_s, peer), now_s, sessions)
 
     def cancel(self, session_id: int, now_s: float) -> list[Send]:
         """The user gave up a query."""
@@ -159,9 +168,16 @@ class CoordinatorTable:
         """An actor of this party was lost: its sessions cannot go on."""
         return self._apply(lambda session: session.lifecycle.fail(reason, now_s), now_s)
 
-    def _apply(self, act: Callable[[SessionCoordinator], list[Send]], now_s: float) -> list[Send]:
+    def _apply(
+        self,
+        act: Callable[[SessionCoordinator], list[Send]],
+        now_s: float,
+        sessions: Collection[int] | None = None,
+    ) -> list[Send]:
         sends: list[Send] = []
         for session in list(self.sessions.values()):
+            if sessions is not None and session.spec.session not in sessions:
+                continue
             try:
                 acted = act(session)
             except Exception as error:  # the others' timers must go on
@@ -210,7 +226,7 @@ class CoordinatorTable:
                 or self.party not in topology.parties
             ):
                 raise ProtocolError(
-                    f"The {self.party} cannot take part in session {frame.session:08x} as it was opened "
+                    f"{at_start(self.party)} cannot take part in session {frame.session:08x} as it was opened "
                     f"(session {spec.session:08x}, home {topology.home}); report this as a bug."
                 )
         except (ProtocolError, ConfigError) as error:
@@ -243,43 +259,7 @@ class AggregatingTable(SessionTable[AggregatorSession]):
                 session.advise(PARTIES[message.aggregator])
                 return []
             case _:
-                raise _misdirected(message, "an aggregator")
-
-
-class ProfilingTable(SessionTable[ProfilingSession]):
-    """The profiler of one party. A query begins with what the last one learned."""
-
-    def __init__(self, party: str) -> None:
-        super().__init__(party)
-        self._latest: ProfilingSession | None = None
-
-    def _open(self, spec: SessionSpec) -> ProfilingSession:
-        self._latest = ProfilingSession(spec, Party(self.party), self._latest)
-        return self._latest
-
-    def _begin(self, session: ProfilingSession) -> list[Send]:
-        return session.begin()
-
-    def _act(self, session: ProfilingSession, message: Any) -> list[Send]:
-        if not isinstance(message, Observations):
-            raise _misdirected(message, "a profiler")
-        return session.observe(*message.steps)
-
-
-class SchedulingTable(SessionTable[SchedulingSession]):
-    """The scheduler of one party."""
-
-    def _open(self, spec: SessionSpec) -> SchedulingSession:
-        return SchedulingSession(spec, Party(self.party))
-
-    def _act(self, session: SchedulingSession, message: Any) -> list[Send]:
-        if not isinstance(message, Profile):
-            raise _misdirected(message, "a scheduler")
-        return session.observe(message)
-
-
-def _misdirected(message: Message, receiver: str) -> TandemError:
-    return TandemError(f"A {type(message).__name__} is not for {receiver}; report this as a bug.")
+                raise misdirected(message, "an aggregator")
 
 
 def sessions_of(tables: Sequence[Any]) -> Iterator[int]:

@@ -9,7 +9,8 @@ from abc import ABC, abstractmethod
 from collections import deque
 from typing import Any, Generic, TypeVar
 
-from tandem.protocol.messages import Begin, End
+from tandem.errors import TandemError
+from tandem.protocol.messages import Begin, End, Message
 from tandem.protocol.outbox import Send
 from tandem.protocol.spec import SessionSpec
 
@@ -100,3 +101,8 @@ class SessionTable(ABC, Generic[S]):
     def _begin_again(self, session: S) -> list[Send]:
         """What a restarted coordinator needs to know of a session."""
         return []
+
+
+def misdirected(message: Message, receiver: str) -> TandemError:
+    """A message that its receiver has no use for. receiver: in words."""
+    return TandemError(f"A {type(message).__name__} is not for {receiver}; report this as a bug.")

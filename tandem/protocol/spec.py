@@ -5,21 +5,26 @@ Defaults live in `tandem.config` and `tandem.sampling`; `tandem.request` fills a
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Literal
 
 from pydantic import TypeAdapter, ValidationError
 
 from tandem.aggregation.proposals import proposal_rule
-from tandem.codecs.base import MAX_VOCAB
+from tandem.codecs.base import MAX_VOCAB, Codec
+from tandem.codecs.race_lists import RaceLists
 from tandem.conversation import Message
 from tandem.errors import ProtocolError
 from tandem.modes.roles import Roles, dual, federated, find_mode, solo, speculative
+from tandem.protocol.uplink_budget import UplinkBudget
 from tandem.sampling import SamplingParams
-from tandem.topology import PARTIES, Party
+from tandem.topology import PARTIES, Party, as_party
 
 PeerLoss = Literal["continue", "wait", "fail"]
+
+FIRST_LENGTH = 4
+"""Tokens of the first proposals of a query, where lengths adapt."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,8 +38,7 @@ class SessionSpec:
     draft_rule: str  # "coupled"; in mode dual also "algorithm1", in mode speculative "rejection"
     placement: str  # "device", "cloud", "greedy" or "mirror"; an experiment may bring another policy
     synchronous: bool  # token-wise loop: no draft before the previous token is committed (DRDG/TW)
-    device_documents: int  # documents to retrieve
-    cloud_documents: int
+    documents: dict[str, int] = field(hash=False)  # to retrieve, by party
     relevance_scale: float  # R(d, x) = scale * score
     weight_interval: int  # n, tokens between re-estimations; 0: static weights
     weight_lag: int  # tokens between a re-estimation and its first use
@@ -48,9 +52,7 @@ class SessionSpec:
         float, ...
     ] = ()  # of the offline profile (`profiler.line`); empty: there is none
     cloud_decode_line: tuple[float, ...] = ()
-    only: Party | None = (
-        None  # this party answers by itself and nothing crosses the link; None: both together
-    )
+    only: str | None = None  # this party answers by itself and nothing crosses the link; None: both together
     device_filter: str = ""  # metadata that a party's documents must have: a JSON object; empty: any
     cloud_filter: str = ""
     history: tuple[
@@ -60,26 +62,39 @@ class SessionSpec:
     mode: str = "dual"  # a row of `tandem.modes.roles.MODES`
     max_proposal: int = 4  # modes whose drafter has no vote: tokens of a proposal
     pacing: str = "cloud_goes_on"  # "stop_and_wait", "pipelined" or "cloud_goes_on"
-    weights: tuple[float, ...] = ()  # mode "federated": the share of each worker, of sum 1
-    race_depth: int = 0  # mode "dual": tokens of the first race list; 0: votes are whole distributions
+    length_policy: str = (
+        "fixed"  # modes whose drafter has no vote: who chooses the length of proposals, up to max_proposal
+    )
+    uplink_budget_bits: int = 0  # mode "speculative": of the ids and distributions of a proposal; 0: no limit
+    workers: tuple[str, ...] = ()  # mode "federated": who votes; the server's name is `SERVER`
+    weights: tuple[
+        float, ...
+    ] = ()  # the share of each worker, of sum 1; none: by the log weights of their votes
+    race_depth: int = (
+        0  # coupled drafts where several vote: tokens of the first race list; 0: whole distributions
+    )
 
     @property
     def first_aggregator(self) -> Party:
         """Who decides step 0. Under `mirror` both do, and the device takes precedence after a loss. `greedy` begins on
         the device."""
-        if self.only is not None:
-            return self.only
+        if self.only is not None and self.only in PARTIES:
+            return Party(self.only)
         return Party.CLOUD if self.placement == "cloud" else Party.DEVICE
 
     @property
     def has_race_lists(self) -> bool:
         """Whether a vote crosses the link as the tokens that score best in the race, and as more of them if need be."""
-        return self.race_depth > 0 and self.mode == "dual"
+        return self.race_depth > 0 and not self.votes_are_tokens and self.draft_rule == "coupled"
+
+    def codec_of_votes(self, configured: Codec) -> Codec:
+        """What a drafter encodes with: votes in full where lists are cut from them. configured: by `codec.name`."""
+        return RaceLists() if self.has_race_lists else configured
 
     @property
     def roles(self) -> Roles:
         """Who drafts, votes and decides. Raises ConfigError where the mode does not allow it."""
-        return _roles(self.mode, self.only, self.placement, self.weights)
+        return _roles(self.mode, self.only, self.placement, self.workers, self.weights)
 
     @property
     def is_mirrored(self) -> bool:
@@ -97,28 +112,56 @@ class SessionSpec:
         is_speculative = self.roles.mode == "speculative"
         return is_speculative and proposal_rule(self.draft_rule, self.sampling.temperature).needs_drafts
 
+    def adapts_lengths(self, party: str) -> bool:
+        """Whether `party` chooses the length of its proposals anew after each."""
+        is_wanted = self._has_lengths and self.longest_proposal > 0
+        return is_wanted and self.only is None and self.roles.role(party).drafts
+
+    @property
+    def first_length(self) -> int:
+        """Tokens of a proposal before anything is known."""
+        return min(FIRST_LENGTH, self.longest_proposal) if self._has_lengths else self.longest_proposal
+
+    @property
+    def longest_proposal(self) -> int:
+        """Tokens of a proposal, at most; distributions that travel with them may leave room for fewer."""
+        return self.uplink_budget.longest(self.max_proposal)
+
+    @property
+    def uplink_budget(self) -> UplinkBudget:
+        """What limits the bits of a proposal; nothing but in mode speculative."""
+        num_bits = self.uplink_budget_bits if self.roles.mode == "speculative" else 0
+        return UplinkBudget(num_bits, self.vocab_size, sends_drafts=self.sends_drafts)
+
+    @property
+    def _has_lengths(self) -> bool:
+        """Whether a policy may choose lengths of proposals."""
+        return find_mode(self.mode).has_bonus and self.length_policy != "fixed"
+
     @property
     def first_decider(self) -> str:
         """Who decides step 0."""
         return self.first_aggregator if self.mode == "dual" else self.roles.deciders[0]
 
     @property
-    def parties(self) -> tuple[Party, ...]:
-        """Who takes part, of device and cloud."""
-        return PARTIES if self.only is None else (self.only,)
+    def parties(self) -> tuple[str, ...]:
+        """Who takes part."""
+        return self.roles.topology.parties
 
     @property
-    def home(self) -> Party:
-        """The party whose draft queue keeps the events for the client: the device, unless the cloud answers alone."""
-        return self.only or Party.DEVICE
+    def home(self) -> str:
+        """The party whose draft queue keeps the events for the client: device or server, or who answers alone."""
+        return self.roles.topology.home
 
     def num_documents(self, party: str) -> int:
         """Documents that `party` retrieves."""
-        return self.device_documents if party == Party.DEVICE else self.cloud_documents
+        return self.documents.get(party, 0)
 
     def filter(self, party: str) -> str:
         """Metadata that the documents of `party` must have: a JSON object, or empty."""
-        return self.device_filter if party == Party.DEVICE else self.cloud_filter
+        if party == Party.DEVICE:
+            return self.device_filter
+        return self.cloud_filter if party == Party.CLOUD else ""
 
     def as_for(self, party: str) -> SessionSpec:
         """What `party` may see of it: metadata of private documents stay on the device."""
@@ -147,14 +190,16 @@ class SessionSpec:
 
 
 @lru_cache(maxsize=64)
-def _roles(mode: str, only: Party | None, placement: str, weights: tuple[float, ...]) -> Roles:
+def _roles(
+    mode: str, only: str | None, placement: str, workers: tuple[str, ...], weights: tuple[float, ...]
+) -> Roles:
     if only is not None:
-        return solo(only)
+        return solo(as_party(only))
     match find_mode(mode).name:
         case "speculative":
             return speculative()
         case "federated":
-            return federated(weights)
+            return federated(weights, workers=workers)
         case _:
             return dual(decides=placement if placement in PARTIES else "both")
 

@@ -158,6 +158,16 @@ def _read_text(cursor: FrameCursor) -> str:
         ) from error
 
 
+def _read_line(cursor: FrameCursor) -> str:
+    """A peer must not move the cursor of a user's terminal, nor colour it."""
+    text = _read_text(cursor)
+    return (
+        text
+        if text.isprintable()
+        else "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
+    )
+
+
 def sequence(item: FieldFormat[Any]) -> FieldFormat[tuple[Any, ...]]:
     """A field of any number of items: their count, then the items."""
 
@@ -204,6 +214,7 @@ FLOAT64: FieldFormat[float] = _fixed("d")
 UINT32: FieldFormat[int] = _fixed("I")
 BLOB: FieldFormat[bytes] = FieldFormat(_write_blob, _read_blob)
 TEXT: FieldFormat[str] = FieldFormat(_write_text, _read_text)
+LINE: FieldFormat[str] = FieldFormat(_write_text, _read_line)
 PARTY: FieldFormat[int] = FieldFormat(bytearray.append, _read_party)
 FLAG: FieldFormat[bool] = FieldFormat(
     lambda out, value: out.append(value), lambda cursor: cursor.take(1) != b"\0"
@@ -216,6 +227,7 @@ UInt32 = Annotated[int, UINT32]
 Digest = Annotated[bytes, _raw(8)]
 Blob = Annotated[bytes, BLOB]
 Text = Annotated[str, TEXT]
+Line = Annotated[str, LINE]  # for a user's eyes
 PartyIndex = Annotated[int, PARTY]
 Flag = Annotated[bool, FLAG]
 Varints = Annotated[tuple[int, ...], VARINTS]
@@ -224,6 +236,7 @@ Float64s = Annotated[tuple[float, ...], sequence(FLOAT64)]
 Digests = Annotated[tuple[bytes, ...], sequence(_raw(8))]
 Blobs = Annotated[tuple[bytes, ...], sequence(BLOB)]
 Texts = Annotated[tuple[str, ...], sequence(TEXT)]
+Lines = Annotated[tuple[str, ...], sequence(LINE)]
 
 
 def to_float32(value: float) -> float:

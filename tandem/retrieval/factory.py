@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 from tandem.config import LANGCHAIN, Config
 from tandem.corpora import BUNDLED
 from tandem.paths import cache_folder
-from tandem.topology import Party
 
 if TYPE_CHECKING:
     from tandem.retrieval.embedding import TextEmbedder
@@ -39,7 +38,7 @@ def load_embedder(name: str, *, num_threads: int | None = None) -> TextEmbedder:
     return Embedder.load(name, num_threads=num_threads)
 
 
-def open_index(party: Party, config: Config, embedder: TextEmbedder) -> Index:
+def open_index(party: str, config: Config, embedder: TextEmbedder) -> Index:
     """The index that `config` names for a party. Raises RetrievalError where it is missing or damaged."""
     from tandem.retrieval.index import Index
 
@@ -49,7 +48,7 @@ def open_index(party: Party, config: Config, embedder: TextEmbedder) -> Index:
 
 
 def open_retriever(
-    party: Party, config: Config, embedder: TextEmbedder, scorer: Scorer | None = None
+    party: str, config: Config, embedder: TextEmbedder, scorer: Scorer | None = None
 ) -> Retriever | StoreRetriever:
     """What finds a party's documents: its index, or the LangChain vector store that `config` names.
 
@@ -65,7 +64,7 @@ def open_retriever(
     return StoreRetriever(open_store(where), embedder, secrets.token_bytes(32), scorer)
 
 
-def build_bundled_index(party: Party, embedder: TextEmbedder) -> Path:
+def build_bundled_index(party: str, embedder: TextEmbedder) -> Path:
     """Folder of the index of a bundled corpus, built there unless it is up to date."""
     from tandem.retrieval.build import build_index
 
@@ -74,7 +73,7 @@ def build_bundled_index(party: Party, embedder: TextEmbedder) -> Path:
     return folder
 
 
-def kv_folder(party: Party, config: Config) -> Path:
+def kv_folder(party: str, config: Config) -> Path:
     """Where the caches of a side's documents are kept: in the folder of its index, if it has one."""
     settings = config.party(party)
     if settings.index_folder is None:

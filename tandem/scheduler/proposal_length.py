@@ -94,10 +94,10 @@ class FixedLength:
 class BestLength:
     """K* of the present estimates, changed only for a gain, and tried again from time to time where it is 0."""
 
-    def __init__(self) -> None:
-        """Before the first choice."""
+    def __init__(self, num_alone: int = 0) -> None:
+        """num_alone: rounds of earlier sessions without a proposal, since proposals last were tried."""
         self._length = 0
-        self._alone_rounds = 0  # since proposals last were tried
+        self.num_alone = num_alone  # with those of this session
 
     def choose(self, rates: Sequence[float], costs: RoundCosts, error: float = 0.0) -> int:
         """The length in use, unless another promises MIN_GAIN more."""
@@ -118,10 +118,10 @@ class BestLength:
 
     def observe(self, length: int, num_accepted: int, confidences: Sequence[float] = ()) -> None:
         """Counts the rounds without a proposal."""
-        self._alone_rounds = 0 if length else self._alone_rounds + 1
+        self.num_alone = 0 if length else self.num_alone + 1
 
     def _may_probe(self, costs: RoundCosts) -> bool:
-        return PROBING_SHARE * self._alone_rounds * costs.alone_s >= costs.round_s(PROBE_LENGTH)
+        return PROBING_SHARE * self.num_alone * costs.alone_s >= costs.round_s(PROBE_LENGTH)
 
 
 class LastAccepted:

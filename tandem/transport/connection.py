@@ -1,17 +1,16 @@
-"""One connection of the socket data plane, accepted or dialled: greeting, proof, then frames."""
+"""One connection of the socket data plane, accepted or dialled: a handshake, then frames."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import secrets
 import socket
 from typing import Protocol, cast
 
 from tandem.errors import ProtocolError
 from tandem.protocol.wire import MAX_FRAME_BYTES
 from tandem.transport.framing import FrameSplitter, join_frames
-from tandem.transport.handshake import MAX_HANDSHAKE_BYTES, NONCE_BYTES, Greeting, is_proven, proof
+from tandem.transport.handshake import Handshake, Refusal
 
 KEEPALIVE = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}
 """After 10 s without a packet TCP asks every 5 s; a host that vanished is noticed after 25 s."""
@@ -19,9 +18,6 @@ KEEPALIVE = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}
 
 class ConnectionOwner(Protocol):
     """What a connection needs of its data plane."""
-
-    name: str
-    secret: bytes
 
     def opened(self, connection: Connection) -> None:
         """There is a connection; the other end is still unknown."""
@@ -37,39 +33,43 @@ class ConnectionOwner(Protocol):
 
 
 class Connection(asyncio.Protocol):
-    """Greeting, proof, then frames. Until the proof only the two small frames of the handshake are accepted."""
+    """A handshake, then frames. Until the other end is known only the small frames of the handshake are accepted."""
 
-    def __init__(self, owner: ConnectionOwner, *, dials: bool, crosses_sites: bool, limit_s: float) -> None:
-        """crosses_sites: the other end must be an actor of another party; limit_s: for the handshake."""
+    def __init__(self, owner: ConnectionOwner, handshake: Handshake, *, dials: bool, limit_s: float) -> None:
+        """dials: whether this end opened it; limit_s: for the handshake."""
         self.dials = dials
         self.name: str | None = None  # of the other end, once proven
         self.proven: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self.transport: asyncio.Transport | None = None
         self._owner = owner
-        self._crosses_sites = crosses_sites
+        self._handshake = handshake
         self._limit_s = limit_s
-        self._splitter = FrameSplitter(MAX_HANDSHAKE_BYTES)
-        self._greeting = Greeting(owner.name, secrets.token_bytes(NONCE_BYTES), dials)
-        self._other: Greeting | None = None
+        self._splitter = FrameSplitter(handshake.max_frame_bytes)
         self._deadline: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Greet; the proof has to follow within the limit."""
+        """Begin the handshake; it has to end within the limit."""
         # uvloop's own classes are not derived from asyncio's
         self.transport = transport = cast(asyncio.Transport, transport)
         handle = transport.get_extra_info("socket")
         if handle is not None and handle.family in (socket.AF_INET, socket.AF_INET6):
             _set_options(handle)
-        transport.write(join_frames([self._greeting.encode()]))
         self._deadline = asyncio.get_running_loop().call_later(self._limit_s, self.abort)
         self._owner.opened(self)
+        try:
+            self._write(self._handshake.begin(_certificate_of(transport)))
+        except ProtocolError as error:
+            self.refuse(error)
 
     def data_received(self, data: bytes) -> None:
         """Handshake first, then frames."""
         try:
             self._splitter.append(data)
             while self.name is None and (frame := self._splitter.take()) is not None:
-                self._prove(frame)
+                frames, name = self._handshake.receive(frame)
+                self._write(frames)
+                if name is not None:
+                    self._prove(name)
             frames = self._splitter.take_all() if self.name is not None else []
         except ProtocolError as error:
             self.refuse(error)
@@ -84,9 +84,13 @@ class Connection(asyncio.Protocol):
         self._owner.disconnected(self)
 
     def refuse(self, error: ProtocolError) -> None:
-        """Close; nothing more is read from this end."""
+        """Close; nothing more is read from this end. It is told why where the handshake has words for it."""
         self._fail_proof(error)
-        self.abort()
+        if isinstance(error, Refusal) and self.transport is not None:
+            self._write([error.frame])
+            self.transport.close()  # the deadline still aborts it if the words do not leave
+        else:
+            self.abort()
 
     def abort(self) -> None:
         """Drop the connection and what it still had to send."""
@@ -102,31 +106,23 @@ class Connection(asyncio.Protocol):
         if self._deadline is not None:
             self._deadline.cancel()
 
-    def _prove(self, frame: bytes) -> None:
-        assert self.transport is not None
-        if self._other is None:
-            self._other = Greeting.decode(frame)
-            self.transport.write(join_frames([proof(self._owner.secret, self._greeting, self._other)]))
-            return
-        if not is_proven(self._owner.secret, frame, self._greeting, self._other):
-            raise ProtocolError(
-                f"{self._other.name!r} does not know this cluster's secret; connect only actors of one cluster, "
-                "and restart a site that was started with an old secret."
-            )
-        if self._crosses_sites and _party(self._other.name) == _party(self._owner.name):
-            raise ProtocolError(
-                f"{self._other.name!r} is an actor of this site but connects from outside; use its local socket."
-            )
+    def _write(self, frames: list[bytes]) -> None:
+        if frames and self.transport is not None:
+            self.transport.write(join_frames(frames))
+
+    def _prove(self, name: str) -> None:
         self._stop_deadline()
         self._splitter.max_frame_bytes = MAX_FRAME_BYTES
-        self.name = self._other.name
-        self._owner.proven(self, self.name)
+        self.name = name
+        self._owner.proven(self, name)
         if not self.proven.done():
-            self.proven.set_result(self.name)
+            self.proven.set_result(name)
 
 
-def _party(name: str) -> str:
-    return name.partition("/")[0]
+def _certificate_of(transport: asyncio.Transport) -> bytes | None:
+    """What the other end showed in TLS, as DER."""
+    tls = transport.get_extra_info("ssl_object")
+    return None if tls is None else tls.getpeercert(binary_form=True)
 
 
 def _set_options(handle: socket.socket) -> None:

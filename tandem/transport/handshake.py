@@ -1,15 +1,18 @@
-"""How two actors prove to each other that they know the secret of their cluster, before any frame.
+"""How the two ends of a connection learn who the other one is, before any frame; and how actors of a cluster do.
 
-Both send who dials, a nonce and their name, then a keyed digest over both of these greetings; anything else is
-refused. A greeting says which end it comes from, so no proof of a listening actor can convince another one, or itself
-(a reflection). Bytes in, bytes out; keeping the frames themselves secret is up to TLS.
+Two actors prove to each other that they know the secret of their cluster. Both send who dials, a nonce and their name,
+then a keyed digest over both of these greetings; anything else is refused. A greeting says which end it comes from, so
+no proof of a listening actor can convince another one, or itself (a reflection). Bytes in, bytes out; keeping the
+frames themselves secret is up to TLS.
 """
 
 from __future__ import annotations
 
 import hmac
+import secrets
 from dataclasses import dataclass
 from hashlib import sha256
+from typing import Protocol
 
 from tandem.errors import ProtocolError
 
@@ -19,6 +22,31 @@ MAX_NAME_BYTES = 64
 MAX_HANDSHAKE_BYTES = 128
 """Longest frame before the proof; a greeting has at most 89 bytes, a proof 32."""
 _END = (b"a", b"d")  # accepts, dials
+
+
+class Handshake(Protocol):
+    """One end of a new connection until it knows the other. Used once."""
+
+    max_frame_bytes: int
+    """Longest frame that is accepted before the end of the handshake."""
+
+    def begin(self, certificate: bytes | None) -> list[bytes]:
+        """Frames to send first. certificate: the other end's (DER), None without TLS or if it showed none.
+
+        Raises ProtocolError for an end to which nothing may be sent.
+        """
+
+    def receive(self, frame: bytes) -> tuple[list[bytes], str | None]:
+        """Frames to send in answer, and the other end's name once it is known. Raises ProtocolError."""
+
+
+class Refusal(ProtocolError):
+    """A refusal of which the other end is told before the connection is closed."""
+
+    def __init__(self, sentence: str, frame: bytes) -> None:
+        """frame: what it is told."""
+        super().__init__(sentence)
+        self.frame = frame
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,3 +82,40 @@ def proof(secret: bytes, own: Greeting, other: Greeting) -> bytes:
 def is_proven(secret: bytes, received: bytes, own: Greeting, other: Greeting) -> bool:
     """Whether `received` is the other end's proof, and it is not this end's own, reflected."""
     return own.dials is not other.dials and hmac.compare_digest(received, proof(secret, other, own))
+
+
+class SecretHandshake:
+    """Greeting and proof between two actors of one cluster."""
+
+    max_frame_bytes = MAX_HANDSHAKE_BYTES
+
+    def __init__(self, name: str, secret: bytes, *, dials: bool, crosses_sites: bool) -> None:
+        """name: of this actor; crosses_sites: the other end must be an actor of another party."""
+        self._secret = secret
+        self._crosses_sites = crosses_sites
+        self._greeting = Greeting(name, secrets.token_bytes(NONCE_BYTES), dials)
+        self._other: Greeting | None = None
+
+    def begin(self, certificate: bytes | None) -> list[bytes]:
+        """The greeting; certificates are up to TLS."""
+        return [self._greeting.encode()]
+
+    def receive(self, frame: bytes) -> tuple[list[bytes], str | None]:
+        """The proof in answer to a greeting, and the other's name in answer to its proof. Raises ProtocolError."""
+        if self._other is None:
+            self._other = Greeting.decode(frame)
+            return [proof(self._secret, self._greeting, self._other)], None
+        if not is_proven(self._secret, frame, self._greeting, self._other):
+            raise ProtocolError(
+                f"{self._other.name!r} does not know this cluster's secret; connect only actors of one cluster, "
+                "and restart a site that was started with an old secret."
+            )
+        if self._crosses_sites and _party(self._other.name) == _party(self._greeting.name):
+            raise ProtocolError(
+                f"{self._other.name!r} is an actor of this site but connects from outside; use its local socket."
+            )
+        return [], self._other.name
+
+
+def _party(name: str) -> str:
+    return name.partition("/")[0]

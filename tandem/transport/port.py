@@ -6,7 +6,7 @@ Actors are named "party/role"; frames are bytes.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Protocol
 
 OnFrames = Callable[[str, list[bytes]], None]
@@ -40,6 +40,27 @@ class LinkCounters:
     connections: int = 0
 
 
+def add_counters(first: LinkCounters, second: LinkCounters) -> LinkCounters:
+    """The traffic of two links together."""
+    names = [field.name for field in fields(LinkCounters)]
+    return LinkCounters(**{name: getattr(first, name) + getattr(second, name) for name in names})
+
+
+class PlaneOwner(Protocol):
+    """Whose frames a data plane carries: an actor."""
+
+    name: str  # "party/role"
+
+    def on_frames(self, source: str, frames: list[bytes]) -> None:
+        """Frames of `source` arrived together, in order."""
+
+    def on_connected(self, name: str) -> None:
+        """There is a new connection to an actor."""
+
+    def on_lost(self, name: str) -> None:
+        """The last connection to an actor broke."""
+
+
 class DataPlane(Protocol):
     """Delivers frames, each at most once, in order as long as a connection lasts."""
 
@@ -65,3 +86,7 @@ class DataPlane(Protocol):
 
     async def close(self) -> None:
         """Stop listening and drop all connections."""
+
+
+OpenLink = Callable[[PlaneOwner], DataPlane]
+"""Makes the data plane on which an actor of a site in one process talks to other sites."""

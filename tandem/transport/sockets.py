@@ -1,7 +1,7 @@
 """The data plane over asyncio sockets: Unix-domain within a node, one TCP connection across nodes.
 
-TCP_NODELAY, mutual proof of the cluster's secret before the first frame, TLS where contexts are given; all frames
-handed over before a `flush` go out in one write.
+TCP_NODELAY, a handshake before the first frame, TLS where contexts are given; all frames handed over before a `flush`
+go out in one write.
 """
 
 from __future__ import annotations
@@ -10,28 +10,36 @@ import asyncio
 import contextlib
 import logging
 import os
-import socket
 import ssl
 from collections import defaultdict
+from collections.abc import Callable
 
 from tandem.errors import ProtocolError
 from tandem.transport.connection import Connection
+from tandem.transport.dialling import Dialling
 from tandem.transport.framing import join_frames
+from tandem.transport.handshake import Handshake, SecretHandshake
 from tandem.transport.port import Endpoint, LinkCounters, OnConnected, OnFrames, OnLost
-from tandem.transport.unix_paths import shorten
+from tandem.transport.unix_paths import bind, shorten
 
 _log = logging.getLogger("tandem")
 
-RETRY_S = 0.5
-"""Between attempts to connect."""
 DIAL_LIMIT_S = 5.0
 """For one attempt: connection, TLS and proof. An end that connects has as long for each of its steps."""
 MAX_REFUSALS = 3
 """Attempts in a row that may be refused before an actor that was never reached is given up."""
 MAX_UNPROVEN = 64
-"""Accepted connections without a proof; the oldest makes room for the next."""
+"""Accepted connections in their handshake; the oldest makes room for the next."""
 MAX_BUFFERED_BYTES = 1 << 20
 """Unsent bytes on one connection beyond which frames are dropped; the protocol resends them."""
+
+NewHandshake = Callable[[bool, bool], Handshake]
+"""Makes the handshake of one connection: whether this end dials, whether the other one is at another site."""
+
+
+def with_secret(name: str, secret: bytes) -> NewHandshake:
+    """Handshakes of an actor with others that know the same secret."""
+    return lambda dials, crosses: SecretHandshake(name, secret, dials=dials, crosses_sites=crosses)
 
 
 class SocketPlane:
@@ -40,10 +48,10 @@ class SocketPlane:
     def __init__(
         self,
         name: str,
-        secret: bytes,
         on_frames: OnFrames,
         *,
-        directory: str,
+        handshake: NewHandshake,
+        directory: str | None = None,
         on_connected: OnConnected = lambda name: None,
         on_lost: OnLost = lambda name: None,
         host: str | None = None,
@@ -51,13 +59,15 @@ class SocketPlane:
         server_tls: ssl.SSLContext | None = None,
         client_tls: ssl.SSLContext | None = None,
     ) -> None:
-        """`directory` holds the Unix-domain sockets; `host` is given where other nodes connect to this actor."""
+        """directory: of the Unix-domain sockets, None: this actor is alone at its site; host: where other nodes connect
+        to it, None: nowhere.
+        """
         self.name = name
-        self.secret = secret
+        self._new_handshake = handshake
         self.counters: dict[str, LinkCounters] = defaultdict(LinkCounters)
         self._on_frames, self._on_connected, self._on_lost = on_frames, on_connected, on_lost
-        self._unix_path = os.path.join(directory, name.replace("/", "-"))
-        self._host, self._port = host, port
+        self._unix_path = None if directory is None else os.path.join(directory, name.replace("/", "-"))
+        self._host, self.port = host, port  # the port is known after `start`
         self._server_tls, self._client_tls = server_tls, client_tls
         self._servers: list[asyncio.Server] = []
         self._endpoints: dict[str, Endpoint] = {}
@@ -67,26 +77,27 @@ class SocketPlane:
         self._all: dict[Connection, None] = {}  # oldest first
         self._is_closed = False
         self._waiting: dict[str, list[bytes]] = {}  # frames until the next flush
-        self._dialling: dict[str, asyncio.Task[None]] = {}
+        self._dialling: dict[str, tuple[Dialling, asyncio.Task[None]]] = {}
         self._refusing: set[str] = set()  # actors whose refusal has been logged
 
     async def start(self) -> Endpoint:
         """Listen on a Unix-domain socket and, where a host is given, on TCP."""
         loop = asyncio.get_running_loop()
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(self._unix_path)
-        self._servers.append(await loop.create_unix_server(self._accept_local, sock=self._bind_local()))
+        if self._unix_path is not None:
+            listener = bind(self._unix_path)
+            self._servers.append(await loop.create_unix_server(self._accept_local, sock=listener))
         if self._host is None:
             return Endpoint(self.name, self._unix_path)
         server = await loop.create_server(
             self._accept_remote,
             self._host,
-            self._port,
+            self.port,
             ssl=self._server_tls,
             ssl_handshake_timeout=DIAL_LIMIT_S if self._server_tls else None,
         )
         self._servers.append(server)
-        return Endpoint(self.name, self._unix_path, self._host, server.sockets[0].getsockname()[1])
+        self.port = server.sockets[0].getsockname()[1]
+        return Endpoint(self.name, self._unix_path, self._host, self.port)
 
     async def connect(self, endpoint: Endpoint) -> None:
         """Make an actor known and open a connection to it; retried until there is one.
@@ -95,7 +106,7 @@ class SocketPlane:
         """
         self._endpoints[endpoint.name] = endpoint
         self.renew(endpoint.name)
-        await asyncio.shield(self._dialling[endpoint.name])
+        await asyncio.shield(self._dialling[endpoint.name][1])
 
     def send(self, to: str, frame: bytes) -> None:
         """Hand one frame over; it goes out with the next `flush`."""
@@ -131,29 +142,44 @@ class SocketPlane:
         return self._connections.get(name)
 
     @property
+    def connected_names(self) -> tuple[str, ...]:
+        """The actors to which there is a proven connection."""
+        return tuple(self._connections)
+
+    def drop(self, name: str) -> None:
+        """Close all connections of an actor at once."""
+        for connection in [each for each in self._all if each.name == name]:
+            connection.abort()
+
+    @property
     def num_connections(self) -> int:
         """Open connections, proven or not."""
         return len(self._all)
 
     def renew(self, to: str) -> None:
-        """Open another connection to a known actor, unless that is in progress."""
-        if to in self._endpoints and to not in self._dialling and not self._is_closed:
-            task = asyncio.get_running_loop().create_task(self._dial(to))
-            self._dialling[to] = task
+        """Open another connection to a known actor; where that is in progress, hurry."""
+        if to in self._dialling:
+            self._dialling[to][0].hurry()
+        elif to in self._endpoints and not self._is_closed:
+            dialling = Dialling(lambda: self._attempt(to), self._refusals_of(to))
+            task = asyncio.get_running_loop().create_task(self._dial(to, dialling))
+            self._dialling[to] = dialling, task
             task.add_done_callback(lambda task: self._finish_dial(to, task))
 
     async def close(self) -> None:
         """Stop listening, drop all connections."""
         self._is_closed = True
-        for task in list(self._dialling.values()):
+        tasks = [task for _, task in self._dialling.values()]
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._dialling.values(), return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
         for server in self._servers:
             server.close()
         for connection in list(self._all):
             connection.abort()
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(self._unix_path)
+        if self._unix_path is not None:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(self._unix_path)
         await asyncio.sleep(0)
 
     # ---- called by connections -------------------------------------------------------------------------------
@@ -196,45 +222,43 @@ class SocketPlane:
 
     # ---- private ---------------------------------------------------------------------------------------------
 
-    def _bind_local(self) -> socket.socket:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(self._unix_path)
-        listener = socket.socket(socket.AF_UNIX)
-        try:
-            with shorten(self._unix_path) as path:
-                listener.bind(path)
-            os.chmod(self._unix_path, 0o600)
-        except BaseException:
-            listener.close()
-            raise
-        listener.setblocking(False)
-        return listener
-
     def _accept_local(self) -> Connection:
-        return Connection(self, dials=False, crosses_sites=False, limit_s=DIAL_LIMIT_S)
+        return self._new_connection(dials=False, crosses_sites=False)
 
     def _accept_remote(self) -> Connection:
-        return Connection(self, dials=False, crosses_sites=True, limit_s=DIAL_LIMIT_S)
+        return self._new_connection(dials=False, crosses_sites=True)
 
-    async def _dial(self, name: str) -> None:
-        """Try until there is a connection, each time at the newest address: an actor may have been replaced."""
+    def _new_connection(self, *, dials: bool, crosses_sites: bool) -> Connection:
+        return Connection(self, self._new_handshake(dials, crosses_sites), dials=dials, limit_s=DIAL_LIMIT_S)
+
+    async def _dial(self, name: str, dialling: Dialling) -> None:
+        self._replace(self._dialled, name, await dialling.run())
+
+    def _refusals_of(self, name: str) -> Callable[[ProtocolError], None]:
+        """Logs the first refusal of an actor, and gives one up that was never reached."""
         num_refusals = 0
-        while True:
-            endpoint = self._endpoints[name]
-            try:
-                async with asyncio.timeout(DIAL_LIMIT_S):
-                    connection = await self._open(endpoint)
-                    await connection.proven
-                self._replace(self._dialled, endpoint.name, connection)
-                return
-            except ProtocolError as error:
-                num_refusals += 1
-                self._log_refusal(endpoint.name, error)
-                if num_refusals == MAX_REFUSALS and not self.counters[endpoint.name].connections:
-                    raise
-            except (OSError, TimeoutError):
-                pass
-            await asyncio.sleep(RETRY_S)
+
+        def refused(error: ProtocolError) -> None:
+            nonlocal num_refusals
+            num_refusals += 1
+            self._log_refusal(name, error)
+            if num_refusals == MAX_REFUSALS and not self.counters[name].connections:
+                raise error
+
+        return refused
+
+    async def _attempt(self, name: str) -> Connection:
+        """One attempt at the newest address: an actor may have been replaced."""
+        connection = None
+        try:
+            async with asyncio.timeout(DIAL_LIMIT_S):
+                connection = await self._open(self._endpoints[name])
+                await connection.proven
+                return connection
+        except BaseException:
+            if connection is not None:
+                connection.abort()
+            raise
 
     def _log_refusal(self, name: str, error: ProtocolError) -> None:
         if name not in self._refusing:
@@ -258,7 +282,7 @@ class SocketPlane:
         is_remote = endpoint.name.split("/")[0] != self.name.split("/")[0]
         if endpoint.host is not None and endpoint.port is not None and is_remote:
             _, connection = await loop.create_connection(
-                lambda: Connection(self, dials=True, crosses_sites=True, limit_s=DIAL_LIMIT_S),
+                lambda: self._new_connection(dials=True, crosses_sites=True),
                 endpoint.host,
                 endpoint.port,
                 ssl=self._client_tls,
@@ -268,18 +292,6 @@ class SocketPlane:
         assert endpoint.unix_path is not None
         with shorten(endpoint.unix_path) as path:
             _, connection = await loop.create_unix_connection(
-                lambda: Connection(self, dials=True, crosses_sites=False, limit_s=DIAL_LIMIT_S), path
+                lambda: self._new_connection(dials=True, crosses_sites=False), path
             )
         return connection
-
-
-def tls_contexts(certificate: str, key: str, authority: str) -> tuple[ssl.SSLContext, ssl.SSLContext]:
-    """(server, client) contexts for mutual TLS from PEM files; names are not checked, as in Ray's own TLS."""
-    contexts = []
-    for purpose in (ssl.Purpose.CLIENT_AUTH, ssl.Purpose.SERVER_AUTH):
-        context = ssl.create_default_context(purpose, cafile=authority)
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_REQUIRED
-        context.load_cert_chain(certificate, key)
-        contexts.append(context)
-    return contexts[0], contexts[1]

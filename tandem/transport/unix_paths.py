@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import socket
 from collections.abc import Iterator
 
 from tandem.errors import TandemError
@@ -33,3 +34,19 @@ def shorten(path: str) -> Iterator[str]:
         yield short
     finally:
         os.close(descriptor)
+
+
+def bind(unix_path: str) -> socket.socket:
+    """A socket at a path of the Unix domain, for this user alone; a stale one is replaced."""
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(unix_path)
+    listener = socket.socket(socket.AF_UNIX)
+    try:
+        with shorten(unix_path) as path:
+            listener.bind(path)
+        os.chmod(unix_path, 0o600)
+    except BaseException:
+        listener.close()
+        raise
+    listener.setblocking(False)
+    return listener

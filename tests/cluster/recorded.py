@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
-from benchmarks.golden_answers import PATH, read_answers
+from benchmarks.golden_answers import PATHS, read_answers
 from tandem import Tandem, TokenEvent
 
+COUPLED = [f"coupled/{placement}" for placement in ("mirror", "device", "greedy")]
+CASES = [("auto", case) for case in COUPLED] + [("top_p", case) for case in (*COUPLED, "algorithm1/device")]
+"""Codec, and draft rule with placement, of the answers that do not depend on timing."""
+TEMPERATURES = (0, 1)
 
-def check_answers(rag: Tandem, case: str, temperature: int, num_pairs: int) -> None:
-    """Ask the first pairs of the bundled corpora again. case: "draft rule/placement"."""
+
+def check_answers(rag: Tandem, codec: str, case: str, temperature: int, num_pairs: int) -> None:
+    """Ask the first pairs of the bundled corpora again. codec: "top_p" or "auto". case: "draft rule/placement"."""
     draft_rule, placement = case.split("/")
-    recorded = read_answers(PATH)
+    preset = "dragon" if (codec, draft_rule) == ("top_p", "coupled") else None  # for its codec alone
+    recorded = read_answers(PATHS[codec])
     for number in range(0, 2 * num_pairs, 2):  # every other pair asks the bundled corpora
         row = recorded[number]
         stream = rag.stream(
             row["question"],
+            preset=preset,
             seed=row["seed"],
             temperature=float(temperature),
             placement=placement,

@@ -18,6 +18,8 @@ from tandem.errors import TandemError
 
 from .conftest import alive, descendants
 
+SLOW_START = "cluster.start_timeout_s=240"
+
 
 def failing_launch(*overrides: str) -> str:
     """The sentence of a launch that must fail, after which no node of it runs."""
@@ -28,7 +30,7 @@ def failing_launch(*overrides: str) -> str:
         started.extend(descendants({int(folder.name) for folder in set(own_children()) - before}))
 
     with pytest.raises(TandemError) as caught:
-        Tandem.launch(Config.load(None, overrides), progress=note)
+        Tandem.launch(Config.load(None, (*overrides, SLOW_START)), progress=note)
     assert not alive(set(started)), "a failed launch leaves nothing"
     return str(caught.value)
 
@@ -61,7 +63,9 @@ def test_different_tokenizers(tmp_path: Path) -> None:
     first, second = sorted(vocabulary, key=vocabulary.get)[-2:]
     vocabulary[first], vocabulary[second] = vocabulary[second], vocabulary[first]
     (other / "tokenizer.json").write_text(json.dumps(tokenizer), "utf-8")
-    sentence = failing_launch(f"cloud.model={other}")
+    with pytest.raises(TandemError) as caught:
+        Tandem.launch(Config.load(None, [f"cloud.model={other}"]), runtime="inline")
+    sentence = str(caught.value)
     assert sentence.startswith("Both parties must have the same vocabulary, the device has ")
     assert sentence.endswith("use models that share a tokenizer.")
 
@@ -74,7 +78,7 @@ def test_an_unreachable_cluster() -> None:
     assert "tandem up" in str(caught.value)
 
 
-@pytest.mark.parametrize("after", ["nodes", "device"], ids=["while it starts", "while it answers"])
+@pytest.mark.parametrize("after", ["nodes", "models"], ids=["while it starts", "while it answers"])
 def test_ctrl_c_cleans_up(after: str) -> None:
     command = [sys.executable, "-m", "tandem", "ask", "Which game should Mira try?", "--temperature", "1.5"]
     command += ["--max-new-tokens", "400"]

@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tandem import Tandem
+from tandem import Config, Tandem
 from tandem.cluster import registry
 from tandem.errors import ClusterError, QueryError
 from tandem.lab.training.bundle import read_bundled_questions
@@ -23,14 +23,17 @@ from .conftest import alive, descendants
 
 QUESTION = "Which game should Mira try?"
 ANSWER = read_bundled_questions()[0].answer
+PATIENT = Config.load(None, ("link.on_peer_loss=wait",))
+"""On a busy machine the cloud may be silent for a while, and the answer must be that of both."""
 TOKEN_NAMES = ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
-AT_ONCE_S = 3.0
+AT_ONCE_S = 8.0
 """Ray itself tries a bad token for 20 s."""
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     """A command of Tandem, in a process of its own."""
     command = [sys.executable, "-m", "tandem", *arguments]
+    command += ["--set", "cluster.start_timeout_s=240"] if "up" in arguments else []
     return subprocess.run(command, capture_output=True, text=True, timeout=300, stdin=subprocess.DEVNULL)
 
 
@@ -67,14 +70,14 @@ def address(state: Path) -> Iterator[str]:
 
 
 def test_connect_finds_the_token_and_leaves_none_behind(address: str) -> None:
-    with Tandem.connect(address) as tandem:
+    with Tandem.connect(address, PATIENT) as tandem:
         assert tandem.query(QUESTION, seed=7).text == ANSWER
     assert not [name for name in TOKEN_NAMES if name in os.environ]
 
 
 def test_connect_without_an_address_says_which_cluster_it_is(address: str) -> None:
     lines: list[str] = []
-    with Tandem.connect(progress=lines.append) as tandem:
+    with Tandem.connect(None, PATIENT, progress=lines.append) as tandem:
         assert tandem.query(QUESTION, seed=7).text == ANSWER
         Tandem.connect(address).close()
         assert tandem.query(QUESTION, seed=7).text == ANSWER, "the second connection ends by itself"
@@ -86,7 +89,7 @@ def test_a_token_set_after_ray_was_imported_counts(
 ) -> None:
     monkeypatch.setenv("RAY_AUTH_TOKEN", registry.token_file(Party.DEVICE).read_text().strip())
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    with Tandem.connect(address) as tandem:
+    with Tandem.connect(address, PATIENT) as tandem:
         assert tandem.query(QUESTION, seed=7).text == ANSWER
 
 
@@ -127,7 +130,7 @@ def test_a_bad_token_is_one_sentence_at_once(
 
 
 def test_ask_uses_the_cluster_that_runs_here(address: str) -> None:
-    asked = run("ask", QUESTION, "--seed", "7")
+    asked = run("ask", QUESTION, "--seed", "7", "--set", "link.on_peer_loss=wait")
     assert asked.stdout.startswith(ANSWER), asked.stderr
     assert f"{address} is running here" in asked.stderr
     assert "2 up (device, cloud)" not in asked.stderr, "none was started"
@@ -164,21 +167,12 @@ def test_a_dead_actor_is_named_everywhere_and_replaced(address: str) -> None:
     assert replaced.returncode == 0, replaced.stderr
     assert "lost device/draft_queue" in replaced.stderr
     assert [entry.pid for entry in registry.running_nodes()] == nodes, "the cloud's node stays in its cluster"
-    with Tandem.connect() as tandem:
+    with Tandem.connect(None, PATIENT) as tandem:
         assert tandem.query(QUESTION, seed=7).text == ANSWER
 
 
 def test_a_cloud_whose_draft_queue_died_is_reached_at_its_new_address(address: str) -> None:
-    with Tandem.connect() as tandem:
-        (queue,) = (actor for actor in tandem.status()["actors"] if actor["name"] == "cloud/draft_queue")
-        psutil.Process(queue["pid"]).kill()
-    assert run("up", "cloud").returncode == 0
-    with Tandem.connect() as tandem:
-        assert tandem.query(QUESTION, seed=7).text == ANSWER
-
-
-def test_a_side_comes_back_with_its_light_actors_together(address: str) -> None:
-    """And apart again: neither party nor client needs to know how the other's actors share processes."""
+    """With its light actors in one process, and apart again: neither device nor client needs to know."""
     shared = "cloud/draft_queue+aggregator+profiler+scheduler"
     for settings, name in ((("--set", "cluster.light_actors=together"), shared), ((), "cloud/draft_queue")):
         with Tandem.connect() as tandem:
@@ -186,7 +180,7 @@ def test_a_side_comes_back_with_its_light_actors_together(address: str) -> None:
             psutil.Process(queue["pid"]).kill()
         replaced = run("up", "cloud", *settings)
         assert replaced.returncode == 0, replaced.stderr
-        with Tandem.connect() as tandem:
+        with Tandem.connect(None, PATIENT) as tandem:
             assert tandem.query(QUESTION, seed=7).text == ANSWER
             actors = tandem.status()["actors"]
         assert all(actor["state"] == "alive" for actor in actors)

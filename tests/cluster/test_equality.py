@@ -5,22 +5,23 @@ The cluster adds a random delay to every frame between the sides, so that frames
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from tandem import Tandem
+from tandem.events import Answer
 from tandem.lab.baselines.client import Baselines
 from tandem.lab.baselines.experiments import Experiments, Treatment
 from tandem.lab.training.bundle import read_bundled_questions
 from tandem.topology import PARTIES
 
+from .conftest import ask_all
+
 NUM_PAIRS = 50
 PLACEMENTS = ("device", "cloud", "mirror", "greedy", "random")
-
-
-@pytest.fixture(scope="module")
-def overrides() -> tuple[str, ...]:
-    """Short answers."""
-    return ("sampling.max_new_tokens=24",)
+PLACEMENTS_EACH = 3
+SHORT: dict[str, Any] = {"temperature": 1.0, "max_new_tokens": 24}
 
 
 @pytest.fixture(scope="module")
@@ -30,42 +31,45 @@ def experiments() -> Experiments:
 
 
 def test_speculative_equals_synchronous(rag: Tandem) -> None:
-    """Each question under three placements in turn; with `random` the aggregator moves at every other token."""
+    """Each question under three placements; with `random` the aggregator moves at every other token."""
     questions = [question.question for question in read_bundled_questions()]
+    pairs = [(questions[number % len(questions)], 1000 + number) for number in range(NUM_PAIRS)]
     baselines = Baselines(rag)
+
+    def ask(numbers: list[int], **options: Any) -> list[Answer]:
+        return ask_all(rag, [(pairs[n][0], {**SHORT, **options, "seed": pairs[n][1]}) for n in numbers])
+
+    synchronous = ask(list(range(NUM_PAIRS)), synchronous=True)
     num_rejected = num_handovers = 0
-    for number in range(NUM_PAIRS):
-        question, seed = questions[number % len(questions)], 1000 + number
-        synchronous = rag.query(question, seed=seed, temperature=1.0, synchronous=True)
-        for turn in range(3):
-            placement = PLACEMENTS[(number + turn) % len(PLACEMENTS)]
-            is_random = placement == "random"
-            baselines.treat(dict.fromkeys(PARTIES, Treatment(random_placement=is_random)))
-            placement = "greedy" if is_random else placement
-            speculative = rag.query(question, seed=seed, temperature=1.0, placement=placement)
-            assert speculative.token_ids == synchronous.token_ids, (question, seed, placement)
+    for turn, placement in enumerate(PLACEMENTS):
+        is_random = placement == "random"
+        baselines.treat(dict.fromkeys(PARTIES, Treatment(random_placement=is_random)))
+        numbers = [n for n in range(NUM_PAIRS) if (turn - n) % len(PLACEMENTS) < PLACEMENTS_EACH]
+        answers = ask(numbers, placement="greedy" if is_random else placement)
+        for number, speculative in zip(numbers, answers, strict=True):
+            assert speculative.token_ids == synchronous[number].token_ids, (*pairs[number], placement)
             num_rejected += speculative.statistics.num_tokens - speculative.statistics.num_device_accepted
             num_handovers += len(speculative.placements)
-        baselines.treat({})
+    baselines.treat({})
     assert num_rejected > NUM_PAIRS, "the test needs rollbacks to mean anything"
     assert num_handovers > 2 * NUM_PAIRS, "and handovers"
 
 
 def test_different_seeds_give_different_answers(rag: Tandem) -> None:
     question = read_bundled_questions()[0].question
-    assert len({rag.query(question, seed=seed, temperature=1.5).text for seed in range(8)}) > 1
+    answers = ask_all(rag, [(question, SHORT | {"temperature": 1.5, "seed": seed}) for seed in range(8)])
+    assert len({answer.text for answer in answers}) > 1
 
 
 def test_algorithm1_is_a_function_of_the_seed_too(rag: Tandem) -> None:
     question = read_bundled_questions()[1].question
+    ways = (
+        {"placement": "device", "synchronous": True},
+        {"placement": "device"},
+        {"placement": "cloud"},
+        {"placement": "greedy"},
+    )
     for seed in range(5):
-        answers = {
-            rag.query(question, seed=seed, temperature=1.0, draft_rule="algorithm1", **options).token_ids
-            for options in (
-                {"placement": "device", "synchronous": True},
-                {"placement": "device"},
-                {"placement": "cloud"},
-                {"placement": "greedy"},
-            )
-        }
-        assert len(answers) == 1
+        basis = SHORT | {"draft_rule": "algorithm1", "seed": seed}
+        answers = ask_all(rag, [(question, basis | way) for way in ways])
+        assert len({answer.token_ids for answer in answers}) == 1

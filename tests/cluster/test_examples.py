@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import runpy
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from tandem import Tandem
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -18,10 +22,6 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
             "quickstart.py",
             ["Mira likes puzzle games, so try Pukan Vakun.", "  device: note-01-mira-games.md"],
         ),
-        (
-            "many_questions.py",
-            ["1. Which game should Mira try? Mira likes puzzle games, so try Pukan Vakun."],
-        ),
         ("your_documents.py", ["2 files, 2 chunks", "Nido likes puzzle games, so try Pukan Vakun."]),
     ],
 )
@@ -32,3 +32,16 @@ def test_an_example_runs(name: str, expected: list[str]) -> None:
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     assert not [line for line in expected if line not in lines], done.stdout
+
+
+def test_many_questions(
+    rag: Tandem, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It starts its cluster as the quickstart does; here it gets one that runs."""
+    path = str(EXAMPLES / "many_questions.py")
+    monkeypatch.setattr(Tandem, "launch", lambda: contextlib.nullcontext(rag))
+    monkeypatch.setattr(sys, "argv", [path])
+    runpy.run_path(path, run_name="__main__")
+    lines = capsys.readouterr().out.splitlines()
+    assert "1. Which game should Mira try? Mira likes puzzle games, so try Pukan Vakun." in lines
+    assert sorted(line[:2] for line in lines) == ["1.", "2.", "3."]

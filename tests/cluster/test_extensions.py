@@ -22,7 +22,7 @@ pytestmark = pytest.mark.skipif(
 
 def ask(folder: Path, *settings: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "tandem", "ask", "Which game should Mira try?", "--seed", "7", "--json"]
-    command += [part for setting in settings for part in ("--set", setting)]
+    command += [part for setting in (*settings, "cluster.start_timeout_s=240") for part in ("--set", setting)]
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=300)
 
 
@@ -44,7 +44,7 @@ def test_code_beside_the_user_reaches_every_actor(tmp_path: Path) -> None:
 
 
 def test_a_codec_that_no_actor_can_import(tmp_path: Path) -> None:
-    done = ask(tmp_path, "codec.name=custom_codek:TopK8")
+    done = ask(tmp_path, "codec.name=custom_codek:TopK8", "cluster.runtime=inline")
     assert done.returncode == 1
     assert "cannot import custom_codek of codec.name = 'custom_codek:TopK8'" in done.stderr
     assert "add that folder to PYTHONPATH." in done.stderr

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
 import ray
 
@@ -18,29 +21,36 @@ KILLED_AT = 3
 
 
 @pytest.fixture(scope="module", params=["dual", "speculative"])
-def overrides(request: pytest.FixtureRequest) -> tuple[str, ...]:
-    """The device continues alone, in any mode."""
-    return ("link.on_peer_loss=continue", f"decoding.mode={request.param}", "decoding.pacing=stop_and_wait")
+def mode(request: pytest.FixtureRequest) -> dict[str, Any]:
+    """Options of a query."""
+    return {"mode": request.param, "pacing": "stop_and_wait"}
 
 
 @pytest.fixture(scope="module")
-def experiments() -> Experiments:
-    """A slow link, so that the answer is still growing when the cloud dies."""
+def experiments(mode: dict[str, Any]) -> Experiments:
+    """A slow link, so that the answer is still growing when the cloud dies; each mode has a cluster to kill."""
     return Experiments(extra_delay_s=0.05)
 
 
 @pytest.fixture(scope="module")
-def undisturbed(rag: Tandem) -> tuple[int, ...]:
-    """The answer with both sides alive."""
-    return rag.query(QUESTION, **OPTIONS).token_ids
+def rag(rag: Tandem) -> Tandem:
+    """The device continues alone."""
+    rag.config = replace(rag.config, link=replace(rag.config.link, on_peer_loss="continue"))
+    return rag
 
 
 @pytest.fixture(scope="module")
-def events(rag: Tandem, undisturbed: tuple[int, ...]) -> list[object]:
+def undisturbed(rag: Tandem, mode: dict[str, Any]) -> tuple[int, ...]:
+    """The answer with both sides alive."""
+    return rag.query(QUESTION, **OPTIONS, **mode).token_ids
+
+
+@pytest.fixture(scope="module")
+def events(rag: Tandem, mode: dict[str, Any], undisturbed: tuple[int, ...]) -> list[object]:
     """The same query; the cloud's draft queue is killed once a few tokens are there."""
     victim = find_party(Party.CLOUD, rag.config)["draft_queue"]
     seen: list[object] = []
-    for event in rag.stream(QUESTION, **OPTIONS):
+    for event in rag.stream(QUESTION, **OPTIONS, **mode):
         seen.append(event)
         if isinstance(event, TokenEvent) and event.step == KILLED_AT:
             ray.kill(victim)
@@ -67,17 +77,21 @@ def test_committed_tokens_are_neither_lost_nor_repeated(
     assert len(together) > KILLED_AT
 
 
-def test_the_next_query_is_answered_by_the_device_alone(rag: Tandem, events: list[object]) -> None:
-    later = list(rag.stream(QUESTION, seed=1))
+def test_the_next_query_is_answered_by_the_device_alone(
+    rag: Tandem, mode: dict[str, Any], events: list[object]
+) -> None:
+    later = list(rag.stream(QUESTION, seed=1, **mode))
     assert {event.party for event in later if isinstance(event, SourcesEvent)} == {Party.DEVICE}
     assert isinstance(later[-1], DoneEvent)
     assert later[-1].statistics.degraded_from == 0
     assert all(event.is_alone for event in later if isinstance(event, TokenEvent))
 
 
-def test_a_dead_decoder_of_the_device_is_one_sentence(rag: Tandem, events: list[object]) -> None:
+def test_a_dead_decoder_of_the_device_is_one_sentence(
+    rag: Tandem, mode: dict[str, Any], events: list[object]
+) -> None:
     ray.kill(find_party(Party.DEVICE, rag.config)["decoder"])
     with pytest.raises(QueryError, match=r"^The device's decoder has stopped"):
-        rag.query(QUESTION, timeout_s=20.0)
+        rag.query(QUESTION, timeout_s=20.0, **mode)
     with pytest.raises(QueryError, match=r"^The device's decoder has stopped"):
-        rag.query(QUESTION, timeout_s=20.0)  # also where it was dead before
+        rag.query(QUESTION, timeout_s=20.0, **mode)  # also where it was dead before

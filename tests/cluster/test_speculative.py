@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import pytest
@@ -12,6 +14,7 @@ from tandem.events import Answer
 from tandem.lab.training.bundle import read_bundled_questions
 
 NUM_QUESTIONS = 6
+AskAlone = Callable[[str, int, float], Answer]
 OPTIONS: dict[str, dict[str, Any]] = {
     "stop-and-wait": {"pacing": "stop_and_wait", "max_proposal": 4},
     "pipelined": {"pacing": "pipelined", "max_proposal": 3},
@@ -30,19 +33,62 @@ def questions() -> list[str]:
     return [asked.question for asked in read_bundled_questions()][:NUM_QUESTIONS]
 
 
+@pytest.fixture(scope="module")
+def alone_answers(rag: Tandem) -> AskAlone:
+    """What the cloud answers by itself; each once."""
+    return cache(
+        lambda question, seed, temperature: ask(
+            rag, question, only="cloud", seed=seed, temperature=temperature
+        )
+    )
+
+
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 @pytest.mark.parametrize("name", OPTIONS)
 def test_answers_are_those_of_the_cloud_alone(
-    rag: Tandem, questions: list[str], name: str, temperature: float
+    rag: Tandem, alone_answers: AskAlone, questions: list[str], name: str, temperature: float
 ) -> None:
     for seed, question in enumerate(questions):
-        alone = ask(rag, question, only="cloud", seed=seed, temperature=temperature)
+        alone = alone_answers(question, seed, temperature)
         together = ask(rag, question, seed=seed, temperature=temperature, **OPTIONS[name])
         assert together.token_ids == alone.token_ids
         assert not together.is_degraded
         has_drafts = OPTIONS[name]["max_proposal"] > 0 and OPTIONS[name]["pacing"] != "cloud_goes_on"
         if has_drafts and temperature == 0.0:
             assert together.statistics.num_device_accepted > 0
+
+
+@pytest.mark.parametrize("pacing", ["stop_and_wait", "pipelined"])
+@pytest.mark.parametrize("policy", ["best", "last_accepted", "double_dqn"])
+def test_lengths_adapt_and_answers_stay_those_of_the_cloud(
+    rag: Tandem, questions: list[str], policy: str, pacing: str
+) -> None:
+    lengths: set[int] = set()
+    for seed, question in enumerate(questions[:4]):
+        alone = ask(rag, question, only="cloud", seed=seed, temperature=1.0)
+        adapting = ask(
+            rag, question, seed=seed, temperature=1.0, pacing=pacing, length_policy=policy, max_proposal=12
+        )
+        assert adapting.token_ids == alone.token_ids
+        assert not adapting.is_degraded
+        assert adapting.rounds
+        lengths |= {each.length for each in adapting.rounds}
+    assert len(lengths) > 1, "every proposal had the same length"
+    assert max(lengths) <= 12
+
+
+def test_beside_a_cloud_that_goes_on_the_best_length_changes_no_token(
+    rag: Tandem, questions: list[str]
+) -> None:
+    alone = ask(rag, questions[0], only="cloud", seed=4)
+    adapting = ask(rag, questions[0], seed=4, length_policy="best", max_proposal=16)
+    assert adapting.token_ids == alone.token_ids
+    with pytest.raises(ConfigError, match='The length policy "last_accepted" always proposes'):
+        ask(rag, questions[0], length_policy="last_accepted")
+
+
+def test_lengths_that_are_fixed_are_not_observed(rag: Tandem, questions: list[str]) -> None:
+    assert ask(rag, questions[0], pacing="stop_and_wait").rounds == ()
 
 
 def test_rejection_sends_distributions(rag: Tandem, questions: list[str]) -> None:

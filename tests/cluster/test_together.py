@@ -17,7 +17,7 @@ from tests.cluster.recorded import check_answers
 
 NUM_PAIRS = 4
 MAX_SESSIONS, NUM_AT_ONCE = 2, 7
-CASES = [f"coupled/{placement}" for placement in ("mirror", "greedy")] + ["algorithm1/device"]
+CASES = [("auto", "coupled/mirror"), ("auto", "coupled/greedy"), ("top_p", "algorithm1/device")]
 SHARED = "device/draft_queue+aggregator+profiler+scheduler"
 
 
@@ -26,10 +26,12 @@ def overrides() -> tuple[str, ...]:
     return ("cluster.light_actors=together", f"cluster.max_sessions={MAX_SESSIONS}")
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(("codec", "case"), CASES)
 @pytest.mark.parametrize("temperature", [0, 1])
-def test_answers_are_those_recorded_with_actors_apart(rag: Tandem, case: str, temperature: int) -> None:
-    check_answers(rag, case, temperature, NUM_PAIRS)
+def test_answers_are_those_recorded_with_actors_apart(
+    rag: Tandem, codec: str, case: str, temperature: int
+) -> None:
+    check_answers(rag, codec, case, temperature, NUM_PAIRS)
 
 
 def test_more_queries_than_may_be_open_wait_and_answer_as_alone(rag: Tandem) -> None:

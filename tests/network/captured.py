@@ -60,6 +60,7 @@ def one_cluster(lab: NetLab, config: Config, out: Path, marker: str, question: s
             ask(tandem, marker)
         handles = find_party(Party.DEVICE, tandem.config)
         found["tokenizer"] = ray.get(handles["decoder"].tokenizer_json.remote())
+        found["vocab_size"] = tandem.described[Party.DEVICE]["vocab_size"]
     (out / "results.json").write_text(json.dumps(found), "utf-8")
 
 

@@ -79,13 +79,12 @@ def test_the_coupled_tokens_are_those_of_the_synchronous_run(cell: Cell) -> None
 
 
 def test_the_token_wise_loop_waits_for_the_link(cell: Cell) -> None:
-    (waiting,), (drafting) = cell.of("DRDG/TW"), cell.of("Tandem/mirror")
+    (waiting,) = cell.of("DRDG/TW")
     gaps_s = [
         later - earlier for earlier, later in zip(waiting.committed_s, waiting.committed_s[1:], strict=False)
     ]
     assert min(gaps_s) > 0.1
     assert waiting.num_forwards == {"device": waiting.num_tokens, "cloud": waiting.num_tokens}
-    assert drafting[0].span_s < waiting.span_s
 
 
 def test_the_wire_carried_more_than_the_frames(cell: Cell) -> None:

@@ -18,7 +18,7 @@ pytest.importorskip("dpkt", reason="dpkt is not installed (extra [lab])")
 
 from tokenizers import Tokenizer
 
-from tandem.codecs.top_p import TopP
+from tandem.codecs.race_lists import decode_race_list
 from tandem.lab.latency.cluster import DATA_PORT
 from tandem.lab.netlab import NetLab, tools
 from tandem.lab.netlab.inside import run_inside
@@ -55,6 +55,10 @@ class Run:
     found: dict[str, Any]
     flows: list[Flow]
     document: list[int]  # the private note's token ids
+
+    def listed(self, payload: bytes) -> list[int]:
+        """The token ids of a vote, which is a race list."""
+        return [int(token) for token in decode_race_list(payload, self.found["vocab_size"]).ids]
 
 
 @pytest.fixture(scope="module")
@@ -108,8 +112,7 @@ def test_no_run_of_its_tokens_stands_in_a_frame_of_the_socket_plane(folder: Path
     frames = run.private.frames(run.flows)
     parties = {frame.body.party for frame in frames if isinstance(frame.body, Proposal)}
     assert parties == set(range(len(PARTIES)))
-    codec = TopP()
-    runs = [found for frame in frames for found in token_runs(frame, codec)]
+    runs = [found for frame in frames for found in token_runs(frame, run.listed)]
     assert len(runs) > 10
     assert not any(has_common_run(tokens, run.document, RUN_TOKENS) for tokens in runs)
     planted = Resync(decider=0, tokens=(1, *run.document[3 : 3 + RUN_TOKENS], 2)).tokens

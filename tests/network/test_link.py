@@ -19,6 +19,7 @@ from tandem.lab.netlab.shape import Shape
 from tests.network import pings
 from tests.network.conftest import run_in, traces_of, unique
 
+pytestmark = pytest.mark.timed
 STREAM = str(Path(__file__).with_name("stream.py"))
 
 
@@ -100,10 +101,24 @@ def test_loss_is_a_share_of_the_packets_each_way(lab: NetLab) -> None:
     assert 147 - 52 < len(replies) < 147 + 52
 
 
-@pytest.mark.parametrize(("rate_mbit", "sender"), [(5, "device"), (50, "cloud")])
-def test_a_rate_is_kept(lab: NetLab, rate_mbit: int, sender: str) -> None:
+@pytest.mark.parametrize(
+    ("rate_mbit", "sender", "port"), [(5, "device", None), (50, "cloud", None), (5, "cloud", 5201)]
+)
+def test_a_rate_is_kept(lab: NetLab, rate_mbit: int, sender: str, port: int | None) -> None:
+    lab.shape(Shape(rtt_s=0.02, rate_bits_per_s=rate_mbit * 1e6, rate_port=port))
+    assert stream_bits_per_s(lab, sender) == pytest.approx(rate_mbit * 1e6, rel=0.15)
+
+
+def test_a_rate_for_another_port_holds_for_that_one_only(lab: NetLab) -> None:
+    lab.shape(Shape(rtt_s=0.02, rate_bits_per_s=1e6, rate_port=5202))
+    assert stream_bits_per_s(lab, "device") > 3e6
+    rtts_s = [reply.rtt_s for reply in pings.finish(pings.start(lab, 21, 0.02))]
+    assert statistics.median(rtts_s) == pytest.approx(0.02, abs=0.003)
+
+
+def stream_bits_per_s(lab: NetLab, sender: str) -> float:
+    """How fast one TCP stream on port 5201 is."""
     receiver = "cloud" if sender == "device" else "device"
-    lab.shape(Shape(rtt_s=0.02, rate_bits_per_s=rate_mbit * 1e6))
     address = lab.address(receiver)
     command = [*lab.enter(receiver), sys.executable, "-I", STREAM, "receive", address]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
@@ -111,7 +126,7 @@ def test_a_rate_is_kept(lab: NetLab, rate_mbit: int, sender: str) -> None:
         assert process.stdout.readline() == "listening\n"
         run_in(lab, sender, sys.executable, "-I", STREAM, "send", address, "2")
         num_bytes, seconds = map(float, process.communicate(timeout=20)[0].split())
-    assert 8 * num_bytes / seconds == pytest.approx(rate_mbit * 1e6, rel=0.15)
+    return 8 * num_bytes / seconds
 
 
 def test_a_host_sees_the_link_and_nothing_else(lab: NetLab) -> None:

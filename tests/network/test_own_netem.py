@@ -7,9 +7,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tandem.lab.netlab import router, tools
 from tests.network.conftest import has_netem
 
+pytestmark = pytest.mark.timed
 ROOT = Path(__file__).parents[2]
 
 SCRIPT = """

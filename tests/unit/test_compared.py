@@ -10,9 +10,9 @@ import pytest
 
 from tandem.actors.base import Runtime
 from tandem.actors.retriever import RetrieverActor
-from tandem.cluster.bootstrap import HANDSHAKE_FIELDS, compare
 from tandem.config import Config
 from tandem.errors import ClusterError
+from tandem.sites.agreement import HANDSHAKE_FIELDS, compare
 from tandem.topology import PARTIES, Party
 from tests.unit.retrieval.test_scoring import save_cross_encoder
 

@@ -175,8 +175,8 @@ WRONG = [
     ),
     (
         "codec.name=own_codecs:",
-        "The setting codec.name must be one of top_p, top_k, lattice, k_sqs, c_sqs, race_list, MODULE:FUNCTION, but "
-        "it is 'own_codecs:'; name a function of a module, such as \"my_package.my_module:make\".",
+        "The setting codec.name must be one of auto, top_p, top_k, lattice, k_sqs, c_sqs, MODULE:FUNCTION, but it "
+        "is 'own_codecs:'; name a function of a module, such as \"my_package.my_module:make\".",
     ),
     (
         "codec.parameters={k = [1]}",
@@ -186,6 +186,24 @@ WRONG = [
         "retrieval.chunk_chars=100",
         "The setting retrieval.chunk_overlap must be below retrieval.chunk_chars, but they are 100 and 100; "
         "lower the overlap.",
+    ),
+    (
+        "decoding.length_policy=last_accepted",
+        'The length policy "last_accepted" always proposes, whatever the cloud does by itself, but decoding.pacing is '
+        '"cloud_goes_on"; set it to "stop_and_wait" or "pipelined", or the policy to "best".',
+    ),
+    (
+        "decoding.uplink_budget_bits=-1",
+        RANGE.format("decoding.uplink_budget_bits", "a whole number of at least 0", "-1", "0"),
+    ),
+    (
+        "decoding.uplink_budget_bits=5e3",
+        RANGE.format("decoding.uplink_budget_bits", "a whole number of at least 0", "5000.0", "0"),
+    ),
+    (
+        "decoding.length_policy=bset",
+        "The setting decoding.length_policy must be one of fixed, best, last_accepted, double_dqn, MODULE:FUNCTION, "
+        "but it is 'bset'; the nearest is \"best\".",
     ),
 ]
 
@@ -203,16 +221,17 @@ def test_mirror_needs_coupled_drafts() -> None:
         Config.load(None, ["decoding.draft_rule=algorithm1", "decoding.placement=mirror"])
 
 
-def test_race_lists_need_coupled_drafts() -> None:
-    sentence = (
-        'The codec "race_list" sends the tokens that score best in a race, which only coupled drafts have, but '
-        'decoding.draft_rule is "algorithm1"; set it to "coupled", or codec.name to "top_p".'
-    )
-    settings = ["codec.name=race_list", "decoding.placement=device"]
-    assert spec_of(Config.load(None, [*settings, "codec.depth=5"])).race_depth == 5
-    assert spec_of(Config()).race_depth == 0
-    with pytest.raises(ConfigError, match=f"^{re.escape(sentence)}$"):
-        Config.load(None, [*settings, "decoding.draft_rule=algorithm1"])
+def test_votes_are_race_lists_where_coupled_drafts_of_both_parties_race() -> None:
+    def has_lists(*settings: str) -> bool:
+        return spec_of(Config.load(None, ["decoding.placement=device", *settings])).has_race_lists
+
+    assert spec_of(Config.load(None, ["codec.depth=5"])).race_depth == 5
+    assert has_lists()
+    assert not has_lists("decoding.draft_rule=algorithm1")
+    assert not has_lists("decoding.mode=speculative")
+    assert not has_lists("decoding.mode=speculative", "decoding.draft_rule=rejection")
+    assert not has_lists("codec.name=top_p")
+    assert not has_lists("preset=dragon", "decoding.draft_rule=coupled")
 
 
 @pytest.mark.parametrize(

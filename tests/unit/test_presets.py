@@ -28,7 +28,8 @@ def load(tmp_path: Path, text: str, *overrides: str) -> Config:
 
 def described(config: Config) -> dict[Party, dict[str, Any]]:
     codec = codec_of(config.codec).fingerprint()
-    return {party: {"decode_line": [], "eos_token_ids": [1], "codec": codec} for party in PARTIES}
+    loaded = {"codec": codec, "race_depth": config.codec.race_depth}
+    return {party: {"decode_line": [], "eos_token_ids": [1], **loaded} for party in PARTIES}
 
 
 @EVERY
@@ -74,6 +75,15 @@ def test_a_question_takes_the_settings_of_its_preset() -> None:
     assert (spec.draft_rule, spec.placement) == ("algorithm1", "cloud")
 
 
+def test_a_question_with_the_codec_of_a_preset_votes_with_it_under_any_rule() -> None:
+    """Parties that have loaded "auto" have top_p too."""
+    config = Config()
+    loaded = described(config)
+    assert build_spec(config, loaded, "?").has_race_lists
+    spec = build_spec(config, loaded, "?", preset="dragon", draft_rule="coupled", placement="mirror")
+    assert (spec.draft_rule, spec.has_race_lists) == ("coupled", False)
+
+
 def test_a_question_cannot_change_the_codec() -> None:
     config = Config.load(None, ["codec.p=0.9"])
     with pytest.raises(ConfigError) as caught:
@@ -107,3 +117,21 @@ def test_an_unknown_preset_is_one_sentence(tmp_path: Path) -> None:
 def test_a_section_that_is_none_is_still_found_out(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"^'codec' is no section but has the value 3"):
         load(tmp_path, 'preset = "dragon"\ncodec = 3\n')
+
+
+@pytest.mark.parametrize(
+    ("name", "rule", "policy", "longest"),
+    [
+        ("sqs", "rejection", "fixed", 16),
+        ("qs", "rejection", "last_accepted", 12),
+        ("flexspec", "coupled", "best", 16),
+    ],
+)
+def test_papers_wait_for_each_verdict(name: str, rule: str, policy: str, longest: int) -> None:
+    """What SQS, QS and FlexSpec have in common, and how the lengths of their proposals come about."""
+    config = Config.load(None, [f"preset={name}"])
+    spec = build_spec(config, described(config), "?", preset=name)
+    assert (spec.mode, spec.pacing) == ("speculative", "stop_and_wait")
+    assert (spec.draft_rule, spec.length_policy, spec.max_proposal) == (rule, policy, longest)
+    assert spec.adapts_lengths(Party.DEVICE) == (policy != "fixed")
+    assert not spec.adapts_lengths(Party.CLOUD)

@@ -37,8 +37,7 @@ WANTED = SessionSpec(
     sampling=UNUSUAL.sampling,
     placement="cloud",
     synchronous=True,
-    device_documents=2,
-    cloud_documents=5,
+    documents={"device": 2, "cloud": 5},
     relevance_scale=2.5,
     weight_interval=7,
     weight_lag=4,
@@ -46,6 +45,7 @@ WANTED = SessionSpec(
     max_window=3,
     on_peer_loss="fail",
     peer_loss_margin_s=0.5,
+    race_depth=8,
 )
 
 
@@ -84,9 +84,32 @@ def test_a_policy_of_ones_own_is_one_that_both_parties_have_loaded() -> None:
     assert build_spec(Config(), DESCRIBED, "Why?", placement="mirror").placement == "mirror"
 
 
+def test_a_length_policy_of_ones_own_is_the_one_that_the_device_has_loaded() -> None:
+    options: dict[str, Any] = {"mode": "speculative", "length_policy": "own:Half"}
+    loaded = {**DESCRIBED, Party.DEVICE: {**DESCRIBED[Party.DEVICE], "length_policy": "own:Half"}}
+    assert build_spec(Config(), loaded, "Why?", **options).length_policy == "own:Half"
+    with pytest.raises(ConfigError) as caught:
+        build_spec(Config(), DESCRIBED, "Why?", **options)
+    assert str(caught.value) == (
+        "The device has not loaded the length policy 'own:Half' (it has none); name it as decoding.length_policy in "
+        "its settings and start it again."
+    )
+
+
 def test_a_spec_knows_the_vocabulary_of_the_models() -> None:
     described = {party: {**DESCRIBED[party], "vocab_size": 2000} for party in PARTIES}
     assert build_spec(Config(), described, "Why?").vocab_size == 2000
+
+
+def test_votes_are_race_lists_if_the_parties_and_the_question_have_them() -> None:
+    """The parties began with their codec, whatever a later client has in its settings."""
+    loaded = {party: {**DESCRIBED[party], "race_depth": 4} for party in PARTIES}
+    assert build_spec(Config(), loaded, "Why?").race_depth == 4
+    assert build_spec(Config(), DESCRIBED, "Why?").race_depth == 0
+    nuclei = Config.load(None, ["codec.name=top_p"])
+    assert build_spec(nuclei, loaded, "Why?").race_depth == 0
+    spec = build_spec(Config(), loaded, "Why?", draft_rule="algorithm1", placement="device")
+    assert not spec.has_race_lists
 
 
 def test_filters_travel_as_json_and_the_device_s_stays_on_the_device() -> None:
@@ -245,9 +268,9 @@ def test_sampling_params_stand_for_all_sampling_options() -> None:
 
 def test_a_query_may_say_how_many_documents_it_retrieves() -> None:
     spec = build_spec(Config(), DESCRIBED, "Why?", num_documents=3)
-    assert (spec.device_documents, spec.cloud_documents) == (3, 3)
+    assert spec.documents == {"device": 3, "cloud": 3}
     spec = build_spec(Config(), DESCRIBED, "Why?", num_documents={"cloud": 5})
-    assert (spec.device_documents, spec.cloud_documents) == (Config().device.num_documents, 5)
+    assert spec.documents == {"device": Config().device.num_documents, "cloud": 5}
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,6 @@ from tandem.actors.draft_queue import DraftQueueActor
 from tandem.actors.retriever import RetrieverActor
 from tandem.actors.stateless import AggregatorActor
 from tandem.aggregation.document_weights import log_weight
-from tandem.cluster.launch import ActorClasses
 from tandem.codecs import codec_of
 from tandem.errors import TandemError
 from tandem.lab.baselines.documents import LentFirst, concatenate
@@ -29,6 +28,7 @@ from tandem.protocol.decoding import DecodingSession, Forward, Prefill
 from tandem.protocol.messages import Begin, End, RetrieveRequest
 from tandem.protocol.outbox import Send
 from tandem.protocol.spec import SessionSpec
+from tandem.sites.deployment import ActorClasses
 from tandem.topology import Party
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 class BaselineDecoder(DecoderActor):
     """Keeps distributions, exchanges caches of documents, and pads decode times."""
 
-    def __init__(self, party: Party, runtime: Runtime) -> None:
+    def __init__(self, party: str, runtime: Runtime) -> None:
         super().__init__(party, runtime)
         self._treatment = Treatment()
         self._min_decode_time_s = 0.0
@@ -70,7 +70,7 @@ class BaselineDecoder(DecoderActor):
 
     async def pack_caches(self, texts: list[str]) -> bytes:
         """Caches of the cloud's documents for the device's engine. TandemError on the device, whose documents stay."""
-        if self.party is Party.DEVICE:
+        if self.party == Party.DEVICE:
             raise TandemError(
                 f"Only the cloud hands out caches of documents, this is {self.name}; ask cloud/decoder."
             )
@@ -154,7 +154,7 @@ class BaselineDecoder(DecoderActor):
 class BaselineRetriever(RetrieverActor):
     """Hands the cloud's texts out, adds extra documents, joins documents in one row."""
 
-    def __init__(self, party: Party, runtime: Runtime) -> None:
+    def __init__(self, party: str, runtime: Runtime) -> None:
         super().__init__(party, runtime)
         self._treatment = Treatment()
 
@@ -184,7 +184,7 @@ class BaselineRetriever(RetrieverActor):
 class BaselineDraftQueue(DraftQueueActor):
     """Changes sessions as they open, and delays frames to the peer."""
 
-    def __init__(self, party: Party, runtime: Runtime) -> None:
+    def __init__(self, party: str, runtime: Runtime) -> None:
         super().__init__(party, runtime)
         self._treatment = Treatment()
         self._delay_s = self._jitter_s = 0.0
@@ -202,13 +202,13 @@ class BaselineDraftQueue(DraftQueueActor):
         spec = SessionSpec.from_json(spec_json)
         await super().open(self._treatment.apply_to(spec).to_json())
 
-    def send_to_peer(self, frame: bytes) -> None:
+    def send_to_peer(self, send: Send, frame: bytes) -> None:
         """Across the link, after the delay."""
         if self._delay_s or self._jitter_s:
             delay_s = self._delay_s + random.uniform(0.0, self._jitter_s)
-            asyncio.get_running_loop().call_later(delay_s, super().send_to_peer, frame)
+            asyncio.get_running_loop().call_later(delay_s, super().send_to_peer, send, frame)
         else:
-            super().send_to_peer(frame)
+            super().send_to_peer(send, frame)
 
 
 class BaselineAggregator(AggregatorActor):

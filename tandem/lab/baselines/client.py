@@ -8,8 +8,9 @@ from typing import Any
 
 from ray.exceptions import RayError
 
+from tandem.actors.ray_handles import RayHandles, unwrap
 from tandem.client import Tandem
-from tandem.cluster.launch import Handles, find_party, unwrap
+from tandem.cluster.launch import find_party
 from tandem.cluster.nodes import Host
 from tandem.config import Config
 from tandem.errors import QueryError, TandemError
@@ -20,7 +21,7 @@ from tandem.lab.baselines.sequences import SequenceResult
 from tandem.protocol.outbox import ActorKind
 from tandem.protocol.spec import SessionSpec
 from tandem.request import build_spec
-from tandem.topology import PARTIES, Party
+from tandem.topology import Party
 
 RPC_GRACE_S = 1.0
 """Grace period beyond the time limit, so that an actor's own error arrives first."""
@@ -31,10 +32,11 @@ def launch(
     config: Config,
     experiments: Experiments | None = None,
     *,
-    hosts: Mapping[Party, Host] | None = None,
+    hosts: Mapping[str, Host] | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> Tandem:
     """`Tandem.launch` with the laboratory's actors, under the conditions of `experiments`. Raises TandemError."""
+    config.require_cluster("An experiment with the laboratory's actors")
     tandem = Tandem.launch(config, hosts=hosts, actor_classes=BASELINE_ACTORS, progress=progress)
     try:
         Baselines(tandem).apply(experiments or Experiments())
@@ -47,24 +49,26 @@ def launch(
 class Baselines:
     """Calls to the laboratory's actors of one cluster, which `launch` started. Every method raises TandemError."""
 
-    def __init__(self, tandem: Tandem, parties: Mapping[Party, Handles] | None = None) -> None:
+    def __init__(self, tandem: Tandem, parties: Mapping[str, RayHandles] | None = None) -> None:
         """parties: handles of the actors; None looks them up."""
         self._tandem = tandem
         self._limit_s = tandem.config.cluster.query_timeout_s
-        self._parties = parties or {party: find_party(party, tandem.config) for party in PARTIES}
-        self._treatments = {party: Treatment() for party in PARTIES}
+        self._parties = parties or {
+            party: find_party(party, tandem.config) for party in tandem.config.parties
+        }
+        self._treatments = {party: Treatment() for party in self._parties}
 
     def apply(self, experiments: Experiments) -> None:
         """Set the conditions of all queries from now on."""
-        for party in PARTIES:
+        for party in self._parties:
             seconds = experiments.min_decode_time_s.get(party, 0.0)
             self._call(party, "decoder", "pad_decode_time", seconds)
             delays = experiments.extra_delay_s, experiments.extra_jitter_s
             self._call(party, "draft_queue", "delay_frames", *delays)
 
-    def treat(self, treatments: Mapping[Party, Treatment]) -> None:
+    def treat(self, treatments: Mapping[str, Treatment]) -> None:
         """Treat the queries that start from now on in this way; a side that is not named, as the product does."""
-        for party in PARTIES:
+        for party in self._parties:
             treatment = treatments.get(party, Treatment())
             if treatment.extra_documents and not self._tandem.config.party(party).num_documents:
                 raise TandemError(f"Extra documents need {party}.num_documents of at least 1 (got 0).")
@@ -132,7 +136,7 @@ class Baselines:
             sequence.cancel()
             await asyncio.gather(sequence, return_exceptions=True)
 
-    def _call(self, party: Party, kind: ActorKind, method: str, *values: Any) -> Any:
+    def _call(self, party: str, kind: ActorKind, method: str, *values: Any) -> Any:
         """What an actor's method returns."""
 
         async def call() -> Any:

@@ -6,14 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from tandem.protocol.spec import SessionSpec
-from tandem.topology import Party
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Experiments:
     """Conditions that hold for a whole cluster. The defaults change nothing."""
 
-    min_decode_time_s: Mapping[Party, float] = field(default_factory=dict)  # shortest draft of each side
+    min_decode_time_s: Mapping[str, float] = field(default_factory=dict)  # shortest pass of each party
     extra_delay_s: float = 0.0  # every frame to the peer waits this long
     extra_jitter_s: float = 0.0  # and up to this much longer, at random
 
@@ -36,4 +35,6 @@ class Treatment:
         """The session's spec with what the treatment changes."""
         if self.is_static:
             spec = replace(spec, weight_interval=0)
+        if self.keeps_distributions:  # as the codec encodes them
+            spec = replace(spec, race_depth=0)
         return replace(spec, placement="random") if self.random_placement else spec

@@ -3,7 +3,17 @@
 from __future__ import annotations
 
 from tandem.cli.usage import new_app
-from tandem.lab.cli import bench, bench_speculative, evaluate, fuzz, netlab, replay, timeline
+from tandem.lab.cli import (
+    bench,
+    bench_federated,
+    bench_speculative,
+    evaluate,
+    evolve,
+    fuzz,
+    netlab,
+    replay,
+    timeline,
+)
 from tandem.lab.cli.bench_options import ListCommand
 
 
@@ -16,6 +26,8 @@ app.command()(fuzz.fuzz)
 app.add_typer(netlab.app, name="netlab")
 app.command()(replay.replay)
 bench.app.command(cls=ListCommand)(bench_speculative.speculative)
+bench.app.command(cls=ListCommand)(bench_federated.federated)
 app.add_typer(bench.app, name="bench")
 app.add_typer(evaluate.app, name="eval")
+app.command()(evolve.evolve)
 app.command()(timeline.timeline)

@@ -6,9 +6,8 @@ wrong, builds the network and removes it; the inner one runs in the device's hos
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
@@ -17,7 +16,7 @@ from typing import TYPE_CHECKING, cast
 import typer
 
 from tandem.cli.options import ConfigFile, Overrides, load_settings
-from tandem.cli.output import StageLog, json_safe
+from tandem.cli.output import StageLog
 from tandem.cli.usage import new_app
 from tandem.config import Config
 from tandem.errors import TandemError
@@ -42,7 +41,6 @@ from tandem.lab.cli.bench_options import (
     parse_temperature,
 )
 from tandem.lab.cli.inner import run_inside
-from tandem.lab.environment import describe_environment
 from tandem.lab.latency.plan import (
     FLOORS_S,
     HALF_RTTS_S,
@@ -247,11 +245,7 @@ def write_report(cells: Sequence[Cell], config: Config, folder: Path, log: Stage
     from tandem.lab.latency.plot import FIRST, TOKEN, plot_latency
     from tandem.lab.latency.tables import text_of, values_of
 
-    text = text_of(cells)
-    print(text)
-    outputs.write_text("--out", folder / "table.txt", text + "\n")
-    results = {"cells": values_of(cells), "settings": asdict(config), "environment": describe_environment()}
-    outputs.write_text("--out", folder / "results.json", json.dumps(json_safe(results), indent=1) + "\n")
+    outputs.write_cells(folder, text_of(cells), values_of(cells), config)
     plot_latency(cells, folder / "latency.png", TOKEN)
     plot_latency(cells, folder / "ttft.png", FIRST)
     log(f"files: {', '.join(str(folder / name) for name in NAMES)}")

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from hashlib import sha256
 from itertools import product
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 import typer
 
 from tandem.cli.options import ConfigFile, Overrides, load_settings, parse_count
-from tandem.cli.output import StageLog, json_safe
+from tandem.cli.output import StageLog
 from tandem.config import Config
 from tandem.extensions import CodecConfig
 from tandem.lab.cli import outputs
@@ -30,7 +29,6 @@ from tandem.lab.cli.bench_options import (
     parse_temperature,
 )
 from tandem.lab.cli.inner import run_inside
-from tandem.lab.environment import describe_environment
 from tandem.lab.latency.plan import CellPlan, Plan, informative_at
 from tandem.lab.latency.records import Models, Setting
 from tandem.lab.latency.systems import System, select_systems
@@ -217,11 +215,7 @@ def write_report(cells: Sequence[Cell], config: Config, folder: Path, log: Stage
     from tandem.lab.speculative.tables import text_of, values_of
     from tandem.lab.speculative.trace import TRACE, play_policies
 
-    text = text_of(cells)
-    print(text)
-    outputs.write_text("--out", folder / "table.txt", text + "\n")
-    results = {"cells": values_of(cells), "settings": asdict(config), "environment": describe_environment()}
-    outputs.write_text("--out", folder / "results.json", json.dumps(json_safe(results), indent=1) + "\n")
+    outputs.write_cells(folder, text_of(cells), values_of(cells), config)
     plot_throughput(cells, folder / "throughput.png")
     plot_lengths(play_policies(), bundled(TRACE), folder / "lengths.png")
     log(f"files: {', '.join(str(folder / name) for name in NAMES)}")

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 DEFAULT_WINDOW = 1024
 DEFAULT_COUNTS = "0,1,2,4,8,16"
-DEFAULT_METHODS = "none,crcg-device,crcg-cloud,drcg,device,cloud,static,dynamic"
+DEFAULT_METHODS = "none,crcg-device,crcg-cloud,drcg,device,cloud,static,dynamic,oracle"
 MAX_DOCUMENTS = 1000
 RESULT_PLOT = "result.png"
 

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
+from tandem.cli.output import json_safe
+from tandem.config import Config
 from tandem.errors import TandemError
+from tandem.lab.environment import describe_environment
 from tandem.lab.plots import KINDS
 
 
@@ -63,3 +69,11 @@ def write_text(option: str, path: Path, text: str) -> None:
         raise TandemError(
             f"{option} could not write {str(path)!r} ({error.strerror}); choose another file."
         ) from None
+
+
+def write_cells(folder: Path, text: str, values: Sequence[dict[str, Any]], config: Config) -> None:
+    """Print a benchmark's table and write it, and its values for a script, into a folder. Raises TandemError."""
+    print(text)
+    write_text("--out", folder / "table.txt", text + "\n")
+    results = {"cells": values, "settings": asdict(config), "environment": describe_environment()}
+    write_text("--out", folder / "results.json", json.dumps(json_safe(results), indent=1) + "\n")

@@ -6,6 +6,7 @@ and removes it; the inner one runs in the device's host of it, where Ray's nodes
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from pathlib import Path
@@ -23,6 +24,7 @@ from tandem.cli.options import (
 )
 from tandem.cli.output import StageLog, json_safe, plural, print_json
 from tandem.config import Config
+from tandem.decoding import placement_of
 from tandem.errors import TandemError
 from tandem.lab.cli import outputs
 from tandem.lab.netlab import LinkSchedule, NetLab, bundled, bundled_names, read_schedule, tools
@@ -109,6 +111,7 @@ def play(
     from tandem.lab.latency.replay_records import Replay
     from tandem.lab.latency.replay_report import as_dict, table
 
+    _load_matplotlib()  # now: its first import on a machine takes long, and an interrupted run has little time
     replay = Replay(trace=trace)
     with launch(lab, config, log) as tandem:
         try:
@@ -124,6 +127,12 @@ def play(
     return 1 if any(question.error for question in replay.asked) else 0
 
 
+def _load_matplotlib() -> None:
+    """Does nothing where it is missing: the record is then written without its picture."""
+    with contextlib.suppress(ImportError):
+        import matplotlib.font_manager  # noqa: F401 - it lists this machine's fonts once
+
+
 def _write(replay: Replay, config: Config, folder: Path, log: StageLog) -> list[str]:
     """Writes the record and the timeline, and the picture where it can be drawn; the names of the files."""
     from tandem.lab.latency.replay_plot import plot_replay
@@ -133,13 +142,14 @@ def _write(replay: Replay, config: Config, folder: Path, log: StageLog) -> list[
     record, timeline, picture = (folder / name for name in NAMES)
     text = json.dumps(json_safe(as_dict(replay, config)), indent=1, ensure_ascii=False)
     outputs.write_text("--out", record, text + "\n")
-    outputs.write_text("--out", timeline, merged_trace(replay, config.decoding.placement))
+    outputs.write_text("--out", timeline, merged_trace(replay, placement_of(config.decoding)))
     try:
         check_matplotlib()
     except TandemError as error:
         log(f"no picture: {error}")
         return [*NAMES[:2]]
-    plot_replay(replay, picture, title=_title(replay), setup=_setup(replay, config))
+    setup, mode = _setup(replay, config), config.decoding.mode
+    plot_replay(replay, picture, title=_title(replay), setup=setup, mode=mode)
     return [*NAMES]
 
 
@@ -151,8 +161,14 @@ def _title(replay: Replay) -> str:
 def _setup(replay: Replay, config: Config) -> str:
     """How the answers were made."""
     decoding, num_questions = config.decoding, len(replay.asked)
-    drafts = {"coupled": "coupled drafts", "algorithm1": "Algorithm 1"}[decoding.draft_rule]
+    drafts = {"coupled": "coupled drafts", "algorithm1": "Algorithm 1", "rejection": "rejection"}[
+        decoding.draft_rule
+    ]
+    if decoding.mode == "dual":
+        how = f"placement {decoding.placement}"
+    else:
+        how = f"{decoding.mode}, pacing {decoding.pacing}, lengths {decoding.length_policy}"
     return (
-        f"{plural(num_questions, 'question')}, {plural(len(replay.tokens()), 'token')}; placement "
-        f"{decoding.placement}, {drafts}, temperature {config.sampling.temperature:g}, {config.link.data_plane} plane"
+        f"{plural(num_questions, 'question')}, {plural(len(replay.tokens()), 'token')}; {how}, {drafts}, "
+        f"temperature {config.sampling.temperature:g}, {config.link.data_plane} plane"
     )

@@ -7,6 +7,7 @@ cluster and the clock; nothing of links or grids.
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -23,7 +24,7 @@ from tandem.lab.latency.records import Record, Setting
 from tandem.lab.latency.sequences import pick_likelier
 from tandem.lab.latency.systems import System
 from tandem.lab.latency.work import Work
-from tandem.topology import PARTIES, Party
+from tandem.topology import Party
 
 
 @dataclass(slots=True)
@@ -35,6 +36,7 @@ class _Answer:
     drafted_s: float = nan
     statistics: SessionStatistics | None = None
     frame_bytes: dict[str, int] = field(default_factory=dict)
+    waited_for: dict[str, int] = field(default_factory=dict)
 
 
 class Asker:
@@ -44,6 +46,7 @@ class Asker:
         config = tandem.config
         self._tandem, self._baselines = tandem, baselines
         self._codec = codec_of(config.codec)
+        self._parties = config.parties
         self._work = Work.of(tandem)
 
     def prepare(self, questions: Sequence[str]) -> None:
@@ -53,7 +56,7 @@ class Asker:
 
     def ask(self, system: System, setting: Setting, question: str, number: int, run: int) -> Record:
         """One question; its number is its seed. Raises QueryError if there is no whole answer."""
-        self._baselines.treat(dict.fromkeys(PARTIES, system.treatment))
+        self._baselines.treat(dict.fromkeys(self._parties, system.treatment))
         asked_at_s = time.time()
         answered = self._answered(system, setting, question, number)
         done_at_s = time.time()
@@ -67,7 +70,7 @@ class Asker:
             token_ids=answered.token_ids,
             committed_s=answered.committed_s,
             drafted_s=answered.drafted_s,
-            num_accepted=_accepted(system, statistics),
+            num_accepted=_accepted(system, statistics, self._parties[0]),
             expected_acceptance=_expected(system, statistics),
             num_forwards=used.num_forwards,
             num_abandoned=used.num_abandoned,
@@ -77,6 +80,7 @@ class Asker:
             frame_bytes=answered.frame_bytes or _by_party(statistics, "bytes"),
             num_frames=_by_party(statistics, "frames"),
             num_messages=used.num_messages,
+            waited_for=answered.waited_for,
             num_resyncs=statistics.num_resyncs,
             num_resent=statistics.num_resent_frames,
             asked_at_s=asked_at_s,
@@ -115,6 +119,7 @@ class Asker:
             token_ids=tuple(token.token for token in tokens),
             committed_s=tuple(before_s + token.committed_s for token in tokens),
             statistics=done.statistics,
+            waited_for=dict(Counter(token.last_voter for token in tokens if token.last_voter is not None)),
         )
 
     def _with_texts(self, system: System, question: str, options: Mapping[str, Any]) -> _Answer:
@@ -183,9 +188,9 @@ def _done(events: Sequence[Event]) -> DoneEvent:
     return done
 
 
-def _accepted(system: System, statistics: SessionStatistics) -> dict[str, int]:
+def _accepted(system: System, statistics: SessionStatistics, home: str) -> dict[str, int]:
     if system.kind == "proposals":
-        return {"device": statistics.num_device_accepted}
+        return {str(home): statistics.num_device_accepted}
     if system.kind != "together":
         return {}
     return {"device": statistics.num_device_accepted, "cloud": statistics.num_cloud_accepted}
@@ -201,7 +206,7 @@ def _expected(system: System, statistics: SessionStatistics) -> dict[str, float]
 
 
 def _by_party(statistics: SessionStatistics, what: str) -> dict[str, int]:
-    """By sender, as the device counted them."""
+    """By sender, as the device, or the server, counted them."""
     return {
         "device": getattr(statistics, f"sent_{what}"),
         "cloud": getattr(statistics, f"received_{what}"),

@@ -1,5 +1,8 @@
 """A cluster across the test network: the device's node in one host, the cloud's in the other, each on its own core.
 
+In mode "federated" the server has the place of the device, and all workers that of the cloud: each has a link of its
+own to the server, and all these links cross the same shaped one.
+
 Whoever calls `launch` runs in the device's host already (`tandem.lab.netlab.inside`). Knows networks and clusters;
 nothing of questions.
 """
@@ -12,16 +15,16 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from tandem.client import Tandem
-from tandem.cluster.launch import Progress
 from tandem.cluster.nodes import Host
 from tandem.config import Config
 from tandem.lab.baselines import client as baselines
 from tandem.lab.baselines.experiments import Experiments
 from tandem.lab.netlab import NetLab, Shape
-from tandem.topology import PARTIES, Party
+from tandem.sites.deployment import Progress
+from tandem.topology import PARTIES
 
 DATA_PORT = 7700
-"""Where the cloud's draft queue listens: below the ports that Ray and the kernel choose from."""
+"""Where the draft queue that others dial listens: below the ports that Ray and the kernel choose from."""
 
 
 @functools.cache  # `launch` leaves this process one of them
@@ -31,13 +34,20 @@ def own_cores() -> tuple[int, int]:
     return cores[0], cores[min(1, len(cores) - 1)]
 
 
-def hosts(lab: NetLab, cores: Sequence[int] | None = None) -> dict[Party, Host]:
-    """Each side's place in a network that is up, on the core given (None: `own_cores`). Raises NetLabError."""
+def hosts(
+    lab: NetLab, cores: Sequence[int] | None = None, parties: Sequence[str] = PARTIES
+) -> dict[str, Host]:
+    """Each party's place in a network that is up, on the core given (None: `own_cores`). Raises NetLabError.
+
+    The first is in the device's host, all others in the cloud's.
+    """
+    first, *others = parties
     pinned = own_cores() if cores is None else cores
-    return {
-        party: Host(lab.address(party), (*lab.enter(party), "taskset", "-c", str(core)))
-        for party, core in zip(PARTIES, pinned, strict=True)
-    }
+    device, cloud = (
+        Host(lab.address(host), (*lab.enter(host), "taskset", "-c", str(core)))
+        for host, core in zip(PARTIES, pinned, strict=True)
+    )
+    return {first: device, **dict.fromkeys(others, cloud)}
 
 
 def launch(
@@ -51,8 +61,9 @@ def launch(
     Both nodes and all actors meet over the unshaped link: Ray's many small calls would take long at 300 ms. This
     process, which is the client on the device, moves to the device's core. experiments: None uses the product's actors.
     """
-    places = hosts(lab)
-    link = replace(config.link, host=lab.address(Party.CLOUD), port=config.link.port or DATA_PORT)
+    places = hosts(lab, parties=config.parties)
+    (dialled,) = config.topology.dialled
+    link = replace(config.link, host=places[dialled].address or "", port=config.link.port or DATA_PORT)
     os.sched_setaffinity(0, {own_cores()[0]})  # of this thread and of those that it starts
     asked = lab.current_shape()
     lab.shape(Shape())

@@ -10,23 +10,25 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from itertools import islice, product
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from tandem.config import Config, PartyConfig
 from tandem.corpora import BUNDLED
 from tandem.lab.latency.plan import HALF_KV_STORE, Plan
-from tandem.lab.latency.records import Models
-from tandem.topology import PARTIES, Party
+from tandem.parties import WorkerConfig
+from tandem.topology import PARTIES, SERVER, Party
 
 if TYPE_CHECKING:
     from transformers import LlamaForCausalLM
+
+P = TypeVar("P", bound=PartyConfig)
 
 VOCAB_SIZE = 50_000
 BOS, EOS = "<s>", "</s>"
@@ -45,13 +47,16 @@ _NUM_TRAINED = 2_000  # tokens of the bundled documents; all others are made-up 
 
 
 @contextmanager
-def configs_of(plan: Plan, config: Config) -> Iterator[dict[Models, Config]]:
-    """The settings with the models of every cell; those made for it exist within the block."""
+def configs_of(plan: Plan, config: Config) -> Iterator[dict[str, Config]]:
+    """The settings with the models of every cell, by `Setting.group`; those made for it exist within the block."""
     with ExitStack() as stack:
-        configs: dict[Models, Config] = {"configured": config}
-        if any(cell.setting.models == "half" for cell in plan.cells):
+        configs: dict[str, Config] = {"configured": config}
+        for setting in {cell.setting.group: cell.setting for cell in plan.cells}.values():
+            if setting.num_workers:
+                configs[setting.group] = stack.enter_context(close_federation(config, setting.workers))
+        if any(cell.setting.group == "half" for cell in plan.cells):
             configs["half"] = stack.enter_context(half_accepted(config))
-        if any(cell.setting.models == "close" for cell in plan.cells):
+        if any(cell.setting.group == "close" for cell in plan.cells):
             configs["close"] = stack.enter_context(close_to_each_other(config))
         yield configs
 
@@ -74,12 +79,32 @@ def half_accepted(config: Config, noise: float = NOISE) -> Iterator[Config]:
         yield replace(config, device=device, cloud=cloud)
 
 
-def _with_model(party: PartyConfig, folder: Path) -> PartyConfig:
+@contextmanager
+def close_federation(config: Config, workers: Sequence[str], noise: float = CLOSE_NOISE) -> Iterator[Config]:
+    """`config` in mode "federated", with a server and workers that are close to each other and have no
+    documents: a drafter whose tokens are mostly those of the workers' mixture."""
+    with tempfile.TemporaryDirectory(prefix="tandem-close-") as folder:
+        names = (SERVER, *workers)
+        folders = {name: Path(folder, name) for name in names}
+        build_models(list(folders.values()), noise)
+        voters = {name: _with_model(WorkerConfig(num_documents=0), folders[name]) for name in workers}
+        server = _with_model(replace(config.server, num_documents=0), folders[SERVER])
+        decoding = replace(config.decoding, mode="federated")
+        yield replace(config, decoding=decoding, server=server, workers=voters)
+
+
+def _with_model(party: P, folder: Path) -> P:
     return replace(party, model=str(folder), template="plain", kv_store=HALF_KV_STORE)
 
 
 def build_pair(folders: dict[Party, Path], noise: float = NOISE) -> None:
     """Writes both models with their tokenizer. noise: see `NOISE`."""
+    build_models([folders[party] for party in PARTIES], noise)
+
+
+def build_models(folders: Sequence[Path], noise: float = NOISE) -> None:
+    """Writes one model into each folder, with their tokenizer: one, and others that add noise of their own to its
+    head. noise: see `NOISE`."""
     import torch
     from transformers import PreTrainedTokenizerFast
     from transformers.utils import logging
@@ -89,12 +114,12 @@ def build_pair(folders: dict[Party, Path], noise: float = NOISE) -> None:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(_SEED)
         model = _build_model()
-        for party in PARTIES:
-            if party is Party.CLOUD:
-                head = model.lm_head.weight
-                head.data += noise * head.std() * torch.randn_like(head)
-            model.save_pretrained(folders[party])
-            tokenizer.save_pretrained(folders[party])
+        first = model.lm_head.weight.detach().clone()
+        for number, folder in enumerate(folders):
+            if number:
+                model.lm_head.weight.data = first + noise * first.std() * torch.randn_like(first)
+            model.save_pretrained(folder)
+            tokenizer.save_pretrained(folder)
 
 
 def build_tokenizer() -> Tokenizer:

@@ -75,7 +75,7 @@ class Plan:
 
 def _cluster_of(setting: Setting) -> Any:
     """What is settled when a cluster's actors start."""
-    return setting.models, setting.data_plane, setting.floors_s
+    return setting.group, setting.data_plane, setting.floors_s, setting.slow
 
 
 def full_cells(max_new_tokens: int) -> tuple[CellPlan, ...]:

@@ -32,18 +32,41 @@ class Setting:
     """What is the same in a whole cell."""
 
     data_plane: DataPlane
-    floors_s: tuple[float, float] | None  # least decode time, device and cloud; None: as fast as the machine
+    floors_s: (
+        tuple[float, float] | None
+    )  # least decode time, device and cloud, or server and worker; None: as fast as the machine
     rtt_s: float  # injected
     temperature: float
     max_new_tokens: int
     models: Models = "configured"  # as in files of before, which do not tell it
     bits_per_s: float | None = None  # of the link, each way; None: as fast as the machine can
+    num_workers: int = (
+        0  # of mode "federated", whose server and workers are in place of device and cloud; 0: these
+    )
+    slow: float = 1.0  # how many times as long the last worker's passes take as those of the others
+
+    @property
+    def workers(self) -> tuple[str, ...]:
+        """What the workers are called, in their order."""
+        return tuple(f"worker-{number}" for number in range(1, self.num_workers + 1))
+
+    @property
+    def group(self) -> str:
+        """Settings that have the models in common."""
+        return f"{self.models}/{self.num_workers}" if self.num_workers else self.models
 
     def __str__(self) -> str:
         rate = "" if self.bits_per_s is None else f", {self.bits_per_s / 1e3:g} kbit/s"
         link = f"RTT {1e3 * self.rtt_s:g} ms{rate}"
         text = f"{self.data_plane}, {floors_text(self.floors_s)}, {link}, T {self.temperature:g}"
-        return f"{_MODELS[self.models]}{text}"
+        return f"{_MODELS[self.models]}{self._workers_text}{text}"
+
+    @property
+    def _workers_text(self) -> str:
+        if not self.num_workers:
+            return ""
+        slow = "" if self.slow == 1.0 else f", one {self.slow:g} times as slow"
+        return f"{self.num_workers} workers{slow}, "
 
 
 def floors_text(floors_s: tuple[float, float] | None) -> str:
@@ -82,6 +105,7 @@ class Record:
     )  # Tandem's frames by sender; payloads of DRCG and SW
     num_frames: dict[str, int] = field(default_factory=dict)
     num_messages: dict[str, int] = field(default_factory=dict)  # writes or calls that carried those frames
+    waited_for: dict[str, int] = field(default_factory=dict)  # tokens for which a worker's vote came last
     wire_bytes: dict[str, dict[str, int]] = field(
         default_factory=dict
     )  # on the link by sender, then "data", "ray", "other"

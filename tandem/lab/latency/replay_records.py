@@ -11,9 +11,10 @@ from dataclasses import dataclass, field
 from math import nan
 from typing import Literal, TypeAlias
 
-from tandem.events import DoneEvent, Event, SessionStatistics, TokenEvent
+from tandem.events import DoneEvent, Event, RoundEvent, SessionStatistics, TokenEvent
 from tandem.lab.netlab.lab import Counters
 from tandem.lab.netlab.schedule import LinkSchedule, ScheduleRow
+from tandem.lab.netlab.shape import Shape
 from tandem.topology import Party
 
 Drafter: TypeAlias = Literal["both", "device", "cloud", "neither", "alone"]
@@ -43,6 +44,11 @@ class QuestionRun:
     def tokens(self) -> list[TokenEvent]:
         """The committed tokens in order."""
         return [event for event in self.events if isinstance(event, TokenEvent)]
+
+    @property
+    def rounds(self) -> list[RoundEvent]:
+        """Its judged proposals in order, where their lengths adapt."""
+        return [event for event in self.events if isinstance(event, RoundEvent)]
 
     @property
     def done(self) -> DoneEvent | None:
@@ -80,6 +86,20 @@ class TokenRecord:
     injected_loss: float  # share of the packets, each way
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundRecord:
+    """One judged proposal of a drafter whose lengths adapt, and the link when the verdict came."""
+
+    question: int
+    step: int  # of the first proposed token
+    length: int  # K: tokens that were proposed; 0: the next one was asked for
+    num_accepted: int  # those before the first rejected one
+    judged_s: float
+    ping_rtt_s: float  # of the last reply by then; nan: there was none
+    injected_rtt_s: float
+    injected_bits_per_s: float | None  # None: no limit
+
+
 @dataclass(slots=True, kw_only=True)
 class Replay:
     """A trace with the questions that were asked meanwhile."""
@@ -102,13 +122,45 @@ class Replay:
 
     def tokens(self) -> list[TokenRecord]:
         """Every committed token of every question."""
-        heard = [(reply.sent_s + reply.rtt_s, reply.rtt_s) for reply in self.replies]
-        heard.sort()
+        heard = self._heard()
         return [
             self._token(number, asked, token, previous, heard)
             for number, asked in enumerate(self.asked)
             for previous, token in zip([None, *asked.tokens], asked.tokens, strict=False)
         ]
+
+    def rounds(self) -> list[RoundRecord]:
+        """Every judged proposal of every question; none where lengths do not adapt."""
+        heard = self._heard()
+        return [
+            self._round(number, asked.opened_s + judged.judged_s, judged, heard)
+            for number, asked in enumerate(self.asked)
+            for judged in asked.rounds
+        ]
+
+    def _heard(self) -> list[tuple[float, float]]:
+        """When each reply came, and its round trip, by time."""
+        return sorted((reply.sent_s + reply.rtt_s, reply.rtt_s) for reply in self.replies)
+
+    def _shape_at(self, at_s: float) -> Shape:
+        """What was injected then."""
+        row = bisect_right(self.rows, at_s, key=lambda row: row.time_s) - 1
+        return self.rows[row].shape if row >= 0 else self.trace.value_at(0)
+
+    def _round(
+        self, question: int, at_s: float, judged: RoundEvent, heard: Sequence[tuple[float, float]]
+    ) -> RoundRecord:
+        shape = self._shape_at(at_s)
+        return RoundRecord(
+            question=question,
+            step=judged.step,
+            length=judged.length,
+            num_accepted=judged.num_accepted,
+            judged_s=at_s,
+            ping_rtt_s=_last_rtt_s(heard, at_s),
+            injected_rtt_s=shape.rtt_s,
+            injected_bits_per_s=shape.rate_bits_per_s,
+        )
 
     def _token(
         self,
@@ -119,9 +171,7 @@ class Replay:
         heard: Sequence[tuple[float, float]],
     ) -> TokenRecord:
         at_s = asked.opened_s + token.committed_s
-        last = bisect_right(heard, at_s, key=lambda reply: reply[0]) - 1
-        row = bisect_right(self.rows, at_s, key=lambda row: row.time_s) - 1
-        shape = self.rows[row].shape if row >= 0 else self.trace.value_at(0)
+        shape = self._shape_at(at_s)
         return TokenRecord(
             question=number,
             step=token.step,
@@ -133,11 +183,16 @@ class Replay:
             cloud_accepted=token.cloud_accepted,
             is_alone=token.is_alone,
             drafter=drafter_of(token),
-            aggregator=token.aggregator,
-            ping_rtt_s=heard[last][1] if last >= 0 else nan,
+            aggregator=Party(token.aggregator),
+            ping_rtt_s=_last_rtt_s(heard, at_s),
             injected_rtt_s=shape.rtt_s,
             injected_loss=shape.loss,
         )
+
+
+def _last_rtt_s(heard: Sequence[tuple[float, float]], at_s: float) -> float:
+    last = bisect_right(heard, at_s, key=lambda reply: reply[0]) - 1
+    return heard[last][1] if last >= 0 else nan
 
 
 def drafter_of(token: TokenEvent) -> Drafter:

@@ -12,7 +12,7 @@ from math import isfinite, nan
 from typing import Any
 
 from tandem.config import Config
-from tandem.lab.latency.replay_records import QuestionRun, Replay, TokenRecord
+from tandem.lab.latency.replay_records import QuestionRun, Replay, RoundRecord, TokenRecord
 from tandem.lab.netlab.shape import Shape
 from tandem.lab.numbers import mean, median_of, percentile
 from tandem.lab.timeline import perfetto as trace
@@ -24,7 +24,7 @@ FORMAT = 1
 
 def as_dict(replay: Replay, config: Config) -> dict[str, Any]:
     """All of it, for JSON; values that are not known are nan here."""
-    tokens = replay.tokens()
+    tokens, rounds = replay.tokens(), replay.rounds()
     return {
         "format": FORMAT,
         "clock": "seconds since the trace began, by the device's clock; null: not known",
@@ -38,7 +38,11 @@ def as_dict(replay: Replay, config: Config) -> dict[str, Any]:
         "summary": summary(replay),
         "interfaces": {party.value: asdict(counters) for party, counters in replay.counters.items()},
         "questions": [
-            _question(asked, [token for token in tokens if token.question == number])
+            _question(
+                asked,
+                [token for token in tokens if token.question == number],
+                [judged for judged in rounds if judged.question == number],
+            )
             for number, asked in enumerate(replay.asked)
         ],
         "pings": {"num_sent": replay.num_pings, "replies": [asdict(reply) for reply in replay.replies]},
@@ -51,6 +55,7 @@ def summary(replay: Replay) -> dict[str, Any]:
     tokens = replay.tokens()
     later = [token.latency_s for token in tokens if token.step]
     pairs = [token for token in tokens if not token.is_alone]
+    lengths = [judged.length for judged in replay.rounds()]
     busy_s = sum(asked.tokens[-1].committed_s for asked in replay.asked if asked.tokens)
     each = [asked.statistics for asked in replay.asked]
     return {
@@ -66,6 +71,8 @@ def summary(replay: Replay) -> dict[str, Any]:
         "tokens_per_s": len(tokens) / busy_s if busy_s else nan,
         "device_acceptance": mean([token.device_accepted for token in pairs]),
         "cloud_acceptance": mean([token.cloud_accepted for token in pairs]),
+        "num_rounds": len(lengths),
+        "mean_proposal": mean(lengths),
         "median_ping_s": median_of([reply.rtt_s for reply in replay.replies]),
         "num_pings_lost": replay.num_pings - len(replay.replies),
         "frames_sent_bytes": sum(one.sent_bytes for one in each),
@@ -82,12 +89,15 @@ def table(replay: Replay) -> list[str]:
     tokens = found["num_tokens"]
     alone = f", {found['num_alone']} of them by the device alone" if found["num_alone"] else ""
     asked = f"{found['num_questions']} asked, {found['num_complete']} answered in {replay.took_s:.1f} s"
+    mean_length = f"{found['num_rounds']} judged, {found['mean_proposal']:.1f} tokens proposed in the mean"
+    rounds = [("rounds", mean_length)] if found["num_rounds"] else []
     rows = [
         ("questions", asked),
         ("tokens", f"{tokens}{alone}; {found['tokens_per_s']:.1f} a second while answering"),
         ("latency", f"median {_ms(found['median_latency_s'])}, p95 {_ms(found['p95_latency_s'])} per token"),
         ("first", f"median {_ms(found['median_first_token_s'])} to the first token"),
         ("accepted", f"device {_percent(found['device_acceptance'])}, cloud {_percent(found['cloud_acceptance'])}"),
+        *rounds,
         ("ping", f"median {_ms(found['median_ping_s'])}; {found['num_pings_lost']} of {replay.num_pings} lost"),
         ("frames", f"{_each(found['frames_sent_bytes'], tokens)} bytes out and "
                    f"{_each(found['frames_received_bytes'], tokens)} in per token"),
@@ -114,7 +124,9 @@ def merged_trace(replay: Replay, placement: str) -> str:
     return json.dumps({"traceEvents": merged, "tandem": timelines}, allow_nan=False, ensure_ascii=False)
 
 
-def _question(asked: QuestionRun, tokens: Sequence[TokenRecord]) -> dict[str, Any]:
+def _question(
+    asked: QuestionRun, tokens: Sequence[TokenRecord], rounds: Sequence[RoundRecord]
+) -> dict[str, Any]:
     done = asked.done
     return {
         "question": asked.question,
@@ -126,6 +138,7 @@ def _question(asked: QuestionRun, tokens: Sequence[TokenRecord]) -> dict[str, An
         "is_degraded": asked.statistics.degraded_from is not None,
         "statistics": asdict(asked.statistics),
         "tokens": [asdict(token) for token in tokens],
+        "rounds": [asdict(judged) for judged in rounds],
     }
 
 

@@ -22,13 +22,13 @@ from tandem.lab.latency.asker import Asker
 from tandem.lab.latency.cluster import DATA_PORT, launch
 from tandem.lab.latency.plan import CellPlan, Plan, estimated_s
 from tandem.lab.latency.predictions import Prediction, Predicts, eq9
-from tandem.lab.latency.records import Cell, Models, Record, Setting, append_cell, latest, read_cells
+from tandem.lab.latency.records import Cell, Record, Setting, append_cell, latest, read_cells
 from tandem.lab.latency.systems import MIRROR, System
 from tandem.lab.netlab import NetLab, Shape
 from tandem.lab.netlab.capture import capturing
 from tandem.lab.netlab.ping import Ping
 from tandem.lab.netlab.traffic import HEADER_BYTES, LinkTraffic, read_packets
-from tandem.topology import PARTIES, Party
+from tandem.topology import PARTIES, SERVER, Party
 
 CELLS = "cells.jsonl"
 CAPTURE = "link.pcap"
@@ -44,14 +44,15 @@ class Bench:
     def __init__(
         self,
         lab: NetLab,
-        configs: Mapping[Models, Config],
+        configs: Mapping[str, Config],
         plan: Plan,
         folder: Path,
-        predictors: Mapping[Models, Predicts],
+        predictors: Mapping[str, Predicts],
         say: Say,
         warm_up: System = MIRROR,
     ) -> None:
-        """configs, predictors: of all models that the plan names. warm_up: asked first, so that stores are filled."""
+        """configs, predictors: by `Setting.group`, of all that the plan names. warm_up: asked first, so that stores
+        are filled."""
         self._lab, self._configs, self._plan, self._say = lab, configs, plan, say
         self._file, self._capture = folder / CELLS, folder / CAPTURE
         self._predictors, self._warm_up = predictors, warm_up
@@ -92,7 +93,7 @@ class Bench:
         text = f"{1e3 * prediction.token_s:6.1f} ms a token"
         if prediction.forwards_per_token:
             pairs = (
-                f"{name} {'/'.join(f'{values[party]:.2f}' for party in PARTIES)}"
+                f"{name} {'/'.join(f'{value:.2f}' for value in values.values())}"
                 for name, values in (
                     ("accepted", prediction.acceptance),
                     ("forwards", prediction.forwards_per_token),
@@ -108,7 +109,7 @@ class Bench:
         alike = replace(setting, data_plane="socket")
         key = (system.name, alike)
         if key not in self._predictions:
-            self._predictions[key] = self._predictors[setting.models].predict(system, alike)
+            self._predictions[key] = self._predictors[setting.group].predict(system, alike)
         return self._predictions[key]
 
     def _num_tokens(self, setting: Setting) -> float:
@@ -116,7 +117,7 @@ class Bench:
         return fmean(len(tokens) for tokens in self._reference(setting))
 
     def _reference(self, setting: Setting) -> tuple[tuple[int, ...], ...]:
-        return self._predictors[setting.models].reference(setting)
+        return self._predictors[setting.group].reference(setting)
 
     def _token_s(self, system: System, setting: Setting) -> float:
         return self._prediction(system, setting).token_s
@@ -127,7 +128,7 @@ class Bench:
         setting = cells[0].setting
         os.sched_setaffinity(0, self._cores)  # a cluster before this one has moved us to the device's core
         self._lab.shape(Shape())
-        config = config_of(self._configs[setting.models], setting)
+        config = config_of(self._configs[setting.group], setting)
         with launch(self._lab, config, self._say, experiments_of(setting)) as tandem:
             asker = Asker(tandem, Baselines(tandem))
             for number, question in enumerate(self._plan.questions):  # stores hold what they may hold
@@ -141,7 +142,8 @@ class Bench:
 
     def _measure(self, asker: Asker, cell: CellPlan) -> Cell:
         setting = cell.setting
-        self._lab.shape(Shape(rtt_s=setting.rtt_s, rate_bits_per_s=setting.bits_per_s))
+        # Ray's own 7 KB/s are not what the rate is about, and would fill a slow link.
+        self._lab.shape(Shape(rtt_s=setting.rtt_s, rate_bits_per_s=setting.bits_per_s, rate_port=DATA_PORT))
         for system in cell.systems:  # not measured: connections, caches of the processor, moving averages
             asker.ask(system, setting, self._plan.questions[0], 0, -1)
         ping = Ping(self._lab)
@@ -204,4 +206,9 @@ def config_of(config: Config, setting: Setting) -> Config:
 
 def experiments_of(setting: Setting) -> Experiments:
     """The conditions of a cluster in which `setting` can be measured."""
-    return Experiments(min_decode_time_s=dict(zip(PARTIES, setting.floors_s or (0.0, 0.0), strict=True)))
+    first_s, other_s = setting.floors_s or (0.0, 0.0)
+    if not setting.num_workers:
+        return Experiments(min_decode_time_s=dict(zip(PARTIES, (first_s, other_s), strict=True)))
+    times_s = {SERVER: first_s, **dict.fromkeys(setting.workers, other_s)}
+    times_s[setting.workers[-1]] = setting.slow * other_s
+    return Experiments(min_decode_time_s=times_s)

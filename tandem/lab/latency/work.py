@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from tandem.client import Tandem
-from tandem.topology import PARTIES, Party
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,15 +22,20 @@ class Work:
     def of(cls, tandem: Tandem) -> Work:
         """Takes a round trip."""
         actors = {actor["name"]: actor for actor in tandem.status()["actors"]}
-        decoders = {str(party): actors[f"{party}/decoder"]["extra"] for party in PARTIES}
-        links = {str(party): actors[f"{party}/draft_queue"]["links"] for party in PARTIES}
+        parties = tandem.config.parties
+        decoders = {str(party): actors[f"{party}/decoder"]["extra"] for party in parties}
+        links = {str(party): actors[f"{party}/draft_queue"]["links"] for party in parties}
         return cls(
             num_forwards={party: round(extra["num_forwards"]) for party, extra in decoders.items()},
             num_abandoned={party: round(extra["num_abandoned"]) for party, extra in decoders.items()},
             decode_s={party: extra["decode_s"] for party, extra in decoders.items()},
             cpu_s={name: actor["cpu_s"] for name, actor in actors.items()},
             num_messages={
-                party: link.get(f"{Party(party).other}/draft_queue", {}).get("writes", 0)
+                party: sum(
+                    link[f"{peer}/draft_queue"]["writes"]
+                    for peer in parties
+                    if peer != party and f"{peer}/draft_queue" in link
+                )
                 for party, link in links.items()
             },
         )

@@ -19,9 +19,9 @@ from tandem.engine.tokenizer import Detokenizer, StopRule
 from tandem.lab.simulation.link import Link
 from tandem.lab.simulation.virtual import Outcome, VirtualRun
 from tandem.protocol.decoding import Forward, Prefill
+from tandem.protocol.estimating_tables import ProfilingTable
 from tandem.protocol.messages import Message, RescoreRequest, RetrieveRequest
 from tandem.protocol.retrieval_requests import find_documents, score_documents, to_result
-from tandem.protocol.session_tables import ProfilingTable
 from tandem.protocol.spec import SessionSpec
 from tandem.retrieval.retriever import Retriever
 from tandem.topology import PARTIES, Party
@@ -98,7 +98,7 @@ class LocalPair:
             party: LocalParty(
                 self.engines[party],
                 self.retrievers[party],
-                Drafter(self.codec, spec.sampling, spec.draft_rule, spec.vocab_size),
+                Drafter(spec.codec_of_votes(self.codec), spec.sampling, spec.draft_rule, spec.vocab_size),
                 f"{spec.session}/{party}",
             )
             for party in PARTIES
@@ -120,4 +120,4 @@ class LocalPair:
         finally:
             for reader in readers.values():
                 reader.close()
-        return rule.text(outcome.tokens[spec.home]).strip(), outcome
+        return rule.text(outcome.tokens[Party(spec.home)]).strip(), outcome

@@ -20,6 +20,7 @@ class Method:
     parties: tuple[Party, ...]  # whose documents
     is_context: bool = False  # context aggregation: all in one row, instead of output aggregation: a row each
     is_dynamic: bool = True  # of output aggregation: weights are estimated again as the settings say
+    is_ideal: bool = False  # of output aggregation: each token by the document that tells it best
 
 
 METHODS: dict[str, Method] = {
@@ -31,6 +32,7 @@ METHODS: dict[str, Method] = {
     "cloud": Method("output aggregation, cloud alone", (Party.CLOUD,)),
     "static": Method("Tandem, static weights", PARTIES, is_dynamic=False),
     "dynamic": Method("Tandem, dynamic weights", PARTIES),
+    "oracle": Method("ideal weights, in hindsight", PARTIES, is_ideal=True),
 }
 """By the name on the command line."""
 

@@ -22,6 +22,7 @@ STYLES = {  # of Okabe and Ito, told apart by the colour-blind
     "cloud": ("#d55e00", "^", "-"),
     "static": ("#cc79a7", "o", "-"),
     "dynamic": ("#009e73", "o", "-"),
+    "oracle": ("#666666", "x", "-."),
 }
 """Colour, marker and line of each method: context aggregation is dashed."""
 

@@ -6,6 +6,7 @@ cluster gives the same tokens. With context aggregation one model answers alone.
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -133,7 +134,11 @@ def predictions(
             question=question,
             method=name,
             counts=each,
-            given=_answer(parties, method, each, found, spec),
+            given=(
+                told_text(parties.engines[Party.DEVICE], wanted, losses[name, each])
+                if method.is_ideal
+                else _answer(parties, method, each, found, spec)
+            ),
             losses=losses[name, each],
         )
         for name, method in methods.items()
@@ -149,12 +154,20 @@ def _answer(parties: Parties, method: Method, counts: Counts, found: DocumentSet
     used = {party: counts.of(party) if party in method.parties else 0 for party in PARTIES}
     spec = replace(
         spec,
-        device_documents=used[Party.DEVICE],
-        cloud_documents=used[Party.CLOUD],
+        documents={str(party): count for party, count in used.items()},
         weight_interval=spec.weight_interval if method.is_dynamic else 0,
     )
     pair = LocalPair(parties.engines, parties.retrievers, parties.codec)
     return pair.answer(spec)[0]
+
+
+def told_text(engine: Engine, wanted: Sequence[int], losses: Floats) -> str:
+    """Those tokens of the wanted answer that get more than half of the probability, as text.
+
+    Less could be luck: of many rows that know nothing, some have any token on top. losses: -log p, [tokens].
+    """
+    told = [token for token, loss in zip(wanted, losses, strict=True) if loss < math.log(2)]
+    return engine.text(told).strip()
 
 
 def answer_alone(engine: Engine, codec: Codec, spec: SessionSpec, document: str) -> str:
@@ -165,7 +178,7 @@ def answer_alone(engine: Engine, codec: Codec, spec: SessionSpec, document: str)
         spec.sampling.max_new_tokens,
         Detokenizer(engine.tokenizer_json),
     )
-    drafter = Drafter(codec, spec.sampling, spec.draft_rule, spec.vocab_size)
+    drafter = Drafter(spec.codec_of_votes(codec), spec.sampling, spec.draft_rule, spec.vocab_size)
     key, prefix = "alone", Prefix(0)
     tokens = prefix.tokens
     engine.open(
@@ -218,6 +231,6 @@ def _what(parties: Parties, questions: Sequence[Question], config: Config) -> di
         "models": {party.value: parties.engines[party].name for party in PARTIES},
         "questions": len(questions),
         "temperature": config.sampling.temperature,
-        "codec": parties.codec.fingerprint(),
+        "codec": spec_of(config).codec_of_votes(parties.codec).fingerprint(),
         "weights": asdict(config.weights),
     }

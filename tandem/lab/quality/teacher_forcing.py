@@ -102,6 +102,8 @@ class _Case:
         """log p of each token, [tokens]."""
         if method.is_context:
             return self._context(method, counts)
+        if method.is_ideal:
+            return self._ideal(method, counts)
         parties = {party: self._party(party, counts, method) for party in PARTIES}
         return target_tokens(parties[Party.DEVICE], parties[Party.CLOUD])
 
@@ -113,14 +115,23 @@ class _Case:
         ]
         return self._row(engine, self._teacher.clip(self._found.join_texts(documents, self._case.query)))
 
+    def _ideal(self, method: Method, counts: Counts) -> Floats:
+        """Each token by the document's row that holds it most probable, which no weights can do better than."""
+        sides = [self._party_rows(party, counts, method) for party in PARTIES]
+        rows = [log_p for kept, log_p in sides if kept] or [log_p for _, log_p in sides]
+        return np.asarray(np.concatenate(rows).max(axis=0))
+
     def _party(self, party: Party, counts: Counts, method: Method) -> PartyTokens:
+        kept, log_p = self._party_rows(party, counts, method)
+        return party_tokens(log_p, self._relevances(method.is_dynamic)[:, kept] if kept else None)
+
+    def _party_rows(self, party: Party, counts: Counts, method: Method) -> tuple[list[int], Floats]:
+        """The documents of a side that have a row, and their rows [rows, tokens]; the bare row where there is none."""
         engine = self._teacher.engines[party]
         documents = self._found.documents(party, counts) if party in method.parties else ()
         kept = [document for document in documents if (id(engine), document) in self._rows]
-        if not kept:
-            return party_tokens(self._row(engine, "")[None, :], None)
-        log_p = np.stack([self._rows[id(engine), document] for document in kept])
-        return party_tokens(log_p, self._relevances(method.is_dynamic)[:, kept])
+        rows = [self._rows[id(engine), document] for document in kept] or [self._row(engine, "")]
+        return kept, np.stack(rows)
 
     def _row(self, engine: Engine, text: str) -> Floats:
         """The row of a text, or of no document where it is empty."""

@@ -17,27 +17,30 @@ from itertools import count
 from typing import Any
 
 from tandem.codecs.token import read_token, write_token
-from tandem.events import DoneEvent, PeerEvent, TokenEvent
+from tandem.events import DoneEvent, PeerEvent, RoundEvent, TokenEvent
 from tandem.lab.simulation.chain_scenario import (
     ChainFault,
     ChainScenario,
+    Drafter,
     draft_from,
     expected_chain,
     make_chain_scenario,
     make_drafter,
-    payload_of,
+    voter_of,
 )
 from tandem.lab.simulation.event_log import EventLog
 from tandem.lab.simulation.faults import FaultyWire, plan_frames, plan_link
 from tandem.lab.simulation.invariants import InvariantError
-from tandem.lab.simulation.world import CODEC, VOCAB, number
+from tandem.lab.simulation.race_votes import is_list_of
+from tandem.lab.simulation.world import CODEC, VOCAB, World, number
 from tandem.modes.roles import MAX_PROPOSAL
 from tandem.protocol.ballots import MAX_ENTRIES
 from tandem.protocol.coordinator import SessionCoordinator
 from tandem.protocol.decoding import Forward, Job, Prefill, Result
 from tandem.protocol.drafting_table import DraftingTable
-from tandem.protocol.messages import Ballot, decode_link, encode
-from tandem.protocol.outbox import Send
+from tandem.protocol.estimating_tables import ProfilingTable, SchedulingTable
+from tandem.protocol.messages import Ballot, Proposal, decode_link, encode
+from tandem.protocol.outbox import ActorKind, Send
 from tandem.protocol.session_tables import AggregatingTable, CoordinatorTable
 
 TICK_S = 0.05
@@ -55,6 +58,8 @@ class ChainParty:
     queue: CoordinatorTable
     decoder: DraftingTable
     aggregator: AggregatingTable
+    profiler: ProfilingTable
+    scheduler: SchedulingTable
     session: SessionCoordinator | None = None  # the last one seen
     busy_with: Job | None = None  # what its model computes
     num_starts: int = 0  # of its actors but the coordinator; what an earlier start does or is told is lost
@@ -66,7 +71,10 @@ class ChainParty:
 class ChainRun:
     """One session at all its parties, watched."""
 
-    def __init__(self, scenario: ChainScenario, trace: EventLog | None = None) -> None:
+    def __init__(
+        self, scenario: ChainScenario, trace: EventLog | None = None, drafter: Drafter | None = None
+    ) -> None:
+        """drafter: default that of the scenario."""
         self.scenario = scenario
         self.now_s = 0.0
         self.counts: Counter[str] = Counter()
@@ -75,13 +83,23 @@ class ChainRun:
         self.committed: list[int] = []  # at home
         self.tokens: list[TokenEvent] = []
         self.peer_events: list[PeerEvent] = []
+        self.rounds: list[RoundEvent] = []
         self.done: DoneEvent | None = None
+        self.lengths: list[int] = []  # of proposals, as the scheduler chose them
         topology = scenario.spec.roles.topology
         self.home = topology.home
         self.parties = {party: self._make_party(party) for party in topology.parties}
         self.proposed: set[tuple[int, ...]] = set()  # what the drafter's proposals lead to
-        self._drafter = make_drafter(scenario)
+        self._drafter = drafter or make_drafter(scenario)
         self._numbers = count()
+        self._actors: dict[ActorKind, Callable[[str, int, Any], None]] = {
+            "aggregator": self._decide,
+            "decoder": self._tell,
+            "draft_queue": self._hand_in,
+            "profiler": self._estimate,
+            "retriever": self._retrieve,
+            "scheduler": self._schedule,
+        }
         self._events: list[tuple[float, int, str, Callable[[], None]]] = []
         link = plan_link(self.rng)
         self.wires = {
@@ -96,6 +114,8 @@ class ChainRun:
             CoordinatorTable(party, lambda _: scenario.check_stop),
             DraftingTable(party, str),
             AggregatingTable(party, CODEC),
+            ProfilingTable(party),
+            SchedulingTable(party),
         )
 
     def run(self) -> list[int]:
@@ -199,23 +219,27 @@ class ChainRun:
                 self.cross(party, send)
             elif send.to == "client":
                 self._on_event(send.message.event)
-            elif send.to in ("aggregator", "decoder", "draft_queue"):
-                hop_s = HOP_S * self.rng.random()
+            else:
                 start = self.parties[party].num_starts
-                act = {"aggregator": self._decide, "decoder": self._tell, "draft_queue": self._hand_in}[
-                    send.to
-                ]
-                self._at(self.now_s + hop_s, party, partial(act, party, start, send.message))
+                act = self._actors[send.to]
+                self._at(self.now_s + self.hop_s(), party, partial(act, party, start, send.message))
 
     def cross(self, party: str, send: Send) -> None:
         """A frame on its way to a peer."""
         data = encode(send.message)
         self.trace.add(self.now_s, f"{party} to {send.peer}", send.message)
+        self._check_budget(party, send.message.body)
         worker = self.parties[send.peer if party == self.home else party]
         if self.now_s < worker.cut_s:
             return
         for arrival_s in self.wires[party, send.peer].arrivals(self.now_s, len(data), self.rng):
             self._at(arrival_s, send.peer, partial(self._receive, send.peer, party, data))
+
+    def _check_budget(self, party: str, body: Any) -> None:
+        """No proposal exceeds the uplink budget; three bytes for each id of the largest vocabulary."""
+        budget = self.scenario.spec.uplink_budget_bits
+        if isinstance(body, Proposal) and budget and 24 * len(body.tokens) > budget:
+            raise InvariantError(f"{party} proposes {len(body.tokens)} tokens within {budget} bits")
 
     def _receive(self, party: str, source: str, data: bytes) -> None:
         state = self.parties[party]
@@ -234,6 +258,8 @@ class ChainRun:
         elif isinstance(event, TokenEvent):
             self.tokens.append(event)
             self.counts["tokens accepted"] += event.device_accepted
+        elif isinstance(event, RoundEvent):
+            self.rounds.append(event)
 
     # ---- actors and models -----------------------------------------------------------------------------------------
 
@@ -250,6 +276,25 @@ class ChainRun:
         if not state.is_down and start == state.num_starts:
             self._deliver(party, state.decoder.receive(message))
 
+    def _estimate(self, party: str, start: int, message: Any) -> None:
+        state = self.parties[party]
+        if not state.is_down and start == state.num_starts:
+            self._deliver(party, state.profiler.receive(message))
+
+    def _retrieve(self, party: str, start: int, message: Any) -> None:
+        state = self.parties[party]
+        if not state.is_down and start == state.num_starts:
+            self._deliver(party, [Send("decoder", World(self.scenario.seed, party).retrieve(message))])
+
+    def _schedule(self, party: str, start: int, message: Any) -> None:
+        """Lengths of proposals: nobody waits for them."""
+        state = self.parties[party]
+        if state.is_down or start != state.num_starts:
+            return
+        for send in state.scheduler.receive(message):
+            self.lengths.append(send.message.length)
+            self._deliver(party, [send])
+
     def _check_ballot(self, party: str, ballot: Ballot) -> None:
         """A vote counts only if it was computed from the committed tokens and those proposed before it."""
         session = self._session(party)
@@ -259,13 +304,24 @@ class ChainRun:
         for position, payload in enumerate(ballot.payloads):
             tokens = (*session.prefix.tokens, *ballot.tokens[: position // len(names)])
             name = names[position % len(names)]
-            if payload != self._payload(name, tokens):
+            if not self._is_vote(payload, name, tokens):
                 raise InvariantError(f"{party} counts a vote of {name} that was computed on other tokens")
+            is_weighed = ballot.log_weights and name in session.spec.roles.voters
+            if is_weighed and ballot.log_weights[position] != voter_of(self.scenario, name).log_weight(
+                tokens
+            ):
+                raise InvariantError(f"{party} counts a vote of {name} by the weight of other tokens")
+
+    def _is_vote(self, payload: bytes, party: str, tokens: tuple[int, ...]) -> bool:
+        """Whether it is what a party says after these tokens, or lists the best tokens of that."""
+        spec, vote = self.scenario.spec, self._payload(party, tokens)
+        is_listed = spec.has_race_lists and party in spec.roles.voters
+        return payload == vote or (is_listed and is_list_of(payload, vote, spec, len(tokens)))
 
     def _payload(self, party: str, tokens: tuple[int, ...], redone: int = 0) -> bytes:
         """What a party says after these tokens. redone: above 0, with other rounding errors."""
         is_vote = party in self.scenario.spec.roles.voters
-        dense = payload_of(self.scenario, party, tokens, redone) if is_vote else self._drafter(tokens)
+        dense = voter_of(self.scenario, party).payload(tokens, redone) if is_vote else self._drafter(tokens)
         if is_vote and not self.scenario.spec.votes_are_tokens:
             return dense
         return write_token(draft_from(self.scenario, dense, len(tokens)))
@@ -283,13 +339,21 @@ class ChainRun:
         state.busy_with = job = state.decoder.next_job()
         if job is None:
             return
+        done_s = self.now_s + self.pass_s(party, job)
+        self._at(done_s, party, partial(self._finish, party, state.num_starts, job))
+
+    def pass_s(self, party: str, job: Job) -> float:
+        """How long a job of a party's model takes."""
         is_drafting = self.scenario.spec.roles.role(party).drafts
-        duration_s = self.rng.expovariate(1 / self.scenario.model_s[party]) / (4 if is_drafting else 1)
-        self._at(self.now_s + duration_s, party, partial(self._finish, party, state.num_starts, job))
+        return self.rng.expovariate(1 / self.scenario.model_s[party]) / (4 if is_drafting else 1)
+
+    def hop_s(self) -> float:
+        """How long a message takes between two actors of one party."""
+        return HOP_S * self.rng.random()
 
     def _finish(self, party: str, start: int, job: Job) -> None:
         state = self.parties[party]
-        if start != state.num_starts:
+        if start != state.num_starts or state.busy_with is not job:
             return
         state.busy_with = None
         session = state.decoder.sessions.get(job.session)
@@ -306,8 +370,10 @@ class ChainRun:
     def compute(self, party: str, job: Forward) -> list[Result]:
         """A pass. What a model computes once more it computes a little otherwise: only the first may count."""
         results = []
-        for length in range(job.first, job.step + 1):
+        for length, weights in enumerate((*job.earlier, job.weights), job.first):
             tokens = job.tokens[:length]
+            if weights and weights != voter_of(self.scenario, party).weights(tokens):
+                raise InvariantError(f"{party} weighs its documents by other tokens than it votes on")
             payload = self._payload(party, tokens, self._is_known(party, job.lineage[length : length + 1]))
             is_token = party not in self.scenario.spec.roles.voters or self.scenario.spec.votes_are_tokens
             token = read_token(payload, VOCAB) if is_token else 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import pairwise
 from typing import Literal
@@ -13,18 +13,24 @@ import numpy as np
 
 from tandem.aggregation.coupling import noise
 from tandem.events import PeerEvent
+from tandem.lab.simulation.oracle import WorldVoter
 from tandem.lab.simulation.specs import make_spec
-from tandem.lab.simulation.world import CODEC, NEVER, VOCAB, distribution, number, stop_rule
+from tandem.lab.simulation.wild_lengths import WildLengths
+from tandem.lab.simulation.world import CODEC, NEVER, VOCAB, number, stop_rule
 from tandem.modes import reference
 from tandem.modes.roles import MAX_PROPOSAL
 from tandem.protocol.lifecycle import StopCheck
 from tandem.protocol.spec import SessionSpec
+from tandem.scheduler.length_policies import LOADED
 
 NUM_TOKENS = 24
 DRAFTERS = ("good", "garbage", "n-gram", "replaced")
 
 Drafter = Callable[[tuple[int, ...]], bytes]
 """The drafter's encoded distribution after some tokens."""
+WILD = "tandem.lab.simulation.wild_lengths:WildLengths"
+LOADED[WILD] = lambda max_length: WildLengths(max_length, max_length)
+
 ChainFaultKind = Literal["stall", "crash", "models", "aggregator", "cut"]
 
 
@@ -80,6 +86,9 @@ def make_chain_scenario(seed: int, num_workers: int) -> ChainScenario:
         max_window=rng.choice([1, 4, 16, 32]),
         pacing=rng.choice(["stop_and_wait", "pipelined", "cloud_goes_on"]),
     )
+    spec = replace(spec, length_policy=_pick_policy(seed, spec.pacing))
+    budget = 0 if num_workers else _pick_budget(seed)
+    spec = _vary_votes(spec, seed) if num_workers else replace(spec, uplink_budget_bits=budget)
     parties = spec.roles.topology.parties
     faults = tuple(_plan_fault(rng, parties) for _ in range(rng.choice([0, 1, 2, 4])))
     # What a Resync rolls back is computed again in any case.
@@ -96,6 +105,40 @@ def make_chain_scenario(seed: int, num_workers: int) -> ChainScenario:
     )
 
 
+def _vary_votes(spec: SessionSpec, seed: int) -> SessionSpec:
+    """What votes of a federated query depend on, and how they travel. Drawn apart, as all that came later is."""
+    rng = random.Random(number("votes", seed))
+    workers = spec.roles.voters
+    has_documents, is_weighed, is_listed = rng.random() < 0.6, rng.random() < 0.8, rng.random() < 0.5
+    if has_documents:
+        spec = replace(
+            spec,
+            documents={worker: rng.choice([0, 2, 3]) for worker in workers},
+            weight_interval=rng.choice([0, 1, 3]),
+            weight_lag=rng.choice([0, 1, 3]),
+            weight_momentum=rng.choice([0.0, 0.3]),
+        )
+        if is_weighed:
+            spec = replace(spec, workers=workers, weights=())
+    if is_listed:
+        spec = replace(spec, race_depth=rng.choice([1, 2, 3]), vocab_size=VOCAB)
+    return spec
+
+
+def _pick_policy(seed: int, pacing: str) -> str:
+    """How lengths of proposals are chosen; "wild" may be any each time."""
+    policies = ["fixed", "best", "wild"]
+    if pacing != "cloud_goes_on":
+        policies += ["last_accepted", "double_dqn"]
+    policy = random.Random(number("lengths", seed)).choice(policies)
+    return WILD if policy == "wild" else policy
+
+
+def _pick_budget(seed: int) -> int:
+    """Bits of a proposal: mostly without limit, else of no id, of one or of four."""
+    return random.Random(number("budget", seed)).choice([0, 0, 0, 0, 0, 16, 24, 100])
+
+
 def _plan_fault(rng: random.Random, parties: Sequence[str]) -> ChainFault:
     kinds: tuple[ChainFaultKind, ...] = ("stall", "crash", "crash", "models", "aggregator", "cut", "cut")
     kind = rng.choice(kinds)
@@ -108,9 +151,14 @@ def _plan_fault(rng: random.Random, parties: Sequence[str]) -> ChainFault:
 # ---- models ----------------------------------------------------------------------------------------------------
 
 
-def payload_of(scenario: ChainScenario, party: str, tokens: Sequence[int], redone: int = 0) -> bytes:
-    """A voter's encoded distribution after these tokens. redone: above 0, with other rounding errors."""
-    return distribution(scenario.seed, party, tuple(tokens), (), scenario.first_end, redone)
+def voter_of(scenario: ChainScenario, party: str) -> WorldVoter:
+    """What a voter says, as a function of the tokens."""
+    return _voter(scenario.spec, party, scenario.first_end)
+
+
+@lru_cache(maxsize=64)
+def _voter(spec: SessionSpec, party: str, first_end: int) -> WorldVoter:
+    return WorldVoter(spec, party, first_end, lambda tokens: str(list(tokens)))
 
 
 def draft_from(scenario: ChainScenario, payload: bytes, step: int) -> int:
@@ -131,14 +179,14 @@ def make_drafter(scenario: ChainScenario) -> Drafter:
     good_like = scenario.spec.roles.voters[-1]
 
     def guess(tokens: tuple[int, ...]) -> bytes:
-        return payload_of(scenario, good_like, tokens)
+        return voter_of(scenario, good_like).payload(tokens, codec=CODEC)
 
     def garbage(tokens: tuple[int, ...]) -> bytes:
-        return _certain(number("garbage", scenario.seed, tokens) % VOCAB)
+        return certain(number("garbage", scenario.seed, tokens) % VOCAB)
 
     def repeat(tokens: tuple[int, ...]) -> bytes:
         before = [after for token, after in pairwise(tokens) if token == tokens[-1]]
-        return _certain(before[-1] if before else 0)
+        return certain(before[-1] if before else 0)
 
     kinds: dict[str, Drafter] = {"good": guess, "garbage": garbage, "n-gram": repeat}
     if scenario.drafter != "replaced":
@@ -147,7 +195,8 @@ def make_drafter(scenario: ChainScenario) -> Drafter:
 
 
 @lru_cache(maxsize=VOCAB)
-def _certain(token: int) -> bytes:
+def certain(token: int) -> bytes:
+    """The encoded distribution that gives this token."""
     return CODEC.encode(np.eye(VOCAB)[token])
 
 
@@ -157,13 +206,14 @@ def _certain(token: int) -> bytes:
 def expected_chain(scenario: ChainScenario, events: Sequence[PeerEvent] = ()) -> list[int]:
     """The draft-free loop of the mode. events: who was lost and came back, as the home logged it."""
 
-    def make_voter(payload: Callable[[tuple[int, ...]], bytes]) -> reference.Voter:
-        return lambda tokens: reference.Vote(
-            [float(p) for p in CODEC.decode(payload(tuple(tokens))).dense(VOCAB)]
-        )
+    draft = make_drafter(scenario)
+
+    def drafter(tokens: Sequence[int]) -> reference.Vote:
+        return reference.Vote([float(p) for p in CODEC.decode(draft(tuple(tokens))).dense(VOCAB)])
 
     spec, names = scenario.spec, scenario.spec.roles.voters
-    voters = [make_voter(lambda tokens, name=name: payload_of(scenario, name, tokens)) for name in names]  # type: ignore[misc]
+    voters = [voter_of(scenario, name) for name in names]
+    weights = None if spec.roles.weighs_by_documents else spec.weights or (1.0,)
     seed = scenario.seed if spec.sampling.temperature > 0 else None
 
     def is_complete(tokens: Sequence[int]) -> bool:
@@ -174,9 +224,7 @@ def expected_chain(scenario: ChainScenario, events: Sequence[PeerEvent] = ()) ->
         return [number for number, name in enumerate(names) if not lost.get(name, False)]
 
     if events:
-        drafter = make_voter(make_drafter(scenario))
-        weights = spec.weights or (1.0,)
         return reference.answer_with_losses(voters, weights, drafter, present, is_complete, seed)
     if spec.mode == "speculative":
         return reference.speculative(voters[0], is_complete, seed)
-    return reference.federated(voters, spec.weights, is_complete, seed)
+    return reference.federated(voters, weights, is_complete, seed)

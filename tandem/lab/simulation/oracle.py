@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 
 from tandem.aggregation.document_weights import blend, checkpoints, log_weight, text_to_score
 from tandem.aggregation.race_lists import RaceList
+from tandem.codecs import StatelessCodec
 from tandem.codecs.race_lists import read_vote
 from tandem.lab.simulation.virtual import SideModel
 from tandem.lab.simulation.world import CODEC, VOCAB, World, codec_for, distribution
@@ -25,13 +26,13 @@ Text = Callable[[Sequence[int]], str]
 class Documents:
     """What one party has retrieved, and how much it weighs after any tokens."""
 
-    def __init__(self, spec: SessionSpec, party: Party, model: SideModel, text: Text) -> None:
+    def __init__(self, spec: SessionSpec, party: str, model: SideModel, text: Text) -> None:
         self.spec, self.party, self.text = spec, party, text
         self._model = model
-        request = RetrieveRequest(
-            session=spec.session, query=spec.query, num_documents=spec.num_documents(party)
-        )
-        found = model.retrieve(request)
+        num_documents = spec.num_documents(party)
+        request = RetrieveRequest(session=spec.session, query=spec.query, num_documents=num_documents)
+        nothing = RetrieveResult(session=spec.session, ids=(), texts=(), scores=(), retrieve_us=0)
+        found = model.retrieve(request) if num_documents else nothing
         assert isinstance(found, RetrieveResult)
         self.found = found
 
@@ -57,22 +58,29 @@ class Documents:
 class WorldVoter(Documents):
     """One party's vote after any tokens."""
 
-    def __init__(self, spec: SessionSpec, party: Party, first_end: int, text: Text) -> None:
+    def __init__(self, spec: SessionSpec, party: str, first_end: int, text: Text) -> None:
         super().__init__(spec, party, World(spec.seed, party), text)
         self._first_end = first_end
 
     def __call__(self, tokens: Sequence[int]) -> reference.Vote:
         """The party's distribution, and how much its documents weigh."""
-        weights = self.weights(tokens)
-        payload = distribution(
-            self.spec.seed, self.party, tuple(tokens), weights, self._first_end, codec=codec_for(self.spec)
-        )
+        payload, own_weight = self.payload(tokens), self.log_weight(tokens)
         if self.spec.has_race_lists:  # nothing was compressed: the model's own float32 numbers
             vote = read_vote(payload, VOCAB)
             assert not isinstance(vote, RaceList)
-            return reference.Vote([float(mass) for mass in vote], to_float32(log_weight(weights)))
-        probabilities = [float(mass) for mass in CODEC.decode(payload).dense(VOCAB)]
-        return reference.Vote(probabilities, to_float32(log_weight(weights)))
+            return reference.Vote([float(mass) for mass in vote], own_weight)
+        return reference.Vote([float(mass) for mass in CODEC.decode(payload).dense(VOCAB)], own_weight)
+
+    def log_weight(self, tokens: Sequence[int]) -> float:
+        """How much the documents weigh, as it is sent."""
+        return to_float32(log_weight(self.weights(tokens)))
+
+    def payload(self, tokens: Sequence[int], redone: int = 0, codec: StatelessCodec | None = None) -> bytes:
+        """The encoded distribution, by the codec of votes unless another is given. redone: as in `distribution`."""
+        weights, codec = self.weights(tokens), codec or codec_for(self.spec)
+        return distribution(
+            self.spec.seed, self.party, tuple(tokens), weights, self._first_end, redone, codec
+        )
 
 
 def answer(
@@ -83,7 +91,7 @@ def answer(
     text: Text = lambda tokens: " ".join(map(str, tokens)),
 ) -> tuple[int, ...]:
     """The tokens of a query with coupled drafts, or at temperature 0. text: turns tokens into text."""
-    voters = [WorldVoter(spec, party, first_end, text) for party in spec.parties]
+    voters = [WorldVoter(spec, Party(party), first_end, text) for party in spec.parties]
     seed = spec.seed if spec.sampling.temperature > 0 else None
 
     def is_complete(tokens: Sequence[int]) -> bool:

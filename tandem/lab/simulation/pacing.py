@@ -115,11 +115,12 @@ def play_answer(
     is_accepted: Callable[[int], bool] | Sequence[bool],
     num_tokens: int,
     window: int = WINDOW,
+    max_length: int = MAX_LENGTH,
 ) -> Timing:
     """An answer of so many tokens. conditions: fixed, or by the time; is_accepted: by step."""
     accepted = is_accepted if callable(is_accepted) else is_accepted.__getitem__
     own = FixedLength(policy) if isinstance(policy, int) else policy
-    return _Run(conditions, pacing, own, accepted, num_tokens, window).run()
+    return _Run(conditions, pacing, own, accepted, num_tokens, window, max_length).run()
 
 
 def device_alone(draft_s: float, num_tokens: int) -> Timing:
@@ -154,6 +155,7 @@ class _Run:
         is_accepted: Callable[[int], bool],
         num_tokens: int,
         window: int,
+        max_length: int,
     ) -> None:
         self.now_s = 0.0
         self._conditions, self._pacing, self._policy = conditions, pacing, policy
@@ -162,7 +164,7 @@ class _Run:
         self._num_events = 0
         self._free_s = {"up": 0.0, "down": 0.0}
         self._bytes = {"up": 0.0, "down": 0.0}
-        self._acceptance = ProposalAcceptance(MAX_LENGTH)
+        self._acceptance = ProposalAcceptance(max_length)
         self._line, self._length, self._known = _Line(0, 0, 0, inf), 0, 0  # the device
         self._is_drafting = self._is_waiting = False
         self._committed, self._is_passing, self._is_asked = 0, False, False  # the cloud

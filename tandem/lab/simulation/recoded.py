@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from tandem.codecs import Codec, CodecStates, RaceLists
+from tandem.codecs import Codec, CodecStates
 from tandem.lab.simulation.fuzz import make_scenario
 from tandem.lab.simulation.link import Link
 from tandem.lab.simulation.virtual import Outcome, SideModel, VirtualRun
@@ -29,15 +29,14 @@ class RecodedWorld(World):
 def simulate_codec(codec: Codec, seed: int, link: Link | None = None, **settings: Any) -> Outcome:
     """One answer of scripted models, coupled drafts, every frame encoded and decoded by the protocol.
 
-    settings: fields of the session's spec, such as placement="mirror" or synchronous=True.
+    settings: fields of the session's spec, such as placement="mirror" or synchronous=True; with RaceLists a race_depth.
     """
     spec = replace(
         make_scenario(seed).spec,
         draft_rule="coupled",
         on_peer_loss="wait",
         vocab_size=VOCAB,
-        race_depth=codec.depth if isinstance(codec, RaceLists) else 0,
-        **settings,
+        **{"race_depth": 0, **settings},
     )
     readers: dict[Party, SideModel] = {party: RecodedWorld(seed, party, codec) for party in PARTIES}
     return VirtualRun(spec, readers, codec, finished=stop_rule(16, 12), link=link or Link(), seed=seed).run()

@@ -9,17 +9,25 @@ from tandem.config import Config
 from tandem.protocol.spec import SessionSpec
 from tandem.request import spec_of
 from tandem.sampling import SamplingParams
+from tandem.topology import PARTIES
 
 
 def make_spec(**changes: Any) -> SessionSpec:
-    """The query "q" as session 1 with seed 0; the device decides, and an answer has at most 64 tokens."""
-    basis = replace(spec_of(Config()), session=1, query="q")
+    """The query "q" as session 1 with seed 0; the device decides, and an answer has at most 64 tokens.
+
+    Votes are whole distributions unless a race_depth is given.
+    """
+    basis = replace(spec_of(Config()), session=1, query="q", race_depth=0)
     return change_spec(basis, **{"placement": "device", "max_new_tokens": 64, **changes})
 
 
 def change_spec(spec: SessionSpec, **changes: Any) -> SessionSpec:
-    """The spec with other values; those of `SamplingParams` go there."""
+    """The spec with other values; those of `SamplingParams` go there, `device_documents` and so on to `documents`."""
+    counts = {
+        party: changes.pop(f"{party}_documents") for party in PARTIES if f"{party}_documents" in changes
+    }
     sampling = {
         field.name: changes.pop(field.name) for field in fields(SamplingParams) if field.name in changes
     }
-    return replace(spec, sampling=replace(spec.sampling, **sampling), **changes)
+    documents = changes.pop("documents", spec.documents) | counts
+    return replace(spec, sampling=replace(spec.sampling, **sampling), documents=documents, **changes)

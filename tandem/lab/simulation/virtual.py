@@ -22,14 +22,13 @@ from tandem.lab.baselines.random_placement import RandomAggregatingTable
 from tandem.lab.simulation.link import Link, Wire
 from tandem.protocol.decoding import Forward, Job, Prefill, Result
 from tandem.protocol.drafting_table import DraftingTable
+from tandem.protocol.estimating_tables import ProfilingTable, SchedulingTable
 from tandem.protocol.lifecycle import StopCheck
 from tandem.protocol.messages import Message, RescoreRequest, RetrieveRequest, decode, encode
 from tandem.protocol.outbox import ActorKind, Send
 from tandem.protocol.session_tables import (
     AggregatingTable,
     CoordinatorTable,
-    ProfilingTable,
-    SchedulingTable,
     sessions_of,
 )
 from tandem.protocol.spec import SessionSpec
@@ -103,7 +102,7 @@ class VirtualRun:
         self.now_s = 0.0
         self._rng = random.Random(seed)
         self._codec = codec
-        self._drafter = Drafter(codec, spec.sampling, spec.draft_rule, spec.vocab_size)
+        self._drafter = Drafter(spec.codec_of_votes(codec), spec.sampling, spec.draft_rule, spec.vocab_size)
         self._finished = finished
         self._text = text
         self._wires = {party: Wire(link or Link()) for party in PARTIES}  # by sender
@@ -128,7 +127,8 @@ class VirtualRun:
 
     def run(self, limit_s: float = 600.0) -> Outcome:
         """Open the query at home and go on until all actors have freed it, or `limit_s` of virtual time."""
-        self.at(0.0, partial(self._open, self.spec.home), self.spec.home)
+        home = Party(self.spec.home)
+        self.at(0.0, partial(self._open, home), home)
         while self._events and self.now_s < limit_s:
             self.now_s, count, host, act = heapq.heappop(self._events)
             if host is not None and (until_s := self.parties[host].stalled_until_s) > self.now_s:
@@ -264,7 +264,7 @@ class VirtualRun:
         match to:
             case "draft_queue":
                 self.deliver(party, state.queue.receive(message, self.now_s))
-                if party in self._unopened and state.queue.sessions:
+                if party in self._unopened and state.queue.needs_ticks:
                     self._opened(party)
             case "retriever":
                 self.deliver(party, [Send("decoder", state.reader.retrieve(message))])

@@ -22,7 +22,6 @@ from tandem.protocol.decoding import Forward, Prefill
 from tandem.protocol.messages import Message, RescoreRequest, RescoreResult, RetrieveRequest, RetrieveResult
 from tandem.protocol.prefix import common_length
 from tandem.protocol.spec import SessionSpec
-from tandem.topology import Party
 
 VOCAB = 16
 EOS = 3
@@ -74,7 +73,7 @@ def number(*parts: object) -> int:
 @lru_cache(maxsize=10_000)
 def distribution(
     seed: int,
-    party: Party,
+    party: str,
     tokens: tuple[int, ...],
     weights: tuple[float, ...],
     first_end: int = 0,
@@ -116,7 +115,7 @@ class World:
     def __init__(
         self,
         seed: int,
-        party: Party,
+        party: str,
         *,
         first_end: int = 0,
         is_rounding: bool = False,
@@ -171,7 +170,7 @@ class World:
 
 
 def codec_for(spec: SessionSpec) -> StatelessCodec:
-    """What the scripted models of a query encode with."""
+    """What the scripted voters of a query encode with."""
     return WHOLE_VOTES if spec.has_race_lists else CODEC
 
 

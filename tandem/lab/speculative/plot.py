@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import isfinite
 from pathlib import Path
 from typing import Any
@@ -21,9 +21,15 @@ LOOK: dict[str, dict[str, Any]] = {
     "stop_and_wait": {"color": "#56b4e9", "marker": "v", "linestyle": "-"},
     "pipelined": {"color": "#009e73", "marker": "o", "linestyle": "-"},
     "cloud_goes_on": {"color": "#cc3377", "marker": "D", "linestyle": "-", "lw": 2.4, "zorder": 5},
+    "stop_and_wait/best": {"color": "#56b4e9", "marker": "v", "linestyle": "--"},
+    "pipelined/best": {"color": "#009e73", "marker": "o", "linestyle": "--"},
+    "cloud_goes_on/best": {"color": "#cc3377", "marker": "D", "linestyle": "--"},
+    "stop_and_wait/double_dqn": {"color": "#56b4e9", "marker": "P", "linestyle": "-."},
     "stop_and_wait/rejection": {"color": "#56b4e9", "marker": "v", "linestyle": ":", "mfc": "white"},
     "pipelined/rejection": {"color": "#009e73", "marker": "o", "linestyle": ":", "mfc": "white"},
     "cloud_goes_on/rejection": {"color": "#cc3377", "marker": "D", "linestyle": ":", "mfc": "white"},
+    "preset/sqs": {"color": "#e69f00", "marker": "<", "linestyle": ":", "mfc": "white"},
+    "preset/qs": {"color": "#e69f00", "marker": ">", "linestyle": ":", "mfc": "white"},
 }
 
 PLANE_LOOK = {
@@ -35,6 +41,8 @@ PLANE_LOOK = {
     "top_p": ("#000000", "x"),
 }
 """Colour and marker of a codec."""
+PLANE_SIZES = {"4": 4.0, "64": 9.0, "24": 5.0, "100": 8.0, "0.8": 5.0, "0.95": 8.0}
+"""Size of the marker for a codec's parameter, in points, where it is not 6."""
 
 
 def plot_throughput(cells: Sequence[Cell], path: Path) -> None:
@@ -56,7 +64,8 @@ def plot_throughput(cells: Sequence[Cell], path: Path) -> None:
                 for cell in cells
                 if (cell.setting.bits_per_s, cell.setting.temperature) == (rate, temperature)
             ]
-            _draw(plot, members, handles)
+            draw_over_round_trips(plot, members, rows_of, LOOK, lambda token_s: 1 / token_s, handles)
+            plot.set(ylabel="tokens per second")
             title = "unlimited" if rate is None else f"{rate / 1e3:g} kbit/s"
             plot.set_title(f"{title}, T {temperature:g}", fontsize=10, loc="left")
     columns = min(5, 2 * len(rates))  # what fits below the plots
@@ -66,17 +75,29 @@ def plot_throughput(cells: Sequence[Cell], path: Path) -> None:
     save(figure, path)
 
 
-def _draw(plot: Any, cells: Sequence[Cell], handles: dict[str, Any]) -> None:
-    for name, look in LOOK.items():
-        rows = [(1e3 * cell.setting.rtt_s, rows_of(cell)[name]) for cell in cells if cell.of(name)]
-        rows.sort(key=lambda each: each[0])
-        if not rows:
+def draw_over_round_trips(
+    plot: Any,
+    cells: Sequence[Cell],
+    rows: Callable[[Cell], Mapping[str, Any]],
+    look: Mapping[str, dict[str, Any]],
+    shown: Callable[[float], float],
+    handles: dict[str, Any],
+) -> None:
+    """A line of each system over the round trip, and a thin one of what was predicted.
+
+    rows: of a cell, by system, with `token_s` and `predicted_s`. shown: a time per token in seconds as the plot has it.
+    handles: for the legend, by system; those that are drawn are added.
+    """
+    for name, style in look.items():
+        points = [(1e3 * cell.setting.rtt_s, rows(cell)[name]) for cell in cells if cell.of(name)]
+        points.sort(key=lambda each: each[0])
+        if not points:
             continue
-        at_ms = [rtt_ms for rtt_ms, _ in rows]
-        handles[name] = plot.plot(at_ms, [1 / row.token_s for _, row in rows], label=name, **look)[0]
-        predicted = [1 / row.predicted_s if isfinite(row.predicted_s) else None for _, row in rows]
-        plot.plot(at_ms, predicted, color=look["color"], lw=0.6, alpha=0.6)
-    plot.set(xlabel="injected round trip (ms)", ylabel="tokens per second")
+        at_ms = [rtt_ms for rtt_ms, _ in points]
+        handles[name] = plot.plot(at_ms, [shown(row.token_s) for _, row in points], label=name, **style)[0]
+        predicted = [shown(row.predicted_s) if isfinite(row.predicted_s) else None for _, row in points]
+        plot.plot(at_ms, predicted, color=style["color"], lw=0.6, alpha=0.6)
+    plot.set(xlabel="injected round trip (ms)")
     plot.set_ylim(bottom=0)
     plot.grid(alpha=0.3)
     plot.spines[["top", "right"]].set_visible(False)
@@ -97,8 +118,8 @@ def plot_lengths(timings: Mapping[str, Timing], link: LinkSchedule, path: Path) 
         title = f"{name}: {timing.num_tokens / timing.committed_s[-1]:.1f} tokens per second"
         plot.set_title(title, fontsize=10, loc="left")
         plot.set(ylabel="K", ylim=(-0.5, 16.5))
-    end_s = max(timing.committed_s[-1] for timing in timings.values())
     points = [(row.time_s, 1e3 * row.shape.rtt_s) for row in link.rows]
+    end_s = max(points[-1][0], *(timing.committed_s[-1] for timing in timings.values()))
     at_s, rtts_ms = zip(*points, (end_s, points[-1][1]), strict=True)
     plots[-1].step(at_s, rtts_ms, where="post", color="#000000", lw=1.0)
     plots[-1].set(xlabel="seconds", ylabel="RTT (ms)", ylim=(0, None))
@@ -138,9 +159,13 @@ def plot_plane(rows: Mapping[float, Mapping[str, tuple[float, float]]], path: Pa
 
 
 def _plane_look(scheme: str) -> dict[str, Any]:
-    """Colour and marker by the codec, filled where zeros are not sent."""
-    family = scheme.split()[0]
+    """Colour and marker by the codec, size by its parameter, hollow for the variants that send more."""
+    family, *parameters = scheme.split()
     color, marker = PLANE_LOOK.get(family, ("#777777", "o"))
-    size = 8 if family == "ids" else 6
-    face = "white" if scheme.endswith("paper") else color
+    size = (
+        8.0
+        if family == "ids"
+        else next((PLANE_SIZES[each] for each in parameters if each in PLANE_SIZES), 6.0)
+    )
+    face = "white" if scheme.endswith(("paper", "residual")) else color
     return {"color": color, "marker": marker, "linestyle": "none", "markersize": size, "mfc": face}

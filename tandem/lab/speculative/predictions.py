@@ -29,7 +29,8 @@ from tandem.lab.latency.records import Setting
 from tandem.lab.latency.systems import System
 from tandem.lab.simulation.pacing import Conditions, Timing, device_alone, draw_accepted, pace_s, play_answer
 from tandem.modes.reference import Vote, solo
-from tandem.scheduler.proposal_length import FixedLength
+from tandem.scheduler.length_policies import make_length_policy
+from tandem.scheduler.proposal_length import MAX_LENGTH
 from tandem.topology import PARTIES, Party
 
 if TYPE_CHECKING:
@@ -113,9 +114,17 @@ class SpeculativePredictor:
                 down_bytes=HEADER_BYTES + ACK_BYTES,
             )
             accepted = _held(path.accepted) if is_coupled else draw_accepted(path.rejection_rate, number)
-            policy = FixedLength(system.options["max_proposal"])
-            window = self._config.decoding.max_window
-            yield play_answer(conditions, system.options["pacing"], policy, accepted, num_tokens, window)
+            max_length = system.options["max_proposal"]
+            policy = make_length_policy(system.options.get("length_policy", "fixed"), max_length)
+            yield play_answer(
+                conditions,
+                system.options["pacing"],
+                policy,
+                accepted,
+                num_tokens,
+                self._config.decoding.max_window,
+                max_length or MAX_LENGTH,
+            )
 
     def _follow(self, setting: Setting) -> list[Path]:
         key = (setting.temperature, setting.max_new_tokens)

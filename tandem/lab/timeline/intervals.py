@@ -202,14 +202,14 @@ def _step(
     since_s = _since(token, previous)
     arrived_s = {Party.DEVICE: token.device_arrived_s, Party.CLOUD: token.cloud_arrived_s}
     waits = {party: _not_negative(arrived_s[party] - since_s) for party in PARTIES}
-    wait_s = waits[token.aggregator] if token.is_alone else _later(*waits.values())
+    wait_s = waits[Party(token.aggregator)] if token.is_alone else _later(*waits.values())
     one_way_s = _one_way(token, estimate)
     has_crossed = crossing.device_drafts and not token.is_alone
     return StepTimes(
         step=token.step,
         token=token.token,
         text=token.text,
-        aggregator=token.aggregator,
+        aggregator=Party(token.aggregator),
         is_alone=token.is_alone,
         device=_draft(token, Party.DEVICE, shares[Party.DEVICE], one_way_s, crosses=has_crossed),
         cloud=_draft(token, Party.CLOUD, shares[Party.CLOUD], one_way_s, crosses=not token.is_alone),

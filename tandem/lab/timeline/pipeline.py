@@ -160,7 +160,8 @@ def _draw_handover(axes: Any, handover: PlacementEvent, steps: Sequence[StepTime
     at_s = next((step.committed_s for step in steps if step.step == handover.step - 1), None)
     if at_s is None:
         return
-    colour, marker = COLOURS[handover.aggregator], HANDOVERS[handover.aggregator]
+    party = Party(handover.aggregator)
+    colour, marker = COLOURS[party], HANDOVERS[party]
     axes.axvline(at_s, color=colour, lw=1.2, ls=":", zorder=0)
     axes.plot([at_s], [HANDOVER_Y], marker, color=colour, ms=8)
 

@@ -14,17 +14,17 @@ from __future__ import annotations
 import argparse
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from random import Random
 
 import torch
 from tokenizers import Tokenizer
-from torch.nn import functional as F
 from transformers import LlamaForCausalLM
 
 from tandem.corpora import DRAFTER, WEIGHTS
+from tandem.distillation import training as distillation
 from tandem.lab.training.batches import Batch, Row, collate, encode_row
 from tandem.lab.training.samples import Case, Lesson, Sample, draw_sample
 from tandem.lab.training.synthetic import Split
@@ -32,11 +32,10 @@ from tandem.lab.training.train import (
     Plan,
     Stage,
     TrainingLog,
-    learning_rate,
     make_model,
-    make_optimizer,
     max_filler,
     save_weights,
+    schedule_of,
 )
 
 SHARED = ("tokenizer.json", "tokenizer_config.json", "template.json")
@@ -97,12 +96,18 @@ def draw_pairs(
     return pairs
 
 
-def distillation_loss(student: LlamaForCausalLM, teacher: LlamaForCausalLM, pair: Pair) -> torch.Tensor:
-    """Mean KL divergence of the drafter's distributions from the reader's, over the tokens of the answers, in nats."""
-    with torch.no_grad():
-        target = _logits(teacher, pair.reader).float().log_softmax(-1)
-    log_q = _logits(student, pair.drafter).float().log_softmax(-1)
-    return F.kl_div(log_q, target, reduction="batchmean", log_target=True)
+def stream_pairs(rng: Random, tokenizer: Tokenizer, stage: Stage = STAGE) -> Iterator[distillation.Pair]:
+    """A batch for each step of a stage, drawn in pools."""
+    pool: list[Pair] = []
+    for step in range(stage.num_steps):
+        pool = pool or draw_pairs(rng, tokenizer, max_filler(step, stage), stage.rows_per_batch)
+        yield sides(pool.pop())
+
+
+def sides(pair: Pair) -> distillation.Pair:
+    """A pair as the trainer takes it: a token counts after the position before it."""
+    own, read = (distillation.Side(batch.ids, batch.weights > 0) for batch in (pair.drafter, pair.reader))
+    return distillation.Pair(own, read)
 
 
 def measure_agreement(
@@ -128,25 +133,17 @@ def train_drafter(out: Path, stage: Stage = STAGE, plan: Plan = PLAN) -> None:
     tokenizer = Tokenizer.from_file(str(WEIGHTS / "tokenizer.json"))
     teacher = LlamaForCausalLM.from_pretrained(WEIGHTS, dtype=torch.float32).eval()
     student = make_model(tokenizer, plan)
-    optimizer = make_optimizer(student, stage)
     head = {"plan": asdict(plan), "num_parameters": sum(p.numel() for p in student.parameters())}
     (out / "training.jsonl").write_text(json.dumps(head) + "\n")
     log = TrainingLog(out / "training.jsonl", 1, stage)
-    pairs: list[Pair] = []
-    for step in range(stage.num_steps):
-        pairs = pairs or draw_pairs(rng, tokenizer, max_filler(step, stage), stage.rows_per_batch)
-        for group in optimizer.param_groups:
-            group["lr"] = learning_rate(step, stage)
-        with torch.autocast("cpu", torch.bfloat16):  # matrix products only
-            loss = distillation_loss(student, teacher, pairs.pop())
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(student.parameters(), 1.0)
-        optimizer.step()
-        optimizer.zero_grad()
-        log.add(loss.item())
-        if (step + 1) % plan.steps_per_measurement == 0 or step + 1 == stage.num_steps:
+
+    def report(step: int, loss: float) -> None:
+        log.add(loss)
+        if step % plan.steps_per_measurement == 0 or step == stage.num_steps:
             save_weights(student, out)
-            log.write(step + 1, asdict(measure_agreement(student, teacher, tokenizer)))
+            log.write(step, asdict(measure_agreement(student, teacher, tokenizer)))
+
+    distillation.distil(student, teacher, stream_pairs(rng, tokenizer, stage), schedule_of(stage), report)
 
 
 def share_tokenizer(out: Path) -> None:
@@ -167,13 +164,6 @@ def _collate(rows: Sequence[tuple[Row, Row]]) -> Pair:
     return Pair(collate([own for own, _ in rows]), collate([read for _, read in rows]))
 
 
-def _logits(model: LlamaForCausalLM, batch: Batch) -> torch.Tensor:
-    """[tokens that count, vocab], row after row."""
-    hidden = model.model(input_ids=torch.from_numpy(batch.ids), use_cache=False).last_hidden_state
-    logits: torch.Tensor = model.lm_head(hidden[torch.from_numpy(batch.weights) > 0])
-    return logits
-
-
 def _draw_heldout(rng: Random, tokenizer: Tokenizer, case: Case, count: int) -> Pair:
     split: Split = "heldout"
     return _collate([_rows(tokenizer, draw_sample(rng, split, 3, case=case)) for _ in range(count)])
@@ -182,9 +172,10 @@ def _draw_heldout(rng: Random, tokenizer: Tokenizer, case: Case, count: int) -> 
 @torch.inference_mode()
 def _compare(student: LlamaForCausalLM, teacher: LlamaForCausalLM, pair: Pair) -> tuple[float, float]:
     """Shares of tokens with the same argmax, and mean overlap."""
+    both = sides(pair)
     q, p = (
-        _logits(model, batch).softmax(-1)
-        for model, batch in ((student, pair.drafter), (teacher, pair.reader))
+        distillation.logits_of(model, side).softmax(-1)
+        for model, side in ((student, both.drafter), (teacher, both.target))
     )
     same = (q.argmax(-1) == p.argmax(-1)).float().mean()
     return float(same), float(torch.minimum(p, q).sum(-1).mean())

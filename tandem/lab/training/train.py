@@ -10,7 +10,6 @@ import argparse
 import copy
 import hashlib
 import json
-import math
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -22,6 +21,7 @@ from tokenizers import Tokenizer
 from torch.nn import functional as F
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from tandem.distillation.training import Schedule, learning_rate, make_optimizer
 from tandem.lab.training.batches import Batch, draw_batches
 from tandem.lab.training.measure import measure
 from tandem.lab.training.samples import COPYING, CORPUS, Lesson
@@ -110,7 +110,8 @@ def run_stage(
 ) -> None:
     """Train `model`, measure now and then, and leave its weights in `out`."""
     stage = STAGES[number - 1]
-    optimizer = make_optimizer(model, stage)
+    schedule = schedule_of(stage)
+    optimizer = make_optimizer(model, schedule)
     log = TrainingLog(out / "training.jsonl", number, stage)
     batches: list[Batch] = []
     for step in range(stage.num_steps):
@@ -120,7 +121,7 @@ def run_stage(
                 rng, tokenizer, stage.lesson, stage.rows_per_batch, filler, stage.kind_weight
             )
         for group in optimizer.param_groups:
-            group["lr"] = learning_rate(step, stage)
+            group["lr"] = learning_rate(step, schedule)
         with torch.autocast(
             "cpu", torch.bfloat16
         ):  # matrix products only; weights and their updates stay fp32
@@ -155,20 +156,11 @@ def _resume(plan: Plan, number: int, out: Path) -> tuple[Random, Tokenizer, Llam
     return Random(f"{plan.seed} stage {number}"), tokenizer, model
 
 
-def make_optimizer(model: LlamaForCausalLM, stage: Stage) -> torch.optim.Optimizer:
-    """AdamW over all weights; matrices alone decay."""
-    matrices = [p for p in model.parameters() if p.ndim == 2]
-    vectors = [p for p in model.parameters() if p.ndim < 2]
-    groups = [{"params": matrices, "weight_decay": 0.05}, {"params": vectors, "weight_decay": 0.0}]
-    return torch.optim.AdamW(groups, lr=stage.peak_rate, betas=(0.9, 0.98), fused=True)
-
-
-def learning_rate(step: int, stage: Stage) -> float:
-    """The learning rate of a step: warm-up, then a cosine down to a twentieth of the peak."""
-    if step < stage.num_warmup_steps:
-        return stage.peak_rate * (step + 1) / stage.num_warmup_steps
-    done = (step - stage.num_warmup_steps) / max(1, stage.num_steps - stage.num_warmup_steps)
-    return stage.peak_rate * (0.05 + 0.95 * 0.5 * (1 + math.cos(math.pi * done)))
+def schedule_of(stage: Stage) -> Schedule:
+    """How the optimiser runs in a stage."""
+    return Schedule(
+        num_steps=stage.num_steps, peak_rate=stage.peak_rate, num_warmup_steps=stage.num_warmup_steps
+    )
 
 
 def max_filler(step: int, stage: Stage) -> int:

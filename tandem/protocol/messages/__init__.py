@@ -7,7 +7,15 @@ from __future__ import annotations
 
 from typing import Any, TypeAlias, get_args
 
-from tandem.protocol.messages.estimates import Estimate, Observation, Observations, Profile
+from tandem.protocol.messages.estimates import (
+    Estimate,
+    Observation,
+    Observations,
+    Profile,
+    Round,
+    RoundProfile,
+    Rounds,
+)
 from tandem.protocol.messages.link import (
     PROTOCOL_VERSION,
     Cancel,
@@ -38,6 +46,7 @@ from tandem.protocol.messages.site import (
     End,
     Follow,
     Placement,
+    ProposalLength,
     ProposalReady,
     RescoreRequest,
     RescoreResult,
@@ -59,6 +68,7 @@ Message: TypeAlias = (
     | DecoderReady
     | DecoderFailed
     | Window
+    | ProposalLength
     | Begin
     | Commit
     | Adopt
@@ -75,6 +85,8 @@ Message: TypeAlias = (
     | Observations
     | Profile
     | Estimate
+    | Rounds
+    | RoundProfile
 )
 
 
@@ -124,6 +136,7 @@ __all__ = [
     "Probe",
     "Profile",
     "Proposal",
+    "ProposalLength",
     "ProposalReady",
     "Rejoin",
     "RescoreRequest",
@@ -132,6 +145,9 @@ __all__ = [
     "RetrieveFailed",
     "RetrieveRequest",
     "RetrieveResult",
+    "Round",
+    "RoundProfile",
+    "Rounds",
     "Sources",
     "Undecided",
     "Verdict",

@@ -62,3 +62,40 @@ class Estimate:
     delta_z_s: Float64  # Z(device) - Z(cloud), DRAGON Eq. 8: above 0 the cloud should aggregate
     chosen: PartyIndex
     assumed: Texts  # one sentence for each value that was not measured or not believed
+
+
+@registry.message(84)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Round:
+    """What became of one proposal, or how long the decider took for a token without one. Part of `Rounds`."""
+
+    length: Varint  # tokens that were proposed; 0: none
+    num_accepted: Varint  # those before the first rejected one
+    draft_us: Varint  # time of the drafter's passes, microseconds
+    num_bytes: Varint  # of the proposed tokens as they are sent, without the frame
+    waited_s: Float64  # until the verdict; nan: not measured
+    rtt_s: Float64  # the last round trip; nan: not measured yet
+    bytes_per_s: Float64  # of the link towards the peer; nan: not measured yet, inf: too much to measure
+
+
+@registry.message(85)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rounds:
+    """What became of the last proposals of a party without a vote. Coordinator -> own profiler."""
+
+    session: UInt32
+    rounds: Annotated[tuple[Any, ...], sequence(registry.nested(Round))]
+
+
+@registry.message(86)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundProfile:
+    """The profiler's estimates of proposals; times are nan where nothing is known. Profiler -> own scheduler."""
+
+    session: UInt32
+    rounds: Annotated[tuple[Any, ...], sequence(registry.nested(Round))]  # those since the last profile
+    rates: Float64s  # of acceptance, by position in a proposal, as many as its longest has tokens
+    error: Float64  # standard error of them
+    fixed_s: Float64  # of a round, whatever it proposes
+    token_s: Float64  # of each proposed token
+    alone_s: Float64  # of a token that the decider commits without a proposal

@@ -16,16 +16,17 @@ from tandem.protocol.wire import (
     Flag,
     Float32s,
     FrameCursor,
+    Line,
+    Lines,
     PartyIndex,
     Text,
-    Texts,
     UInt32,
     Varint,
     Varints,
     write_varint,
 )
 
-PROTOCOL_VERSION = 6
+PROTOCOL_VERSION = 7
 
 registry = Registry()
 
@@ -107,7 +108,7 @@ class Heartbeat:
 class Cancel:
     """The sender has given up the session; drop it."""
 
-    reason: Text  # one sentence about the session, never document text
+    reason: Line  # one sentence about the session, never document text
     is_refused: Flag = False  # the query itself is at fault, not the sender: the peer cannot answer it either
 
 
@@ -141,10 +142,10 @@ class Open:
 class Sources:
     """What the sender has retrieved and prefilled, for the client at home; no text, title or score."""
 
-    ids: Texts  # opaque
+    ids: Lines  # opaque
     retrieve_us: Varint  # time the retrieval took, microseconds
     prefill_us: Varint
-    notes: Texts  # sentences for the user: a truncated document, ...
+    notes: Lines  # sentences for the user: a truncated document, ...
 
 
 @registry.message(14)
@@ -156,6 +157,9 @@ class Votes:
     step: Varint  # length of the first prefix
     digests: Digests  # of the prefixes
     payloads: Blobs  # Codec.encode(p) after each
+    log_weights: (
+        Float32s  # with each: log-sum-exp of the voter's document scores; none where weights are fixed
+    )
 
 
 @registry.message(15)

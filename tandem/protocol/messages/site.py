@@ -166,6 +166,15 @@ class Alone:
     is_alone: Flag
 
 
+@registry.message(42)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProposalLength:
+    """How many tokens the next proposals have. Scheduler -> own decoder, of a drafter without a vote."""
+
+    session: UInt32
+    length: Varint  # 0: the decider goes on without proposals
+
+
 @registry.message(36)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetrieveResult:

@@ -12,7 +12,7 @@ import numpy as np
 
 from tandem.actors.base import Runtime, SiteActor
 from tandem.actors.draft_queue import DraftQueueActor
-from tandem.actors.handles import Member, names_in, process_name
+from tandem.actors.ray_handles import Member, names_in, process_name
 from tandem.actors.shared import SharedProcess
 from tandem.actors.stateless import AggregatorActor, ProfilerActor, SchedulerActor
 from tandem.codecs import codec_of
@@ -96,7 +96,7 @@ class Site:
 
 def make_proposal(prefix: Prefix, token: int, payload: bytes | None = None) -> ProposalReady:
     dense = np.full(VOCAB, 0.01) + np.eye(VOCAB)[token]
-    codec = codec_of(Config().codec, "the test").open()
+    codec = spec_of(Config()).codec_of_votes(codec_of(Config().codec, "the test")).open()
     proposal = Proposal(
         party=0,
         step=len(prefix),

@@ -162,3 +162,31 @@ def test_a_loop_that_sleeps_over_a_wake_up_is_found(monkeypatch: pytest.MonkeyPa
 
     with pytest.raises(TimeoutError):
         asyncio.run(main())
+
+
+class _Drafter:
+    num_malformed = 3
+
+
+def test_proposals_that_cannot_be_read_are_counted_beyond_their_session() -> None:
+    """`tandem status --all` shows the decoder's counters."""
+
+    class Voting(_Decoder):
+        def has_voted(self, session: int) -> None:
+            self._drafters[session] = _Drafter()  # type: ignore[assignment]
+
+    async def count() -> list[float]:
+        actor = Voting(random.Random(0))
+        actor.plane = None
+        counts = []
+        for session in (1, 2):
+            actor.handle(begin(session), "q")
+            actor.has_voted(session)
+            counts.append((await actor.statistics()).extra["num_malformed_proposals"])
+        actor.handle(End(session=1), "q")
+        actor.free_ended()
+        counts.append((await actor.statistics()).extra["num_malformed_proposals"])
+        await actor.close()
+        return counts
+
+    assert asyncio.run(count()) == [3, 6, 6]

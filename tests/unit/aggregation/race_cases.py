@@ -56,7 +56,8 @@ class Case:
 
 
 def random_case(rng: np.random.Generator, step: int) -> Case:
-    """Up to 8 voters: similar, equal or disjoint ones, on a coarse grid with ties, with and without noise."""
+    """Up to 8 voters: similar, equal or disjoint ones, on a coarse grid with ties, with and without noise; some of
+    them have the weight 0."""
     vocab, num_voters = int(rng.integers(2, 60)), int(rng.integers(1, 9))
     kind = rng.choice(["similar", "independent", "equal", "disjoint", "grid"])
     base = rng.dirichlet(np.full(vocab, rng.choice([0.1, 1.0, 10.0])))
@@ -74,6 +75,9 @@ def random_case(rng: np.random.Generator, step: int) -> Case:
         votes.append(own / own.sum() if own.sum() else base)
     is_even = kind == "grid" or rng.random() < 0.3
     shares = np.full(num_voters, 1 / num_voters) if is_even else rng.dirichlet(np.ones(num_voters))
+    if num_voters > 1 and rng.random() < 0.25:
+        shares[rng.integers(num_voters)] = 0.0
+        shares /= shares.sum()
     temperature = float(rng.choice([0.0, 1.0])) if kind == "grid" else 1.0
     depths = rng.integers(1, 17, num_voters)
     if rng.random() < 0.5:

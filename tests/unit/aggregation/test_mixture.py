@@ -45,6 +45,21 @@ def test_a1_extremes(device: float, cloud: float, expected: tuple[float, float])
     assert shares(device, cloud) == expected
 
 
+@given(st.lists(st.floats(-30, 30) | st.just(-math.inf), min_size=1, max_size=8))
+def test_a1_shares_of_many_are_the_ratio_of_the_weights(many: list[float]) -> None:
+    """Also of one and of two; without any weight all count the same."""
+    weights = [math.exp(log_weight) for log_weight in many]
+    total = sum(weights)
+    expected = [weight / total for weight in weights] if total else [1 / len(many)] * len(many)
+    assert shares(*many) == pytest.approx(expected, abs=1e-15)
+    assert sum(shares(*many)) == pytest.approx(1.0, abs=1e-15)
+
+
+def test_a1_a_party_that_leaves_leaves_the_others_in_their_proportion() -> None:
+    before, after = shares(0.3, -0.2, 1.5), shares(0.3, 1.5)
+    assert after[0] / after[1] == pytest.approx(before[0] / before[2], rel=1e-14)
+
+
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 def test_a_log_weight_that_no_party_may_send_is_refused(bad: float) -> None:
     with pytest.raises(ProtocolError, match=r"^A log weight must be finite or -inf, got (nan|inf); restart"):

@@ -84,6 +84,8 @@ def test_a_certain_winner_wins_the_race_of_the_full_mixture() -> None:
     """`python benchmarks/codec_checks.py` tries 1,000,000 cases."""
     made = [planted_tie(), *cases(NUM_CASES)]
     certificates = [certified(case) for case in made]
+    assert {len(case.votes) for case in made} == set(range(1, 9))
+    assert sum(min(case.shares) == 0.0 for case in made) > 200
     share = np.mean([each.is_certain for each in certificates])
     assert 0.4 < share < 0.99, "both outcomes occur"
     for case in made[:200]:

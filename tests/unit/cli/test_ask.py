@@ -21,6 +21,7 @@ from tandem.events import (
     PlacementEvent,
     ProvisionalEvent,
     RetractEvent,
+    RoundEvent,
     Source,
     SourcesEvent,
     TokenEvent,
@@ -170,6 +171,9 @@ def test_settings_that_count_for_nothing_there_are_named(
     assert main(["ask", QUESTION, *settings, *unknown_there]) == 0
     note = 'settings   this cluster was started with device.index = "bundled", codec.p = 0.5; for yours, use --fresh or'
     assert note in capsys.readouterr().err
+    note = "settings   this cluster was started with codec.p = 0.5; for yours"
+    assert main(["ask", QUESTION, "--set", "codec.name=top_p", "--set", "codec.p=0.9"]) == 0
+    assert note in capsys.readouterr().err, "top_p is there with auto, that p is not"
     assert main(["ask", QUESTION]) == 0
     assert "settings" not in capsys.readouterr().err
 
@@ -593,3 +597,40 @@ def test_the_bundled_model_with_other_documents_is_noted_once(
     assert main(["ask", QUESTION, "--set", "device.index=/mine", *own_models]) == 0
     assert main(["ask", QUESTION, "--set", "cloud.index=/mine", "--set", "cloud.num_documents=0"]) == 0
     assert "demonstration" not in capsys.readouterr().err
+
+
+def test_in_mode_speculative_only_the_device_proposes(
+    tandem: FakeTandem, capsys: pytest.CaptureFixture[str]
+) -> None:
+    *told, done = answer_events()
+    rounds = [RoundEvent(step=step, length=step + 1, num_accepted=1, judged_s=0.1) for step in range(4)]
+    tandem.script = [*told, *rounds, done]
+    assert main(["ask", QUESTION, "--mode", "speculative", "--length-policy", "best"]) == 0
+    shown = capsys.readouterr().out
+    accepted = "100 % of the tokens as the device proposed them, the others are the cloud's"
+    assert f"\n  accepted   {accepted}\n  proposals  4, of 2.5 tokens on average\n" in shown
+    assert main(["ask", QUESTION, "--mode", "speculative", "--json", "--quiet"]) == 0
+    value = json.loads(capsys.readouterr().out)
+    assert value["rounds"][1] == {"step": 1, "length": 2, "num_accepted": 1, "judged_s": 0.1}
+
+
+def test_the_runtime_inline_starts_its_own_parties_whatever_runs_here(
+    tandem: FakeTandem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "tandem.cluster.discovery.find_local", lambda *_: pytest.fail("a cluster was looked for")
+    )
+    assert main(["ask", QUESTION, "--runtime", "inline", "--quiet"]) == 0
+    ((address, config),) = tandem.started
+    assert (address, config.cluster.runtime) == ("", "inline")
+
+
+def test_an_address_and_the_runtime_inline_are_one_sentence(
+    tandem: FakeTandem, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["ask", QUESTION, "--runtime", "inline", "--address", "10.0.0.1:6379"]) == 1
+    assert capsys.readouterr().err.splitlines()[-1] == (
+        "tandem: --address names a running Ray cluster (got '10.0.0.1:6379'), but the runtime is \"inline\"; leave out "
+        "one of them."
+    )
+    assert tandem.started == []

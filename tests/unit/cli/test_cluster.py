@@ -258,3 +258,17 @@ def test_a_registry_that_cannot_be_kept(
     monkeypatch.setenv("XDG_STATE_HOME", str(folders / "file"))
     assert main(["up", "device"]) == 1
     assert "cannot be kept in" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "arguments", [["up", "device", "--runtime", "inline"], ["status", "--set", "cluster.runtime=inline"]]
+)
+def test_what_needs_a_cluster_says_so(
+    launcher: FakeLauncher, capsys: pytest.CaptureFixture[str], arguments: list[str]
+) -> None:
+    assert main(arguments) == 1
+    assert capsys.readouterr().err == (
+        f'tandem: `tandem {arguments[0]}` needs a Ray cluster, but cluster.runtime is "inline", where nothing outlives '
+        'the process that asks; use `tandem ask --runtime inline` or Tandem.launch, or set cluster.runtime to "ray".\n'
+    )
+    assert launcher.calls == []

@@ -28,9 +28,11 @@ COMMANDS = (
     "status",
     "doctor",
     "config",
+    "cloud",
+    "draft",
     "lab",
 )
-LAB_COMMANDS = ("fuzz", "replay", "timeline", "netlab", "bench", "eval")
+LAB_COMMANDS = ("fuzz", "replay", "timeline", "netlab", "bench", "eval", "evolve")
 
 
 def python(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -113,7 +115,7 @@ def test_a_wrong_command_line_is_one_sentence_and_exit_code_2(
         *(
             (f"{name} x", f"`tandem {name}` is now `tandem lab {name}`.")
             for name in LAB_COMMANDS
-            if name != "timeline"
+            if name not in ("evolve", "timeline")
         ),
         ("ask x --alone device", "--alone of `tandem ask` is now --only."),
         ("ask x --plot p", "--plot of `tandem ask` is now `tandem lab timeline QUESTION --plot FILE`."),

@@ -19,7 +19,7 @@ def test_paths_are_absolute_before_anything_starts(tmp_path: Path, monkeypatch: 
         raise ClusterError("Enough.")
 
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(bootstrap.actors, "check_files", stop)
+    monkeypatch.setattr(bootstrap, "check_files", stop)
     with pytest.raises(ClusterError, match=r"^Enough\.$"):
         bootstrap.launch(Config(device=PartyConfig(model="./small", index="notes")), None, print)
     assert seen[0].device.model == str(tmp_path / "small")

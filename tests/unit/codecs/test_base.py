@@ -179,7 +179,7 @@ def test_a_built_in_codec_takes_no_table() -> None:
     with pytest.raises(ConfigError) as caught:
         CodecConfig(parameters={"k": 4})
     assert str(caught.value) == (
-        "codec.parameters is for a codec of your own, but codec.name is 'top_p' and the table holds k; write them "
+        "codec.parameters is for a codec of your own, but codec.name is 'auto' and the table holds k; write them "
         "into [codec] itself."
     )
 

@@ -10,11 +10,12 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
+from tandem.aggregation.proposals import Proposed
 from tandem.aggregation.restriction import restrict
 from tandem.aggregation.rules import draft_rule
 from tandem.codecs import make_codec
 from tandem.engine import drafter as module
-from tandem.engine.drafter import Drafter
+from tandem.engine.drafter import Drafter, TokenVoter
 from tandem.engine.row_mixture import mix_rows
 from tandem.sampling import SamplingParams
 from tandem.topology import PARTIES, Party
@@ -93,3 +94,19 @@ def test_drafts_follow_the_decoded_distribution(options: dict[str, float]) -> No
     freedom = int(likely.sum())
     statistic = float(((counts - wanted)[likely] ** 2 / wanted[likely]).sum())
     assert statistic < freedom + 2 * math.sqrt(21 * freedom) + 42  # Laurent and Massart 2000, x = 21
+
+
+@pytest.mark.parametrize("payload", [b"", b"\xff" * 9, CODEC.encode(np.eye(24)[5])])
+def test_a_proposal_that_cannot_be_read_is_counted_and_counts_as_none(payload: bytes) -> None:
+    """No bytes, other bytes, and a distribution that excludes the proposed token."""
+    voters = [
+        TokenVoter(CODEC, SamplingParams(temperature=1.0), "rejection", 24, sends_drafts=True)
+        for _ in range(2)
+    ]
+    proposals = (Proposed(7, payload), None)
+    votes = [
+        voter.draft(logits_of(1), WEIGHTS, seed=2, step=3, party=Party.CLOUD, proposed=proposed)
+        for voter, proposed in zip(voters, proposals, strict=True)
+    ]
+    assert [voter.num_malformed for voter in voters] == [1, 0]
+    assert votes[0].token == votes[1].token

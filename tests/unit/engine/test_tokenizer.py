@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 from tokenizers import AddedToken, Tokenizer, decoders
 
-from tandem.cluster.bootstrap import HANDSHAKE_FIELDS, compare
 from tandem.engine.tokenizer import (
     Detokenizer,
     StopRule,
@@ -22,6 +21,7 @@ from tandem.engine.tokenizer import (
     vocab_size,
 )
 from tandem.errors import ClusterError, GenerationError
+from tandem.sites.agreement import HANDSHAKE_FIELDS, compare
 from tandem.topology import PARTIES
 
 TEXTS = [

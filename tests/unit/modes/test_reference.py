@@ -58,6 +58,27 @@ def test_federated_with_one_weight_of_one_is_that_worker_alone() -> None:
         assert reference.speculative(workers[2], has(10), seed) == alone
 
 
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_federated_by_documents_is_the_mixture_by_their_shares(temperature: float) -> None:
+    log_weights = [0.3, -0.2, 1.0]
+    workers = [voter(number, weight) for number, weight in enumerate(log_weights)]
+    for seed in range(10):
+        drawn = seed if temperature else None
+        by_documents = reference.federated(workers, None, has(10), drawn)
+        assert by_documents == reference.federated(workers, shares(*log_weights), has(10), drawn)
+    two = workers[:2]
+    assert reference.federated(two, None, has(10), 1) == reference.dual(*two, has(10), 1)
+
+
+def test_whoever_is_left_is_weighed_by_the_own_documents() -> None:
+    log_weights = [0.3, -0.2, 1.0]
+    workers = [voter(number, weight) for number, weight in enumerate(log_weights)]
+    left = reference.answer_with_losses(workers, None, voter(9), lambda step: (0, 2), has(10), 1)
+    assert left == reference.federated(workers[::2], shares(0.3, 1.0), has(10), 1)
+    alone = reference.answer_with_losses(workers, None, voter(9), lambda step: (), has(10), 1)
+    assert alone == reference.solo(voter(9), has(10), 1)
+
+
 def test_a_token_is_drawn_from_the_mixture() -> None:
     """Frequencies of 4,000 draws lie within 5 standard deviations of each probability: a false alarm in 10^5."""
     workers, weights, n = [voter(1), voter(2), voter(3)], [0.5, 0.3, 0.2], 4000

@@ -30,6 +30,10 @@ def test_who_does_what() -> None:
     assert roles.voters == ("worker-1", "worker-2", "worker-3")
     assert roles.weights == (0.5, 0.25, 0.25)
     assert roles.role("server") == Role(drafts=True, decides=True)
+    assert not roles.weighs_by_documents
+    roles = federated((), workers=("ada", "ben"))
+    assert (roles.voters, roles.weights, roles.weighs_by_documents) == (("ada", "ben"), (None, None), True)
+    assert (dual().weighs_by_documents, solo("device").weighs_by_documents) == (True, False)
 
 
 @pytest.mark.parametrize(
@@ -81,6 +85,16 @@ def test_a_session_that_no_mode_allows_is_refused(mode: str, roles: tuple[Role, 
     with pytest.raises(ConfigError) as refused:
         check(replace(dual(), mode=mode, topology=PAIR, roles=roles))
     assert str(refused.value) == sentence
+
+
+def test_weights_are_all_fixed_or_all_by_documents() -> None:
+    roles = federated([0.5, 0.5])
+    mixed = (roles.roles[0], Role(votes=True, weight=1.0), Role(votes=True))
+    with pytest.raises(ConfigError) as refused:
+        check(replace(roles, roles=mixed))
+    assert str(refused.value) == (
+        "In mode federated each voter has a weight of at least 0 (got 1, none); give it."
+    )
 
 
 def test_a_decider_takes_part() -> None:

@@ -20,6 +20,7 @@ from tandem.protocol.messages import (
     DecoderReady,
     End,
     Proposal,
+    ProposalLength,
     ProposalReady,
     RescoreRequest,
     RescoreResult,
@@ -453,3 +454,77 @@ def test_a_late_adopt_proposes_again_one_token_at_a_time() -> None:
     made.receive(Adopt(session=1, tokens=(), is_last=False))
     again = drafts(compute(made, 9))
     assert [(proposal.step, proposal.tokens) for proposal in again] == [(1, (8,)), (2, (9,))]
+
+
+# ---- lengths that adapt ----------------------------------------------------------------------------------------
+
+
+def proposing(**changes: Any) -> DraftingSession:
+    """A drafter without a vote and without documents."""
+    values = {"mode": "speculative", "pacing": "stop_and_wait", "max_proposal": 8, "length_policy": "best"}
+    made = DraftingSession(spec(**{**values, "device_documents": 0, **changes}), Party.DEVICE, str)
+    made.begin()
+    made.finish_prefill(11, ())
+    return made
+
+
+def longer(length: int) -> ProposalLength:
+    return ProposalLength(session=1, length=length)
+
+
+def lengths_of(sends: list[Send]) -> list[int]:
+    return [len(proposal.tokens) for proposal in drafts(sends)]
+
+
+def test_the_first_proposals_have_a_few_tokens() -> None:
+    assert proposing().length == 4
+    assert proposing(max_proposal=2).length == 2
+    assert proposing(length_policy="fixed").length == 8
+
+
+def test_a_length_counts_for_the_proposal_that_is_being_drafted() -> None:
+    made = proposing()
+    assert lengths_of(compute(made, 5)) == []
+    assert lengths_of(made.receive(longer(2))) == []
+    assert lengths_of(compute(made, 6)) == [2]
+    assert made.next_job() is None, "stop and wait"
+
+
+def test_what_was_drafted_for_a_longer_one_goes_out_whole() -> None:
+    """Under stop-and-wait a second proposal would be on its way otherwise."""
+    made = proposing()
+    for token in (5, 6, 7):
+        compute(made, token)
+    assert lengths_of(made.receive(longer(1))) == [3]
+    assert made.next_job() is None
+
+
+def test_no_length_exceeds_the_querys_limit() -> None:
+    made = proposing(max_proposal=5)
+    made.receive(longer(16))
+    assert made.length == 5
+
+
+def test_length_none_asks_for_the_next_token_once_nothing_is_on_its_way() -> None:
+    made = proposing()
+    for token in (5, 6, 7, 8):
+        compute(made, token)
+    assert lengths_of(made.receive(longer(0))) == [], "a proposal awaits its verdict"
+    for step, token in enumerate((5, 6, 7)):
+        assert lengths_of(made.receive(commit(step, token))) == []
+    assert lengths_of(made.receive(commit(3, 9))) == [0]
+    assert made.next_job() is None
+    assert lengths_of(made.receive(longer(2))) == []
+    assert made.next_job() is None, "the token that was asked for comes first"
+    made.receive(commit(4, 4))
+    assert isinstance(made.next_job(), Forward)
+
+
+def test_length_none_is_silent_beside_a_cloud_that_goes_on() -> None:
+    made = proposing(pacing="cloud_goes_on")
+    compute(made, 5)
+    assert lengths_of(made.receive(longer(0))) == [1]
+    assert made.next_job() is None
+    assert lengths_of(made.receive(commit(0, 5))) == []
+    made.receive(longer(1))
+    assert lengths_of(compute(made, 6)) == [1]

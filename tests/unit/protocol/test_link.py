@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tandem.protocol.backlog import RECEIPT_S
-from tandem.protocol.link import HEARTBEAT_S, PeerLink
+from tandem.protocol.link import HEARTBEAT_RTTS, HEARTBEAT_S, PeerLink
 from tandem.protocol.messages import Done, Heartbeat, LinkFrame, Probe, Proposal, Verdict
 from tandem.protocol.outbox import Send
 from tandem.protocol.prefix import Prefix
-from tandem.protocol.round_trips import MAX_TIMEOUT_S, MIN_TIMEOUT_S
+from tandem.protocol.round_trips import FIRST_TIMEOUT_S, MAX_TIMEOUT_S, MIN_TIMEOUT_S
 
 UNHURRIED = settings(deadline=None, derandomize=True)
 WRAP_S = 2**32 / 1e6  # 71.6 minutes
@@ -140,9 +140,9 @@ def test_resends_back_off() -> None:
     link = PeerLink(1, 0.0)
     link.post(draft(2), PREFIX, 0.0)
     times = times_of_resends(link, 30.0)
-    assert times[0] == pytest.approx(MIN_TIMEOUT_S, abs=0.051)
+    assert times[0] == pytest.approx(FIRST_TIMEOUT_S, abs=0.051)
     gaps = [later - earlier for earlier, later in pairwise(times)]
-    assert gaps[:4] == pytest.approx([1.0, 2.0, 4.0, 4.0], abs=0.051)
+    assert gaps[:3] == pytest.approx([2.0, 4.0, 4.0], abs=0.051)
     assert max(gaps) <= MAX_TIMEOUT_S + 0.051
     assert link.num_resent_frames == len(times)
 
@@ -152,7 +152,7 @@ def test_the_wait_begins_with_the_body() -> None:
     link = PeerLink(1, 0.0)
     assert times_of_resends(link, 10.0) == []
     link.post(draft(2), PREFIX, 10.0)
-    assert times_of_resends(link, 11.0, start_s=10.0) == pytest.approx([10.5], abs=0.051)
+    assert times_of_resends(link, 11.5, start_s=10.0) == pytest.approx([11.0], abs=0.051)
 
 
 def test_a_far_peer_is_given_time() -> None:
@@ -193,7 +193,7 @@ def test_only_what_was_lost_is_resent_and_its_repetition_is_acknowledged_again()
     own.post(draft(2), PREFIX, 0.0)  # lost
     deliver([own.post(draft(3), PREFIX, 0.0)], peer, 0.01)
     deliver([peer.send(Heartbeat(), PREFIX, 0.01)], own, 0.02)
-    (again,) = own.due(PREFIX, MIN_TIMEOUT_S, [])
+    (again,) = own.due(PREFIX, FIRST_TIMEOUT_S, [])
     assert (again.message.body, again.message.number) == (draft(2), 1)
     deliver([again, again], peer, 0.6)
     assert peer.receipts.numbers == [1, 1]
@@ -204,10 +204,10 @@ def test_only_what_was_lost_is_resent_and_its_repetition_is_acknowledged_again()
 def test_a_sign_of_life_shortens_the_wait_for_the_rest() -> None:
     own = PeerLink(1, 0.0)
     first, second = own.post(draft(2), PREFIX, 0.0), own.post(draft(3), PREFIX, 0.0)
-    times_of_resends(own, 4.0)  # the next one would be due at 7.5
+    times_of_resends(own, 4.0)  # the next one would be due at 7
     alive = replace(frame(PeerLink(1, 0.0), 4.0), received=(second.message.number,))
     own.acknowledge(alive, 0, 4.0)
-    (again,) = own.due(PREFIX, 4.5, [])
+    (again,) = own.due(PREFIX, 5.0, [])
     assert again.message.body == first.message.body
 
 
@@ -251,7 +251,7 @@ def test_bodies_without_a_number_are_repeated_in_the_present_view() -> None:
     assert {send.message.view for send in sends} == {4}
     assert {send.to for send in sends} == {"peer"}
     assert link.due(PREFIX, 1.2, [Done(is_reply=False)]) == [], "each waits twice as long as before"
-    assert len(link.due(PREFIX, 2.05, [Done(is_reply=False)])) == 2
+    assert len(link.due(PREFIX, 3.05, [Done(is_reply=False)])) == 2
 
 
 # ---- heartbeat and loss ----------------------------------------------------------------------------------------
@@ -268,6 +268,34 @@ def test_an_idle_party_sends_heartbeats_and_a_busy_one_none() -> None:
         now_s += 0.1
         frame(link, now_s, draft(step))
         assert link.due(PREFIX, now_s + 0.05, []) == []
+
+
+def test_over_a_slow_link_heartbeats_and_receipts_wait_for_its_round_trips() -> None:
+    """At 10 kbit/s a heartbeat with its headers takes a tenth of a second: four a second would be half of the link."""
+    link = PeerLink(1, 0.0)
+    link.round_trips.rtt_s = 0.8
+    beats = [now_s for now_s in (0.05 * tick for tick in range(200)) if link.due(PREFIX, now_s, [])]
+    gaps = [after - before for before, after in pairwise(beats)]
+    assert min(gaps) >= HEARTBEAT_RTTS * 0.8 - 1e-9
+    assert max(gaps) < link.loss_limit_s(0.0) / 2, "one that is lost must not look like a lost peer"
+    link.receipts.add(1, 20.0)
+    frame(link, 20.0)
+    link.receipts.add(2, 20.0)
+    assert link.due(PREFIX, 20.0 + 2 * RECEIPT_S, []) == []
+    assert [send.message.received for send in link.due(PREFIX, 20.45, [])] == [(2,)]
+
+
+def test_resends_wait_for_round_trips_as_they_vary() -> None:
+    """Frames that queue behind each other come later and later; nothing of it is lost."""
+    own, now_s = PeerLink(1, 0.0), 0.0
+    assert own.round_trips.timeout_s == FIRST_TIMEOUT_S
+    for rtt_s in (0.1, 0.3, 0.5, 0.7, 0.9):
+        peer, now_s = PeerLink(1, now_s), now_s + 1.0
+        peer.receive(frame(own, now_s), now_s)
+        own.receive(frame(peer, now_s), now_s + rtt_s)
+    assert 2 * 0.9 <= own.round_trips.timeout_s < MAX_TIMEOUT_S
+    own.round_trips.receive(frame(peer, now_s), now_s + 0.01)
+    assert own.round_trips.timeout_s > MIN_TIMEOUT_S, "one quick frame does not make the link quick"
 
 
 @pytest.mark.parametrize(("rtt_s", "limit_s"), [(float("nan"), 1.5), (0.01, 1.5), (0.125, 1.5), (0.3, 2.2)])

@@ -34,6 +34,9 @@ from tandem.protocol.messages import (
     ProposalReady,
     Rejoin,
     Resync,
+    Round,
+    RoundProfile,
+    Rounds,
     Sources,
     Verdict,
     Votes,
@@ -54,6 +57,8 @@ from tandem.protocol.wire import (
     Float32s,
     Float64,
     Float64s,
+    Line,
+    Lines,
     PartyIndex,
     Text,
     Texts,
@@ -78,9 +83,10 @@ BODIES = (
     Votes,
     ListRequest,
 )
-KINDS: tuple[type[Any], ...] = (*BODIES, Observation, *typing.get_args(Message))
+KINDS: tuple[type[Any], ...] = (*BODIES, Observation, Round, *typing.get_args(Message))
 
 number = st.integers(0, 2**64 - 1)
+printable = st.text(max_size=20).filter(str.isprintable)
 FIELD: dict[Any, st.SearchStrategy[Any]] = {
     Varint: number,
     UInt32: st.integers(0, 2**32 - 1),
@@ -89,6 +95,7 @@ FIELD: dict[Any, st.SearchStrategy[Any]] = {
     Digest: st.binary(min_size=8, max_size=8),
     Blob: st.binary(max_size=40),
     Text: st.text(max_size=20),
+    Line: printable,
     PartyIndex: st.integers(0, 63),
     Version: st.just(PROTOCOL_VERSION),
     Flag: st.booleans(),
@@ -98,6 +105,7 @@ FIELD: dict[Any, st.SearchStrategy[Any]] = {
     Digests: st.lists(st.binary(min_size=8, max_size=8), max_size=4).map(tuple),
     Blobs: st.lists(st.binary(max_size=20), max_size=4).map(tuple),
     Texts: st.lists(st.text(max_size=8), max_size=5).map(tuple),
+    Lines: st.lists(printable, max_size=5).map(tuple),
 }
 
 
@@ -111,6 +119,8 @@ def any_of(kind: type[Any]) -> st.SearchStrategy[Any]:
             values[field.name] = FIELD[hint]
         elif kind is Observations:
             values[field.name] = st.lists(any_of(Observation), max_size=4).map(tuple)
+        elif kind in (Rounds, RoundProfile):
+            values[field.name] = st.lists(any_of(Round), max_size=4).map(tuple)
         elif kind is LinkFrame:
             values[field.name] = st.one_of([any_of(body) for body in BODIES])
         else:
@@ -252,7 +262,7 @@ def test_the_layout_is_pinned() -> None:
     body = struct.pack("<BBB8sBBBB3sBfB", 1, 1, 7, b"\1" * 8, 1, 7, 1, 3, b"ABC", 1, -1.5, 9)
     sent = draft(party=1, step=7, log_weights=(-1.5,), decode_us=9, payloads=(b"ABC",))
     assert encode(sent) == body
-    header = struct.pack("<BBIBBBBBB8sIII", 10, 6, 5, 1, 6, 2, 1, 2, 3, b"\2" * 8, 10, 11, 12)
+    header = struct.pack("<BBIBBBBBB8sIII", 10, 7, 5, 1, 6, 2, 1, 2, 3, b"\2" * 8, 10, 11, 12)
     frame = LinkFrame(
         session=5, view=1, number=6, received=(1, 2), committed=3, committed_digest=b"\2" * 8,
         sent_us=10, echo_us=11, held_us=12, body=sent,
@@ -282,13 +292,24 @@ def test_a_probability_fits_in_a_byte(share: float, number: int) -> None:
 
 @pytest.mark.parametrize(
     ("version", "start"),
-    [("3 or older", b"\x07"), ("3", b"\x0a\x03"), ("4", b"\x0a\x04"), ("5", b"\x0a\x05"), ("7", b"\x0a\x07")],
+    [("3 or older", b"\x07"), ("3", b"\x0a\x03"), ("5", b"\x0a\x05"), ("6", b"\x0a\x06"), ("8", b"\x0a\x08")],
 )
 def test_a_frame_of_another_protocol_version_is_refused(version: str, start: bytes) -> None:
     frame = start + encode(frame_of(Heartbeat()))[2:]
     with pytest.raises(ProtocolError) as refused:
         decode_link(frame)
     assert str(refused.value) == (
-        f"A frame of protocol version {version} was received, but this party speaks version 6; "
+        f"A frame of protocol version {version} was received, but this party speaks version 7; "
         "install the same version of tandem-rag at both parties."
     )
+
+
+@pytest.mark.parametrize(
+    "reason", ["\x1b[31mred", "two\nlines", "back\rwards", "\u202eright to left", "bell\x07"]
+)
+def test_a_peer_cannot_move_the_cursor_of_a_terminal(reason: str) -> None:
+    """What is for a user's eyes is read without control characters; the words stay."""
+    read: Any = decode_link(encode(frame_of(Cancel(reason=reason))))
+    assert read.body.reason.isprintable()
+    assert len(read.body.reason) == len(reason)
+    assert "".join(c for c in reason if c.isprintable()) == read.body.reason.replace("\ufffd", "")

@@ -74,7 +74,7 @@ def test_the_opening_is_repeated_until_the_peer_is_heard() -> None:
         for sent in crossing(device.tick(now_s / 20))
         if isinstance(sent.body, Open)
     ]
-    assert seen[:3] == pytest.approx([0.5, 1.5, 3.5], abs=0.11)
+    assert seen[:3] == pytest.approx([1.0, 2.0, 4.0], abs=0.11)
     device.receive(frame(Heartbeat()), 10.0)
     later = [sent.body for now_s in range(201, 400) for sent in crossing(device.tick(now_s / 20))]
     assert not any(isinstance(body, Open) for body in later)
@@ -176,7 +176,7 @@ def test_documents_that_were_lost_on_the_way_are_sent_again() -> None:
     cloud = table(Party.CLOUD)
     cloud.receive(frame(Open(spec=make_spec().to_json())), 0.0)
     cloud.receive(READY, 0.1)  # lost
-    again = [sent for sent in crossing(cloud.tick(0.7)) if isinstance(sent.body, Sources)]
+    again = [sent for sent in crossing(cloud.tick(1.2)) if isinstance(sent.body, Sources)]
     assert len(again) == 1
     cloud.receive(replace(frame(Heartbeat()), received=(again[0].number,)), 0.8)
     later = [sent.body for now_s in range(20, 100) for sent in crossing(cloud.tick(now_s / 20))]

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tandem.aggregation.race_lists import RaceList
-from tandem.codecs import RaceLists
+from tandem.codecs import RaceLists, TopP
 from tandem.codecs.race_lists import MAX_LISTED, WHOLE, cut_vote, read_vote, vote_depth
 from tandem.errors import ProtocolError
 from tandem.lab.simulation.race_votes import is_list_of
@@ -30,6 +30,7 @@ from tandem.protocol.messages import (
 from tandem.protocol.outbox import Send
 from tandem.protocol.prefix import Prefix
 from tandem.protocol.race_votes import PATIENCE, ListLength
+from tandem.protocol.session_tables import CoordinatorTable
 from tandem.topology import Party
 
 VOCAB, DEPTH = 40, 2
@@ -66,8 +67,8 @@ class Side:
         self.session.begin(0.0)
         self._number = 0
 
-    def propose(self, payload: bytes) -> list[Any]:
-        ready = ProposalReady(session=SPEC.session, proposal=proposal(0, payload))
+    def propose(self, payload: bytes, prefix: Prefix = EMPTY) -> list[Any]:
+        ready = ProposalReady(session=SPEC.session, proposal=proposal(0, payload, prefix))
         return self._keep(self.session.receive(ready, 1.0))
 
     def hear(self, body: Any, view: int = 0) -> list[Any]:
@@ -166,6 +167,31 @@ def test_an_open_winner_is_asked_about_once_and_decided_with_the_longer_list() -
     assert side.session.lifecycle.statistics.num_list_requests == 2
 
 
+def decided(prefix: Prefix) -> VerifyResult:
+    """Of a ballot of both votes: token 1."""
+    return VerifyResult(
+        session=SPEC.session, view=0, digest=prefix.digest, step=len(prefix), voters=(0, 1), tokens=(1,),
+        accepted=(1, 1), acceptance=(1.0, 1.0), next_decider=0,
+    )  # fmt: skip
+
+
+def test_steps_are_counted_by_whether_the_first_lists_settled_them() -> None:
+    """Two requests for one step are one escalation."""
+    side = Side()
+    asked(side)
+    side.hear(proposal(1, make_list(vote(2), 10)))
+    side.tell(undecided(50))
+    side.hear(proposal(1, vote(2)))
+    side.tell(decided(EMPTY))
+    for prefix in (EMPTY.of([1]), EMPTY.of([1, 1])):
+        side.propose(vote(3), prefix)
+        side.hear(proposal(1, make_list(vote(4), DEPTH, len(prefix)), prefix))
+        side.tell(decided(prefix))
+    seen = side.session.lifecycle.statistics
+    assert (seen.num_certified, seen.num_escalated, seen.num_list_requests) == (2, 1, 2)
+    assert seen.num_tokens == 3
+
+
 def test_an_old_ballot_asks_for_nothing() -> None:
     side = Side()
     asked(side)
@@ -176,7 +202,7 @@ def test_the_aggregator_decides_as_the_full_mixture_or_says_what_it_lacks() -> N
     num_open = 0
     for seed in range(40):
         spec = replace(SPEC, seed=seed)
-        session = AggregatorSession(spec, Party.DEVICE, RaceLists())
+        session = AggregatorSession(spec, Party.DEVICE, TopP())
         whole = [vote(2 * seed), vote(2 * seed + 1)]
         options = {"seed": seed, "step": 0, "temperature": 1.0}
         depth = 1
@@ -214,6 +240,21 @@ def test_lists_grow_after_a_request_and_shrink_without_any() -> None:
         length.grow()
     assert length.take() == 32
     assert min(length.take() for _ in range(100 * PATIENCE)) == 4
+
+
+def test_lists_of_the_next_query_are_as_long_as_the_last_one() -> None:
+    """Answers may be shorter than what it takes to shorten a list."""
+    table = CoordinatorTable(Party.DEVICE, lambda _: lambda tokens: None)
+    depths = []
+    for session in range(1, 6):
+        table.open(replace(SPEC, session=session, race_depth=8), 0.0)
+        length = table.sessions[session].race_votes.length
+        depths.append([length.take() for _ in range(14)][-1])
+    assert depths == [8, 7, 7, 6, 6]
+    table.open(replace(SPEC, session=8, race_depth=16), 0.0)
+    assert table.sessions[8].race_votes.length.depth == 16
+    table.open(replace(SPEC, session=9, race_depth=0), 0.0)
+    assert not table.sessions[9].spec.has_race_lists
 
 
 def test_how_much_a_vote_holds_is_read_from_its_head() -> None:

@@ -132,3 +132,13 @@ def test_the_only_document_of_both_parties_keeps_its_first_weight(
     prefix = Prefix(1, range(4, 10))
     assert (ask(made, prefix, IDS[:num_ids]) is not None) == is_asked
     assert (made.weights_for(prefix, IDS[:num_ids]) is None) == is_asked
+
+
+def test_the_only_document_of_a_worker_matters_where_it_weighs_against_others() -> None:
+    """Where weights are fixed, or nobody else has documents, the only one has all the weight."""
+    many = {"mode": "federated", "workers": ("ada", "ben"), "documents": {"ada": 1, "ben": 1}}
+    assert weights(**many).can_matter(("a",))
+    assert not weights(**many, weights=(0.5, 0.5)).can_matter(("a",))
+    assert not weights(**{**many, "documents": {"ada": 1, "ben": 0}}).can_matter(("a",))
+    assert weights(**many, weights=(0.5, 0.5)).can_matter(("a", "b"))
+    assert not weights(**many).can_matter(())

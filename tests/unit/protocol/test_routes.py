@@ -14,13 +14,14 @@ from tandem.protocol.session_tables import CoordinatorTable
 from tandem.protocol.spec import SessionSpec
 
 DIGEST = Prefix(1).digest
-VOTES = Votes(party=0, step=0, digests=(DIGEST,), payloads=(b"",))
+VOTES = Votes(party=0, step=0, digests=(DIGEST,), payloads=(b"",), log_weights=())
 IDS = Proposal(party=0, step=0, digest=DIGEST, tokens=(1,), payloads=(), log_weights=(), decode_us=0)
 DRAFT = replace(IDS, payloads=(b"x",), log_weights=(0.0,))
 VERDICT = Verdict(step=0, tokens=(1,), accepted=(1,), acceptance=(), next_decider=1)
 PAIR_VERDICT = replace(VERDICT, accepted=(1, 1), acceptance=(1, 1), next_decider=0)
 SPECULATIVE = make_spec(mode="speculative")
 FEDERATED = make_spec(mode="federated", weights=(0.5, 0.5))
+BY_DOCUMENTS = make_spec(mode="federated", workers=("ada", "ben"))
 DUAL = make_spec(placement="device")
 
 
@@ -49,6 +50,14 @@ def frame(body: LinkBody) -> LinkFrame:
         (
             "server", "worker-2", FEDERATED, replace(VOTES, party=2, payloads=()),
             "worker-2 sent 0 votes on 1 prefixes; check its version.",
+        ),
+        (
+            "server", "worker-2", FEDERATED, replace(VOTES, party=2, log_weights=(0.0,)),
+            "worker-2 sent 1 log weights with 1 votes, of which this query has 0; check its version.",
+        ),
+        (
+            "server", "ben", BY_DOCUMENTS, replace(VOTES, party=2),
+            "ben sent 0 log weights with 1 votes, of which this query has 1; check its version.",
         ),
         (
             "cloud", "device", SPECULATIVE, replace(IDS, tokens=tuple(range(17))),

@@ -13,6 +13,7 @@ import pytest
 from tandem.errors import TandemError
 from tandem.events import ClientEvent, DoneEvent, PlacementEvent, StopReason
 from tandem.lab.simulation.specs import make_spec
+from tandem.protocol.estimating_tables import ProfilingTable, SchedulingTable
 from tandem.protocol.lifecycle import ABANDONED_S, LINGER_S
 from tandem.protocol.link import PROBE_BYTES
 from tandem.protocol.log import MAX_AHEAD
@@ -49,8 +50,6 @@ from tandem.protocol.session_tables import (
     MAX_EARLY_FRAMES,
     AggregatingTable,
     CoordinatorTable,
-    ProfilingTable,
-    SchedulingTable,
     sessions_of,
 )
 from tandem.protocol.spec import SessionSpec
@@ -624,7 +623,7 @@ def test_a_restarted_cloud_decides_nothing_until_it_knows_what_is_committed() ->
     cloud.reopen(asked, 5, 1.0)
     assert to("decoder", cloud.tick(9.0)) == []
     payload = distribution(0, Party.CLOUD, (), ())
-    votes = Votes(party=1, step=0, digests=(Prefix(1).digest,), payloads=(payload,))
+    votes = Votes(party=1, step=0, digests=(Prefix(1).digest,), payloads=(payload,), log_weights=())
     assert to("aggregator", cloud.receive(VotesReady(session=1, votes=votes), 9.0)) == []
     cloud.receive(frame(Resync(decider=1, tokens=(7,)), [7], view=1), 9.1)
     (wanted,) = to("decoder", cloud.tick(9.7))

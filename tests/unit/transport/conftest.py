@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from tandem.transport import sockets
-from tandem.transport.sockets import SocketPlane
+from tandem.transport import dialling, sockets
+from tandem.transport.sockets import SocketPlane, with_secret
 
 SECRET = b"the secret of this cluster"
 
@@ -27,8 +27,8 @@ class Recorder:
         options = {"secret": SECRET, "directory": directory, **options}
         self.plane = SocketPlane(
             name,
-            options.pop("secret"),
             lambda source, frames: self.frames.append((source, frames)),
+            handshake=with_secret(name, options.pop("secret")),
             on_connected=self.connected.append,
             on_lost=self.lost.append,
             **options,
@@ -81,5 +81,5 @@ def directory() -> Iterator[str]:
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Retry and give up sooner than in earnest."""
-    monkeypatch.setattr(sockets, "RETRY_S", 0.05)
+    monkeypatch.setattr(dialling, "RETRY_S", 0.05)
     monkeypatch.setattr(sockets, "DIAL_LIMIT_S", 0.5)

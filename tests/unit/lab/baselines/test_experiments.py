@@ -11,7 +11,7 @@ from tandem.lab.simulation.specs import make_spec
 from tandem.retrieval.documents import Document
 from tandem.retrieval.retriever import Hit
 
-SPEC = make_spec(placement="greedy", weight_interval=3)
+SPEC = make_spec(placement="greedy", weight_interval=3, race_depth=8)
 
 
 def hit(name: str, score: float) -> Hit:
@@ -33,6 +33,7 @@ def hit(name: str, score: float) -> Hit:
 def test_a_treatment_changes_the_spec(treatment: Treatment, interval: int, placement: str) -> None:
     spec = treatment.apply_to(SPEC)
     assert (spec.weight_interval, spec.placement) == (interval, placement)
+    assert spec.has_race_lists != treatment.keeps_distributions, "what is kept was encoded by the codec"
 
 
 def test_one_row_holds_all_documents_and_weighs_as_they_do() -> None:

@@ -102,7 +102,7 @@ def test_smoke_is_one_cell(plan_of: PlanOf) -> None:
     [
         (
             ["--systems", "pipelines"],
-            "A system is one of 9 (docs/explanation/speculative.md), but 'pipelines' is none",
+            "A system is one of 15 (docs/explanation/speculative.md), but 'pipelines' is none",
         ),
         (["--rate", "fast"], "A rate is a number with its unit"),
         (["--models", "half"], "must be close or configured (got 'half')"),

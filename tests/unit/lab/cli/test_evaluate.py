@@ -71,7 +71,7 @@ def test_a_text_is_scored(
     shown = capsys.readouterr().out
     result = json.loads((out / "result.json").read_text())
     assert shown == (out / "table.txt").read_text()
-    assert len(result["rows"]) == 8 * 3
+    assert len(result["rows"]) == 9 * 3
     assert result["what"]["scored_tokens"] == 2 * (48 - 48 // 8)
     without = {row["perplexity"] for row in result["rows"] if row["counts"] == {"device": 0, "cloud": 0}}
     assert max(without) == pytest.approx(min(without), rel=1e-6), "without documents all methods are one"

@@ -145,3 +145,39 @@ def test_without_matplotlib_there_are_numbers_and_a_note(
     printed = capsys.readouterr()
     assert "questions" in printed.out
     assert "no picture A plot needs matplotlib" in " ".join(printed.err.split())
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ([], "placement mirror, coupled drafts, temperature 0, socket plane"),
+        (
+            ["decoding.mode=speculative", "decoding.draft_rule=rejection", "decoding.length_policy=best"],
+            "speculative, pacing cloud_goes_on, lengths best, rejection, temperature 0, socket plane",
+        ),
+    ],
+)
+def test_the_picture_says_how_the_answers_were_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: list[str], words: str
+) -> None:
+    drawn: list[dict[str, str]] = []
+
+    def draw(replay: Replay, picture: Path, **said: str) -> None:
+        drawn.append(said)
+
+    class Done:
+        def __init__(self, tandem: Any, lab: Any, into: Replay, progress: Any) -> None:
+            into.asked.append(QuestionRun("Why?", 1, 0.5))
+
+        def run(self, questions: list[str]) -> None:
+            pass
+
+    monkeypatch.setattr("tandem.lab.latency.replay_plot.plot_replay", draw)
+    monkeypatch.setattr("tandem.lab.latency.cluster.launch", lambda *_: contextlib.nullcontext())
+    monkeypatch.setattr("tandem.lab.latency.replay.Replayer", Done)
+    config = Config.load(None, changes)
+    trace, log = command.bundled("walk"), StageLog(is_quiet=True)
+    command.play(NetLab("lab"), config, trace, ["Why?"], tmp_path, log, as_json=False)
+    (said,) = drawn
+    assert said["setup"] == f"1 question, 0 tokens; {words}"
+    assert said["mode"] == config.decoding.mode

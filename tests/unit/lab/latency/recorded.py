@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import nan
 
-from tandem.events import DoneEvent, SessionStatistics
+from tandem.events import DoneEvent, RoundEvent, SessionStatistics
 from tandem.lab.latency.replay_records import QuestionRun, Replay, Reply
 from tandem.lab.netlab.lab import Counters
 from tandem.lab.netlab.schedule import LinkSchedule, ScheduleRow
@@ -49,3 +49,17 @@ def replay() -> Replay:
         lost_s={Party.DEVICE: 0.05, Party.CLOUD: 0.0},
         took_s=3.6,
     )
+
+
+def replay_of_proposals() -> Replay:
+    """The same with three judged proposals, over a link of 8 Mbit/s at first."""
+    seen = replay()
+    rounds = [
+        RoundEvent(step=0, length=5, num_accepted=5, judged_s=0.5),
+        RoundEvent(step=6, length=3, num_accepted=1, judged_s=2.2),
+        RoundEvent(step=0, length=0, num_accepted=0, judged_s=0.4),
+    ]
+    for asked, judged in zip((seen.asked[0], seen.asked[0], seen.asked[1]), rounds, strict=True):
+        asked.events.insert(-1, judged)
+    seen.rows[0] = ScheduleRow(0.0, Shape(rtt_s=0.1, rate_bits_per_s=8e6))
+    return seen

@@ -11,7 +11,7 @@ from tandem.lab.latency.replay_plot import plot_replay, running_quartiles
 from tandem.lab.latency.replay_records import Replay
 from tandem.lab.netlab.schedule import LinkSchedule
 from tests.unit.lab.latency.many import many_questions
-from tests.unit.lab.latency.recorded import ROWS, replay
+from tests.unit.lab.latency.recorded import ROWS, replay, replay_of_proposals
 from tests.unit.lab.timeline.test_pipeline import words
 
 pytest.importorskip("matplotlib")
@@ -34,6 +34,24 @@ def test_by_hand(tmp_path: Path) -> None:
     ):
         assert word in shown
     assert "both drafts accepted" not in shown, "that one was a first token"
+
+
+def test_lengths_of_proposals_stand_between(tmp_path: Path) -> None:
+    plot_replay(replay_of_proposals(), tmp_path / "out.svg", title="Lengths", mode="speculative")
+    shown = words(tmp_path / "out.svg")
+    for word in (
+        "K, tokens of a proposal",
+        "accepted of them",
+        "the cloud's own (1)",
+        "the device's drafts (1)",
+        "rate (Mbit/s)",
+        "RTT (ms)",
+    ):
+        assert word in shown
+    assert "neither" not in shown
+    plot_replay(replay(), tmp_path / "without.svg", title="x")
+    for word in ("tokens of a proposal", "rate"):
+        assert word not in words(tmp_path / "without.svg")
 
 
 def test_of_nothing(tmp_path: Path) -> None:

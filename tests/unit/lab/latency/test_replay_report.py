@@ -10,7 +10,7 @@ import pytest
 from tandem.config import Config
 from tandem.lab.latency.replay_records import Replay
 from tandem.lab.latency.replay_report import as_dict, merged_trace, summary, table
-from tests.unit.lab.latency.recorded import ROWS, replay
+from tests.unit.lab.latency.recorded import ROWS, replay, replay_of_proposals
 
 
 def test_each_token_has_its_latency_its_drafter_and_the_link_of_its_moment() -> None:
@@ -22,6 +22,25 @@ def test_each_token_has_its_latency_its_drafter_and_the_link_of_its_moment() -> 
     assert [token.injected_rtt_s for token in tokens] == [0.1, 0.1, 0.3, 0.1, 0.1]
     assert [token.ping_rtt_s for token in tokens] == [0.1, 0.1, 0.12, 0.1, 0.1]
     assert [token.question for token in tokens] == [0, 0, 0, 1, 1]
+
+
+def test_each_proposal_has_its_length_what_stood_of_it_and_the_link_of_its_verdict() -> None:
+    seen = replay_of_proposals()
+    rounds = seen.rounds()
+    assert [(each.question, each.step, each.length, each.num_accepted) for each in rounds] == [
+        (0, 0, 5, 5),
+        (0, 6, 3, 1),
+        (1, 0, 0, 0),
+    ]
+    assert [each.judged_s for each in rounds] == pytest.approx([0.5, 2.2, 3.4])
+    assert [each.injected_rtt_s for each in rounds] == [0.1, 0.3, 0.1]
+    assert [each.injected_bits_per_s for each in rounds] == [8e6, None, None]
+    assert [each.ping_rtt_s for each in rounds] == [0.1, 0.12, 0.1]
+    assert "  rounds     3 judged, 2.7 tokens proposed in the mean" in table(seen)
+    found = as_dict(seen, Config())
+    assert [len(asked["rounds"]) for asked in found["questions"]] == [2, 1]
+    assert found["questions"][0]["rounds"][1]["length"] == 3
+    assert not any(line.lstrip().startswith("rounds") for line in table(replay()))
 
 
 def test_no_reply_yet_is_not_known() -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tandem.config import Config
 from tandem.lab.latency.records import lost_s
 from tandem.lab.latency.work import Work
 
@@ -16,6 +17,7 @@ class Cluster:
 
     def __init__(self, count: int) -> None:
         self.count = count
+        self.config = Config()
 
     def status(self) -> dict[str, Any]:
         extra = {"num_forwards": 12.0 * self.count, "num_abandoned": self.count, "decode_s": 0.5 * self.count}

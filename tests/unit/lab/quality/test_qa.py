@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tandem.codecs import make_codec
@@ -13,7 +14,7 @@ from tandem.engine.engine import Engine
 from tandem.engine.kv_cache import MemoryStore
 from tandem.lab.quality.document_sets import Counts
 from tandem.lab.quality.methods import select_methods
-from tandem.lab.quality.qa import evaluate_questions
+from tandem.lab.quality.qa import evaluate_questions, told_text
 from tandem.lab.quality.questions import Question
 from tandem.lab.quality.setup import Parties, load_engines
 from tandem.retrieval.documents import Document
@@ -85,3 +86,27 @@ def test_documents_that_were_cut_are_noted(
     assert len(result.notes) == notes
     if notes:
         assert result.notes[0].startswith("4 rows were cut at the end of their documents")
+
+
+def test_a_token_that_is_not_more_probable_than_all_others_is_not_told(
+    load_engine: Callable[..., Engine],
+) -> None:
+    engine = load_engine()
+    wanted = [7, 8, 9]
+    text = engine.text([7, 9]).strip()
+    assert told_text(engine, wanted, -np.log([0.51, 0.5, 0.9])) == text
+
+
+def test_the_oracle_row_has_the_words_of_the_wanted_answer(load_engine: Callable[..., Engine]) -> None:
+    """With random weights nothing is told, and the answer is not exact."""
+    retrievers = dict.fromkeys(PARTIES, Shelf("Mira likes puzzle games."))
+    parties = Parties(dict.fromkeys(PARTIES, load_engine()), retrievers, make_codec("top_p", p=0.8), False)  # type: ignore[arg-type]
+    config = Config.load(None, ["sampling.max_new_tokens=2"])
+    asked = [Question(f"Which game {number}?", ("Vantelu",)) for number in range(2)]
+    result = evaluate_questions(parties, asked, select_methods("dynamic,oracle"), [Counts(1, 1)], config)
+    dynamic, oracle = result.rows
+    assert oracle.perplexity <= dynamic.perplexity
+    assert oracle.exact is not None
+    assert oracle.exact.value == 0
+    assert [one["given"] for one in result.predictions if one["method"] == "oracle"] == ["", ""]
+    assert any("only oracle 0" in sentence for sentence in result.comparisons)

@@ -98,7 +98,7 @@ def differences(
     return float(np.abs(fast - slow).max())
 
 
-OUTPUT = [name for name, method in METHODS.items() if not method.is_context]
+OUTPUT = [name for name, method in METHODS.items() if not method.is_context and not method.is_ideal]
 
 
 @pytest.mark.parametrize("family", ["llama-grouped", "opt", "gpt-neox", "qwen2-sliding"])
@@ -168,6 +168,38 @@ def test_two_models_each_read_their_own_parties_documents(load_engine: Callable[
         one = Teacher(dict.fromkeys(PARTIES, engines[party]), WEIGHTS)
         alone = one.losses(case, make_found(), {name: METHODS[name]}, [counts])
         assert np.array_equal(both[name, counts], alone[name, counts]), name
+
+
+@pytest.mark.parametrize("counts", [Counts(2, 3), Counts(2, 0), Counts(0, 0)], ids=str)
+def test_the_oracle_takes_each_token_from_the_document_that_tells_it_best(
+    load_engine: Callable[..., Engine], counts: Counts
+) -> None:
+    """Each document alone, as the cloud's or the device's only one; without any the bare row."""
+    engine, found = load_engine("opt"), make_found()
+    case, teacher = make_case(engine), Teacher(dict.fromkeys(PARTIES, engine), WEIGHTS)
+    documents = [each for party in PARTIES for each in found.documents(party, counts)]
+    texts = [TEXTS[each] for each in documents] or [""]
+    alone = [
+        -force_tokens(
+            engine, engine.build_prompt(case.prompt, [text] if text else [], len(case.tokens)), case.tokens
+        )[0]
+        for text in texts
+    ]
+    losses = teacher.losses(case, found, METHODS, [counts])
+    assert losses["oracle", counts] == pytest.approx(np.min(alone, axis=0), abs=TOLERANCE)
+    for name in OUTPUT:  # no weights are better, whatever they are
+        if METHODS[name].parties == PARTIES:
+            assert (losses["oracle", counts] <= losses[name, counts] + TOLERANCE).all(), name
+
+
+def test_a_row_without_document_is_no_part_of_the_oracle(load_engine: Callable[..., Engine]) -> None:
+    """It has no weight in any mixture with a document, though it holds some tokens more probable."""
+    engine = load_engine("opt")
+    case, counts = make_case(engine), Counts(1, 0)
+    teacher = Teacher(dict.fromkeys(PARTIES, engine), WEIGHTS)
+    oracle = teacher.losses(case, make_found(), METHODS, [counts])["oracle", counts]
+    bare = -force_tokens(engine, engine.build_prompt(case.prompt, [], len(case.tokens)), case.tokens)[0]
+    assert (bare < oracle - TOLERANCE).any()
 
 
 def test_documents_that_do_not_fit_are_counted(load_engine: Callable[..., Engine]) -> None:

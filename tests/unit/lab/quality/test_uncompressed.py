@@ -20,8 +20,8 @@ from tandem.topology import PARTIES
 
 NUM_QUESTIONS = 3
 QUESTIONS = [question.question for question in read_bundled_questions()][:NUM_QUESTIONS]
-RACE_LIST = Config.load(None, ["codec.name=race_list", "codec.depth=2"])
-SMALL_NUCLEUS = Config.load(None, ["codec.p=0.1"])
+RACE_LISTS = Config.load(None, ["codec.depth=2"])
+SMALL_NUCLEUS = Config.load(None, ["codec.name=top_p", "codec.p=0.1"])
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +41,7 @@ def tokens(pair: LocalPair, config: Config, number: int, temperature: float) -> 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_race_lists_answer_as_the_models_by_themselves(pair: LocalPair, temperature: float) -> None:
     for number in range(NUM_QUESTIONS):
-        spec, found = tokens(pair, RACE_LIST, number, temperature)
+        spec, found = tokens(pair, RACE_LISTS, number, temperature)
         assert found == answer_uncompressed(spec, pair.engines, pair.retrievers)
 
 

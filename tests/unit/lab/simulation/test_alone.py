@@ -157,4 +157,4 @@ def test_a_spec_travels_whole() -> None:
     for only in (None, *PARTIES):
         spec = fixed_spec(session=1, query="é", seed=0, only=only, stop=("ü",))
         assert SessionSpec.from_json(spec.to_json()) == spec
-        assert SessionSpec.from_json(spec.to_json()).only is only
+        assert SessionSpec.from_json(spec.to_json()).only == only

@@ -18,6 +18,7 @@ from tandem.lab.simulation import chain as simulated
 from tandem.lab.simulation.chain import ChainRun, play_chain
 from tandem.lab.simulation.chain_scenario import (
     DRAFTERS,
+    WILD,
     ChainFault,
     ChainScenario,
     expected_chain,
@@ -28,16 +29,24 @@ from tandem.lab.simulation.invariants import InvariantError
 from tandem.lab.simulation.link import Link
 from tandem.lab.simulation.specs import change_spec
 from tandem.modes.roles import Roles
-from tandem.protocol import coordinator, session_tables
+from tandem.protocol import aggregating, coordinator, drafting_table, session_tables
 from tandem.protocol.aggregating import AggregatorSession
 from tandem.protocol.ballots import BallotBox
-from tandem.protocol.decoding import Forward, Result
+from tandem.protocol.decoding import Computed, Forward, Result
+from tandem.protocol.following import FollowingSession
 from tandem.protocol.leading import Leading
 from tandem.protocol.lifecycle import Lifecycle
 from tandem.protocol.log import CommittedLog
 from tandem.protocol.messages import Ballot, LinkBody, Proposal, Verdict, VerifyResult, Votes
 from tandem.protocol.outbox import Send
 from tandem.protocol.prefix import Prefix
+from tandem.protocol.uplink_budget import UplinkBudget
+from tests.unit.lab.simulation.test_race_list_mutants import (
+    LongerListIsKeptAside,
+    bound_left_out,
+    noise_of_another_step,
+    without_certificate,
+)
 
 NUM_SEEDS = 6
 WORKERS = (0, 2, 3, 5, 8)
@@ -47,16 +56,22 @@ NUM_TOKENS = 40
 
 @pytest.mark.parametrize("num_workers", WORKERS)
 def test_every_run_gives_the_tokens_of_the_draft_free_loop(num_workers: int) -> None:
-    drafters, lengths, counts = set(), set(), Counter[str]()
+    drafters, lengths, policies, counts = set(), set(), set(), Counter[str]()
+    weighed, listed = set(), set()
     for seed in range(NUM_SEEDS):
         num_tokens, of_run = play_chain(seed, num_workers)
         assert num_tokens > 0 or of_run["cancelled"]
         scenario = make_chain_scenario(seed, num_workers)
         drafters.add(scenario.drafter)
         lengths.add(scenario.spec.max_proposal)
+        policies.add(scenario.spec.length_policy)
+        weighed.add(scenario.spec.roles.weighs_by_documents)
+        listed.add(scenario.spec.has_race_lists)
         counts += of_run
     assert len(drafters) > 1
     assert max(lengths) > 1
+    assert len(policies) > 2
+    assert weighed == listed == ({False, True} if num_workers else {False})
     assert counts["tokens accepted"] > 0, "no proposal was any good"
     assert any(counts[f"planted: {kind}"] for kind in ("crash", "cut", "stall", "models", "aggregator"))
 
@@ -93,6 +108,51 @@ def test_a_good_drafter_saves_passes() -> None:
     tokens = Counting(scenario).run()
     assert len(blocks) < len(tokens)
     assert max(blocks) > 2
+
+
+def quick(seed: int, policy: str, delay_s: float = 0.05, **changes: Any) -> ChainRun:
+    """A device whose drafts are right and quick, over a link that loses nothing."""
+    values = {
+        "max_proposal": 16, "max_window": 16, "pacing": "stop_and_wait", "on_peer_loss": "wait",
+        "max_new_tokens": 60, "length_policy": policy, "drafter": "good",
+    }  # fmt: skip
+    scenario = calm(seed, 0, **{**values, **changes})
+    run = ChainRun(replace(scenario, model_s=dict.fromkeys(scenario.model_s, 0.02)))
+    run.wires = {key: FaultyWire(Link(delay_s=delay_s, is_in_order=True), {}) for key in run.wires}
+    return run
+
+
+@pytest.mark.parametrize(
+    ("policy", "pacing"),
+    [
+        ("best", "stop_and_wait"),
+        ("best", "pipelined"),
+        ("last_accepted", "stop_and_wait"),
+        ("double_dqn", "pipelined"),
+        (WILD, "stop_and_wait"),
+        (WILD, "pipelined"),
+        (WILD, "cloud_goes_on"),
+    ],
+)
+def test_lengths_that_adapt_change_proposals_and_no_token(policy: str, pacing: str) -> None:
+    options: dict[str, Any] = {"pacing": pacing, "temperature": 1.0, "drafter": "replaced"}
+    fixed, adapting = (quick(1, each, **options) for each in ("fixed", policy))
+    assert adapting.run() == fixed.run() == expected_chain(adapting.scenario)
+    assert len(set(adapting.lengths)) > 1, "the scheduler never changed the length"
+    observed = {event.length for event in adapting.rounds}
+    assert max(observed) <= 16
+    assert len(observed) > 1
+    assert fixed.rounds == fixed.lengths == []
+
+
+def test_the_best_length_is_quicker_than_a_poor_one() -> None:
+    """In virtual time, at 300 ms: proposals of one token wait a round trip each."""
+    times_s = {}
+    for name, changes in {"one": {"max_proposal": 1}, "best": {"policy": "best"}}.items():
+        run = quick(1, **{"policy": "fixed", "delay_s": 0.15, **changes})
+        run.run()
+        times_s[name] = run.tokens[-1].committed_s
+    assert times_s["best"] < 0.6 * times_s["one"]
 
 
 @pytest.mark.parametrize("max_proposal", [1, 2, 4])
@@ -396,6 +456,32 @@ class BonusOneEarly(ChainRun):
         return [*results[:-1], results[-2]] if len(results) > 1 else results
 
 
+class LogWeightsReversed(BallotBox):
+    """The weight of each worker's documents goes to another one's vote."""
+
+    def take_ballot(self, view: int, prefix: Prefix, voters: Sequence[str]) -> Ballot | None:
+        ballot = super().take_ballot(view, prefix, voters)
+        return None if ballot is None else replace(ballot, log_weights=ballot.log_weights[::-1])
+
+
+class WeightOfTheLastStep(FollowingSession):
+    """All votes of a pass come with the weight of the last of them."""
+
+    def finish(self, job: Forward, results: Sequence[Computed]) -> list[Send]:
+        return super().finish(replace(job, earlier=(job.weights,) * len(job.earlier)), results)
+
+
+def alike_after_a_loss(patch: pytest.MonkeyPatch) -> None:
+    """After a loss documents no longer decide how much the others count."""
+    shares = aggregating.shares
+
+    def forget(*log_weights: float) -> tuple[float, ...]:
+        count = len(log_weights)
+        return shares(*log_weights) if count == 3 else (1 / count,) * count
+
+    patch.setattr(aggregating, "shares", forget)
+
+
 def not_renormalized(patch: pytest.MonkeyPatch) -> None:
     """A lost worker's weight is left out of the mixture, and the others keep theirs."""
     patch.setattr(Roles, "shares", lambda self, voters: [self.roles[voter].weight or 0.0 for voter in voters])
@@ -411,25 +497,42 @@ def weights_shifted(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Roles, "shares", shares)
 
 
+def without_budget_after_a_loss(patch: pytest.MonkeyPatch) -> None:
+    """What was drafted while the cloud was lost is proposed to it when it is back."""
+    patch.setattr(UplinkBudget, "holds", lambda *arguments: True)
+
+
 MUTANTS: dict[str, tuple[Plant | type[ChainRun], int, range]] = {
     "votes_paired_by_step": (put(coordinator, PairedByStep), 2, range(4)),
     "proposal_with_an_old_base_accepted": (put(coordinator, OldBaseAccepted), 2, range(4)),
     "only_the_first_token_of_a_verdict": (put(coordinator, FirstTokenOnly), 0, range(6)),
-    "whole_proposal_if_its_first_token_stands": (put(session_tables, WholeProposalCommitted), 0, range(6)),
+    "whole_proposal_if_its_first_token_stands": (
+        put(session_tables, WholeProposalCommitted),
+        0,
+        range(16, 22),
+    ),
     "bonus_from_the_vote_before": (BonusOneEarly, 0, range(8)),
     "correction_from_the_vote_before": (put(session_tables, CorrectionOneEarly), 0, range(6)),
     "cache_not_cropped": (CacheNotCropped, 0, range(4)),
-    "drafter_without_a_vote_counts": (put(session_tables, DrafterCounts), 0, range(8)),
+    "budget_forgotten_after_a_loss": (without_budget_after_a_loss, 0, range(65, 66)),
+    "drafter_without_a_vote_counts": (put(session_tables, DrafterCounts), 0, range(8, 24)),
     "shares_not_in_the_voters_order": (put(coordinator, SharesReversed), 2, range(4)),
     "ballot_without_the_last_voter": (put(coordinator, WithoutTheLast), 2, range(4)),
-    "votes_computed_again": (put(coordinator, VotesComputedAgain), 2, range(16, 22)),
+    "documents_weights_of_others": (put(coordinator, LogWeightsReversed), 3, range(2, 8)),
+    "documents_weights_of_another_step": (put(drafting_table, WeightOfTheLastStep), 3, range(18, 20)),
+    "winner_without_certificate": (without_certificate, 3, range(5, 11)),
+    "what_lists_lack_left_out": (bound_left_out, 3, range(5, 11)),
+    "lists_by_the_noise_of_another_step": (noise_of_another_step, 3, range(9, 15)),
+    "longer_list_not_put_to_the_vote": (put(coordinator, LongerListIsKeptAside), 3, range(9, 13)),
+    "votes_computed_again": (put(coordinator, VotesComputedAgain), 2, range(17, 20)),
     "lost_weight_not_renormalized": (not_renormalized, 3, range(4)),
-    "weights_shifted_after_a_loss": (weights_shifted, 3, range(4)),
+    "weights_shifted_after_a_loss": (weights_shifted, 3, range(2, 6)),
+    "documents_weights_forgotten_after_a_loss": (alike_after_a_loss, 3, range(1, 4)),
     "returned_worker_counts_from_a_decided_step": (put(coordinator, CountsTooEarly), 3, range(8)),
-    "ballot_of_former_voters_decides": (put(coordinator, FormerVotersDecide), 3, range(4, 8)),
+    "ballot_of_former_voters_decides": (put(coordinator, FormerVotersDecide), 3, range(31, 34)),
 }
 """By name: the mutant, the number of workers (0: speculative), and seeds among which it is found."""
-OF_LOSSES = list(MUTANTS)[-4:-1]
+OF_LOSSES = list(MUTANTS)[-5:-1]
 """Those that only a long loss shows."""
 
 

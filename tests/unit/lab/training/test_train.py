@@ -9,6 +9,7 @@ from tokenizers import Tokenizer
 from transformers import AutoModelForCausalLM
 
 from tandem.corpora import WEIGHTS
+from tandem.distillation.training import learning_rate
 from tandem.lab.training import train as training
 from tandem.lab.training.batches import Batch
 from tandem.lab.training.measure import Reading
@@ -47,7 +48,7 @@ def test_loss_is_the_weighted_mean_over_tokens_that_count(model):
 
 def test_rate_warms_up_and_falls_to_a_twentieth():
     stage = STAGES[0]
-    rates = [training.learning_rate(step, stage) for step in range(stage.num_steps)]
+    rates = [learning_rate(step, training.schedule_of(stage)) for step in range(stage.num_steps)]
     assert max(rates) == pytest.approx(stage.peak_rate)
     assert rates[0] == pytest.approx(stage.peak_rate / stage.num_warmup_steps)
     assert rates[-1] == pytest.approx(stage.peak_rate / 20, rel=0.01)

@@ -1,14 +1,15 @@
-"""A cluster whose device's index changes on disk, in place and by another one, while it answers."""
+"""A device's index that changes on disk, in place and by another one, while it is asked."""
 
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from tandem.client import Tandem
+from tandem import Config, Tandem
 from tandem.retrieval import Embedder, build_index
 from tandem.topology import Party
 
@@ -25,8 +26,14 @@ def notes(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def overrides(notes: Path) -> tuple[str, ...]:
-    return (f"device.index={notes.parent / 'index'}", "sampling.max_new_tokens=6")
+def rag(notes: Path) -> Iterator[Tandem]:
+    settings = (
+        f"device.index={notes.parent / 'index'}",
+        "sampling.max_new_tokens=6",
+        "link.on_peer_loss=wait",
+    )
+    with Tandem.launch(Config.load(None, settings), runtime="inline") as tandem:
+        yield tandem
 
 
 def texts(rag: Tandem) -> set[str]:

@@ -1,4 +1,4 @@
-"""A LangChain vector store in place of the device's index, on a real cluster that `async with` stops."""
+"""A LangChain vector store in place of the device's index, in a process that `async with` leaves."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from tandem import Config, Tandem
 from tandem.events import Answer
 from tandem.topology import Party
-
-from .conftest import launch
 
 MODULE = """
 from langchain_core.documents import Document
@@ -38,10 +37,11 @@ def store():
 
 def test_a_vector_store_answers_for_its_party(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "shelf.py").write_text(MODULE)
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=":")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    config = Config.load(None, ["device.index=langchain:shelf:store", "link.on_peer_loss=wait"])
 
     async def ask() -> Answer:
-        async with launch("device.index=langchain:shelf:store") as rag:
+        async with Tandem.launch(config, runtime="inline") as rag:
             return await rag.aquery("Which game should Mira try?", seed=7)
 
     answer = asyncio.run(ask())

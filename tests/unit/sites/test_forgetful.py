@@ -1,4 +1,4 @@
-"""Real actors that lose the first message of each kind: the query finishes with the same tokens."""
+"""Actors of one process that lose the first message of each kind: the query finishes with the same tokens."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ NUM_LOST = 2 * (2 + 4 + 2 + 1)
 
 
 def test_a_message_lost_within_a_site_costs_time_and_nothing_else() -> None:
-    config = Config.load(None, ("link.on_peer_loss=wait", "cluster.start_timeout_s=240"))
-    with Tandem.launch(config, actor_classes=CLASSES) as rag:
+    config = Config.load(None, ("link.on_peer_loss=wait",))
+    with Tandem.launch(config, runtime="inline", actor_classes=CLASSES) as rag:
         losing, whole = (
             rag.query("Which game should Mira try?", seed=1, max_new_tokens=16, timeout_s=60)
             for _ in range(2)

@@ -1,0 +1,75 @@
+"""Three people answer together, each from private notes of their own; no note leaves its owner.
+
+Run it: python examples/federated.py [QUESTION]
+A server drafts with a small model and has no documents. Each person's model votes on every token from that person's
+notes, and only votes cross the links. It starts four local Ray nodes, downloads nothing, and takes about a minute on
+two CPU cores. The bundled models know made-up names only; for your own notes choose models of your own.
+"""
+
+import sys
+import tempfile
+from pathlib import Path
+
+from tandem import Answer, Config, Tandem
+from tandem.retrieval import Embedder, build_index
+
+QUESTION = "Which game should Nido try?"
+NOTES = {
+    "ada": {"nido.md": "We talked about presents. What Nido wants most is a good puzzle game."},
+    "ben": {
+        "games.md": "A guide to games: which puzzle game to try. The prize for puzzle games went to Pukan Vakun."
+    },
+    "cleo": {"walks.txt": "Of all walks, Mura prefers island walks."},
+}
+WEIGHTS = {"ada": 1.0, "ben": 1.0, "cleo": 0.2}
+
+
+def write_notes(folder: Path) -> dict[str, Path]:
+    """The notes of each person, in a folder of their own."""
+    for name, files in NOTES.items():
+        (folder / name).mkdir()
+        for file, text in files.items():
+            (folder / name / file).write_text(text)
+    return {name: folder / name for name in NOTES}
+
+
+# --8<-- [start:settings]
+def settings(notes: dict[str, Path], scratch: Path) -> Config:
+    """An index for each person, and the settings of a cluster with all of them as workers."""
+    embedder = Embedder.load("auto")
+    lines = ["[decoding]", 'mode = "federated"']
+    for name, folder in notes.items():
+        index = scratch / f"index-{name}"
+        build_index(folder, index, embedder)
+        lines += [f"[workers.{name}]", f'index = "{index}"', f"weight = {WEIGHTS.get(name, 1.0)}"]
+    file = scratch / "federated.toml"
+    file.write_text("\n".join(lines) + "\n")
+    return Config.load(file)
+
+
+# --8<-- [end:settings]
+
+
+def describe(answer: Answer) -> str:
+    """Whose documents were read, and how often the server had drafted the right token."""
+    counts = {name: sum(source.party == name for source in answer.sources) for name in NOTES}
+    read = ", ".join(f"{count} of {name}" for name, count in counts.items())
+    statistics = answer.statistics
+    return f"notes read: {read}; drafts kept: {statistics.num_device_accepted} of {statistics.num_tokens}"
+
+
+def main() -> None:
+    """Index, start the cluster, ask everybody, then one person alone."""
+    question = sys.argv[1] if len(sys.argv) > 1 else QUESTION
+    with tempfile.TemporaryDirectory() as scratch:
+        config = settings(write_notes(Path(tempfile.mkdtemp(dir=scratch))), Path(scratch))
+        with Tandem.launch(config) as tandem:
+            answer = tandem.query(question, seed=7)
+            print("together:", answer)
+            print(describe(answer))
+            for name in NOTES:
+                print(f"{name} alone:", tandem.query(question, seed=7, only=name))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,62 @@
+"""Which data plane an actor gets: sockets, Ray calls, or, where a site is one process, the link to its peers alone."""
+
+from __future__ import annotations
+
+import os
+import ssl
+from dataclasses import dataclass
+
+from tandem.config import Config
+from tandem.transport.port import DataPlane, OpenLink, PlaneOwner
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Runtime:
+    """What an actor is created with, besides its party."""
+
+    secret: bytes  # of the cluster's data plane
+    directory: str  # for Unix-domain sockets; created if missing
+    config: Config
+    host: str | None = None  # address on which the draft queue waits for its peer; None: the node's
+    open_link: OpenLink | None = None  # of a site that is one process; None: sockets or Ray calls
+
+
+def make_plane(
+    owner: PlaneOwner, runtime: Runtime, *, has_peers: bool, host: str | None = None
+) -> DataPlane | None:
+    """The data plane of one actor; None where all that it talks to shares its process.
+
+    has_peers: whether it talks to other sites. host: address on which it awaits them; None if it does not.
+    """
+    if runtime.open_link is not None:
+        return runtime.open_link(owner) if has_peers else None
+    os.makedirs(runtime.directory, mode=0o700, exist_ok=True)
+    if runtime.config.link.data_plane == "ray":
+        from tandem.actors.ray_plane import RayPlane
+
+        return RayPlane(owner.name, runtime.config.cluster.namespace, owner.on_connected, owner.on_lost)
+    from tandem.transport.sockets import SocketPlane, with_secret
+
+    server_tls, client_tls = _cluster_tls()
+    return SocketPlane(
+        owner.name,
+        owner.on_frames,
+        handshake=with_secret(owner.name, runtime.secret),
+        directory=runtime.directory,
+        on_connected=owner.on_connected,
+        on_lost=owner.on_lost,
+        host=host,
+        port=runtime.config.link.port,
+        server_tls=server_tls,
+        client_tls=client_tls,
+    )
+
+
+def _cluster_tls() -> tuple[ssl.SSLContext | None, ssl.SSLContext | None]:
+    """The cluster's certificates, if Ray uses TLS."""
+    if os.environ.get("RAY_USE_TLS", "0").lower() not in ("1", "true"):
+        return None, None
+    from tandem.transport.tls import tls_contexts
+
+    names = ("RAY_TLS_SERVER_CERT", "RAY_TLS_SERVER_KEY", "RAY_TLS_CA_CERT")
+    return tls_contexts(*(os.environ[name] for name in names))

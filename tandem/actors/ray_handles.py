@@ -1,0 +1,132 @@
+"""Ray's actors: how they are named, found, called and stopped, whether one has a process for itself or shares it.
+
+A process is named after its actors: "device/decoder", or "device/draft_queue+aggregator+profiler+scheduler".
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import ray
+from ray.exceptions import RayError
+
+from tandem.actors.handles import Call, Handles
+from tandem.errors import CallError, TandemError
+from tandem.protocol.outbox import ActorKind
+
+RayHandles = dict[ActorKind, Any]
+"""Ray handles of one party's actors, or Members of a process that several share."""
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """A method of an actor that shares its process; called like one of a Ray actor."""
+
+    call: Any  # `SharedProcess.call` of a Ray handle
+    role: ActorKind
+    name: str
+
+    def remote(self, *arguments: Any) -> Any:
+        """Start the call; returns what Ray returns."""
+        return self.call.remote(self.role, self.name, *arguments)
+
+    def options(self, **options: Any) -> Method:
+        """The same method under Ray's options for a call."""
+        return Method(self.call.options(**options), self.role, self.name)
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """An actor that shares its process; `member.method.remote(...)` as for a Ray actor."""
+
+    process: Any  # Ray handle of a SharedProcess
+    role: ActorKind
+
+    def __getattr__(self, name: str) -> Method:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return Method(self.process.call, self.role, name)
+
+
+class RayActor:
+    """An actor behind a Ray handle or a Member; what Ray raises is a CallError with Ray's error as its cause."""
+
+    def __init__(self, handle: Any) -> None:
+        self._handle = handle
+
+    def __getattr__(self, name: str) -> RayMethod:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return RayMethod(getattr(self._handle, name))
+
+
+class RayMethod:
+    """A method of a RayActor."""
+
+    __slots__ = ("_method",)
+
+    def __init__(self, method: Any) -> None:
+        self._method = method
+
+    def remote(self, *arguments: Any) -> Call:
+        """Start a call."""
+        try:
+            reference = self._method.remote(*arguments)
+        except RayError as error:
+            raise unwrap(error) from error
+
+        async def wait() -> Any:
+            try:
+                return await reference
+            except RayError as error:
+                raise unwrap(error) from error
+
+        return Call(wait)
+
+
+def unwrap(error: RayError) -> TandemError:
+    """The TandemError that an actor raised, or one that quotes Ray."""
+    cause = getattr(error, "cause", None)
+    if isinstance(cause, TandemError):
+        return cause
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return CallError(f"A call to an actor failed: {lines[-1][:200]!r}; see Ray's logs.")
+
+
+def wrap(handles: Mapping[ActorKind, Any]) -> Handles:
+    """The actors of one party as everything but Ray's own part of the code sees them."""
+    return {role: RayActor(handle) for role, handle in handles.items()}
+
+
+def process_name(party: str, roles: Sequence[ActorKind]) -> str:
+    """How Ray knows the process of these actors."""
+    return f"{party}/{'+'.join(roles)}"
+
+
+def names_in(process: str) -> list[str]:
+    """The actors of a process, "party/kind", by its name."""
+    party, _, roles = process.partition("/")
+    return [f"{party}/{role}" for role in roles.split("+")]
+
+
+def find_actor(name: str, namespace: str) -> Any:
+    """Ray handle of a running actor, or a Member. Raises ValueError if there is none."""
+    try:
+        return ray.get_actor(name, namespace=namespace)
+    except ValueError:
+        for known in ray.util.list_named_actors(all_namespaces=True):
+            if known["namespace"] == namespace and name in names_in(known["name"]):
+                process = ray.get_actor(known["name"], namespace=namespace)
+                role: Any = name.partition("/")[2]
+                return Member(process, role)
+        raise
+
+
+def kill_actors(handles: Iterable[Any]) -> None:
+    """Stop the processes of actors at once."""
+    for process in {handle.process if isinstance(handle, Member) else handle for handle in handles}:
+        with contextlib.suppress(RayError):
+            ray.kill(process)

@@ -1,0 +1,145 @@
+"""`tandem draft train`: a drafter for a target model of one's own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, cast
+
+import typer
+
+from tandem.cli.options import parse_count, parse_seed
+from tandem.cli.output import StageLog, progress_bar
+from tandem.cli.usage import new_app
+from tandem.errors import TandemError
+
+if TYPE_CHECKING:
+    from tandem.distillation.training import Loss
+
+LOSSES = ("kl", "tv")
+
+
+def parse_loss(text: str) -> str:
+    """The name of a loss. Raises a usage error."""
+    if text not in LOSSES:
+        raise typer.BadParameter(f"must be kl or tv (got {text!r})")
+    return text
+
+
+Target = Annotated[
+    str,
+    typer.Option("--from", metavar="MODEL", help="the target: a model's folder, a hub id, or bundled"),
+]
+Out = Annotated[str, typer.Option(metavar="DIR", help="the drafter's folder, as device.model takes it")]
+Text = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--text",
+        metavar="PATH",
+        help="a file or folder; may be repeated: what is learned, or with --questions what the target reads beside one",
+    ),
+]
+Questions = Annotated[
+    str | None,
+    typer.Option(metavar="FILE", help="the target answers these questions, and its answers are learned"),
+]
+Trunk = Annotated[
+    str,
+    typer.Option(
+        metavar="T",
+        help="blocks of the target that are copied and frozen: first, last, first+last, or N first ones",
+    ),
+]
+LossOption = Annotated[
+    str, typer.Option("--loss", metavar="L", parser=parse_loss, help="kl, or tv (total variation)")
+]
+Steps = Annotated[
+    int | None, typer.Option(metavar="N", parser=parse_count, help="steps of the optimiser (default: 300)")
+]
+Answers = Annotated[
+    int | None,
+    typer.Option(
+        metavar="N", parser=parse_count, help="answers that the target writes to the questions (default: 400)"
+    ),
+]
+MaxTokens = Annotated[
+    int | None,
+    typer.Option(
+        metavar="N", parser=parse_count, help="length of a row of text, or of an answer (default: 128)"
+    ),
+]
+TrainingSeed = Annotated[
+    int | None,
+    typer.Option("--seed", metavar="N", parser=parse_seed, help="of the training (default: 0)"),
+]
+
+
+def _draft() -> None:
+    """Make a drafter, a small model of the device that proposes tokens for the cloud's."""
+
+
+app = new_app(_draft)
+
+
+@app.command()
+def train(
+    target: Target,
+    out: Out,
+    text: Text = None,
+    questions: Questions = None,
+    trunk: Trunk = "first",
+    loss: LossOption = "kl",
+    steps: Steps = None,
+    answers: Answers = None,
+    max_tokens: MaxTokens = None,
+    seed: TrainingSeed = None,
+) -> int:
+    """Build a drafter from a target model: some of its blocks, frozen, and a head that learns its distributions."""
+    if not text and questions is None:
+        raise TandemError(
+            "A drafter learns from text or questions, but neither is named; add --text or --questions."
+        )
+    log = StageLog()
+    texts = _read_texts(text or [], log)
+    asked = _read_questions(questions)
+    from tandem.distillation.build import Recipe, train_drafter
+
+    recipe = Recipe(
+        trunk=trunk,
+        loss=cast("Loss", loss),
+        num_steps=steps or Recipe.num_steps,
+        num_answers=answers or Recipe.num_answers,
+        max_tokens=max_tokens or Recipe.max_tokens,
+        seed=seed or 0,
+    )
+    with progress_bar("training") as report:
+        card = train_drafter(
+            target, Path(out), texts=texts, questions=asked, recipe=recipe, progress=log, report=report
+        )
+    shown = card.acceptance
+    print(
+        f"Drafter: {out}, trunk {card.trunk}; on {shown['num_tokens']:.0f} tokens held out {shown['coupled']:.2f} of "
+        f"its coupled drafts stand at temperature 1 ({shown['rejection']:.2f} by rejection), "
+        f"{shown['greedy']:.2f} at temperature 0."
+    )
+    print(
+        f"Use it: tandem ask QUESTION --mode speculative --set device.model={out} --set cloud.model={target}"
+    )
+    return 0
+
+
+def _read_texts(paths: list[str], log: StageLog) -> list[str]:
+    from tandem.retrieval.loaders import load_path
+
+    texts = []
+    for path in paths:
+        loaded = load_path(Path(path).expanduser())
+        for problem in loaded.problems:
+            log(f"text: {problem}")
+        texts += [document.page_content for document in loaded.documents]
+    return texts
+
+
+def _read_questions(file: str | None) -> list[str]:
+    from tandem.questions import read_texts
+
+    return [] if file is None else read_texts(file)

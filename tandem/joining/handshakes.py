@@ -1,0 +1,159 @@
+"""The two frames with which a device joins a cloud, inside TLS: it shows its token, and is welcomed or refused.
+
+    device --Hello--> cloud
+    device <--Welcome or Refused-- cloud
+
+JSON objects, so that a later version can add to them; what an end does not know it ignores. A refusal is a word, not a
+sentence: what the device's user reads is composed here, never by the cloud.
+"""
+
+from __future__ import annotations
+
+import json
+from base64 import b64decode, b64encode
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from tandem.errors import ProtocolError
+from tandem.joining.devices import Device
+from tandem.joining.identity import check_certificate
+from tandem.joining.join_link import JoinLink
+from tandem.protocol.messages import PROTOCOL_VERSION
+from tandem.transport.handshake import Refusal
+
+JOINING_VERSION = 1
+"""Of these frames; those of sessions have a version of their own."""
+MAX_HELLO_BYTES = 1024
+MAX_WELCOME_BYTES = 16 * 1024
+MAX_RETRY_AFTER_S = 3600.0
+CLOUD_QUEUE = "cloud/draft_queue"
+REFUSALS: Mapping[str, str] = {
+    "stranger": "The cloud at {address} does not know the token of this join link; ask its owner for a new link.",
+    "revoked": "The cloud at {address} has revoked this join link; ask its owner for a new one.",
+    "version": "The cloud at {address} speaks another version of Tandem's protocol (it has {value}, this device "
+    "{own}); install the same version of Tandem on both.",
+    "busy": "The cloud at {address} is busy; retry after {value:g} s.",
+}
+"""What the user of a refused device reads."""
+
+Recognise = Callable[[bytes], Device | None]
+"""The device with a secret, also one that was revoked."""
+FindObstacle = Callable[[str], float | None]
+"""For how many seconds a device, by its name, cannot be taken; None: it can."""
+
+
+class Refused(ProtocolError):
+    """The cloud did not take this device; `retry_after_s` is set where it may come back."""
+
+    def __init__(self, sentence: str, retry_after_s: float | None = None) -> None:
+        super().__init__(sentence)
+        self.retry_after_s = retry_after_s
+
+
+class DeviceHandshake:
+    """The device's end: first the cloud's certificate, then the token, which nobody else gets to see."""
+
+    max_frame_bytes = MAX_WELCOME_BYTES
+
+    def __init__(self, link: JoinLink, on_welcome: Callable[[dict[str, Any]], None]) -> None:
+        """on_welcome: called with what the cloud says of itself."""
+        self._link = link
+        self._on_welcome = on_welcome
+
+    def begin(self, certificate: bytes | None) -> list[bytes]:
+        """Hello. Raises ProtocolError for another cloud's certificate."""
+        check_certificate(certificate, self._link.fingerprint, self._link.address)
+        secret = b64encode(self._link.secret).decode()
+        return [_pack(tandem=JOINING_VERSION, protocol=PROTOCOL_VERSION, secret=secret)]
+
+    def receive(self, frame: bytes) -> tuple[list[bytes], str | None]:
+        """Welcome or Refused. Raises Refused, or ProtocolError for neither."""
+        answer = _unpack(frame, f"The cloud at {self._link.address}")
+        if isinstance(answer.get("refused"), str):
+            raise self._refused(answer)
+        about = answer.get("about")
+        if not isinstance(about, dict):
+            raise ProtocolError(
+                f"The cloud at {self._link.address} answered neither yes nor no; install the same version of Tandem on "
+                "both."
+            )
+        self._on_welcome(about)
+        return [], CLOUD_QUEUE
+
+    def _refused(self, answer: Mapping[str, Any]) -> Refused:
+        word, value = answer["refused"], answer.get("value")
+        number = float(value) if isinstance(value, int | float) and not isinstance(value, bool) else 0.0
+        if word not in REFUSALS:
+            return Refused(
+                f"The cloud at {self._link.address} refused this device for a reason that this version of Tandem does "
+                f"not know ({word!r:.40}); install the same version on both."
+            )
+        if word == "busy":
+            number = min(max(number, 0.0), MAX_RETRY_AFTER_S)
+            return Refused(REFUSALS[word].format(address=self._link.address, value=number), number)
+        return Refused(
+            REFUSALS[word].format(address=self._link.address, value=f"{number:g}", own=PROTOCOL_VERSION)
+        )
+
+
+class CloudHandshake:
+    """The cloud's end. Who connects has shown nothing yet; a few bytes are read, and one answer is given."""
+
+    max_frame_bytes = MAX_HELLO_BYTES
+
+    def __init__(self, recognise: Recognise, about: Mapping[str, Any], find_obstacle: FindObstacle) -> None:
+        """about: what devices that were recognised are told of this cloud."""
+        self._recognise = recognise
+        self._about = about
+        self._find_obstacle = find_obstacle
+
+    def begin(self, certificate: bytes | None) -> list[bytes]:
+        """The device speaks first."""
+        return []
+
+    def receive(self, frame: bytes) -> tuple[list[bytes], str | None]:
+        """Welcome, and the device's name as that of its draft queue. Raises Refusal or ProtocolError."""
+        hello = _unpack(frame, "What connects")
+        try:
+            secret = b64decode(hello.get("secret", ""), validate=True)
+        except (TypeError, ValueError):
+            raise ProtocolError("What connects shows no token; use a join link.") from None
+        device = self._recognise(secret)
+        if device is None:
+            raise _refusal("A token that this cloud has not given out was shown.", "stranger")
+        if not device.is_welcome:
+            raise _refusal(f"The device {device.name!r} was revoked on {device.revoked}.", "revoked")
+        if hello.get("tandem") != JOINING_VERSION or hello.get("protocol") != PROTOCOL_VERSION:
+            raise _refusal(
+                f"The device {device.name!r} speaks another version of the protocol ({hello.get('protocol')!r:.20}, "
+                f"this cloud {PROTOCOL_VERSION}).",
+                "version",
+                PROTOCOL_VERSION,
+            )
+        retry_after_s = self._find_obstacle(device.name)
+        if retry_after_s is not None:
+            raise _refusal(f"The device {device.name!r} came while there was no room.", "busy", retry_after_s)
+        return [_pack(tandem=JOINING_VERSION, about=dict(self._about))], queue_of(device.name)
+
+
+def queue_of(device: str) -> str:
+    """How a cloud names the draft queue of one of its devices; no party is called so."""
+    return f"@{device}/draft_queue"
+
+
+def _refusal(sentence: str, word: str, value: float | None = None) -> Refusal:
+    return Refusal(sentence, _pack(tandem=JOINING_VERSION, refused=word, value=value))
+
+
+def _pack(**fields: Any) -> bytes:
+    return json.dumps(fields, separators=(",", ":")).encode()
+
+
+def _unpack(frame: bytes, who: str) -> dict[str, Any]:
+    try:
+        fields = json.loads(frame)
+    except (ValueError, RecursionError):
+        fields = None
+    if not isinstance(fields, dict) or "tandem" not in fields:
+        raise ProtocolError(f"{who} does not speak Tandem ({frame[:12]!r}); check address and port.")
+    return fields

@@ -1,0 +1,1 @@
+"""How fast federated decoding is over the test network, and what its answers must be."""

@@ -1,0 +1,128 @@
+"""A federated answer under the virtual clock, with times of a benchmark: the protocol's own machines, scripted votes.
+
+Whether the server's draft for a step is the target is given, as coupled drafts have it (it depends on the committed
+tokens alone). Frames take half a round trip each way, and nothing is lost.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tandem.lab.simulation.chain import ChainRun
+from tandem.lab.simulation.chain_scenario import ChainScenario, certain, expected_chain
+from tandem.lab.simulation.faults import FaultyWire
+from tandem.lab.simulation.link import Link
+from tandem.lab.simulation.specs import make_spec
+from tandem.lab.simulation.world import NEVER, VOCAB
+from tandem.protocol.decoding import Forward, Job, Prefill, Result
+from tandem.topology import SERVER
+
+HOP_S = 0.0005
+"""Between two actors of one party."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Times:
+    """What takes how long, in seconds."""
+
+    passes_s: Mapping[str, float]  # a pass of each party's model, whatever the number of its tokens
+    rtt_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timing:
+    """One answer."""
+
+    committed_s: tuple[float, ...]  # of each token, since the question
+    num_accepted: int  # tokens that the server had proposed
+    num_passes: Mapping[str, int]  # of each party's model; abandoned ones count
+    waited_for: Mapping[str, int]  # tokens for which this worker's vote came last
+
+
+class TimedRun(ChainRun):
+    """One answer whose tokens are those of the scripted votes, and whose drafts are right where `accepted` says so."""
+
+    def __init__(self, scenario: ChainScenario, times: Times, accepted: Sequence[bool]) -> None:
+        tokens = expected_chain(scenario)
+
+        def draft(prefix: tuple[int, ...]) -> bytes:
+            step = len(prefix)
+            if step >= len(tokens) or list(prefix) != tokens[:step]:
+                return certain(0)
+            return certain(tokens[step] if accepted[step] else (tokens[step] + 1) % VOCAB)
+
+        super().__init__(scenario, drafter=draft)
+        self.num_passes: Counter[str] = Counter()
+        self._times = times
+        link = Link(delay_s=times.rtt_s / 2, is_in_order=True)
+        self.wires = {ends: FaultyWire(link, {}) for ends in self.wires}
+
+    def hop_s(self) -> float:
+        """Always the same."""
+        return HOP_S
+
+    def pass_s(self, party: str, job: Job) -> float:
+        """As given; prompts are read at once."""
+        if isinstance(job, Prefill):
+            return 0.0
+        self.num_passes[party] += 1
+        return self._times.passes_s[party]
+
+    def compute(self, party: str, job: Forward) -> list[Result]:
+        """As the base class, with the time that the pass took."""
+        pass_us = round(1e6 * self._times.passes_s[party])
+        return [result._replace(decode_us=pass_us) for result in super().compute(party, job)]
+
+    def _work(self, party: str) -> None:
+        """A pass that nobody wants any more is abandoned, as on a real model."""
+        state = self.parties[party]
+        job = state.busy_with
+        if isinstance(job, Forward):
+            session = state.decoder.sessions.get(job.session)
+            if session is None or not session.is_current(job):
+                state.busy_with = None
+        super()._work(party)
+
+
+def play_timed(
+    options: Mapping[str, Any], times: Times, accepted: Sequence[bool], seed: int = 0, **changes: Any
+) -> Timing:
+    """An answer with as many tokens as `accepted` has. options: of the query; changes: other fields of its spec.
+
+    times.passes_s names the server and the workers, whose weights are equal.
+    """
+    workers = tuple(party for party in times.passes_s if party != SERVER)
+    spec = make_spec(
+        session=1,
+        seed=seed,
+        temperature=1.0,
+        max_new_tokens=len(accepted),
+        on_peer_loss="wait",
+        device_documents=0,
+        cloud_documents=0,
+        workers=workers,
+        weights=(1.0 / len(workers),) * len(workers),
+        **{**options, **changes},
+    )
+    scenario = ChainScenario(
+        seed=seed,
+        spec=spec,
+        drafter="good",
+        first_end=NEVER,
+        model_s=dict(times.passes_s),
+        faults=(),
+        cancel_s=None,
+        is_recomputing=False,
+    )
+    run = TimedRun(scenario, times, accepted)
+    run.run()
+    run.check_end()
+    return Timing(
+        committed_s=tuple(token.committed_s for token in run.tokens),
+        num_accepted=sum(token.device_accepted for token in run.tokens),
+        num_passes=dict(run.num_passes),
+        waited_for=Counter(token.last_voter for token in run.tokens if token.last_voter is not None),
+    )

@@ -1,0 +1,139 @@
+"""The settings of one party: its language model and its documents; of a worker also how much its votes count."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Literal, Self
+
+from pydantic import AfterValidator, Field
+from pydantic.dataclasses import dataclass
+
+from tandem.conversation import SYSTEM_PROMPT
+from tandem.errors import ConfigError
+from tandem.paths import absolute, check_bundled, resolve_model
+from tandem.topology import MAX_PARTIES, PARTIES, SERVER
+from tandem.validation import STRICT, Settings, WordOrPath
+
+LANGCHAIN = "langchain:"
+"""Prefix of an index or embedder from LangChain: langchain:MODULE:FUNCTION."""
+TEMPLATES = WordOrPath(words=("auto", "chat", "plain"), example="./template.json")
+MIN_WORKERS = 2
+NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,31}")
+"""Of a worker: it names its node, its actors and its files."""
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class PartyConfig(Settings):
+    """One party: its language model and its documents."""
+
+    model: Annotated[str, AfterValidator(check_bundled)] = Field(
+        default="bundled",
+        min_length=1,
+        description='language model: "bundled", "bundled-drafter", a hub id, or a path that starts with . / or ~',
+    )
+    template: Annotated[str, TEMPLATES] = Field(
+        default="auto",
+        description='what frames document and question: "auto", "chat" (the tokenizer\'s template), "plain", or a file',
+    )
+    system_prompt: str = Field(
+        default=SYSTEM_PROMPT, description="what a chat template tells the model first; empty: nothing"
+    )
+    index: str = Field(
+        default="bundled",
+        min_length=1,
+        description='index: "bundled", a folder written by `tandem index`, or "langchain:MODULE:FUNCTION"',
+    )
+    num_documents: int = Field(
+        default=4, ge=0, description="documents retrieved per question, one batch row each"
+    )
+    torch_device: str = Field(
+        default="cpu",
+        min_length=1,
+        description="where the language model runs, in torch's terms: cpu, cuda, cuda:1",
+    )
+    dtype: Literal["float32", "bfloat16", "float16"] = Field(
+        default="float32", description="precision of the language model"
+    )
+    num_threads: int = Field(default=1, ge=1, description="CPU threads of the language model")
+    kv_store: Literal["disk", "memory", "off"] = Field(
+        default="disk",
+        description="where key-value caches of documents are kept: beside the index, in memory, or nowhere",
+    )
+    kv_max_bytes: int = Field(
+        default=1 << 30,
+        ge=0,
+        description="size of that store in bytes; least recently used entries are evicted first",
+    )
+
+    @property
+    def index_folder(self) -> Path | None:
+        """The folder of the index; None for the bundled index or a LangChain store."""
+        is_name = self.index == "bundled" or self.index.startswith(LANGCHAIN)
+        return None if is_name else Path(self.index)
+
+    def with_paths(self, folder: Path) -> Self:
+        """The same settings with every path absolute; relative ones count from `folder`."""
+        own = self.index_folder
+        index = self.index if own is None else str(folder / own.expanduser())
+        is_file = TEMPLATES.is_path(self.template)
+        template = absolute(self.template, folder) if is_file else self.template
+        return replace(self, model=resolve_model(self.model, folder), index=index, template=template)
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class WorkerConfig(PartyConfig):
+    """One worker of mode "federated": a party, and the weight of its votes."""
+
+    weight: float = Field(
+        default=1.0,
+        ge=0,
+        description="weight of its votes where weights.workers is fixed; those of all workers are scaled to sum 1",
+    )
+
+
+def check_federation(server: PartyConfig, workers: Mapping[str, WorkerConfig], weighed_by: str) -> None:
+    """Raise ConfigError, one sentence, unless a server and these workers can answer together.
+
+    weighed_by: "fixed" weights, or the scores of each worker's "documents".
+    """
+    if not MIN_WORKERS <= len(workers) < MAX_PARTIES:
+        names = ", ".join(workers) or "none"
+        raise ConfigError(
+            f'The mode "federated" needs {MIN_WORKERS} to {MAX_PARTIES - 1} workers (got {names}); name each in a '
+            "section of its own, such as [workers.alice]."
+        )
+    for name in workers:
+        if name in (*PARTIES, SERVER) or not NAME.fullmatch(name):
+            raise ConfigError(
+                f"A worker has a name of letters, digits, _ and -, and is not called device, cloud or server (got "
+                f"{name!r}); rename [workers.{name}]."
+            )
+    parties: dict[str, PartyConfig] = {
+        SERVER: server,
+        **{f"workers.{name}": workers[name] for name in workers},
+    }
+    for section, party in parties.items():
+        if party.index == "bundled" and party.num_documents:
+            raise ConfigError(
+                f'There are bundled documents of device and cloud only, but {section}.index is "bundled"; name a '
+                f"folder that `tandem index` wrote, or set {section}.num_documents to 0."
+            )
+    weighted = [name for name in workers if workers[name].weight != WorkerConfig().weight]
+    if weighed_by == "documents" and weighted:
+        raise ConfigError(
+            f'Documents decide how much a worker counts (weights.workers = "documents"), but workers.{weighted[0]}'
+            f'.weight is {workers[weighted[0]].weight:g}; leave it out, or set weights.workers to "fixed".'
+        )
+    if not any(worker.weight for worker in workers.values()):
+        raise ConfigError(
+            f"The weights of all workers are 0 ({', '.join(workers)}), so nobody has a vote; set one above 0."
+        )
+
+
+def shares_of(workers: Mapping[str, WorkerConfig]) -> tuple[float, ...]:
+    """The weights of the workers, scaled to sum 1."""
+    total = sum(worker.weight for worker in workers.values())
+    return tuple(worker.weight / total for worker in workers.values())

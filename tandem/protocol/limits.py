@@ -1,0 +1,58 @@
+"""What a query of another party's user may ask of this one."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from tandem.errors import ProtocolError
+from tandem.modes.roles import MAX_PROPOSAL
+from tandem.protocol.spec import SessionSpec
+from tandem.topology import Party
+
+MAX_WINDOW = 1024
+"""Drafts past the last committed token that a device may ask a cloud to keep."""
+
+
+class QueryLimits(Protocol):
+    """Limits of one query, as the settings have them."""
+
+    @property
+    def max_answer_tokens(self) -> int:
+        """Length of its answer."""
+
+    @property
+    def max_documents(self) -> int:
+        """Documents that the cloud retrieves for it."""
+
+    @property
+    def max_question_bytes(self) -> int:
+        """Of the question and the turns before it, in UTF-8."""
+
+
+def check_spec(spec: SessionSpec, limits: QueryLimits) -> None:
+    """Raise ProtocolError, one sentence with value and limit, if a query asks for more than a cloud gives."""
+    texts = [spec.query, *(message.content for message in spec.history), *spec.sampling.stop]
+    asked = (
+        ("max_new_tokens", spec.sampling.max_new_tokens, limits.max_answer_tokens),
+        ("num_documents of the cloud", spec.num_documents(Party.CLOUD), limits.max_documents),
+        (
+            "the length of question, history and stop texts in bytes",
+            _num_bytes(texts),
+            limits.max_question_bytes,
+        ),
+        (
+            "the length of the cloud's filter in bytes",
+            _num_bytes([spec.cloud_filter]),
+            limits.max_question_bytes,
+        ),
+        ("max_window", spec.max_window, MAX_WINDOW),
+        ("max_proposal", spec.max_proposal, MAX_PROPOSAL),
+        ("the number of parties", len(spec.parties), 2),
+    )
+    for what, value, most in asked:
+        if value > most:
+            raise ProtocolError(f"This cloud allows at most {most} for {what} (got {value}); ask for less.")
+
+
+def _num_bytes(texts: list[str]) -> int:
+    return sum(len(text.encode("utf-8", "surrogatepass")) for text in texts)

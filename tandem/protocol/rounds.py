@@ -1,0 +1,123 @@
+"""What becomes of the proposals of a drafter without a vote: observations by which later ones get their length.
+
+A round is known by the committed tokens alone: a proposed token counts as accepted if it is the one that was committed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import nan
+
+from tandem.events import RoundEvent
+from tandem.protocol.messages import Proposal, Round, Rounds
+from tandem.protocol.outbox import Send
+from tandem.protocol.prefix import Prefix
+from tandem.protocol.report import REPORT_STEPS, Reporter
+from tandem.protocol.spec import SessionSpec
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    """A proposal without a verdict."""
+
+    proposal: Proposal
+    sent_s: float  # nan: the voter may have been reading its documents still
+
+
+class ProposalRounds:
+    """The proposals of one party that are not judged yet; of a party whose lengths are fixed, none.
+
+    Invariants: a proposal is judged once, as soon as the committed tokens hold all of it or contradict it; one that
+    continues other tokens than the committed ones says nothing and is dropped. What is committed never depends on this.
+    """
+
+    def __init__(self, spec: SessionSpec, party: str, reporter: Reporter) -> None:
+        self._session, self._reporter = spec.session, reporter
+        self._is_wanted = spec.adapts_lengths(party)
+        self._goes_on = spec.pacing == "cloud_goes_on"
+        self._waiting: list[_Waiting] = []
+        self._unreported: list[Round] = []
+        self._committed_s = nan
+
+    def propose(self, proposal: Proposal, num_committed: int, now_s: float) -> None:
+        """A proposal is on its way; one that is repeated counts from now on. num_committed: tokens of the answer."""
+        if not self._is_wanted:
+            return
+        others = [kept for kept in self._waiting if kept.proposal.digest != proposal.digest]
+        self._waiting = [*others, _Waiting(proposal, now_s if num_committed else nan)]
+
+    def forget(self) -> None:
+        """The voter is lost: nobody judges what is on its way."""
+        self._waiting.clear()
+        self._committed_s = nan
+
+    def commit(self, prefix: Prefix, num_new: int, now_s: float, opened_s: float) -> list[Send]:
+        """A verdict is committed. prefix: with its num_new tokens; opened_s: when the query was."""
+        if not self._is_wanted:
+            return []
+        judged = [
+            (kept, count)
+            for kept in self._waiting
+            if (count := count_accepted(kept.proposal, prefix)) is not None
+        ]
+        has_proposals = bool(self._waiting)
+        self._waiting = [kept for kept in self._waiting if _is_open(kept.proposal, prefix)]
+        events = [
+            RoundEvent(
+                step=kept.proposal.step,
+                length=len(kept.proposal.tokens),
+                num_accepted=count,
+                judged_s=now_s - opened_s,
+            )
+            for kept, count in judged
+        ]
+        rounds = [self._observe(kept, count, now_s) for kept, count in judged]
+        if self._goes_on and not has_proposals:
+            rounds.append(self._make(0, 0, 0, 0, (now_s - self._committed_s) / num_new))
+        self._committed_s = now_s
+        return [*self._reporter.emit(*events), *self._report(rounds)]
+
+    def _observe(self, kept: _Waiting, num_accepted: int, now_s: float) -> Round:
+        proposal = kept.proposal
+        num_bytes = sum(map(len, proposal.payloads))
+        waited_s = now_s - kept.sent_s
+        return self._make(len(proposal.tokens), num_accepted, proposal.decode_us, num_bytes, waited_s)
+
+    def _make(self, length: int, num_accepted: int, draft_us: int, num_bytes: int, waited_s: float) -> Round:
+        rtt_s, bytes_per_s = self._reporter.link
+        return Round(
+            length=length,
+            num_accepted=num_accepted,
+            draft_us=draft_us,
+            num_bytes=num_bytes,
+            waited_s=waited_s,
+            rtt_s=rtt_s,
+            bytes_per_s=bytes_per_s,
+        )
+
+    def _report(self, rounds: list[Round]) -> list[Send]:
+        """At once where something was judged; tokens without a proposal a few at a time."""
+        self._unreported += rounds
+        is_due = any(each.length for each in rounds) or len(self._unreported) >= REPORT_STEPS
+        if not is_due:
+            return []
+        reported, self._unreported = tuple(self._unreported), []
+        return [Send("profiler", Rounds(session=self._session, rounds=reported))]
+
+
+def count_accepted(proposal: Proposal, prefix: Prefix) -> int | None:
+    """Its tokens before the first rejected one; None: not decided yet, or it continues other tokens."""
+    step, length = proposal.step, len(proposal.tokens)
+    if len(prefix) <= step or prefix.digests[step] != proposal.digest:
+        return None
+    committed = prefix.tokens[step : step + length]
+    pairs = zip(proposal.tokens, committed, strict=False)
+    num_equal = next((count for count, (one, other) in enumerate(pairs) if one != other), len(committed))
+    return num_equal if num_equal < len(committed) or num_equal == length else None
+
+
+def _is_open(proposal: Proposal, prefix: Prefix) -> bool:
+    """Whether later tokens can judge it."""
+    if len(prefix) < proposal.step:
+        return True
+    return prefix.digests[proposal.step] == proposal.digest and count_accepted(proposal, prefix) is None

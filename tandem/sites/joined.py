@@ -1,0 +1,143 @@
+"""A device that has joined a cloud: its own site in this process, and one connection that it dialled.
+
+The cloud learns of a question what `SessionSpec.as_for` leaves, and of documents their opaque ids; it cannot call
+anything here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tandem.actors.handles import Handles
+from tandem.config import Config
+from tandem.errors import CallError, ClusterError, ConfigError, ProtocolError, TandemError
+from tandem.joining.about import read_about
+from tandem.joining.handshakes import CLOUD_QUEUE, DeviceHandshake
+from tandem.joining.identity import client_context
+from tandem.joining.join_link import JoinLink
+from tandem.loop_thread import LoopThread
+from tandem.sites.agreement import compare, warn_of_drafter
+from tandem.sites.deployment import ActorClasses, Progress
+from tandem.sites.site import Site
+from tandem.sites.wiring import check_files, start_actors
+from tandem.topology import Party
+from tandem.transport.port import Endpoint, PlaneOwner
+from tandem.transport.sockets import SocketPlane
+
+FIRST_JOIN_S = 10.0
+"""How long the first attempt to reach the cloud may take before the device goes on by itself, or fails."""
+
+
+@dataclass
+class JoinedDevice:
+    """The device's site and its link; a `Deployment`."""
+
+    loop: LoopThread
+    link: JoinLink
+    site: Site | None = None
+    described: dict[str, dict[str, Any]] = field(default_factory=dict)
+    nodes: tuple[()] = ()
+    socket_folder: str = ""
+    plane: SocketPlane | None = None
+
+    @property
+    def parties(self) -> dict[str, Handles]:
+        """The device's actors; those of the cloud cannot be called."""
+        return {} if self.site is None else {Party.DEVICE: self.site.handles}
+
+    async def status(self, config: Config) -> dict[str, Any]:
+        """The device's actors, and whether the cloud is there."""
+        is_there = self.plane is not None and self.plane.is_connected(CLOUD_QUEUE)
+        return {
+            "cluster": f"joined to {self.link.address}" + ("" if is_there else " (not connected now)"),
+            "nodes": [],
+            "parties": {party: dict(known) for party, known in self.described.items()},
+            "actors": [] if self.site is None else await self.site.status(),
+        }
+
+    def explain_loss(self, error: CallError, config: Config) -> str:
+        """No actor dies by itself here, so the error says it all."""
+        return str(error)
+
+    def close(self) -> None:
+        """Leave the cloud and stop the site."""
+        with contextlib.suppress(TandemError):
+            if self.site is not None:
+                self.loop.run(self.site.stop())
+        self.loop.close()
+
+    def open(self, owner: PlaneOwner) -> SocketPlane:
+        """An `OpenLink`: the draft queue's end."""
+        self.plane = SocketPlane(
+            owner.name,
+            owner.on_frames,
+            handshake=lambda dials, crosses: DeviceHandshake(self.link, self._meet),
+            on_connected=owner.on_connected,
+            on_lost=owner.on_lost,
+            client_tls=client_context(),
+        )
+        return self.plane
+
+    def _meet(self, told: dict[str, Any]) -> None:
+        """What the cloud says of itself. Raises ProtocolError where the two cannot answer together."""
+        about = read_about(told).as_description() | {"model": f"at {self.link.address}"}
+        try:
+            compare({Party.DEVICE: self.described[Party.DEVICE], Party.CLOUD: about})
+        except ClusterError as error:
+            raise ProtocolError(str(error)) from None
+        self.described[Party.CLOUD] = about
+
+
+def join(
+    link: JoinLink, config: Config, progress: Progress, actor_classes: ActorClasses | None = None
+) -> JoinedDevice:
+    """Start the device's site and join; see `Tandem.join`. Raises TandemError; nothing runs then."""
+    if config.is_federated:
+        raise ConfigError(
+            'A join link connects a device to a cloud, but decoding.mode is "federated"; choose "dual" or '
+            '"speculative".'
+        )
+    config = config.with_paths(Path.cwd())
+    check_files(config, (Party.DEVICE,))
+    device = JoinedDevice(LoopThread(), link)
+    try:
+        device.loop.run(_start(device, config, progress, actor_classes))
+    except BaseException:
+        device.close()
+        raise
+    warn_of_drafter(device.described, progress)
+    return device
+
+
+async def _start(
+    device: JoinedDevice, config: Config, progress: Progress, actor_classes: ActorClasses | None
+) -> None:
+    loop, limit_s = asyncio.get_running_loop(), config.cluster.start_timeout_s
+    device.site = Site(Party.DEVICE, config, device.open, loop, actor_classes)
+    try:
+        async with asyncio.timeout(limit_s):
+            device.described |= await start_actors(device.parties, progress)
+    except TimeoutError:
+        raise ClusterError(
+            f"The device must be ready within {limit_s:g} s but is not; raise cluster.start_timeout_s."
+        ) from None
+    where = Endpoint(CLOUD_QUEUE, None, device.link.host, device.link.port)
+    try:
+        async with asyncio.timeout(FIRST_JOIN_S):
+            await device.site.handles["draft_queue"].connect_peers.remote([where])
+        progress(f"link: joined the cloud at {device.link.address}")
+    except TimeoutError:
+        sentence = (
+            f"No cloud answers at {device.link.address}; check that `tandem cloud serve` runs there and that its port "
+            "can be reached from here"
+        )
+        if config.link.on_peer_loss == "fail":
+            raise ClusterError(f"{sentence}.") from None
+        goes_on = (
+            "the device answers by itself" if config.link.on_peer_loss == "continue" else "questions wait"
+        )
+        progress(f"link: {sentence}; until then {goes_on}")

@@ -1,0 +1,115 @@
+"""Has the actors of the parties bind, load and connect, and compares what they loaded; the same wherever they run."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tandem.actors.handles import Handles
+from tandem.config import Config
+from tandem.errors import ClusterError
+from tandem.loading import check_model
+from tandem.protocol.outbox import ROLES
+from tandem.sites.agreement import compare
+from tandem.sites.deployment import Progress
+from tandem.topology import PAIR, Topology
+from tandem.transport.port import Endpoint
+
+
+def check_files(config: Config, parties: Sequence[str] | None = None) -> None:
+    """Check models and indexes on this machine without loading them, before anything starts. Raises TandemError.
+
+    parties: whose; default: of all.
+    """
+    for party in parties or config.parties:
+        settings = config.party(party)
+        check_model(settings)
+        if settings.index_folder is not None and settings.num_documents:
+            from tandem.retrieval.index import read_manifest
+
+            read_manifest(settings.index_folder)
+
+
+async def start_together(
+    parties: Mapping[str, Handles], config: Config, progress: Progress
+) -> dict[str, dict[str, Any]]:
+    """Start the actors of all parties and open the links between them, if all agree; returns their descriptions.
+
+    Raises TandemError, also if it takes longer than `cluster.start_timeout_s`.
+    """
+    limit_s = config.cluster.start_timeout_s
+    try:
+        async with asyncio.timeout(limit_s):
+            described = await start_actors(parties, progress)
+            compare(described)
+            await connect_parties(parties, config.topology)
+    except TimeoutError:
+        raise ClusterError(
+            f"All actors must be ready within {limit_s:g} s but are not; raise cluster.start_timeout_s."
+        ) from None
+    return described
+
+
+async def start_actors(parties: Mapping[str, Handles], progress: Progress) -> dict[str, dict[str, Any]]:
+    """Have the actors of one or both sides bind, load and connect; returns the descriptions of what they loaded."""
+    loaded = {party: _prepare(handles) for party, handles in parties.items()}
+    endpoints = await call_all(parties, "bind")
+    progress(f"actors: {len(endpoints)} ready")
+    for party, handles in parties.items():
+        own = [endpoint for endpoint in endpoints if endpoint.name.startswith(f"{party}/")]
+        await asyncio.gather(
+            *(handles[role].connect_peers.remote(own) for role in ROLES if role != "draft_queue")
+        )
+        await handles["draft_queue"].connect_peers.remote(own)
+    described: dict[str, dict[str, Any]] = {party: {} for party in parties}
+    for part, plural in (("retriever", "indexes"), ("decoder", "models")):
+        for party in parties:
+            described[party] |= await loaded[party][part]
+        what = "num_documents" if part == "retriever" else "model"
+        shown = {
+            party: described[party][what] or described[party]["factory"] for party in parties
+        }  # no count: a store
+        progress(f"{plural}: " + ", ".join(f"{party} {shown[party]}" for party in parties))
+    for handles in parties.values():
+        await handles["draft_queue"].set_tokenizer.remote(await handles["decoder"].tokenizer_json.remote())
+    return described
+
+
+async def connect_parties(parties: Mapping[str, Handles], topology: Topology = PAIR) -> None:
+    """Open the links between the draft queues, unless they are open already."""
+    queues = {party: handles["draft_queue"] for party, handles in parties.items()}
+    endpoints: dict[str, Endpoint] = {
+        party: await queues[party].endpoint.remote() for party in topology.dialled
+    }
+    for party in topology.parties:
+        if dialled := [endpoints[target] for target in topology.dials_of(party)]:
+            await queues[party].connect_peers.remote(dialled)
+
+
+async def describe(parties: Mapping[str, Handles]) -> dict[str, dict[str, Any]]:
+    """Descriptions of what each side has loaded."""
+    return {
+        party: await handles["retriever"].describe.remote() | await handles["decoder"].describe.remote()
+        for party, handles in parties.items()
+    }
+
+
+def _prepare(handles: Handles) -> dict[str, asyncio.Future[Any]]:
+    loading: dict[str, asyncio.Future[Any]] = {
+        role: asyncio.ensure_future(_result(handles[role].prepare.remote()))
+        for role in ("retriever", "decoder")
+    }
+    for future in loading.values():  # where another one fails first, nobody asks for the error of this one
+        future.add_done_callback(lambda done: done.cancelled() or done.exception())
+    return loading
+
+
+async def _result(reference: Any) -> Any:
+    return await reference
+
+
+async def call_all(parties: Mapping[str, Handles], method: str) -> list[Any]:
+    """What a method of every actor returns."""
+    handles = [own[role] for own in parties.values() for role in ROLES]
+    return list(await asyncio.gather(*(_result(getattr(handle, method).remote()) for handle in handles)))

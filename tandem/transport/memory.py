@@ -1,0 +1,108 @@
+"""The link between sites that share a process and an event loop: the bytes that a socket would carry, handed over.
+
+Frames are encoded, joined and cut apart as on a socket, and counted alike; there is no port, no proof and no delay. A
+site behind a real link has another `OpenLink` and is the same otherwise.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+
+from tandem.errors import ProtocolError
+from tandem.transport.framing import FrameSplitter, join_frames
+from tandem.transport.port import Endpoint, LinkCounters, PlaneOwner
+
+
+class MemoryNetwork:
+    """The ends of all links of one process, by name."""
+
+    def __init__(self) -> None:
+        self._planes: dict[str, MemoryPlane] = {}
+
+    def open(self, owner: PlaneOwner) -> MemoryPlane:
+        """An `OpenLink`: the end of an actor's links."""
+        return MemoryPlane(owner, self._planes)
+
+
+class MemoryPlane:
+    """All links of one actor to others on the same event loop."""
+
+    def __init__(self, owner: PlaneOwner, planes: dict[str, MemoryPlane]) -> None:
+        self.name = owner.name
+        self.counters: dict[str, LinkCounters] = defaultdict(LinkCounters)
+        self._owner = owner
+        self._planes = planes
+        self._splitters: dict[str, FrameSplitter] = {}  # of the actors to which there is a link
+        self._waiting: dict[str, list[bytes]] = {}  # frames until the next flush
+
+    async def start(self) -> Endpoint:
+        """Be found by others."""
+        self._planes[self.name] = self
+        return Endpoint(self.name)
+
+    async def connect(self, endpoint: Endpoint) -> None:
+        """Open a link. Raises ProtocolError where no such actor was started in this process."""
+        self.renew(endpoint.name)
+        if not self.is_connected(endpoint.name):
+            raise ProtocolError(
+                f"{self.name} finds no {endpoint.name} in this process; start that site first."
+            )
+
+    def send(self, to: str, frame: bytes) -> None:
+        """Hand one frame over; it leaves with the next `flush`."""
+        self._waiting.setdefault(to, []).append(frame)
+
+    def flush(self) -> None:
+        """Give each actor what waits for it, in a later turn of the event loop; without a link it is dropped."""
+        waiting, self._waiting = self._waiting, {}
+        for name, frames in waiting.items():
+            counters = self.counters[name]
+            if not self.is_connected(name):
+                counters.dropped_frames += len(frames)
+                continue
+            data = join_frames(frames)
+            counters.sent_frames += len(frames)
+            counters.sent_bytes += len(data)
+            counters.writes += 1
+            asyncio.get_running_loop().call_soon(self._planes[name].receive, self.name, data)
+
+    def is_connected(self, to: str) -> bool:
+        """Whether there is a link to an actor."""
+        return to in self._splitters
+
+    def renew(self, to: str) -> None:
+        """Open a link again if the other end is there and this one was closed or never open."""
+        other = self._planes.get(to)
+        if other is not None and not self.is_connected(to):
+            for end, name in ((self, to), (other, self.name)):
+                end.open_to(name)
+
+    async def close(self) -> None:
+        """Drop all links; the other ends are told."""
+        self._planes.pop(self.name, None)
+        for name in list(self._splitters):
+            del self._splitters[name]
+            self._planes[name].lose(self.name)
+
+    # ---- called by other ends --------------------------------------------------------------------------------
+
+    def open_to(self, name: str) -> None:
+        """There is a link to `name`."""
+        self._splitters[name] = FrameSplitter()
+        self.counters[name].connections += 1
+        self._owner.on_connected(name)
+
+    def receive(self, source: str, data: bytes) -> None:
+        """Bytes arrived; none do after the link was closed."""
+        if (splitter := self._splitters.get(source)) is None:
+            return
+        frames, counters = splitter.feed(data), self.counters[source]
+        counters.received_frames += len(frames)
+        counters.received_bytes += len(data)
+        self._owner.on_frames(source, frames)
+
+    def lose(self, name: str) -> None:
+        """The other end was closed."""
+        if self._splitters.pop(name, None) is not None:
+            self._owner.on_lost(name)

@@ -1,0 +1,163 @@
+"""Four workers with other settings than two. One stands still and comes back; then one dies, and the others go on."""
+
+from __future__ import annotations
+
+import contextlib
+import runpy
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tandem import Tandem
+from tandem.actors.ray_handles import kill_actors
+from tandem.cluster.launch import find_party
+from tandem.config import Config
+from tandem.events import DoneEvent, PeerEvent, TokenEvent
+from tandem.lab.training.bundle import read_bundled_questions
+from tests.cluster.federation import Loop, Stopped, settings_of
+
+MAX_NEW_TOKENS = 24
+KILLED_AT = 2
+OPTIONS: dict[str, Any] = {"seed": 3, "temperature": 1.0, "max_new_tokens": MAX_NEW_TOKENS}
+
+
+@pytest.fixture(scope="module")
+def overrides(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
+    """One of the four has no documents and counts half; votes are cut to 32 tokens."""
+    owners = settings_of(tmp_path_factory.mktemp("four"), "ada=device", "ben=cloud", "cleo=cloud", "dan=")
+    return (*owners, "link.on_peer_loss=continue", "workers.dan.weight=0.5", "codec.name=top_k", "codec.k=32")
+
+
+@pytest.fixture(scope="module")
+def questions() -> list[str]:
+    return [asked.question for asked in read_bundled_questions()][:2]
+
+
+@pytest.fixture(scope="module")
+def loop(rag: Tandem) -> Loop:
+    return Loop(rag.config)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(rag: Tandem, loop: Loop, questions: list[str]) -> None:
+    """With all four there, answers are those of the draft-free loop."""
+    for question in questions:
+        answer = rag.query(question, **OPTIONS)
+        assert list(answer.token_ids) == loop.answer(question, 3, 1.0, MAX_NEW_TOKENS)
+        assert not answer.is_degraded
+
+
+def test_the_example_runs(
+    rag: Tandem, undisturbed: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It starts a cluster of its own; here it gets this one, whose workers have the names of its three people."""
+    path = str(Path(__file__).parents[2] / "examples" / "federated.py")
+    launched: list[Config] = []
+
+    def launch(config: Config) -> contextlib.AbstractContextManager[Tandem]:
+        launched.append(config)
+        return contextlib.nullcontext(rag)
+
+    monkeypatch.setattr(Tandem, "launch", launch)
+    monkeypatch.setattr(sys, "argv", [path])
+    runpy.run_path(path, run_name="__main__")
+    (config,) = launched
+    assert list(config.workers) == ["ada", "ben", "cleo"]
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[1].startswith("notes read: 4 of ada, 4 of ben, 4 of cleo; drafts kept: ")
+    begins = ("together: ", "notes read: ", "ada alone: ", "ben alone: ", "cleo alone: ")
+    assert all(
+        line.startswith(begin) and len(line) > len(begin) for line, begin in zip(lines, begins, strict=True)
+    )
+
+
+@pytest.fixture(scope="module")
+def rejoined(rag: Tandem, questions: list[str], undisturbed: None) -> list[Any]:
+    """One worker stands still until it is lost, and comes back while the answer waits for another one."""
+    seen: list[Any] = []
+    with Stopped(rag, "ben") as ben, Stopped(rag, "ada") as ada:
+        for event in rag.stream(questions[1], pacing="stop_and_wait", max_proposal=1, **OPTIONS):
+            seen.append(event)
+            match event:
+                case TokenEvent(step=2):
+                    ben.stop()
+                case PeerEvent(is_alone=True):
+                    ada.stop()  # so that the answer cannot end before ben is back
+                    ben.go_on()
+                case PeerEvent(is_alone=False):
+                    ada.go_on()
+    return seen
+
+
+def test_a_worker_that_is_back_counts_again_from_a_stated_step(
+    loop: Loop, questions: list[str], rejoined: list[Any]
+) -> None:
+    """What was logged of losses gives the same tokens again."""
+    losses = [event for event in rejoined if isinstance(event, PeerEvent)]
+    assert [(event.party, event.is_alone) for event in losses] == [("ben", True), ("ben", False)]
+    lost, back = losses
+    tokens = [event for event in rejoined if isinstance(event, TokenEvent)]
+    assert [event.step for event in tokens if event.is_alone] == list(range(lost.step, back.step))
+
+    def present(step: int) -> tuple[int, ...]:
+        return (0, 2, 3) if lost.step <= step < back.step else (0, 1, 2, 3)
+
+    wanted = loop.answer(questions[1], 3, 1.0, MAX_NEW_TOKENS, present)
+    assert [event.token for event in tokens] == wanted
+    assert rejoined[-1].statistics.degraded_from == (lost.step if lost.step < back.step else None)
+
+
+def test_an_answer_may_fail_with_the_worker(
+    rag: Tandem, questions: list[str], rejoined: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever asks says what is to happen."""
+    failing = replace(rag.config, link=replace(rag.config.link, on_peer_loss="fail"))
+    monkeypatch.setattr(rag, "config", failing)
+    with Stopped(rag, "dan") as dan:
+        for event in rag.stream(questions[1], pacing="stop_and_wait", max_proposal=1, **OPTIONS):
+            if isinstance(event, TokenEvent) and event.step == 1:
+                dan.stop()
+    assert isinstance(event, DoneEvent)
+    assert event.reason == "failed"
+    assert (event.error or "").startswith("dan has been silent for ")
+
+
+@pytest.fixture(scope="module")
+def events(rag: Tandem, questions: list[str], rejoined: list[Any]) -> list[object]:
+    """The same query; the draft queue of one worker is killed once a few tokens are there."""
+    victim = find_party("ben", rag.config)["draft_queue"]
+    seen: list[object] = []
+    for event in rag.stream(questions[1], pacing="stop_and_wait", max_proposal=1, **OPTIONS):
+        seen.append(event)
+        if isinstance(event, TokenEvent) and event.step == KILLED_AT:
+            kill_actors([victim])
+    return seen
+
+
+def test_the_others_go_on_from_a_stated_step(events: list[object]) -> None:
+    (lost,) = [event for event in events if isinstance(event, PeerEvent)]
+    assert (lost.party, lost.is_alone) == ("ben", True)
+    done = events[-1]
+    assert isinstance(done, DoneEvent)
+    assert done.reason in ("eos", "length")
+    assert done.statistics.degraded_from == lost.step > KILLED_AT
+
+
+def test_the_mixture_is_that_of_the_others(loop: Loop, questions: list[str], events: list[object]) -> None:
+    """Their weights are scaled to sum 1: tokens are those of the draft-free loop with the same loss."""
+    (lost,) = [event for event in events if isinstance(event, PeerEvent)]
+    wanted = loop.answer(
+        questions[1], 3, 1.0, MAX_NEW_TOKENS, lambda step: range(4) if step < lost.step else (0, 2, 3)
+    )
+    assert [event.token for event in events if isinstance(event, TokenEvent)] == wanted
+
+
+def test_the_next_query_is_answered_without_it(
+    rag: Tandem, questions: list[str], events: list[object]
+) -> None:
+    answer = rag.query(questions[0], **OPTIONS)
+    assert answer.statistics.degraded_from == 0
+    assert answer.degraded_reason == "From token 0 on the others answered without ben (it fell silent)."

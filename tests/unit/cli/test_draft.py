@@ -1,0 +1,62 @@
+"""`tandem draft train`: what it hands to the trainer, what it prints, and wrong command lines."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tandem.cli import main
+from tandem.distillation import build
+from tandem.engine.drafter_card import DrafterCard
+
+Calls = list[tuple[str, Path, dict[str, Any]]]
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
+    """What the trainer was asked for."""
+    made: Calls = []
+
+    def train(model: str, out: Path, **options: Any) -> DrafterCard:
+        made.append((model, out, options))
+        shares = {"coupled": 0.81, "rejection": 0.83, "greedy": 0.7, "num_tokens": 560}
+        return DrafterCard(
+            target=model, fingerprints={}, trunk="first", blocks=(0,), loss="kl", acceptance=shares
+        )
+
+    monkeypatch.setattr(build, "train_drafter", train)
+    return made
+
+
+def test_texts_and_questions_go_to_the_trainer(
+    calls: Calls, folders: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    notes = folders / "notes"
+    notes.mkdir()
+    (notes / "one.txt").write_text("Mira likes puzzle games.")
+    (folders / "questions.txt").write_text("Why?\n\nWhich game?\n")
+    line = f"draft train --from bundled --out d --text {notes} --questions {folders / 'questions.txt'}"
+    assert main([*line.split(), "--trunk", "2", "--loss", "tv", "--steps", "7", "--seed", "3"]) == 0
+    ((model, out, options),) = calls
+    assert (model, out) == ("bundled", Path("d"))
+    assert options["texts"] == ["Mira likes puzzle games."]
+    assert options["questions"] == ["Why?", "Which game?"]
+    assert options["recipe"] == build.Recipe(trunk="2", loss="tv", num_steps=7, seed=3)
+    shown = capsys.readouterr().out
+    assert "on 560 tokens held out 0.81 of its coupled drafts stand at temperature 1" in shown
+    assert "--set device.model=d --set cloud.model=bundled" in shown
+
+
+def test_without_anything_to_learn(calls: Calls, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["draft", "train", "--from", "bundled", "--out", "d"]) == 1
+    assert capsys.readouterr().err == (
+        "tandem: A drafter learns from text or questions, but neither is named; add --text or --questions.\n"
+    )
+    assert calls == []
+
+
+def test_a_wrong_loss(calls: Calls, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["draft", "train", "--from", "b", "--out", "d", "--text", ".", "--loss", "l2"]) == 2
+    assert "must be kl or tv (got 'l2')" in capsys.readouterr().err

@@ -1,0 +1,119 @@
+"""A cloud keeps its key, renews its certificate, and devices know it by the key."""
+
+from __future__ import annotations
+
+import datetime as dt
+import os
+import ssl
+import stat
+from pathlib import Path
+
+import pytest
+
+from tandem.errors import ConfigError, ProtocolError
+from tandem.joining import private_files
+from tandem.joining.identity import (
+    CERTIFICATE_FILE,
+    KEY_FILE,
+    VALID,
+    Identity,
+    check_certificate,
+    load_identity,
+)
+
+NOW = dt.datetime(2026, 11, 22, 12, tzinfo=dt.UTC)
+
+
+def der(identity: Identity) -> bytes:
+    return ssl.PEM_cert_to_DER_cert(identity.certificate_file.read_text())
+
+
+def test_it_is_made_once_and_kept_private(tmp_path: Path) -> None:
+    folder = tmp_path / "keys"
+    first = load_identity(folder, NOW)
+    before = [(folder / name).read_bytes() for name in (KEY_FILE, CERTIFICATE_FILE)]
+    assert load_identity(folder, NOW + dt.timedelta(days=300)) == first
+    assert [(folder / name).read_bytes() for name in (KEY_FILE, CERTIFICATE_FILE)] == before
+    assert stat.S_IMODE((folder / KEY_FILE).stat().st_mode) == 0o600
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    assert sorted(os.listdir(folder)) == [KEY_FILE, CERTIFICATE_FILE]
+
+
+@pytest.mark.parametrize("later", [dt.timedelta(days=340), 3 * VALID, dt.timedelta(days=-400)])
+def test_a_certificate_near_its_end_is_renewed_and_the_key_stays(tmp_path: Path, later: dt.timedelta) -> None:
+    """The last one: it was made while the clock was a year ahead."""
+    first, first_der = load_identity(tmp_path, NOW), der(load_identity(tmp_path, NOW))
+    second = load_identity(tmp_path, NOW + later)
+    assert second.fingerprint == first.fingerprint
+    assert der(second) != first_der
+    check_certificate(der(second), first.fingerprint, "here", NOW + later)
+
+
+def test_each_cloud_is_another(tmp_path: Path) -> None:
+    one, other = (load_identity(tmp_path / name, NOW) for name in ("one", "other"))
+    check_certificate(der(one), one.fingerprint, "here", NOW)
+    with pytest.raises(ProtocolError, match="another fingerprint"):
+        check_certificate(der(one), other.fingerprint, "here", NOW)
+
+
+@pytest.mark.parametrize("shown", [None, b"", b"garbage"])
+def test_what_is_no_certificate_is_refused(shown: bytes | None) -> None:
+    with pytest.raises(ProtocolError, match="here is not the cloud"):
+        check_certificate(shown, bytes(32), "here", NOW)
+
+
+@pytest.mark.parametrize("days", [-3, 400])
+def test_a_clock_far_off_is_told_both_times(tmp_path: Path, days: int) -> None:
+    identity = load_identity(tmp_path, NOW)
+    clock = NOW + dt.timedelta(days=days)
+    with pytest.raises(ProtocolError, match=f"says {clock:%Y-%m-%d} 12:00 UTC; set the clock"):
+        check_certificate(der(identity), identity.fingerprint, "here", clock)
+
+
+def test_a_clock_a_little_behind_is_fine(tmp_path: Path) -> None:
+    identity = load_identity(tmp_path, NOW)
+    check_certificate(der(identity), identity.fingerprint, "here", NOW - dt.timedelta(hours=23))
+
+
+def test_a_key_that_others_may_read_is_not_used(tmp_path: Path) -> None:
+    load_identity(tmp_path, NOW)
+    (tmp_path / KEY_FILE).chmod(0o644)
+    with pytest.raises(ConfigError, match="mode 0644"):
+        load_identity(tmp_path, NOW)
+
+
+@pytest.mark.parametrize("content", [b"", b"garbage", b"-----BEGIN PRIVATE KEY-----\n"])
+def test_a_damaged_key_is_never_replaced(tmp_path: Path, content: bytes) -> None:
+    load_identity(tmp_path, NOW)
+    (tmp_path / KEY_FILE).write_bytes(content)
+    with pytest.raises(ConfigError, match="give every device a new link"):
+        load_identity(tmp_path, NOW)
+    assert (tmp_path / KEY_FILE).read_bytes() == content
+
+
+def test_a_damaged_or_foreign_certificate_is_made_again(tmp_path: Path) -> None:
+    first = load_identity(tmp_path / "a", NOW)
+    first.certificate_file.write_bytes(b"garbage")
+    assert load_identity(tmp_path / "a", NOW).fingerprint == first.fingerprint
+    other = load_identity(tmp_path / "b", NOW)
+    first.certificate_file.write_bytes(other.certificate_file.read_bytes())
+    again = load_identity(tmp_path / "a", NOW)
+    check_certificate(der(again), first.fingerprint, "here", NOW)
+
+
+def test_a_full_disk_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    identity = load_identity(tmp_path, NOW)
+    before = identity.certificate_file.read_bytes()
+
+    def full(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(private_files.os, "fsync", full)
+    with pytest.raises(ConfigError, match=r"cannot be written \(No space left on device\)"):
+        load_identity(tmp_path, NOW + 3 * VALID)
+    assert identity.certificate_file.read_bytes() == before
+    assert sorted(os.listdir(tmp_path)) == [KEY_FILE, CERTIFICATE_FILE]
+
+
+def test_tls_below_1_3_is_not_spoken(tmp_path: Path) -> None:
+    assert load_identity(tmp_path).server_context().minimum_version is ssl.TLSVersion.TLSv1_3

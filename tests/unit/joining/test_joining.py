@@ -1,0 +1,267 @@
+"""A device joins a cloud on loopback: TLS with the pinned key, token, frames; and everybody else stays outside."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import ssl
+from base64 import b64encode
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tandem.errors import ProtocolError
+from tandem.joining import handshakes
+from tandem.joining.handshakes import CLOUD_QUEUE, MAX_HELLO_BYTES, Refused, queue_of
+from tandem.joining.identity import client_context, load_identity
+from tandem.joining.join_link import JoinLink
+from tandem.transport.framing import join_frames
+from tests.unit.joining.conftest import ABOUT, Cloud, Phone
+from tests.unit.transport.conftest import run, until
+
+
+def send(end: Cloud | Phone, to: str, *frames: bytes) -> None:
+    for frame in frames:
+        end.plane.send(to, frame)
+    end.plane.flush()
+
+
+def test_frames_go_both_ways_and_the_cloud_knows_whose_they_are(cloud: Cloud) -> None:
+    async def main() -> None:
+        await cloud.start()
+        phone, laptop = Phone(cloud.link_for("phone")), Phone(cloud.link_for("laptop"))
+        await phone.join()
+        await laptop.join()
+        assert phone.welcomes == [ABOUT]
+        send(phone, CLOUD_QUEUE, b"from the phone")
+        send(laptop, CLOUD_QUEUE, b"from the laptop")
+        await until(lambda: len(cloud.frames) == 2)
+        assert set(cloud.frames) == {
+            (queue_of("phone"), b"from the phone"),
+            (queue_of("laptop"), b"from the laptop"),
+        }
+        send(cloud, queue_of("laptop"), b"to the laptop")
+        await until(lambda: laptop.frames)
+        assert (phone.frames, laptop.frames) == ([], [b"to the laptop"])
+        connection = phone.plane.connection_to(CLOUD_QUEUE)
+        assert connection is not None
+        assert connection.transport is not None
+        assert connection.transport.get_extra_info("ssl_object").version() == "TLSv1.3"
+        for end in (phone, laptop, cloud):
+            await end.plane.close()
+
+    run(main)
+
+
+async def refusal(link: JoinLink) -> ProtocolError:
+    """What a device with this link is told."""
+    phone = Phone(link)
+    try:
+        with pytest.raises(ProtocolError) as raised:
+            await asyncio.wait_for(phone.join(), 5)
+        return raised.value
+    finally:
+        await phone.plane.close()
+
+
+def test_who_is_not_welcome_is_told_why(cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        await cloud.start()
+        link = cloud.link_for("phone")
+        stranger = replace(link, secret=bytes(16))
+        assert "does not know the token" in str(await refusal(stranger))
+        cloud.retry_after_s = 7.0
+        busy = await refusal(link)
+        assert isinstance(busy, Refused)
+        assert busy.retry_after_s == 7.0
+        assert "busy; retry after 7 s" in str(busy)
+        cloud.retry_after_s = None
+        cloud.devices.revoke("phone")
+        assert "has revoked this join link" in str(await refusal(link))
+        cloud.devices.add("phone")
+        assert "does not know the token" in str(await refusal(link)), "an old token of a new device"
+        await cloud.plane.close()
+
+    run(main)
+
+
+def test_another_version_is_told_both(cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        await cloud.start()
+        link = cloud.link_for("phone")
+        hello = {"tandem": 1, "protocol": 3, "secret": b64encode(link.secret).decode()}
+        with monkeypatch.context() as patch:
+            patch.setattr(
+                handshakes.DeviceHandshake, "begin", lambda self, certificate: [json.dumps(hello).encode()]
+            )
+            said = str(await refusal(link))
+        assert f"it has {handshakes.PROTOCOL_VERSION}, this device" in said
+        await cloud.plane.close()
+
+    run(main)
+
+
+def test_another_cloud_does_not_get_to_see_the_token(
+    cloud: Cloud, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also one that holds the right name and address: the key alone counts."""
+
+    async def main() -> None:
+        other = Cloud(load_identity(tmp_path / "other"), tmp_path / "other")
+        await other.start()
+        heard: list[bytes] = []
+        monkeypatch.setattr(other.devices, "recognise", heard.append)
+        link = replace(cloud_link, port=other.port)
+        said = str(await refusal(link))
+        assert "is not the cloud of this join link" in said
+        assert not heard
+        await other.plane.close()
+
+    cloud_link = JoinLink("127.0.0.1", 1, cloud.identity.fingerprint, cloud.devices.add("phone"))
+    run(main)
+
+
+def test_a_device_whose_address_changed_replaces_its_own_connection(cloud: Cloud) -> None:
+    """It dials again while the cloud still holds the old connection, which nobody has closed."""
+
+    async def main() -> None:
+        await cloud.start()
+        link = cloud.link_for("phone")
+        before, after = Phone(link), Phone(link)
+        await before.join()
+        await after.join()
+        await until(lambda: cloud.plane.num_connections == 1)
+        send(cloud, queue_of("phone"), b"here")
+        await until(lambda: after.frames)
+        assert before.frames == []
+        await before.plane.close()
+        await after.plane.close()
+        await cloud.plane.close()
+
+    run(main)
+
+
+def test_a_cloud_that_was_restarted_is_joined_again(cloud: Cloud) -> None:
+    async def main() -> None:
+        await cloud.start()
+        phone = Phone(cloud.link_for("phone"))
+        await phone.join()
+        await cloud.plane.close()
+        await asyncio.sleep(0.2)
+        await cloud.start()
+        await until(lambda: phone.plane.is_connected(CLOUD_QUEUE))
+        send(phone, CLOUD_QUEUE, b"again")
+        await until(lambda: (queue_of("phone"), b"again") in cloud.frames)
+        await phone.plane.close()
+        await cloud.plane.close()
+
+    run(main)
+
+
+HOSTILE = [
+    b"",
+    b"{}",
+    b"null",
+    b"[" * 500,
+    b"garbage",
+    b'{"tandem":1}',
+    b'{"tandem":1,"protocol":6,"secret":3}',
+    b'{"tandem":1,"protocol":6,"secret":"!!"}',
+    b'{"tandem":1,"protocol":6,"secret":null}',
+    b'{"tandem":1,"protocol":6,"secret":"' + b"A" * 900 + b'"}',
+    json.dumps({"tandem": 1, "protocol": 6, "secret": "\udcff"}).encode(),
+]
+
+
+@pytest.mark.parametrize("hello", HOSTILE)
+def test_a_hostile_hello_is_refused_and_the_cloud_goes_on(cloud: Cloud, hello: bytes) -> None:
+    async def main() -> None:
+        await cloud.start()
+        cloud.devices.add("other")
+        _, writer = await asyncio.open_connection("127.0.0.1", cloud.port, ssl=client_context())
+        writer.write(join_frames([hello, b"a frame"]))
+        await until(lambda: cloud.plane.num_connections == 0)
+        assert cloud.frames == []
+        writer.close()
+        phone = Phone(cloud.link_for("phone"))
+        await phone.join()
+        await phone.plane.close()
+        await cloud.plane.close()
+
+    run(main)
+
+
+def test_who_connects_cannot_make_the_cloud_wait_or_grow(cloud: Cloud) -> None:
+    async def main() -> None:
+        await cloud.start()
+        _, silent = await asyncio.open_connection("127.0.0.1", cloud.port, ssl=client_context())
+        _, long = await asyncio.open_connection("127.0.0.1", cloud.port, ssl=client_context())
+        long.write(join_frames([bytes(MAX_HELLO_BYTES + 1)])[:10])
+        await until(lambda: cloud.plane.num_connections <= 1)
+        await until(lambda: cloud.plane.num_connections == 0)
+        _, plain = await asyncio.open_connection("127.0.0.1", cloud.port)  # no TLS at all
+        plain.write(b"GET / HTTP/1.1\r\n\r\n")
+        await asyncio.sleep(0.05)
+        assert cloud.plane.num_connections == 0
+        for writer in (silent, long, plain):
+            writer.close()
+        await cloud.plane.close()
+
+    run(main)
+
+
+def test_an_older_tls_is_not_spoken(cloud: Cloud) -> None:
+    async def main() -> None:
+        await cloud.start()
+        context = client_context()
+        context.minimum_version, context.maximum_version = ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_2
+        with pytest.raises((ssl.SSLError, ConnectionError)):
+            await asyncio.open_connection("127.0.0.1", cloud.port, ssl=context)
+        await cloud.plane.close()
+
+    run(main)
+
+
+ANSWERS: list[tuple[bytes, str]] = [
+    (b"garbage", "does not speak Tandem"),
+    (b'{"tandem":1}', "neither yes nor no"),
+    (b'{"tandem":1,"about":3}', "neither yes nor no"),
+    (b'{"tandem":1,"refused":"\\u001b[31m' + b"x" * 400 + b'"}', "does not know"),
+    (b'{"tandem":1,"refused":"busy","value":1e300}', "retry after 3600 s"),
+    (b'{"tandem":1,"refused":"busy","value":true}', "retry after 0 s"),
+    (b'{"tandem":1,"refused":"version","value":"\\u001b[31m"}', "it has 0"),
+]
+
+
+@pytest.mark.parametrize(("answer", "sentence"), ANSWERS)
+def test_a_hostile_cloud_cannot_choose_what_the_user_reads(
+    cloud: Cloud, answer: bytes, sentence: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        await cloud.start()
+        link = cloud.link_for("phone")
+        monkeypatch.setattr(handshakes.CloudHandshake, "receive", lambda self, frame: ([answer], None))
+        said = str(await refusal(link))
+        assert sentence in said
+        assert said.isprintable()
+        assert len(said) < 300
+        await cloud.plane.close()
+
+    run(main)
+
+
+def test_no_token_is_logged(cloud: Cloud, caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        await cloud.start()
+        link = cloud.link_for("phone")
+        cloud.devices.revoke("phone")
+        await refusal(link)
+        await cloud.plane.close()
+        secrets: list[Any] = [str(link).rpartition(".")[2], link.secret.hex()]
+        assert not any(secret in caplog.text for secret in secrets)
+
+    caplog.set_level(logging.DEBUG)
+    run(main)

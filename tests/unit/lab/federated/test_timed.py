@@ -1,0 +1,57 @@
+"""A federated answer in virtual time: what must come out where a few sums say it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tandem.lab.federated.systems import SYSTEMS
+from tandem.lab.federated.timed import Times, Timing, play_timed
+from tandem.lab.simulation import pacing
+from tandem.topology import SERVER
+
+SERVER_S, WORKER_S, RTT_S, NUM_TOKENS = 0.015, 0.027, 0.1, 40
+OPTIONS = {system.name: system.options for system in SYSTEMS}
+
+
+def play(system: str, accepted: Any = True, *, slow: float = 1.0, num_workers: int = 2) -> Timing:
+    names = [f"worker-{number}" for number in range(1, num_workers + 1)]
+    passes_s = {SERVER: SERVER_S, **dict.fromkeys(names, WORKER_S), names[-1]: slow * WORKER_S}
+    flags = [accepted] * NUM_TOKENS if isinstance(accepted, bool) else list(accepted)
+    return play_timed(OPTIONS[system], Times(passes_s=passes_s, rtt_s=RTT_S), flags)
+
+
+def pace_s(timing: Timing) -> float:
+    return pacing.pace_s([timing.committed_s])
+
+
+@pytest.mark.parametrize("num_workers", [2, 4, 8])
+def test_the_token_wise_loop_takes_a_round_trip_and_a_pass(num_workers: int) -> None:
+    timing = play("token-wise", num_workers=num_workers)
+    assert pace_s(timing) == pytest.approx(RTT_S + WORKER_S, abs=0.004)
+    assert timing.num_accepted == 0
+    assert timing.num_passes["worker-1"] == NUM_TOKENS
+
+
+def test_a_slow_worker_is_waited_for() -> None:
+    timing = play("token-wise", slow=4.0)
+    assert pace_s(timing) == pytest.approx(RTT_S + 4 * WORKER_S, abs=0.004)
+    assert timing.waited_for == {"worker-2": NUM_TOKENS}
+
+
+def test_a_round_brings_the_accepted_tokens_and_one_more() -> None:
+    """Proposals of 4 that are all right: 5 tokens take 4 drafts, a round trip and a pass."""
+    timing = play("stop_and_wait")
+    assert pace_s(timing) == pytest.approx((RTT_S + WORKER_S + 4 * SERVER_S) / 5, rel=0.06)
+    assert pace_s(play("pipelined")) < 0.6 * pace_s(timing)
+    rejected = play("stop_and_wait", accepted=False)
+    assert pace_s(rejected) == pytest.approx(RTT_S + WORKER_S + 4 * SERVER_S, rel=0.06)
+    assert rejected.num_accepted == 0
+
+
+def test_lengths_follow_the_slowest_worker() -> None:
+    """Where it takes long, longer proposals pay; a fixed length of 4 then loses."""
+    for slow in (1.0, 8.0):
+        fixed, best = play("stop_and_wait", slow=slow), play("stop_and_wait/best", slow=slow)
+        assert pace_s(best) < (1.05 if slow == 1.0 else 0.8) * pace_s(fixed)

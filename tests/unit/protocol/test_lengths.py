@@ -1,0 +1,169 @@
+"""From rounds to the length of the next proposals: the profiler's and the scheduler's sessions."""
+
+from __future__ import annotations
+
+import random
+from math import inf, nan
+from typing import Any
+
+import pytest
+
+from tandem.errors import TandemError
+from tandem.lab.simulation.specs import change_spec, make_spec
+from tandem.protocol.estimating_tables import ProfilingTable, SchedulingTable
+from tandem.protocol.lengths import LengthSession, RoundProfilingSession
+from tandem.protocol.messages import (
+    Begin,
+    End,
+    Observations,
+    ProposalLength,
+    Round,
+    RoundProfile,
+    Rounds,
+)
+from tandem.protocol.outbox import Send
+from tandem.protocol.spec import SessionSpec
+from tandem.scheduler.proposal_length import RoundCosts, best_length
+from tandem.topology import Party
+
+
+def spec(**changes: Any) -> SessionSpec:
+    values = {"mode": "speculative", "pacing": "stop_and_wait", "length_policy": "best", "max_proposal": 16}
+    return make_spec(**{**values, **changes})
+
+
+def round_of(length: int, num_accepted: int, **changes: Any) -> Round:
+    """A link of 100 ms, a draft of 15 and a pass of 25 ms."""
+    values: dict[str, Any] = {
+        "length": length,
+        "num_accepted": num_accepted,
+        "draft_us": 15_000 * length,
+        "num_bytes": 2 * length,
+        "waited_s": 0.125,
+        "rtt_s": 0.1,
+        "bytes_per_s": inf,
+    }
+    return Round(**(values | changes))
+
+
+def play(made: SessionSpec, *rounds: Round) -> list[int]:
+    """The length that is chosen after each round."""
+    profiler, scheduler = RoundProfilingSession(made), LengthSession(made)
+    lengths = []
+    for each in rounds:
+        (profile,) = profiler.observe(each)
+        assert profile.to == "scheduler"
+        lengths += [send.message.length for send in scheduler.observe(profile.message)]
+    return lengths
+
+
+def test_nothing_is_chosen_before_a_round_was_timed() -> None:
+    assert play(spec(), round_of(4, 4, waited_s=nan)) == []
+
+
+def test_the_best_length_follows_acceptance() -> None:
+    costs = RoundCosts(fixed_s=0.125, token_s=0.015, alone_s=0.125)
+    good = play(spec(), *[round_of(4, 4)] * 100)[-1]
+    assert good == best_length([0.99] * 16, costs)
+    poor = play(spec(), *[round_of(4, 0)] * 100)[-1]
+    assert poor <= 1
+
+
+def test_a_longer_round_trip_makes_longer_proposals() -> None:
+    counts = random.Random(1).choices(range(9), weights=[0.85**count for count in range(9)], k=60)
+    near, far = (
+        play(spec(), *[round_of(8, count, rtt_s=rtt_s, waited_s=rtt_s + 0.025) for count in counts])[-1]
+        for rtt_s in (0.01, 0.5)
+    )
+    assert near < far
+
+
+def test_an_asked_cloud_is_tried_again_from_time_to_time() -> None:
+    """Nothing stands, so nothing is proposed, but for a probe now and then."""
+    profiler, scheduler = RoundProfilingSession(spec()), LengthSession(spec())
+    lengths = [4]
+    for _ in range(400):
+        (profile,) = profiler.observe(round_of(lengths[-1], 0))
+        (sent,) = scheduler.observe(profile.message)
+        lengths.append(sent.message.length)
+    assert 0 < sum(length > 0 for length in lengths[200:]) < 10
+
+
+def probes_in_short_answers(remembers: bool) -> int:
+    """Proposals in 60 answers of 12 rounds after the first few; nothing ever stands."""
+    profiler, table, num_probes = RoundProfilingSession(spec()), SchedulingTable(Party.DEVICE), 0
+    for session in range(1, 61):
+        asked = spec(session=session)
+        profiler = RoundProfilingSession(asked, profiler)
+        if not remembers:
+            table = SchedulingTable(Party.DEVICE)
+        table.receive(Begin(session=session, spec=asked.to_json()))
+        length = 4 if session == 1 else 0
+        for _ in range(12):
+            (profile,) = profiler.observe(round_of(length, 0))
+            (sent,) = table.receive(profile.message)
+            length = sent.message.length
+            num_probes += length > 0 and session > 10
+        table.receive(End(session=session))
+    return num_probes
+
+
+def test_an_asked_cloud_is_tried_again_though_every_answer_is_short() -> None:
+    """A policy that begins anew with each answer never gets to a probe."""
+    assert 0 < probes_in_short_answers(remembers=True) < 30
+    assert probes_in_short_answers(remembers=False) == 0
+
+
+def test_the_last_accepted_count_is_the_next_length() -> None:
+    rounds = [round_of(4, 4), round_of(5, 2), round_of(2, 2), round_of(3, 0)]
+    assert play(spec(length_policy="last_accepted"), *rounds) == [5, 2, 3, 1]
+
+
+@pytest.mark.parametrize("policy", ["best", "last_accepted", "double_dqn"])
+def test_no_policy_exceeds_the_limit(policy: str) -> None:
+    lengths = play(spec(length_policy=policy, max_proposal=5), *[round_of(5, 5)] * 40)
+    assert 1 <= max(lengths) <= 5
+
+
+class _Wild:
+    def choose(self, rates: Any, costs: Any, error: float = 0.0) -> int:
+        return 99
+
+    def observe(self, length: int, num_accepted: int, confidences: Any = ()) -> None:
+        pass
+
+
+def test_nor_does_one_of_ones_own() -> None:
+    (profile,) = RoundProfilingSession(spec(max_proposal=7)).observe(round_of(4, 4))
+    (sent,) = LengthSession(spec(max_proposal=7), _Wild()).observe(profile.message)
+    assert sent == Send("decoder", ProposalLength(session=1, length=7))
+
+
+def test_the_next_query_begins_with_what_the_last_one_showed() -> None:
+    profiler = ProfilingTable(Party.DEVICE)
+    assert profiler.receive(Begin(session=1, spec=spec().to_json())) == []
+    profiler.receive(Rounds(session=1, rounds=(round_of(4, 4),) * 20))
+    profiler.receive(End(session=1))
+
+    def begun(session: int, **changes: Any) -> list[Any]:
+        made = change_spec(spec(**changes), session=session)
+        return [send.message for send in profiler.receive(Begin(session=session, spec=made.to_json()))]
+
+    (same,) = begun(2)
+    assert isinstance(same, RoundProfile)
+    assert same.rounds == ()
+    assert same.rates[0] > 0.9
+    (warmer,) = begun(3, temperature=0.3)
+    assert warmer.fixed_s == same.fixed_s
+    assert warmer.rates[0] == pytest.approx(0.7)
+    assert begun(4, pacing="pipelined") == []
+
+
+def test_tables_take_what_is_meant_for_the_session() -> None:
+    for table, wrong in (
+        (ProfilingTable(Party.DEVICE), Observations(session=1, steps=())),
+        (SchedulingTable(Party.DEVICE), Rounds(session=1, rounds=())),
+    ):
+        table.receive(Begin(session=1, spec=spec().to_json()))
+        with pytest.raises(TandemError, match=f"A {type(wrong).__name__} is not for a"):
+            table.receive(wrong)

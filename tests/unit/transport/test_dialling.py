@@ -1,0 +1,133 @@
+"""When attempts at a connection begin, and what becomes of those that lose; attempts are scripted."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, cast
+
+import pytest
+
+from tandem.errors import ProtocolError
+from tandem.transport import dialling
+from tandem.transport.connection import Connection
+from tandem.transport.dialling import MAX_ATTEMPTS, Dialling
+from tests.unit.transport.conftest import run
+
+RETRY_S = 0.05  # of the conftest
+
+
+class Attempts:
+    """Attempts that hang until they are told how they end."""
+
+    def __init__(self) -> None:
+        self.begun_s: list[float] = []
+        self.ends: list[asyncio.Future[Any]] = []
+        self.refused: list[str] = []
+        self.dialling = Dialling(self.attempt, lambda error: self.refused.append(str(error)))
+
+    async def attempt(self) -> Connection:
+        """One more."""
+        loop = asyncio.get_running_loop()
+        self.begun_s.append(loop.time())
+        self.ends.append(loop.create_future())
+        return cast(Connection, await self.ends[-1])
+
+    async def number(self, count: int) -> None:
+        """Wait until so many have begun."""
+        async with asyncio.timeout(5):
+            while len(self.ends) < count:  # noqa: ASYNC110
+                await asyncio.sleep(0.001)
+
+
+def test_an_attempt_begins_while_others_hang_and_the_first_to_succeed_wins() -> None:
+    async def main() -> None:
+        attempts = Attempts()
+        dialled = asyncio.create_task(attempts.dialling.run())
+        await attempts.number(3)
+        won = object()
+        attempts.ends[1].set_result(won)
+        assert await dialled is won
+        assert attempts.ends[0].cancelled()
+        assert attempts.ends[2].cancelled()
+
+    run(main)
+
+
+def test_so_many_at_once_and_no_more() -> None:
+    async def main() -> None:
+        attempts = Attempts()
+        dialled = asyncio.create_task(attempts.dialling.run())
+        for _ in range(40):
+            attempts.dialling.hurry()
+            await asyncio.sleep(RETRY_S / 4)
+        assert len(attempts.ends) == MAX_ATTEMPTS
+        dialled.cancel()
+        await asyncio.gather(dialled, return_exceptions=True)
+
+    run(main)
+
+
+def test_the_time_between_attempts_doubles_until_somebody_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        attempts = Attempts()
+        monkeypatch.setattr(dialling, "MAX_RETRY_S", 0.8)
+
+        async def fails() -> Connection:
+            attempts.begun_s.append(asyncio.get_running_loop().time())
+            raise OSError
+
+        dialled = asyncio.create_task(run_failing(fails))
+        await asyncio.sleep(1.6)
+        waits = [
+            later - earlier for earlier, later in zip(attempts.begun_s, attempts.begun_s[1:], strict=False)
+        ]
+        assert waits[2] > 3 * RETRY_S, waits
+        assert len(attempts.begun_s) <= 6
+        dialled.cancel()
+        await asyncio.gather(dialled, return_exceptions=True)
+
+    async def run_failing(fails: Any) -> Connection:
+        return await Dialling(fails, lambda error: None).run()
+
+    run(main)
+
+
+def test_whoever_waits_does_not_wait_for_the_back_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        begun: list[float] = []
+
+        async def fails() -> Connection:
+            begun.append(asyncio.get_running_loop().time())
+            raise ConnectionRefusedError
+
+        one = Dialling(fails, lambda error: None)
+        dialled = asyncio.create_task(one.run())
+        await asyncio.sleep(0.9)  # the next but one attempt would begin after 1.6 s
+        count = len(begun)
+        for _ in range(100):
+            one.hurry()
+        await asyncio.sleep(3 * RETRY_S)
+        assert count < len(begun) <= count + 3
+        dialled.cancel()
+        await asyncio.gather(dialled, return_exceptions=True)
+
+    run(main)
+
+
+def test_refusals_are_told_and_may_end_it() -> None:
+    async def main() -> None:
+        told = 0
+
+        async def refused() -> Connection:
+            raise ProtocolError("no")
+
+        def tell(error: ProtocolError) -> None:
+            nonlocal told
+            told += 1
+            if told == 2:
+                raise error
+
+        with pytest.raises(ProtocolError, match="no"):
+            await Dialling(refused, tell).run()
+
+    run(main)
