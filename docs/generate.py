@@ -133,8 +133,8 @@ def frame_example() -> str:
         received=(4, 5),
         committed=len(prefix),
         committed_digest=prefix.digest,
-        sent_us=1_000_000,
-        echo_us=990_000,
+        stamp=12,
+        echo=11,
         held_us=250,
         body=body,
     )
@@ -149,9 +149,9 @@ def frame_example() -> str:
     head += [("received 4, 5", 3), ("committed 2", 1)]
     head += [
         ("committed_digest of tokens 300, 12", 8),
-        ("sent_us 1000000", 4),
-        ("echo_us 990000", 4),
-        ("held_us 250", 4),
+        ("stamp 12", 1),
+        ("echo 11", 1),
+        ("held_us 250", 2),
     ]
     tail = [
         ("tag of Verdict", 1),

@@ -54,7 +54,7 @@ class PeerLink:
     def send(self, body: LinkBody, prefix: Prefix, now_s: float, number: int = 0) -> Send:
         """`body` under a header that says what this party has received and committed."""
         self._sent_s = now_s
-        sent_us, echo_us, held_us = self.round_trips.header(now_s)
+        stamp, echo, held_us = self.round_trips.header(now_s)
         frame = LinkFrame(
             session=self.session,
             view=self.view,
@@ -62,8 +62,8 @@ class PeerLink:
             received=self.receipts.take(),
             committed=len(prefix),
             committed_digest=prefix.digest,
-            sent_us=sent_us,
-            echo_us=echo_us,
+            stamp=stamp,
+            echo=echo,
             held_us=held_us,
             body=body,
         )
@@ -87,10 +87,9 @@ class PeerLink:
     def probe(self, prefix: Prefix, now_s: float) -> list[Send]:
         """Two probes, an empty one and a longer one: the difference of their round trips gives the bandwidth."""
         sends = []
-        for number, padding_bytes in enumerate((0, PROBE_BYTES)):
-            sent_s = now_s + number * 2e-6  # identified by their time, in whole microseconds
-            sends.append(self.send(Probe(is_reply=False, padding=bytes(padding_bytes)), prefix, sent_s))
-            self.round_trips.expect_probe(sent_s, padding_bytes)
+        for padding_bytes in (0, PROBE_BYTES):
+            sends.append(self.send(Probe(is_reply=False, padding=bytes(padding_bytes)), prefix, now_s))
+            self.round_trips.expect_probe(padding_bytes)
         return sends
 
     def answer_probe(self, body: LinkBody, prefix: Prefix, now_s: float) -> list[Send]:

@@ -1,4 +1,4 @@
-"""Round trips and bandwidth from the timestamps that every frame carries. Time comes in as an argument."""
+"""Round trips and bandwidth from the stamps that frames carry and echo. Time comes in as an argument."""
 
 from __future__ import annotations
 
@@ -12,18 +12,15 @@ FIRST_TIMEOUT_S = 1.0
 MAX_TIMEOUT_S = 4.0
 PROBE_BYTES = 1200
 """Padding of the longer of two probes: one packet, since bandwidth matters only where a packet's time can be seen."""
-_CLOCK_MASK = 0xFFFFFFFF  # timestamps are microseconds modulo 2^32
-_NEVER = _CLOCK_MASK  # `held_us` before anything was received
-
-
-def _clock_us(now_s: float) -> int:
-    return int(now_s * 1e6) & _CLOCK_MASK
+NUM_STAMPS = 127
+"""As many as one byte of a frame tells apart. Where the echo of an older frame with the same stamp arrives, it was held
+for longer than the new frame is out, and nothing is measured."""
 
 
 class RoundTrips:
     """What the echoes of one peer show.
 
-    Invariant: only this party's own clock is read, so a difference between the two clocks changes nothing.
+    Invariant: only this party's own clock is read and no time of day is sent, so the two clocks may differ.
     """
 
     def __init__(self, now_s: float, *, measures: bool = False) -> None:
@@ -31,9 +28,11 @@ class RoundTrips:
         self.rtt_s = nan  # last sample
         self._smoothed_s, self._deviation_s = nan, 0.0
         self.measures = measures
-        self._peer_sent_us: int | None = None
+        self._stamp = 0  # of the last frame that was sent
+        self._sent_s: dict[int, float] = {}  # by stamp
+        self._echo = 0
         self._arrived_s = now_s  # of the frame that is echoed
-        self._probes: dict[int, int] = {}  # by `sent_us`: bytes of padding
+        self._probes: dict[int, int] = {}  # by stamp: bytes of padding
         self._probed_s: dict[int, float] = {}  # by bytes of padding: the round trip
 
     @property
@@ -48,27 +47,26 @@ class RoundTrips:
         return 0.0 if isnan(self.rtt_s) else self.rtt_s
 
     def header(self, now_s: float) -> tuple[int, int, int]:
-        """`sent_us`, `echo_us` and `held_us` of a frame that is sent now."""
-        if self._peer_sent_us is None:
-            return _clock_us(now_s), 0, _NEVER
-        held_us = min(int((now_s - self._arrived_s) * 1e6), _NEVER - 1)
-        return _clock_us(now_s), self._peer_sent_us, held_us
+        """`stamp`, `echo` and `held_us` of a frame that is sent now."""
+        self._stamp = self._stamp % NUM_STAMPS + 1
+        self._sent_s[self._stamp] = now_s
+        self._probes.pop(self._stamp, None)
+        held_s = now_s - self._arrived_s if self._echo else 0.0
+        return self._stamp, self._echo, max(0, int(held_s * 1e6))
 
     def receive(self, frame: LinkFrame, now_s: float, waited_s: float = 0.0) -> float:
-        """Take in a frame's timestamps; returns a round-trip time in seconds, or nan.
+        """Take in a frame's stamp and echo; returns a round-trip time in seconds, or nan.
 
         waited_s: how long ago the frame arrived. The echo says so, or the peer would take the wait for a part of the
         round trip.
         """
-        self._peer_sent_us, self._arrived_s = frame.sent_us, now_s - waited_s
-        if frame.held_us == _NEVER:
+        self._echo, self._arrived_s = frame.stamp, now_s - waited_s
+        if frame.echo not in self._sent_s:
             return nan
-        elapsed_us = (_clock_us(now_s) - frame.echo_us) & _CLOCK_MASK
-        rtt_us = elapsed_us - frame.held_us
-        if not 0 <= rtt_us < 1 << 31:  # a frame that was overtaken, or a peer whose clock jumped
+        rtt_s = now_s - self._sent_s[frame.echo] - frame.held_us / 1e6
+        if rtt_s < 0:  # the stamp has been used again, or the peer's clock jumped
             return nan
-        rtt_s = rtt_us / 1e6
-        padding_bytes = self._probes.pop(frame.echo_us, 0)
+        padding_bytes = self._probes.pop(frame.echo, 0)
         self._probed_s[padding_bytes] = rtt_s
         if padding_bytes:  # the time to send it is included
             return nan
@@ -84,9 +82,9 @@ class RoundTrips:
         self._deviation_s += (abs(self._smoothed_s - rtt_s) - self._deviation_s) / 4
         self._smoothed_s += (rtt_s - self._smoothed_s) / 8
 
-    def expect_probe(self, sent_s: float, padding_bytes: int) -> None:
-        """A probe of that length was sent."""
-        self._probes[_clock_us(sent_s)] = padding_bytes
+    def expect_probe(self, padding_bytes: int) -> None:
+        """The last frame was a probe of that length."""
+        self._probes[self._stamp] = padding_bytes
 
     def take_bytes_per_s(self) -> float:
         """Bandwidth towards the peer in bytes per second (B in DRAGON 5.2), once both probes are answered; else nan.

@@ -26,7 +26,7 @@ from tandem.protocol.wire import (
     write_varint,
 )
 
-PROTOCOL_VERSION = 7
+PROTOCOL_VERSION = 8
 
 registry = Registry()
 
@@ -203,9 +203,9 @@ class LinkFrame:
     received: Varints = ()  # numbers that the sender has received in this view and not acknowledged yet
     committed: Varint  # tokens the sender has committed
     committed_digest: Digest  # of those tokens; two digests for one count are a divergence
-    sent_us: UInt32  # the sender's clock, microseconds modulo 2^32
-    echo_us: UInt32  # `sent_us` of the last frame it had received
-    held_us: UInt32  # how long ago that frame arrived; all ones: none received yet
+    stamp: Varint  # of this frame, for the receiver to echo: from 1 to 127 and again
+    echo: Varint  # `stamp` of the last frame it had received; 0: none yet
+    held_us: Varint  # how long ago that frame arrived, microseconds
     body: Annotated[
         Any,
         registry.nested(

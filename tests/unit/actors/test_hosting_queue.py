@@ -71,7 +71,7 @@ class Hosting:
     def hear(self, source: str, body: Any, session: int) -> None:
         frame = LinkFrame(
             session=session, view=0, committed=0, committed_digest=Prefix(session).digest,
-            sent_us=0, echo_us=0, held_us=2**32 - 1, body=body,
+            stamp=1, echo=0, held_us=0, body=body,
         )  # fmt: skip
         self.queue.on_frames(source, [encode(frame)])
 

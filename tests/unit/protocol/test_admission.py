@@ -136,7 +136,7 @@ def test_what_the_home_sent_meanwhile_counts() -> None:
     sources = Sources(ids=("a",), retrieve_us=1, prefill_us=1, notes=())
     sent = LinkFrame(
         session=2, view=0, number=7, committed=0, committed_digest=frame(Heartbeat(), 2).committed_digest,
-        sent_us=0, echo_us=0, held_us=2**32 - 1, body=sources,
+        stamp=1, echo=0, held_us=0, body=sources,
     )  # fmt: skip
     (answer,) = crossing(cloud.receive(sent, 0.1))
     assert answer.received == ()

@@ -203,9 +203,9 @@ def frame_of(body: Any) -> LinkFrame:
         view=1,
         committed=100,
         committed_digest=b"\2" * 8,
-        sent_us=2**32 - 1,
-        echo_us=2**32 - 1,
-        held_us=2**32 - 1,
+        stamp=127,
+        echo=127,
+        held_us=2**21 - 1,
         body=body,
     )
 
@@ -241,20 +241,20 @@ def test_only_bodies_cross_the_link() -> None:
 
 
 def test_sizes_are_pinned() -> None:
-    """A draft costs 52 bytes beside its law under 128 tokens, 4 more late in a long answer; never more than 64."""
+    """A draft costs 45 bytes beside its distribution under 128 tokens, more late in a long answer; at most 57."""
     header = len(encode(frame_of(Heartbeat()))) - 1
-    assert header == 30
-    assert len(encode(frame_of(draft(decode_us=300)))) == 30 + 22
+    assert header == 23
+    assert len(encode(frame_of(draft(decode_us=300)))) == 23 + 22
     late = replace(frame_of(draft(step=16_383, decode_us=2**28 - 1)), committed=16_383)
     distribution = bytes(300)
     assert (
         len(encode(replace(late, body=replace(late.body, payloads=(distribution,))))) - len(distribution)
-        <= 64
+        <= 57
     )
     assert len(encode(frame_of(Verdict(
         step=100, tokens=(2**17,), accepted=(1, 0), acceptance=(127, 0), next_decider=1,
-    )))) == 30 + 13  # fmt: skip
-    assert len(encode(frame_of(Done(is_reply=True)))) == 30 + 2
+    )))) == 23 + 13  # fmt: skip
+    assert len(encode(frame_of(Done(is_reply=True)))) == 23 + 2
 
 
 def test_the_layout_is_pinned() -> None:
@@ -262,10 +262,10 @@ def test_the_layout_is_pinned() -> None:
     body = struct.pack("<BBB8sBBBB3sBfB", 1, 1, 7, b"\1" * 8, 1, 7, 1, 3, b"ABC", 1, -1.5, 9)
     sent = draft(party=1, step=7, log_weights=(-1.5,), decode_us=9, payloads=(b"ABC",))
     assert encode(sent) == body
-    header = struct.pack("<BBIBBBBBB8sIII", 10, 7, 5, 1, 6, 2, 1, 2, 3, b"\2" * 8, 10, 11, 12)
+    header = struct.pack("<BBIBBBBBB8sBBB", 10, 8, 5, 1, 6, 2, 1, 2, 3, b"\2" * 8, 10, 11, 12)
     frame = LinkFrame(
         session=5, view=1, number=6, received=(1, 2), committed=3, committed_digest=b"\2" * 8,
-        sent_us=10, echo_us=11, held_us=12, body=sent,
+        stamp=10, echo=11, held_us=12, body=sent,
     )  # fmt: skip
     assert encode(frame) == header + body
 
@@ -292,14 +292,14 @@ def test_a_probability_fits_in_a_byte(share: float, number: int) -> None:
 
 @pytest.mark.parametrize(
     ("version", "start"),
-    [("3 or older", b"\x07"), ("3", b"\x0a\x03"), ("5", b"\x0a\x05"), ("6", b"\x0a\x06"), ("8", b"\x0a\x08")],
+    [("3 or older", b"\x07"), ("3", b"\x0a\x03"), ("5", b"\x0a\x05"), ("7", b"\x0a\x07"), ("9", b"\x0a\x09")],
 )
 def test_a_frame_of_another_protocol_version_is_refused(version: str, start: bytes) -> None:
     frame = start + encode(frame_of(Heartbeat()))[2:]
     with pytest.raises(ProtocolError) as refused:
         decode_link(frame)
     assert str(refused.value) == (
-        f"A frame of protocol version {version} was received, but this party speaks version 7; "
+        f"A frame of protocol version {version} was received, but this party speaks version 8; "
         "install the same version of tandem-rag at both parties."
     )
 

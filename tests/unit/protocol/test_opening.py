@@ -33,7 +33,7 @@ def table(party: Party = Party.DEVICE, obstacle: str | None = None) -> Coordinat
 def frame(body: Any, session: int = 1) -> LinkFrame:
     return LinkFrame(
         session=session, view=0, committed=0, committed_digest=Prefix(session).digest,
-        sent_us=0, echo_us=0, held_us=2**32 - 1, body=body,
+        stamp=1, echo=0, held_us=0, body=body,
     )  # fmt: skip
 
 

@@ -76,7 +76,7 @@ class Side:
         self._number += 1
         frame = LinkFrame(
             session=SPEC.session, view=view, number=self._number, committed=0, committed_digest=EMPTY.digest,
-            sent_us=0, echo_us=0, held_us=2**32 - 1, body=body,
+            stamp=1, echo=0, held_us=0, body=body,
         )  # fmt: skip
         return self._keep(self.session.receive_frame(frame, 1.0))
 

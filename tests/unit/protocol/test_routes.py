@@ -27,8 +27,8 @@ DUAL = make_spec(placement="device")
 
 def frame(body: LinkBody) -> LinkFrame:
     return LinkFrame(
-        session=1, view=0, number=1, committed=0, committed_digest=DIGEST, sent_us=0, echo_us=0,
-        held_us=2**32 - 1, body=body,
+        session=1, view=0, number=1, committed=0, committed_digest=DIGEST, stamp=1, echo=0,
+        held_us=0, body=body,
     )  # fmt: skip
 
 

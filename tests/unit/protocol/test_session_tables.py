@@ -75,7 +75,7 @@ def host(party: Party = Party.DEVICE) -> CoordinatorTable:
 def frame(body: Any, tokens: Any = (), *, session: int = 1, view: int = 0) -> LinkFrame:
     return LinkFrame(
         session=session, view=view, committed=len(tokens),
-        committed_digest=Prefix(session, tokens).digest, sent_us=0, echo_us=0, held_us=2**32 - 1, body=body,
+        committed_digest=Prefix(session, tokens).digest, stamp=1, echo=0, held_us=0, body=body,
     )  # fmt: skip
 
 

@@ -64,7 +64,7 @@ def bits_on_the_link(of: SessionSpec, proposal: Proposal) -> int:
     """What its tokens and distributions add to the frame."""
     public = Routes(of.roles, Party.DEVICE, sends_drafts=of.sends_drafts).make_public(proposal)
     header = {"session": 1, "view": 0, "committed": 0, "committed_digest": bytes(8)}
-    times = {"sent_us": 0, "echo_us": 0, "held_us": 0}
+    times = {"stamp": 1, "echo": 0, "held_us": 0}
     bodies = public, replace(public, tokens=(), payloads=())
     sizes = [len(encode(LinkFrame(**header, **times, body=body))) for body in bodies]  # type: ignore[arg-type]
     return 8 * (sizes[0] - sizes[1])

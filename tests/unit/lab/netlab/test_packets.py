@@ -90,8 +90,8 @@ def frame(body: Any) -> LinkFrame:
         view=0,
         committed=0,
         committed_digest=digest,
-        sent_us=1,
-        echo_us=2,
+        stamp=1,
+        echo=2,
         held_us=3,
         body=body,
     )
