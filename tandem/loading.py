@@ -29,12 +29,13 @@ def check_model(party: PartyConfig) -> None:
 
     Loads nothing.
     """
+    from tandem.engine.adapters import base_of
     from tandem.engine.model import check_directory, expand_home
     from tandem.engine.template import check_files
 
     path = expand_home(model_path(party.model))
     check_directory(path)
-    check_files(party.template, path)
+    check_files(party.template, base_of(path))
 
 
 def load_engine(party: PartyConfig, *, num_threads: int | None = None) -> Engine:

@@ -64,7 +64,8 @@ def resolve(name: str, folder: Path) -> str:
 
 def resolve_model(name: str, folder: Path) -> str:
     """As `resolve`; a folder that holds a model is found without the dot before its name, too."""
-    is_folder = name not in BUNDLED_MODELS and os.path.isfile(folder / name / "config.json")
+    kinds = ("config.json", "adapter_config.json")
+    is_folder = name not in BUNDLED_MODELS and any(os.path.isfile(folder / name / file) for file in kinds)
     return absolute(name, folder) if is_folder else resolve(name, folder)
 
 

@@ -50,6 +50,7 @@ LAYERS = {
         "config",
         "conversation",
         "errors",
+        "extras",
         "nearest",
         "paths",
         "sampling",

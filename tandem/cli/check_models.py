@@ -52,13 +52,14 @@ def check_models(config: Config, present: tuple[Party, ...] = PARTIES) -> list[C
 def load_facts(party: PartyConfig) -> ModelFacts:
     """Read what a party's settings name. Raises GenerationError."""
     from tandem.engine import model as models
+    from tandem.engine.adapters import base_of
     from tandem.engine.chat_template import find_template
     from tandem.engine.prompt import PromptBuilder
     from tandem.engine.tokenizer_difference import describe_tokenizer
 
     path = models.expand_home(model_path(party.model))
     tokenizer, wrapper = models.load_tokenizer(path, is_local=True)
-    template = find_template(party.template, path, wrapper, party.system_prompt)
+    template = find_template(party.template, base_of(path), wrapper, party.system_prompt)
     PromptBuilder(tokenizer, template, (), None)  # which refuses a template that cannot be split
     length = models.context_length(models.load_config(path, is_local=True))
     return ModelFacts(tokenizer, describe_tokenizer(tokenizer, wrapper), template.describe(), length)

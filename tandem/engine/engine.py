@@ -18,6 +18,7 @@ from tokenizers import Tokenizer
 from tandem.conversation import SYSTEM_PROMPT, Message
 from tandem.engine import model as models
 from tandem.engine import tokenizer as tokenizers
+from tandem.engine.adapters import base_of
 from tandem.engine.batch import ARITHMETIC, MAX_TOKENS, BatchModel, Piece
 from tandem.engine.chat_template import find_template
 from tandem.engine.feed import Feed, OpenResult
@@ -99,7 +100,7 @@ class Engine:
         path = models.expand_home(model)
         tokenizer, wrapper = models.load_tokenizer(path)
         if isinstance(template, str):
-            template = find_template(template, path, wrapper, system_prompt)
+            template = find_template(template, base_of(path), wrapper, system_prompt)
         loaded = models.load_model(path, device=device, dtype=dtype)
         return cls(model, loaded, tokenizer, wrapper, template, is_batched=is_batched)
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from tokenizers import Tokenizer
 
+from tandem.engine import adapters
 from tandem.errors import GenerationError
 from tandem.paths import suggest_path
 
@@ -51,7 +52,9 @@ def check_directory(model: str) -> None:
         reason = "it is a file" if is_file else "there is no such directory"
         remedy = "correct the path." if is_file else _suggest(model)
         raise GenerationError(f"{model!r:.200} is neither a model directory nor a hub id: {reason}; {remedy}")
-    if not os.path.isfile(os.path.join(model, "config.json")):
+    if adapters.is_adapter(model):
+        check_directory(adapters.base_of(model))
+    elif not os.path.isfile(os.path.join(model, "config.json")):
         inside = sorted(str(path.parent) for path in Path(model).glob("*/config.json"))
         remedy = (
             f"the nearest is {inside[0]}." if inside else "point to a directory that save_pretrained wrote."
@@ -70,38 +73,44 @@ def _suggest(model: str) -> str:
 
 
 def load_model(model: str, *, device: str, dtype: str) -> Any:
-    """The model in evaluation mode on `device`, weights cast to `dtype`; GenerationError if that fails."""
+    """The model in evaluation mode on `device`, weights cast to `dtype`; GenerationError if that fails.
+
+    A folder of an adapter stands for its base with the adapter merged into it.
+    """
     import torch
 
     target = _find_device(device)
     if dtype not in DTYPES:
         raise GenerationError(f"Unknown precision {dtype!r}; set the dtype to one of {', '.join(DTYPES)}.")
     check_directory(model)
+    base = adapters.base_of(model)
     with hide_progress_bars():
         from transformers import AutoModelForCausalLM
 
         try:
             auto: Any = AutoModelForCausalLM
             loaded, report = auto.from_pretrained(
-                model, dtype=getattr(torch, dtype), trust_remote_code=False, output_loading_info=True
+                base, dtype=getattr(torch, dtype), trust_remote_code=False, output_loading_info=True
             )
         except Exception as error:  # anything may come out of a wrong or damaged model directory
-            raise _loading_error("language model", model, error) from None
+            raise _loading_error("language model", base, error) from None
     missing = sorted(report["missing_keys"])
     if missing:  # transformers would fill them with random numbers
         raise GenerationError(
-            f"The checkpoint of {model!r} lacks {len(missing)} of its model's weights ({missing[0]}, ...); "
+            f"The checkpoint of {base!r} lacks {len(missing)} of its model's weights ({missing[0]}, ...); "
             "save or download it again."
         )
-    return loaded.eval().to(target)
+    loaded = loaded.eval().to(target)
+    return loaded if base == model else adapters.merge(loaded, model)
 
 
 def load_tokenizer(model: str, *, is_local: bool = False) -> tuple[Tokenizer, Any]:
     """The fast tokenizer (of the `tokenizers` package) of `model`, and its wrapper that knows bos and eos.
 
-    is_local: nothing is downloaded.
+    is_local: nothing is downloaded. An adapter has its base's.
     """
     check_directory(model)
+    model = adapters.base_of(model)
     with hide_progress_bars():
         from transformers import AutoTokenizer
 
@@ -133,7 +142,9 @@ def load_config(model: str, *, is_local: bool = False) -> Any:
     from transformers import AutoConfig
 
     try:
-        return AutoConfig.from_pretrained(model, trust_remote_code=False, local_files_only=is_local)
+        return AutoConfig.from_pretrained(
+            adapters.base_of(model), trust_remote_code=False, local_files_only=is_local
+        )
     except Exception as error:  # as above
         raise _loading_error("configuration", model, error) from None
 
