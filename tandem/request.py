@@ -134,6 +134,7 @@ def build_spec(
         spec,
         eos_token_ids=tuple(home["eos_token_ids"]),
         vocab_size=home.get("vocab_size", spec.vocab_size),
+        weights_fingerprints=_weights_fingerprints(described, spec),
         race_depth=home.get("race_depth", 0) if spec.race_depth else 0,  # of the codec that is loaded there
     )
 
@@ -203,6 +204,12 @@ def find_party(name: str, parties: Sequence[str] = PARTIES) -> str:
     *others, last = parties
     count = "the two" if len(parties) == 2 else "them"
     raise ConfigError(f"A party is {', '.join(others)} or {last}, not {name!r}; name one of {count}.")
+
+
+def _weights_fingerprints(described: Mapping[Any, Mapping[str, Any]], spec: SessionSpec) -> dict[str, str]:
+    """What the others' models were when they described themselves."""
+    known = {party: described.get(party, {}).get("weights_fingerprint", "") for party in spec.parties}
+    return {party: found for party, found in known.items() if found and party != spec.home}
 
 
 def _decode_line(described: Mapping[Any, Mapping[str, Any]], party: Party) -> tuple[float, ...]:

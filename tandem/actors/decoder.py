@@ -23,7 +23,7 @@ from tandem.codecs import Codec, codec_of
 from tandem.errors import TandemError
 from tandem.protocol.decoding import DecodingSession, Forward, Job, Prefill
 from tandem.protocol.drafting_table import DraftingTable
-from tandem.protocol.messages import PROTOCOL_VERSION, DecoderFailed, End
+from tandem.protocol.messages import PROTOCOL_VERSION, Begin, DecoderFailed, End
 from tandem.protocol.outbox import ActorKind, Send
 from tandem.scheduler.length_policies import own_length_policy
 from tandem.scheduler.policies import load_policy
@@ -120,7 +120,10 @@ class DecoderActor(SiteActor):
     def handle(self, message: Any, source: str) -> list[Send]:
         """Update the plan and wake the worker."""
         sends = self.table.receive(message)
-        if isinstance(message, End):
+        if isinstance(message, Begin):
+            spec, own = self.table.sessions[message.session].spec, self.description["weights_fingerprint"]
+            spec.check_weights(self.party, own)
+        elif isinstance(message, End):
             self._ended.append(message.session)
         self.wake.set()
         return sends

@@ -15,11 +15,11 @@ from tandem.aggregation.proposals import proposal_rule
 from tandem.codecs.base import MAX_VOCAB, Codec
 from tandem.codecs.race_lists import RaceLists
 from tandem.conversation import Message
-from tandem.errors import ProtocolError
+from tandem.errors import GenerationError, ProtocolError
 from tandem.modes.roles import Roles, dual, federated, find_mode, solo, speculative
 from tandem.protocol.uplink_budget import UplinkBudget
 from tandem.sampling import SamplingParams
-from tandem.topology import PARTIES, Party, as_party
+from tandem.topology import PARTIES, Party, as_party, at_start
 
 PeerLoss = Literal["continue", "wait", "fail"]
 
@@ -39,6 +39,9 @@ class SessionSpec:
     placement: str  # "device", "cloud", "greedy" or "mirror"; an experiment may bring another policy
     synchronous: bool  # token-wise loop: no draft before the previous token is committed (DRDG/TW)
     documents: dict[str, int] = field(hash=False)  # to retrieve, by party
+    weights_fingerprints: dict[str, str] = field(
+        default_factory=dict, hash=False
+    )  # of the models that the answer begins with, by party; of those who are not named any will do
     relevance_scale: float  # R(d, x) = scale * score
     weight_interval: int  # n, tokens between re-estimations; 0: static weights
     weight_lag: int  # tokens between a re-estimation and its first use
@@ -152,6 +155,13 @@ class SessionSpec:
     def home(self) -> str:
         """The party whose draft queue keeps the events for the client: device or server, or who answers alone."""
         return self.roles.topology.home
+
+    def check_weights(self, party: str, fingerprint: str) -> None:
+        """An answer is of one version of each model. Raises GenerationError if `party` has another one by now."""
+        if self.weights_fingerprints.get(party, fingerprint) != fingerprint:
+            raise GenerationError(
+                f"{at_start(party)} has other weights by now than those that this answer began with; ask again."
+            )
 
     def num_documents(self, party: str) -> int:
         """Documents that `party` retrieves."""

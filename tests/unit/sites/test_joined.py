@@ -16,6 +16,8 @@ import pytest
 
 from tandem import Config, Tandem
 from tandem.actors.hosting_queue import HostingQueue
+from tandem.corpora import WEIGHTS
+from tandem.engine.model import load_model
 from tandem.errors import ClusterError, ConfigError, ProtocolError, QueryError
 from tandem.events import DoneEvent, PeerEvent, TokenEvent
 from tandem.joining.join_link import JoinLink
@@ -142,6 +144,29 @@ def test_a_cloud_that_stops_and_comes_back(tmp_path: Path) -> None:
             while phone.query(QUESTIONS[1], seed=1).is_degraded:
                 assert time.monotonic() < deadline_s
             assert phone.status()["cluster"] == f"joined to 127.0.0.1:{port}"
+
+
+def test_an_answer_is_of_one_version_of_the_clouds_model(tmp_path: Path) -> None:
+    """It begins while the cloud is away, which comes back with an adapter: that serves the next question."""
+    peft = pytest.importorskip("peft", reason="peft is not installed (extra [train])")
+    base = load_model(str(WEIGHTS), device="cpu", dtype="float32")
+    lora = peft.LoraConfig(r=2, target_modules=["q_proj"], init_lora_weights=False)
+    peft.get_peft_model(base, lora).save_pretrained(tmp_path / "version-2")
+    newer = Config.load(None, ["link.on_peer_loss=wait", f"cloud.model={tmp_path / 'version-2'}"])
+    with contextlib.ExitStack() as stack:
+        with served(WAIT, ANYWHERE, tmp_path / "keys") as cloud:
+            link, port = cloud.link_for("phone"), cloud.port
+            phone = stack.enter_context(Tandem.join(str(link), WAIT))
+            before = phone.query(QUESTIONS[0], seed=1)
+        waiting = stack.enter_context(ThreadPoolExecutor(1)).submit(phone.query, QUESTIONS[0], seed=1)
+        with served(newer, Address("127.0.0.1", port), tmp_path / "keys"):
+            with pytest.raises(
+                QueryError, match="The cloud has other weights by now than those that this answer"
+            ):
+                waiting.result(timeout=60)
+            after = phone.query(QUESTIONS[0], seed=1)
+        assert not before.is_degraded
+        assert not after.is_degraded
 
 
 def test_a_device_that_is_revoked_is_disconnected_and_told(
