@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         TandemError,
     )
     from tandem.events import (
+        AcceptanceLowEvent,
         Answer,
         DoneEvent,
         EstimateEvent,
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
 __version__ = "0.2.0.dev0"
 
 __all__ = [
+    "AcceptanceLowEvent",
     "Answer",
     "BatchItem",
     "CallError",

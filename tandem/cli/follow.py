@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from tandem.cli.output import LiveText, PlainText, StageLog, plural
 from tandem.cli.transcript import Transcript
 from tandem.events import (
+    AcceptanceLowEvent,
     Event,
     PeerEvent,
     ProvisionalEvent,
@@ -72,6 +73,11 @@ def _log_event(event: Event, log: StageLog) -> None:
                 log(f"{event.party}: {note}")
         case WaitEvent():
             log(f"queue: this query waits until an open one ends ({event.num_ahead} before it)")
+        case AcceptanceLowEvent():
+            log(
+                f"drafts: of the last {event.rate:.0%} were accepted, of those before {event.usual_rate:.0%}; the "
+                "answer stays exact, but make a drafter for the cloud's present model (tandem draft train --help)"
+            )
         case PeerEvent(is_alone=True):
             reason = f" ({event.reason})" if event.reason else ""
             log(f"cloud: lost at token {event.step}, the device continues alone{reason}")

@@ -65,7 +65,7 @@ def merge(base: Any, folder: str) -> Any:
             )
         adapted = peft.PeftModel(base, config)
         weights = peft.load_peft_weights(folder, device=str(base.device))
-        result = peft.set_peft_model_state_dict(adapted, weights)
+        result: Any = peft.set_peft_model_state_dict(adapted, weights)
         own = {name for name in result.missing_keys if adapted.base_model.prefix in name}
         if stray := sorted({*result.unexpected_keys, *own}):
             raise _other_base(folder, f"{len(stray)} of its weights do not fit ({stray[0]}, ...)")

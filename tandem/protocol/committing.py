@@ -39,7 +39,7 @@ class Committer:
         self._party = party
         self._log, self._ballots, self._links = log, ballots, links
         self._reporter, self._lifecycle = reporter, lifecycle
-        self._rounds = ProposalRounds(spec, party, reporter)
+        self.rounds = ProposalRounds(spec, party, reporter)
         self._other_deciders = [name for name in spec.roles.deciders if name != party]
 
     def count_to_end(self, tokens: Sequence[int]) -> int:
@@ -57,13 +57,13 @@ class Committer:
         for decided in self._log.split(verdict):
             sends += self._commit_token(self._append(decided, decided_by, acceptance, now_s), now_s)
         if self._lifecycle.lost:
-            self._rounds.forget()
+            self.rounds.forget()
             return sends
-        return sends + self._rounds.commit(self._log.prefix, len(verdict.tokens), now_s, self.opened_s)
+        return sends + self.rounds.commit(self._log.prefix, len(verdict.tokens), now_s, self.opened_s)
 
     def note(self, proposal: Proposal, now_s: float) -> list[Send]:
         """An own proposal goes out: show what it adds, and await what becomes of it."""
-        self._rounds.propose(proposal, len(self._log.prefix), now_s)
+        self.rounds.propose(proposal, len(self._log.prefix), now_s)
         return self.show(now_s)
 
     def show(self, now_s: float) -> list[Send]:

@@ -8,7 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import nan
 
-from tandem.events import RoundEvent
+from tandem.events import AcceptanceLowEvent, RoundEvent
+from tandem.profiler.acceptance_alarm import AcceptanceAlarm
 from tandem.protocol.messages import Proposal, Round, Rounds
 from tandem.protocol.outbox import Send
 from tandem.protocol.prefix import Prefix
@@ -25,7 +26,7 @@ class _Waiting:
 
 
 class ProposalRounds:
-    """The proposals of one party that are not judged yet; of a party whose lengths are fixed, none.
+    """The proposals of one drafter without a vote that are not judged yet.
 
     Invariants: a proposal is judged once, as soon as the committed tokens hold all of it or contradict it; one that
     continues other tokens than the committed ones says nothing and is dropped. What is committed never depends on this.
@@ -33,7 +34,8 @@ class ProposalRounds:
 
     def __init__(self, spec: SessionSpec, party: str, reporter: Reporter) -> None:
         self._session, self._reporter = spec.session, reporter
-        self._is_wanted = spec.adapts_lengths(party)
+        self.alarm = AcceptanceAlarm()  # a table gives all queries of a mode the same
+        self._is_wanted, self._adapts = spec.proposes(party), spec.adapts_lengths(party)
         self._goes_on = spec.pacing == "cloud_goes_on"
         self._waiting: list[_Waiting] = []
         self._unreported: list[Round] = []
@@ -62,6 +64,10 @@ class ProposalRounds:
         ]
         has_proposals = bool(self._waiting)
         self._waiting = [kept for kept in self._waiting if _is_open(kept.proposal, prefix)]
+        falls = [self.alarm.observe(len(kept.proposal.tokens), count) for kept, count in judged]
+        lows = [AcceptanceLowEvent(step=len(prefix), **fall._asdict()) for fall in falls if fall is not None]
+        if not self._adapts:
+            return self._reporter.emit(*lows)
         events = [
             RoundEvent(
                 step=kept.proposal.step,
@@ -75,7 +81,7 @@ class ProposalRounds:
         if self._goes_on and not has_proposals:
             rounds.append(self._make(0, 0, 0, 0, (now_s - self._committed_s) / num_new))
         self._committed_s = now_s
-        return [*self._reporter.emit(*events), *self._report(rounds)]
+        return [*self._reporter.emit(*events, *lows), *self._report(rounds)]
 
     def _observe(self, kept: _Waiting, num_accepted: int, now_s: float) -> Round:
         proposal = kept.proposal

@@ -7,13 +7,14 @@ classes.
 from __future__ import annotations
 
 import logging
-from collections import OrderedDict
+from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Collection, Iterator, Sequence
 from math import inf
 from typing import Any
 
 from tandem.codecs import Codec
 from tandem.errors import ConfigError, ProtocolError
+from tandem.profiler.acceptance_alarm import AcceptanceAlarm
 from tandem.protocol.aggregating import AggregatorSession
 from tandem.protocol.coordinator import SessionCoordinator
 from tandem.protocol.lifecycle import LISTENERS, StopCheck
@@ -64,6 +65,9 @@ class CoordinatorTable:
         self._farewells = Farewells()
         self._measured_s = -inf  # when a query last probed the link
         self._list_length: ListLength | None = None  # of the race lists of all queries
+        self._alarms: defaultdict[str, AcceptanceAlarm] = defaultdict(
+            AcceptanceAlarm
+        )  # of all queries, by mode
         self._early: list[tuple[float, str, LinkFrame]] = []  # with time of arrival and sender
         self._final: OrderedDict[int, dict[str, LinkFrame]] = (
             OrderedDict()
@@ -88,6 +92,7 @@ class CoordinatorTable:
         session = SessionCoordinator(spec, self.party, self._make_stop_check(spec), now_s, measures=measures)
         self.sessions[spec.session] = session
         self._share_list_length(session)
+        session.committer.rounds.alarm = self._alarms[spec.mode]
         early = [entry for entry in self._early if entry[2].session == spec.session]
         self._early = [entry for entry in self._early if entry[2].session != spec.session]
         sends = session.begin(now_s)

@@ -115,10 +115,14 @@ class SessionSpec:
         is_speculative = self.roles.mode == "speculative"
         return is_speculative and proposal_rule(self.draft_rule, self.sampling.temperature).needs_drafts
 
+    def proposes(self, party: str) -> bool:
+        """Whether `party` drafts for others, who decide what stands."""
+        is_possible = find_mode(self.mode).has_bonus and self.longest_proposal > 0
+        return is_possible and self.only is None and self.roles.role(party).drafts
+
     def adapts_lengths(self, party: str) -> bool:
         """Whether `party` chooses the length of its proposals anew after each."""
-        is_wanted = self._has_lengths and self.longest_proposal > 0
-        return is_wanted and self.only is None and self.roles.role(party).drafts
+        return self._has_lengths and self.proposes(party)
 
     @property
     def first_length(self) -> int:
