@@ -170,8 +170,13 @@ def load_settings(
 # ---- settings as options -------------------------------------------------------------------------------------
 
 
+IN_SECTION = "__"
+"""Between the section and the name of a setting, in the name of a command's parameter."""
+
+
 def with_settings(*keys: str) -> Callable[[Function], Function]:
-    """Give a command one option for each of these settings; they reach it as texts in `**settings`.
+    """Give a command one option for each of these settings; they reach it as texts in `**settings`, under names that
+    `setting_overrides` understands.
 
     keys: "section.name", or "section" for all of a section. Adding a field to a section adds its option.
     """
@@ -179,7 +184,7 @@ def with_settings(*keys: str) -> Callable[[Function], Function]:
     from tandem.overrides import walk
 
     wanted = [
-        setting
+        (section, setting)
         for section, setting, _ in walk(Config())
         if {section, f"{section}.{setting.name}"} & set(keys)
     ]
@@ -187,14 +192,14 @@ def with_settings(*keys: str) -> Callable[[Function], Function]:
     def add(command: Function) -> Function:
         signature = inspect.signature(command, eval_str=True)
         own = [each for each in signature.parameters.values() if each.kind is not each.VAR_KEYWORD]
-        added = [_parameter(setting) for setting in wanted]
+        added = [_parameter(section, setting) for section, setting in wanted]
         command.__signature__ = signature.replace(parameters=[*own, *added])  # type: ignore[attr-defined]
         return command
 
     return add
 
 
-def _parameter(setting: Setting) -> inspect.Parameter:
+def _parameter(section: str, setting: Setting) -> inspect.Parameter:
     is_list = setting.type is tuple
     default = f"{setting.default:g}" if isinstance(setting.default, int | float) else setting.default
     more = "; may be repeated" if is_list else f" (default: {default})"
@@ -207,19 +212,18 @@ def _parameter(setting: Setting) -> inspect.Parameter:
     )
     kind = list[str] | None if is_list else str | None
     return inspect.Parameter(
-        setting.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind, option]
+        f"{section}{IN_SECTION}{setting.name}",
+        inspect.Parameter.KEYWORD_ONLY,
+        default=None,
+        annotation=Annotated[kind, option],
     )
 
 
 def setting_overrides(options: Mapping[str, Any], num_documents: Sequence[Any] | None = None) -> list[str]:
     """The options that `with_settings` made and that were given, as settings; likewise --num-documents."""
-    from tandem.config import Config
-    from tandem.overrides import walk
-
-    sections = {setting.name: section for section, setting, _ in walk(Config())}
     given = {name: value for name, value in options.items() if value is not None}
     counts = [f"{party}.num_documents={count}" for parties, count in num_documents or () for party in parties]
     return counts + [
-        f"{sections[name]}.{name}={toml.dump(tuple(value)) if isinstance(value, list) else value}"
+        f"{name.replace(IN_SECTION, '.')}={toml.dump(tuple(value)) if isinstance(value, list) else value}"
         for name, value in given.items()
     ]
