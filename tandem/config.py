@@ -19,6 +19,7 @@ from tandem import toml
 from tandem.decoding import DecodingConfig
 from tandem.errors import ConfigError
 from tandem.extensions import CodecConfig, SchedulerConfig
+from tandem.limits import DevicesConfig, HttpConfig
 from tandem.nearest import did_you_mean
 from tandem.overrides import parse, replace_settings, to_toml, unknown
 from tandem.parties import LANGCHAIN as LANGCHAIN
@@ -128,23 +129,6 @@ class ClusterConfig(Settings):
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
-class DevicesConfig(Settings):
-    """What a cloud gives each of the devices that join it (`tandem cloud serve`)."""
-
-    max_devices: int = Field(default=64, ge=1, description="devices connected at once, at most")
-    max_queries: int = Field(
-        default=4, ge=1, description="queries that one device has open or waiting at once, at most"
-    )
-    max_answer_tokens: int = Field(default=4096, ge=1, description="length of an answer, in tokens")
-    max_documents: int = Field(
-        default=64, ge=0, description="documents that the cloud retrieves for one query"
-    )
-    max_question_bytes: int = Field(
-        default=65536, ge=1, description="length of a question with its history and stop texts, in bytes"
-    )
-
-
-@dataclass(frozen=True, kw_only=True, config=STRICT)
 class Config(Settings):
     """Everything that can be set. Raises ConfigError if a value is wrong."""
 
@@ -163,6 +147,7 @@ class Config(Settings):
     link: LinkConfig = LinkConfig()
     cluster: ClusterConfig = ClusterConfig()
     devices: DevicesConfig = DevicesConfig()
+    http: HttpConfig = HttpConfig()
 
     @model_validator(mode="after")
     def _check_together(self) -> Config:

@@ -87,6 +87,17 @@ LAYERS = {
         "transport",
         "engine",
     },
+    "server": {
+        "",
+        "config",
+        "conversation",
+        "decoding",
+        "errors",
+        "events",
+        "joining",
+        "limits",
+        "request",
+    },
     "joining": {"errors", "nearest", "protocol", "transport"},
     "corpora": set(),
 }
