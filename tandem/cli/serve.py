@@ -94,12 +94,9 @@ def serve(
         url = _url(listener)
         with open_tandem(where, config, log) as tandem, contextlib.suppress(KeyboardInterrupt):
             logs.set_up(as_json=log_json)
-            runner.run(
-                app.create_app(tandem, key=key, host=host),
-                listener,
-                config.http,
-                lambda: logs.log_event("listening", url=url),
-            )
+            application = app.create_app(tandem, key=key, host=host)
+            server = runner.Server(application, config.http, lambda: logs.log_event("listening", url=url))
+            server.run(sockets=[listener])
     return 0
 
 

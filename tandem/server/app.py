@@ -10,7 +10,7 @@ from starlette.exceptions import HTTPException
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp
 
-from tandem.server import typed_events
+from tandem.server import openai_api, typed_events
 from tandem.server.access import Guard
 from tandem.server.errors import ApiError
 from tandem.server.frame import Frame, on_api_error, on_http_error
@@ -38,7 +38,7 @@ def create_app(tandem: Tandem, *, key: str = "", host: str = "127.0.0.1") -> ASG
         openapi_url=None, docs_url=None, redoc_url=None
     )  # their pages would load scripts from elsewhere
     app.state.service = Service(tandem)
-    for part in (router, typed_events.router):
+    for part in (router, openai_api.router, typed_events.router):
         app.include_router(part)
     app.add_exception_handler(ApiError, on_api_error)
     app.add_exception_handler(HTTPException, on_http_error)
