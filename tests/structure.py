@@ -89,6 +89,7 @@ LAYERS = {
     },
     "server": {
         "",
+        "client",
         "config",
         "conversation",
         "decoding",
@@ -96,7 +97,9 @@ LAYERS = {
         "events",
         "joining",
         "limits",
+        "nearest",
         "request",
+        "topology",
     },
     "joining": {"errors", "nearest", "protocol", "transport"},
     "corpora": set(),
