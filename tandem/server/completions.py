@@ -16,7 +16,6 @@ from tandem.events import (
     Event,
     ProvisionalEvent,
     RetractEvent,
-    SessionStatistics,
     TokenEvent,
     collect,
 )
@@ -159,17 +158,20 @@ def describe(answer: Answer) -> dict[str, Any]:
             for source in answer.sources
         ],
         "notes": list(answer.notes),
-        "acceptance": _acceptance(answer.statistics),
+        "acceptance": _acceptance(answer),
         "degraded": answer.degraded_reason,
         "statistics": to_plain(answer.statistics),
     }
 
 
-def _acceptance(statistics: SessionStatistics) -> dict[str, float | None]:
-    """Share of the tokens that equal a party's draft, by party."""
-    count = statistics.num_tokens
-    accepted = {"device": statistics.num_device_accepted, "cloud": statistics.num_cloud_accepted}
-    return {party: round(number / count, 4) if count else None for party, number in accepted.items()}
+def _acceptance(answer: Answer) -> dict[str, float]:
+    """Share of the tokens decided by more than one party that equal a party's draft; empty if there is none."""
+    together = [token for token in answer.tokens if not token.is_alone]
+    accepted = {
+        "device": [token.device_accepted for token in together],
+        "cloud": [token.cloud_accepted for token in together],
+    }
+    return {party: round(sum(flags) / len(flags), 4) for party, flags in accepted.items() if flags}
 
 
 def _draft_name(event: ProvisionalEvent | RetractEvent) -> str:

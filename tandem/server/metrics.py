@@ -128,11 +128,8 @@ class QueryObserver:
     def _on_token(self, event: TokenEvent, now_s: float) -> None:
         metrics = self._metrics
         metrics.tokens.inc()
-        for party, is_accepted in (
-            (Party.DEVICE, event.device_accepted),
-            (Party.CLOUD, event.cloud_accepted),
-        ):
-            (metrics.drafts_accepted if is_accepted else metrics.rollbacks).labels(party).inc()
+        if not event.is_alone:
+            self._count_drafts(event)
         if self._last_token_s is None:
             metrics.first_token.observe(now_s - self._start_s)
         else:
@@ -140,6 +137,14 @@ class QueryObserver:
         self._last_token_s = now_s
         if math.isfinite(event.rtt_s):
             metrics.round_trip.set(event.rtt_s)
+
+    def _count_drafts(self, event: TokenEvent) -> None:
+        metrics = self._metrics
+        for party, is_accepted in (
+            (Party.DEVICE, event.device_accepted),
+            (Party.CLOUD, event.cloud_accepted),
+        ):
+            (metrics.drafts_accepted if is_accepted else metrics.rollbacks).labels(party).inc()
 
     def _end_wait(self, now_s: float) -> None:
         if self._waiting_since_s is not None:

@@ -53,6 +53,15 @@ def test_an_answer_shows_in_the_metrics(http: httpx.Client) -> None:
         assert changed[f"tandem_http_requests_total{labels}"] == 1
 
 
+def test_a_party_by_itself_has_no_acceptance(http: httpx.Client) -> None:
+    before = read(http.get("/metrics").text)
+    http.post("/v1/tandem/events", json={"question": QUESTION, "only": "device", "max_new_tokens": 2})
+    changed = changes(http, before)
+    assert changed["tandem_tokens_total{}"] == 2
+    for name in ("tandem_drafts_accepted_total", "tandem_rollbacks_total"):
+        assert all(value == 0 for sample, value in changed.items() if sample.startswith(name))
+
+
 def test_names_say_their_units_and_have_help(http: httpx.Client) -> None:
     http.post("/v1/tandem/events", json={"question": QUESTION, "max_new_tokens": 2})
     for family in text_string_to_metric_families(http.get("/metrics").text):

@@ -125,6 +125,7 @@ def test_options_of_tandem_in_the_extra_body(client: Any, tandem: Tandem) -> Non
     assert completion.choices[0].message.content == answer.text
     assert [source["party"] for source in completion.tandem["sources"]] == ["device"]
     assert completion.tandem["statistics"]["sent_bytes"] == 0
+    assert completion.tandem["acceptance"] == {}
 
 
 def test_drafts_come_in_the_extra_field_of_chunks(client: Any) -> None:
