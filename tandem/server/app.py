@@ -17,7 +17,7 @@ from tandem.limits import HttpConfig
 from tandem.server import openai_api, typed_events
 from tandem.server.access import Guard
 from tandem.server.errors import ApiError
-from tandem.server.frame import GUIDE, Frame, on_api_error, on_http_error
+from tandem.server.frame import GUIDE, Frame, on_api_error, on_failure, on_http_error
 from tandem.server.service import Service, service_of
 
 if TYPE_CHECKING:
@@ -62,5 +62,6 @@ def create_app(
         app.include_router(part)
     app.add_exception_handler(ApiError, on_api_error)
     app.add_exception_handler(HTTPException, on_http_error)
+    app.add_exception_handler(Exception, on_failure)
     app.mount("/", StaticFiles(directory=str(files("tandem.server") / "page"), html=True), name="page")
     return Frame(app, Guard(key, host), service.metrics)

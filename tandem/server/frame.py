@@ -55,11 +55,7 @@ class Frame:
         except ClientLeftError:
             status = CLIENT_LEFT
         except Exception as error:
-            log_failure(request_id, error)
-            if status:
-                raise ClientLeftError from None  # the response has begun: the connection is closed
-            internal = ApiError(500, "The server failed on this request; see its log.", code="internal_error")
-            await error_response(internal)(scope, receive, send_and_note)
+            log_failure(request_id, error)  # the client has got `on_failure`, or a response that breaks off
         finally:
             self._note(scope, request_id, status, time.perf_counter() - start_s)
 
@@ -87,6 +83,13 @@ async def on_api_error(_request: object, error: Exception) -> JSONResponse:
     """A handler of errors that routes raise."""
     assert isinstance(error, ApiError)
     return error_response(error)
+
+
+async def on_failure(_request: object, _error: Exception) -> JSONResponse:
+    """The same for what nobody foresaw, which is raised again and logged."""
+    return error_response(
+        ApiError(500, "The server failed on this request; see its log.", code="internal_error")
+    )
 
 
 async def on_http_error(_request: object, error: Exception) -> JSONResponse:
