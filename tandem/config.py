@@ -19,6 +19,7 @@ from tandem import toml
 from tandem.decoding import DecodingConfig
 from tandem.errors import ConfigError
 from tandem.extensions import CodecConfig, SchedulerConfig
+from tandem.limits import DevicesConfig, HttpConfig
 from tandem.nearest import did_you_mean
 from tandem.overrides import parse, replace_settings, to_toml, unknown
 from tandem.parties import LANGCHAIN as LANGCHAIN
@@ -29,6 +30,8 @@ from tandem.presets import expand, take_preset
 from tandem.sampling import SamplingParams
 from tandem.topology import PAIR, PARTIES, SERVER, Party, Topology, star
 from tandem.validation import STRICT, Settings
+
+OnPeerLoss = Literal["continue", "wait", "fail"]
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -90,9 +93,7 @@ class LinkConfig(Settings):
     data_plane: Literal["socket", "ray"] = Field(
         default="socket", description="what carries drafts and verdicts"
     )
-    on_peer_loss: Literal["continue", "wait", "fail"] = Field(
-        default="continue", description="what the device does without the cloud"
-    )
+    on_peer_loss: OnPeerLoss = Field(default="continue", description="what the device does without the cloud")
     peer_loss_margin_s: float = Field(
         default=1.0, ge=0, description="silence allowed beyond max(4 RTT, 0.5 s), in seconds"
     )
@@ -128,23 +129,6 @@ class ClusterConfig(Settings):
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
-class DevicesConfig(Settings):
-    """What a cloud gives each of the devices that join it (`tandem cloud serve`)."""
-
-    max_devices: int = Field(default=64, ge=1, description="devices connected at once, at most")
-    max_queries: int = Field(
-        default=4, ge=1, description="queries that one device has open or waiting at once, at most"
-    )
-    max_answer_tokens: int = Field(default=4096, ge=1, description="length of an answer, in tokens")
-    max_documents: int = Field(
-        default=64, ge=0, description="documents that the cloud retrieves for one query"
-    )
-    max_question_bytes: int = Field(
-        default=65536, ge=1, description="length of a question with its history and stop texts, in bytes"
-    )
-
-
-@dataclass(frozen=True, kw_only=True, config=STRICT)
 class Config(Settings):
     """Everything that can be set. Raises ConfigError if a value is wrong."""
 
@@ -163,6 +147,7 @@ class Config(Settings):
     link: LinkConfig = LinkConfig()
     cluster: ClusterConfig = ClusterConfig()
     devices: DevicesConfig = DevicesConfig()
+    http: HttpConfig = HttpConfig()
 
     @model_validator(mode="after")
     def _check_together(self) -> Config:

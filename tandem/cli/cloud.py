@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tandem.cli.options import AsJson, ConfigFile, Overrides, load_settings
+from tandem.cli.options import LOOPBACK, AsJson, ConfigFile, Overrides, load_settings, parse_address
 from tandem.cli.output import StageLog, print_json
 from tandem.cli.usage import new_app
 from tandem.errors import ConfigError
@@ -22,21 +22,13 @@ if TYPE_CHECKING:
     from tandem.joining.devices import Device
 
 DEFAULT_PORT = 7800
-LOOPBACK = "127.0.0.1"
 ADDRESS_FILE = "address.json"
 FIRST_DEVICE = "device"
 """The name for which the first link is printed where no device is known yet."""
 
 
-def parse_address(text: str) -> tuple[str, int]:
-    """Host and port of "HOST:PORT", "[::1]:7800", or "HOST". Raises a usage error."""
-    host, colon, port = text.rpartition(":")
-    if not colon or text.endswith("]") or (text.count(":") > 1 and not host.startswith("[")):
-        host, port = text, str(DEFAULT_PORT)
-    host = host.removeprefix("[").removesuffix("]")
-    if not host or not (port.isascii() and port.isdigit() and int(port) < 1 << 16):
-        raise typer.BadParameter(f"must be HOST:PORT, such as 192.0.2.1:7800 (got {text!r})")
-    return host, int(port)
+def _parse_address(text: str) -> tuple[str, int]:
+    return parse_address(text, DEFAULT_PORT)
 
 
 Listen = Annotated[
@@ -44,7 +36,7 @@ Listen = Annotated[
     typer.Option(
         "--listen",
         metavar="HOST:PORT",
-        parser=parse_address,
+        parser=_parse_address,
         help=f"where devices connect; 0.0.0.0 is every address of this machine (default: {LOOPBACK}:{DEFAULT_PORT})",
     ),
 ]
@@ -53,7 +45,7 @@ Public = Annotated[
     typer.Option(
         "--public",
         metavar="HOST:PORT",
-        parser=parse_address,
+        parser=_parse_address,
         help="the address that join links name, where devices reach this machine by another one",
     ),
 ]
@@ -62,7 +54,7 @@ PublicAddress = Annotated[
     typer.Option(
         "--public",
         metavar="HOST:PORT",
-        parser=parse_address,
+        parser=_parse_address,
         help="the address that the link names (default: the one of the last `tandem cloud serve`)",
     ),
 ]

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from tandem.validation import Setting
 
 CONFIG_NAME = "tandem.toml"
+LOOPBACK = "127.0.0.1"
 SEED_LIMIT = 1 << 64
 QUESTION_SETTINGS = (
     "sampling",
@@ -80,6 +81,17 @@ def parse_filter(text: str) -> tuple[str, str, str]:
     if party not in set(PARTIES) or not key or not equals:
         raise typer.BadParameter(f"must be PARTY:KEY=VALUE, such as device:source=notes.md (got {text!r})")
     return party, key, value
+
+
+def parse_address(text: str, default_port: int) -> tuple[str, int]:
+    """Host and port of "HOST:PORT", "[::1]:7800", or "HOST". Raises a usage error."""
+    host, colon, port = text.rpartition(":")
+    if not colon or text.endswith("]") or (text.count(":") > 1 and not host.startswith("[")):
+        host, port = text, str(default_port)
+    host = host.removeprefix("[").removesuffix("]")
+    if not host or not (port.isascii() and port.isdigit() and int(port) < 1 << 16):
+        raise typer.BadParameter(f"must be HOST:PORT, such as 192.0.2.1:{default_port} (got {text!r})")
+    return host, int(port)
 
 
 def merge_filters(filters: Iterable[tuple[str, str, str]]) -> dict[str, dict[str, list[Any]]]:

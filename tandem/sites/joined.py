@@ -54,6 +54,7 @@ class JoinedDevice:
         is_there = self.plane is not None and self.plane.is_connected(CLOUD_QUEUE)
         return {
             "cluster": f"joined to {self.link.address}" + ("" if is_there else " (not connected now)"),
+            "connected": [Party.CLOUD] if is_there else [],
             "nodes": [],
             "parties": {party: dict(known) for party, known in self.described.items()},
             "actors": [] if self.site is None else await self.site.status(),

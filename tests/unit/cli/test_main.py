@@ -23,6 +23,7 @@ COMMANDS = (
     "index",
     "search",
     "profile",
+    "serve",
     "up",
     "down",
     "status",

@@ -1,0 +1,115 @@
+"""`tandem serve`: the parties behind HTTP, for clients that speak OpenAI's interface, and a page."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tandem.cli.ask import Address, Fresh, Question, open_tandem
+from tandem.cli.checks import bundled_model_note
+from tandem.cli.options import (
+    LOOPBACK,
+    QUESTION_SETTINGS,
+    ConfigFile,
+    Join,
+    NumDocuments,
+    Overrides,
+    load_settings,
+    parse_address,
+    setting_overrides,
+    with_settings,
+)
+from tandem.cli.output import StageLog, warn
+from tandem.errors import TandemError
+from tandem.extras import install_line
+
+if TYPE_CHECKING:
+    import socket
+
+DEFAULT_PORT = 8000
+NEEDED = ("fastapi", "uvicorn", "prometheus_client")
+
+
+def _parse_address(text: str) -> tuple[str, int]:
+    return parse_address(text, DEFAULT_PORT)
+
+
+Listen = Annotated[
+    Any,
+    typer.Option(
+        "--listen",
+        metavar="HOST:PORT",
+        parser=_parse_address,
+        help=f"where clients connect; any address but this machine's own needs an API key (default: "
+        f"{LOOPBACK}:{DEFAULT_PORT})",
+    ),
+]
+KeyFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--api-key-file",
+        metavar="FILE",
+        help="a file that holds the key which clients must send, readable by this user alone (default: the "
+        "environment variable TANDEM_API_KEY, if it is set)",
+    ),
+]
+LogJson = Annotated[bool, typer.Option("--log-json", help="log requests as JSON lines")]
+
+
+@with_settings(*QUESTION_SETTINGS)
+def serve(
+    listen: Listen = None,
+    api_key_file: KeyFile = None,
+    log_json: LogJson = False,
+    num_documents: NumDocuments = None,
+    address: Address = None,
+    join: Join = None,
+    fresh: Fresh = False,
+    config_file: ConfigFile = None,
+    overrides: Overrides = None,
+    **settings: Any,
+) -> int:
+    """Serve answers over HTTP until it is stopped: OpenAI's interface, Tandem's typed events, and a page.
+
+    The other options are what a request gets that does not say otherwise. See docs/how-to/serve.md.
+    """
+    _require_extra()
+    from tandem.server import access
+
+    log = StageLog(is_quiet=log_json)
+    host, port = listen or (LOOPBACK, DEFAULT_PORT)
+    key = access.load_key(api_key_file)
+    access.check_listener(host, key)
+    config = load_settings(config_file, overrides, setting_overrides(settings, num_documents), log)
+    if (note := bundled_model_note(config)) and not log_json:
+        warn(note)
+    from tandem.server import app, logs, runner
+
+    where = Question.create("-", None, address=address or "", join=join or "", is_fresh=fresh)
+    with contextlib.closing(runner.bind(host, port)) as listener:
+        url = _url(listener)
+        with open_tandem(where, config, log) as tandem, contextlib.suppress(KeyboardInterrupt):
+            logs.set_up(as_json=log_json)
+            application = app.create_app(tandem, key=key, host=host)
+            server = runner.Server(application, config.http, lambda: logs.log_event("listening", url=url))
+            server.run(sockets=[listener])
+    return 0
+
+
+def _require_extra() -> None:
+    """Raises TandemError where the extra [server] is not installed."""
+    missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
+    if missing:
+        raise TandemError(
+            f"`tandem serve` needs {', '.join(missing)}, which this installation lacks; run "
+            f"`{install_line('server')}`."
+        )
+
+
+def _url(listener: socket.socket) -> str:
+    host, port = listener.getsockname()[:2]
+    return f"http://{f'[{host}]' if ':' in host else host}:{port}"

@@ -1,0 +1,118 @@
+"""A query of an HTTP client while it runs, and how many run at once."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+
+from tandem.errors import QueryError, TandemError
+from tandem.events import DoneEvent, Event, TokenEvent
+from tandem.server.errors import busy
+from tandem.server.logs import log_failure
+
+BUFFERED_EVENTS = 1024
+"""Events that wait for a client that reads slowly; further ones wait at the query's home."""
+FIRST_ESTIMATE_S = 1.0
+"""How long a query takes, until one has ended."""
+MAX_RETRY_AFTER_S = 60
+ESTIMATE_SHARE = 0.2
+"""Of the last query's duration, in the moving average."""
+
+
+class QueryLimit:
+    """Admits so many queries at once; one more is refused, and told when to try again."""
+
+    def __init__(self, max_queries: int) -> None:
+        self.max_queries = max_queries
+        self.num_open = 0
+        self._duration_s = FIRST_ESTIMATE_S
+
+    def acquire(self) -> Callable[[], None]:
+        """Take a place; call the result once to give it back. Raises ApiError (429) if there is none."""
+        if self.num_open >= self.max_queries:
+            retry_after_s = min(MAX_RETRY_AFTER_S, math.ceil(self._duration_s))
+            raise busy(
+                f"{self.num_open} queries are open, as many as this server answers at once (http.max_queries); "
+                f"try again in {retry_after_s} s.",
+                retry_after_s,
+            )
+        self.num_open += 1
+        start_s = time.monotonic()
+
+        def release() -> None:
+            self.num_open -= 1
+            self._duration_s += ESTIMATE_SHARE * (time.monotonic() - start_s - self._duration_s)
+
+        return release
+
+
+class RunningQuery:
+    """The events of one query, which a task of its own reads into a bounded buffer.
+
+    So a client that reads slowly holds up neither the query nor others, and a client that leaves ends the query however
+    its own task was ended. Close it, or use `async with`.
+    """
+
+    def __init__(
+        self,
+        events: AsyncGenerator[Event, None],
+        on_event: Callable[[Event], None],
+        on_end: Callable[[], None],
+    ) -> None:
+        """events: of `Tandem.astream`. on_event: sees each event as it happens. on_end: called once at the end."""
+        self._buffer: asyncio.Queue[Event | TandemError | None] = asyncio.Queue(BUFFERED_EVENTS)
+        self._head: list[Event] = []  # fetched ahead
+        self._task = asyncio.create_task(self._read(events, on_event), name="query")
+        self._task.add_done_callback(lambda _: on_end())
+
+    async def __aenter__(self) -> RunningQuery:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Cancel the query at all parties, unless it has ended."""
+        self._task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.shield(asyncio.gather(self._task, return_exceptions=True))
+
+    async def fetch_first_token(self) -> None:
+        """Wait until the answer begins; until then a query that fails can be refused. Raises TandemError."""
+        async for event in self._rest():
+            self._head.append(event)
+            if isinstance(event, DoneEvent) and event.reason == "failed":
+                raise QueryError(event.error or "The query failed.")
+            if isinstance(event, TokenEvent | DoneEvent):
+                return
+
+    async def __aiter__(self) -> AsyncIterator[Event]:
+        """The events in order. Raises TandemError."""
+        while self._head:
+            yield self._head.pop(0)
+        async for event in self._rest():
+            yield event
+
+    async def _rest(self) -> AsyncIterator[Event]:
+        while (item := await self._buffer.get()) is not None:
+            if isinstance(item, TandemError):
+                raise item
+            yield item
+
+    async def _read(self, events: AsyncGenerator[Event, None], on_event: Callable[[Event], None]) -> None:
+        """Fill the buffer; its last item is None or an error."""
+        last: TandemError | None = None
+        try:
+            async with contextlib.aclosing(events):
+                async for event in events:
+                    on_event(event)
+                    await self._buffer.put(event)
+        except TandemError as error:
+            last = error
+        except Exception as error:
+            log_failure("a query", error)
+            last = QueryError(f"The server failed on this query with {type(error).__name__}; see its log.")
+        await self._buffer.put(last)

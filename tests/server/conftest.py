@@ -1,0 +1,35 @@
+"""One server for all modules of this folder: the inline runtime with the bundled models, in a thread."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import httpx
+import pytest
+
+pytest.importorskip("fastapi")
+
+from tandem import Config, Tandem
+from tandem.limits import HttpConfig
+from tests.server.running import Served, serving
+
+
+@pytest.fixture(scope="session")
+def tandem() -> Iterator[Tandem]:
+    config = replace(Config(), http=HttpConfig(max_body_bytes=100_000))
+    with Tandem.launch(config, runtime="inline") as launched:
+        yield launched
+
+
+@pytest.fixture(scope="session")
+def served(tandem: Tandem) -> Iterator[Served]:
+    """Without a key."""
+    with serving(tandem) as running:
+        yield running
+
+
+@pytest.fixture
+def http(served: Served) -> Iterator[httpx.Client]:
+    with httpx.Client(base_url=served.url, timeout=60) as client:
+        yield client

@@ -1,0 +1,36 @@
+"""What nobody foresaw is an error in OpenAI's form, and its message, which may quote anything, stays out of both."""
+
+from __future__ import annotations
+
+import logging
+from types import SimpleNamespace
+from typing import Any, NoReturn
+
+import httpx
+import pytest
+
+from tandem import Config
+from tandem.server.app import create_app
+
+SECRET = "a line of a private note"
+
+
+def fail() -> NoReturn:
+    raise KeyError(SECRET)
+
+
+@pytest.mark.asyncio
+async def test_an_unforeseen_error(caplog: pytest.LogCaptureFixture) -> None:
+    broken: Any = SimpleNamespace(config=Config(), actors={}, described={}, status=fail)
+    transport = httpx.ASGITransport(app=create_app(broken))
+    with caplog.at_level(logging.INFO, "tandem.server"):
+        async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
+            response = await client.get("/v1/tandem/status")
+    assert (response.status_code, response.json()["error"]["code"]) == (500, "internal_error")
+    assert response.json()["error"]["type"] == "server_error"
+    assert SECRET not in response.text
+    failure, request = (record.fields for record in caplog.records if record.name == "tandem.server")
+    assert failure["error"] == "KeyError"
+    assert any("test_failures.py" in place for place in failure["where"])
+    assert request["status"] == 500
+    assert SECRET not in caplog.text
