@@ -87,15 +87,17 @@ def serve(
     config = load_settings(config_file, overrides, setting_overrides(settings, num_documents), log)
     if (note := bundled_model_note(config)) and not log_json:
         warn(note)
-    from tandem.server import app, logs, runner
+    from tandem.server import app, document_store, logs, runner
 
     where = Question.create("-", None, address=address or "", join=join or "", is_fresh=fresh)
     with contextlib.closing(runner.bind(host, port)) as listener:
         url = _url(listener)
+        config, documents = document_store.open_store(config)
         with open_tandem(where, config, log) as tandem, contextlib.suppress(KeyboardInterrupt):
+            is_home = bool(join or tandem.nodes) or config.cluster.runtime == "inline"
             logs.set_up(as_json=log_json)
             runner.run(
-                app.create_app(tandem, key=key, host=host),
+                app.create_app(tandem, key=key, host=host, documents=documents if is_home else None),
                 listener,
                 config.http,
                 lambda: logs.log_event("listening", url=url),

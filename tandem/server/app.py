@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from importlib.resources import files
 from typing import TYPE_CHECKING
 
 from fastapi import APIRouter, FastAPI
 from starlette.exceptions import HTTPException
-from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp
 
+from tandem.server import documents as documents_routes
 from tandem.server import typed_events
 from tandem.server.access import Guard
+from tandem.server.document_store import DocumentStore
 from tandem.server.errors import ApiError
 from tandem.server.frame import Frame, on_api_error, on_http_error
+from tandem.server.page_files import PageFiles
 from tandem.server.service import Service
 
 if TYPE_CHECKING:
@@ -28,19 +29,21 @@ async def health() -> dict[str, str]:
     return {"status": "ok"}
 
 
-def create_app(tandem: Tandem, *, key: str = "", host: str = "127.0.0.1") -> ASGIApp:
+def create_app(
+    tandem: Tandem, *, key: str = "", host: str = "127.0.0.1", documents: DocumentStore | None = None
+) -> ASGIApp:
     """An ASGI application that answers through `tandem`, which stays the caller's to close.
 
     key: an API key that requests must carry; empty: none, and only names of this machine are served. host: the address
-    at which the server listens.
+    at which the server listens. documents: of the device, where its site runs in this process.
     """
     app = FastAPI(
         openapi_url=None, docs_url=None, redoc_url=None
     )  # their pages would load scripts from elsewhere
-    app.state.service = Service(tandem)
-    for part in (router, typed_events.router):
+    app.state.service = Service(tandem, documents)
+    for part in (router, typed_events.router, documents_routes.router):
         app.include_router(part)
     app.add_exception_handler(ApiError, on_api_error)
     app.add_exception_handler(HTTPException, on_http_error)
-    app.mount("/", StaticFiles(directory=str(files("tandem.server") / "page"), html=True), name="page")
+    app.mount("/", PageFiles(), name="page")
     return Frame(app, Guard(key, host))

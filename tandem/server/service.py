@@ -9,6 +9,7 @@ from fastapi import Request
 
 from tandem.errors import TandemError
 from tandem.request import build_spec
+from tandem.server.document_store import DocumentStore
 from tandem.server.errors import refusal
 from tandem.server.queries import QueryLimit, RunningQuery
 
@@ -22,8 +23,9 @@ SEED_BITS = 53
 class Service:
     """One Tandem as HTTP clients share it."""
 
-    def __init__(self, tandem: Tandem) -> None:
+    def __init__(self, tandem: Tandem, documents: DocumentStore | None = None) -> None:
         self.tandem = tandem
+        self.documents = documents
         self.limits = tandem.config.http
         self.queries = QueryLimit(self.limits.max_queries)
 

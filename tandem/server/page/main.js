@@ -126,7 +126,7 @@ class Page {
       for await (const event of ask(body, abort.signal)) {
         turn.take(event);
         if (event.type === "peer") this.link.show(missingParties(turn.state).length ? "degraded" : "connected");
-        if (isNearEnd()) scrollTo({ top: document.body.scrollHeight });
+        if (event.type === "token") keepInView(turn.strip.element);
       }
       if (turn.state.done?.reason === "failed") turn.state.error = turn.state.done.error ?? "The query failed.";
       else if (!turn.state.done) turn.state.error = "The server ended this answer early; ask again.";
@@ -196,8 +196,10 @@ function openPanels() {
   byId("history-panel").open = isWide;
 }
 
-function isNearEnd() {
-  return document.body.scrollHeight - scrollY - innerHeight < NEAR_END_PX;
+/** Scroll along with an answer that grows beyond the window, unless the reader has scrolled away. */
+function keepInView(element) {
+  const hidden = element.getBoundingClientRect().bottom - byId("composer").getBoundingClientRect().top;
+  if (hidden > 0 && hidden < NEAR_END_PX) scrollBy({ top: hidden });
 }
 
 async function askForKey() {

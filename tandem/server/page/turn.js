@@ -15,6 +15,8 @@ const ENDS = {
   cancelled: "stopped",
 };
 
+const MAX_MARKS = 32;
+
 let numTurns = 0;
 
 export class Turn {
@@ -95,7 +97,7 @@ export class Turn {
     });
     const again = make("button", {
       type: "button", class: "quiet", onclick: () => this.onAgain(state.question, state.seed),
-    }, `Ask again with seed ${state.seed}`);
+    }, "Ask again with the same seed");
     return make("p", { class: "actions" }, textOf(state) && navigator.clipboard && copy,
       state.seed !== null && again);
   }
@@ -163,9 +165,8 @@ function drawSources({ party, sources }) {
     make("span", { class: "title" }, source.title, source.page === null ? "" : `, page ${source.page}`),
     source.score === null ? null : make("span", { class: "score" }, source.score.toFixed(2))));
   const marks = opaque.length && make("p", { class: "marks" },
-    make("span", { "aria-hidden": "true" }, "■ ".repeat(Math.min(opaque.length, 24)).trim()),
-    make("span", { class: "small" }, ` ${plural(opaque.length, "document")} that stay${
-      opaque.length === 1 ? "s" : ""} there`));
+    make("span", { "aria-hidden": "true" }, "■ ".repeat(Math.min(opaque.length, MAX_MARKS)).trim()),
+    make("span", { class: "small" }, opaque.length === 1 ? "1 document that stays there" : `${opaque.length} documents that stay there`));
   return make("section", { class: `sources of-${party}` }, make("h3", {}, `Read by the ${party}`),
     items.length ? make("ul", {}, ...items) : null, marks || null,
     sources.length ? null : make("p", { class: "small" }, "nothing"));
