@@ -36,8 +36,9 @@ class Tandem:
         """Use `launch`, `connect` or `join`."""
         self.config = config
         self.described = deployment.described
+        self.actors = deployment.parties  # those that can be called from here, by party
         self._deployment = deployment
-        self._asker = Asker(deployment.parties, self._explain_loss)
+        self._asker = Asker(self.actors, self._explain_loss)
         self._is_closed = False
         self._streams: set[AsyncGenerator[Any, None]] = set()  # half read
 

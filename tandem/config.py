@@ -31,6 +31,8 @@ from tandem.sampling import SamplingParams
 from tandem.topology import PAIR, PARTIES, SERVER, Party, Topology, star
 from tandem.validation import STRICT, Settings
 
+OnPeerLoss = Literal["continue", "wait", "fail"]
+
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class RetrievalConfig(Settings):
@@ -91,9 +93,7 @@ class LinkConfig(Settings):
     data_plane: Literal["socket", "ray"] = Field(
         default="socket", description="what carries drafts and verdicts"
     )
-    on_peer_loss: Literal["continue", "wait", "fail"] = Field(
-        default="continue", description="what the device does without the cloud"
-    )
+    on_peer_loss: OnPeerLoss = Field(default="continue", description="what the device does without the cloud")
     peer_loss_margin_s: float = Field(
         default=1.0, ge=0, description="silence allowed beyond max(4 RTT, 0.5 s), in seconds"
     )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from pydantic_core import PydanticSerializationError
 
-from tandem.config import Config
+from tandem.config import Config, LinkConfig, OnPeerLoss
 from tandem.conversation import Message, MessageDict, read_history
 from tandem.decoding import DecodingConfig, DecodingOptions
 from tandem.errors import ConfigError, QueryError
@@ -54,6 +54,8 @@ class QueryOptions(SamplingOptions, DecodingOptions, total=False):
     """Documents to retrieve: at each party that has an index, or by party, as {"device": 2}."""
     history: Sequence[Message | MessageDict] | None
     """Earlier turns, as {"role": "user" or "assistant", "content": text}: context for the models, not for retrieval."""
+    on_peer_loss: OnPeerLoss | None
+    """What the device does without the cloud: "continue", "wait" or "fail"."""
     show_drafts: bool
     """Also yield a ProvisionalEvent for each draft as soon as it is there, and a RetractEvent if it is void."""
 
@@ -173,6 +175,7 @@ def _configure(config: Config, options: Mapping[str, Any]) -> Config:
         config,
         sampling=change(options.get("sampling") or config.sampling, sampling, "sampling"),
         decoding=change(config.decoding, decoding, "decoding"),
+        link=change(config.link, _changes(LinkConfig, options), "link"),
         codec=codec,
         workers=workers,
         **parties,

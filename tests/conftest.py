@@ -17,7 +17,7 @@ os.environ.setdefault(
 )  # before torch is imported: the processes of a run fill the cores
 COMMANDS = ("bad_input", "connect", "extensions", "ten_minutes")
 """Modules of tests/cluster each of whose tests starts a cluster of its own, mostly by a command of Tandem."""
-SHARES = ("tests/cluster", "tests/cluster commands", "tests/network")
+SHARES = ("tests/cluster", "tests/cluster commands", "tests/network", "tests/server")
 """Each is run by one process, and these begin first, since they take longest."""
 LONG = (
     "tests/unit/lab/simulation/test_fuzz.py",

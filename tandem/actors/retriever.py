@@ -30,6 +30,7 @@ from tandem.protocol.retrieval_requests import find_documents, refuse_request, s
 
 if TYPE_CHECKING:
     from tandem.retrieval.documents import Document
+    from tandem.retrieval.embedding import TextEmbedder
     from tandem.retrieval.langchain import StoreRetriever
     from tandem.retrieval.retriever import Hit, Retriever
 
@@ -49,6 +50,7 @@ class RetrieverActor(SiteActor):
     def __init__(self, party: str, runtime: Runtime) -> None:
         super().__init__(party, runtime)
         self._loaded: Retriever | StoreRetriever | None = None
+        self._embedder: TextEmbedder | None = None
         self._found: OrderedDict[str, Document] = OrderedDict()  # by id, the most recent one last
         self._waiting: set[RetrieveRequest | RescoreRequest] = set()  # those in the queue or at work
         self._requests: asyncio.Queue[RetrieveRequest | RescoreRequest] = asyncio.Queue(maxsize=1024)
@@ -74,6 +76,12 @@ class RetrieverActor(SiteActor):
 
         documents = [self._found.get(name) for name in ids]
         return [{} if document is None else describe_passage(document) for document in documents]
+
+    async def embed(self, texts: list[str]) -> list[list[float]]:
+        """Unit vectors of texts, each embedded by itself; called by this side's client only. Raises TandemError."""
+        if (embedder := self._embedder) is None:
+            raise TandemError(f"{self.name} has no embedder, since the {self.party} has no documents.")
+        return await self.in_thread(lambda: [embedder.embed([text])[0].tolist() for text in texts])
 
     # ---- data plane ------------------------------------------------------------------------------------------
 
@@ -141,6 +149,7 @@ class RetrieverActor(SiteActor):
         from tandem.retrieval.scoring import EMBEDDER
 
         embedder, scorer = load_embedder_and_scorer(self.config, num_threads=1)
+        self._embedder = embedder
         retriever = open_retriever(self.party, self.config, embedder, scorer)
         retriever.search("warm up", 1)
         return retriever, {

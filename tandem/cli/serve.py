@@ -96,12 +96,10 @@ def serve(
         with open_tandem(where, config, log) as tandem, contextlib.suppress(KeyboardInterrupt):
             is_home = bool(join or tandem.nodes) or config.cluster.runtime == "inline"
             logs.set_up(as_json=log_json)
-            runner.run(
-                app.create_app(tandem, key=key, host=host, documents=documents if is_home else None),
-                listener,
-                config.http,
-                lambda: logs.log_event("listening", url=url),
-            )
+            own = documents if is_home else None
+            application = app.create_app(tandem, key=key, host=host, documents=own)
+            server = runner.Server(application, config.http, lambda: logs.log_event("listening", url=url))
+            server.run(sockets=[listener])
     return 0
 
 

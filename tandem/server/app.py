@@ -9,7 +9,7 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp
 
 from tandem.server import documents as documents_routes
-from tandem.server import typed_events
+from tandem.server import openai_api, typed_events
 from tandem.server.access import Guard
 from tandem.server.document_store import DocumentStore
 from tandem.server.errors import ApiError
@@ -41,7 +41,7 @@ def create_app(
         openapi_url=None, docs_url=None, redoc_url=None
     )  # their pages would load scripts from elsewhere
     app.state.service = Service(tandem, documents)
-    for part in (router, typed_events.router, documents_routes.router):
+    for part in (router, openai_api.router, typed_events.router, documents_routes.router):
         app.include_router(part)
     app.add_exception_handler(ApiError, on_api_error)
     app.add_exception_handler(HTTPException, on_http_error)

@@ -42,9 +42,9 @@ class DocumentStore:
     """One index, and a folder beside it for the files that are added. Its methods block; they are safe for threads."""
 
     def __init__(self, index: Path, config: Config) -> None:
-        """index: of the device, as `config` names it. Its files are kept in a folder beside it, INDEX-documents."""
+        """index: of the device, as `config` names it. Its files are kept beside it, in INDEX-documents/added."""
         self.index = index
-        self.folder = index.with_name(f"{index.name}-documents")
+        self.folder = index.with_name(f"{index.name}-documents") / "added"
         self._config = config
         self._changing = Lock()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any
 
@@ -75,12 +75,17 @@ def busy(message: str, retry_after_s: int) -> ApiError:
     return ApiError(429, message, code="rate_limit_exceeded", headers={"Retry-After": str(retry_after_s)})
 
 
-def refusal(error: TandemError, options: Iterable[str]) -> ApiError:
-    """Of a request from which no query can be made. options: those of the request, one of which may be the cause."""
+def refusal(error: TandemError, names: Mapping[str, str]) -> ApiError:
+    """Of a request from which no query can be made.
+
+    names: of its options, one of which may be the cause, as the request calls them.
+    """
     message = str(error)
     if TOO_LONG.search(message):
         return bad_request(message, "messages", "context_length_exceeded")
-    return bad_request(message, next((name for name in options if _is_named(name, message)), None))
+    return bad_request(
+        message, next((name for option, name in names.items() if _is_named(option, message)), None)
+    )
 
 
 def failure(error: TandemError) -> ApiError:

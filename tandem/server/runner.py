@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import socket
 from collections.abc import Callable
 
@@ -35,29 +36,25 @@ def bind(host: str, port: int) -> socket.socket:
     return listener
 
 
-def run(app: ASGIApp, listener: socket.socket, limits: HttpConfig, on_ready: Callable[[], None]) -> None:
-    """Serve until SIGTERM or Ctrl-C, which is raised again at the end.
-
-    Then no connection is accepted any more, and open answers have `limits.drain_timeout_s` to end; a second signal
-    does not wait. on_ready: called when the server listens.
-    """
-    settings = uvicorn.Config(
-        app,
-        backlog=BACKLOG,
-        log_config=None,
-        access_log=False,
-        server_header=False,
-        ws="none",
-        lifespan="off",
-        timeout_graceful_shutdown=max(1, round(limits.drain_timeout_s)),
-    )
-    Server(settings, on_ready).run(sockets=[listener])
-
-
 class Server(uvicorn.Server):
-    """Calls back once it listens."""
+    """`run(sockets=[listener])` serves until SIGTERM or Ctrl-C, which is raised again at the end.
 
-    def __init__(self, settings: uvicorn.Config, on_ready: Callable[[], None]) -> None:
+    From then on no connection is accepted, and open answers have `limits.drain_timeout_s` to end; a second signal ends
+    them at once.
+    """
+
+    def __init__(self, app: ASGIApp, limits: HttpConfig, on_ready: Callable[[], None]) -> None:
+        """on_ready: called when the server listens."""
+        settings = uvicorn.Config(
+            app,
+            backlog=BACKLOG,
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            ws="none",
+            lifespan="off",
+            timeout_graceful_shutdown=math.ceil(limits.drain_timeout_s),
+        )
         super().__init__(settings)
         self._on_ready = on_ready
 

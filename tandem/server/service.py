@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import secrets
+from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from fastapi import Request
+from tokenizers import Tokenizer
 
+from tandem import __version__
 from tandem.errors import TandemError
 from tandem.request import build_spec
 from tandem.server.document_store import DocumentStore
@@ -18,6 +24,16 @@ if TYPE_CHECKING:
 
 SEED_BITS = 53
 """Of a seed that the server chooses: the whole numbers that every reader of JSON can hold."""
+EMBEDDED_AT_ONCE = 8
+"""Texts between which a query may search: a retriever serves one call at a time."""
+LOADED = (
+    "weights_fingerprint",
+    "vocabulary_fingerprint",
+    "embedder_fingerprint",
+    "scorer_fingerprint",
+    "codec",
+)
+"""What a party has loaded, as far as answers depend on it; its documents do not show."""
 
 
 class Service:
@@ -28,15 +44,62 @@ class Service:
         self.documents = documents
         self.limits = tandem.config.http
         self.queries = QueryLimit(self.limits.max_queries)
+        self._tokenizer: Tokenizer | None = None
 
-    def start(self, question: str, options: dict[str, Any]) -> RunningQuery:
-        """Start a query. options: of `Tandem.astream`. Raises ApiError: 400 for wrong ones, 429 where it is busy."""
+    @property
+    def home(self) -> str:
+        """The party that runs here and answers clients."""
+        return next(iter(self.tandem.actors))
+
+    @property
+    def system_prompt(self) -> str:
+        """What a chat model at home is told first."""
+        return self.tandem.config.party(self.home).system_prompt
+
+    @property
+    def embedders(self) -> list[str]:
+        """The embedder of the first party here that has documents; empty if there is none."""
+        names = [self.tandem.described[party].get("embedder") for party in self.tandem.actors]
+        return [str(name) for name in names if name][:1]
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Equal for servers whose answers are equal, given seed and documents."""
+        described = self.tandem.described
+        loaded = {party: [about.get(name) for name in LOADED] for party, about in described.items()}
+        text = json.dumps([__version__, loaded], sort_keys=True)
+        return f"fp_{hashlib.sha256(text.encode()).hexdigest()[:12]}"
+
+    def start(
+        self, question: str, options: dict[str, Any], names: Mapping[str, str] | None = None
+    ) -> RunningQuery:
+        """Start a query. options: of `Tandem.astream`. names: what the request calls them, if something else.
+
+        Raises ApiError: 400 for wrong options, 429 where too many queries are open.
+        """
         try:
             build_spec(self.tandem.config, self.tandem.described, question, **options)
         except TandemError as error:
-            raise refusal(error, options) from None
+            raise refusal(error, names or {name: name for name in ("question", *options)}) from None
         release = self.queries.acquire()
         return RunningQuery(self.tandem.astream(question, **options), _ignore, release)
+
+    async def count_tokens(self, texts: Sequence[str]) -> int:
+        """Tokens of these texts, as the model at home counts them. Raises TandemError."""
+        if self._tokenizer is None:
+            decoder = self.tandem.actors[self.home]["decoder"]
+            self._tokenizer = Tokenizer.from_str(await decoder.tokenizer_json.remote())
+        return sum(len(self._tokenizer.encode(text, add_special_tokens=False).ids) for text in texts)
+
+    async def embed(self, texts: Sequence[str]) -> list[list[float]]:
+        """Unit vectors, one per text. Raises TandemError."""
+        actors = self.tandem.actors
+        holder = next(party for party in actors if self.tandem.described[party].get("embedder"))
+        vectors: list[list[float]] = []
+        for first in range(0, len(texts), EMBEDDED_AT_ONCE):
+            part = list(texts[first : first + EMBEDDED_AT_ONCE])
+            vectors += await actors[holder]["retriever"].embed.remote(part)
+        return vectors
 
 
 def service_of(request: Request) -> Service:

@@ -4,38 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import json
-import math
 from collections.abc import AsyncIterator, Mapping
-from dataclasses import asdict
 from typing import Any
 
 from fastapi import APIRouter, Request
 
-from tandem import events as typed
 from tandem.errors import TandemError
 from tandem.events import Event
 from tandem.request import QueryOptions
 from tandem.server.bodies import read_object
 from tandem.server.errors import bad_request, failure
+from tandem.server.plain import EVENT_NAMES, compact, to_plain
 from tandem.server.queries import RunningQuery
 from tandem.server.service import new_seed, service_of
 from tandem.server.status import describe
 from tandem.server.streams import EventStream, encode_event
 
 router = APIRouter(prefix="/v1/tandem")
-EVENT_NAMES: Mapping[type, str] = {
-    typed.SourcesEvent: "sources",
-    typed.TokenEvent: "token",
-    typed.ProvisionalEvent: "provisional",
-    typed.RetractEvent: "retract",
-    typed.WaitEvent: "wait",
-    typed.PlacementEvent: "placement",
-    typed.EstimateEvent: "estimate",
-    typed.RoundEvent: "round",
-    typed.PeerEvent: "peer",
-    typed.DoneEvent: "done",
-}
-"""Of each class of events; the first event is "query", and the last one of a query that fails is "error"."""
 TANDEM_OPTIONS = tuple(name for name in QueryOptions.__annotations__ if name != "sampling")
 """Options of a query that JSON can hold."""
 
@@ -72,22 +57,6 @@ def check_names(options: Mapping[str, Any]) -> None:
             )
 
 
-def to_plain(event: Any) -> dict[str, Any]:
-    """An event or its statistics as JSON holds it: what was not measured (nan) and what has no bound (inf) is null."""
-    plain: dict[str, Any] = _finite(asdict(event))
-    return plain
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
-    return value
-
-
 async def _encoded(query: RunningQuery, seed: int) -> AsyncIterator[bytes]:
     yield encode_event("query", json.dumps({"seed": seed}))
     try:
@@ -98,4 +67,4 @@ async def _encoded(query: RunningQuery, seed: int) -> AsyncIterator[bytes]:
 
 
 def _named(event: Event) -> tuple[str, str]:
-    return EVENT_NAMES[type(event)], json.dumps(to_plain(event), separators=(",", ":"))
+    return EVENT_NAMES[type(event)], compact(to_plain(event))

@@ -6,6 +6,11 @@ function isKnown(value) {
   return typeof value === "number" && Number.isFinite(value);
 }
 
+/** One decimal below ten, none above. */
+function brief(number) {
+  return number.toFixed(number < 9.95 ? 1 : 0);
+}
+
 /** Seconds as "3.1 ms", "240 ms" or "2.41 s". */
 export function duration(seconds) {
   if (!isKnown(seconds)) return DASH;
@@ -14,11 +19,11 @@ export function duration(seconds) {
   return ms < 1000 ? `${Math.round(ms)} ms` : `${seconds.toFixed(2)} s`;
 }
 
-/** Bytes as "310 B", "4.1 kB" or "2.0 MB". */
+/** Bytes as "310 B", "4.1 kB" or "32 MB". */
 export function bytes(count) {
   if (!isKnown(count)) return DASH;
   if (count < 1000) return `${Math.round(count)} B`;
-  return count < 1e6 ? `${(count / 1000).toFixed(1)} kB` : `${(count / 1e6).toFixed(1)} MB`;
+  return count < 1e6 ? `${brief(count / 1000)} kB` : `${brief(count / 1e6)} MB`;
 }
 
 /** A share from 0 to 1 as "71 %". */

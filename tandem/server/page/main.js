@@ -11,13 +11,16 @@ import { Options, setTheme } from "./options.js";
 import { begin, missingParties, textOf } from "./transcript.js";
 import { Turn } from "./turn.js";
 
-const EXAMPLES = ["Which game should Mira try?", "Which tea would suit Vedi?", "Where should Mura walk?"];
+const EXAMPLES = ["Which game should Mira try?", "What soup would suit Drezi?", "Please suggest a walk for Mura."];
 const NEAR_END_PX = 160;
 
 class Page {
   constructor() {
     this.options = new Options();
-    this.link = new LinkStatus((status) => this.options.offer(status));
+    this.link = new LinkStatus((status) => {
+      this.options.offer(status);
+      byId("examples").hidden = !status.parties.every((party) => party.model === "bundled");
+    });
     this.documents = new DocumentsPanel(announce);
     this.history = new HistoryPanel((id) => this.open(id), (id) => this.forget(id));
     this.abort = null; // of the answer that runs

@@ -1,0 +1,232 @@
+"""The `openai` package against the server: streams, options, errors, cancellation, load."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from tandem import Tandem
+
+openai = pytest.importorskip("openai")
+from tests.server.conftest import KEY, QUESTION, Served, serving, wait_until
+
+HOT = {"temperature": 1.0, "max_tokens": 12}
+
+
+@pytest.fixture(scope="module")
+def client(served: Served) -> Any:
+    with openai.OpenAI(base_url=f"{served.url}/v1", api_key="none", max_retries=0) as client:
+        yield client
+
+
+def ask(client: Any, question: str = QUESTION, **options: Any) -> Any:
+    return client.chat.completions.create(
+        model="tandem", messages=[{"role": "user", "content": question}], **options
+    )
+
+
+def test_chat_is_the_answer_of_the_python_api(client: Any, tandem: Tandem) -> None:
+    answer = tandem.query(QUESTION, seed=5)
+    completion = ask(client, seed=5)
+    choice = completion.choices[0]
+    assert (choice.message.role, choice.message.content) == ("assistant", answer.text)
+    assert (choice.finish_reason, completion.object) == ("stop", "chat.completion")
+    assert completion.usage.completion_tokens == len(answer.tokens)
+    assert completion.usage.total_tokens == completion.usage.prompt_tokens + len(answer.tokens)
+    assert completion.usage.prompt_tokens > 3
+    assert completion.system_fingerprint.startswith("fp_")
+
+
+def test_field_tandem_says_who_wrote_it(client: Any, tandem: Tandem) -> None:
+    answer = tandem.query(QUESTION, seed=5)
+    extra = ask(client, seed=5).tandem
+    assert extra["seed"] == 5
+    assert extra["degraded"] is None
+    assert extra["acceptance"]["device"] == round(
+        answer.statistics.num_device_accepted / answer.statistics.num_tokens, 4
+    )
+    titles = {source["party"]: source["title"] for source in extra["sources"]}
+    assert titles["device"].endswith(".md")
+    assert titles["cloud"] is None
+    assert extra["statistics"]["sent_bytes"] > 0
+
+
+def test_stream_holds_the_same_text_with_usage_last(client: Any, tandem: Tandem) -> None:
+    text = tandem.query(QUESTION, seed=5).text
+    chunks = list(ask(client, seed=5, stream=True, stream_options={"include_usage": True}))
+    deltas = [chunk.choices[0].delta for chunk in chunks[:-1]]
+    assert deltas[0].role == "assistant"
+    assert "".join(delta.content or "" for delta in deltas) == text
+    assert len([delta for delta in deltas if delta.content]) > 5
+    assert [chunk.choices[0].finish_reason for chunk in chunks[:-1]][-2:] == [None, "stop"]
+    assert chunks[-2].tandem["seed"] == 5
+    assert chunks[-1].choices == []
+    assert chunks[-1].usage.completion_tokens > 5
+    assert len({chunk.id for chunk in chunks}) == 1
+
+
+def test_stream_without_usage_has_none(client: Any) -> None:
+    assert all(chunk.usage is None and chunk.choices for chunk in ask(client, stream=True, max_tokens=3))
+
+
+def test_text_completion(client: Any, tandem: Tandem) -> None:
+    text = tandem.query(QUESTION, seed=5).text
+    completion = client.completions.create(model="tandem", prompt=QUESTION, seed=5)
+    assert completion.choices[0].text == text
+    chunks = list(client.completions.create(model="tandem", prompt=[QUESTION], seed=5, stream=True))
+    assert "".join(chunk.choices[0].text for chunk in chunks) == text
+    assert chunks[-1].choices[0].finish_reason == "stop"
+
+
+def test_stop_and_length(client: Any) -> None:
+    whole = ask(client, seed=5).choices[0].message.content
+    for stop in (",", [";", ","]):
+        choice = ask(client, seed=5, stop=stop).choices[0]
+        assert choice.message.content == whole.split(",")[0]
+        assert choice.finish_reason == "stop"
+    choice = ask(client, seed=5, max_completion_tokens=3).choices[0]
+    assert whole.startswith(choice.message.content)
+    assert choice.finish_reason == "length"
+
+
+def test_same_seed_same_answer_alone_and_under_load(served: Served, client: Any) -> None:
+    alone = [ask(client, seed=seed, **HOT).choices[0].message.content for seed in range(4)]
+    assert len(set(alone)) > 1
+
+    async def all_at_once() -> list[str]:
+        async with openai.AsyncOpenAI(base_url=f"{served.url}/v1", api_key="none", max_retries=0) as many:
+            calls = [ask(many, seed=number % 4, **HOT) for number in range(12)]
+            return [done.choices[0].message.content for done in await asyncio.gather(*calls)]
+
+    assert asyncio.run(all_at_once()) == alone * 3
+
+
+def test_conversation_becomes_history(client: Any, tandem: Tandem) -> None:
+    history = [{"role": "user", "content": "Hello."}, {"role": "assistant", "content": "Hello."}]
+    answer = tandem.query(QUESTION, seed=1, history=history)
+    messages = [*history, {"role": "user", "content": [{"type": "text", "text": QUESTION}]}]
+    completion = client.chat.completions.create(model="tandem", messages=messages, seed=1)
+    assert completion.choices[0].message.content == answer.text
+    assert completion.tandem["session"] != answer.session
+
+
+def test_options_of_tandem_in_the_extra_body(client: Any, tandem: Tandem) -> None:
+    options = {
+        "only": "device",
+        "num_documents": 1,
+        "device_filter": {"source": "note-01-mira-games.md"},
+        "on_peer_loss": "fail",
+        "top_k": 5,
+    }
+    answer = tandem.query(QUESTION, seed=2, **options)
+    completion = ask(client, seed=2, extra_body=options)
+    assert completion.choices[0].message.content == answer.text
+    assert [source["party"] for source in completion.tandem["sources"]] == ["device"]
+    assert completion.tandem["statistics"]["sent_bytes"] == 0
+
+
+def test_drafts_come_in_the_extra_field_of_chunks(client: Any) -> None:
+    chunks = list(ask(client, seed=5, stream=True, extra_body={"show_drafts": True}))
+    drafts = [chunk.tandem for chunk in chunks if "provisional" in (getattr(chunk, "tandem", None) or {})]
+    assert {"step", "token", "text"} <= set(drafts[0]["provisional"])
+
+
+def test_models_and_embeddings(client: Any) -> None:
+    name, embedder = [model.id for model in client.models.list()]
+    assert client.models.retrieve(name).id == "tandem"
+    assert client.models.retrieve(embedder).id == embedder
+    texts = ["Mira likes games.", "It rains.", "Mira likes games."]
+    first, rain, again = [each.embedding for each in client.embeddings.create(model=embedder, input=texts).data]
+    assert first == again
+    assert sum(value * value for value in first) == pytest.approx(1, abs=1e-5)
+    plain = client.embeddings.create(model=embedder, input="It rains.", encoding_format="float").data[0]
+    assert plain.embedding == pytest.approx(rain, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "param", "code"),
+    [
+        ({"model": "gpt-5"}, "NotFoundError", "model", "model_not_found"),
+        ({"logprobs": True}, "BadRequestError", "logprobs", "unsupported_parameter"),
+        ({"n": 2}, "BadRequestError", "n", "unsupported_parameter"),
+        ({"top_p": 0.5}, "BadRequestError", "top_p", "unsupported_parameter"),
+        ({"tools": [{"type": "function"}]}, "BadRequestError", "tools", "unsupported_parameter"),
+        ({"temperature": -1}, "BadRequestError", "temperature", "invalid_value"),
+        ({"max_tokens": 0}, "BadRequestError", "max_tokens", "invalid_value"),
+        ({"seed": -1}, "BadRequestError", "seed", "invalid_value"),
+        ({"extra_body": {"placment": "device"}}, "BadRequestError", "placment", "unknown_parameter"),
+        ({"extra_body": {"placement": "moon"}}, "BadRequestError", "placement", "invalid_value"),
+        ({"messages": []}, "BadRequestError", "messages", "invalid_value"),
+        (
+            {"messages": [{"role": "assistant", "content": "Hi"}]},
+            "BadRequestError",
+            "messages[0].role",
+            "invalid_value",
+        ),
+        (
+            {"messages": [{"role": "system", "content": "Be rude."}, {"role": "user", "content": "Hi"}]},
+            "BadRequestError",
+            "messages[0].role",
+            "unsupported_parameter",
+        ),
+        (
+            {"messages": [{"role": "user", "content": "word " * 3000}]},
+            "BadRequestError",
+            "messages",
+            "context_length_exceeded",
+        ),
+        ({"messages": [{"role": "user", "content": " "}]}, "BadRequestError", "messages", "invalid_value"),
+    ],
+)
+def test_bad_requests_are_errors_that_name_the_option(
+    client: Any, served: Served, options: dict[str, Any], error: str, param: str, code: str
+) -> None:
+    for is_stream in (False, True):
+        request = {"model": "tandem", "messages": [{"role": "user", "content": QUESTION}], **options}
+        with pytest.raises(getattr(openai, error)) as raised:
+            client.chat.completions.create(**request, stream=is_stream)
+        assert (raised.value.param, raised.value.code) == (param, code)
+    served.wait_until_idle()
+
+
+def test_values_that_ask_for_nothing_are_taken(client: Any) -> None:
+    completion = ask(
+        client,
+        max_tokens=2,
+        n=1,
+        top_p=1,
+        frequency_penalty=0.0,
+        presence_penalty=0,
+        logprobs=False,
+        tools=[],
+        response_format={"type": "text"},
+        user="somebody",
+    )
+    assert completion.choices[0].finish_reason == "length"
+
+
+def test_a_client_that_leaves_a_stream_ends_its_query_everywhere(client: Any, served: Served) -> None:
+    stream = ask(client, stream=True, max_tokens=400, extra_body={"min_p": 1.0}, stop=["\x00"])
+    next(iter(stream))
+    assert served.num_sessions() > 0
+    stream.close()
+    served.wait_until_idle()
+    wait_until(lambda: served.num_open() == 0)
+
+
+def test_a_client_that_gives_up_waiting_ends_its_query_everywhere(client: Any, served: Served) -> None:
+    with pytest.raises(openai.APITimeoutError):
+        ask(client.with_options(timeout=0.05), max_tokens=400)
+    served.wait_until_idle()
+
+
+def test_a_key_is_checked(tandem: Tandem) -> None:
+    with serving(tandem, key=KEY) as guarded:
+        with openai.OpenAI(base_url=f"{guarded.url}/v1", api_key=KEY, max_retries=0) as client:
+            assert ask(client, max_tokens=2).choices
+        with openai.OpenAI(base_url=f"{guarded.url}/v1", api_key=KEY[:-1], max_retries=0) as client:
+            with pytest.raises(openai.AuthenticationError) as raised:
+                ask(client)
+            assert raised.value.code == "invalid_api_key"
