@@ -138,7 +138,9 @@ def test_models_and_embeddings(client: Any) -> None:
     assert client.models.retrieve(name).id == "tandem"
     assert client.models.retrieve(embedder).id == embedder
     texts = ["Mira likes games.", "It rains.", "Mira likes games."]
-    first, rain, again = [each.embedding for each in client.embeddings.create(model=embedder, input=texts).data]
+    first, rain, again = [
+        each.embedding for each in client.embeddings.create(model=embedder, input=texts).data
+    ]
     assert first == again
     assert sum(value * value for value in first) == pytest.approx(1, abs=1e-5)
     plain = client.embeddings.create(model=embedder, input="It rains.", encoding_format="float").data[0]

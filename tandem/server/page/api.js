@@ -32,14 +32,9 @@ export async function fetchStatus() {
   return (await request("v1/tandem/status")).json();
 }
 
-/** The device's own documents, or null where the device is not at home at this server. */
+/** The device's own documents, and whether some can be added. */
 export async function fetchDocuments() {
-  try {
-    return await (await request("v1/tandem/documents")).json();
-  } catch (error) {
-    if (error.status === 404) return null;
-    throw error;
-  }
+  return (await request("v1/tandem/documents")).json();
 }
 
 /** Send one file to be indexed; yields {type: "progress" or "indexed", ...}. Throws ApiError. */

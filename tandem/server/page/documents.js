@@ -37,13 +37,12 @@ export class DocumentsPanel {
     try {
       state = await fetchDocuments();
     } catch (error) {
+      if (error.status === 401) throw error;
       byId("documents-note").textContent = error.message;
       return;
     }
-    const isOpen = Boolean(state?.can_add);
-    byId("drop").hidden = !isOpen;
-    byId("documents-note").textContent = state === null ? "The device is not at this server." : state.note ?? "";
-    if (state === null) return;
+    byId("drop").hidden = !state.can_add;
+    byId("documents-note").textContent = state.note ?? "";
     byId("kinds").textContent = `${state.kinds.join(" ")}, up to ${bytes(state.max_bytes)} each`;
     byId("files").setAttribute("accept", state.kinds.join(","));
     byId("documents").replaceChildren(...state.documents.map((document) => this.makeItem(document)));

@@ -7,7 +7,8 @@ const EVERY_MS = 5000;
 const WORDS = {
   connected: "connected",
   lost: "link lost",
-  degraded: "answering alone",
+  silent: "lost in the last answer",
+  degraded: "link lost, answering alone",
   unreachable: "server unreachable",
 };
 
@@ -16,6 +17,7 @@ export class LinkStatus {
   constructor(onStatus) {
     this.onStatus = onStatus;
     this.isAnswering = false;
+    this.isSilent = false; // a peer was missing when the last answer ended, and has not connected again since
     setInterval(() => document.visibilityState === "visible" && !this.isAnswering && this.poll(), EVERY_MS);
     document.addEventListener("visibilitychange", () => document.visibilityState === "visible" && this.poll());
   }
@@ -28,12 +30,20 @@ export class LinkStatus {
       const peers = status.parties.filter((party) => party.name !== home);
       byId("link-home").textContent = home;
       byId("link-peer").textContent = peers.length === 1 ? peers[0].name : `${peers.length} workers`;
-      this.show(peers.every((party) => party.is_connected) ? "connected" : "lost");
+      const isConnected = peers.every((party) => party.is_connected);
+      this.isSilent &&= isConnected;
+      this.show(!isConnected ? "lost" : this.isSilent ? "silent" : "connected");
       this.onStatus(status);
     } catch (error) {
       if (error.status === 401) throw error;
       this.show("unreachable");
     }
+  }
+
+  /** An answer ended; isMissing: without a peer. */
+  async settle(isMissing) {
+    this.isSilent = isMissing;
+    await this.poll();
   }
 
   /** state: a key of WORDS. */

@@ -45,15 +45,20 @@ class Page {
     openPanels();
   }
 
-  /** Meet the server; ask for its key until it is the right one. */
+  /** Show how the server and its documents are. */
   async start() {
+    await this.meet(() => this.link.poll());
+    await this.meet(() => this.documents.refresh());
+  }
+
+  /** Do what needs the server; ask for its key until it is the right one. */
+  async meet(work) {
     try {
-      await this.link.poll();
-      await this.documents.refresh();
+      await work();
     } catch (error) {
       if (!(error instanceof ApiError) || error.status !== 401) throw error;
       await askForKey();
-      await this.start();
+      await this.meet(work);
     }
   }
 
@@ -140,7 +145,7 @@ class Page {
     turn.finish();
     announce(turn.state.error ?? `The answer is complete: ${textOf(turn.state)}`);
     if (this.abort === abort) this.setAnswering(null);
-    await this.start();
+    await this.meet(() => this.link.settle(missingParties(turn.state).length > 0));
   }
 
   /** abort: of the answer that runs, null when none does. */
