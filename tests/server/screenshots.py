@@ -81,11 +81,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=Path("docs"), help="folder of the pictures")
     out: Path = parser.parse_args().out
-    with tempfile.TemporaryDirectory() as folder, served_page(Path(folder)) as served:
-        with sync_playwright() as playwright:
-            browser = start_chromium(playwright)
-            take_all(browser, served, out)
-            browser.close()
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        served_page(Path(folder)) as served,
+        sync_playwright() as playwright,
+    ):
+        browser = start_chromium(playwright)
+        take_all(browser, served, out)
+        browser.close()
 
 
 if __name__ == "__main__":

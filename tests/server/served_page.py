@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 from playwright.sync_api import Browser, Playwright
-from pytest import MonkeyPatch
 from starlette.types import ASGIApp
 
 from tandem import Config, Tandem
@@ -61,7 +61,7 @@ class ServedPage:
 @contextmanager
 def served_page(folder: Path) -> Iterator[ServedPage]:
     """With the bundled models; what the device keeps goes to `folder`."""
-    with MonkeyPatch.context() as environment:
+    with pytest.MonkeyPatch.context() as environment:
         environment.setenv("XDG_DATA_HOME", str(folder / "data"))
         settings = [f"link.peer_loss_margin_s={PATIENCE_S}"]
         config, documents = open_store(Config.load(None, settings))

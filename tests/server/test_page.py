@@ -196,7 +196,8 @@ def test_a_lost_link_is_shown_and_regained(opened: Page, served: ServedPage) -> 
     ask(opened)
     wait_for_end(opened)
     expect(opened.locator("#link-word")).to_have_text("connected")
-    assert opened.locator(".turn:last-child .token.cloud").count() > 0
+    assert opened.locator(".turn:last-child .token").count() > 0
+    assert opened.locator(".turn:last-child .token.alone").count() == 0
 
 
 def test_a_lost_server_is_shown_and_regained(page: Page, served: ServedPage, watched: Watched) -> None:

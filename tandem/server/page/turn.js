@@ -199,5 +199,5 @@ function drawTime(state, isTableOpen) {
   const table = make("details", { class: "as-table", open: isTableOpen }, make("summary", {}, "As a table"));
   if (state.done || state.isStopped) table.append(tabulate(state));
   return make("section", { class: "time" }, make("h3", {}, "Drafts and decisions"),
-    make("div", { class: "scroll" }, picture), table);
+    make("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Timeline" }, picture), table);
 }
