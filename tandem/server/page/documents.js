@@ -16,14 +16,16 @@ export class DocumentsPanel {
     });
     for (const name of ["dragenter", "dragover"]) {
       document.addEventListener(name, (event) => {
+        if (!hasFiles(event)) return;
         event.preventDefault();
-        if (event.dataTransfer.types.includes("Files")) drop.classList.add("over");
+        drop.classList.add("over");
       });
     }
     document.addEventListener("dragleave", (event) => {
       if (!event.relatedTarget) drop.classList.remove("over");
     });
     document.addEventListener("drop", (event) => {
+      if (!hasFiles(event)) return;
       event.preventDefault();
       drop.classList.remove("over");
       byId("documents-panel").open = true;
@@ -107,4 +109,8 @@ export class DocumentsPanel {
     bar.remove();
     await this.refresh();
   }
+}
+
+function hasFiles(event) {
+  return event.dataTransfer.types.includes("Files");
 }

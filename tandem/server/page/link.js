@@ -5,6 +5,7 @@ import { byId } from "./dom.js";
 
 const EVERY_MS = 5000;
 const WORDS = {
+  unknown: "connecting",
   connected: "connected",
   lost: "link lost",
   silent: "lost in the last answer",
@@ -18,8 +19,13 @@ export class LinkStatus {
     this.onStatus = onStatus;
     this.isAnswering = false;
     this.isSilent = false; // a peer was missing when the last answer ended, and has not connected again since
-    setInterval(() => document.visibilityState === "visible" && !this.isAnswering && this.poll(), EVERY_MS);
-    document.addEventListener("visibilitychange", () => document.visibilityState === "visible" && this.poll());
+    setInterval(() => document.visibilityState === "visible" && !this.isAnswering && this.look(), EVERY_MS);
+    document.addEventListener("visibilitychange", () => document.visibilityState === "visible" && this.look());
+  }
+
+  /** The same now and then, which never asks for a key. */
+  look() {
+    this.poll().catch(() => this.show("unknown"));
   }
 
   /** Ask the server how it is. Throws ApiError only where it wants another key. */

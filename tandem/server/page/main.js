@@ -19,7 +19,7 @@ class Page {
     this.options = new Options();
     this.link = new LinkStatus((status) => {
       this.options.offer(status);
-      byId("examples").hidden = !status.parties.every((party) => party.model === "bundled");
+      welcome(status);
     });
     this.documents = new DocumentsPanel(announce);
     this.history = new HistoryPanel((id) => this.open(id), (id) => this.forget(id));
@@ -57,8 +57,8 @@ class Page {
       await work();
     } catch (error) {
       if (!(error instanceof ApiError) || error.status !== 401) throw error;
-      await askForKey();
-      await this.meet(work);
+      if (await askForKey()) await this.meet(work);
+      else showError("Nothing can be asked without the server’s key; reload the page to enter it.");
     }
   }
 
@@ -181,6 +181,17 @@ function explain(error) {
   return error.message + more;
 }
 
+/** What this server is. The examples fit the bundled notes. */
+function welcome({ mode, parties }) {
+  const isFederated = mode === "federated";
+  byId("examples").hidden = isFederated || !parties.every((party) => party.model === "bundled");
+  byId("documents-panel").hidden = isFederated;
+  if (!isFederated) return;
+  byId("welcome-title").textContent = "Many models, one answer";
+  byId("welcome-text").textContent = "Each worker reads its own documents, and none sees another’s. Ask something, and "
+    + "see which words of the server’s draft their votes let stand.";
+}
+
 /** Read out by screen readers, once. */
 function announce(text) {
   byId("status").textContent = text;
@@ -210,11 +221,15 @@ function keepInView(element) {
   if (hidden > 0 && hidden < NEAR_END_PX) scrollBy({ top: hidden });
 }
 
+/** Whether the user gave one. */
 async function askForKey() {
   const dialog = byId("key-dialog");
+  if (dialog.open) return false;
+  dialog.returnValue = "";
   dialog.showModal();
   await new Promise((resolve) => dialog.addEventListener("close", resolve, { once: true }));
   setKey(byId("key").value);
+  return dialog.returnValue === "ok";
 }
 
 setTheme();

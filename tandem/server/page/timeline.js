@@ -23,7 +23,7 @@ export function drawTimeline(state) {
   const picture = makeSvg("svg", {
     class: "timeline", viewBox: `0 0 ${WIDTH} ${AXIS + 18}`, role: "img", "aria-label": label,
   });
-  picture.append(...lanes(mode), ...axis(end, x));
+  picture.append(...drawLanes(state), ...drawAxis(end, x));
   for (const token of tokens) picture.append(...drawToken(token, mode, x));
   return picture;
 }
@@ -49,19 +49,17 @@ function describe({ tokens, numRetracted }, end) {
     + `${numRetracted} drafts were retracted.`;
 }
 
-function lanes(mode) {
-  const names = {
-    device: mode === "federated" ? "server" : "device",
-    commit: "decided",
-    cloud: mode === "federated" ? "workers" : "cloud",
-  };
-  return Object.entries(LANES).flatMap(([lane, y]) => [
+/** Workers have no lane: their votes are not drafts. */
+function drawLanes({ mode }) {
+  const names = { device: mode === "federated" ? "server" : "device", commit: "decided", cloud: "cloud" };
+  const lanes = Object.entries(LANES).filter(([lane]) => mode !== "federated" || lane !== "cloud");
+  return lanes.flatMap(([lane, y]) => [
     makeSvg("text", { x: 0, y: y + 4, class: "lane-name" }, names[lane]),
     makeSvg("line", { x1: LEFT, x2: WIDTH - RIGHT, y1: y, y2: y, class: "lane" }),
   ]);
 }
 
-function axis(end, x) {
+function drawAxis(end, x) {
   const step = niceStep(end / NUM_TICKS);
   const ticks = [];
   for (let at = 0; at <= end; at += step) {
