@@ -89,6 +89,7 @@ LAYERS = {
     },
     "server": {
         "",
+        "client",
         "config",
         "conversation",
         "corpora",
@@ -99,6 +100,7 @@ LAYERS = {
         "joining",
         "limits",
         "loading",
+        "nearest",
         "overrides",
         "paths",
         "request",

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
-from fastapi import APIRouter, FastAPI
+from fastapi import APIRouter, FastAPI, Request
+from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.exceptions import HTTPException
+from starlette.responses import Response
 from starlette.types import ASGIApp
 
+from tandem.limits import HttpConfig
 from tandem.server import documents as documents_routes
 from tandem.server import openai_api, typed_events
 from tandem.server.access import Guard
 from tandem.server.document_store import DocumentStore
 from tandem.server.errors import ApiError
-from tandem.server.frame import Frame, on_api_error, on_http_error
+from tandem.server.frame import GUIDE, Frame, on_api_error, on_http_error
 from tandem.server.page_files import PageFiles
-from tandem.server.service import Service
+from tandem.server.service import Service, service_of
 
 if TYPE_CHECKING:
     from tandem.client import Tandem
@@ -29,21 +33,41 @@ async def health() -> dict[str, str]:
     return {"status": "ok"}
 
 
+@router.get("/metrics")
+async def metrics(request: Request) -> Response:
+    """What Prometheus reads."""
+    service = service_of(request)
+    state = await asyncio.to_thread(service.tandem.status)
+    return Response(service.metrics.render(state), media_type=CONTENT_TYPE_LATEST)
+
+
+@router.api_route("/v1/{path:path}", methods=["GET", "POST", "PUT", "PATCH", "DELETE"])
+async def refuse(request: Request, path: str) -> None:
+    """Everything else of an interface that this server has in part."""
+    raise ApiError(404, f"There is no {request.method} /v1/{path:.100}; see {GUIDE}.", code="not_found")
+
+
 def create_app(
-    tandem: Tandem, *, key: str = "", host: str = "127.0.0.1", documents: DocumentStore | None = None
+    tandem: Tandem,
+    *,
+    key: str = "",
+    host: str = "127.0.0.1",
+    limits: HttpConfig | None = None,
+    documents: DocumentStore | None = None,
 ) -> ASGIApp:
     """An ASGI application that answers through `tandem`, which stays the caller's to close.
 
     key: an API key that requests must carry; empty: none, and only names of this machine are served. host: the address
-    at which the server listens. documents: of the device, where its site runs in this process.
+    at which the server listens. limits: None takes `tandem.config.http`. documents: of the device, where its site runs
+    in this process.
     """
     app = FastAPI(
         openapi_url=None, docs_url=None, redoc_url=None
     )  # their pages would load scripts from elsewhere
-    app.state.service = Service(tandem, documents)
-    for part in (router, openai_api.router, typed_events.router, documents_routes.router):
+    app.state.service = service = Service(tandem, limits or tandem.config.http, documents)
+    for part in (openai_api.router, typed_events.router, documents_routes.router, router):
         app.include_router(part)
     app.add_exception_handler(ApiError, on_api_error)
     app.add_exception_handler(HTTPException, on_http_error)
     app.mount("/", PageFiles(), name="page")
-    return Frame(app, Guard(key, host))
+    return Frame(app, Guard(key, host), service.metrics)

@@ -13,19 +13,23 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from tandem.server.access import Guard
 from tandem.server.errors import ApiError
 from tandem.server.logs import log_event, log_failure
+from tandem.server.metrics import Metrics
 from tandem.server.streams import ClientLeftError
 
 CLIENT_LEFT = 499
 """Status in log and metrics of a request whose client left; nobody receives it."""
+METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
+GUIDE = "docs/how-to/serve.md"
 REQUEST_ID = "x-request-id"
 
 
 class Frame:
     """The outermost ASGI application."""
 
-    def __init__(self, app: ASGIApp, guard: Guard) -> None:
+    def __init__(self, app: ASGIApp, guard: Guard, metrics: Metrics) -> None:
         self._app = app
         self._guard = guard
+        self._metrics = metrics
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request; errors become responses, unless the response has begun."""
@@ -57,14 +61,16 @@ class Frame:
             internal = ApiError(500, "The server failed on this request; see its log.", code="internal_error")
             await error_response(internal)(scope, receive, send_and_note)
         finally:
-            log_event(
-                "request",
-                id=request_id,
-                method=scope["method"],
-                path=route_of(scope),
-                status=status,
-                duration_s=round(time.perf_counter() - start_s, 4),
-            )
+            self._note(scope, request_id, status, time.perf_counter() - start_s)
+
+    def _note(self, scope: Scope, request_id: str, status: int, duration_s: float) -> None:
+        """Log and count a request that has ended."""
+        path, method = route_of(scope), scope["method"] if scope["method"] in METHODS else "other"
+        self._metrics.requests.labels(method, path, status).inc()
+        self._metrics.request_duration.labels(path).observe(duration_s)
+        log_event(
+            "request", id=request_id, method=method, path=path, status=status, duration_s=round(duration_s, 4)
+        )
 
 
 def route_of(scope: Scope) -> str:
@@ -86,9 +92,5 @@ async def on_api_error(_request: object, error: Exception) -> JSONResponse:
 async def on_http_error(_request: object, error: Exception) -> JSONResponse:
     """The same for paths and methods that there are none of."""
     assert isinstance(error, HTTPException)
-    sentences = {
-        404: "There is no such path; see docs/how-to/serve.md.",
-        405: "This path does not take that method; see docs/how-to/serve.md.",
-    }
-    message = sentences.get(error.status_code, str(error.detail))
+    message = f"{error.detail}; see {GUIDE}."
     return error_response(ApiError(error.status_code, message, code="not_found", headers=error.headers))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -14,9 +14,11 @@ from tokenizers import Tokenizer
 
 from tandem import __version__
 from tandem.errors import TandemError
+from tandem.limits import HttpConfig
 from tandem.request import build_spec
 from tandem.server.document_store import DocumentStore
-from tandem.server.errors import refusal
+from tandem.server.errors import ApiError, refusal
+from tandem.server.metrics import Metrics, QueryObserver
 from tandem.server.queries import QueryLimit, RunningQuery
 
 if TYPE_CHECKING:
@@ -39,10 +41,12 @@ LOADED = (
 class Service:
     """One Tandem as HTTP clients share it."""
 
-    def __init__(self, tandem: Tandem, documents: DocumentStore | None = None) -> None:
+    def __init__(self, tandem: Tandem, limits: HttpConfig, documents: DocumentStore | None = None) -> None:
+        """documents: of the device, where its site runs in this process."""
         self.tandem = tandem
+        self.limits = limits
         self.documents = documents
-        self.limits = tandem.config.http
+        self.metrics = Metrics()
         self.queries = QueryLimit(self.limits.max_queries)
         self._tokenizer: Tokenizer | None = None
 
@@ -81,8 +85,21 @@ class Service:
             build_spec(self.tandem.config, self.tandem.described, question, **options)
         except TandemError as error:
             raise refusal(error, names or {name: name for name in ("question", *options)}) from None
-        release = self.queries.acquire()
-        return RunningQuery(self.tandem.astream(question, **options), _ignore, release)
+        release = self._acquire()
+        observer = QueryObserver(self.metrics)
+
+        def end() -> None:
+            release()
+            observer.on_end()
+
+        return RunningQuery(self.tandem.astream(question, **options), observer.on_event, end)
+
+    def _acquire(self) -> Callable[[], None]:
+        try:
+            return self.queries.acquire()
+        except ApiError:
+            self.metrics.queries_refused.inc()
+            raise
 
     async def count_tokens(self, texts: Sequence[str]) -> int:
         """Tokens of these texts, as the model at home counts them. Raises TandemError."""
@@ -111,7 +128,3 @@ def service_of(request: Request) -> Service:
 def new_seed() -> int:
     """For an answer whose seed nobody gave."""
     return secrets.randbits(SEED_BITS)
-
-
-def _ignore(event: object) -> None:
-    """Nothing observes it."""

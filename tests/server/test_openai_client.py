@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from tandem import Tandem
+from tests.server.running import KEY, LONG, LONG_SEEDS, QUESTION, Served, serving, wait_until
 
 openai = pytest.importorskip("openai")
-from tests.server.conftest import KEY, QUESTION, Served, serving, wait_until
 
 HOT = {"temperature": 1.0, "max_tokens": 12}
 
@@ -209,18 +209,22 @@ def test_values_that_ask_for_nothing_are_taken(client: Any) -> None:
     assert completion.choices[0].finish_reason == "length"
 
 
-def test_a_client_that_leaves_a_stream_ends_its_query_everywhere(client: Any, served: Served) -> None:
-    stream = ask(client, stream=True, max_tokens=400, extra_body={"min_p": 1.0}, stop=["\x00"])
-    next(iter(stream))
+def test_a_client_that_leaves_ends_its_own_query_at_all_parties(client: Any, served: Served) -> None:
+    first, second = (ask(client, stream=True, seed=seed, **LONG) for seed in LONG_SEEDS[:2])
+    next(iter(first)), next(iter(second))
+    assert served.num_open() == 2
+    first.close()
+    wait_until(lambda: served.num_open() == 1)
+    next(iter(second))
     assert served.num_sessions() > 0
-    stream.close()
+    second.close()
     served.wait_until_idle()
-    wait_until(lambda: served.num_open() == 0)
+    assert served.num_open() == 0
 
 
-def test_a_client_that_gives_up_waiting_ends_its_query_everywhere(client: Any, served: Served) -> None:
+def test_a_client_that_gives_up_waiting_ends_its_query_at_all_parties(client: Any, served: Served) -> None:
     with pytest.raises(openai.APITimeoutError):
-        ask(client.with_options(timeout=0.05), max_tokens=400)
+        ask(client.with_options(timeout=0.5), seed=LONG_SEEDS[0], **LONG)
     served.wait_until_idle()
 
 

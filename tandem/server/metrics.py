@@ -1,0 +1,194 @@
+"""What Prometheus reads: counters and histograms of queries and requests, and what the parties count themselves.
+
+Names say their units; labels are parties, paths of the app, and words of Tandem, never what a client wrote.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+from tandem import __version__
+from tandem.events import DoneEvent, Event, PeerEvent, TokenEvent, WaitEvent
+from tandem.topology import Party
+
+TOKEN_BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
+QUERY_BUCKETS_S = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0)
+ABANDONED = "abandoned"
+"""Why a query ended whose client left, or that ended without a last event."""
+
+
+class Metrics:
+    """All metrics of one server."""
+
+    def __init__(self) -> None:
+        self._registry = registry = CollectorRegistry()
+        self.requests = Counter(
+            "tandem_http_requests", "HTTP requests", ["method", "path", "status"], registry=registry
+        )
+        self.request_duration = Histogram(
+            "tandem_http_request_duration_seconds",
+            "From a request to the end of its response",
+            ["path"],
+            buckets=QUERY_BUCKETS_S,
+            registry=registry,
+        )
+        self.queries_open = Gauge(
+            "tandem_queries_open", "Queries of HTTP clients that are open or wait", registry=registry
+        )
+        self.queries_refused = Counter(
+            "tandem_queries_refused", "Queries refused because too many were open", registry=registry
+        )
+        self.queries = Counter("tandem_queries", "Ended queries, by reason", ["reason"], registry=registry)
+        self.queries_degraded = Counter(
+            "tandem_queries_degraded", "Answers of which a part was decided without a peer", registry=registry
+        )
+        self.tokens = Counter("tandem_tokens", "Committed tokens", registry=registry)
+        self.drafts_accepted = Counter(
+            "tandem_drafts_accepted", "Tokens that equal the draft of a party", ["party"], registry=registry
+        )
+        self.rollbacks = Counter(
+            "tandem_rollbacks", "Tokens that differ from the draft of a party", ["party"], registry=registry
+        )
+        self.first_token = Histogram(
+            "tandem_first_token_seconds",
+            "From the start of a query to its first token",
+            buckets=QUERY_BUCKETS_S,
+            registry=registry,
+        )
+        self.inter_token = Histogram(
+            "tandem_inter_token_seconds",
+            "Between two tokens of an answer",
+            buckets=TOKEN_BUCKETS_S,
+            registry=registry,
+        )
+        self.queue_wait = Histogram(
+            "tandem_queue_wait_seconds",
+            "How long a query waited at its home for an open one to end",
+            buckets=QUERY_BUCKETS_S,
+            registry=registry,
+        )
+        self.peer_losses = Counter(
+            "tandem_peer_losses", "Times that a peer was lost during a query", ["party"], registry=registry
+        )
+        self.round_trip = Gauge(
+            "tandem_link_round_trip_seconds", "Last measured round trip of the link", registry=registry
+        )
+        Gauge("tandem_build_info", "Version of Tandem", ["version"], registry=registry).labels(
+            __version__
+        ).set(1)
+        for party in (Party.DEVICE, Party.CLOUD):
+            self.drafts_accepted.labels(party), self.rollbacks.labels(party)
+
+    def render(self, state: dict[str, Any]) -> bytes:
+        """The text that Prometheus reads. state: of `Tandem.status`."""
+        parties = CollectorRegistry()
+        parties.register(_PartyCollector(state))
+        return generate_latest(self._registry) + generate_latest(parties)
+
+
+class QueryObserver:
+    """Counts the events of one query."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics = metrics
+        self._start_s = time.monotonic()
+        self._last_token_s: float | None = None
+        self._waiting_since_s: float | None = None
+        self._reason = ABANDONED
+        metrics.queries_open.inc()
+
+    def on_event(self, event: Event) -> None:
+        """The next event."""
+        now_s = time.monotonic()
+        match event:
+            case WaitEvent():
+                self._waiting_since_s = now_s
+                return
+            case TokenEvent():
+                self._on_token(event, now_s)
+            case PeerEvent(is_alone=True):
+                self._metrics.peer_losses.labels(event.party).inc()
+            case DoneEvent():
+                self._reason = event.reason
+                if event.statistics.degraded_from is not None:
+                    self._metrics.queries_degraded.inc()
+        self._end_wait(now_s)
+
+    def on_end(self) -> None:
+        """The query has ended, in whatever way."""
+        self._metrics.queries_open.dec()
+        self._metrics.queries.labels(self._reason).inc()
+
+    def _on_token(self, event: TokenEvent, now_s: float) -> None:
+        metrics = self._metrics
+        metrics.tokens.inc()
+        for party, is_accepted in (
+            (Party.DEVICE, event.device_accepted),
+            (Party.CLOUD, event.cloud_accepted),
+        ):
+            (metrics.drafts_accepted if is_accepted else metrics.rollbacks).labels(party).inc()
+        if self._last_token_s is None:
+            metrics.first_token.observe(now_s - self._start_s)
+        else:
+            metrics.inter_token.observe(now_s - self._last_token_s)
+        self._last_token_s = now_s
+        if math.isfinite(event.rtt_s):
+            metrics.round_trip.set(event.rtt_s)
+
+    def _end_wait(self, now_s: float) -> None:
+        if self._waiting_since_s is not None:
+            self._metrics.queue_wait.observe(now_s - self._waiting_since_s)
+            self._waiting_since_s = None
+
+
+class _PartyCollector:
+    """What the actors report of themselves, at one moment."""
+
+    def __init__(self, state: dict[str, Any]) -> None:
+        self._state = state
+
+    def collect(self) -> Iterable[Metric]:
+        """The metrics."""
+        link_bytes = CounterMetricFamily(
+            "tandem_link_bytes",
+            "Bytes on the link between draft queues",
+            labels=["party", "peer", "direction"],
+        )
+        sessions = GaugeMetricFamily("tandem_sessions_open", "Sessions of a party", labels=["party"])
+        waiting = GaugeMetricFamily(
+            "tandem_sessions_waiting", "Queries that wait at a party", labels=["party"]
+        )
+        alive = GaugeMetricFamily("tandem_actor_up", "Whether an actor is alive", labels=["party", "actor"])
+        hits = CounterMetricFamily(
+            "tandem_document_cache_hits", "Documents whose model state was stored", labels=["party"]
+        )
+        misses = CounterMetricFamily(
+            "tandem_document_cache_misses", "Documents that a model had to read", labels=["party"]
+        )
+        for actor in self._state["actors"]:
+            party, kind = actor["party"], actor["name"].partition("/")[2]
+            alive.add_metric([party, kind], actor["state"] == "alive")
+            extra = actor.get("extra", {})
+            if kind == "draft_queue" and "num_sessions" in actor:
+                sessions.add_metric([party], actor["num_sessions"])
+                waiting.add_metric([party], extra.get("num_waiting", 0))
+                for labels, value in _link_bytes(party, actor["links"]):
+                    link_bytes.add_metric(labels, value)
+            if kind == "decoder" and "kv_hits" in extra:
+                hits.add_metric([party], extra["kv_hits"])
+                misses.add_metric([party], extra["kv_misses"])
+        return link_bytes, sessions, waiting, alive, hits, misses
+
+
+def _link_bytes(party: str, links: dict[str, dict[str, int]]) -> Iterator[tuple[list[str], int]]:
+    for name, counters in links.items():
+        peer, _, kind = name.partition("/")
+        if kind == "draft_queue":
+            for direction in ("sent", "received"):
+                yield [party, peer, direction], counters[f"{direction}_bytes"]

@@ -1,0 +1,110 @@
+"""The metrics page by the official parser, its figures, and the dashboard that reads them."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import httpx
+from prometheus_client.parser import text_string_to_metric_families
+
+import tandem
+from tandem.events import DoneEvent, PeerEvent, SessionStatistics, TokenEvent, WaitEvent
+from tandem.server.metrics import Metrics, QueryObserver
+from tests.server.running import QUESTION
+
+DASHBOARD = Path(tandem.__file__).parents[1] / "examples" / "grafana" / "tandem.json"
+
+
+def read(text: str) -> dict[str, float]:
+    """Each sample by its name and labels."""
+    return {
+        sample.name + json.dumps(sample.labels, sort_keys=True): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+def changes(http: httpx.Client, before: dict[str, float]) -> dict[str, float]:
+    after = read(http.get("/metrics").text)
+    return {name: value - before.get(name, 0) for name, value in after.items()}
+
+
+def test_an_answer_shows_in_the_metrics(http: httpx.Client) -> None:
+    before = read(http.get("/metrics").text)
+    chat = {"model": "tandem", "messages": [{"role": "user", "content": QUESTION}], "seed": 5}
+    done = http.post("/v1/chat/completions", json=chat).json()
+    http.post("/v1/chat/completions", json=chat | {"n": 2})
+    changed, statistics = changes(http, before), done["tandem"]["statistics"]
+    num_tokens = statistics["num_tokens"]
+    assert changed["tandem_tokens_total{}"] == num_tokens
+    assert changed["tandem_first_token_seconds_count{}"] == 1
+    assert changed["tandem_inter_token_seconds_count{}"] == num_tokens - 1
+    assert changed['tandem_queries_total{"reason": "eos"}'] == 1
+    for party in ("device", "cloud"):
+        accepted = statistics[f"num_{party}_accepted"]
+        assert changed[f'tandem_drafts_accepted_total{{"party": "{party}"}}'] == accepted
+        assert changed[f'tandem_rollbacks_total{{"party": "{party}"}}'] == num_tokens - accepted
+    sent = changed['tandem_link_bytes_total{"direction": "sent", "party": "device", "peer": "cloud"}']
+    assert sent >= statistics["sent_bytes"] > 0
+    for status in ("200", "400"):
+        labels = json.dumps({"method": "POST", "path": "/v1/chat/completions", "status": status})
+        assert changed[f"tandem_http_requests_total{labels}"] == 1
+
+
+def test_names_say_their_units_and_have_help(http: httpx.Client) -> None:
+    http.post("/v1/tandem/events", json={"question": QUESTION, "max_new_tokens": 2})
+    for family in text_string_to_metric_families(http.get("/metrics").text):
+        assert family.documentation
+        assert family.name.startswith("tandem_")
+        if family.type == "histogram":
+            assert family.name.endswith("_seconds")
+
+
+def test_the_dashboard_reads_metrics_that_exist(http: httpx.Client) -> None:
+    http.post("/v1/tandem/events", json={"question": QUESTION, "max_new_tokens": 2})
+    samples = {
+        sample.name
+        for family in text_string_to_metric_families(http.get("/metrics").text)
+        for sample in family.samples
+    }
+    dashboard = json.loads(DASHBOARD.read_text("utf-8"))
+    queries = [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
+    named = {name for query in queries for name in re.findall(r"\btandem_\w+", query)}
+    assert len(named) > 10
+    assert named <= samples
+
+
+def test_waits_losses_and_clients_that_leave_are_counted() -> None:
+    metrics = Metrics()
+    query, other = QueryObserver(metrics), QueryObserver(metrics)
+    query.on_event(WaitEvent(num_ahead=1))
+    query.on_event(PeerEvent(step=0, is_alone=True, party="cloud"))
+    query.on_event(token())
+    query.on_event(DoneEvent(reason="length", statistics=SessionStatistics(num_tokens=1, degraded_from=0)))
+    query.on_end()
+    other.on_end()
+    counted = read(metrics.render({"actors": []}).decode())
+    assert counted["tandem_queue_wait_seconds_count{}"] == 1
+    assert counted['tandem_peer_losses_total{"party": "cloud"}'] == 1
+    assert counted["tandem_queries_degraded_total{}"] == 1
+    assert counted['tandem_queries_total{"reason": "length"}'] == 1
+    assert counted['tandem_queries_total{"reason": "abandoned"}'] == 1
+    assert counted["tandem_queries_open{}"] == 0
+    assert counted["tandem_link_round_trip_seconds{}"] == 0.25
+
+
+def token() -> TokenEvent:
+    return TokenEvent(
+        step=0,
+        token=1,
+        text="x",
+        device_accepted=True,
+        cloud_accepted=False,
+        aggregator="device",
+        committed_s=0.0,
+        device_decode_s=0.0,
+        cloud_decode_s=0.0,
+        rtt_s=0.25,
+    )

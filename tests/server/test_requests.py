@@ -1,0 +1,198 @@
+"""What comes over the wire: bodies, keys, names, limits, typed events."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import socket
+import subprocess
+from typing import Any
+
+import httpx
+import pytest
+
+from tandem import Tandem
+from tandem.limits import HttpConfig
+from tests.server.running import KEY, LONG, LONG_SEEDS, QUESTION, Served, serving, wait_until
+
+CHAT = "/v1/chat/completions"
+
+
+def chat(**options: Any) -> dict[str, Any]:
+    return {"model": "tandem", "messages": [{"role": "user", "content": QUESTION}], **options}
+
+
+def read_events(text: str) -> list[tuple[str, dict[str, Any]]]:
+    """Names and values of server-sent events."""
+    lines = (block.split("\n") for block in text.strip().split("\n\n"))
+    return [(name.removeprefix("event: "), json.loads(data.removeprefix("data: "))) for name, data in lines]
+
+
+@pytest.mark.parametrize(
+    ("content", "status", "code"),
+    [
+        (b"", 400, "invalid_json"),
+        (b'{"model": ', 400, "invalid_json"),
+        (b"\xff\xfe", 400, "invalid_json"),
+        (b"[1]", 400, "invalid_json"),
+        (b'{"temperature": NaN}', 400, "invalid_json"),
+        (b'{"a": ' * 50_000, 413, "request_too_large"),
+        (b'{"a": ' * 16_000, 400, "invalid_json"),
+        (b'{"n": 1' + b"0" * 5000 + b"}", 400, "invalid_json"),
+    ],
+)
+@pytest.mark.parametrize("path", [CHAT, "/v1/completions", "/v1/embeddings", "/v1/tandem/events"])
+def test_a_bad_body_is_an_error_and_the_server_goes_on(
+    http: httpx.Client, path: str, content: bytes, status: int, code: str
+) -> None:
+    response = http.post(path, content=content)
+    assert (response.status_code, response.json()["error"]["code"]) == (status, code)
+    assert http.get("/health").json() == {"status": "ok"}
+
+
+def test_unknown_paths_and_methods_are_errors_in_the_same_form(http: httpx.Client) -> None:
+    for response, status in (
+        (http.get("/v1/nothing"), 404),
+        (http.post("/v1/nothing", json={}), 404),
+        (http.get("/nothing"), 404),
+        (http.get(CHAT), 404),
+        (http.delete("/health"), 405),
+    ):
+        assert response.status_code == status
+        assert response.json()["error"]["type"] == "invalid_request_error"
+
+
+def test_typed_events(http: httpx.Client, tandem: Tandem) -> None:
+    answer = tandem.query(QUESTION, seed=4, show_drafts=True)
+    response = http.post("/v1/tandem/events", json={"question": QUESTION, "seed": 4, "show_drafts": True})
+    assert response.headers["content-type"].startswith("text/event-stream")
+    events = read_events(response.text)
+    assert events[0] == ("query", {"seed": 4})
+    names = [name for name, _ in events]
+    assert {"sources", "token", "provisional", "estimate"} <= set(names)
+    assert names[-1] == "done"
+    tokens = [value["token"] for name, value in events if name == "token"]
+    assert tuple(tokens) == answer.token_ids
+    sources = {value["party"]: value["sources"] for name, value in events if name == "sources"}
+    assert sources["device"][0]["title"]
+    assert all(source["title"] is None and source["text"] is None for source in sources["cloud"])
+    assert events[-1][1]["reason"] == "eos"
+
+
+def test_typed_events_of_a_query_that_cannot_be_answered_are_an_error(http: httpx.Client) -> None:
+    events = read_events(http.post("/v1/tandem/events", json={"question": "word " * 3000}).text)
+    assert events[-1][0] == "done"
+    assert events[-1][1]["reason"] == "failed"
+    late = read_events(http.post("/v1/tandem/events", json={"question": QUESTION, "timeout_s": 0.01}).text)
+    assert late[-1][0] == "error"
+    assert late[-1][1]["error"]["code"] == "timeout"
+
+
+@pytest.mark.parametrize(
+    ("options", "param"),
+    [
+        ({"question": ""}, "question"),
+        ({"question": 3}, "question"),
+        ({"qestion": "x"}, "qestion"),
+        ({"history": [{"role": "assistant", "content": "x"}]}, "history"),
+        ({"max_new_tokens": 0}, "max_new_tokens"),
+        ({"sampling": {}}, "sampling"),
+        ({"only": "moon"}, None),
+    ],
+)
+def test_wrong_options_of_typed_events(
+    http: httpx.Client, options: dict[str, Any], param: str | None
+) -> None:
+    response = http.post("/v1/tandem/events", json={"question": QUESTION, **options})
+    assert response.status_code == 400
+    assert response.json()["error"]["param"] == param
+
+
+def test_status_shows_parties_and_link(http: httpx.Client) -> None:
+    http.post("/v1/tandem/events", json={"question": QUESTION, "max_new_tokens": 2})
+    status = http.get("/v1/tandem/status").json()
+    assert {party["name"]: party["num_documents"] for party in status["parties"]} == {
+        "device": 10,
+        "cloud": 76,
+    }
+    assert all(party["is_connected"] for party in status["parties"])
+    (link,) = status["links"]
+    assert link["peer"] == "cloud"
+    assert link["sent_bytes"] > 0
+    assert link["received_bytes"] > 0
+
+
+def test_one_query_too_many_is_told_when_to_try_again(tandem: Tandem) -> None:
+    with (
+        serving(tandem, limits=HttpConfig(max_queries=1)) as small,
+        httpx.Client(base_url=small.url) as client,
+    ):
+        with client.stream(
+            "POST", CHAT, json=chat(stream=True, seed=LONG_SEEDS[0], **LONG), timeout=60
+        ) as open_one:
+            next(open_one.iter_lines())
+            refused = client.post(CHAT, json=chat())
+            assert (refused.status_code, refused.json()["error"]["type"]) == (429, "rate_limit_error")
+            assert int(refused.headers["retry-after"]) >= 1
+        wait_until(lambda: small.num_open() == 0)
+        assert client.post(CHAT, json=chat(max_tokens=2), timeout=60).status_code == 200
+
+
+def test_a_client_that_reads_nothing_does_not_hold_up_others(served: Served, http: httpx.Client) -> None:
+    body = json.dumps(
+        {"question": QUESTION, "seed": LONG_SEEDS[0], "temperature": 20.0, "max_new_tokens": 300}
+    )
+    port = int(served.url.rpartition(":")[2])
+    with socket.create_connection(("127.0.0.1", port)) as silent:
+        silent.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1)
+        silent.sendall(
+            f"POST /v1/tandem/events HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode()
+        )
+        wait_until(lambda: served.num_open() == 1)
+        assert http.post(CHAT, json=chat(seed=5)).json()["choices"][0]["finish_reason"] == "stop"
+        assert served.num_open() == 1
+    wait_until(lambda: served.num_open() == 0)
+    served.wait_until_idle()
+
+
+def test_only_this_machine_without_a_key(http: httpx.Client) -> None:
+    for headers, code in (
+        ({"Host": "tandem.example:8000"}, "foreign_host"),
+        ({"Host": "127.0.0.1.example"}, "foreign_host"),
+        ({"Host": "["}, "foreign_host"),
+        ({"Origin": "https://evil.example"}, "foreign_origin"),
+        ({"Origin": "null"}, "foreign_origin"),
+    ):
+        response = http.post(CHAT, json=chat(), headers=headers)
+        assert (response.status_code, response.json()["error"]["code"]) == (403, code)
+    port = http.base_url.port
+    for name in ("localhost", "127.0.0.1", "[::1]"):
+        assert http.get("/health", headers={"Host": f"{name}:{port}"}).status_code == 200
+    own = {"Host": f"localhost:{port}", "Origin": f"http://localhost:{port}"}
+    assert http.get("/health", headers=own).status_code == 200
+
+
+def test_a_key_guards_everything_but_page_and_health(tandem: Tandem) -> None:
+    with serving(tandem, key=KEY) as guarded, httpx.Client(base_url=guarded.url) as client:
+        for path in ("/v1/models", "/v1/tandem/status", "/metrics"):
+            for headers in ({}, {"Authorization": f"Bearer {KEY}x"}, {"Authorization": f"Basic {KEY}"}):
+                response = client.get(path, headers=headers)
+                assert (response.status_code, response.json()["error"]["code"]) == (401, "invalid_api_key")
+                assert response.headers["www-authenticate"] == "Bearer"
+            assert client.get(path, headers={"Authorization": f"Bearer {KEY}"}).status_code == 200
+        for path in ("/health", "/"):
+            assert client.get(path, headers={"Host": "tandem.example"}).status_code == 200
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
+def test_curl(served: Served) -> None:
+    done = subprocess.run(
+        ["curl", "-sN", f"{served.url}{CHAT}", "-d", json.dumps(chat(stream=True, max_tokens=4))],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    lines = [line for line in done.stdout.split("\n") if line]
+    assert lines[-1] == "data: [DONE]"
+    assert json.loads(lines[-2].removeprefix("data: "))["choices"][0]["finish_reason"] == "length"

@@ -1,0 +1,211 @@
+"""Queries and streams without parties: who waits for whom, what a client that leaves or stalls ends."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from typing import Any, NoReturn
+
+import pytest
+
+from tandem.errors import QueryError, TandemError
+from tandem.events import DoneEvent, Event, SessionStatistics, TokenEvent
+from tandem.server.completions import Trimmer
+from tandem.server.errors import ApiError
+from tandem.server.queries import BUFFERED_EVENTS, QueryLimit, RunningQuery
+from tandem.server.streams import ClientLeftError, EventStream, while_connected
+
+DONE = DoneEvent(reason="eos", statistics=SessionStatistics())
+
+
+def token(step: int) -> TokenEvent:
+    return TokenEvent(
+        step=step,
+        token=step,
+        text=f" {step}",
+        device_accepted=True,
+        cloud_accepted=True,
+        aggregator="device",
+        committed_s=0.0,
+        device_decode_s=0.0,
+        cloud_decode_s=0.0,
+    )
+
+
+class Source:
+    """Events of a scripted query, and whether it was closed."""
+
+    def __init__(self, *events: Event, error: Exception | None = None, is_endless: bool = False) -> None:
+        self.events = events
+        self.error = error
+        self.is_endless = is_endless
+        self.is_closed = False
+        self.num_ended = 0
+
+    async def stream(self) -> AsyncGenerator[Event, None]:
+        try:
+            for event in self.events:
+                yield event
+            if self.error is not None:
+                raise self.error
+            if self.is_endless:
+                await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(0)  # a party is told: that takes a turn of the loop
+            self.is_closed = True
+
+    def start(self) -> RunningQuery:
+        return RunningQuery(self.stream(), lambda event: None, self.end)
+
+    def end(self) -> None:
+        self.num_ended += 1
+
+
+async def never() -> dict[str, Any]:
+    """A client that stays."""
+    await asyncio.Event().wait()
+    raise AssertionError
+
+
+async def gone() -> dict[str, Any]:
+    await asyncio.sleep(0.01)
+    return {"type": "http.disconnect"}
+
+
+async def as_texts(query: RunningQuery) -> AsyncIterator[bytes]:
+    async for _ in query:
+        yield b"x"
+
+
+@pytest.mark.asyncio
+async def test_a_query_is_read_to_its_end_though_nobody_reads_it() -> None:
+    source = Source(*(token(step) for step in range(100)), DONE)
+    query = source.start()
+    await asyncio.sleep(0.05)
+    assert source.num_ended == 1
+    assert [event async for event in query][-1] is DONE
+
+
+@pytest.mark.asyncio
+async def test_what_waits_for_a_slow_client_is_bounded() -> None:
+    num_read = 0
+
+    def count(event: Event) -> None:
+        nonlocal num_read
+        num_read += 1
+
+    source = Source(*(token(step) for step in range(3 * BUFFERED_EVENTS)), DONE)
+    query = RunningQuery(source.stream(), count, source.end)
+    await asyncio.sleep(0.05)
+    assert BUFFERED_EVENTS <= num_read <= BUFFERED_EVENTS + 1
+    assert len([event async for event in query]) == 3 * BUFFERED_EVENTS + 1
+
+
+@pytest.mark.asyncio
+async def test_closing_ends_the_query_once() -> None:
+    source = Source(token(0), is_endless=True)
+    query = source.start()
+    await query.fetch_first_token()
+    await query.close()
+    await query.close()
+    assert source.is_closed
+    assert source.num_ended == 1
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    ("error", "sentence"),
+    [
+        (QueryError("The peer is lost."), "The peer is lost."),
+        (KeyError("secret"), "failed on this query with KeyError"),
+    ],
+)
+async def test_an_error_reaches_the_reader(error: Exception, sentence: str) -> None:
+    source = Source(token(0), error=error)
+    query = source.start()
+    with pytest.raises(TandemError, match=sentence) as raised:
+        [event async for event in query]
+    assert "secret" not in str(raised.value)
+    await query.close()
+    assert source.num_ended == 1
+
+
+@pytest.mark.asyncio
+async def test_a_query_that_fails_before_its_first_token_can_be_refused() -> None:
+    failed = DoneEvent(reason="failed", statistics=SessionStatistics(), error="It does not fit.")
+    with pytest.raises(QueryError, match="It does not fit"):
+        await Source(failed).start().fetch_first_token()
+
+
+@pytest.mark.asyncio
+async def test_what_was_fetched_ahead_is_not_lost() -> None:
+    query = Source(token(0), token(1), DONE).start()
+    await query.fetch_first_token()
+    assert [event async for event in query] == [token(0), token(1), DONE]
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("receive", [gone, never])
+async def test_a_stream_ends_its_query_when_the_client_leaves_or_does_not_read(
+    receive: Callable[[], Any],
+) -> None:
+    source = Source(*(token(step) for step in range(10)), is_endless=True)
+    query = source.start()
+
+    async def send(message: dict[str, Any]) -> None:
+        if receive is never and message["type"] == "http.response.body":
+            await never()
+
+    with pytest.raises(ClientLeftError):
+        await EventStream(as_texts(query), query, 0.05)({"type": "http"}, receive, send)  # type: ignore[arg-type]
+    assert source.is_closed
+
+
+@pytest.mark.asyncio
+async def test_a_stream_that_is_cancelled_ends_its_query() -> None:
+    source = Source(token(0), is_endless=True)
+    query = source.start()
+
+    async def send(message: dict[str, Any]) -> None:
+        pass
+
+    stream = EventStream(as_texts(query), query, 1.0)
+    task = asyncio.ensure_future(stream({"type": "http"}, never, send))  # type: ignore[arg-type]
+    await asyncio.sleep(0.01)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert source.is_closed
+
+
+@pytest.mark.asyncio
+async def test_work_ends_with_its_client() -> None:
+    async def fail() -> NoReturn:
+        raise KeyError
+
+    assert await while_connected(never, asyncio.sleep(0, "done")) == "done"  # type: ignore[arg-type]
+    with pytest.raises(KeyError):
+        await while_connected(never, fail())  # type: ignore[arg-type]
+    with pytest.raises(ClientLeftError):
+        await while_connected(gone, asyncio.sleep(60))  # type: ignore[arg-type]
+
+
+def test_limit() -> None:
+    limit = QueryLimit(2)
+    releases = [limit.acquire(), limit.acquire()]
+    with pytest.raises(ApiError) as refused:
+        limit.acquire()
+    assert refused.value.status == 429
+    assert int(refused.value.headers["Retry-After"]) >= 1
+    releases[0]()
+    limit.acquire()
+    assert limit.num_open == 2
+
+
+@pytest.mark.parametrize(
+    "pieces", [["  a", " ", " b ", "", " "], [" ", "\n", "x"], ["a b", " c"], [" ", ""], []]
+)
+def test_trimmed_pieces_make_up_the_trimmed_text(pieces: list[str]) -> None:
+    trimmer = Trimmer()
+    shown = [trimmer.push(piece) for piece in pieces]
+    assert "".join(shown) == "".join(pieces).strip()
