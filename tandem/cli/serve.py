@@ -92,6 +92,7 @@ def serve(
     where = Question.create("-", None, address=address or "", join=join or "", is_fresh=fresh)
     with contextlib.closing(runner.bind(host, port)) as listener:
         url = _url(listener)
+        log("documents: opening the device's own")
         config, documents = document_store.open_store(config)
         with open_tandem(where, config, log) as tandem, contextlib.suppress(KeyboardInterrupt):
             is_home = bool(join or tandem.nodes) or config.cluster.runtime == "inline"

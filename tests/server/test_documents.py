@@ -17,7 +17,7 @@ from tandem import Config, Tandem
 from tandem.limits import HttpConfig
 from tandem.retrieval import Embedder, Index, build_index
 from tandem.server.document_store import DocumentStore, open_store
-from tests.server.conftest import Served, serving
+from tests.server.running import Served, serving
 
 PATH = "/v1/tandem/documents"
 NOTE = b"Zomi has a weakness for puzzle games."

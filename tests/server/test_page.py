@@ -19,7 +19,7 @@ from playwright.sync_api import Browser, Page, expect, sync_playwright
 from tandem import Config, Tandem
 from tandem.events import TokenEvent
 from tests.cluster.federation import settings_of
-from tests.server.conftest import KEY, serving
+from tests.server.running import KEY, serving
 from tests.server.served_page import ServedPage, find_chromium, served_page, start_chromium
 
 pytestmark = pytest.mark.skipif(
