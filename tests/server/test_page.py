@@ -256,8 +256,10 @@ def test_conversations_are_kept_in_the_browser_until_deleted(opened: Page) -> No
     ask(opened)
     wait_for_end(opened)
     first = answer_of(opened)
+    opened.check("[name=with_history]")
     ask(opened, "And which soup would suit Drezi?")
     wait_for_end(opened)
+    assert bodies[0]["history"] == []
     assert bodies[1]["history"] == [
         {"role": "user", "content": QUESTION},
         {"role": "assistant", "content": first},
@@ -271,6 +273,17 @@ def test_conversations_are_kept_in_the_browser_until_deleted(opened: Page) -> No
     opened.get_by_label("Delete the conversation").click()
     expect(opened.locator("#history li")).to_have_count(0)
     assert opened.evaluate("localStorage.getItem('tandem.conversations')") is None
+
+
+def test_a_wrong_option_is_refused_before_anything_is_asked(opened: Page) -> None:
+    opened.click("#options > summary")
+    opened.fill("[name=temperature]", "-1")
+    opened.click("#options > summary")
+    opened.fill("#question", QUESTION)
+    opened.keyboard.press("Enter")
+    expect(opened.locator("#error")).to_contain_text("Temperature")
+    expect(opened.locator("[name=temperature]")).to_be_focused()
+    expect(opened.locator(".turn")).to_have_count(0)
 
 
 def test_speculative_mode_has_its_own_words(opened: Page, served: ServedPage) -> None:

@@ -38,5 +38,5 @@ export function plural(count, noun) {
 
 /** Tokens per second as "24.3 tokens/s". */
 export function rate(perSecond) {
-  return isKnown(perSecond) ? `${perSecond.toFixed(1)} tokens/s` : DASH;
+  return `${perSecond.toFixed(1)} tokens/s`;
 }

@@ -159,8 +159,9 @@ class Page {
     if (hadFocus) byId("question").focus();
   }
 
-  /** The turns so far as a query takes them: those that have an answer. */
+  /** The turns so far as a query takes them: those that have an answer, if the user wants them sent. */
   readHistory() {
+    if (!this.options.isWithHistory) return [];
     return this.turns.filter((turn) => textOf(turn.state)).flatMap(({ state }) => [
       { role: "user", content: state.question },
       { role: "assistant", content: textOf(state) },

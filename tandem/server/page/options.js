@@ -4,6 +4,7 @@ import { byId, make } from "./dom.js";
 
 const STORE = "tandem.options";
 const NUMBERS = ["temperature", "seed", "max_new_tokens"];
+const CHECKS = ["show_drafts", "with_history"];
 const MODES = {
   dual: "both write (dual)",
   speculative: "device drafts, cloud writes (speculative)",
@@ -29,6 +30,8 @@ export class Options {
     if (mode !== "federated") names.push(...parties.map((party) => party.name).filter((name) => name in MODES));
     byId("mode").replaceChildren(...names.map((name) => make("option", { value: name }, MODES[name])));
     byId("mode").value = mode;
+    // the bundled models were trained on single questions
+    this.form.elements.with_history.checked = !parties.every((party) => party.model === "bundled");
     this.restore();
   }
 
@@ -51,6 +54,11 @@ export class Options {
     return options;
   }
 
+  /** Whether earlier turns of the conversation go along. */
+  get isWithHistory() {
+    return this.form.elements.with_history.checked;
+  }
+
   /** The mode whose words describe the answer. */
   static modeOf(options) {
     return options.mode ?? "dual";
@@ -64,21 +72,20 @@ export class Options {
 
   changed() {
     const { elements } = this.form;
-    const values = Object.fromEntries(["mode", "placement", "theme", ...NUMBERS].map((name) =>
-      [name, elements[name].value]));
-    localStorage.setItem(STORE, JSON.stringify({ ...values, show_drafts: elements.show_drafts.checked }));
+    const values = ["mode", "placement", "theme", ...NUMBERS].map((name) => [name, elements[name].value]);
+    const checks = CHECKS.map((name) => [name, elements[name].checked]);
+    localStorage.setItem(STORE, JSON.stringify(Object.fromEntries([...values, ...checks])));
     this.summarize();
   }
 
   restore() {
-    const { show_drafts: showDrafts = true, ...values } = readKept();
-    for (const [name, value] of Object.entries(values)) {
+    for (const [name, value] of Object.entries(readKept())) {
       const field = this.form.elements[name];
-      if (field && (field.tagName !== "SELECT" || [...field.options].some((option) => option.value === value))) {
+      if (CHECKS.includes(name)) field.checked = value;
+      else if (field?.tagName === "INPUT" || [...field?.options ?? []].some((option) => option.value === value)) {
         field.value = value;
       }
     }
-    this.form.elements.show_drafts.checked = showDrafts;
     this.summarize();
   }
 

@@ -111,7 +111,8 @@ function summarize(state) {
     if (state.ahead !== null) return `waiting, ${plural(state.ahead, "question")} ahead`;
     return state.sources.length ? "drafting" : "reading the documents";
   }
-  const parts = [plural(tokens.length, "token"), rate(tokensPerSecond(state)),
+  const perSecond = tokensPerSecond(state);
+  const parts = [plural(tokens.length, "token"), perSecond && rate(perSecond),
     `first after ${duration(tokens[0].committed_s)}`];
   const end = ENDS[state.done?.reason];
   return [...parts, end].filter(Boolean).join(" · ");
