@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from functools import cached_property
 from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tandem.config import Config
 from tandem.corpora import BUNDLED
@@ -61,7 +61,7 @@ class DocumentStore:
 
     def _describe(self, source: str, prefix: str, size: int) -> dict[str, object]:
         name = source.removeprefix(prefix)
-        is_added = source.startswith(prefix) and (self.folder / name).is_file()
+        is_added = source.startswith(prefix) and self.has(name)
         return {"name": name if is_added else source, "num_bytes": size, "is_deletable": is_added}
 
     @contextlib.contextmanager
@@ -91,13 +91,13 @@ class DocumentStore:
             is_root, _ = self._place(self._roots())
             return self._update(add=target if is_root else self.folder, progress=progress)
 
+    def has(self, name: str) -> bool:
+        """Whether a document of that name was added."""
+        return (self.folder / name).is_file()
+
     def delete(self, name: str) -> None:
         """Delete a document that was added. Raises RetrievalError."""
         target = self.folder / name
-        if not target.is_file():
-            raise RetrievalError(
-                f"Only a document that was added here can be deleted, but {name!r:.100} was not; see the list."
-            )
         with self._changing, self._keep_previous(target):
             _, prefix = self._place(self._roots())
             is_last = not any(path != target for path in self.folder.glob("[!.]*"))
@@ -112,25 +112,17 @@ class DocumentStore:
         notes = BUNDLED / Party.DEVICE
         with contextlib.suppress(RetrievalError):
             Index.open(self.index, self._embedder.fingerprint).close()
-            build_index(notes, self.index, self._embedder)
+            build_index(notes, self.index, self._embedder, **self._options)
             return
-        build_index(notes, self.index, self._embedder, replace=True, id_key=secrets.token_bytes(ID_KEY_BYTES))
+        id_key = secrets.token_bytes(ID_KEY_BYTES)
+        build_index(notes, self.index, self._embedder, replace=True, id_key=id_key, **self._options)
         if any(path.suffix.lower() in KINDS for path in self.folder.glob("[!.]*")):
             self._update(add=self.folder)
 
-    def _update(self, progress: Progress | None = None, **changes: object) -> BuildReport:
+    def _update(self, **changes: Any) -> BuildReport:
         from tandem.retrieval.build import update_index
 
-        retrieval = self._config.retrieval
-        report = update_index(
-            self.index,
-            self._embedder,
-            factory=retrieval.factory,
-            chunk_chars=retrieval.chunk_chars,
-            overlap=retrieval.chunk_overlap,
-            progress=progress,
-            **changes,  # type: ignore[arg-type]
-        )
+        report = update_index(self.index, self._embedder, **self._options, **changes)
         drop_stale_caches(self._config, Party.DEVICE, self.index)
         return report
 
@@ -163,6 +155,16 @@ class DocumentStore:
             return True, ""
         further, name = place(roots, str(self.folder))
         return further == roots, f"{name}/"
+
+    @property
+    def _options(self) -> dict[str, Any]:
+        """What all builds take."""
+        retrieval = self._config.retrieval
+        return {
+            "factory": retrieval.factory,
+            "chunk_chars": retrieval.chunk_chars,
+            "overlap": retrieval.chunk_overlap,
+        }
 
     @cached_property
     def _embedder(self) -> TextEmbedder:

@@ -75,10 +75,17 @@ async def delete_document(request: Request, name: str) -> Response:
     """Delete a document that was added here."""
     _, store = _store_of(request)
     _check_name(name)
+    if not store.has(name):
+        raise ApiError(
+            404,
+            f"Only a document that was added here can be deleted, but {name!r:.100} was not; see the list.",
+            param="name",
+            code="document_not_found",
+        )
     try:
         await asyncio.to_thread(store.delete, name)
     except TandemError as error:
-        raise ApiError(404, str(error), param="name", code="document_not_found") from None
+        raise ApiError(500, str(error), code="indexing_failed") from None
     return Response(status_code=204)
 
 

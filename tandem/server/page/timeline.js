@@ -6,7 +6,7 @@ import { VERDICTS, verdictOf } from "./transcript.js";
 
 const WIDTH = 720;
 const LEFT = 64;
-const RIGHT = 12;
+const RIGHT = 20;
 const LANES = { device: 24, commit: 66, cloud: 108 };
 const BAR = 14;
 const AXIS = 134;
