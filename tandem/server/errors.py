@@ -14,6 +14,8 @@ TOO_LONG = re.compile(r"do(es)? not fit the model's context|travels as at most \
 """In the sentence of a query that no model can take."""
 BUSY = re.compile(r" is busy: | queries open at the cloud, as many as it may")
 """In the sentence of a party that takes no further query now."""
+UNFIT = re.compile(r"^A filter must name metadata ")
+"""In the sentence of a query that only its client can correct."""
 LATE = re.compile(r"^An answer must be complete within ")
 """In the sentence of a query that its time limit has ended."""
 
@@ -95,6 +97,8 @@ def failure(error: TandemError) -> ApiError:
         return bad_request(message, "messages", "context_length_exceeded")
     if BUSY.search(message):
         return busy(message, 1)
+    if UNFIT.search(message):
+        return bad_request(message)
     if LATE.search(message):
         return ApiError(504, message, code="timeout")
     return ApiError(500, message, code="query_failed")

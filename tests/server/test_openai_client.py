@@ -160,6 +160,8 @@ def test_models_and_embeddings(client: Any) -> None:
         ({"seed": -1}, "BadRequestError", "seed", "invalid_value"),
         ({"extra_body": {"placment": "device"}}, "BadRequestError", "placment", "unknown_parameter"),
         ({"extra_body": {"placement": "moon"}}, "BadRequestError", "placement", "invalid_value"),
+        ({"extra_body": {"device_filter": {"colour": "red"}}}, "BadRequestError", None, "invalid_value"),
+        ({"extra_body": {"timeout_s": 0}}, "BadRequestError", "timeout_s", "invalid_value"),
         ({"messages": []}, "BadRequestError", "messages", "invalid_value"),
         (
             {"messages": [{"role": "assistant", "content": "Hi"}]},
@@ -183,7 +185,7 @@ def test_models_and_embeddings(client: Any) -> None:
     ],
 )
 def test_bad_requests_are_errors_that_name_the_option(
-    client: Any, served: Served, options: dict[str, Any], error: str, param: str, code: str
+    client: Any, served: Served, options: dict[str, Any], error: str, param: str | None, code: str
 ) -> None:
     for is_stream in (False, True):
         request = {"model": "tandem", "messages": [{"role": "user", "content": QUESTION}], **options}

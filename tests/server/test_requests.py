@@ -97,6 +97,7 @@ def test_typed_events_of_a_query_that_cannot_be_answered_are_an_error(http: http
         ({"history": [{"role": "assistant", "content": "x"}]}, "history"),
         ({"max_new_tokens": 0}, "max_new_tokens"),
         ({"sampling": {}}, "sampling"),
+        ({"on_peer_loss": "cry"}, "on_peer_loss"),
         ({"only": "moon"}, None),
     ],
 )

@@ -175,6 +175,8 @@ def test_options_replace_settings_for_one_query() -> None:
     spec = build_spec(UNUSUAL, DESCRIBED, "Why?", **options)
     assert spec.sampling == replace(UNUSUAL.sampling, temperature=0.5, top_k=3, stop=(".",))
     assert (spec.placement, spec.draft_rule, spec.max_window) == ("cloud", "algorithm1", 3)
+    assert spec.on_peer_loss == "fail"
+    assert build_spec(UNUSUAL, DESCRIBED, "Why?", on_peer_loss="wait").on_peer_loss == "wait"
 
 
 def test_options_are_the_settings_and_a_few_more() -> None:
@@ -234,6 +236,11 @@ def test_options_are_the_settings_and_a_few_more() -> None:
         (
             {"show_drafts": "yes"},
             "The option show_drafts must be true or false, but it is 'yes'; correct it or omit it.",
+        ),
+        (
+            {"on_peer_loss": "cry"},
+            "The setting link.on_peer_loss must be one of continue, wait, fail, but it is 'cry'; the nearest is "
+            '"continue".',
         ),
         (
             {"sampling": {"top_k": 3}},

@@ -141,6 +141,11 @@ def test_a_retriever_remembers_a_bounded_number_of_passages(monkeypatch: pytest.
     assert [bool(passage) for passage in asyncio.run(actor.passages(["a", "b"]))] == [False, True]
 
 
+def test_a_party_without_documents_embeds_nothing() -> None:
+    with pytest.raises(TandemError, match="has no embedder"):
+        asyncio.run(Actor(Documents()).embed(["text"]))
+
+
 def test_a_filter_that_cannot_be_kept_to_is_the_asker_s_fault() -> None:
     search = RetrieveRequest(session=1, query="q", num_documents=3, filter='{"colour": "red"}')
     (refused,) = asyncio.run(answers(Actor(Documents()), search))
