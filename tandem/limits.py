@@ -35,6 +35,11 @@ class HttpConfig(Settings):
         description="queries of HTTP clients open or waiting at once, at most; one more is refused with status 429",
     )
     max_body_bytes: int = Field(default=4_000_000, ge=1, description="size of a request, in bytes")
+    max_document_bytes: int = Field(
+        default=32_000_000,
+        ge=1,
+        description="size of a file that is added to the device's documents, in bytes",
+    )
     send_timeout_s: float = Field(
         default=60.0, gt=0, description="longest wait for a client that does not read, in seconds"
     )

@@ -84,6 +84,18 @@ def open_disk_store(
     return DiskStore(kv_folder, engine.cache_fingerprint, party.kv_max_bytes, warn)
 
 
+def drop_stale_caches(config: Config, party: str, index: Path) -> None:
+    """Remove a party's stored caches if its index changed since: some may belong to documents that it lost."""
+    from tandem.retrieval.factory import kv_folder
+    from tandem.retrieval.store import modified_ns
+
+    folder = kv_folder(party, config)
+    if folder.exists() and folder.stat().st_mtime_ns < modified_ns(index):
+        from tandem.engine.kv_disk import remove_store
+
+        remove_store(folder)
+
+
 def load_embedder_and_scorer(
     config: Config, *, num_threads: int | None = None
 ) -> tuple[TextEmbedder, Scorer | None]:

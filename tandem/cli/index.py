@@ -17,6 +17,7 @@ from tandem.cli.options import AsJson, ConfigFile, Overrides, PartyArgument, loa
 from tandem.cli.output import StageLog, plural, print_json, progress_bar, warn
 from tandem.errors import ConfigError, RetrievalError
 from tandem.file_kinds import COMMON, as_text
+from tandem.loading import drop_stale_caches
 from tandem.paths import index_folder
 from tandem.topology import Party
 
@@ -103,7 +104,7 @@ def index(
     if precompute_kv:
         caches = _compute_caches(config, party, log, is_quiet=as_json)
     else:
-        _drop_stale_caches(config, party, folder)
+        drop_stale_caches(config, party, folder)
     if as_json:
         values = {"kv": asdict(caches)} if caches else {}
         print_json({"party": party, "directory": str(folder), **asdict(report), **values})
@@ -243,18 +244,6 @@ def _compute_caches(config: Config, party: Party, log: StageLog, *, is_quiet: bo
     chunks = Index.open(Path(own.index))
     with progress_bar("caches", is_quiet=is_quiet) as advance:
         return precompute(engine, store, len(chunks), lambda row: chunks.document(row).page_content, advance)
-
-
-def _drop_stale_caches(config: Config, party: Party, out: Path) -> None:
-    """If the index changed since its caches were computed: some belong to documents that it no longer holds."""
-    from tandem.retrieval.factory import kv_folder
-    from tandem.retrieval.store import modified_ns
-
-    kv = kv_folder(party, config)
-    if kv.exists() and kv.stat().st_mtime_ns < modified_ns(out):
-        from tandem.engine.kv_disk import remove_store
-
-        remove_store(kv)
 
 
 def _print_caches(report: PrecomputeReport) -> None:

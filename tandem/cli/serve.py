@@ -87,14 +87,18 @@ def serve(
     config = load_settings(config_file, overrides, setting_overrides(settings, num_documents), log)
     if (note := bundled_model_note(config)) and not log_json:
         warn(note)
-    from tandem.server import app, logs, runner
+    from tandem.server import app, document_store, logs, runner
 
     where = Question.create("-", None, address=address or "", join=join or "", is_fresh=fresh)
     with contextlib.closing(runner.bind(host, port)) as listener:
         url = _url(listener)
+        log("documents: opening the device's own")
+        config, documents = document_store.open_store(config)
         with open_tandem(where, config, log) as tandem, contextlib.suppress(KeyboardInterrupt):
+            is_home = bool(join or tandem.nodes) or config.cluster.runtime == "inline"
             logs.set_up(as_json=log_json)
-            application = app.create_app(tandem, key=key, host=host)
+            own = documents if is_home else None
+            application = app.create_app(tandem, key=key, host=host, documents=own)
             server = runner.Server(application, config.http, lambda: logs.log_event("listening", url=url))
             server.run(sockets=[listener])
     return 0

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from importlib.resources import files
 from typing import TYPE_CHECKING
 
 from fastapi import APIRouter, FastAPI, Request
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
-from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp
 
 from tandem.limits import HttpConfig
+from tandem.server import documents as documents_routes
 from tandem.server import openai_api, typed_events
 from tandem.server.access import Guard
+from tandem.server.document_store import DocumentStore
 from tandem.server.errors import ApiError
 from tandem.server.frame import GUIDE, Frame, on_api_error, on_failure, on_http_error
+from tandem.server.page_files import PageFiles
 from tandem.server.service import Service, service_of
 
 if TYPE_CHECKING:
@@ -47,21 +48,27 @@ async def refuse(request: Request, path: str) -> None:
 
 
 def create_app(
-    tandem: Tandem, *, key: str = "", host: str = "127.0.0.1", limits: HttpConfig | None = None
+    tandem: Tandem,
+    *,
+    key: str = "",
+    host: str = "127.0.0.1",
+    limits: HttpConfig | None = None,
+    documents: DocumentStore | None = None,
 ) -> ASGIApp:
     """An ASGI application that answers through `tandem`, which stays the caller's to close.
 
     key: an API key that requests must carry; empty: none, and only names of this machine are served. host: the address
-    at which the server listens. limits: None takes `tandem.config.http`.
+    at which the server listens. limits: None takes `tandem.config.http`. documents: of the device, where its site runs
+    in this process.
     """
     app = FastAPI(
         openapi_url=None, docs_url=None, redoc_url=None
     )  # their pages would load scripts from elsewhere
-    app.state.service = service = Service(tandem, limits or tandem.config.http)
-    for part in (openai_api.router, typed_events.router, router):
+    app.state.service = service = Service(tandem, limits or tandem.config.http, documents)
+    for part in (openai_api.router, typed_events.router, documents_routes.router, router):
         app.include_router(part)
     app.add_exception_handler(ApiError, on_api_error)
     app.add_exception_handler(HTTPException, on_http_error)
     app.add_exception_handler(Exception, on_failure)
-    app.mount("/", StaticFiles(directory=str(files("tandem.server") / "page"), html=True), name="page")
+    app.mount("/", PageFiles(), name="page")
     return Frame(app, Guard(key, host), service.metrics)

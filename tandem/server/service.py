@@ -16,6 +16,7 @@ from tandem import __version__
 from tandem.errors import TandemError
 from tandem.limits import HttpConfig
 from tandem.request import build_spec
+from tandem.server.document_store import DocumentStore
 from tandem.server.errors import ApiError, refusal
 from tandem.server.metrics import Metrics, QueryObserver
 from tandem.server.queries import QueryLimit, RunningQuery
@@ -40,9 +41,11 @@ LOADED = (
 class Service:
     """One Tandem as HTTP clients share it."""
 
-    def __init__(self, tandem: Tandem, limits: HttpConfig) -> None:
+    def __init__(self, tandem: Tandem, limits: HttpConfig, documents: DocumentStore | None = None) -> None:
+        """documents: of the device, where its site runs in this process."""
         self.tandem = tandem
         self.limits = limits
+        self.documents = documents
         self.metrics = Metrics()
         self.queries = QueryLimit(self.limits.max_queries)
         self._tokenizer: Tokenizer | None = None

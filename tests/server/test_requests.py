@@ -6,13 +6,15 @@ import json
 import shutil
 import socket
 import subprocess
-from typing import Any
+from typing import Any, get_args
 
 import httpx
 import pytest
 
 from tandem import Tandem
+from tandem.events import Event
 from tandem.limits import HttpConfig
+from tandem.server.plain import EVENT_NAMES
 from tests.server.running import KEY, LONG, LONG_SEEDS, QUESTION, Served, serving, wait_until
 
 CHAT = "/v1/chat/completions"
@@ -197,3 +199,8 @@ def test_curl(served: Served) -> None:
     lines = [line for line in done.stdout.split("\n") if line]
     assert lines[-1] == "data: [DONE]"
     assert json.loads(lines[-2].removeprefix("data: "))["choices"][0]["finish_reason"] == "length"
+
+
+def test_every_event_has_a_name() -> None:
+    assert set(EVENT_NAMES) == set(get_args(Event))
+    assert len(set(EVENT_NAMES.values())) == len(EVENT_NAMES)

@@ -32,7 +32,7 @@ class Process:
         self.process = subprocess.Popen(
             [sys.executable, "-m", "tandem", "serve", *arguments, "--api-key-file", str(key_file)],
             stderr=log.open("wb"),
-            env=os.environ | {"PYTHONPATH": str(ROOT)},
+            env=os.environ | {"PYTHONPATH": str(ROOT), "XDG_DATA_HOME": str(log.parent / "data")},
         )
 
     def lines(self) -> list[dict[str, Any]]:

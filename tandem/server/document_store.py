@@ -1,0 +1,210 @@
+"""The device's own documents where its site runs in the server's process: the index that it searches, and the files
+that were added through the server."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import shutil
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterator
+from functools import cached_property
+from pathlib import Path
+from threading import Lock
+from typing import TYPE_CHECKING, Any
+
+from tandem.config import Config
+from tandem.corpora import BUNDLED
+from tandem.errors import RetrievalError
+from tandem.file_kinds import FILE_KINDS, endings
+from tandem.loading import drop_stale_caches
+from tandem.overrides import replace_settings
+from tandem.paths import data_folder
+from tandem.topology import Party
+
+if TYPE_CHECKING:
+    from tandem.retrieval import BuildReport
+    from tandem.retrieval.embedding import TextEmbedder
+
+BUNDLED_INDEX = "served-notes"
+"""Index, in the data folder, of a device whose documents are the bundled ones: those, and what was added."""
+KINDS = tuple(ending for kind in FILE_KINDS for ending in kind.endings)
+MAX_NAME_BYTES = 200
+ID_KEY_BYTES = 32
+
+Progress = Callable[[int, int], None]
+"""Called with the passages that were embedded, and how many there are to embed."""
+
+
+class DocumentStore:
+    """One index, and a folder beside it for the files that are added. Its methods block; they are safe for threads."""
+
+    def __init__(self, index: Path, config: Config) -> None:
+        """index: of the device, as `config` names it. Its files are kept beside it, in INDEX-documents/added."""
+        self.index = index
+        self.folder = index.with_name(f"{index.name}-documents") / "added"
+        self._config = config
+        self._changing = Lock()
+
+    def list_documents(self) -> list[dict[str, object]]:
+        """Name, bytes of text and whether it can be deleted here, of every document. Raises RetrievalError."""
+        from tandem.retrieval.index import Index
+
+        sizes: Counter[str] = Counter()
+        with Index(self.index) as index:  # without its vectors
+            for chunk in index.chunks():
+                sizes[str(chunk.metadata.get("source", ""))] += len(chunk.page_content.encode())
+            prefix = self._place(index.manifest.roots)[1]
+        return [self._describe(source, prefix, size) for source, size in sorted(sizes.items())]
+
+    def _describe(self, source: str, prefix: str, size: int) -> dict[str, object]:
+        name = source.removeprefix(prefix)
+        is_added = source.startswith(prefix) and self.has(name)
+        return {"name": name if is_added else source, "num_bytes": size, "is_deletable": is_added}
+
+    @contextlib.contextmanager
+    def receive(self, name: str) -> Iterator[Path]:
+        """A new file for a document of that name, to be filled and given to `add`; removed at the end if it is left."""
+        self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        number, path = tempfile.mkstemp(suffix=Path(name).suffix.lower(), prefix=".", dir=self.folder)
+        os.close(number)
+        try:
+            yield Path(path)
+        finally:
+            Path(path).unlink(missing_ok=True)
+
+    def check_readable(self, name: str, content: Path) -> None:
+        """Raises RetrievalError, one sentence, for a file without any text that could be read."""
+        from tandem.retrieval.loaders import iterate
+
+        problems: list[str] = []
+        if next(iterate(content, problems, name), None) is None:
+            raise RetrievalError(problems[0])
+
+    def add(self, name: str, content: Path, progress: Progress) -> BuildReport:
+        """Index a file under that name, in place of one that has it. Raises RetrievalError; nothing changed then."""
+        target = self.folder / name
+        with self._changing, self._keep_previous(target):
+            content.replace(target)
+            is_root, _ = self._place(self._roots())
+            return self._update(add=target if is_root else self.folder, progress=progress)
+
+    def has(self, name: str) -> bool:
+        """Whether a document of that name was added."""
+        return (self.folder / name).is_file()
+
+    def delete(self, name: str) -> None:
+        """Delete a document that was added. Raises RetrievalError."""
+        target = self.folder / name
+        with self._changing, self._keep_previous(target):
+            _, prefix = self._place(self._roots())
+            is_last = not any(path != target for path in self.folder.glob("[!.]*"))
+            self._update(delete=[prefix.rstrip("/") if prefix and is_last else prefix + name])
+            target.unlink()
+
+    def hold_bundled_notes(self) -> None:
+        """Make it the index of the bundled notes and of what was added, unless it is. Raises RetrievalError."""
+        from tandem.retrieval.build import build_index
+        from tandem.retrieval.index import Index
+
+        notes = BUNDLED / Party.DEVICE
+        with contextlib.suppress(RetrievalError):
+            Index.open(self.index, self._embedder.fingerprint).close()
+            build_index(notes, self.index, self._embedder, **self._options)
+            return
+        id_key = secrets.token_bytes(ID_KEY_BYTES)
+        build_index(notes, self.index, self._embedder, replace=True, id_key=id_key, **self._options)
+        if any(path.suffix.lower() in KINDS for path in self.folder.glob("[!.]*")):
+            self._update(add=self.folder)
+
+    def _update(self, **changes: Any) -> BuildReport:
+        from tandem.retrieval.build import update_index
+
+        report = update_index(self.index, self._embedder, **self._options, **changes)
+        drop_stale_caches(self._config, Party.DEVICE, self.index)
+        return report
+
+    @contextlib.contextmanager
+    def _keep_previous(self, target: Path) -> Iterator[None]:
+        """Puts a file back as it was if what is done meanwhile fails."""
+        previous = target.with_name(f".{secrets.token_hex(8)}")
+        with contextlib.suppress(FileNotFoundError):
+            shutil.copy2(target, previous)
+        try:
+            yield
+        except BaseException:
+            target.unlink(missing_ok=True)
+            with contextlib.suppress(FileNotFoundError):
+                previous.rename(target)
+            raise
+        finally:
+            previous.unlink(missing_ok=True)
+
+    def _roots(self) -> list[str]:
+        from tandem.retrieval.index import read_manifest
+
+        return read_manifest(self.index).roots
+
+    def _place(self, roots: list[str]) -> tuple[bool, str]:
+        """Whether the index remembers the folder of what was added, and what stands before the names of its files."""
+        from tandem.retrieval.roots import GIVEN, place
+
+        if not roots or GIVEN in roots:
+            return True, ""
+        further, name = place(roots, str(self.folder))
+        return further == roots, f"{name}/"
+
+    @property
+    def _options(self) -> dict[str, Any]:
+        """What all builds take."""
+        retrieval = self._config.retrieval
+        return {
+            "factory": retrieval.factory,
+            "chunk_chars": retrieval.chunk_chars,
+            "overlap": retrieval.chunk_overlap,
+        }
+
+    @cached_property
+    def _embedder(self) -> TextEmbedder:
+        from tandem.retrieval.factory import load_embedder
+
+        return load_embedder(self._config.retrieval.embedder)
+
+
+def why_no_name(name: str) -> str | None:
+    """One sentence if a document cannot have that name."""
+    if not name or "/" in name or "\\" in name or not name.isprintable():
+        return f"A document is named by a file name without a path, this one is {name!r:.100}; leave out the folder."
+    if name.startswith(".") or len(name.encode("utf-8", "replace")) > MAX_NAME_BYTES:
+        return (
+            f"A file name has 1 to {MAX_NAME_BYTES} bytes and does not begin with a dot, this one is {name!r:.100}; "
+            "rename the file."
+        )
+    if Path(name).suffix.lower() not in KINDS:
+        return (
+            f"Only {endings()} files can be read, but this one is {name!r:.100}; convert it to one of these."
+        )
+    return None
+
+
+def open_store(config: Config) -> tuple[Config, DocumentStore | None]:
+    """The documents of the device, and the settings with which to start it so that it follows them.
+
+    None where it has none that could be added to: in mode "federated", with a LangChain store, or where no question
+    uses documents. A device with the bundled notes gets an index of its own, which holds them too. Raises TandemError.
+    """
+    config = config.with_paths(Path.cwd())
+    if Party.DEVICE not in config.parties or not config.device.num_documents:
+        return config, None
+    folder = config.device.index_folder
+    if folder is None and config.device.index != "bundled":
+        return config, None
+    if folder is None:
+        folder = data_folder() / BUNDLED_INDEX
+        config = replace_settings(config, {Party.DEVICE: {"index": str(folder)}})
+        store = DocumentStore(folder, config)
+        store.hold_bundled_notes()
+        return config, store
+    return config, DocumentStore(folder, config)

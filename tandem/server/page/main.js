@@ -1,0 +1,237 @@
+// The page: a conversation, its options, the device's documents, and what this browser keeps.
+
+import { ApiError, ask, setKey } from "./api.js";
+import { keepConversation, openConversation } from "./conversations.js";
+import { showDetail } from "./detail.js";
+import { DocumentsPanel } from "./documents.js";
+import { byId, make } from "./dom.js";
+import { HistoryPanel } from "./history.js";
+import { LinkStatus } from "./link.js";
+import { Options, setTheme } from "./options.js";
+import { begin, missingParties, textOf } from "./transcript.js";
+import { Turn } from "./turn.js";
+
+const EXAMPLES = ["Which game should Mira try?", "What soup would suit Drezi?", "Please suggest a walk for Mura."];
+const NEAR_END_PX = 160;
+
+class Page {
+  constructor() {
+    this.options = new Options();
+    this.link = new LinkStatus((status) => {
+      this.options.offer(status);
+      welcome(status);
+    });
+    this.documents = new DocumentsPanel(announce);
+    this.history = new HistoryPanel((id) => this.open(id), (id) => this.forget(id));
+    this.abort = null; // of the answer that runs
+    this.startNew();
+    byId("composer").addEventListener("submit", (event) => {
+      event.preventDefault();
+      this.ask(byId("question").value.trim());
+    });
+    byId("question").addEventListener("keydown", (event) => {
+      if (event.key === "Enter" && !event.shiftKey && !event.isComposing) {
+        event.preventDefault();
+        byId("composer").requestSubmit();
+      }
+    });
+    byId("question").addEventListener("input", fitQuestion);
+    byId("stop").addEventListener("click", () => this.abort?.abort());
+    byId("new").addEventListener("click", () => this.startNew());
+    document.addEventListener("keydown", (event) => event.key === "Escape" && showDetail(null));
+    addEventListener("scroll", () => showDetail(null), { passive: true });
+    byId("examples").replaceChildren(...EXAMPLES.map((text) => make("li", {},
+      make("button", { type: "button", onclick: () => this.ask(text) }, text))));
+    openPanels();
+  }
+
+  /** Show how the server and its documents are. */
+  async start() {
+    await this.meet(() => this.link.poll());
+    await this.meet(() => this.documents.refresh());
+  }
+
+  /** Do what needs the server; ask for its key until it is the right one. */
+  async meet(work) {
+    try {
+      await work();
+    } catch (error) {
+      if (!(error instanceof ApiError) || error.status !== 401) throw error;
+      if (await askForKey()) await this.meet(work);
+      else showError("Nothing can be asked without the server’s key; reload the page to enter it.");
+    }
+  }
+
+  startNew() {
+    this.abort?.abort();
+    this.id = crypto.randomUUID?.() ?? String(Date.now());
+    this.show([]);
+    byId("question").focus();
+  }
+
+  open(id) {
+    this.abort?.abort();
+    this.id = id;
+    this.show(openConversation(id));
+    byId("main").scrollIntoView();
+  }
+
+  /** A conversation was deleted; null: all were. */
+  forget(id) {
+    if (id === null || id === this.id) this.startNew();
+    else this.history.show(this.id);
+  }
+
+  show(states) {
+    this.turns = states.map((state) => this.makeTurn(state));
+    for (const turn of this.turns) turn.restore();
+    byId("turns").replaceChildren(...this.turns.map((turn) => turn.element));
+    byId("welcome").hidden = states.length > 0;
+    showError(null);
+    showDetail(null);
+    this.history.show(this.id);
+  }
+
+  makeTurn(state) {
+    return new Turn(state, (question, seed) => {
+      this.options.setSeed(seed);
+      byId("question").value = question;
+      fitQuestion();
+      byId("question").focus();
+    });
+  }
+
+  /** Ask, and show the answer as it comes. */
+  async ask(question) {
+    if (!question || this.abort) return;
+    let options;
+    try {
+      options = this.options.read();
+    } catch (error) {
+      showError(error.message);
+      return;
+    }
+    showError(null);
+    const state = begin(question, options, Options.modeOf(options));
+    const history = this.readHistory();
+    const turn = this.makeTurn(state);
+    for (const earlier of this.turns) earlier.fold();
+    this.turns.push(turn);
+    byId("welcome").hidden = true;
+    byId("turns").append(turn.element);
+    byId("question").value = "";
+    fitQuestion();
+    turn.element.scrollIntoView({ block: "start" });
+    await this.follow(turn, { question, history, ...options });
+    if (this.turns.includes(turn)) this.keep();
+  }
+
+  async follow(turn, body) {
+    const abort = new AbortController();
+    this.setAnswering(abort);
+    announce("The answer is being written.");
+    try {
+      for await (const event of ask(body, abort.signal)) {
+        turn.take(event);
+        if (event.type === "peer") this.link.show(missingParties(turn.state).length ? "degraded" : "connected");
+        if (event.type === "token") keepInView(turn.strip.element);
+      }
+      if (turn.state.done?.reason === "failed") turn.state.error = turn.state.done.error ?? "The query failed.";
+      else if (!turn.state.done) turn.state.error = "The server ended this answer early; ask again.";
+    } catch (error) {
+      if (error.name === "AbortError") turn.state.isStopped = true;
+      else turn.state.error = explain(error);
+    }
+    turn.finish();
+    announce(turn.state.error ?? `The answer is complete: ${textOf(turn.state)}`);
+    if (this.abort === abort) this.setAnswering(null);
+    await this.meet(() => this.link.settle(missingParties(turn.state).length > 0));
+  }
+
+  /** abort: of the answer that runs, null when none does. */
+  setAnswering(abort) {
+    this.abort = abort;
+    this.link.isAnswering = abort !== null;
+    const hadFocus = document.activeElement === byId("stop");
+    byId("ask").hidden = abort !== null;
+    byId("stop").hidden = abort === null;
+    document.body.classList.toggle("answering", abort !== null);
+    if (hadFocus) byId("question").focus();
+  }
+
+  /** The turns so far as a query takes them: those that have an answer, if the user wants them sent. */
+  readHistory() {
+    if (!this.options.isWithHistory) return [];
+    return this.turns.filter((turn) => textOf(turn.state)).flatMap(({ state }) => [
+      { role: "user", content: state.question },
+      { role: "assistant", content: textOf(state) },
+    ]);
+  }
+
+  keep() {
+    if (!keepConversation(this.id, this.turns.map((turn) => turn.state))) {
+      showError("This browser keeps no conversations now: its storage is full or switched off.");
+    }
+    this.history.show(this.id);
+  }
+}
+
+/** The sentence of an error, and what helps within this page. */
+function explain(error) {
+  const more = error.code === "context_length_exceeded" ? " “New conversation” begins without the earlier turns." : "";
+  return error.message + more;
+}
+
+/** What this server is. The examples fit the bundled notes. */
+function welcome({ mode, parties }) {
+  const isFederated = mode === "federated";
+  byId("examples").hidden = isFederated || !parties.every((party) => party.model === "bundled");
+  byId("documents-panel").hidden = isFederated;
+  if (!isFederated) return;
+  byId("welcome-title").textContent = "Many models, one answer";
+  byId("welcome-text").textContent = "Each worker reads its own documents, and none sees another’s. Ask something, and "
+    + "see which words of the server’s draft their votes let stand.";
+}
+
+/** Read out by screen readers, once. */
+function announce(text) {
+  byId("status").textContent = text;
+}
+
+function showError(text) {
+  byId("error").hidden = text === null;
+  byId("error").textContent = text ?? "";
+}
+
+function fitQuestion() {
+  const field = byId("question");
+  field.style.height = "auto";
+  field.style.height = `${field.scrollHeight}px`;
+}
+
+/** Wide windows have room for the panels beside the conversation. */
+function openPanels() {
+  const isWide = matchMedia("(min-width: 62rem)").matches;
+  byId("documents-panel").open = isWide;
+  byId("history-panel").open = isWide;
+}
+
+/** Scroll along with an answer that grows beyond the window, unless the reader has scrolled away. */
+function keepInView(element) {
+  const hidden = element.getBoundingClientRect().bottom - byId("composer").getBoundingClientRect().top;
+  if (hidden > 0 && hidden < NEAR_END_PX) scrollBy({ top: hidden });
+}
+
+/** Whether the user gave one. */
+async function askForKey() {
+  const dialog = byId("key-dialog");
+  if (dialog.open) return false;
+  dialog.returnValue = "";
+  dialog.showModal();
+  await new Promise((resolve) => dialog.addEventListener("close", resolve, { once: true }));
+  setKey(byId("key").value);
+  return dialog.returnValue === "ok";
+}
+
+setTheme();
+new Page().start();

@@ -1,0 +1,158 @@
+// What one question amounted to so far, gathered from its events. No document, no network: plain values.
+
+import { percent } from "./format.js";
+
+/** Who was right about a token, by what the drafts were worth. The text is shown; the key names its style. */
+export const VERDICTS = {
+  dual: {
+    both: "both right",
+    device: "device only",
+    cloud: "cloud only",
+    neither: "neither",
+    alone: "alone",
+  },
+  speculative: {
+    both: "device proposed, it stood",
+    cloud: "cloud wrote it",
+    alone: "alone",
+  },
+  federated: {
+    both: "server proposed, it stood",
+    neither: "workers chose another",
+    alone: "without a worker",
+  },
+};
+
+/** The state before the first event. */
+export function begin(question, options, mode) {
+  return {
+    question,
+    options,
+    mode,
+    seed: options.seed ?? null,
+    tokens: [],
+    provisional: new Map(), // text by step
+    numRetracted: 0,
+    sources: [],
+    notes: [],
+    placements: [],
+    peers: [],
+    rounds: [],
+    ahead: null, // queries that wait before this one
+    done: null,
+    error: null,
+    isStopped: false,
+  };
+}
+
+/** The same state, with one event more. Returns it. */
+export function add(state, event) {
+  const { type, ...fields } = event;
+  const take = TAKERS[type];
+  if (take) take(state, fields);
+  return state;
+}
+
+const TAKERS = {
+  query: (state, { seed }) => { state.seed = seed; },
+  sources: (state, fields) => { state.sources.push(fields); },
+  wait: (state, { num_ahead: ahead }) => { state.ahead = ahead; },
+  placement: (state, fields) => { state.placements.push(fields); },
+  round: (state, fields) => { state.rounds.push(fields); },
+  acceptance_low: (state, { rate, usual_rate: usual }) => {
+    const shares = `${percent(rate)}, before ${percent(usual)}`;
+    state.notes.push(`Fewer drafts stand than usual (${shares}): the answer is exact, but slower.`);
+  },
+  peer: (state, fields) => { state.peers.push(fields); },
+  done: (state, fields) => {
+    state.done = fields;
+    state.provisional.clear();
+  },
+  provisional: (state, { step, text }) => { state.provisional.set(step, text); },
+  retract: (state, { step }) => {
+    for (const key of [...state.provisional.keys()]) {
+      if (key >= step) {
+        state.provisional.delete(key);
+        state.numRetracted += 1;
+      }
+    }
+  },
+  token: (state, fields) => {
+    state.ahead = null;
+    state.provisional.delete(fields.step);
+    state.tokens.push(fields);
+  },
+};
+
+/** The answer as text. */
+export function textOf(state) {
+  return state.tokens.map((token) => token.text).join("").trim();
+}
+
+/** A key of VERDICTS for one token. */
+export function verdictOf(token, mode) {
+  if (token.is_alone) return "alone";
+  if (mode === "speculative") return token.device_accepted ? "both" : "cloud";
+  if (mode === "federated") return token.device_accepted ? "both" : "neither";
+  if (token.device_accepted) return token.cloud_accepted ? "both" : "device";
+  return token.cloud_accepted ? "cloud" : "neither";
+}
+
+/** How many tokens each verdict has, as [key, label, count], those without any left out. */
+export function countVerdicts(state) {
+  const counts = new Map();
+  for (const token of state.tokens) {
+    const verdict = verdictOf(token, state.mode);
+    counts.set(verdict, (counts.get(verdict) ?? 0) + 1);
+  }
+  const labels = VERDICTS[state.mode];
+  return Object.keys(labels)
+    .filter((key) => counts.has(key))
+    .map((key) => [key, labels[key], counts.get(key)]);
+}
+
+/** Tokens per second after the first one; null for fewer than two. */
+export function tokensPerSecond(state) {
+  const { tokens } = state;
+  if (tokens.length < 2) return null;
+  const duration = tokens.at(-1).committed_s - tokens[0].committed_s;
+  return duration > 0 ? (tokens.length - 1) / duration : null;
+}
+
+/** The round trip that was measured last, in seconds; null where nothing crossed. */
+export function roundTrip(state) {
+  const known = state.done?.statistics.rtt_s ?? null;
+  return known ?? state.tokens.findLast((token) => token.rtt_s !== null)?.rtt_s ?? null;
+}
+
+/** The parties that are missing now, by their last PeerEvent. */
+export function missingParties(state) {
+  const last = new Map(state.peers.map((event) => [event.party, event.is_alone]));
+  return [...last].filter(([, isAlone]) => isAlone).map(([party]) => party);
+}
+
+/** One sentence for each loss and return of a peer. */
+export function peerSentences(state) {
+  return state.peers.map(({ step, is_alone: isAlone, reason, party }) => {
+    const peer = party === "cloud" ? "the cloud" : party;
+    if (!isAlone) return `From token ${step} on, ${peer} took part again.`;
+    const why = reason ? ` ${reason}` : "";
+    const who = state.mode === "federated" ? "the others answered" : "the device answered alone";
+    return `From token ${step} on, ${who}: the link to ${peer} was lost.${why}`;
+  });
+}
+
+/** What is kept of an answer: everything but the passages and what a finished answer has no more of. */
+export function toKept(state) {
+  const { provisional, ahead, ...kept } = state;
+  const sources = state.sources.map((found) => ({
+    ...found,
+    sources: found.sources.map(({ text, metadata, ...source }) => source),
+  }));
+  return { ...kept, sources };
+}
+
+/** The state of an answer that was kept. */
+export function fromKept(kept) {
+  return { ...kept, provisional: new Map(), ahead: null };
+}

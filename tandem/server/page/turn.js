@@ -1,0 +1,204 @@
+// One question and its answer as they are shown: tokens, how it went, sources, link, timeline.
+
+import { make, makeSvg } from "./dom.js";
+import { showDetail } from "./detail.js";
+import { bytes, duration, percent, plural, rate } from "./format.js";
+import { drawTimeline, tabulate } from "./timeline.js";
+import { TokenStrip } from "./tokens.js";
+import {
+  add, countVerdicts, peerSentences, roundTrip, textOf, tokensPerSecond,
+} from "./transcript.js";
+
+const ENDS = {
+  length: "stopped at the limit of tokens",
+  stop: "ended by a stop text",
+  cancelled: "stopped",
+};
+
+const MAX_MARKS = 32;
+
+let numTurns = 0;
+
+export class Turn {
+  /** onAgain(question, seed) is called for "Ask again". */
+  constructor(state, onAgain) {
+    this.state = state;
+    this.onAgain = onAgain;
+    numTurns += 1;
+    const id = `question-${numTurns}`;
+    this.strip = new TokenStrip(state.mode, (token, element) => showDetail(token, element, state.mode));
+    this.spoken = make("p", { class: "visually-hidden" });
+    this.notices = make("div", { class: "notices" });
+    this.summary = make("span", {}, "waiting for the documents");
+    this.body = make("div", { class: "evidence-body" });
+    this.evidence = make("details", { class: "evidence", open: true },
+      make("summary", {}, this.summary), this.body);
+    this.element = make("article", { class: "turn", "aria-labelledby": id },
+      make("h2", { id, class: "question" }, state.question),
+      this.spoken, this.strip.element, this.notices, this.evidence);
+    this.isDrawn = false;
+  }
+
+  /** Show one event more. */
+  take(event) {
+    add(this.state, event);
+    if (event.type === "provisional") this.strip.addDraft(event.step, event.text);
+    else if (event.type === "retract") this.strip.retract(event.step);
+    else if (event.type === "token") this.strip.add(event);
+    else if (event.type === "done") this.strip.retract(0);
+    this.drawSoon();
+  }
+
+  /** Show an answer that was kept. */
+  restore() {
+    for (const token of this.state.tokens) this.strip.add(token);
+    this.finish();
+    this.evidence.open = false;
+  }
+
+  /** Nothing more will come. */
+  finish() {
+    this.strip.retract(0);
+    this.state.provisional.clear();
+    this.spoken.textContent = textOf(this.state);
+    this.draw();
+  }
+
+  /** Fold away how it went, when another question follows. */
+  fold() {
+    this.evidence.open = false;
+  }
+
+  drawSoon() {
+    if (this.isDrawn) return;
+    this.isDrawn = true;
+    requestAnimationFrame(() => {
+      this.isDrawn = false;
+      this.draw();
+    });
+  }
+
+  draw() {
+    this.summary.textContent = summarize(this.state);
+    this.notices.replaceChildren(...drawNotices(this.state));
+    const isTableOpen = this.body.querySelector(".as-table")?.open;
+    this.body.replaceChildren(...[
+      drawShares(this.state), drawFacts(this.state), drawTime(this.state, isTableOpen), this.drawActions(),
+    ].filter(Boolean));
+  }
+
+  drawActions() {
+    const { state } = this;
+    if (!state.done && !state.error && !state.isStopped) return null;
+    const copy = make("button", { type: "button", class: "quiet" }, "Copy the answer");
+    copy.addEventListener("click", async () => {
+      await navigator.clipboard.writeText(textOf(state));
+      copy.textContent = "Copied";
+    });
+    const again = make("button", {
+      type: "button", class: "quiet", onclick: () => this.onAgain(state.question, state.seed),
+    }, "Ask again with the same seed");
+    return make("p", { class: "actions" }, textOf(state) && navigator.clipboard && copy,
+      state.seed !== null && again);
+  }
+}
+
+/** One line, which stays when the rest is folded away. */
+function summarize(state) {
+  const { tokens } = state;
+  if (!tokens.length) {
+    if (state.error || state.isStopped || state.done) return "no answer";
+    if (state.ahead !== null) return `waiting, ${plural(state.ahead, "question")} ahead`;
+    return state.sources.length ? "drafting" : "reading the documents";
+  }
+  const perSecond = tokensPerSecond(state);
+  const parts = [plural(tokens.length, "token"), perSecond && rate(perSecond),
+    `first after ${duration(tokens[0].committed_s)}`];
+  const end = ENDS[state.done?.reason];
+  return [...parts, end].filter(Boolean).join(" · ");
+}
+
+function drawNotices(state) {
+  const lost = peerSentences(state).map((text, number) => make("p", {
+    class: state.peers[number].is_alone ? "notice lost" : "notice",
+  }, text));
+  const told = state.sources.flatMap(({ party, notes: texts }) => texts.map((text) => `${party}: ${text}`));
+  const notes = [...told, ...state.notes].map((text) => make("p", { class: "notice" }, text));
+  const error = state.error ? [make("p", { class: "notice error" }, state.error)] : [];
+  const stopped = state.isStopped ? [make("p", { class: "notice" }, "You stopped this answer.")] : [];
+  return [...lost, ...notes, ...stopped, ...error];
+}
+
+/** A bar of who was right, with its legend. */
+function drawShares(state) {
+  const counts = countVerdicts(state);
+  if (!counts.length) return null;
+  const all = state.tokens.length;
+  const total = counts.map(([, label, count]) => `${label} ${count} of ${all}`).join(", ");
+  return make("div", { class: "shares" }, drawBar(counts, all, total),
+    make("ul", { class: "legend" }, ...counts.map(([key, label, count]) => make("li", {},
+      make("span", { class: `swatch ${key}`, "aria-hidden": "true" }, "ab"),
+      `${label} `, make("span", { class: "count" }, String(count))))));
+}
+
+function drawBar(counts, all, label) {
+  const bar = makeSvg("svg", { class: "bar", viewBox: "0 0 100 4", preserveAspectRatio: "none", role: "img",
+    "aria-label": label });
+  let at = 0;
+  for (const [key, , count] of counts) {
+    const width = (100 * count) / all;
+    bar.append(makeSvg("rect", { x: at, y: 0, width, height: 4, class: key }));
+    at += width;
+  }
+  return bar;
+}
+
+function drawFacts(state) {
+  const blocks = state.sources.map(drawSources);
+  if (state.tokens.length && !state.options.only) blocks.push(drawLink(state));
+  return blocks.length ? make("div", { class: "facts" }, ...blocks) : null;
+}
+
+function drawSources({ party, sources }) {
+  const own = sources.filter((source) => source.title !== null);
+  const opaque = sources.filter((source) => source.title === null);
+  const items = own.map((source) => make("li", { title: source.text ?? null },
+    make("span", { class: "title" }, source.title, source.page === null ? "" : `, page ${source.page}`),
+    source.score === null ? null : make("span", { class: "score" }, source.score.toFixed(2))));
+  const marks = opaque.length && make("p", { class: "marks" },
+    make("span", { "aria-hidden": "true" }, "■ ".repeat(Math.min(opaque.length, MAX_MARKS)).trim()),
+    make("span", { class: "small" }, opaque.length === 1 ? "1 document that stays there" : `${opaque.length} documents that stay there`));
+  return make("section", { class: `sources of-${party}` }, make("h3", {}, `Read by the ${party}`),
+    items.length ? make("ul", {}, ...items) : null, marks || null,
+    sources.length ? null : make("p", { class: "small" }, "nothing"));
+}
+
+function drawLink(state) {
+  const statistics = state.done?.statistics;
+  const rows = [["Round trip", duration(roundTrip(state))]];
+  if (statistics) {
+    rows.push(["Sent", bytes(statistics.sent_bytes)], ["Received", bytes(statistics.received_bytes)]);
+    const each = (statistics.sent_bytes + statistics.received_bytes) / (statistics.num_tokens || 1);
+    rows.push(["Per token", bytes(each)]);
+  }
+  if (state.numRetracted) rows.push(["Retracted", plural(state.numRetracted, "draft")]);
+  if (state.placements.length) rows.push(["Handovers", String(state.placements.length)]);
+  if (state.rounds.length) rows.push(["Proposals", describeRounds(state.rounds)]);
+  return make("section", { class: "link-facts" }, make("h3", {}, "Over the link"),
+    make("dl", {}, ...rows.flatMap(([name, value]) => [make("dt", {}, name), make("dd", {}, value)])));
+}
+
+function describeRounds(rounds) {
+  const accepted = rounds.reduce((sum, round) => sum + round.num_accepted, 0);
+  const proposed = rounds.reduce((sum, round) => sum + round.length, 0);
+  return `${rounds.length}, ${percent(proposed ? accepted / proposed : null)} stood`;
+}
+
+function drawTime(state, isTableOpen) {
+  const picture = drawTimeline(state);
+  if (!picture) return null;
+  const table = make("details", { class: "as-table", open: isTableOpen }, make("summary", {}, "As a table"));
+  if (state.done || state.isStopped) table.append(tabulate(state));
+  return make("section", { class: "time" }, make("h3", {}, "Drafts and decisions"),
+    make("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Timeline" }, picture), table);
+}

