@@ -17,6 +17,7 @@ from pydantic_core import ArgsKwargs
 
 from tandem import toml
 from tandem.decoding import DecodingConfig
+from tandem.device_limits import DevicesConfig as DevicesConfig
 from tandem.errors import ConfigError
 from tandem.extensions import CodecConfig, SchedulerConfig
 from tandem.nearest import did_you_mean
@@ -128,23 +129,6 @@ class ClusterConfig(Settings):
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
-class DevicesConfig(Settings):
-    """What a cloud gives each of the devices that join it (`tandem cloud serve`)."""
-
-    max_devices: int = Field(default=64, ge=1, description="devices connected at once, at most")
-    max_queries: int = Field(
-        default=4, ge=1, description="queries that one device has open or waiting at once, at most"
-    )
-    max_answer_tokens: int = Field(default=4096, ge=1, description="length of an answer, in tokens")
-    max_documents: int = Field(
-        default=64, ge=0, description="documents that the cloud retrieves for one query"
-    )
-    max_question_bytes: int = Field(
-        default=65536, ge=1, description="length of a question with its history and stop texts, in bytes"
-    )
-
-
-@dataclass(frozen=True, kw_only=True, config=STRICT)
 class Config(Settings):
     """Everything that can be set. Raises ConfigError if a value is wrong."""
 
@@ -181,8 +165,8 @@ class Config(Settings):
         """Raise ConfigError where no Ray cluster is used. what: needs one, as the subject of the sentence."""
         if self.cluster.runtime == "inline":
             raise ConfigError(
-                f'{what} needs a Ray cluster, but cluster.runtime is "inline", where nothing outlives the process that '
-                'asks; use `tandem ask --runtime inline` or Tandem.launch, or set cluster.runtime to "ray".'
+                f'{what} needs a Ray cluster, but cluster.runtime is "inline"; use `tandem ask --runtime inline`, '
+                '`tandem device --join LINK` or Tandem.launch, or set cluster.runtime to "ray".'
             )
 
     def _check_inline(self) -> None:

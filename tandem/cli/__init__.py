@@ -69,7 +69,7 @@ def build_command() -> Any:
     """The group of all commands; those of the laboratory are imported when one of them is used."""
     import typer
 
-    from tandem.cli import ask, chat, cluster, config, doctor, index, init, profile, search, status
+    from tandem.cli import ask, chat, cluster, config, device, doctor, index, init, profile, search, status
     from tandem.cli.usage import LazyCommand, new_app, root
 
     app = new_app(root)
@@ -82,6 +82,7 @@ def build_command() -> Any:
         profile.profile,
         cluster.up,
         cluster.down,
+        device.device,
         status.status,
     ):
         app.command()(command)
