@@ -83,6 +83,7 @@ class Door:
             host=self.address.host,
             port=self.address.port,
             server_tls=self._tls,
+            max_bytes_per_s=self._config.devices.max_bytes_per_s,
         )
         return self.plane
 

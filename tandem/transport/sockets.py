@@ -18,8 +18,9 @@ from tandem.errors import ProtocolError
 from tandem.transport.connection import Connection
 from tandem.transport.dialling import Dialling
 from tandem.transport.framing import join_frames
-from tandem.transport.handshake import Handshake, SecretHandshake
+from tandem.transport.handshake import NewHandshake
 from tandem.transport.port import Endpoint, LinkCounters, OnConnected, OnFrames, OnLost
+from tandem.transport.rate import RateLimits
 from tandem.transport.unix_paths import bind, shorten
 
 _log = logging.getLogger("tandem")
@@ -32,14 +33,6 @@ MAX_UNPROVEN = 64
 """Accepted connections in their handshake; the oldest makes room for the next."""
 MAX_BUFFERED_BYTES = 1 << 20
 """Unsent bytes on one connection beyond which frames are dropped; the protocol resends them."""
-
-NewHandshake = Callable[[bool, bool], Handshake]
-"""Makes the handshake of one connection: whether this end dials, whether the other one is at another site."""
-
-
-def with_secret(name: str, secret: bytes) -> NewHandshake:
-    """Handshakes of an actor with others that know the same secret."""
-    return lambda dials, crosses: SecretHandshake(name, secret, dials=dials, crosses_sites=crosses)
 
 
 class SocketPlane:
@@ -58,9 +51,10 @@ class SocketPlane:
         port: int = 0,
         server_tls: ssl.SSLContext | None = None,
         client_tls: ssl.SSLContext | None = None,
+        max_bytes_per_s: int | None = None,
     ) -> None:
         """directory: of the Unix-domain sockets, None: this actor is alone at its site; host: where other nodes connect
-        to it, None: nowhere.
+        to it, None: nowhere; max_bytes_per_s: read from any one actor, however many its connections, None: no limit.
         """
         self.name = name
         self._new_handshake = handshake
@@ -78,6 +72,7 @@ class SocketPlane:
         self._is_closed = False
         self._waiting: dict[str, list[bytes]] = {}  # frames until the next flush
         self._dialling: dict[str, tuple[Dialling, asyncio.Task[None]]] = {}
+        self._rates = RateLimits(max_bytes_per_s)
         self._refusing: set[str] = set()  # actors whose refusal has been logged
 
     async def start(self) -> Endpoint:
@@ -200,12 +195,17 @@ class SocketPlane:
         self.counters[name].connections += 1
         self._on_connected(name)
 
-    def received(self, name: str, frames: list[bytes], num_bytes: int) -> None:
-        """Frames of a proven connection arrived."""
-        counters = self.counters[name]
+    def received(self, connection: Connection, frames: list[bytes], num_bytes: int) -> None:
+        """Bytes of a proven connection arrived, and completed these frames, perhaps none."""
+        assert connection.name is not None
+        counters = self.counters[connection.name]
         counters.received_frames += len(frames)
         counters.received_bytes += num_bytes
-        self._on_frames(name, frames)
+        if pause_s := self._rates.take(connection.name, num_bytes, asyncio.get_running_loop().time()):
+            counters.pauses += 1
+            connection.pause(pause_s)
+        if frames:
+            self._on_frames(connection.name, frames)
 
     def disconnected(self, connection: Connection) -> None:
         """A connection broke; a known actor is dialled again."""
