@@ -107,4 +107,9 @@ class HostingQueue(DraftQueueActor):
                 del self.owners[session]
 
     def _extra_statistics(self) -> dict[str, float]:
-        return {**super()._extra_statistics(), "num_foreign": self.num_foreign}
+        turned_away = getattr(self.plane, "num_turned_away", 0)
+        return {
+            **super()._extra_statistics(),
+            "num_foreign": self.num_foreign,
+            "num_turned_away": turned_away,
+        }

@@ -15,6 +15,7 @@ from collections import defaultdict
 from collections.abc import Callable
 
 from tandem.errors import ProtocolError
+from tandem.transport.accepting import Door
 from tandem.transport.connection import Connection
 from tandem.transport.dialling import Dialling
 from tandem.transport.framing import join_frames
@@ -64,6 +65,8 @@ class SocketPlane:
         self._host, self.port = host, port  # the port is known after `start`
         self._server_tls, self._client_tls = server_tls, client_tls
         self._servers: list[asyncio.Server] = []
+        self._door: Door | None = None  # for other nodes
+        self._num_unproven = 0  # accepted connections that ended without a proof
         self._endpoints: dict[str, Endpoint] = {}
         self._connections: dict[str, Connection] = {}  # the newest to each actor
         self._dialled: dict[str, Connection] = {}  # of those, the ones that this actor opened
@@ -77,21 +80,13 @@ class SocketPlane:
 
     async def start(self) -> Endpoint:
         """Listen on a Unix-domain socket and, where a host is given, on TCP."""
-        loop = asyncio.get_running_loop()
         if self._unix_path is not None:
-            listener = bind(self._unix_path)
+            listener, loop = bind(self._unix_path), asyncio.get_running_loop()
             self._servers.append(await loop.create_unix_server(self._accept_local, sock=listener))
         if self._host is None:
             return Endpoint(self.name, self._unix_path)
-        server = await loop.create_server(
-            self._accept_remote,
-            self._host,
-            self.port,
-            ssl=self._server_tls,
-            ssl_handshake_timeout=DIAL_LIMIT_S if self._server_tls else None,
-        )
-        self._servers.append(server)
-        self.port = server.sockets[0].getsockname()[1]
+        self._door = Door(self._accept_remote, self._server_tls, DIAL_LIMIT_S, MAX_UNPROVEN)
+        self.port = await self._door.start(self._host, self.port)
         return Endpoint(self.name, self._unix_path, self._host, self.port)
 
     async def connect(self, endpoint: Endpoint) -> None:
@@ -149,7 +144,12 @@ class SocketPlane:
     @property
     def num_connections(self) -> int:
         """Open connections, proven or not."""
-        return len(self._all)
+        return len(self._all) + (self._door.num_shaking if self._door else 0)
+
+    @property
+    def num_turned_away(self) -> int:
+        """Accepted connections that ended before the other end had proven who it is."""
+        return self._num_unproven + (self._door.num_failed if self._door else 0)
 
     def renew(self, to: str) -> None:
         """Open another connection to a known actor; where that is in progress, hurry."""
@@ -170,6 +170,8 @@ class SocketPlane:
         await asyncio.gather(*tasks, return_exceptions=True)
         for server in self._servers:
             server.close()
+        if self._door is not None:
+            await self._door.close()
         for connection in list(self._all):
             connection.abort()
         if self._unix_path is not None:
@@ -211,6 +213,7 @@ class SocketPlane:
         """A connection broke; a known actor is dialled again."""
         self._all.pop(connection, None)
         name = connection.name
+        self._num_unproven += name is None and not connection.dials
         for ends in (self._dialled, self._accepted):
             if name is not None and ends.get(name) is connection:
                 del ends[name]
