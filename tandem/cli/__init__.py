@@ -69,13 +69,27 @@ def build_command() -> Any:
     """The group of all commands; those of the laboratory are imported when one of them is used."""
     import typer
 
-    from tandem.cli import ask, chat, cluster, config, device, doctor, index, init, profile, search, status
+    from tandem.cli import (
+        ask,
+        audit,
+        chat,
+        cluster,
+        config,
+        device,
+        doctor,
+        index,
+        init,
+        profile,
+        search,
+        status,
+    )
     from tandem.cli.usage import LazyCommand, new_app, root
 
     app = new_app(root)
     for command in (
         ask.ask,
         chat.chat,
+        audit.audit,
         init.init,
         index.index,
         search.search,

@@ -19,6 +19,7 @@ ROOT = Path(tandem.__file__).parents[1]
 COMMANDS = (
     "ask",
     "chat",
+    "audit",
     "init",
     "index",
     "search",
