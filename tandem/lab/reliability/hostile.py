@@ -170,7 +170,6 @@ def crowd(bench: Bench, num_connections: int, random: Random, strangers: Strange
     return {
         "counts": counts,
         "turned_away": after["turned_away"] - before["turned_away"],
-        "is_alive": True,
         "rss_mb": [before["rss_bytes"] / 1e6, peak["rss_bytes"] / 1e6, after["rss_bytes"] / 1e6],
         "files": [before["files"], peak["files"], after["files"]],
         "token_ms_quiet": quiet["token_ms"],
