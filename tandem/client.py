@@ -18,6 +18,7 @@ from tandem.errors import CallError, ConfigError, QueryError
 from tandem.events import Answer, Event, collect
 from tandem.request import QueryOptions, build_spec
 from tandem.sites.deployment import ActorClasses, Deployment, Progress
+from tandem.topology import Party
 from tandem.validation import change
 
 if TYPE_CHECKING:
@@ -80,11 +81,17 @@ class Tandem:
     ) -> Tandem:
         """Use the parties of a running cluster (`tandem up`). Raises ClusterError if they are not up.
 
-        address: of the cluster, host:port. None takes `cluster.address` of the settings, or else the cluster whose node
-        `tandem up` started on this machine. Its token comes from RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH, or else from
-        what `tandem up` recorded here. progress: called with one line for each stage.
+        address: of the cluster, host:port. None takes `cluster.address` of the settings, or else the device that
+        `tandem device` runs on this machine, or else the cluster whose node `tandem up` started here. A cluster's token
+        comes from RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH, or else from what `tandem up` recorded here. progress: called
+        with one line for each stage.
         """
         config = _checked(config)
+        if not (address or config.cluster.address) and not config.is_federated:
+            from tandem.sites.attached import is_device_running
+
+            if is_device_running():
+                return cls(config, _attach(config, progress or _ignore))
         from tandem.cluster import bootstrap
 
         return cls(config, bootstrap.connect(address, config, progress or _ignore))
@@ -276,6 +283,17 @@ def _launch_inline(
     from tandem.sites import inline
 
     return inline.launch(config, progress, actor_classes)
+
+
+def _attach(config: Config, progress: Progress) -> Deployment:
+    """The device that `tandem device` runs here. Raises ClusterError."""
+    from tandem.cluster.start_settings import explain_ignored
+    from tandem.sites import attached
+
+    device = attached.attach(progress)
+    if ignored := explain_ignored(config, [(Party.DEVICE, device.settings)]):
+        progress(ignored)
+    return device
 
 
 def _ignore(line: str) -> None:

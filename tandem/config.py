@@ -166,8 +166,8 @@ class Config(Settings):
         """Raise ConfigError where no Ray cluster is used. what: needs one, as the subject of the sentence."""
         if self.cluster.runtime == "inline":
             raise ConfigError(
-                f'{what} needs a Ray cluster, but cluster.runtime is "inline", where nothing outlives the process that '
-                'asks; use `tandem ask --runtime inline` or Tandem.launch, or set cluster.runtime to "ray".'
+                f'{what} needs a Ray cluster, but cluster.runtime is "inline"; use `tandem ask --runtime inline`, '
+                '`tandem device --join LINK` or Tandem.launch, or set cluster.runtime to "ray".'
             )
 
     def _check_inline(self) -> None:

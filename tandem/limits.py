@@ -23,6 +23,11 @@ class DevicesConfig(Settings):
     max_question_bytes: int = Field(
         default=65536, ge=1, description="length of a question with its history and stop texts, in bytes"
     )
+    max_bytes_per_s: int = Field(
+        default=4 << 20,
+        ge=1024,
+        description="bytes that one device may send per second; what exceeds them waits",
+    )
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)

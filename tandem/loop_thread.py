@@ -21,6 +21,11 @@ class LoopThread:
         self._thread = threading.Thread(target=self._loop.run_forever, name="tandem", daemon=True)
         self._thread.start()
 
+    @property
+    def event_loop(self) -> asyncio.AbstractEventLoop:
+        """The loop itself, for `asyncio.run_coroutine_threadsafe`."""
+        return self._loop
+
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """The result of `work`. An interruption (Ctrl-C) cancels it, and nothing else, and waits for its clean-up."""
         future = None

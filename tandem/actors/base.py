@@ -132,9 +132,20 @@ class SiteActor:
                     message = read(frame)
                 except ProtocolError as error:
                     self.num_malformed += 1
-                    _log.warning("%s dropped a malformed frame from %s: %s", self.name, source, error)
+                    self._log_malformed(source, error)
                     continue
                 self.receive(message, source)
+
+    def _log_malformed(self, source: str, error: ProtocolError) -> None:
+        """Ever more rarely, since whoever sends such frames could fill a disk with what is said of them."""
+        if self.num_malformed.bit_count() == 1:
+            _log.warning(
+                "%s dropped a malformed frame from %s, %d so far: %s",
+                self.name,
+                source,
+                self.num_malformed,
+                error,
+            )
 
     def receive(self, message: Any, source: str) -> None:
         """Handle one message and deliver what follows from it; a failure is the message's own."""

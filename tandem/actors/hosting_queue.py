@@ -93,7 +93,12 @@ class HostingQueue(DraftQueueActor):
 
     def _refuse(self, frame: LinkFrame, source: str, reason: str) -> None:
         self.table.num_refused += 1
-        _log.warning("%s refused a query of %s: %s", self.name, source, reason)
+        if (
+            self.table.num_refused.bit_count() == 1
+        ):  # ever more rarely: a device decides how often this happens
+            _log.warning(
+                "%s refused a query of %s, %d so far: %s", self.name, source, self.table.num_refused, reason
+            )
         link = PeerLink(frame.session, time.monotonic(), Party.DEVICE)
         send = link.send(Cancel(reason=reason), Prefix(frame.session), time.monotonic())
         self.exchange.send(self._plane(), source, encode(send.message))
@@ -107,4 +112,9 @@ class HostingQueue(DraftQueueActor):
                 del self.owners[session]
 
     def _extra_statistics(self) -> dict[str, float]:
-        return {**super()._extra_statistics(), "num_foreign": self.num_foreign}
+        turned_away = getattr(self.plane, "num_turned_away", 0)
+        return {
+            **super()._extra_statistics(),
+            "num_foreign": self.num_foreign,
+            "num_turned_away": turned_away,
+        }

@@ -35,7 +35,8 @@ def make_plane(
         from tandem.actors.ray_plane import RayPlane
 
         return RayPlane(owner.name, runtime.config.cluster.namespace, owner.on_connected, owner.on_lost)
-    from tandem.transport.sockets import SocketPlane, with_secret
+    from tandem.transport.handshake import with_secret
+    from tandem.transport.sockets import SocketPlane
 
     server_tls, client_tls = _cluster_tls()
     return SocketPlane(

@@ -69,13 +69,28 @@ def build_command() -> Any:
     """The group of all commands; those of the laboratory are imported when one of them is used."""
     import typer
 
-    from tandem.cli import ask, chat, cluster, config, doctor, index, init, profile, search, serve, status
+    from tandem.cli import (
+        ask,
+        audit,
+        chat,
+        cluster,
+        config,
+        device,
+        doctor,
+        index,
+        init,
+        profile,
+        search,
+        serve,
+        status,
+    )
     from tandem.cli.usage import LazyCommand, new_app, root
 
     app = new_app(root)
     for command in (
         ask.ask,
         chat.chat,
+        audit.audit,
         init.init,
         index.index,
         search.search,
@@ -83,6 +98,7 @@ def build_command() -> Any:
         serve.serve,
         cluster.up,
         cluster.down,
+        device.device,
         status.status,
     ):
         app.command()(command)

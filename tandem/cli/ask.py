@@ -252,9 +252,9 @@ def exit_code(transcript: Transcript) -> int:
 
 
 def open_tandem(question: Question, config: Config, log: StageLog) -> Tandem:
-    """The cluster that is named, in the settings, or running here; one of our own if there is none or `is_fresh`.
+    """What is named, in the settings, or running here: a device, or a cluster; one of our own if there is none.
 
-    Without Ray it is always one of our own. Raises TandemError.
+    With --join, --fresh or the runtime "inline" it is always one of our own. Raises TandemError.
     """
     address = ""
     if question.join:
@@ -266,9 +266,17 @@ def open_tandem(question: Question, config: Config, log: StageLog) -> Tandem:
     elif config.is_federated:
         address = question.address  # such a cluster belongs to the process that launched it
     elif not question.is_fresh:
-        from tandem.cluster.discovery import find_local
+        address = question.address or config.cluster.address
+        if not address:
+            from tandem.sites.attached import is_device_running
 
-        address = question.address or config.cluster.address or find_local(config, log) or ""
+            if is_device_running():
+                from tandem.client import Tandem
+
+                return Tandem.connect(None, config, progress=log)
+            from tandem.cluster.discovery import find_local
+
+            address = find_local(config, log) or ""
     from tandem.client import Tandem
 
     if address:

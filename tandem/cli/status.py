@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from tandem.cli.options import AsJson, ConfigFile, Overrides, load_settings
 from tandem.cli.output import plural, print_json, warn
 from tandem.topology import PARTIES, Party
+
+if TYPE_CHECKING:
+    from tandem.config import Config
 
 ClusterAddress = Annotated[
     str | None,
@@ -29,16 +32,31 @@ def status(
     config_file: ConfigFile = None,
     overrides: Overrides = None,
 ) -> int:
-    """Show nodes, models, indexes and actors of a cluster, dead actors included; exits with 1 if there are any."""
-    config = load_settings(config_file, overrides)
-    from tandem.cluster.status import read_status
+    """Show nodes, models, indexes and actors, dead ones included; exits with 1 if there are any.
 
-    state = read_status(address, config, _only_losses)
+    Of the cluster that is named, or else of the device or the cluster that runs here.
+    """
+    config = load_settings(config_file, overrides)
+    state = read_state(address or config.cluster.address, config)
     if as_json:
         print_json(state)
     else:
         print("\n".join(nested_lines(state) if show_all else summary_lines(state)))
     return int(any(actor["state"] == "dead" for actor in state["actors"]))
+
+
+def read_state(address: str, config: Config) -> dict[str, Any]:
+    """What runs at an address, or on this machine. Raises ClusterError."""
+    from tandem.sites.attached import is_device_running
+
+    if not address and is_device_running():
+        from tandem.client import Tandem
+
+        with Tandem.connect(None, config) as device:
+            return device.status()
+    from tandem.cluster.status import read_status
+
+    return read_status(address or None, config, _only_losses)
 
 
 def _only_losses(line: str) -> None:
@@ -51,13 +69,14 @@ def summary_lines(state: dict[str, Any]) -> Iterator[str]:
     """A line for the cluster; for each party what it has loaded, its living actors, and a line for each other one."""
     nodes = [node for node in state["nodes"] if node["alive"]]
     where = ", ".join(f"{'/'.join(node['roles']) or 'other'} {node['address']}" for node in nodes)
-    yield f"{'cluster':<8} {state['cluster']}, {plural(len(nodes), 'node')}: {where}"
-    for party in PARTIES:
+    yield f"{'cluster':<8} {state['cluster']}" + (f", {plural(len(nodes), 'node')}: {where}" if nodes else "")
+    for party in (party for party in PARTIES if party in state["parties"]):
         described = state["parties"][party]
         yield f"{party:<8} {_loaded(described)}"
         if fallback := described.get("batching"):
             yield f"{'':<8} engine: {fallback}"
-        yield from (f"{'':<8} {line}" for line in _actor_lines(party, state["actors"]))
+        if nodes or party == Party.DEVICE:  # of a cloud that was joined, nobody here knows the actors
+            yield from (f"{'':<8} {line}" for line in _actor_lines(party, state["actors"]))
 
 
 def _loaded(described: dict[str, Any]) -> str:

@@ -35,7 +35,11 @@ def find_local(config: Config, progress: Callable[[str], None]) -> str | None:
     for entry, is_running in recorded:
         if is_running and entry.address not in gone and is_listening(entry.address):
             progress(f"cluster: {entry.address} is running here (tandem up {entry.party})")
-            own = [other for other, runs in recorded if runs and other.address == entry.address]
+            own = [
+                (other.party, other.settings)
+                for other, runs in recorded
+                if runs and other.address == entry.address
+            ]
             if ignored := explain_ignored(config, own):
                 progress(ignored)
             return entry.address

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from tandem import toml
-from tandem.cluster.registry import Entry
 from tandem.config import Config
 from tandem.overrides import walk
 from tandem.topology import Party
@@ -22,19 +21,22 @@ def start_settings(config: Config, party: Party) -> dict[str, str]:
     return {key: value for key, value in _values(config, party).items() if value != defaults[key]}
 
 
-def explain_ignored(config: Config, entries: Iterable[Entry]) -> str | None:
-    """What a question asks for that its running cluster was started without; None if there is nothing."""
+def explain_ignored(config: Config, started: Iterable[tuple[Party, Mapping[str, str]]]) -> str | None:
+    """What a question asks for that the parties that run were started without; None if there is nothing.
+
+    started: each party with its `start_settings`.
+    """
     ignored: dict[str, str] = {}
-    for entry in entries:
-        defaults = _values(Config(), entry.party)
-        for key, value in start_settings(config, entry.party).items():
-            running = entry.settings.get(key, defaults[key])
+    for party, settings in started:
+        defaults = _values(Config(), party)
+        for key, value in start_settings(config, party).items():
+            running = settings.get(key, defaults[key])
             if value not in (running, ALSO_LOADED.get((key, running))):
                 ignored[key] = running
     if not ignored:
         return None
     listed = ", ".join(f"{key} = {value}" for key, value in ignored.items())
-    return f"settings: this cluster was started with {listed}; for yours, use --fresh or start it again with them"
+    return f"settings: what runs here was started with {listed}; for yours, use --fresh or start it again with them"
 
 
 def _values(config: Config, party: Party) -> dict[str, str]:

@@ -63,8 +63,7 @@ class DeviceHandshake:
     def begin(self, certificate: bytes | None) -> list[bytes]:
         """Hello. Raises ProtocolError for another cloud's certificate."""
         check_certificate(certificate, self._link.fingerprint, self._link.address)
-        secret = b64encode(self._link.secret).decode()
-        return [_pack(tandem=JOINING_VERSION, protocol=PROTOCOL_VERSION, secret=secret)]
+        return [hello_of(self._link)]
 
     def receive(self, frame: bytes) -> tuple[list[bytes], str | None]:
         """Welcome or Refused. Raises Refused, or ProtocolError for neither."""
@@ -134,6 +133,12 @@ class CloudHandshake:
         if retry_after_s is not None:
             raise _refusal(f"The device {device.name!r} came while there was no room.", "busy", retry_after_s)
         return [_pack(tandem=JOINING_VERSION, about=dict(self._about))], queue_of(device.name)
+
+
+def hello_of(link: JoinLink) -> bytes:
+    """With what a device introduces itself to the cloud of its link."""
+    secret = b64encode(link.secret).decode()
+    return _pack(tandem=JOINING_VERSION, protocol=PROTOCOL_VERSION, secret=secret)
 
 
 def queue_of(device: str) -> str:

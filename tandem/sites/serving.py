@@ -40,6 +40,8 @@ RENEW_S = 86_400.0
 """Between two looks at the certificate's end."""
 STARTING_S = 5.0
 """When a device may come back while models are being loaded."""
+NOTE_S = 60.0
+"""Between two notes that a device has joined: each is written to disk, and a device may come back as it likes."""
 BUSY_S = 30.0
 """When a device may come back while there are as many as may be."""
 
@@ -69,6 +71,7 @@ class Door:
         self._devices = devices
         self.address = address
         self._tls = identity.server_context()
+        self._noted_s: dict[str, float] = {}  # when a device's joining was last written down
 
     def open(self, owner: PlaneOwner) -> SocketPlane:
         """An `OpenLink`: the draft queue's end."""
@@ -83,6 +86,7 @@ class Door:
             host=self.address.host,
             port=self.address.port,
             server_tls=self._tls,
+            max_bytes_per_s=self._config.devices.max_bytes_per_s,
         )
         return self.plane
 
@@ -112,10 +116,12 @@ class Door:
                 _log.error("The cloud could not look after its devices: %s", error)
 
     def _connected(self, owner: PlaneOwner, name: str) -> None:
-        device = name[1:].partition("/")[0]
-        _log.info("The device %s has joined.", device)
-        with contextlib.suppress(TandemError):  # when it joined is good to know, no more
-            self._devices.note_joined(device)
+        device, now_s = name[1:].partition("/")[0], asyncio.get_running_loop().time()
+        if now_s - self._noted_s.get(device, -NOTE_S) >= NOTE_S:
+            self._noted_s[device] = now_s
+            _log.info("The device %s has joined.", device)
+            with contextlib.suppress(TandemError):  # when it joined is good to know, no more
+                self._devices.note_joined(device)
         owner.on_connected(name)
 
     def _disconnect_revoked(self) -> None:

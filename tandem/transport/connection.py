@@ -25,8 +25,8 @@ class ConnectionOwner(Protocol):
     def proven(self, connection: Connection, name: str) -> None:
         """The other end has proven that it is the actor `name`."""
 
-    def received(self, name: str, frames: list[bytes], num_bytes: int) -> None:
-        """Frames of a proven connection arrived."""
+    def received(self, connection: Connection, frames: list[bytes], num_bytes: int) -> None:
+        """Bytes of a proven connection arrived, and completed these frames, perhaps none."""
 
     def disconnected(self, connection: Connection) -> None:
         """The connection broke."""
@@ -46,6 +46,7 @@ class Connection(asyncio.Protocol):
         self._limit_s = limit_s
         self._splitter = FrameSplitter(handshake.max_frame_bytes)
         self._deadline: asyncio.TimerHandle | None = None
+        self._resuming: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin the handshake; it has to end within the limit."""
@@ -63,6 +64,7 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Handshake first, then frames."""
+        num_bytes = len(data)
         try:
             self._splitter.append(data)
             while self.name is None and (frame := self._splitter.take()) is not None:
@@ -70,16 +72,19 @@ class Connection(asyncio.Protocol):
                 self._write(frames)
                 if name is not None:
                     self._prove(name)
+                    num_bytes = self._splitter.num_buffered
             frames = self._splitter.take_all() if self.name is not None else []
         except ProtocolError as error:
             self.refuse(error)
             return
-        if frames and self.name is not None:
-            self._owner.received(self.name, frames, len(data))
+        if num_bytes and self.name is not None:
+            self._owner.received(self, frames, num_bytes)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The end, whoever closed."""
         self._stop_deadline()
+        if self._resuming is not None:
+            self._resuming.cancel()
         self._fail_proof(ConnectionError("the connection was closed before the proof"))
         self._owner.disconnected(self)
 
@@ -92,10 +97,24 @@ class Connection(asyncio.Protocol):
         else:
             self.abort()
 
+    def pause(self, duration_s: float) -> None:
+        """Read nothing for a while, so that the other end has to wait: what it sends stays in TCP's buffers."""
+        if self.transport is None or self.transport.is_closing():
+            return
+        if self._resuming is not None:
+            self._resuming.cancel()
+        self.transport.pause_reading()
+        self._resuming = asyncio.get_running_loop().call_later(duration_s, self._resume)
+
     def abort(self) -> None:
         """Drop the connection and what it still had to send."""
         if self.transport is not None:
             self.transport.abort()
+
+    def _resume(self) -> None:
+        self._resuming = None
+        if self.transport is not None and not self.transport.is_closing():
+            self.transport.resume_reading()
 
     def _fail_proof(self, error: Exception) -> None:
         if not self.proven.done():

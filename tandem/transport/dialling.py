@@ -13,8 +13,8 @@ RETRY_S = 0.5
 """Between the beginnings of the first two attempts, and whenever somebody waits for the connection."""
 MAX_RETRY_S = 8.0
 """Longest time between the beginnings of two attempts, which doubles while nobody waits."""
-MAX_ATTEMPTS = 4
-"""That are under way at once."""
+MAX_ATTEMPTS = 10
+"""That are under way at once: as many as begin within the time that one may take, so that there is always a new one."""
 
 Attempt = Callable[[], Coroutine[Any, Any, Connection]]
 """One attempt at a proven connection; raises OSError, TimeoutError or ProtocolError."""

@@ -27,6 +27,11 @@ class FrameSplitter:
         self.max_frame_bytes = max_frame_bytes
         self._buffer = bytearray()
 
+    @property
+    def num_buffered(self) -> int:
+        """Bytes that wait for the rest of their frame, or to be taken."""
+        return len(self._buffer)
+
     def append(self, received: bytes) -> None:
         """More bytes of the stream."""
         self._buffer += received

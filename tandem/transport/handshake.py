@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hmac
 import secrets
+from collections.abc import Callable
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Protocol
@@ -119,3 +120,12 @@ class SecretHandshake:
 
 def _party(name: str) -> str:
     return name.partition("/")[0]
+
+
+NewHandshake = Callable[[bool, bool], Handshake]
+"""Makes the handshake of one connection: whether this end dials, whether the other one is at another site."""
+
+
+def with_secret(name: str, secret: bytes) -> NewHandshake:
+    """Handshakes of an actor with others that know the same secret."""
+    return lambda dials, crosses: SecretHandshake(name, secret, dials=dials, crosses_sites=crosses)

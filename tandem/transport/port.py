@@ -38,6 +38,7 @@ class LinkCounters:
     writes: int = 0
     dropped_frames: int = 0  # the connection was down or its buffer full; the protocol resends
     connections: int = 0
+    pauses: int = 0  # of reading, where the other end sent more per second than it may
 
 
 def add_counters(first: LinkCounters, second: LinkCounters) -> LinkCounters:

@@ -15,11 +15,13 @@ from collections import defaultdict
 from collections.abc import Callable
 
 from tandem.errors import ProtocolError
+from tandem.transport.accepting import Door
 from tandem.transport.connection import Connection
 from tandem.transport.dialling import Dialling
 from tandem.transport.framing import join_frames
-from tandem.transport.handshake import Handshake, SecretHandshake
+from tandem.transport.handshake import NewHandshake
 from tandem.transport.port import Endpoint, LinkCounters, OnConnected, OnFrames, OnLost
+from tandem.transport.rate import RateLimits
 from tandem.transport.unix_paths import bind, shorten
 
 _log = logging.getLogger("tandem")
@@ -32,14 +34,6 @@ MAX_UNPROVEN = 64
 """Accepted connections in their handshake; the oldest makes room for the next."""
 MAX_BUFFERED_BYTES = 1 << 20
 """Unsent bytes on one connection beyond which frames are dropped; the protocol resends them."""
-
-NewHandshake = Callable[[bool, bool], Handshake]
-"""Makes the handshake of one connection: whether this end dials, whether the other one is at another site."""
-
-
-def with_secret(name: str, secret: bytes) -> NewHandshake:
-    """Handshakes of an actor with others that know the same secret."""
-    return lambda dials, crosses: SecretHandshake(name, secret, dials=dials, crosses_sites=crosses)
 
 
 class SocketPlane:
@@ -58,9 +52,10 @@ class SocketPlane:
         port: int = 0,
         server_tls: ssl.SSLContext | None = None,
         client_tls: ssl.SSLContext | None = None,
+        max_bytes_per_s: int | None = None,
     ) -> None:
         """directory: of the Unix-domain sockets, None: this actor is alone at its site; host: where other nodes connect
-        to it, None: nowhere.
+        to it, None: nowhere; max_bytes_per_s: read from any one actor, however many its connections, None: no limit.
         """
         self.name = name
         self._new_handshake = handshake
@@ -70,6 +65,8 @@ class SocketPlane:
         self._host, self.port = host, port  # the port is known after `start`
         self._server_tls, self._client_tls = server_tls, client_tls
         self._servers: list[asyncio.Server] = []
+        self._door: Door | None = None  # for other nodes
+        self._num_unproven = 0  # accepted connections that ended without a proof
         self._endpoints: dict[str, Endpoint] = {}
         self._connections: dict[str, Connection] = {}  # the newest to each actor
         self._dialled: dict[str, Connection] = {}  # of those, the ones that this actor opened
@@ -78,25 +75,18 @@ class SocketPlane:
         self._is_closed = False
         self._waiting: dict[str, list[bytes]] = {}  # frames until the next flush
         self._dialling: dict[str, tuple[Dialling, asyncio.Task[None]]] = {}
+        self._rates = RateLimits(max_bytes_per_s)
         self._refusing: set[str] = set()  # actors whose refusal has been logged
 
     async def start(self) -> Endpoint:
         """Listen on a Unix-domain socket and, where a host is given, on TCP."""
-        loop = asyncio.get_running_loop()
         if self._unix_path is not None:
-            listener = bind(self._unix_path)
+            listener, loop = bind(self._unix_path), asyncio.get_running_loop()
             self._servers.append(await loop.create_unix_server(self._accept_local, sock=listener))
         if self._host is None:
             return Endpoint(self.name, self._unix_path)
-        server = await loop.create_server(
-            self._accept_remote,
-            self._host,
-            self.port,
-            ssl=self._server_tls,
-            ssl_handshake_timeout=DIAL_LIMIT_S if self._server_tls else None,
-        )
-        self._servers.append(server)
-        self.port = server.sockets[0].getsockname()[1]
+        self._door = Door(self._accept_remote, self._server_tls, DIAL_LIMIT_S, MAX_UNPROVEN)
+        self.port = await self._door.start(self._host, self.port)
         return Endpoint(self.name, self._unix_path, self._host, self.port)
 
     async def connect(self, endpoint: Endpoint) -> None:
@@ -154,7 +144,12 @@ class SocketPlane:
     @property
     def num_connections(self) -> int:
         """Open connections, proven or not."""
-        return len(self._all)
+        return len(self._all) + (self._door.num_shaking if self._door else 0)
+
+    @property
+    def num_turned_away(self) -> int:
+        """Accepted connections that ended before the other end had proven who it is."""
+        return self._num_unproven + (self._door.num_failed if self._door else 0)
 
     def renew(self, to: str) -> None:
         """Open another connection to a known actor; where that is in progress, hurry."""
@@ -175,6 +170,8 @@ class SocketPlane:
         await asyncio.gather(*tasks, return_exceptions=True)
         for server in self._servers:
             server.close()
+        if self._door is not None:
+            await self._door.close()
         for connection in list(self._all):
             connection.abort()
         if self._unix_path is not None:
@@ -200,17 +197,23 @@ class SocketPlane:
         self.counters[name].connections += 1
         self._on_connected(name)
 
-    def received(self, name: str, frames: list[bytes], num_bytes: int) -> None:
-        """Frames of a proven connection arrived."""
-        counters = self.counters[name]
+    def received(self, connection: Connection, frames: list[bytes], num_bytes: int) -> None:
+        """Bytes of a proven connection arrived, and completed these frames, perhaps none."""
+        assert connection.name is not None
+        counters = self.counters[connection.name]
         counters.received_frames += len(frames)
         counters.received_bytes += num_bytes
-        self._on_frames(name, frames)
+        if pause_s := self._rates.take(connection.name, num_bytes, asyncio.get_running_loop().time()):
+            counters.pauses += 1
+            connection.pause(pause_s)
+        if frames:
+            self._on_frames(connection.name, frames)
 
     def disconnected(self, connection: Connection) -> None:
         """A connection broke; a known actor is dialled again."""
         self._all.pop(connection, None)
         name = connection.name
+        self._num_unproven += name is None and not connection.dials
         for ends in (self._dialled, self._accepted):
             if name is not None and ends.get(name) is connection:
                 del ends[name]

@@ -63,6 +63,14 @@ def test_a_body_without_its_message_is_counted_as_malformed(queue: DraftQueueAct
     assert queue.num_malformed == 1
 
 
+def test_malformed_frames_cannot_fill_a_log(queue: DraftQueueActor, caplog: pytest.LogCaptureFixture) -> None:
+    """Whoever sends them decides how many there are."""
+    with caplog.at_level("WARNING"):
+        queue.on_frames("cloud/draft_queue", [b"nonsense"] * 1000)
+    assert queue.num_malformed == 1000
+    assert len(caplog.records) == 10, "the 1st, 2nd, 4th, ... 512th"
+
+
 def run_retriever(text: str) -> list[Any]:
     """What a retriever sends for two queries, where the first finds a document of this text."""
     actor = RetrieverActor(Party.DEVICE, make_runtime())

@@ -169,9 +169,11 @@ def test_settings_that_count_for_nothing_there_are_named(
     settings = ["--set", "device.index=./mine", "--set", "codec.p=0.9", "--set", "device.dtype=bfloat16"]
     unknown_there = ["--set", "cloud.index=./pages", "--set", "device.num_documents=2"]
     assert main(["ask", QUESTION, *settings, *unknown_there]) == 0
-    note = 'settings   this cluster was started with device.index = "bundled", codec.p = 0.5; for yours, use --fresh or'
+    note = (
+        'settings   what runs here was started with device.index = "bundled", codec.p = 0.5; for yours, use '
+    )
     assert note in capsys.readouterr().err
-    note = "settings   this cluster was started with codec.p = 0.5; for yours"
+    note = "settings   what runs here was started with codec.p = 0.5; for yours"
     assert main(["ask", QUESTION, "--set", "codec.name=top_p", "--set", "codec.p=0.9"]) == 0
     assert note in capsys.readouterr().err, "top_p is there with auto, that p is not"
     assert main(["ask", QUESTION]) == 0

@@ -268,7 +268,7 @@ def test_what_needs_a_cluster_says_so(
 ) -> None:
     assert main(arguments) == 1
     assert capsys.readouterr().err == (
-        f'tandem: `tandem {arguments[0]}` needs a Ray cluster, but cluster.runtime is "inline", where nothing outlives '
-        'the process that asks; use `tandem ask --runtime inline` or Tandem.launch, or set cluster.runtime to "ray".\n'
+        f'tandem: `tandem {arguments[0]}` needs a Ray cluster, but cluster.runtime is "inline"; use `tandem ask '
+        '--runtime inline`, `tandem device --join LINK` or Tandem.launch, or set cluster.runtime to "ray".\n'
     )
     assert launcher.calls == []

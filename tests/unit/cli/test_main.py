@@ -19,6 +19,7 @@ ROOT = Path(tandem.__file__).parents[1]
 COMMANDS = (
     "ask",
     "chat",
+    "audit",
     "init",
     "index",
     "search",
@@ -26,6 +27,7 @@ COMMANDS = (
     "serve",
     "up",
     "down",
+    "device",
     "status",
     "doctor",
     "config",
@@ -93,6 +95,7 @@ def test_help_loads_nothing_heavy() -> None:
             "--num-documents must be N or PARTY:N, such as device:4 (got 'moon:3').",
         ),
         ("ask x --num-documents -1", "--num-documents must be N or PARTY:N, such as device:4 (got '-1')."),
+        ("device", "`tandem device` needs --join LINK; `tandem cloud serve` prints one."),
         ("ask x y", "Got unexpected extra argument(s) (y); see `tandem ask --help`."),
         ("ask x --seed", "Option '--seed' requires an argument."),
         ("ask x --seed -1", "--seed must be a whole number from 0 to 2^64 - 1 (got '-1')."),

@@ -276,3 +276,16 @@ def test_the_port_is_closed_again(tmp_path: Path) -> None:
     with served(WAIT, ANYWHERE, tmp_path) as cloud:
         port = cloud.port
     asyncio.run(knock(port))
+
+
+def test_a_device_that_comes_back_all_the_time_is_written_down_once(
+    cloud: ServedCloud, phone: Tandem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each note is a write to disk, which the cloud's event loop waits for."""
+    link = cloud.link_for("eager")
+    written: list[str] = []
+    monkeypatch.setattr(cloud.devices, "note_joined", written.append)
+    for _ in range(3):
+        with Tandem.join(str(link), WAIT):
+            pass
+    assert written == ["eager"]

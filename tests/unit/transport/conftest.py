@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from tandem.transport import dialling, sockets
-from tandem.transport.sockets import SocketPlane, with_secret
+from tandem.transport.handshake import with_secret
+from tandem.transport.sockets import SocketPlane
 
 SECRET = b"the secret of this cluster"
 

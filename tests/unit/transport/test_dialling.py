@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from tandem.errors import ProtocolError
-from tandem.transport import dialling
+from tandem.transport import dialling, sockets
 from tandem.transport.connection import Connection
 from tandem.transport.dialling import MAX_ATTEMPTS, Dialling
 from tests.unit.transport.conftest import run
@@ -57,7 +57,7 @@ def test_so_many_at_once_and_no_more() -> None:
     async def main() -> None:
         attempts = Attempts()
         dialled = asyncio.create_task(attempts.dialling.run())
-        for _ in range(40):
+        for _ in range(8 * MAX_ATTEMPTS):
             attempts.dialling.hurry()
             await asyncio.sleep(RETRY_S / 4)
         assert len(attempts.ends) == MAX_ATTEMPTS
@@ -65,6 +65,11 @@ def test_so_many_at_once_and_no_more() -> None:
         await asyncio.gather(dialled, return_exceptions=True)
 
     run(main)
+
+
+def test_while_attempts_hang_there_is_always_a_new_one() -> None:
+    """Those that began before a link was cut may hang for good: four of them once kept a fifth from trying."""
+    assert MAX_ATTEMPTS * dialling.RETRY_S >= sockets.DIAL_LIMIT_S
 
 
 def test_the_time_between_attempts_doubles_until_somebody_waits(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,123 @@
+"""`tandem audit`: every kind of bytes that leaves the device for a question, counted in a real run."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tandem.cli.ask import QuestionArgument
+from tandem.cli.options import (
+    QUESTION_SETTINGS,
+    AsJson,
+    ConfigFile,
+    Filters,
+    Join,
+    NumDocuments,
+    Overrides,
+    Seed,
+    load_settings,
+    merge_filters,
+    new_seed,
+    setting_overrides,
+    with_settings,
+)
+from tandem.cli.output import StageLog, print_json
+from tandem.errors import ConfigError
+from tandem.questions import check_question
+
+if TYPE_CHECKING:
+    from tandem.config import Config
+    from tandem.sites.audit import Tally
+
+WIDTH = 22
+
+
+@with_settings(*(key for key in QUESTION_SETTINGS if key != "cluster.runtime"))
+def audit(
+    question: QuestionArgument,
+    seed: Seed = None,
+    num_documents: NumDocuments = None,
+    filters: Filters = None,
+    join: Join = None,
+    as_json: AsJson = False,
+    config_file: ConfigFile = None,
+    overrides: Overrides = None,
+    **settings: Any,
+) -> int:
+    """Ask a question, and list what left the device for it: every kind of bytes, how many items, how many bytes.
+
+    With --join the question goes to that cloud. Otherwise both parties run in this process, and what is counted is what
+    would cross the link. The encryption's own bytes are not counted.
+    """
+    check_question(question)
+    log = StageLog(is_quiet=as_json)
+    config = load_settings(config_file, overrides, setting_overrides(settings, num_documents), log)
+    if config.is_federated:
+        raise ConfigError(
+            '`tandem audit` counts what a device sends, but decoding.mode is "federated"; choose "dual" or '
+            '"speculative".'
+        )
+    asked = {"seed": new_seed() if seed is None else seed, **merge_filters(filters or ())}
+    tally, answer = count(question, config, join, log, asked)
+    if as_json:
+        print_json(
+            {
+                "question": question,
+                "seed": answer.seed,
+                "num_tokens": len(answer.tokens),
+                "kinds": {
+                    kind: {"count": tally.counts[kind], "bytes": tally.num_bytes[kind]}
+                    for kind in tally.counts
+                },
+                "num_frames": tally.num_frames,
+                "total_bytes": tally.total_bytes,
+                "degraded_from": answer.statistics.degraded_from,
+            }
+        )
+        return 0
+    print("\n".join(lines(tally, len(answer.tokens))))
+    if answer.degraded_reason:
+        print(answer.degraded_reason)
+    return 0
+
+
+def count(
+    question: str, config: Config, join: str | None, log: StageLog, options: dict[str, Any]
+) -> tuple[Tally, Any]:
+    """Ask, and count what the device sends, until both parties have ended the question. Raises TandemError."""
+    from tandem.client import Tandem
+    from tandem.sites.audit import Tally, listening_queue
+    from tandem.topology import Party
+
+    tally = Tally()
+    classes: Any = {"draft_queue": listening_queue(Party.DEVICE, tally.add)}
+    if join is None:
+        opened = Tandem.launch(config, runtime="inline", actor_classes=classes, progress=log)
+    else:
+        from tandem.joining.handshakes import hello_of
+        from tandem.joining.join_link import read_link
+
+        tally.add_handshake(hello_of(read_link(join)))
+        opened = Tandem.join(join, config, actor_classes=classes, progress=log)
+    with opened as tandem:
+        answer = tandem.query(question, **options)
+    return tally, answer
+
+
+def lines(tally: Tally, num_tokens: int) -> list[str]:
+    """A table for people: kinds in their order, and the sum."""
+    from tandem.sites.audit import KINDS
+
+    rows = [
+        f"{kind:<{WIDTH}} {tally.counts[kind]:>6} {tally.num_bytes[kind]:>9,}  {meaning}"
+        for kind, meaning in KINDS.items()
+        if kind in tally.counts
+    ]
+    absent = ", ".join(kind for kind in KINDS if kind not in tally.counts)
+    return [
+        f"Left the device for an answer of {num_tokens} tokens:",
+        f"{'kind':<{WIDTH}} {'items':>6} {'bytes':>9}",
+        *rows,
+        f"{'sum':<{WIDTH}} {tally.num_frames:>6} {tally.total_bytes:>9,}  in {tally.num_frames} frames",
+        *([f"Nothing of: {absent}."] if absent else []),
+        "Never: documents, their text, titles, paths and scores, and the filter for the device's own documents.",
+    ]

@@ -1,0 +1,40 @@
+"""`tandem device`: one long-running process that keeps models, index and the link to a cloud for local commands."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+
+import typer
+
+from tandem.cli.options import ConfigFile, Join, Overrides, load_settings
+from tandem.cli.output import StageLog
+
+
+def device(join: Join = None, config_file: ConfigFile = None, overrides: Overrides = None) -> int:
+    """Run the device until it is stopped, joined to a cloud; `tandem ask` and `chat` find it on this machine.
+
+    It keeps models, index and link, so that a question costs no start. Only commands of this user reach it.
+    """
+    if join is None:
+        raise typer.BadParameter("`tandem device` needs --join LINK; `tandem cloud serve` prints one.")
+    log = StageLog()
+    config = load_settings(config_file, overrides, log=log)
+    from tandem.cluster.start_settings import start_settings
+    from tandem.joining.join_link import read_link
+    from tandem.sites import joined
+    from tandem.sites.local_calls import socket_folder
+    from tandem.sites.offering import offered, reserved
+    from tandem.topology import Party
+
+    link, folder = read_link(join), socket_folder()
+    with (
+        reserved(folder),
+        contextlib.closing(joined.join(link, config, log)) as site,
+        offered(site, config, folder, start_settings(config, Party.DEVICE)),
+    ):
+        log("ready: `tandem ask QUESTION` and `tandem chat` ask this device, until Ctrl-C")
+        with contextlib.suppress(KeyboardInterrupt):
+            threading.Event().wait()
+        log("stopping")
+    return 0

@@ -1,0 +1,1 @@
+"""What happens when things break, over a real link on this machine: cuts, kills, strangers, malformed frames."""

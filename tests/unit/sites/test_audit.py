@@ -1,0 +1,101 @@
+"""What leaves the device, by kind: the kinds add up to what the link counts, and each is what it says."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tandem import Config, Tandem
+from tandem.cli import main
+from tandem.joining.handshakes import hello_of
+from tandem.protocol.messages import LinkFrame, Open, Proposal, Votes
+from tandem.sites.audit import KINDS, Tally, listening_queue
+from tandem.sites.serving import Address, served
+from tandem.transport.framing import join_frames
+
+QUESTION = "Which game should Mira try?"
+WAIT = ["link.on_peer_loss=wait"]
+
+
+def asked(settings: list[str], **options: Any) -> tuple[Tally, dict[str, int], list[LinkFrame]]:
+    """What was counted, what the link counted, and the frames."""
+    tally, frames = Tally(), list[LinkFrame]()
+
+    def listen(frame: LinkFrame, encoded: bytes) -> None:
+        tally.add(frame, encoded)
+        frames.append(frame)
+
+    classes: Any = {"draft_queue": listening_queue("device", listen)}
+    with Tandem.launch(Config.load(None, settings), runtime="inline", actor_classes=classes) as tandem:
+        tandem.query(QUESTION, seed=7, **options)
+        (queue,) = [each for each in tandem.status()["actors"] if each["name"] == "device/draft_queue"]
+    counters: dict[str, int] = queue["links"]["cloud/draft_queue"]
+    return tally, counters, frames
+
+
+@pytest.mark.parametrize(
+    ("settings", "present", "absent"),
+    [
+        ([], {"question", "drafts", "race lists", "document weights"}, {"distributions", "filter"}),
+        (["codec.name=top_p"], {"distributions", "document weights"}, {"race lists"}),
+        (["decoding.placement=device"], {"committed tokens"}, {"race lists", "distributions"}),
+        (["decoding.mode=speculative"], {"drafts"}, {"race lists", "distributions", "document weights"}),
+    ],
+)
+def test_the_kinds_add_up_to_what_the_link_counts(
+    settings: list[str], present: set[str], absent: set[str]
+) -> None:
+    tally, counters, frames = asked([*WAIT, *settings], cloud_filter=None)
+    assert counters["dropped_frames"] == 0
+    assert tally.num_frames == counters["sent_frames"] == len(frames)
+    assert tally.total_bytes == counters["sent_bytes"]
+    assert present <= set(tally.counts) <= set(KINDS)
+    assert not absent & set(tally.counts)
+    assert tally.num_bytes["question"] % len(QUESTION.encode()) == 0
+    payloads = [
+        body.payloads for body in (frame.body for frame in frames) if isinstance(body, Proposal | Votes)
+    ]
+    counted = tally.num_bytes.get("race lists", 0) + tally.num_bytes.get("distributions", 0)
+    assert counted == sum(len(payload) for each in payloads for payload in each)
+
+
+def test_a_filter_is_named_and_counted() -> None:
+    tally, counters, frames = asked(
+        WAIT, cloud_filter={"source": "puzzles.md"}, device_filter={"source": "x"}
+    )
+    (opening, *_) = [frame.body for frame in frames if isinstance(frame.body, Open)]
+    assert "puzzles.md" in opening.spec
+    assert tally.num_bytes["filter"] == tally.counts["filter"] * len(json.dumps({"source": "puzzles.md"}))
+    assert tally.total_bytes == counters["sent_bytes"]
+
+
+def test_over_a_join_link_with_the_handshake(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with served(Config.load(None, WAIT), Address("127.0.0.1", 0), tmp_path) as cloud:
+        link = cloud.link_for("phone")
+        assert main(["audit", QUESTION, "--seed", "7", "--join", str(link), "--json"]) == 0
+        shown = json.loads(capsys.readouterr().out)
+        (queue,) = [actor for actor in cloud.status() if actor["name"] == "cloud/draft_queue"]
+    hello = len(join_frames([hello_of(link)]))
+    assert shown["kinds"]["handshake"] == {"count": 1, "bytes": hello}
+    assert shown["total_bytes"] == sum(kind["bytes"] for kind in shown["kinds"].values())
+    assert shown["total_bytes"] - hello == queue["links"]["@phone/draft_queue"]["received_bytes"]
+
+
+def test_a_table_for_people(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["audit", QUESTION, "--seed", "7", "--mode", "speculative"]) == 0
+    shown = capsys.readouterr().out.splitlines()
+    assert shown[0].startswith("Left the device for an answer of ")
+    assert any(line.startswith("question                    1        27  the question") for line in shown)
+    assert any(line.startswith("Nothing of: handshake, filter, race lists, distributions,") for line in shown)
+
+
+def test_federated_mode_is_refused(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    settings = tmp_path / "three.toml"
+    settings.write_text(
+        '[decoding]\nmode = "federated"\n[workers.one]\nnum_documents = 0\n[workers.two]\nnum_documents = 0\n'
+    )
+    assert main(["audit", QUESTION, "--config", str(settings)]) == 1
+    assert 'decoding.mode is "federated"; choose "dual" or "speculative"' in capsys.readouterr().err
