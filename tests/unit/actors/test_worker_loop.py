@@ -59,6 +59,7 @@ class _Decoder(DecoderActor):
         self.outbox = _Outbox()
         self.plane = self.outbox  # type: ignore[assignment]
         self.fake_engine = _Engine()
+        self.description = {"weights_fingerprint": "fake"}
         self.rng = rng
 
     @property
