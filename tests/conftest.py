@@ -24,6 +24,8 @@ LONG = (
     "tests/unit/lab/simulation/test_mutants.py",
     "tests/unit/lab/simulation/test_equality.py",
     "tests/unit/lab/simulation/test_chain.py",
+    "tests/unit/lab/test_reliability.py",
+    "tests/unit/sites/test_joined.py",
     "tests/unit/sites/test_answers.py",
     "tests/unit/test_benchmarks.py",
     "tests/unit/test_docs.py",

@@ -31,5 +31,5 @@ def served(tandem: Tandem) -> Iterator[Served]:
 
 @pytest.fixture
 def http(served: Served) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=served.url, timeout=60) as client:
+    with httpx.Client(base_url=served.url, timeout=180) as client:
         yield client

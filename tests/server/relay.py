@@ -16,7 +16,7 @@ class Relay:
 
     def __init__(self, host: str, port: int, delay_s: float) -> None:
         self._target = (host, port)
-        self._delay_s = delay_s
+        self.delay_s = delay_s
         self._flows: asyncio.Event | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._loop = LoopThread()
@@ -58,7 +58,7 @@ class Relay:
         assert self._flows is not None
         with suppress(ConnectionError):
             while piece := await source.read(PIECE_BYTES):
-                await asyncio.sleep(self._delay_s)
+                await asyncio.sleep(self.delay_s)
                 await self._flows.wait()
                 sink.write(piece)
                 await sink.drain()

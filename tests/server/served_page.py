@@ -23,7 +23,7 @@ from tests.server.relay import Relay, relayed
 
 DELAY_S = 0.01
 """Of each way of the link."""
-PATIENCE_S = 2.0
+PATIENCE_S = 6.0
 """How long the device waits for a silent cloud, beyond half a second."""
 
 
@@ -50,7 +50,7 @@ class ServedPage:
         self._server = Server(self._app, limits, ready.set)
         self._thread = threading.Thread(target=self._server.run, kwargs={"sockets": [listener]})
         self._thread.start()
-        assert ready.wait(10)
+        assert ready.wait(60)
 
     def stop(self) -> None:
         """Serve no more."""

@@ -41,7 +41,7 @@ def store(tmp_path: Path, embedder: Embedder) -> DocumentStore:
 
 @pytest.fixture
 def client(tandem: Tandem, store: DocumentStore) -> Iterator[httpx.Client]:
-    with serving(tandem, documents=store) as served, httpx.Client(base_url=served.url, timeout=60) as made:
+    with serving(tandem, documents=store) as served, httpx.Client(base_url=served.url, timeout=180) as made:
         yield made
 
 

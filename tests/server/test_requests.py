@@ -131,14 +131,14 @@ def test_one_query_too_many_is_told_when_to_try_again(tandem: Tandem) -> None:
         httpx.Client(base_url=small.url) as client,
     ):
         with client.stream(
-            "POST", CHAT, json=chat(stream=True, seed=LONG_SEEDS[0], **LONG), timeout=60
+            "POST", CHAT, json=chat(stream=True, seed=LONG_SEEDS[0], **LONG), timeout=180
         ) as open_one:
             next(open_one.iter_lines())
             refused = client.post(CHAT, json=chat())
             assert (refused.status_code, refused.json()["error"]["type"]) == (429, "rate_limit_error")
             assert int(refused.headers["retry-after"]) >= 1
         wait_until(lambda: small.num_open() == 0)
-        assert client.post(CHAT, json=chat(max_tokens=2), timeout=60).status_code == 200
+        assert client.post(CHAT, json=chat(max_tokens=2), timeout=180).status_code == 200
 
 
 def test_a_client_that_reads_nothing_does_not_hold_up_others(served: Served, http: httpx.Client) -> None:
@@ -193,7 +193,7 @@ def test_curl(served: Served) -> None:
         ["curl", "-sN", f"{served.url}{CHAT}", "-d", json.dumps(chat(stream=True, max_tokens=4))],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=180,
         check=True,
     )
     lines = [line for line in done.stdout.split("\n") if line]

@@ -29,6 +29,7 @@ class Process:
     def __init__(self, log: Path, key_file: Path) -> None:
         self.log = log
         arguments = ["--runtime", "inline", "--listen", "127.0.0.1:0", "--log-json"]
+        arguments += ["--set", "http.drain_timeout_s=120"]
         self.process = subprocess.Popen(
             [sys.executable, "-m", "tandem", "serve", *arguments, "--api-key-file", str(key_file)],
             stderr=log.open("wb"),
@@ -43,7 +44,7 @@ class Process:
             assert self.process.poll() is None, self.log.read_text("utf-8")
             return [line["url"] for line in self.lines() if line["event"] == "listening"]
 
-        wait_until(lambda: bool(urls()), 120)
+        wait_until(lambda: bool(urls()), 300)
         return urls()[0]
 
 
@@ -61,7 +62,7 @@ def process(tmp_path: Path) -> Iterator[Process]:
 def test_from_start_to_sigterm(process: Process) -> None:
     url = process.url()
     headers = {"Authorization": f"Bearer {KEY}"}
-    with httpx.Client(base_url=url, headers=headers, timeout=60) as client:
+    with httpx.Client(base_url=url, headers=headers, timeout=180) as client:
         chat = {"model": "tandem", "messages": [{"role": "user", "content": f"{QUESTION} {MARKER}"}]}
         assert client.post("/v1/chat/completions", json=chat | {"max_tokens": 2}).status_code == 200
         for wrong in (chat | {MARKER: 1}, chat | {"model": MARKER}, chat | {"stop": [MARKER, 3]}):
@@ -77,7 +78,7 @@ def test_from_start_to_sigterm(process: Process) -> None:
             rest = [line for line in lines if line]
     assert rest[-1] == "data: [DONE]"
     assert json.loads(rest[-2].removeprefix("data: "))["choices"][0]["finish_reason"] == "length"
-    assert process.process.wait(30) == TERMINATED
+    assert process.process.wait(120) == TERMINATED
     text = process.log.read_text("utf-8")
     assert MARKER not in text
     assert QUESTION not in text
