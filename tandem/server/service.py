@@ -14,12 +14,14 @@ from tokenizers import Tokenizer
 
 from tandem import __version__
 from tandem.errors import TandemError
+from tandem.events import Event
 from tandem.limits import HttpConfig
 from tandem.request import build_spec
 from tandem.server.document_store import DocumentStore
 from tandem.server.errors import ApiError, refusal
 from tandem.server.metrics import Metrics, QueryObserver
 from tandem.server.queries import QueryLimit, RunningQuery
+from tandem.server.tracing import QuerySpan
 
 if TYPE_CHECKING:
     from tandem.client import Tandem
@@ -87,12 +89,18 @@ class Service:
             raise refusal(error, names or {name: name for name in ("question", *options)}) from None
         release = self._acquire()
         observer = QueryObserver(self.metrics)
+        span = QuerySpan(str(options.get("mode") or self.tandem.config.decoding.mode))
+
+        def on_event(event: Event) -> None:
+            observer.on_event(event)
+            span.on_event(event)
 
         def end() -> None:
             release()
             observer.on_end()
+            span.on_end()
 
-        return RunningQuery(self.tandem.astream(question, **options), observer.on_event, end)
+        return RunningQuery(self.tandem.astream(question, **options), on_event, end)
 
     def _acquire(self) -> Callable[[], None]:
         try:

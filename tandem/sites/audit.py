@@ -38,7 +38,7 @@ KINDS = {
     "source ids": "opaque ids of the documents that were used, and notes on them",
     "list requests": "where a race list of the peer left the winner open",
     "probes": "zeros that measure the link's speed",
-    "headers and receipts": "counts, digests, clocks and what was received, in every frame",
+    "headers and receipts": "counts, digests, stamps and what was received, in every frame",
 }
 """All kinds of bytes, and what each holds."""
 LOG_WEIGHT_BYTES = 4
