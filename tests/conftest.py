@@ -18,8 +18,9 @@ os.environ.setdefault(
 COMMANDS = ("bad_input", "connect", "extensions", "ten_minutes")
 """Modules of tests/cluster each of whose tests starts a cluster of its own, mostly by a command of Tandem."""
 SHARES = ("tests/cluster", "tests/cluster commands", "tests/network", "tests/server")
-"""Each is run by one process, and these begin first, since they take longest."""
+"""Each is run by one process."""
 LONG = (
+    *SHARES[:3],
     "tests/unit/lab/simulation/test_fuzz.py",
     "tests/unit/lab/simulation/test_mutants.py",
     "tests/unit/lab/simulation/test_equality.py",
@@ -29,8 +30,9 @@ LONG = (
     "tests/unit/sites/test_answers.py",
     "tests/unit/test_benchmarks.py",
     "tests/unit/test_docs.py",
+    "tests/server",  # last, since nodes that are starting give up where they have to wait for the processor
 )
-"""Files of half a minute or more; were one of them the last, the other processes would wait for it."""
+"""What begins first, since it takes half a minute or more: were it the last, the other processes would wait for it."""
 
 
 def share_of(nodeid: str) -> str:
@@ -44,7 +46,7 @@ def share_of(nodeid: str) -> str:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """What takes long comes first."""
-    order = {share: number for number, share in enumerate((*SHARES, *LONG))}
+    order = {share: number for number, share in enumerate(LONG)}
     items.sort(key=lambda item: order.get(share_of(item.nodeid), len(order)))
 
 

@@ -22,9 +22,10 @@ from tests.cluster.federation import settings_of
 from tests.server.running import KEY, serving
 from tests.server.served_page import ServedPage, find_chromium, served_page, start_chromium
 
-pytestmark = pytest.mark.skipif(
-    find_chromium() is None, reason="there is no Chromium (Debian's package chromium)"
-)
+pytestmark = [
+    pytest.mark.timed,
+    pytest.mark.skipif(find_chromium() is None, reason="there is no Chromium (Debian's package chromium)"),
+]
 QUESTION = "Which game should Mira try?"
 SEED = 7
 LIMIT_MS = 60_000
