@@ -14,7 +14,7 @@ WINDOW = 48
 """The last judged tokens, which are compared with those before them."""
 MIN_REMEMBERED = 48
 """Judged tokens before the window from which on they count as usual."""
-NUM_SIGMAS = 3.0
+NUM_SIGMAS = 4.5
 """Standard errors that the fall must exceed, so that a rate that was low before does not raise the alarm by chance."""
 LOW_SHARE = 0.5
 """Of the usual rate; below it acceptance is low."""
