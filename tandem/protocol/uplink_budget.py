@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import accumulate
 
+from tandem.protocol.wire import varint_bytes
+
 BITS_PER_BYTE = 8
-_VARINT_BITS = 7  # of a number in each byte of its LEB128 form
 
 
 class UplinkBudget:
@@ -24,7 +25,7 @@ class UplinkBudget:
     def __init__(self, num_bits: int, vocab_size: int, *, sends_drafts: bool) -> None:
         """num_bits: B; 0: no limit. vocab_size: V tokens. sends_drafts: whether distributions travel with the ids."""
         self._num_bits = num_bits
-        self._id_bytes = _varint_bytes(vocab_size - 1)
+        self._id_bytes = varint_bytes(vocab_size - 1)
         self._sends_drafts = sends_drafts
 
     def longest(self, most: int) -> int:
@@ -43,10 +44,5 @@ class UplinkBudget:
         return self.count_fitting(payloads or [b""] * num_tokens) == num_tokens
 
     def _draft_bytes(self, payload: bytes) -> int:
-        sent = _varint_bytes(len(payload)) + len(payload) if self._sends_drafts else 0
+        sent = varint_bytes(len(payload)) + len(payload) if self._sends_drafts else 0
         return self._id_bytes + sent
-
-
-def _varint_bytes(value: int) -> int:
-    """Bytes of a number in LEB128 (`tandem.protocol.wire.write_varint`)."""
-    return max(1, -(-value.bit_length() // _VARINT_BITS))

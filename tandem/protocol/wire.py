@@ -73,6 +73,11 @@ def write_varint(out: bytearray, value: int) -> None:
     out.append(value)
 
 
+def varint_bytes(value: int) -> int:
+    """How many bytes `write_varint` appends."""
+    return max(1, -(-value.bit_length() // 7))
+
+
 def read_varint(
     data: bytes | bytearray, position: int, max_bits: int = MAX_VARINT_BITS
 ) -> tuple[int, int] | None:

@@ -23,6 +23,7 @@ from tandem.protocol.messages import (
 )
 from tandem.protocol.outbox import Send
 from tandem.protocol.spec import SessionSpec
+from tandem.protocol.wire import varint_bytes
 from tandem.transport.framing import join_frames
 
 KINDS = {
@@ -76,12 +77,12 @@ class Tally:
             case Open(spec=text):
                 self._add_opening(SessionSpec.from_json(text), len(text.encode()))
             case Proposal():
-                self._add("drafts", len(body.tokens), sum(_varint_bytes(token) for token in body.tokens))
+                self._add("drafts", len(body.tokens), sum(varint_bytes(token) for token in body.tokens))
                 self._add_votes(body.payloads, len(body.log_weights))
             case Votes():
                 self._add_votes(body.payloads, len(body.log_weights))
             case Verdict() | Resync():
-                size = sum(_varint_bytes(token) for token in body.tokens)
+                size = sum(varint_bytes(token) for token in body.tokens)
                 self._add("committed tokens", len(body.tokens), size)
             case Sources():
                 size = sum(len(text.encode()) for text in (*body.ids, *body.notes))
@@ -123,7 +124,3 @@ def listening_queue(party: str, on_frame: OnFrame) -> type[DraftQueueActor]:
             super().send_to_peer(send, frame)
 
     return ListeningQueue
-
-
-def _varint_bytes(value: int) -> int:
-    return max(1, (value.bit_length() + 6) // 7)

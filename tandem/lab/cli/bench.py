@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -53,6 +52,7 @@ from tandem.lab.latency.plan import (
     CellPlan,
     Plan,
     full_cells,
+    plan_of,
     select_cells,
 )
 from tandem.lab.latency.records import DataPlane, Models
@@ -189,13 +189,7 @@ def make_plan(grid: Grid, config: Config, max_new_tokens: int) -> Plan:
         raise TandemError(
             f"There are {len(questions)} bundled questions, but --questions asks for {num_questions}; ask for fewer."
         )
-    return Plan(
-        cells=_cells(grid, max_new_tokens),
-        runs=runs,
-        questions=tuple(questions[:num_questions]),
-        kv_store=(config.device.kv_store, config.cloud.kv_store),
-        settings=sha256(repr(config).encode()).hexdigest()[:16],
-    )
+    return plan_of(config, _cells(grid, max_new_tokens), questions, num_questions, runs)
 
 
 def _cells(grid: Grid, max_new_tokens: int) -> tuple[CellPlan, ...]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from hashlib import sha256
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -27,7 +26,7 @@ from tandem.lab.cli.bench_options import (
 )
 from tandem.lab.cli.inner import run_inside
 from tandem.lab.federated.systems import PAGE, SYSTEMS, TOKEN_WISE
-from tandem.lab.latency.plan import CellPlan, Plan
+from tandem.lab.latency.plan import CellPlan, Plan, plan_of
 from tandem.lab.latency.records import Setting
 from tandem.lab.latency.systems import select_systems
 from tandem.lab.netlab import NetLab
@@ -156,13 +155,7 @@ def make_plan(grid: Grid, config: Config) -> Plan:
 
     questions = [bundled.question for bundled in read_bundled_questions()]
     runs, num_questions = (1, 1) if grid.is_smoke else (grid.runs, min(grid.num_questions, len(questions)))
-    return Plan(
-        cells=tuple(_cells(grid)),
-        runs=runs,
-        questions=tuple(questions[:num_questions]),
-        kv_store=(config.device.kv_store, config.cloud.kv_store),
-        settings=sha256(repr(config).encode()).hexdigest()[:16],
-    )
+    return plan_of(config, _cells(grid), questions, num_questions, runs)
 
 
 def _cells(grid: Grid) -> list[CellPlan]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from hashlib import sha256
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, cast
@@ -29,7 +28,7 @@ from tandem.lab.cli.bench_options import (
     parse_temperature,
 )
 from tandem.lab.cli.inner import run_inside
-from tandem.lab.latency.plan import CellPlan, Plan, informative_at
+from tandem.lab.latency.plan import CellPlan, Plan, informative_at, plan_of
 from tandem.lab.latency.records import Models, Setting
 from tandem.lab.latency.systems import System, select_systems
 from tandem.lab.netlab import NetLab
@@ -155,13 +154,8 @@ def make_plan(grid: Grid, config: Config) -> Plan:
     questions = [bundled.question for bundled in read_bundled_questions()]
     runs, num_questions = (1, 1) if grid.is_smoke else (grid.runs, min(grid.num_questions, len(questions)))
     names = grid.systems or [system.name for system in SYSTEMS]
-    return Plan(
-        cells=tuple(_cells(grid, select_systems(names, SYSTEMS, PAGE))),
-        runs=runs,
-        questions=tuple(questions[:num_questions]),
-        kv_store=(config.device.kv_store, config.cloud.kv_store),
-        settings=sha256(repr(config).encode()).hexdigest()[:16],
-    )
+    cells = _cells(grid, select_systems(names, SYSTEMS, PAGE))
+    return plan_of(config, cells, questions, num_questions, runs)
 
 
 def _cells(grid: Grid, systems: Sequence[System]) -> list[CellPlan]:

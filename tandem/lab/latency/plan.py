@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from hashlib import sha256
 from itertools import product
 from math import isfinite
 from typing import Any, Literal
 
+from tandem.config import Config
 from tandem.errors import TandemError
 from tandem.lab.latency.records import DataPlane, Models, Setting
 from tandem.lab.latency.systems import (
@@ -71,6 +73,19 @@ class Plan:
         for cell in self.cells:
             found.setdefault(_cluster_of(cell.setting), []).append(cell)
         return list(found.values())
+
+
+def plan_of(
+    config: Config, cells: Sequence[CellPlan], questions: Sequence[str], num_questions: int, runs: int
+) -> Plan:
+    """These cells with the first questions, as `config` has them answered."""
+    return Plan(
+        cells=tuple(cells),
+        runs=runs,
+        questions=tuple(questions[:num_questions]),
+        kv_store=(config.device.kv_store, config.cloud.kv_store),
+        settings=sha256(repr(config).encode()).hexdigest()[:16],
+    )
 
 
 def _cluster_of(setting: Setting) -> Any:
