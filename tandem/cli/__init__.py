@@ -34,11 +34,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("\ntandem: interrupted", file=sys.stderr)
         return INTERRUPTED
-    except SystemExit as leaving:
-        # Ray replaces our handler of SIGTERM by one that leaves with the bare signal number.
-        if leaving.code == signal.SIGTERM:
-            return TERMINATED
-        raise
     except BrokenPipeError:
         # Whoever read our output has gone; what is still buffered must not raise again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -7,7 +7,9 @@ import importlib
 import logging
 import os
 import re
+import signal
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -81,7 +83,7 @@ def attach(address: str, config: Config) -> None:
     deadline_s = time.monotonic() + min(ATTACH_LIMIT_S, config.cluster.start_timeout_s)
     while True:
         try:
-            with _anonymously():
+            with _anonymously(), _own_termination():
                 ray.init(
                     address=address,
                     namespace=config.cluster.namespace,
@@ -178,6 +180,19 @@ def _without_ray_lines() -> Iterator[None]:
             os.close(original)
             written.seek(0)
             os.write(2, b"".join(line for line in written if not RAY_LINE.match(line)))
+
+
+@contextlib.contextmanager
+def _own_termination() -> Iterator[None]:
+    """Keep this process's handler of SIGTERM, if it has one: with Ray's, it is aborted 3 s after the signal, whatever
+    it still has to write or to stop.
+    """
+    handler = signal.getsignal(signal.SIGTERM)
+    try:
+        yield
+    finally:
+        if callable(handler) and threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, handler)
 
 
 @contextlib.contextmanager

@@ -75,6 +75,24 @@ def test_connect_finds_the_token_and_leaves_none_behind(address: str) -> None:
     assert not [name for name in TOKEN_NAMES if name in os.environ]
 
 
+def test_a_termination_leaves_time_to_clean_up(address: str) -> None:
+    """Ray's own handler aborts a process 3 s after the signal."""
+    script = f"""
+import os, signal, sys, time
+from tandem import Tandem
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(40))
+Tandem.connect({address!r})
+try:
+    os.kill(os.getpid(), signal.SIGTERM)
+    signal.pause()
+finally:
+    time.sleep(4)
+    print("cleaned up", flush=True)
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stdout) == (40, "cleaned up\n"), done.stderr
+
+
 def test_connect_without_an_address_says_which_cluster_it_is(address: str) -> None:
     lines: list[str] = []
     with Tandem.connect(None, PATIENT, progress=lines.append) as tandem:

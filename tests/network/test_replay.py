@@ -109,5 +109,5 @@ def test_an_interruption_leaves_nothing_and_loses_nothing_that_was_seen(tmp_path
     assert found["questions"][0]["question"] == "Which game should Mira try?"
     assert found["questions"][0]["tokens"]
     assert json.loads((tmp_path / "out" / "timeline.json").read_text("utf-8"))["tandem"]
-    assert (tmp_path / "out" / "replay.png").exists(), told
+    assert (tmp_path / "out" / "replay.png").exists(), "".join(told)
     assert (tmp_path / "out" / "replay.png").read_bytes().startswith(b"\x89PNG")

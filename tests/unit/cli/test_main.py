@@ -194,14 +194,6 @@ sys.exit(main(["config"]))
     assert (done.returncode, done.stdout) == (128 + signal.SIGTERM, "cleaned up\n")
 
 
-def test_termination_by_rays_handler_is_143_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    command(monkeypatch, SystemExit(int(signal.SIGTERM)))
-    assert main(["config"]) == 143
-    command(monkeypatch, SystemExit(3))
-    with pytest.raises(SystemExit):
-        main(["config"])
-
-
 def test_a_reader_that_leaves_causes_no_traceback() -> None:
     script = "import sys; from tandem.cli import main; sys.exit(main(['config']))"
     command_line = f'{sys.executable} -c "{script}" | true'
