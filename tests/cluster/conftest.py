@@ -56,7 +56,7 @@ def descendants(roots: set[int]) -> set[int]:
     return found
 
 
-def alive(pids: set[int], limit_s: float = 5.0) -> set[str]:
+def alive(pids: set[int], limit_s: float = 60.0) -> set[str]:
     """Those of the processes that still run after a while, by their command line."""
     deadline_s = time.monotonic() + limit_s
     while left := {pid for pid in pids if Path(f"/proc/{pid}").exists()}:
@@ -211,7 +211,7 @@ FAREWELLS = {"draft_queue/tick"}
 """Repeats what ends a session for seven seconds; waiting for it after every test took a third of all time."""
 
 
-def wait_until_idle(rag: Tandem, own_tasks: set[str], limit_s: float = 30.0) -> None:
+def wait_until_idle(rag: Tandem, own_tasks: set[str], limit_s: float = 120.0) -> None:
     """Wait until both sides have freed all sessions and run no task but these; fail if they do not."""
     deadline_s = time.monotonic() + limit_s
     while left := busy(rag, own_tasks):

@@ -99,7 +99,7 @@ def test_ctrl_c_cleans_up(after: str) -> None:
     assert process.poll() is None, seen
     family = descendants({process.pid})
     process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=60)
+    _, errors = process.communicate(timeout=180)
     assert process.returncode == 130
     assert "Traceback" not in errors
     assert not alive(family)

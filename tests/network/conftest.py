@@ -92,7 +92,7 @@ def temporary_folders() -> set[Path]:
     return {path for path in Path(tempfile.gettempdir()).glob("td-*") if str(path) not in used}
 
 
-def folders_left(before: set[Path], limit_s: float = 10.0) -> set[Path]:
+def folders_left(before: set[Path], limit_s: float = 60.0) -> set[Path]:
     """New ones that stay: another run's has no process while its network is being built."""
     left = temporary_folders() - before
     until_s = time.monotonic() + limit_s

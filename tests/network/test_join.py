@@ -59,7 +59,7 @@ class Serving:
     def stop(self) -> int:
         """As Ctrl-C does; the exit code."""
         self.process.send_signal(signal.SIGINT)
-        code = self.process.wait(30)
+        code = self.process.wait(120)
         self._reader.join()
         return code
 
@@ -148,7 +148,7 @@ def test_a_cut_in_the_middle_of_a_dialogue(home: Home, cloud: Serving, link_file
     home.set_link(up=True)
     time.sleep(2)
     third = json.loads(chat.stdout.readline())
-    assert chat.wait(60) == 0
+    assert chat.wait(120) == 0
     assert first["statistics"]["degraded_from"] is None
     assert (
         second["statistics"]["degraded_from"] is not None or third["statistics"]["degraded_from"] is not None

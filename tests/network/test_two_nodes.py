@@ -88,6 +88,6 @@ def test_after_a_kill_in_the_middle_nothing_is_left(tmp_path: Path) -> None:
         assert process.stdout.readline().startswith("nodes: 2 up")
         (driver,) = (pid for pid, line in commands() if line.split()[1:3] == [SCRIPT, name])
         os.kill(driver, signal.SIGKILL)
-        assert process.wait(timeout=30) == 128 + signal.SIGKILL
+        assert process.wait(timeout=120) == 128 + signal.SIGKILL
     assert traces_of(name) == before
     assert not folders_left(folders)

@@ -34,7 +34,7 @@ class Served:
         """Queries that any actor of any party still holds."""
         return sum(actor["num_sessions"] for actor in self.tandem.status()["actors"])
 
-    def wait_until_idle(self, limit_s: float = 60.0) -> None:
+    def wait_until_idle(self, limit_s: float = 180.0) -> None:
         wait_until(lambda: self.num_sessions() == 0, limit_s)
 
     def num_open(self) -> int:
@@ -42,7 +42,7 @@ class Served:
         return int(httpx.get(f"{self.url}/v1/tandem/status").json()["queries"]["num_open"])
 
 
-def wait_until(condition: Callable[[], bool], limit_s: float = 60.0) -> None:
+def wait_until(condition: Callable[[], bool], limit_s: float = 180.0) -> None:
     deadline_s = time.monotonic() + limit_s
     while not condition():
         assert time.monotonic() < deadline_s, "it took too long"
@@ -59,7 +59,7 @@ def serving(tandem: Tandem, **options: Any) -> Iterator[Served]:
         port = listener.getsockname()[1]
         thread.start()
         try:
-            assert ready.wait(60)
+            assert ready.wait(180)
             yield Served(f"http://127.0.0.1:{port}", tandem)
         finally:
             server.should_exit = True

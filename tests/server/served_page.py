@@ -50,7 +50,7 @@ class ServedPage:
         self._server = Server(self._app, limits, ready.set)
         self._thread = threading.Thread(target=self._server.run, kwargs={"sockets": [listener]})
         self._thread.start()
-        assert ready.wait(60)
+        assert ready.wait(180)
 
     def stop(self) -> None:
         """Serve no more."""

@@ -54,7 +54,7 @@ def interrupt_when(event: threading.Event) -> None:
     assert main is not None
 
     def interrupt() -> None:
-        event.wait(5)
+        event.wait(60)
         signal.pthread_kill(main, signal.SIGINT)
 
     threading.Thread(target=interrupt).start()
@@ -65,7 +65,7 @@ def test_ctrl_c_in_one_thread_leaves_the_others_alone(loop: LoopThread) -> None:
     interrupted, other = Waiting(), Waiting()
     with ThreadPoolExecutor(1) as pool:
         result = pool.submit(lambda: loop.run(other.work()))
-        assert other.has_begun.wait(5)
+        assert other.has_begun.wait(60)
         interrupt_when(interrupted.has_begun)
         with pytest.raises(KeyboardInterrupt):
             loop.run(interrupted.work())
@@ -79,7 +79,7 @@ def test_closing_cancels_what_still_runs() -> None:
     loop, waiting = LoopThread(), Waiting()
     with ThreadPoolExecutor(1) as pool:
         result = pool.submit(lambda: loop.run(waiting.work()))
-        assert waiting.has_begun.wait(5)
+        assert waiting.has_begun.wait(60)
         loop.close()
         loop.close()
         assert result.exception(5) is not None

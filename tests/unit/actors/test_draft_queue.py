@@ -159,7 +159,7 @@ def test_calls_that_overtake_the_one_that_opens_their_session(monkeypatch: pytes
         )
         actor.on_event(ClientEvent(7, event))
         actor.on_event(ClientEvent(7, done))
-        found, events, _ = await asyncio.wait_for(asyncio.gather(*early), 5)
+        found, events, _ = await asyncio.wait_for(asyncio.gather(*early), 60)
         return found, events
 
     found, events = asyncio.run(overtaken())

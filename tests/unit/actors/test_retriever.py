@@ -69,7 +69,7 @@ async def answers(actor: Actor, *requests: RescoreRequest | RetrieveRequest) -> 
     actor.spawn(actor.serve(), "serve")
     for request in requests:
         actor.handle(request, "device/decoder")
-    sent = [await asyncio.wait_for(actor.sent.get(), 5) for _ in requests]
+    sent = [await asyncio.wait_for(actor.sent.get(), 60) for _ in requests]
     await actor.close()
     return sent
 
@@ -181,11 +181,11 @@ def test_an_answer_that_cannot_be_encoded_fails_its_query_alone(
     async def run() -> list[Any]:
         actor.spawn(actor.serve(), "serve")
         actor.handle(failing, "device/decoder")
-        failed = await asyncio.wait_for(actor.sent.get(), 5)
+        failed = await asyncio.wait_for(actor.sent.get(), 60)
         documents.text = "a whole one"
         actor.handle(replace(failing, session=2, query="q"), "device/decoder")
         actor.handle(rescore, "device/decoder")
-        rest = [await asyncio.wait_for(actor.sent.get(), 5) for _ in range(2)]
+        rest = [await asyncio.wait_for(actor.sent.get(), 60) for _ in range(2)]
         await actor.close()
         return [failed, *rest]
 
@@ -240,12 +240,12 @@ def test_a_request_that_repeats_an_unanswered_one_is_answered_once() -> None:
         for _ in range(3):
             actor.handle(request, "device/decoder")
         actor.spawn(actor.serve(), "serve")
-        await asyncio.wait_for(actor.sent.get(), 5)
+        await asyncio.wait_for(actor.sent.get(), 60)
         actor.handle(replace(request, session=2), "device/decoder")
-        second = await asyncio.wait_for(actor.sent.get(), 5)
+        second = await asyncio.wait_for(actor.sent.get(), 60)
         assert second.session == 2, "the repetitions were answered, too"
         actor.handle(request, "device/decoder")
-        assert (await asyncio.wait_for(actor.sent.get(), 5)).session == 1, (
+        assert (await asyncio.wait_for(actor.sent.get(), 60)).session == 1, (
             "an answer that was lost is given again"
         )
         await actor.close()

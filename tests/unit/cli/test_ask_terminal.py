@@ -77,7 +77,7 @@ def run_on_terminal(
             written += piece
     finally:
         os.close(terminal)
-        assert child.wait(30) == 0, written
+        assert child.wait(120) == 0, written
     return written
 
 

@@ -124,7 +124,7 @@ def test_a_cloud_that_stops_and_comes_back(tmp_path: Path) -> None:
         with served(config, ANYWHERE, tmp_path) as cloud:
             link, port = cloud.link_for("phone"), cloud.port
             phone = stack.enter_context(Tandem.join(str(link), config))
-            assert not phone.query(QUESTIONS[0], seed=1).is_degraded
+            assert not phone.query(QUESTIONS[0], seed=1, on_peer_loss="wait").is_degraded
             events = phone.stream(QUESTIONS[0], seed=1, max_new_tokens=12)
             seen = [next(event for event in events if isinstance(event, TokenEvent))]
         rest = list(events)
@@ -140,7 +140,7 @@ def test_a_cloud_that_stops_and_comes_back(tmp_path: Path) -> None:
         assert phone.query(QUESTIONS[1], seed=1).is_degraded
         assert phone.status()["cluster"].endswith("(not connected now)")
         with served(config, Address("127.0.0.1", port), tmp_path):
-            deadline_s = time.monotonic() + 30
+            deadline_s = time.monotonic() + 120
             while phone.query(QUESTIONS[1], seed=1).is_degraded:
                 assert time.monotonic() < deadline_s
             assert phone.status()["cluster"] == f"joined to 127.0.0.1:{port}"
@@ -174,7 +174,7 @@ def test_a_device_that_is_revoked_is_disconnected_and_told(
 ) -> None:
     link = cloud.link_for("lost")
     with Tandem.join(str(link), Config.load(None, ["link.peer_loss_margin_s=0.2"])) as tandem:
-        assert not tandem.query(QUESTIONS[0], seed=1).is_degraded
+        assert not tandem.query(QUESTIONS[0], seed=1, on_peer_loss="wait").is_degraded
         cloud.devices.revoke("lost")
         deadline_s = time.monotonic() + 10 * serving.WATCH_S
         while not tandem.status()["cluster"].endswith("(not connected now)"):
@@ -247,9 +247,9 @@ def test_as_many_devices_as_may_be(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         with Tandem.join(str(first), config) as tandem:
             with pytest.raises(ProtocolError, match="is busy; retry after 30 s"):
                 Tandem.join(str(second), config)
-            assert not tandem.query(QUESTIONS[0], seed=1).is_degraded
+            assert not tandem.query(QUESTIONS[0], seed=1, on_peer_loss="wait").is_degraded
         with Tandem.join(str(second), config) as tandem:
-            assert not tandem.query(QUESTIONS[0], seed=1).is_degraded
+            assert not tandem.query(QUESTIONS[0], seed=1, on_peer_loss="wait").is_degraded
 
 
 def test_a_certificate_is_renewed_while_devices_are_connected(

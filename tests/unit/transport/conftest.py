@@ -47,7 +47,7 @@ class Recorder:
         return [frame for _, frames in self.frames for frame in frames]
 
 
-async def until(condition: Callable[[], object], limit_s: float = 5.0) -> None:
+async def until(condition: Callable[[], object], limit_s: float = 60.0) -> None:
     """Wait for `condition`; TimeoutError names nothing, the test's line does."""
     async with asyncio.timeout(limit_s):
         while not condition():  # noqa: ASYNC110 - what is waited for is the state of two planes

@@ -52,7 +52,7 @@ def test_who_sends_too_much_waits_and_nothing_is_lost(directory: str, tcp: bool)
         assert counters.pauses > 0
         assert counters.received_bytes == device.plane.counters[QUEUE].sent_bytes
         cloud.send(PEER, b"still here")  # the other direction is not slowed down
-        await until(lambda: device.received == [b"still here"], 0.5)
+        await until(lambda: device.received == [b"still here"])
         await close(cloud, device)
 
     run(main)
@@ -72,7 +72,7 @@ def test_another_connection_does_not_begin_again(directory: str) -> None:
         device.send(QUEUE, b"y" * 50_000, b"z")
         await until(lambda: len(cloud.received) == 3)
         assert cloud.plane.counters[PEER].pauses >= 2
-        assert asyncio.get_running_loop().time() - start_s < 5
+        assert asyncio.get_running_loop().time() - start_s < 60
         await close(cloud, device)
 
     run(main)

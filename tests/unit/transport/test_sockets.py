@@ -34,7 +34,7 @@ async def pair(directory: str, *, tcp: bool = True, **options: Any) -> tuple[Rec
     await device.plane.start()
     if not tcp:
         endpoint = replace(endpoint, host=None, port=None)
-    await asyncio.wait_for(device.plane.connect(endpoint), 5)
+    await asyncio.wait_for(device.plane.connect(endpoint), 60)
     await until(lambda: cloud.connected)
     return cloud, device, endpoint
 
@@ -150,7 +150,7 @@ def test_another_secret_is_refused_by_both_ends_and_said_once(
         )
         for _ in range(2):
             with pytest.raises(ProtocolError, match=sentence):
-                await asyncio.wait_for(stranger.plane.connect(endpoint), 5)
+                await asyncio.wait_for(stranger.plane.connect(endpoint), 60)
         assert cloud.connected == stranger.connected == []
         assert len([line for line in caplog.messages if sentence in line]) == 1
         await close(cloud, stranger)
@@ -164,7 +164,7 @@ async def dial_raw(endpoint: Endpoint) -> tuple[asyncio.StreamReader, asyncio.St
 
 async def frame_from(reader: asyncio.StreamReader, splitter: FrameSplitter, waiting: list[bytes]) -> bytes:
     while not waiting:
-        data = await asyncio.wait_for(reader.read(4096), 2)
+        data = await asyncio.wait_for(reader.read(4096), 60)
         if not data:
             raise ConnectionError
         waiting += splitter.feed(data)
@@ -189,7 +189,7 @@ def test_garbage_is_refused_and_the_server_survives(directory: str, garbage: byt
         reader, writer = await dial_raw(endpoint)
         writer.write(garbage)
         writer.write(join_frames([b"a frame"]))
-        await asyncio.wait_for(reader_end(reader), 2)
+        await asyncio.wait_for(reader_end(reader), 60)
         writer.close()
         device.send(QUEUE, b"still here")
         await until(lambda: cloud.received == [b"still here"])
@@ -220,7 +220,7 @@ def test_a_name_alone_opens_nothing(directory: str) -> None:
         other = Greeting.decode(await frame_from(reader, splitter, waiting))
         assert other.name == QUEUE
         writer.write(join_frames([proof(b"guessed", own, other), b"injected"]))
-        await asyncio.wait_for(reader_end(reader), 2)
+        await asyncio.wait_for(reader_end(reader), 60)
         writer.close()
         assert cloud.received == []
         assert cloud.connected == [PEER]
@@ -269,13 +269,13 @@ def test_an_actors_own_proof_does_not_open_it(directory: str) -> None:
 
 def test_a_stranger_cannot_announce_a_long_frame(directory: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """60 such connections would hold 240 MB."""
-    monkeypatch.setattr(sockets, "DIAL_LIMIT_S", 30.0)
+    monkeypatch.setattr(sockets, "DIAL_LIMIT_S", 100.0)
 
     async def main() -> None:
         cloud = Recorder(QUEUE, directory, host="127.0.0.1")
         reader, writer = await dial_raw(await cloud.plane.start())
         writer.write(join_frames([bytes(MAX_HANDSHAKE_BYTES + 1)])[:10])
-        await asyncio.wait_for(reader_end(reader), 2)
+        await asyncio.wait_for(reader_end(reader), 60)
         writer.close()
         await close(cloud)
 
@@ -284,17 +284,17 @@ def test_a_stranger_cannot_announce_a_long_frame(directory: str, monkeypatch: py
 
 def test_connections_without_a_proof_are_bounded(directory: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The oldest makes room, so that a flood of strangers keeps nobody out."""
-    monkeypatch.setattr(sockets, "DIAL_LIMIT_S", 30.0)
+    monkeypatch.setattr(sockets, "DIAL_LIMIT_S", 100.0)
     monkeypatch.setattr(sockets, "MAX_UNPROVEN", 8)
 
     async def main() -> None:
         cloud = Recorder(QUEUE, directory, host="127.0.0.1")
         endpoint = await cloud.plane.start()
         strangers = [await dial_raw(endpoint) for _ in range(30)]
-        await asyncio.wait_for(asyncio.gather(*(reader_end(reader) for reader, _ in strangers[:22])), 2)
+        await asyncio.wait_for(asyncio.gather(*(reader_end(reader) for reader, _ in strangers[:22])), 60)
         assert cloud.plane.num_connections == 8
         device = Recorder(PEER, directory)
-        await asyncio.wait_for(device.plane.connect(endpoint), 2)
+        await asyncio.wait_for(device.plane.connect(endpoint), 60)
         await until(lambda: cloud.connected == [PEER])
         for _, writer in strangers:
             writer.close()
@@ -350,13 +350,16 @@ def test_a_host_that_vanished_is_noticed(directory: str) -> None:
     run(main)
 
 
-def test_the_peer_cannot_pass_for_an_actor_of_the_site(directory: str) -> None:
+def test_the_peer_cannot_pass_for_an_actor_of_the_site(
+    directory: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It knows the secret, but what comes from outside is of the other party."""
+    monkeypatch.setattr(sockets, "DIAL_LIMIT_S", 100.0)
 
     async def main() -> None:
         cloud = Recorder(QUEUE, directory, host="127.0.0.1")
         reader, writer = await prove_raw(await cloud.plane.start(), "cloud/decoder")
-        await asyncio.wait_for(reader_end(reader), 0.3)
+        await asyncio.wait_for(reader_end(reader), 60)
         assert cloud.connected == []
         writer.close()
         await close(cloud)
@@ -388,7 +391,7 @@ def test_connecting_before_the_other_listens(directory: str) -> None:
         await asyncio.sleep(0.1)
         assert not connecting.done()
         await cloud.plane.start()
-        await asyncio.wait_for(connecting, 5)
+        await asyncio.wait_for(connecting, 60)
         device.send("device/retriever", b"x")
         await until(lambda: cloud.received == [b"x"])
         await close(cloud, device)
@@ -425,7 +428,7 @@ def test_an_actor_that_was_replaced_is_dialled_at_its_new_address(directory: str
         another = Recorder(QUEUE, directory, host="127.0.0.1")
         endpoint = await another.plane.start()
         assert endpoint.port != old.port
-        await asyncio.wait_for(device.plane.connect(endpoint), 5)
+        await asyncio.wait_for(device.plane.connect(endpoint), 60)
         await until(lambda: another.connected == [PEER])
         await close(another, device)
 
@@ -509,10 +512,13 @@ def test_a_server_that_accepts_and_says_nothing_is_given_up_and_tried_again(dire
         server = await asyncio.start_server(lambda reader, writer: seen.append(writer), "127.0.0.1", 0)
         port = server.sockets[0].getsockname()[1]
         device = Recorder(PEER, directory)
-        with pytest.raises(TimeoutError):
-            await asyncio.wait_for(device.plane.connect(Endpoint(QUEUE, None, "127.0.0.1", port)), 1.5)
-        assert len(seen) >= 2
-        assert device.plane.num_connections <= 1
+        attempt = asyncio.create_task(device.plane.connect(Endpoint(QUEUE, None, "127.0.0.1", port)))
+        await until(lambda: len(seen) >= 2)
+        assert not attempt.done()
+        attempt.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await attempt
+        await until(lambda: device.plane.num_connections <= 1)
         await close(device)
         server.close()
         for writer in seen:
@@ -534,7 +540,7 @@ def test_close_leaves_no_task_no_socket_file_and_no_connection(directory: str) -
         reader, writer = await dial_raw(endpoint)  # a stranger who has proven nothing yet
         device.send(QUEUE, b"on its way")
         await close(cloud, device)
-        await asyncio.wait_for(reader_end(reader), 2)
+        await asyncio.wait_for(reader_end(reader), 60)
         writer.close()
         assert not os.listdir(directory)
         assert not cloud.plane.num_connections
@@ -656,7 +662,7 @@ def test_tls_between_nodes(directory: str, certificates: dict[str, str]) -> None
 
         reader, writer = await dial_raw(endpoint)  # plain bytes meet a TLS server
         writer.write(join_frames([Greeting(PEER, bytes(16), True).encode()]))
-        await asyncio.wait_for(reader_end(reader), 2)
+        await asyncio.wait_for(reader_end(reader), 60)
         writer.close()
         await close(cloud, device)
         await asyncio.sleep(0.05)

@@ -119,7 +119,7 @@ async def drive(actor: Decoder, session: int) -> list[int]:
     tokens: list[int] = []
     actor.dispatch(actor.handle(begin(session), "q"))
     while len(tokens) < 3:
-        message = await asyncio.wait_for(actor.sent.get(), 20)
+        message = await asyncio.wait_for(actor.sent.get(), 60)
         assert not isinstance(message, DecoderFailed)
         if isinstance(message, ProposalReady):
             step = len(tokens)
@@ -140,7 +140,7 @@ def test_distributions_are_kept_where_wanted(tmp_path: Path) -> None:
         waiting = asyncio.ensure_future(actor.fetch_sequence(2, None, True))
         assert await drive(actor, 2) == tokens
         actor.handle(End(session=2), "q")
-        sequence = await asyncio.wait_for(waiting, 5)
+        sequence = await asyncio.wait_for(waiting, 60)
         assert sequence.tokens == tuple(tokens)
         dense = [np.frombuffer(distribution, "<f2") for distribution in sequence.distributions]
         assert {len(distribution) for distribution in dense} == {actor.engine.vocab_size}
@@ -170,14 +170,14 @@ def test_a_padded_draft_that_is_no_longer_wanted_ends_at_once(tmp_path: Path) ->
         await actor.pad_decode_time(30.0)
         actor.dispatch(actor.handle(begin(1), "q"))
         session = actor.table.sessions[1]
-        await asyncio.wait_for(actor.sent.get(), 20)  # it is prefilled
+        await asyncio.wait_for(actor.sent.get(), 60)  # it is prefilled
         job = session.next_job()
         assert isinstance(job, Forward)
         drafting = asyncio.ensure_future(actor.draft([session], [job]))
         await asyncio.sleep(0.2)
         commit = Commit(session=1, step=0, token=7, is_last=True)
         actor.dispatch(actor.handle(commit, "q"))
-        await asyncio.wait_for(drafting, 5)
+        await asyncio.wait_for(drafting, 60)
         await actor.close()
 
     asyncio.run(run())

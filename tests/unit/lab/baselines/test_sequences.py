@@ -35,7 +35,7 @@ def test_its_beginning_alone() -> None:
 def test_without_a_length_the_end_is_waited_for() -> None:
     async def run() -> SequenceResult:
         kept = SequenceStore()
-        waiting = asyncio.ensure_future(kept.wait_for_end(1, 5))
+        waiting = asyncio.ensure_future(kept.wait_for_end(1, 90))
         await asyncio.sleep(0.01)  # it has not begun
         kept.begin(1)
         kept.add(1, 0, STEPS[0])
@@ -43,7 +43,7 @@ def test_without_a_length_the_end_is_waited_for() -> None:
         assert not waiting.done()
         kept.add(1, 1, STEPS[1])
         kept.end(1)
-        await asyncio.wait_for(waiting, 2)
+        await asyncio.wait_for(waiting, 60)
         return kept.take(1, None, dense=True)
 
     assert asyncio.run(run()) == SequenceResult((5, 6), (b"d0", b"d1"), -1.5)
@@ -58,10 +58,10 @@ def test_a_session_that_never_comes_is_one_sentence() -> None:
 def test_a_session_that_failed_leaves_nothing_and_nobody_waiting(num_steps: int) -> None:
     async def run() -> None:
         kept = store(1, num_steps)
-        waiting = asyncio.ensure_future(kept.wait_for_end(1, 5))
+        waiting = asyncio.ensure_future(kept.wait_for_end(1, 90))
         await asyncio.sleep(0.01)
         kept.end(1, failed=True)
-        await asyncio.wait_for(waiting, 1)
+        await asyncio.wait_for(waiting, 60)
         with pytest.raises(TandemError, match="1 steps were requested and 0 are there"):
             kept.take(1, None, dense=False)
 
@@ -71,7 +71,7 @@ def test_a_session_that_failed_leaves_nothing_and_nobody_waiting(num_steps: int)
 def test_a_session_that_ended_before_it_was_asked_for_is_given_at_once() -> None:
     kept = store(1, 1)
     kept.end(1)
-    asyncio.run(asyncio.wait_for(kept.wait_for_end(1, 5), 1))
+    asyncio.run(asyncio.wait_for(kept.wait_for_end(1, 90), 60))
     assert kept.take(1, None, dense=False).tokens == (5,)
 
 

@@ -76,6 +76,6 @@ def test_one_at_a_time_even_when_the_folder_goes_meanwhile(tmp_path: Path) -> No
     for each in threads:
         each.start()
     for each in threads:
-        each.join(timeout=20)
+        each.join(timeout=60)
     assert most == [1]
     assert list(tmp_path.iterdir()) == []
