@@ -8,13 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tandem.config import Config, PartyConfig
 from tandem.corpora import model_path
 
 if TYPE_CHECKING:
     from tandem.engine.engine import Engine
+    from tandem.engine.kv_cache import MemoryStore
     from tandem.engine.kv_disk import DiskStore
     from tandem.retrieval.embedding import TextEmbedder
     from tandem.retrieval.scoring import Scorer
@@ -58,10 +59,8 @@ def open_engine(party: PartyConfig, kv_folder: Path, warn: Callable[[str], objec
 
     warn: receives a sentence about each thing that the store leaves unused.
     """
-    from tandem.engine.kv_cache import MemoryStore
-
     engine = load_engine(party)
-    if party.kv_store == "disk":
+    if party.kv_store == "disk" and not party.learns:
         store = open_disk_store(party, engine, kv_folder, warn)
         if store.is_of_another_model():
             warn(
@@ -70,9 +69,24 @@ def open_engine(party: PartyConfig, kv_folder: Path, warn: Callable[[str], objec
                 "document be computed at its first use."
             )
         engine.caches.store = store
-    elif party.kv_store == "memory":
-        engine.caches.store = MemoryStore(party.kv_max_bytes)
+    else:
+        engine.caches.store = open_memory_store(party)
     return engine
+
+
+def load_pupil(party: PartyConfig) -> Any:
+    """The weights of a party's model once more, in float32, to be trained. Raises GenerationError."""
+    with _ONE_AT_A_TIME:
+        from tandem.engine.model import load_model
+
+        return load_model(model_path(party.model), device=party.torch_device, dtype="float32")
+
+
+def open_memory_store(party: PartyConfig) -> MemoryStore | None:
+    """An empty store in memory for the engine of a party; None if the setting is "off"."""
+    from tandem.engine.kv_cache import MemoryStore
+
+    return None if party.kv_store == "off" else MemoryStore(party.kv_max_bytes)
 
 
 def open_disk_store(

@@ -14,12 +14,14 @@ from pydantic.dataclasses import dataclass
 from tandem.conversation import SYSTEM_PROMPT
 from tandem.errors import ConfigError
 from tandem.paths import absolute, check_bundled, resolve_model
-from tandem.topology import MAX_PARTIES, PARTIES, SERVER
+from tandem.topology import MAX_PARTIES, PARTIES, SERVER, Party
 from tandem.validation import STRICT, Settings, WordOrPath
 
 LANGCHAIN = "langchain:"
 """Prefix of an index or embedder from LangChain: langchain:MODULE:FUNCTION."""
 TEMPLATES = WordOrPath(words=("auto", "chat", "plain"), example="./template.json")
+DRAFTERS: Mapping[str, str] = {"speculative": Party.DEVICE, "federated": SERVER}
+"""Who drafts without a vote, by mode."""
 MIN_WORKERS = 2
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,31}")
 """Of a worker: it names its node, its actors and its files."""
@@ -68,6 +70,12 @@ class PartyConfig(Settings):
         description="size of that store in bytes; least recently used entries are evicted first",
     )
 
+    learns: bool = Field(
+        default=False,
+        description="whether its head learns from committed answers, between queries; of a party that drafts without a "
+        "vote (mode speculative), whose caches of documents are then kept in memory at most",
+    )
+
     @property
     def index_folder(self) -> Path | None:
         """The folder of the index; None for the bundled index or a LangChain store."""
@@ -92,6 +100,16 @@ class WorkerConfig(PartyConfig):
         ge=0,
         description="weight of its votes where weights.workers is fixed; those of all workers are scaled to sum 1",
     )
+
+
+def check_learners(parties: Mapping[str, PartyConfig], mode: str) -> None:
+    """Raise ConfigError if one of these parties learns that has a vote in this mode."""
+    for name, party in parties.items():
+        if party.learns and name != DRAFTERS.get(mode):
+            raise ConfigError(
+                f'{name}.learns is true, but in mode "{mode}" {name} has a vote, and an answer would depend on those '
+                "before it; set it to false."
+            )
 
 
 def check_federation(server: PartyConfig, workers: Mapping[str, WorkerConfig], weighed_by: str) -> None:

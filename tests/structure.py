@@ -60,6 +60,7 @@ LAYERS = {
     "retrieval": {"config", "errors", "extras", "file_kinds", "paths", "topology", "corpora", "nearest"},
     "transport": {"errors", "topology", "protocol"},
     "actors": {
+        "distillation",
         "codecs",
         "config",
         "corpora",

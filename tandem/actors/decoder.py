@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 from tandem.actors import batching
 from tandem.actors.base import Runtime, SiteActor, remedy_for, sendable
 from tandem.actors.batching import Draft, Opened
+from tandem.actors.lessons import Lessons
 from tandem.codecs import Codec, codec_of
 from tandem.errors import TandemError
 from tandem.protocol.decoding import DecodingSession, Forward, Job, Prefill
@@ -60,6 +61,7 @@ class DecoderActor(SiteActor):
         self._loaded: Engine | None = None
         self._drafters: dict[int, Drafter] = {}  # by session: the state of the codec
         self._ended: list[int] = []  # sessions to free in the engine
+        self._lessons: Lessons | None = None
         self._kv_notes: list[str] = []  # sentences about the store of caches, for the next answer
 
     @property
@@ -79,6 +81,7 @@ class DecoderActor(SiteActor):
     async def prepare(self) -> dict[str, Any]:
         """Load the model. The description is compared with the other side's before the first query."""
         from tandem.corpora import model_path
+        from tandem.engine.description import describe
         from tandem.engine.drafter_card import describe_card
         from tandem.paths import cache_folder
         from tandem.profiler.cache import cached_line
@@ -87,26 +90,19 @@ class DecoderActor(SiteActor):
         policy = load_policy(decoding.placement, self.config.scheduler.parameters, self.place)
         self._loaded = engine = await self.on_model_thread(self._load)
         party = self.config.party(self.party)
+        if party.learns:
+            self._lessons = await self.on_model_thread(lambda: Lessons(party, engine))
         line = await self.on_model_thread(lambda: cached_line(party, cache_folder(), _log.warning))
         self.spawn(self.work(), "work")
         self.description = {
             "model": party.model,
-            "tokenizer": engine.tokenizer_name,
-            "template": engine.template.describe(),
-            "vocabulary_fingerprint": engine.vocabulary_fingerprint,
-            "weights_fingerprint": await self.on_model_thread(lambda: engine.weights_fingerprint),
-            "drafter_for": describe_card(
-                model_path(party.model)
-            ),  # the target it was made for; {} if unknown
-            "vocab_size": engine.vocab_size,
-            "context_length": engine.context_length,
-            "eos_token_ids": list(engine.eos_token_ids),
+            **await self.on_model_thread(lambda: describe(engine)),
+            "drafter_for": describe_card(model_path(party.model)),  # its target; {} if unknown
             "codec": codec,
             "race_depth": self.config.codec.race_depth,  # 0: votes are whole distributions
             "policy": policy,  # empty: none of one's own
             "length_policy": own_length_policy(decoding.length_policy),
             "protocol_version": PROTOCOL_VERSION,
-            "batching": engine.fallback,  # why sessions are not batched; "" if they are
             "decode_line": line,  # k_a, k_b, k_c, start; [] without a profile of these settings here
         }
         return self.description
@@ -119,14 +115,22 @@ class DecoderActor(SiteActor):
 
     def handle(self, message: Any, source: str) -> list[Send]:
         """Update the plan and wake the worker."""
+        known = self.table.sessions.get(message.session)
         sends = self.table.receive(message)
-        if isinstance(message, Begin):
-            spec, own = self.table.sessions[message.session].spec, self.description["weights_fingerprint"]
-            spec.check_weights(self.party, own)
+        if isinstance(message, Begin) and message.session in self.table.sessions:
+            self._check(self.table.sessions[message.session])
         elif isinstance(message, End):
             self._ended.append(message.session)
+            if self._lessons is not None:
+                self._lessons.end(message.session, known)
         self.wake.set()
         return sends
+
+    def _check(self, session: DecodingSession) -> None:
+        """Raise TandemError if the query that begins is not to be answered with this model."""
+        session.spec.check_weights(self.party, self.description["weights_fingerprint"])
+        if self._lessons is not None:
+            self._lessons.check(session)
 
     def on_error(self, message: Any, error: TandemError) -> None:
         """A message that cannot be handled ends its session, not the actor."""
@@ -166,11 +170,18 @@ class DecoderActor(SiteActor):
             self.free_ended()
             jobs = self.table.next_jobs(MAX_ROWS)
             if not jobs:
-                self.wake.clear()
-                await self.wake.wait()
+                await self._rest()
                 continue
             for job, result in zip(jobs, await self.compute(jobs), strict=True):
                 self._send(job, result)
+
+    async def _rest(self) -> None:
+        """Learn from an answer while nobody asks, or wait for a message."""
+        if self._lessons and self._lessons.is_waiting and not self.table.sessions:
+            await self.on_model_thread(self._lessons.learn)
+            return
+        self.wake.clear()
+        await self.wake.wait()
 
     def _send(self, job: Job, result: list[Send] | Exception) -> None:
         try:
@@ -230,6 +241,8 @@ class DecoderActor(SiteActor):
 
     def open_prompt(self, job: Prefill) -> OpenResult:
         """Open the session in the engine, with the documents of the job as its rows."""
+        if self._lessons is not None:
+            self._lessons.open(job)
         return self.engine.open(
             str(job.session), job.query, job.documents, job.max_new_tokens, history=job.history
         )
@@ -264,15 +277,7 @@ class DecoderActor(SiteActor):
     def notes(self, opened: OpenResult) -> tuple[str, ...]:
         """Sentences for the user about documents and stored caches; each is given once."""
         notes, self._kv_notes = [sendable(note) for note in self._kv_notes], []
-        if opened.truncated:
-            notes.append(
-                f"{len(opened.truncated)} documents were cut at their end to fit the model's context."
-            )
-        if opened.dropped:
-            notes.append(
-                f"{len(opened.dropped)} documents were left out: they do not fit the model's context."
-            )
-        return tuple(notes)
+        return (*notes, *opened.notes)
 
     def _extra_statistics(self) -> dict[str, float]:
         return {
@@ -282,6 +287,7 @@ class DecoderActor(SiteActor):
             "num_malformed_proposals": self.num_malformed_proposals
             + sum(map(_count_malformed, self._drafters.values())),
             "decode_s": self.decode_s,
+            "num_lessons": 0 if self._lessons is None else self._lessons.num_learned,
             **(self._loaded.caches.statistics() if self._loaded else {}),
         }
 

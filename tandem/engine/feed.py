@@ -16,6 +16,15 @@ class OpenResult:
     truncated: tuple[int, ...]  # indices of documents whose end was cut off to fit the context
     dropped: tuple[int, ...]  # indices of documents that found no room and have no row
 
+    @property
+    def notes(self) -> list[str]:
+        """Sentences for the user about documents of which not everything is read."""
+        what = (
+            (self.truncated, "documents were cut at their end to fit the model's context."),
+            (self.dropped, "documents were left out: they do not fit the model's context."),
+        )
+        return [f"{len(which)} {happened}" for which, happened in what if which]
+
 
 @dataclass(frozen=True, slots=True)
 class Feed:

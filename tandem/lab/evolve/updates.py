@@ -6,7 +6,6 @@ And what it may do by itself: a self-taught head learns from the answers that th
 from __future__ import annotations
 
 import copy
-from collections import deque
 from collections.abc import Sequence
 from random import Random
 from typing import Any
@@ -14,15 +13,13 @@ from typing import Any
 import torch
 
 from tandem.distillation import training
-from tandem.distillation.training import Example, Schedule, collate
+from tandem.distillation.self_taught import SelfTaughtHead
+from tandem.distillation.training import Example, Schedule
 from tandem.distillation.trunk import freeze_trunk, head_parameters, make_drafter, trunk_parameters
 from tandem.lab.evolve.targets import ROWS, Target
 
 BYTES = 2
 """Of a parameter, in half precision."""
-MEMORY = 64
-"""Committed answers that a self-taught head remembers."""
-STEPS_PER_ANSWER = 2
 HEAD_STEPS = 100
 
 
@@ -55,16 +52,10 @@ def ship_blocks(drafter: Any, target: Any, blocks: Sequence[int]) -> Any:
 
 def teach_itself(drafter: Any, committed: Sequence[Example], rng: Random) -> Any:
     """A copy whose head took a few steps after each committed answer, on that and some that it remembers."""
-    made = copy.deepcopy(drafter)
-    freeze_trunk(made)
-    optimizer = training.make_optimizer(made, Schedule(num_steps=1, peak_rate=1e-3, weight_decay=0.0))
-    memory: deque[Example] = deque(maxlen=MEMORY)
+    head = SelfTaughtHead(copy.deepcopy(drafter), rng)
     for example in committed:
-        memory.append(example)
-        for _ in range(STEPS_PER_ANSWER):
-            batch = [example, *rng.sample(list(memory), min(len(memory), ROWS - 1))]
-            training.learn_tokens(made, [collate(batch)], optimizer)
-    return made.eval()
+        head.learn(example)
+    return head.drafter.eval()
 
 
 def bytes_of(update: str, drafter: Any, target: Target, blocks: Sequence[int]) -> int:
