@@ -66,7 +66,7 @@ def test_an_answer_that_lost_or_repeated_a_token_would_be_found() -> None:
 
 def test_a_soak_leaves_nothing_behind(bench: Bench) -> None:
     files = bench.device.measure()["files"]
-    result = soak.soak(bench, 5, Random(4), lambda done: None)
+    result = soak.soak(bench, 5, Random(4), lambda outcomes, held: None)
     assert result["outcomes"]["wrong"] == result["outcomes"]["failed"] == 0
     assert result["left"]["cloud"]["sessions"] == result["left"]["device"]["sessions"] == 0
     assert result["left"]["device"]["files"] <= files
