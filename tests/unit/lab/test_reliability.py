@@ -19,7 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tandem.errors import ProtocolError
-from tandem.lab.reliability import hostile, malformed, outages, soak
+from tandem.lab.reliability import hostile, malformed, outages, soak, targets
 from tandem.lab.reliability.bench import Bench, Watched, running
 from tandem.protocol.messages import decode_link
 
@@ -122,3 +122,17 @@ def test_a_killed_device_is_one_sentence(bench: Bench) -> None:
     assert row["is_right"]
     assert row["error"].startswith("The device (process ")
     assert row["error"].endswith("start it again with `tandem device --join LINK`.")
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.integers(0, len(targets.READERS) - 1), st.binary(max_size=300))
+def test_whatever_reads_bytes_of_a_peer_reads_or_refuses_them(reader: int, data: bytes) -> None:
+    targets.read(bytes([reader]) + data)
+
+
+def test_most_seeds_of_the_fuzzer_are_read(frames: list[bytes]) -> None:
+    """Else it would fuzz error paths alone."""
+    seeds = targets.seeds(frames)
+    assert sum(map(targets.read, seeds)) >= 0.9 * len(seeds) - len(
+        frames
+    )  # site messages are of another kind
