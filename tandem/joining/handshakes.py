@@ -152,8 +152,9 @@ def _refusal(sentence: str, word: str, value: float | None = None) -> Refusal:
 
 def _finite(value: object) -> float:
     """A number as a peer wrote it; 0 for what is none, or none that a float can hold."""
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return float(value) if is_number and abs(value) <= sys.float_info.max else 0.0
+    if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max:
+        return float(value)
+    return 0.0
 
 
 def _pack(**fields: Any) -> bytes:
