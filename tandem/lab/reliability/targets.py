@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -65,7 +66,11 @@ def read_hello(data: bytes) -> None:
 
 def read_welcome(data: bytes) -> None:
     """What a cloud answers, and what it says of itself."""
-    DeviceHandshake(LINK, read_about).receive(data)
+    DeviceHandshake(LINK, _meet).receive(data)
+
+
+def _meet(told: dict[str, Any]) -> None:
+    read_about(told)
 
 
 def read_site_message(data: bytes) -> None:

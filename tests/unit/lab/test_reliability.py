@@ -131,8 +131,7 @@ def test_whatever_reads_bytes_of_a_peer_reads_or_refuses_them(reader: int, data:
 
 
 def test_most_seeds_of_the_fuzzer_are_read(frames: list[bytes]) -> None:
-    """Else it would fuzz error paths alone."""
+    """Else it would fuzz error paths alone. A refusal is refused, and so is a welcome that says too little."""
     seeds = targets.seeds(frames)
-    assert sum(map(targets.read, seeds)) >= 0.9 * len(seeds) - len(
-        frames
-    )  # site messages are of another kind
+    assert len(seeds) > 100
+    assert sum(map(targets.read, seeds)) == len(seeds) - 2
