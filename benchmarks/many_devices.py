@@ -44,7 +44,7 @@ from tandem.lab.training.bundle import read_bundled_questions
 from tandem.sites.attached import attach
 
 PATIENT = "cluster.start_timeout_s=900"
-"""All load their models at once, beside others perhaps."""
+"""Loading takes as long as the machine's other work lets it."""
 LIGHT = (PATIENT, "device.num_documents=0", "device.model=bundled-drafter", "link.on_peer_loss=wait")
 LIGHT_OPTIONS: dict[str, Any] = {
     "mode": "speculative",
