@@ -6,7 +6,7 @@ device. Subcommands, of which several share what they have started:
     outages   cut the link for --seconds at a random moment of an answer, --count times; two ways of cutting, and
               `link.on_peer_loss` "continue" and "wait" in turn
     kills     SIGKILL of the cloud at a random moment, and of the device, --count times each
-    soak      --count questions with random cancellations and cuts; what both processes hold
+    soak      --count questions with random cancellations, cuts, and kills of another device; what both processes hold
     hostile   --count connections of strangers in eleven ways, while a device asks; and clouds with a false certificate
     frames    --count changed frames through the parser, and through a live connection
 
@@ -25,7 +25,7 @@ import json
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -46,6 +46,8 @@ PREDICTION = {
     "hostile": "every stranger counted, pace within 10 % of the quiet one, memory and descriptors bounded",
     "frames": "nothing but ProtocolErrors, memory bounded, the other device's answer right",
 }
+PRINTED_EVERY = 25
+"""Questions of a soak between two lines that say how it goes."""
 SETTINGS = ("devices.max_bytes_per_s=1073741824",)
 """A million frames are to be sent as fast as they can be read."""
 
@@ -119,6 +121,13 @@ def _print_rows(rows: Iterator[dict[str, Any]]) -> list[dict[str, Any]]:
     return seen
 
 
+def _print_sometimes(outcomes: Mapping[str, int], held: Mapping[str, Any]) -> None:
+    num_asked = sum(outcomes[kind] for kind in ("whole", "degraded", "cancelled", "killed"))
+    if num_asked % PRINTED_EVERY == 0:
+        sizes = {name: round(values["rss_bytes"] / 1e6, 1) for name, values in held.items()}
+        print(json.dumps({"asked": num_asked, "outcomes": outcomes, "rss_mb": sizes}), flush=True)
+
+
 def main(argv: Sequence[str] | None = None) -> None:
     """Run one subcommand, or several after each other."""
     parser = argparse.ArgumentParser(
@@ -155,7 +164,7 @@ def run(what: str, bench: Bench, count: int, seconds: float, random: Random) -> 
         case "kills":
             return run_kills(bench, count, random)
         case "soak":
-            return soak.soak(bench, count, random, lambda done: None)
+            return soak.soak(bench, count, random, _print_sometimes)
         case "hostile":
             return run_hostile(bench, count, random)
         case _:

@@ -10,6 +10,7 @@ sentence: what the device's user reads is composed here, never by the cloud.
 from __future__ import annotations
 
 import json
+import sys
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -80,8 +81,7 @@ class DeviceHandshake:
         return [], CLOUD_QUEUE
 
     def _refused(self, answer: Mapping[str, Any]) -> Refused:
-        word, value = answer["refused"], answer.get("value")
-        number = float(value) if isinstance(value, int | float) and not isinstance(value, bool) else 0.0
+        word, number = answer["refused"], _finite(answer.get("value"))
         if word not in REFUSALS:
             return Refused(
                 f"The cloud at {self._link.address} refused this device for a reason that this version of Tandem does "
@@ -148,6 +148,13 @@ def queue_of(device: str) -> str:
 
 def _refusal(sentence: str, word: str, value: float | None = None) -> Refusal:
     return Refusal(sentence, _pack(tandem=JOINING_VERSION, refused=word, value=value))
+
+
+def _finite(value: object) -> float:
+    """A number as a peer wrote it; 0 for what is none, or none that a float can hold."""
+    if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max:
+        return float(value)
+    return 0.0
 
 
 def _pack(**fields: Any) -> bytes:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from tandem.errors import ProtocolError
+from tandem.errors import ConfigError, ProtocolError
 from tandem.modes.roles import MAX_PROPOSAL
 from tandem.protocol.spec import SessionSpec
 from tandem.topology import Party
@@ -47,11 +47,21 @@ def check_spec(spec: SessionSpec, limits: QueryLimits) -> None:
         ),
         ("max_window", spec.max_window, MAX_WINDOW),
         ("max_proposal", spec.max_proposal, MAX_PROPOSAL),
-        ("the number of parties", len(spec.parties), 2),
+        ("the number of parties", _num_parties(spec), 2),
     )
     for what, value, most in asked:
         if value > most:
             raise ProtocolError(f"This cloud allows at most {most} for {what} (got {value}); ask for less.")
+
+
+def _num_parties(spec: SessionSpec) -> int:
+    try:
+        return len(spec.parties)
+    except ConfigError as error:  # no mode allows these parties
+        raise ProtocolError(
+            f"This query asks for parties or a mode that cannot be ({str(error)!r:.200}); install the same version of "
+            "tandem-rag everywhere."
+        ) from None
 
 
 def _num_bytes(texts: list[str]) -> int:

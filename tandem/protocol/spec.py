@@ -15,7 +15,7 @@ from tandem.aggregation.proposals import proposal_rule
 from tandem.codecs.base import MAX_VOCAB, Codec
 from tandem.codecs.race_lists import RaceLists
 from tandem.conversation import Message
-from tandem.errors import GenerationError, ProtocolError
+from tandem.errors import ConfigError, GenerationError, ProtocolError
 from tandem.modes.roles import Roles, dual, federated, find_mode, solo, speculative
 from tandem.protocol.uplink_budget import UplinkBudget
 from tandem.sampling import SamplingParams
@@ -199,6 +199,11 @@ class SessionSpec:
             where = ".".join(map(str, problem["loc"])) or "JSON"
             raise ProtocolError(
                 f"The spec of a session is malformed at {where} ({problem['msg']}); "
+                "install the same version of tandem-rag everywhere."
+            ) from None
+        except ConfigError as error:  # of the sampling options
+            raise ProtocolError(
+                f"The spec of a session is malformed at sampling ({str(error)!r:.200}); "
                 "install the same version of tandem-rag everywhere."
             ) from None
 

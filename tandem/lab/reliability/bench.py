@@ -186,6 +186,19 @@ def running(settings: Sequence[str] = ()) -> Iterator[Bench]:
             bench.detach()
 
 
+@contextlib.contextmanager
+def with_another_device(bench: Bench, name: str) -> Iterator[Bench]:
+    """The same cloud and questions, with a device of its own that shares the relay."""
+    folder = bench.folder.parent / name
+    arguments = device_arguments(bench.new_link(name), bench.link.port, folder, bench.settings)
+    with child(*arguments) as device:
+        other = replace(bench, device=device, folder=folder, clients=attach_all(folder, bench.settings))
+        try:
+            yield other
+        finally:
+            other.detach()
+
+
 def pick(bench: Bench, random: Random, num_seeds: int = 3) -> tuple[str, int, list[int]]:
     """A question, a seed, and the tokens of the undisturbed answer."""
     question, seed = random.choice(bench.questions), random.randrange(num_seeds)

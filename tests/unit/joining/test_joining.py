@@ -232,6 +232,8 @@ ANSWERS: list[tuple[bytes, str]] = [
     (b'{"tandem":1,"refused":"\\u001b[31m' + b"x" * 400 + b'"}', "does not know"),
     (b'{"tandem":1,"refused":"busy","value":1e300}', "retry after 3600 s"),
     (b'{"tandem":1,"refused":"busy","value":true}', "retry after 0 s"),
+    (b'{"tandem":1,"refused":"busy","value":1' + b"0" * 400 + b"}", "retry after 0 s"),
+    (b'{"tandem":1,"refused":"busy","value":NaN}', "retry after 0 s"),
     (b'{"tandem":1,"refused":"version","value":"\\u001b[31m"}', "it has 0"),
 ]
 

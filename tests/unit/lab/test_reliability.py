@@ -19,7 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tandem.errors import ProtocolError
-from tandem.lab.reliability import hostile, malformed, outages, soak
+from tandem.lab.reliability import hostile, malformed, outages, soak, targets
 from tandem.lab.reliability.bench import Bench, Watched, running
 from tandem.protocol.messages import decode_link
 
@@ -66,7 +66,7 @@ def test_an_answer_that_lost_or_repeated_a_token_would_be_found() -> None:
 
 def test_a_soak_leaves_nothing_behind(bench: Bench) -> None:
     files = bench.device.measure()["files"]
-    result = soak.soak(bench, 5, Random(4), lambda done: None)
+    result = soak.soak(bench, 5, Random(4), lambda outcomes, held: None)
     assert result["outcomes"]["wrong"] == result["outcomes"]["failed"] == 0
     assert result["left"]["cloud"]["sessions"] == result["left"]["device"]["sessions"] == 0
     assert result["left"]["device"]["files"] <= files
@@ -122,3 +122,16 @@ def test_a_killed_device_is_one_sentence(bench: Bench) -> None:
     assert row["is_right"]
     assert row["error"].startswith("The device (process ")
     assert row["error"].endswith("start it again with `tandem device --join LINK`.")
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.integers(0, len(targets.READERS) - 1), st.binary(max_size=300))
+def test_whatever_reads_bytes_of_a_peer_reads_or_refuses_them(reader: int, data: bytes) -> None:
+    targets.read(bytes([reader]) + data)
+
+
+def test_most_seeds_of_the_fuzzer_are_read(frames: list[bytes]) -> None:
+    """Else it would fuzz error paths alone. A refusal is refused, and so is a welcome that says too little."""
+    seeds = targets.seeds(frames)
+    assert len(seeds) > 100
+    assert sum(map(targets.read, seeds)) == len(seeds) - 2

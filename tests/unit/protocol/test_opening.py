@@ -7,9 +7,12 @@ from typing import Any
 
 import pytest
 
+from tandem.errors import ProtocolError
 from tandem.events import SourcesEvent
 from tandem.lab.simulation.specs import make_spec
+from tandem.limits import DevicesConfig
 from tandem.protocol.lifecycle import StopCheck
+from tandem.protocol.limits import check_spec
 from tandem.protocol.messages import Begin, Cancel, DecoderReady, End, Heartbeat, LinkFrame, Open, Sources
 from tandem.protocol.outbox import Send
 from tandem.protocol.prefix import Prefix
@@ -113,6 +116,20 @@ def test_the_peer_s_obstacle_reaches_the_home() -> None:
         "failed",
         "The cloud gave the query up: The cloud already has 32 open queries; try again later.",
     )
+
+
+@pytest.mark.parametrize(
+    ("was", "spelled"), [('"temperature":', '"temp\\nerature":'), ('"mode":"dual"', '"mode":"duel"')]
+)
+def test_whatever_a_device_asks_for_is_refused_in_one_sentence(was: str, spelled: str) -> None:
+    """An option or a mode that there is not. Fuzzing found that both ended the device's connection."""
+    asked = make_spec().to_json()
+    assert was in asked
+    check_spec(SessionSpec.from_json(asked), DevicesConfig())
+    with pytest.raises(ProtocolError) as refused:
+        check_spec(SessionSpec.from_json(asked.replace(was, spelled)), DevicesConfig())
+    assert str(refused.value).isprintable()
+    assert len(str(refused.value)) < 400
 
 
 @pytest.mark.parametrize(
