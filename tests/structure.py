@@ -92,6 +92,7 @@ LAYERS = {
     },
     "server": {
         "",
+        "answers",
         "client",
         "config",
         "conversation",
@@ -109,6 +110,14 @@ LAYERS = {
         "request",
         "retrieval",
         "topology",
+    },
+    "adapters": {
+        "answers",
+        "client",
+        "errors",
+        "events",
+        "extras",
+        "request",
     },
     "joining": {"errors", "nearest", "protocol", "transport"},
     "corpora": set(),
