@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import replace
+
+from tokenizers import Tokenizer
 
 from tandem.actors.handles import Handles
 from tandem.errors import CallError, QueryError, TandemError
@@ -30,6 +32,7 @@ class Asker:
         """explain_loss: makes a sentence of a call that failed; it may block."""
         self._parties = parties
         self._explain_loss = explain_loss
+        self._tokenizer: Tokenizer | None = None
 
     async def ask(self, spec: SessionSpec, limit_s: float, *, at_once: bool) -> AsyncGenerator[Event, None]:
         """Events of one query, as they happen or all at its end; leaving early cancels it at both parties.
@@ -53,6 +56,16 @@ class Asker:
         finally:
             if not is_done:
                 await self._give_up(spec)
+
+    async def count_tokens(self, texts: Sequence[str]) -> int:
+        """Tokens of these texts, as the model of the first party here counts them. Raises QueryError."""
+        if self._tokenizer is None:
+            decoder = next(iter(self._parties.values()))["decoder"]
+            try:
+                self._tokenizer = Tokenizer.from_str(await decoder.tokenizer_json.remote())
+            except CallError as error:
+                raise QueryError(await asyncio.to_thread(self._explain_loss, error)) from None
+        return sum(len(self._tokenizer.encode(text, add_special_tokens=False).ids) for text in texts)
 
     async def _give_up(self, spec: SessionSpec) -> None:
         """Cancel a query, without waiting long for a party that is lost."""

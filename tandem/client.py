@@ -17,7 +17,7 @@ from tandem.config import Config
 from tandem.errors import CallError, ConfigError, QueryError
 from tandem.events import Answer, Event, collect
 from tandem.request import QueryOptions, build_spec
-from tandem.sites.deployment import ActorClasses, Deployment, Progress
+from tandem.sites.deployment import ActorClasses, Deployment, Progress, ignore
 from tandem.topology import Party
 from tandem.validation import change
 
@@ -70,10 +70,12 @@ class Tandem:
         if runtime is not None:
             config = replace(config, cluster=change(config.cluster, {"runtime": runtime}, "cluster"))
         if config.cluster.runtime == "inline":
-            return cls(config, _launch_inline(config, hosts, progress or _ignore, actor_classes))
+            from tandem.sites import inline
+
+            return cls(config, inline.launch(config, progress or ignore, actor_classes, hosts))
         from tandem.cluster import bootstrap
 
-        return cls(config, bootstrap.launch(config, hosts, progress or _ignore, actor_classes))
+        return cls(config, bootstrap.launch(config, hosts, progress or ignore, actor_classes))
 
     @classmethod
     def connect(
@@ -91,10 +93,10 @@ class Tandem:
             from tandem.sites.attached import is_device_running
 
             if is_device_running():
-                return cls(config, _attach(config, progress or _ignore))
+                return cls(config, _attach(config, progress or ignore))
         from tandem.cluster import bootstrap
 
-        return cls(config, bootstrap.connect(address, config, progress or _ignore))
+        return cls(config, bootstrap.connect(address, config, progress or ignore))
 
     @classmethod
     def join(
@@ -115,7 +117,7 @@ class Tandem:
         from tandem.joining.join_link import read_link
         from tandem.sites import joined
 
-        return cls(config, joined.join(read_link(link), config, progress or _ignore, actor_classes))
+        return cls(config, joined.join(read_link(link), config, progress or ignore, actor_classes))
 
     @property
     def nodes(self) -> tuple[NodeInfo, ...]:
@@ -216,6 +218,16 @@ class Tandem:
         build_spec(self.config, self.described, "?", **options)  # one sentence, instead of one per question
         return answer_all(texts, lambda question: self.aquery(question, **options), limit, progress)
 
+    def count_tokens(self, *texts: str) -> int:
+        """Tokens of these texts, as the models count them. Raises QueryError."""
+        self._check_open()
+        return int(self._run(self.acount_tokens(*texts)))
+
+    async def acount_tokens(self, *texts: str) -> int:
+        """Async twin of `count_tokens`."""
+        self._check_open()
+        return await self._asker.count_tokens(texts)
+
     def status(self) -> dict[str, Any]:
         """Nodes, models, indexes and every actor, dead or alive, as plain values."""
         self._check_open()
@@ -271,20 +283,6 @@ def _checked(config: Config | None) -> Config:
     return config or Config()
 
 
-def _launch_inline(
-    config: Config, hosts: object, progress: Progress, actor_classes: ActorClasses | None
-) -> Deployment:
-    """All parties in this process. Raises TandemError."""
-    if hosts is not None:
-        raise ConfigError(
-            'hosts says where Ray nodes run, but the runtime is "inline", which has none; leave out hosts, or use the '
-            'runtime "ray".'
-        )
-    from tandem.sites import inline
-
-    return inline.launch(config, progress, actor_classes)
-
-
 def _attach(config: Config, progress: Progress) -> Deployment:
     """The device that `tandem device` runs here. Raises ClusterError."""
     from tandem.cluster.start_settings import explain_ignored
@@ -294,7 +292,3 @@ def _attach(config: Config, progress: Progress) -> Deployment:
     if ignored := explain_ignored(config, [(Party.DEVICE, device.settings)]):
         progress(ignored)
     return device
-
-
-def _ignore(line: str) -> None:
-    """No progress is wanted."""

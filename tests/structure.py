@@ -93,6 +93,7 @@ LAYERS = {
     },
     "server": {
         "",
+        "answers",
         "client",
         "config",
         "conversation",
@@ -110,6 +111,14 @@ LAYERS = {
         "request",
         "retrieval",
         "topology",
+    },
+    "adapters": {
+        "answers",
+        "client",
+        "errors",
+        "events",
+        "extras",
+        "request",
     },
     "joining": {"errors", "nearest", "protocol", "transport"},
     "corpora": set(),

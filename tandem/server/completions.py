@@ -9,26 +9,14 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Any
 
-from tandem.errors import QueryError, TandemError
-from tandem.events import (
-    Answer,
-    DoneEvent,
-    Event,
-    ProvisionalEvent,
-    RetractEvent,
-    TokenEvent,
-    collect,
-)
+from tandem.answers import FINISH_REASONS, Trimmer, count_usage, describe, require_answer, to_plain
+from tandem.errors import TandemError
+from tandem.events import Answer, Event, ProvisionalEvent, RetractEvent, TokenEvent
 from tandem.server.completion_requests import CompletionRequest
 from tandem.server.errors import failure
-from tandem.server.plain import compact, to_plain
+from tandem.server.plain import compact
 from tandem.server.queries import RunningQuery
 from tandem.server.streams import encode_event
-
-FINISH_REASONS = {"eos": "stop", "stop": "stop", "length": "length"}
-"""OpenAI's name for why an answer ended."""
-SOURCE_FIELDS = ("party", "id", "title", "score", "page")
-"""Of a source; its text is among the typed events."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,22 +44,6 @@ class Shape:
 
 CHAT = Shape("chatcmpl-", "chat.completion", "chat.completion.chunk", is_chat=True)
 TEXT = Shape("cmpl-", "text_completion", "text_completion", is_chat=False)
-
-
-class Trimmer:
-    """Takes the space around an answer off, piece by piece: all pieces together are the text of its `Answer`."""
-
-    def __init__(self) -> None:
-        self._has_begun = False
-        self._held = ""  # space that only more text turns into a part of the answer
-
-    def push(self, text: str) -> str:
-        """What may be shown after this piece."""
-        text = self._held + text if self._has_begun else text.lstrip()
-        shown = text.rstrip()
-        self._held = text[len(shown) :]
-        self._has_begun |= bool(shown)
-        return shown
 
 
 class Completion:
@@ -121,9 +93,7 @@ class Completion:
 
     def _collect(self, events: list[Event]) -> Answer:
         """Raises QueryError where it is incomplete."""
-        if not events or not isinstance(events[-1], DoneEvent) or events[-1].reason == "cancelled":
-            raise QueryError("The query was cancelled before its answer was complete; ask again.")
-        return collect(events, self._request.options["seed"])
+        return require_answer(events, self._request.options["seed"])
 
     def _chunk(self, delta: dict[str, Any], reason: str | None = None, **extra: Any) -> bytes:
         usage = {"usage": None} if self._request.has_usage else {}
@@ -137,41 +107,6 @@ class Completion:
 
     def _usage(self, answer: Answer) -> dict[str, int]:
         return count_usage(self._num_prompt_tokens, answer.statistics.num_tokens)
-
-
-def count_usage(num_prompt_tokens: int, num_tokens: int) -> dict[str, int]:
-    """OpenAI's count of tokens. Documents count nowhere: each party reads its own."""
-    return {
-        "prompt_tokens": num_prompt_tokens,
-        "completion_tokens": num_tokens,
-        "total_tokens": num_prompt_tokens + num_tokens,
-    }
-
-
-def describe(answer: Answer) -> dict[str, Any]:
-    """What the field "tandem" holds of a finished answer."""
-    return {
-        "seed": answer.seed,
-        "session": answer.session,
-        "sources": [
-            {name: value for name, value in to_plain(source).items() if name in SOURCE_FIELDS}
-            for source in answer.sources
-        ],
-        "notes": list(answer.notes),
-        "acceptance": _acceptance(answer),
-        "degraded": answer.degraded_reason,
-        "statistics": to_plain(answer.statistics),
-    }
-
-
-def _acceptance(answer: Answer) -> dict[str, float]:
-    """Share of the tokens decided by more than one party that equal a party's draft; empty if there is none."""
-    together = [token for token in answer.tokens if not token.is_alone]
-    accepted = {
-        "device": [token.device_accepted for token in together],
-        "cloud": [token.cloud_accepted for token in together],
-    }
-    return {party: round(sum(flags) / len(flags), 4) for party, flags in accepted.items() if flags}
 
 
 def _draft_name(event: ProvisionalEvent | RetractEvent) -> str:

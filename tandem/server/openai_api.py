@@ -11,6 +11,7 @@ from typing import Any
 from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, Response
 
+from tandem.answers import count_usage, new_seed
 from tandem.errors import TandemError
 from tandem.server.bodies import read_object
 from tandem.server.completion_requests import (
@@ -21,9 +22,9 @@ from tandem.server.completion_requests import (
     read_chat,
     read_prompt,
 )
-from tandem.server.completions import CHAT, TEXT, Completion, Shape, count_usage
+from tandem.server.completions import CHAT, TEXT, Completion, Shape
 from tandem.server.errors import bad_request, failure, unsupported
-from tandem.server.service import Service, new_seed, service_of
+from tandem.server.service import Service, service_of
 from tandem.server.streams import EventStream, while_connected
 
 router = APIRouter(prefix="/v1")
@@ -76,7 +77,7 @@ async def embed(request: Request) -> dict[str, Any]:
             raise unsupported(name, f"The option {name!r:.60} of embeddings is not supported; leave it out.")
     try:
         vectors = await while_connected(request.receive, service.embed(texts))
-        num_tokens = await service.count_tokens(texts)
+        num_tokens = await service.tandem.acount_tokens(*texts)
     except TandemError as error:
         raise failure(error) from None
     usage = count_usage(num_tokens, 0)
@@ -99,7 +100,7 @@ async def _complete(request: Request, service: Service, shape: Shape, wanted: Co
     try:
         async with AsyncExitStack() as stack:
             stack.push_async_callback(query.close)
-            num_prompt_tokens = await service.count_tokens(wanted.texts)
+            num_prompt_tokens = await service.tandem.acount_tokens(*wanted.texts)
             completion = Completion(shape, wanted, service.fingerprint, num_prompt_tokens)
             await while_connected(request.receive, query.fetch_first_token())
             if not wanted.is_stream:

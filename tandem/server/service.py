@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
-import secrets
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from fastapi import Request
-from tokenizers import Tokenizer
 
-from tandem import __version__
+from tandem.answers import fingerprint
 from tandem.errors import TandemError
 from tandem.events import Event
 from tandem.limits import HttpConfig
@@ -26,18 +22,8 @@ from tandem.server.tracing import QuerySpan
 if TYPE_CHECKING:
     from tandem.client import Tandem
 
-SEED_BITS = 53
-"""Of a seed that the server chooses: the whole numbers that every reader of JSON can hold."""
 EMBEDDED_AT_ONCE = 8
 """Texts between which a query may search: a retriever serves one call at a time."""
-LOADED = (
-    "weights_fingerprint",
-    "vocabulary_fingerprint",
-    "embedder_fingerprint",
-    "scorer_fingerprint",
-    "codec",
-)
-"""What a party has loaded, as far as answers depend on it; its documents do not show."""
 
 
 class Service:
@@ -50,7 +36,6 @@ class Service:
         self.documents = documents
         self.metrics = Metrics()
         self.queries = QueryLimit(self.limits.max_queries)
-        self._tokenizer: Tokenizer | None = None
 
     @property
     def home(self) -> str:
@@ -71,10 +56,7 @@ class Service:
     @cached_property
     def fingerprint(self) -> str:
         """Equal for servers whose answers are equal, given seed and documents."""
-        described = self.tandem.described
-        loaded = {party: [about.get(name) for name in LOADED] for party, about in described.items()}
-        text = json.dumps([__version__, loaded], sort_keys=True)
-        return f"fp_{hashlib.sha256(text.encode()).hexdigest()[:12]}"
+        return fingerprint(self.tandem.described)
 
     def start(
         self, question: str, options: dict[str, Any], names: Mapping[str, str] | None = None
@@ -109,13 +91,6 @@ class Service:
             self.metrics.queries_refused.inc()
             raise
 
-    async def count_tokens(self, texts: Sequence[str]) -> int:
-        """Tokens of these texts, as the model at home counts them. Raises TandemError."""
-        if self._tokenizer is None:
-            decoder = self.tandem.actors[self.home]["decoder"]
-            self._tokenizer = Tokenizer.from_str(await decoder.tokenizer_json.remote())
-        return sum(len(self._tokenizer.encode(text, add_special_tokens=False).ids) for text in texts)
-
     async def embed(self, texts: Sequence[str]) -> list[list[float]]:
         """Unit vectors, one per text. Raises TandemError."""
         actors = self.tandem.actors
@@ -131,8 +106,3 @@ def service_of(request: Request) -> Service:
     """The service of the app that a request came to."""
     service: Service = request.app.state.service
     return service
-
-
-def new_seed() -> int:
-    """For an answer whose seed nobody gave."""
-    return secrets.randbits(SEED_BITS)

@@ -9,14 +9,15 @@ from typing import Any
 
 from fastapi import APIRouter, Request
 
+from tandem.answers import new_seed, to_plain
 from tandem.errors import TandemError
 from tandem.events import Event
 from tandem.request import QueryOptions
 from tandem.server.bodies import read_object
 from tandem.server.errors import bad_request, failure
-from tandem.server.plain import EVENT_NAMES, compact, to_plain
+from tandem.server.plain import EVENT_NAMES, compact
 from tandem.server.queries import RunningQuery
-from tandem.server.service import new_seed, service_of
+from tandem.server.service import service_of
 from tandem.server.status import describe
 from tandem.server.streams import EventStream, encode_event
 

@@ -61,7 +61,7 @@ class AttachedDevice:
     @property
     def parties(self) -> dict[str, Handles]:
         """Those actors of the device that commands need."""
-        handles: Handles = {role: RemoteActor(self, role) for role in ("draft_queue", "retriever")}
+        handles: Handles = {role: RemoteActor(self, role) for role in ("draft_queue", "retriever", "decoder")}
         return {Party.DEVICE: handles}
 
     async def status(self, config: Config) -> dict[str, Any]:

@@ -14,6 +14,12 @@ from tandem.protocol.outbox import ActorKind
 
 Progress = Callable[[str], None]
 """Called with one line for each stage."""
+
+
+def ignore(line: str) -> None:
+    """No progress is wanted."""
+
+
 ActorClasses = Mapping[ActorKind, type[SiteActor]]
 """Classes of actors by their kind."""
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from tandem.actors.handles import Handles
 from tandem.config import Config
-from tandem.errors import CallError, TandemError
+from tandem.errors import CallError, ConfigError, TandemError
 from tandem.loop_thread import LoopThread
 from tandem.sites.agreement import warn_of_drafter
 from tandem.sites.deployment import ActorClasses, Progress
@@ -60,8 +60,15 @@ class InlineSites:
         await asyncio.gather(*(site.stop() for site in self.sites.values()))
 
 
-def launch(config: Config, progress: Progress, actor_classes: ActorClasses | None = None) -> InlineSites:
+def launch(
+    config: Config, progress: Progress, actor_classes: ActorClasses | None = None, hosts: object = None
+) -> InlineSites:
     """Start every party's site here; see `Tandem.launch`. Raises TandemError; nothing runs then."""
+    if hosts is not None:
+        raise ConfigError(
+            'hosts says where Ray nodes run, but the runtime is "inline", which has none; leave out hosts, or use the '
+            'runtime "ray".'
+        )
     config = config.with_paths(Path.cwd())
     check_files(config)
     deployment = InlineSites(LoopThread())

@@ -29,6 +29,7 @@ CALLS = {
     ("draft_queue", "sources"),
     ("draft_queue", "cancel"),
     ("retriever", "passages"),
+    ("decoder", "tokenizer_json"),
     ("site", "status"),
 }
 """All that can be called, by actor and method; "site" is the device as a whole."""

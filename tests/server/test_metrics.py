@@ -14,7 +14,7 @@ from tandem.events import DoneEvent, PeerEvent, SessionStatistics, TokenEvent, W
 from tandem.server.metrics import Metrics, QueryObserver
 from tests.server.running import QUESTION
 
-DASHBOARD = Path(tandem.__file__).parents[1] / "examples" / "grafana" / "tandem.json"
+DASHBOARD = Path(tandem.__file__).parent / "server" / "grafana.json"
 
 
 def read(text: str) -> dict[str, float]:

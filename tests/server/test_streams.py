@@ -8,9 +8,9 @@ from typing import Any, NoReturn
 
 import pytest
 
+from tandem.answers import Trimmer
 from tandem.errors import QueryError, TandemError
 from tandem.events import DoneEvent, Event, SessionStatistics, TokenEvent
-from tandem.server.completions import Trimmer
 from tandem.server.errors import ApiError
 from tandem.server.queries import BUFFERED_EVENTS, QueryLimit, RunningQuery
 from tandem.server.streams import ClientLeftError, EventStream, while_connected

@@ -108,6 +108,11 @@ def test_events_stream_and_two_commands_ask_at_once(rag: Tandem, device: int) ->
         assert tokens == list(rag.query(QUESTION, seed=seed, temperature=1.0).token_ids)
 
 
+def test_tokens_are_counted_by_the_device(rag: Tandem, device: int) -> None:
+    with Tandem.connect() as attached:
+        assert attached.count_tokens(QUESTION) == rag.count_tokens(QUESTION) > 3
+
+
 def test_status_is_that_of_the_device(device: int) -> None:
     done = command("status")
     out, said = done.communicate(timeout=60)

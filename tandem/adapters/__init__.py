@@ -1,0 +1,1 @@
+"""Tandem as the model of other frameworks, in their own classes and without HTTP."""

@@ -1,0 +1,99 @@
+"""What the adapters share: messages become a question, options those of a query, events pieces of an answer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from tandem.answers import FINISH_REASONS, Trimmer, describe, fingerprint, new_seed, require_answer
+from tandem.errors import ConfigError, QueryError
+from tandem.events import Answer, Event, TokenEvent
+from tandem.request import build_spec
+
+if TYPE_CHECKING:
+    from tandem.client import Tandem
+
+MODEL = "tandem"
+"""What all parties together are called."""
+NOT_OPTIONS = {
+    "history": "send the earlier turns as messages",
+    "show_drafts": "use Tandem.stream, whose events show them",
+}
+"""Options of a query that an adapter does not pass on, with what helps."""
+
+
+def merge_options(*layers: Mapping[str, Any]) -> dict[str, Any]:
+    """Options of a query: a later layer counts before an earlier one, and None says nothing.
+
+    `max_tokens` is the frameworks' name of `max_new_tokens`. Raises ConfigError for what messages are for.
+    """
+    options: dict[str, Any] = {}
+    for layer in layers:
+        for name, value in layer.items():
+            if value is not None:
+                options["max_new_tokens" if name == "max_tokens" else name] = value
+    for name, remedy in NOT_OPTIONS.items():
+        if name in options:
+            raise ConfigError(f"{name} is no option of a chat model; {remedy}.")
+    return options
+
+
+def check_options(tandem: Tandem, options: Mapping[str, Any]) -> None:
+    """Raises ConfigError or QueryError for options that no query could have."""
+    build_spec(tandem.config, tandem.described, "?", **options)
+
+
+def read_turns(tandem: Tandem, turns: Sequence[tuple[str, str]]) -> tuple[str, list[dict[str, str]]]:
+    """The question and its history. turns: role ("system", "user" or "assistant") and text. Raises QueryError."""
+    turns = list(turns)
+    if turns and turns[0][0] == "system":
+        _check_system_prompt(tandem, turns.pop(0)[1])
+    if not turns or turns[-1][0] != "user":
+        last = f"it is of {turns[-1][0]}" if turns else "there is none"
+        raise QueryError(f"The last message must be of the user, but {last}; add the question.")
+    *earlier, (_, question) = turns
+    return question, [{"role": role, "content": text} for role, text in earlier]
+
+
+def _check_system_prompt(tandem: Tandem, text: str) -> None:
+    """What a model is told first is a setting of its party, part of its stored caches; a message can only repeat it."""
+    configured = tandem.config.party(next(iter(tandem.actors))).system_prompt
+    if text.strip() not in ("", configured.strip()):
+        raise QueryError(
+            f"A system message must be the configured one, but it is {text!r:.60}; leave it out, or set "
+            "device.system_prompt and cloud.system_prompt."
+        )
+
+
+class Asking:
+    """One question to a Tandem, and its answer piece by piece."""
+
+    def __init__(self, tandem: Tandem, turns: Sequence[tuple[str, str]], options: Mapping[str, Any]) -> None:
+        """turns: role and text, the question last. options: of a query. Raises QueryError."""
+        self.question, history = read_turns(tandem, turns)
+        self.options: Any = {"seed": new_seed(), **options}
+        if history:
+            self.options["history"] = history
+        self.texts = [message["content"] for message in history] + [self.question]
+        self._fingerprint = fingerprint(tandem.described)
+        self._events: list[Event] = []
+        self._trimmer = Trimmer()
+
+    def push(self, event: Event) -> str:
+        """The text that an event adds to the answer; all pieces together are `answer().text`."""
+        self._events.append(event)
+        return self._trimmer.push(event.text) if isinstance(event, TokenEvent) else ""
+
+    def answer(self) -> Answer:
+        """After the last event. Raises QueryError where the query failed."""
+        return require_answer(self._events, self.options["seed"])
+
+    def metadata(self, answer: Answer) -> dict[str, Any]:
+        """What there is to know about an answer besides its text, as JSON holds it."""
+        return {
+            "model_name": MODEL,
+            "model_provider": MODEL,
+            "finish_reason": FINISH_REASONS.get(answer.reason, answer.reason),
+            "system_fingerprint": self._fingerprint,
+            "tandem": describe(answer),
+        }

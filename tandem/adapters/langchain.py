@@ -1,0 +1,172 @@
+"""Tandem as a LangChain chat model, in this process: `ChatTandem(tandem=tandem)`.
+
+Embeddings and retrievers are in `tandem.retrieval.langchain`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Iterator, Sequence
+from typing import Any
+
+from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun
+from langchain_core.language_models import BaseChatModel
+from langchain_core.messages import (
+    AIMessage,
+    AIMessageChunk,
+    BaseMessage,
+    HumanMessage,
+    SystemMessage,
+    UsageMetadata,
+)
+from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
+from pydantic import ConfigDict, Field
+
+from tandem.adapters.asking import MODEL, Asking, check_options, merge_options
+from tandem.answers import fingerprint
+from tandem.client import Tandem
+from tandem.errors import QueryError
+from tandem.events import Answer
+
+ROLES: dict[type[BaseMessage], str] = {SystemMessage: "system", HumanMessage: "user", AIMessage: "assistant"}
+
+
+class ChatTandem(BaseChatModel):
+    """Answers the last message by the documents and models of all parties; earlier ones are its history.
+
+    Options count for every question; a call's own (`invoke(question, seed=7, mode="speculative")`) count before them.
+    """
+
+    model_config = ConfigDict(arbitrary_types_allowed=True)
+
+    tandem: Tandem = Field(exclude=True, repr=False)
+    """Stays the caller's to close."""
+    seed: int | None = None
+    temperature: float | None = None
+    max_tokens: int | None = None
+    stop: list[str] | None = None
+    options: dict[str, Any] = Field(default_factory=dict)
+    """Further options of a query, such as {"num_documents": {"device": 2}}: see `QueryOptions`."""
+
+    def model_post_init(self, context: Any, /) -> None:
+        """Raises ConfigError or QueryError for options that no query could have."""
+        super().model_post_init(context)
+        check_options(self.tandem, self._merged({}))
+
+    @property
+    def _llm_type(self) -> str:
+        return MODEL
+
+    @property
+    def _identifying_params(self) -> dict[str, Any]:
+        """All that an answer depends on but the documents; LangChain's caches go by it."""
+        return {
+            "model_name": MODEL,
+            "system_fingerprint": fingerprint(self.tandem.described),
+            **self._merged({}),
+        }
+
+    def get_num_tokens(self, text: str) -> int:
+        """As the models count them."""
+        return self.tandem.count_tokens(text)
+
+    def _generate(
+        self,
+        messages: list[BaseMessage],
+        stop: list[str] | None = None,
+        run_manager: CallbackManagerForLLMRun | None = None,
+        **kwargs: Any,
+    ) -> ChatResult:
+        asking = self._ask(messages, stop, kwargs)
+        answer = self.tandem.query(asking.question, **asking.options)
+        return _result(asking, answer, self.tandem.count_tokens(*asking.texts))
+
+    async def _agenerate(
+        self,
+        messages: list[BaseMessage],
+        stop: list[str] | None = None,
+        run_manager: AsyncCallbackManagerForLLMRun | None = None,
+        **kwargs: Any,
+    ) -> ChatResult:
+        asking = self._ask(messages, stop, kwargs)
+        answer = await self.tandem.aquery(asking.question, **asking.options)
+        return _result(asking, answer, await self.tandem.acount_tokens(*asking.texts))
+
+    def _stream(
+        self,
+        messages: list[BaseMessage],
+        stop: list[str] | None = None,
+        run_manager: CallbackManagerForLLMRun | None = None,
+        **kwargs: Any,
+    ) -> Iterator[ChatGenerationChunk]:
+        asking = self._ask(messages, stop, kwargs)
+        for event in self.tandem.stream(asking.question, **asking.options):
+            if text := asking.push(event):
+                chunk = ChatGenerationChunk(message=AIMessageChunk(content=text))
+                if run_manager:
+                    run_manager.on_llm_new_token(text, chunk=chunk)
+                yield chunk
+        yield _last_chunk(asking, self.tandem.count_tokens(*asking.texts))
+
+    async def _astream(
+        self,
+        messages: list[BaseMessage],
+        stop: list[str] | None = None,
+        run_manager: AsyncCallbackManagerForLLMRun | None = None,
+        **kwargs: Any,
+    ) -> AsyncIterator[ChatGenerationChunk]:
+        asking = self._ask(messages, stop, kwargs)
+        async with contextlib.aclosing(self.tandem.astream(asking.question, **asking.options)) as events:
+            async for event in events:
+                if text := asking.push(event):
+                    chunk = ChatGenerationChunk(message=AIMessageChunk(content=text))
+                    if run_manager:
+                        await run_manager.on_llm_new_token(text, chunk=chunk)
+                    yield chunk
+        yield _last_chunk(asking, await self.tandem.acount_tokens(*asking.texts))
+
+    def _ask(self, messages: Sequence[BaseMessage], stop: list[str] | None, call: dict[str, Any]) -> Asking:
+        options = self._merged({**call, "stop": stop})
+        return Asking(self.tandem, [_read_message(message) for message in messages], options)
+
+    def _merged(self, call: dict[str, Any]) -> dict[str, Any]:
+        """The options of this model, and before them those of a call."""
+        own = {name: getattr(self, name) for name in ("seed", "temperature", "max_tokens", "stop")}
+        return merge_options(self.options, own, call)
+
+
+def _read_message(message: BaseMessage) -> tuple[str, str]:
+    """Role and text. Raises QueryError for what is no message of text."""
+    role = next((role for kind, role in ROLES.items() if isinstance(message, kind)), None)
+    if role is None:
+        raise QueryError(
+            f"A message must be of the user, the assistant or the system, but one is of type {message.type!r}; leave "
+            "it out."
+        )
+    for block in [message.content] if isinstance(message.content, str) else message.content:
+        kind = "text" if isinstance(block, str) else block.get("type")
+        if kind != "text":
+            raise QueryError(f"A message must be text, but one has a part of type {kind!r}; send text only.")
+    return role, str(message.text)
+
+
+def _result(asking: Asking, answer: Answer, num_prompt_tokens: int) -> ChatResult:
+    message = AIMessage(answer.text, **_known(asking, answer, num_prompt_tokens))
+    return ChatResult(generations=[ChatGeneration(message=message)])
+
+
+def _last_chunk(asking: Asking, num_prompt_tokens: int) -> ChatGenerationChunk:
+    """Without text. Raises QueryError where the query failed."""
+    known = _known(asking, asking.answer(), num_prompt_tokens)
+    return ChatGenerationChunk(message=AIMessageChunk(content="", chunk_position="last", **known))
+
+
+def _known(asking: Asking, answer: Answer, num_prompt_tokens: int) -> dict[str, Any]:
+    """What a message has besides its text."""
+    num_tokens = answer.statistics.num_tokens
+    usage = UsageMetadata(
+        input_tokens=num_prompt_tokens,
+        output_tokens=num_tokens,
+        total_tokens=num_prompt_tokens + num_tokens,
+    )
+    return {"usage_metadata": usage, "response_metadata": asking.metadata(answer)}

@@ -1,0 +1,116 @@
+"""A finished answer for other programs: its text piece by piece, why it ended, and what Tandem knows about it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from tandem import __version__
+from tandem.errors import QueryError
+from tandem.events import Answer, DoneEvent, Event, collect
+
+FINISH_REASONS = {"eos": "stop", "stop": "stop", "length": "length"}
+"""OpenAI's name for why an answer ended."""
+SOURCE_FIELDS = ("party", "id", "title", "score", "page")
+"""Of a source; its text is among the typed events."""
+SEED_BITS = 53
+"""Of a seed that nobody gave: the whole numbers that every reader of JSON can hold."""
+LOADED = (
+    "weights_fingerprint",
+    "vocabulary_fingerprint",
+    "embedder_fingerprint",
+    "scorer_fingerprint",
+    "codec",
+)
+"""What a party has loaded, as far as answers depend on it; its documents do not show."""
+
+
+class Trimmer:
+    """Takes the space around an answer off, piece by piece: all pieces together are the text of its `Answer`."""
+
+    def __init__(self) -> None:
+        self._has_begun = False
+        self._held = ""  # space that only more text turns into a part of the answer
+
+    def push(self, text: str) -> str:
+        """What may be shown after this piece."""
+        text = self._held + text if self._has_begun else text.lstrip()
+        shown = text.rstrip()
+        self._held = text[len(shown) :]
+        self._has_begun |= bool(shown)
+        return shown
+
+
+def require_answer(events: Sequence[Event], seed: int) -> Answer:
+    """The answer that the events of one query make up. Raises QueryError where it failed or is incomplete."""
+    if not events or not isinstance(events[-1], DoneEvent) or events[-1].reason == "cancelled":
+        raise QueryError("The query was cancelled before its answer was complete; ask again.")
+    return collect(events, seed)
+
+
+def describe(answer: Answer) -> dict[str, Any]:
+    """Seed, sources, notes, acceptance, degradation and statistics, as JSON holds them."""
+    return {
+        "seed": answer.seed,
+        "session": answer.session,
+        "sources": [
+            {name: value for name, value in to_plain(source).items() if name in SOURCE_FIELDS}
+            for source in answer.sources
+        ],
+        "notes": list(answer.notes),
+        "acceptance": _acceptance(answer),
+        "degraded": answer.degraded_reason,
+        "statistics": to_plain(answer.statistics),
+    }
+
+
+def count_usage(num_prompt_tokens: int, num_tokens: int) -> dict[str, int]:
+    """OpenAI's count of tokens. Documents count nowhere: each party reads its own."""
+    return {
+        "prompt_tokens": num_prompt_tokens,
+        "completion_tokens": num_tokens,
+        "total_tokens": num_prompt_tokens + num_tokens,
+    }
+
+
+def fingerprint(described: Mapping[str, Mapping[str, Any]]) -> str:
+    """Equal for parties whose answers are equal, given seed and documents. described: of `Tandem`."""
+    loaded = {party: [about.get(name) for name in LOADED] for party, about in described.items()}
+    text = json.dumps([__version__, loaded], sort_keys=True)
+    return f"fp_{hashlib.sha256(text.encode()).hexdigest()[:12]}"
+
+
+def new_seed() -> int:
+    """For an answer whose seed nobody gave."""
+    return secrets.randbits(SEED_BITS)
+
+
+def to_plain(value: Any) -> dict[str, Any]:
+    """A dataclass as JSON holds it: what was not measured (nan) and what has no bound (inf) is null."""
+    plain: dict[str, Any] = _finite(asdict(value))
+    return plain
+
+
+def _acceptance(answer: Answer) -> dict[str, float]:
+    """Share of the tokens decided by more than one party that equal a party's draft; empty if there is none."""
+    together = [token for token in answer.tokens if not token.is_alone]
+    accepted = {
+        "device": [token.device_accepted for token in together],
+        "cloud": [token.cloud_accepted for token in together],
+    }
+    return {party: round(sum(flags) / len(flags), 4) for party, flags in accepted.items() if flags}
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return value

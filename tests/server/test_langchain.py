@@ -1,0 +1,170 @@
+"""Tandem as a LangChain chat model: the same answers as `Tandem.query`, in LangChain's own forms."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from langchain_core.caches import InMemoryCache
+from langchain_core.callbacks import BaseCallbackHandler
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
+from langchain_core.output_parsers import StrOutputParser
+from langchain_core.prompts import ChatPromptTemplate
+
+from tandem import Answer, Tandem
+from tandem.adapters.langchain import ChatTandem
+from tandem.errors import ConfigError, QueryError
+from tests.server.running import LONG, QUESTION, Served
+
+
+@pytest.fixture(scope="module")
+def answer(tandem: Tandem) -> Answer:
+    return tandem.query(QUESTION, seed=5)
+
+
+@pytest.fixture(scope="module")
+def chat(tandem: Tandem) -> ChatTandem:
+    return ChatTandem(tandem=tandem, seed=5)
+
+
+def test_an_answer_has_its_usage_and_what_tandem_knows(
+    chat: ChatTandem, answer: Answer, tandem: Tandem
+) -> None:
+    message = chat.invoke(QUESTION)
+    assert isinstance(message, AIMessage)
+    assert message.content == answer.text
+    num_prompt_tokens = tandem.count_tokens(QUESTION)
+    assert message.usage_metadata == {
+        "input_tokens": num_prompt_tokens,
+        "output_tokens": len(answer.tokens),
+        "total_tokens": num_prompt_tokens + len(answer.tokens),
+    }
+    known = message.response_metadata
+    assert (known["model_name"], known["finish_reason"]) == ("tandem", "stop")
+    assert known["tandem"]["seed"] == 5
+    assert {source["party"] for source in known["tandem"]["sources"]} == {"device", "cloud"}
+    assert set(known["tandem"]["acceptance"]) == {"device", "cloud"}
+    assert known["tandem"]["degraded"] is None
+
+
+class Tokens(BaseCallbackHandler):
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+
+    def on_llm_new_token(self, token: str, **_: Any) -> None:
+        self.texts.append(token)
+
+
+def test_a_stream_is_the_answer_piece_by_piece(chat: ChatTandem, answer: Answer) -> None:
+    tokens = Tokens()
+    chunks = list(chat.stream(QUESTION, config={"callbacks": [tokens]}))
+    assert len(chunks) > 5
+    assert "".join(tokens.texts) == "".join(str(chunk.content) for chunk in chunks) == answer.text
+    whole = chunks[0]
+    for chunk in chunks[1:]:
+        whole += chunk
+    assert whole.usage_metadata is not None
+    assert whole.usage_metadata["output_tokens"] == len(answer.tokens)
+    assert whole.response_metadata["tandem"]["seed"] == 5
+
+
+def test_batch_and_the_asynchronous_twins(chat: ChatTandem, answer: Answer) -> None:
+    async def ask() -> tuple[str, str, list[str]]:
+        streamed = "".join([str(chunk.content) async for chunk in chat.astream(QUESTION)])
+        batch = await chat.abatch([QUESTION, QUESTION])
+        return str((await chat.ainvoke(QUESTION)).content), streamed, [str(each.content) for each in batch]
+
+    assert [each.content for each in chat.batch([QUESTION, QUESTION])] == [answer.text] * 2
+    assert asyncio.run(ask()) == (answer.text, answer.text, [answer.text] * 2)
+
+
+def test_options_of_the_model_and_of_a_call(chat: ChatTandem, answer: Answer, tandem: Tandem) -> None:
+    assert chat.invoke(QUESTION, stop=[","]).content == answer.text.split(",")[0]
+    short = chat.invoke(QUESTION, max_tokens=2)
+    assert short.response_metadata["finish_reason"] == "length"
+    assert short.usage_metadata is not None
+    assert short.usage_metadata["output_tokens"] == 2
+    warm = ChatTandem(tandem=tandem, temperature=20.0, max_tokens=8, options={"only": "device"})
+    texts = {str(warm.invoke(QUESTION, seed=seed).content) for seed in (1, 1, 2)}
+    assert len(texts) == 2, "the same seed gives the same answer, another seed another one"
+    assert warm.bind(seed=1).invoke(QUESTION).response_metadata["tandem"]["acceptance"] == {}
+
+
+def test_a_chain_and_a_conversation(chat: ChatTandem, answer: Answer, tandem: Tandem) -> None:
+    prompt = ChatPromptTemplate.from_messages([("user", "Which games does {name} like?")])
+    assert (prompt | chat | StrOutputParser()).invoke({"name": "Mira"}) == answer.text
+    turns: list[BaseMessage] = [
+        HumanMessage("Which tea would suit Vedi?"),
+        AIMessage("Mint."),
+        HumanMessage(QUESTION),
+    ]
+    history: Any = [
+        {"role": "user", "content": "Which tea would suit Vedi?"},
+        {"role": "assistant", "content": "Mint."},
+    ]
+    wanted = tandem.query(QUESTION, seed=5, history=history)
+    assert chat.invoke(turns).content == wanted.text
+    system = SystemMessage(tandem.config.device.system_prompt)
+    assert chat.invoke([system, *turns]).content == wanted.text
+
+
+def test_a_cache_tells_options_apart(tandem: Tandem) -> None:
+    cache = InMemoryCache()
+    options = {"only": "device", "max_new_tokens": 8}
+    first, second = (
+        ChatTandem(tandem=tandem, seed=seed, temperature=20.0, options=options, cache=cache)
+        for seed in (1, 2)
+    )
+    once, other, again = (str(chat.invoke(QUESTION).content) for chat in (first, second, first))
+    assert once == again != other
+
+
+def test_leaving_a_stream_ends_its_query(served: Served) -> None:
+    chat = ChatTandem(tandem=served.tandem, **{"seed": 0} | LONG)
+    stream = chat.stream(QUESTION)
+    next(stream)
+    stream.close()  # type: ignore[attr-defined]
+    served.wait_until_idle()
+
+
+@pytest.mark.parametrize(
+    ("messages", "sentence"),
+    [
+        ([], "The last message must be of the user, but there is none; add the question."),
+        (
+            [HumanMessage("Hello."), AIMessage("Hello.")],
+            "The last message must be of the user, but it is of assistant; add the question.",
+        ),
+        (
+            [SystemMessage("Be a pirate."), HumanMessage("Hello.")],
+            "A system message must be the configured one, but it is 'Be a pirate.'; leave it out, or set "
+            "device.system_prompt and cloud.system_prompt.",
+        ),
+        (
+            [HumanMessage("Hello."), ToolMessage("4", tool_call_id="a")],
+            "A message must be of the user, the assistant or the system, but one is of type 'tool'; leave it out.",
+        ),
+        (
+            [HumanMessage([{"type": "image_url", "image_url": {"url": "https://example.org/a.png"}}])],
+            "A message must be text, but one has a part of type 'image_url'; send text only.",
+        ),
+    ],
+)
+def test_messages_that_make_no_question_are_refused(
+    chat: ChatTandem, messages: list[BaseMessage], sentence: str
+) -> None:
+    with pytest.raises(QueryError) as refused:
+        chat.invoke(messages)
+    assert str(refused.value) == sentence
+
+
+def test_options_that_no_query_has_are_refused(chat: ChatTandem, tandem: Tandem) -> None:
+    with pytest.raises(ConfigError, match="A query has no option 'sead'; the nearest is 'seed'"):
+        ChatTandem(tandem=tandem, options={"sead": 5})
+    with pytest.raises(
+        ConfigError, match="history is no option of a chat model; send the earlier turns as messages"
+    ):
+        chat.invoke(QUESTION, history=[])
+    with pytest.raises(ConfigError, match="temperature"):
+        chat.invoke(QUESTION, temperature=-1.0)

@@ -1,0 +1,143 @@
+"""Tandem as a LlamaIndex LLM: the same answers as `Tandem.query`, in LlamaIndex's own forms."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from llama_index.core.callbacks import CallbackManager, TokenCountingHandler
+from llama_index.core.llms import ChatMessage, MessageRole
+from llama_index.core.prompts import PromptTemplate
+
+from tandem import Answer, Tandem
+from tandem.adapters.llamaindex import TandemLLM
+from tandem.errors import ConfigError, QueryError
+from tests.server.running import LONG, QUESTION, Served
+
+
+@pytest.fixture(scope="module")
+def answer(tandem: Tandem) -> Answer:
+    return tandem.query(QUESTION, seed=5)
+
+
+@pytest.fixture(scope="module")
+def llm(tandem: Tandem) -> TandemLLM:
+    return TandemLLM(tandem=tandem, seed=5)
+
+
+def user(text: str) -> ChatMessage:
+    return ChatMessage(role=MessageRole.USER, content=text)
+
+
+def test_complete_and_chat(llm: TandemLLM, answer: Answer, tandem: Tandem) -> None:
+    for response in (llm.complete(QUESTION), llm.chat([user(QUESTION)])):
+        known = response.raw
+        assert known is not None
+        assert known["tandem"]["seed"] == 5
+        assert {source["party"] for source in known["tandem"]["sources"]} == {"device", "cloud"}
+        assert known["usage"]["prompt_tokens"] == tandem.count_tokens(QUESTION)
+        assert known["usage"]["completion_tokens"] == len(answer.tokens)
+    assert llm.complete(QUESTION).text == answer.text
+    assert llm.chat([user(QUESTION)]).message.content == answer.text
+    assert llm.predict(PromptTemplate("Which games does {name} like?"), name="Mira") == answer.text
+
+
+def test_streams_grow_to_the_answer(llm: TandemLLM, answer: Answer) -> None:
+    completions = list(llm.stream_complete(QUESTION))
+    messages = list(llm.stream_chat([user(QUESTION)]))
+    assert len(completions) == len(messages) > 5
+    assert "".join(each.delta or "" for each in completions) == completions[-1].text == answer.text
+    assert "".join(each.delta or "" for each in messages) == messages[-1].message.content == answer.text
+    assert completions[-1].raw is not None
+    assert completions[-1].raw["finish_reason"] == "stop"
+
+
+def test_the_asynchronous_twins(llm: TandemLLM, answer: Answer) -> None:
+    async def ask() -> list[str | None]:
+        completions = [each async for each in await llm.astream_complete(QUESTION)]
+        messages = [each async for each in await llm.astream_chat([user(QUESTION)])]
+        return [
+            (await llm.acomplete(QUESTION)).text,
+            (await llm.achat([user(QUESTION)])).message.content,
+            completions[-1].text,
+            messages[-1].message.content,
+        ]
+
+    assert asyncio.run(ask()) == [answer.text] * 4
+
+
+def test_options_of_the_model_and_of_a_call(llm: TandemLLM, answer: Answer, tandem: Tandem) -> None:
+    assert llm.complete(QUESTION, stop=[","]).text == answer.text.split(",")[0]
+    warm = TandemLLM(tandem=tandem, temperature=20.0, max_tokens=8, options={"only": "device"})
+    assert len({warm.complete(QUESTION, seed=seed).text for seed in (1, 1, 2)}) == 2
+    assert warm.metadata.num_output == 8
+    contexts = [about["context_length"] for about in tandem.described.values()]
+    assert warm.metadata.context_window == min(contexts)
+
+
+def test_a_conversation(llm: TandemLLM, tandem: Tandem) -> None:
+    turns = [
+        user("Which tea would suit Vedi?"),
+        ChatMessage(role=MessageRole.ASSISTANT, content="Mint."),
+        user(QUESTION),
+    ]
+    wanted = tandem.query(
+        QUESTION,
+        seed=5,
+        history=[
+            {"role": "user", "content": "Which tea would suit Vedi?"},
+            {"role": "assistant", "content": "Mint."},
+        ],
+    )
+    assert llm.chat(turns).message.content == wanted.text
+    with pytest.raises(QueryError, match="one is of 'tool'; leave it out"):
+        llm.chat([*turns, ChatMessage(role=MessageRole.TOOL, content="4")])
+
+
+def test_tokens_are_counted_once(tandem: Tandem, answer: Answer) -> None:
+    counter = TokenCountingHandler(tokenizer=str.split)
+    llm = TandemLLM(tandem=tandem, seed=5, callback_manager=CallbackManager([counter]))
+    llm.complete(QUESTION)
+    assert counter.prompt_llm_token_count == tandem.count_tokens(QUESTION)
+    assert counter.completion_llm_token_count == len(answer.tokens)
+
+
+def test_leaving_a_stream_ends_its_query(served: Served) -> None:
+    llm = TandemLLM(tandem=served.tandem, seed=0, **LONG)
+    stream = llm.stream_complete(QUESTION)
+    next(stream)
+    stream.close()
+    served.wait_until_idle()
+
+
+def test_options_that_no_query_has_are_refused(llm: TandemLLM, tandem: Tandem) -> None:
+    with pytest.raises(ConfigError, match="A query has no option 'sead'; the nearest is 'seed'"):
+        TandemLLM(tandem=tandem, options={"sead": 5})
+    with pytest.raises(ConfigError, match="show_drafts is no option of a chat model"):
+        llm.complete(QUESTION, show_drafts=True)
+
+
+def test_the_missing_package_is_named() -> None:
+    script = "import sys; sys.modules['llama_index'] = None; import tandem.adapters.llamaindex"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert "ImportError: TandemLLM needs llama-index-core" in done.stderr
+    assert "[llamaindex]" in done.stderr
+
+
+def test_the_example(
+    tandem: Tandem, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It starts its parties itself; here it gets those that run."""
+    monkeypatch.setattr(Tandem, "launch", lambda **_: contextlib.nullcontext(tandem))
+    runpy.run_path(str(Path(__file__).parents[2] / "examples" / "chat_models.py"), run_name="__main__")
+    assert capsys.readouterr().out.splitlines() == [
+        "LangChain: Mira likes puzzle games, so try Pukan Vakun.",
+        "  read: device note-01-mira-games.md",
+        "LlamaIndex: Mira likes puzzle games, so try Pukan Vakun.",
+        "  accepted: device, cloud",
+    ]
