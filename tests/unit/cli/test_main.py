@@ -53,7 +53,7 @@ def test_help_is_quick_and_names_every_command() -> None:
     done = python("-m", "tandem", "--help")
     assert done.returncode == 0
     assert all(f"\n  {name} " in done.stdout for name in COMMANDS)
-    assert time.monotonic() - start_s < 5  # 0.3 s where nothing else runs
+    assert time.monotonic() - start_s < 15  # 0.3 s where nothing else runs
 
 
 @pytest.mark.parametrize("name", [*COMMANDS, *(f"lab {name}" for name in LAB_COMMANDS)])

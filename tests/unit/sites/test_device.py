@@ -81,7 +81,7 @@ def device(cloud: ServedCloud, state: Path, tmp_path_factory: pytest.TempPathFac
 
 def test_ask_finds_the_device_and_gets_the_answer_of_two_sides(rag: Tandem, device: int) -> None:
     done = command("ask", QUESTION, "--seed", "7", "--temperature", "1", "--json")
-    out, said = done.communicate(timeout=60)
+    out, said = done.communicate(timeout=180)
     assert done.returncode == 0, said
     assert f"process {device} is running here" in said
     answer = json.loads(out)
@@ -115,7 +115,7 @@ def test_tokens_are_counted_by_the_device(rag: Tandem, device: int) -> None:
 
 def test_status_is_that_of_the_device(device: int) -> None:
     done = command("status")
-    out, said = done.communicate(timeout=60)
+    out, said = done.communicate(timeout=180)
     assert done.returncode == 0, said
     assert out.startswith("cluster  joined to 127.0.0.1:")
     assert f"decoder {device}" in out.replace("+", " ").replace(",", " ") or str(device) in out
@@ -124,7 +124,7 @@ def test_status_is_that_of_the_device(device: int) -> None:
 
 def test_a_second_device_is_refused(device: int, cloud: ServedCloud) -> None:
     done = command("device", "--join", str(cloud.link_for("second")))
-    _, said = done.communicate(timeout=60)
+    _, said = done.communicate(timeout=180)
     assert done.returncode == 1
     assert said.endswith(
         f"A device of this user is running already (process {device}); `tandem ask` finds it, or stop it first.\n"
