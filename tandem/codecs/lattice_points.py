@@ -32,13 +32,15 @@ class Point(NamedTuple):
 
     def without_zeros(self) -> Point:
         """The same distribution on the tokens that have a count."""
+        if np.minimum.reduce(self.counts) > 0:
+            return self
         positive = self.counts > 0
         return Point(self.ids[positive], self.counts[positive])
 
     def distribution(self) -> Distribution:
         """b / l on the tokens that have a count."""
         ids, counts = self.without_zeros()
-        return Distribution(ids, counts / int(counts.sum()))
+        return Distribution(ids, counts / np.add.reduce(counts))
 
 
 def quantise(probabilities: NDArray[np.floating], resolution: int) -> NDArray[np.int64]:
@@ -49,17 +51,18 @@ def quantise(probabilities: NDArray[np.floating], resolution: int) -> NDArray[np
     taken back, of equal ones that of the lowest id. Total variation <= floor(n/2) ceil(n/2) / (n l).
     """
     scaled = probabilities.astype(np.float64)
-    if not _SMALL < scaled.max() < 1 / _SMALL:
-        scaled /= scaled.max()  # else the sum or the factor below may be infinite
-    scaled *= resolution / scaled.sum()
+    peak = np.maximum.reduce(scaled)
+    if not _SMALL < peak < 1 / _SMALL:
+        scaled /= peak  # else the sum or the factor below may be infinite
+    scaled *= resolution / np.add.reduce(scaled)
     counts = scaled + 0.5
     np.floor(counts, out=counts)
-    excess = int(counts.sum()) - resolution
+    excess = int(np.add.reduce(counts)) - resolution
     if excess:
+        sign = 1.0 if excess > 0 else -1.0
         error = np.subtract(counts, scaled, out=scaled)
-        error *= np.sign(excess)
-        np.maximum(error, 0.0, out=error)
-        counts[largest(error, abs(excess))] -= np.sign(excess)
+        error *= sign
+        counts[largest(error, abs(excess))] -= sign
     return counts.astype(np.int64)
 
 

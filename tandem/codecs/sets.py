@@ -38,7 +38,16 @@ def pop_set(number: int, size: int, universe: int) -> tuple[list[int], int]:
     members: list[int] = []
     for count in range(min(size, universe - size)):
         number, rank = divmod(number, universe - count)
-        index = _position(members, rank)
+        index, high = (
+            0,
+            count,
+        )  # bisection: how many members lie below the number of that rank among all others
+        while index < high:
+            middle = (index + high) // 2
+            if members[middle] - middle <= rank:
+                index = middle + 1
+            else:
+                high = middle
         members.insert(index, rank + index)
         number = number * (count + 1) + index
     return (_complement(members, universe) if 2 * size > universe else members), number
@@ -99,15 +108,3 @@ def _smaller_half(members: Sequence[int], universe: int) -> list[int]:
 def _complement(members: Sequence[int], universe: int) -> list[int]:
     taken = set(members)
     return [value for value in range(universe) if value not in taken]
-
-
-def _position(members: Sequence[int], rank: int) -> int:
-    """How many of the ascending members lie below the number of that rank among those that are no members."""
-    low, high = 0, len(members)
-    while low < high:
-        middle = (low + high) // 2
-        if members[middle] - middle <= rank:
-            low = middle + 1
-        else:
-            high = middle
-    return low

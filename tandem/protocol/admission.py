@@ -50,7 +50,6 @@ class AdmittingTable(CoordinatorTable):
         max_open: int,
     ) -> None:
         super().__init__(party, make_stop_check, find_obstacle)
-        self.owner_of: Callable[[int], str] = lambda session: ""  # whose query it is, by session
         self._max_open = max_open
         self._waiting: OrderedDict[int, Waiting] = OrderedDict()
 

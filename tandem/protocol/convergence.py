@@ -20,6 +20,7 @@ from tandem.protocol.messages import (
     LinkBody,
     LinkFrame,
     Open,
+    Probe,
     Proposal,
     Rejoin,
     Resync,
@@ -166,8 +167,18 @@ class Convergence:
             bodies += [self._make_public(make_votes(digest, entry, party)) for digest, entry in own.items()]
         return [self._link.post(body, prefix, now_s) for body in bodies]
 
-    def make_open(self) -> Open:
-        """What opens the session at the peer, to which the display at home does not matter."""
+    def make_greeting(self) -> LinkBody:
+        """Opens the session at the peer, or shows the home that it is open here.
+
+        Who will send one verdict after the other asks for an echo, so as to know in time whether the link is full.
+        """
+        if self._routes.is_home:
+            return self._make_open()
+        goes_on = self._spec.goes_on_at(self._routes.party)
+        return Probe(is_reply=False, padding=b"") if goes_on else Heartbeat()
+
+    def _make_open(self) -> Open:
+        """For the peer, to which the display at home does not matter."""
         spec = replace(self._spec.as_for(self._link.peer), show_drafts=False)
         return Open(spec=spec.to_json())
 
@@ -175,7 +186,7 @@ class Convergence:
         """What must be repeated, besides proposals and verdicts, until the peer shows that it has it."""
         bodies: list[LinkBody] = []
         if self._routes.is_home and not self._link.has_heard:
-            bodies.append(self.make_open())
+            bodies.append(self._make_open())
         is_behind = self._link.peer_view < self._link.view and self._link.peer not in self._lifecycle.lost
         if self._routes.is_authority and is_behind and self._link.has_heard:
             decider = self._routes.topology.index(self._log.decider)

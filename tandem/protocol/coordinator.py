@@ -25,7 +25,6 @@ from tandem.protocol.messages import (
     DecoderReady,
     Done,
     Estimate,
-    Heartbeat,
     LinkBody,
     LinkFrame,
     ListRequest,
@@ -95,8 +94,7 @@ class SessionCoordinator:
         """Start the own actors, and open the session at the peers, or show the home that it is open here."""
         sends = self._begin(*self.lifecycle.listeners)
         for peer, convergence in self.convergence.items():
-            body = convergence.make_open() if self.routes.is_home else Heartbeat()
-            sends += self.lifecycle.to_peer(peer, body, now_s)
+            sends += self.lifecycle.to_peer(peer, convergence.make_greeting(), now_s)
         return sends
 
     def rejoin(self, incarnation: int, now_s: float) -> list[Send]:
@@ -157,7 +155,8 @@ class SessionCoordinator:
         link = self.links[source]
         self.reporter.measure(link.receive(frame, now_s, waited_s), link.round_trips.take_bytes_per_s())
         self.routes.check(source, frame.body)
-        return link.answer_probe(frame.body, self.prefix, now_s) + self._act_on(source, frame, now_s)
+        sends = link.answer_probe(frame.body, self.prefix, now_s) + self._act_on(source, frame, now_s)
+        return sends + link.release(self.prefix, now_s)
 
     def tick(self, now_s: float) -> list[Send]:
         """Timers: reminders, resend, heartbeat, loss of a peer, lingering. Call every 50 ms or so."""
@@ -244,7 +243,8 @@ class SessionCoordinator:
         self.race_votes.count_decided(result)
         verdict = self.log.make_verdict(result, self.committer.count_to_end(result.tokens))
         sends = self._commit(verdict, result, now_s)
-        return self.lifecycle.post(self.routes.verdicts_go_to, verdict, now_s) + sends + self._advance(now_s)
+        posted = self.lifecycle.post_verdict(self.routes.verdicts_go_to, verdict, now_s)
+        return posted + sends + self._advance(now_s)
 
     def _commit(self, verdict: Verdict, result: VerifyResult | None, now_s: float) -> list[Send]:
         """Commit a verdict: the own one, made of `result`, or a peer's."""

@@ -10,7 +10,7 @@ from tandem.protocol.backlog import Numbered
 from tandem.protocol.ballots import BallotBox
 from tandem.protocol.link import PeerLink
 from tandem.protocol.log import CommittedLog
-from tandem.protocol.messages import Alone, Cancel, Done, End, LinkBody, LinkFrame, Proposal
+from tandem.protocol.messages import Alone, Cancel, Done, End, LinkBody, LinkFrame, Proposal, Verdict
 from tandem.protocol.outbox import ActorKind, Send
 from tandem.protocol.report import Reporter
 from tandem.protocol.routes import Routes
@@ -65,9 +65,7 @@ class Lifecycle:
     @property
     def listeners(self) -> tuple[ActorKind, ...]:
         """The actors of this party that hear of the session."""
-        is_placed = self._spec.mode == "dual" and not self.is_solo
-        is_estimated = is_placed or self._spec.adapts_lengths(self._routes.party)
-        return LISTENERS if is_estimated else _UNPLACED_LISTENERS
+        return LISTENERS if self._spec.is_estimated(self._routes.party) else _UNPLACED_LISTENERS
 
     @property
     def decides_alone(self) -> bool:
@@ -166,6 +164,16 @@ class Lifecycle:
         """Across the links to these peers, but for those that are lost: a Resync brings them up when they return."""
         there = [peer for peer in peers if peer not in self.lost]
         return [self._links[peer].post(body, self._log.prefix, now_s) for peer in there]
+
+    def post_verdict(self, peers: Sequence[str], verdict: Verdict, now_s: float) -> list[Send]:
+        """As `post`; where this party goes on by itself a verdict waits while the link is full, but for the last."""
+        may_wait = self._spec.goes_on_at(self._routes.party) and self.reason is None
+        prefix, there = self._log.prefix, [peer for peer in peers if peer not in self.lost]
+        return [
+            send
+            for peer in there
+            for send in self._links[peer].post_verdict(verdict, prefix, now_s, may_wait=may_wait)
+        ]
 
     def propose(self, proposal: Proposal, now_s: float) -> list[Send]:
         """An own proposal, as the peers need it, to those that vote or decide on it."""

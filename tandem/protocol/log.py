@@ -8,7 +8,10 @@ from dataclasses import dataclass, replace
 from tandem.modes.roles import Roles
 from tandem.protocol.messages import Adopt, Commit, Verdict, VerifyResult, in_127ths
 from tandem.protocol.prefix import Prefix
+from tandem.protocol.wire import MAX_VARINT_BITS
 
+MAX_VERDICT_TOKENS = MAX_VARINT_BITS
+"""Of one verdict, which says of each by a bit whether it was proposed."""
 MAX_AHEAD = 256
 """Proposals, verdicts and claims further than this past the committed prefix are dropped; resends bring them back."""
 
@@ -63,7 +66,7 @@ class CommittedLog:
         return Verdict(
             step=result.step,
             tokens=result.tokens[:num_tokens],
-            accepted=tuple(min(count, num_tokens) for count in result.accepted),
+            accepted=tuple((1 << min(count, num_tokens)) - 1 for count in result.accepted),
             acceptance=tuple(map(in_127ths, result.acceptance)),
             next_decider=result.next_decider,
         )
@@ -76,7 +79,7 @@ class CommittedLog:
             yield DecidedToken(
                 step=verdict.step + position,
                 token=token,
-                accepted=tuple(position < count for count in verdict.accepted),
+                accepted=tuple(bool(mask >> position & 1) for mask in verdict.accepted),
                 next_decider=decider,
             )
 
@@ -122,5 +125,17 @@ def _without_first(verdict: Verdict, count: int) -> Verdict:
         verdict,
         step=verdict.step + count,
         tokens=verdict.tokens[count:],
-        accepted=tuple(max(0, accepted - count) for accepted in verdict.accepted),
+        accepted=tuple(mask >> count for mask in verdict.accepted),
     )
+
+
+def join_verdicts(verdicts: Sequence[Verdict]) -> Verdict:
+    """One verdict for successive ones, whose tokens are at most MAX_VERDICT_TOKENS. What is expected of the drafters
+    differs from step to step, so the last one's holds for all."""
+    step, last = verdicts[0].step, verdicts[-1]
+    masks = [
+        sum(mask << verdict.step - step for mask, verdict in zip(of_drafter, verdicts, strict=True))
+        for of_drafter in zip(*(verdict.accepted for verdict in verdicts), strict=True)
+    ]
+    tokens = tuple(token for verdict in verdicts for token in verdict.tokens)
+    return replace(last, step=step, tokens=tokens, accepted=tuple(masks))

@@ -134,6 +134,10 @@ class Routes:
             )
         if not verdict.tokens:
             raise ProtocolError(f"{source} sent a verdict without a token; check its version.")
+        if any(mask >> len(verdict.tokens) for mask in verdict.accepted):
+            raise ProtocolError(
+                f"{source} sent a verdict that accepts more than its tokens; check its version."
+            )
         self._check_decider(source, verdict.next_decider)
 
     def _check_resync(self, source: str, resync: Resync) -> None:

@@ -32,6 +32,7 @@ from tandem.protocol.outbox import ActorKind, Send
 from tandem.protocol.prefix import Prefix
 from tandem.protocol.race_votes import ListLength
 from tandem.protocol.reminders import Farewells
+from tandem.protocol.send_window import LinkRoom
 from tandem.protocol.sessions import SessionTable, misdirected
 from tandem.protocol.spec import SessionSpec
 from tandem.topology import PARTIES, at_start
@@ -58,6 +59,7 @@ class CoordinatorTable:
         """make_stop_check: makes the stop rule of a query. find_obstacle: why no query can be taken now, if so."""
         self.party = party
         self.sessions: dict[int, SessionCoordinator] = {}
+        self.owner_of: Callable[[int], str] = lambda session: ""  # whose query it is, by session
         self.num_refused = 0  # queries of a peer that could not be opened
         self.num_refused_frames = 0  # whose sender may not send such a thing, by its role
         self._make_stop_check = make_stop_check
@@ -68,6 +70,7 @@ class CoordinatorTable:
         self._alarms: defaultdict[str, AcceptanceAlarm] = defaultdict(
             AcceptanceAlarm
         )  # of all queries, by mode
+        self._rooms: defaultdict[tuple[str, str], LinkRoom] = defaultdict(LinkRoom)  # by owner and peer
         self._early: list[tuple[float, str, LinkFrame]] = []  # with time of arrival and sender
         self._final: OrderedDict[int, dict[str, LinkFrame]] = (
             OrderedDict()
@@ -86,12 +89,14 @@ class CoordinatorTable:
     def open(self, spec: SessionSpec, now_s: float) -> list[Send]:
         """A query starts; frames of the peer that arrived before it are taken in."""
         obstacle = self._find_obstacle()
-        measures = spec.only is None and now_s - self._measured_s > MEASURE_AGAIN_S
+        measures = spec.is_estimated(self.party) and now_s - self._measured_s > MEASURE_AGAIN_S
         if measures:
             self._measured_s = now_s
         session = SessionCoordinator(spec, self.party, self._make_stop_check(spec), now_s, measures=measures)
         self.sessions[spec.session] = session
         self._share_list_length(session)
+        for peer, link in session.links.items():
+            link.window.room = self._rooms[self.owner_of(spec.session), peer]
         session.committer.rounds.alarm = self._alarms[spec.mode]
         early = [entry for entry in self._early if entry[2].session == spec.session]
         self._early = [entry for entry in self._early if entry[2].session != spec.session]

@@ -5,11 +5,11 @@ Defaults live in `tandem.config` and `tandem.sampling`; `tandem.request` fills a
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
 from typing import Literal
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from tandem.aggregation.proposals import proposal_rule
 from tandem.codecs.base import MAX_VOCAB, Codec
@@ -30,6 +30,8 @@ FIRST_LENGTH = 4
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionSpec:
     """One query. Both parties hold the same spec, except that the cloud does not see the device's filter (`as_for`)."""
+
+    __pydantic_config__ = ConfigDict(alias_generator=lambda name: _short_name(name))
 
     session: int  # 32 bits, names the query on the link
     query: str
@@ -120,6 +122,15 @@ class SessionSpec:
         is_possible = find_mode(self.mode).has_bonus and self.longest_proposal > 0
         return is_possible and self.only is None and self.roles.role(party).drafts
 
+    def is_estimated(self, party: str) -> bool:
+        """Whether profiler and scheduler of `party` take part: there is a decider to place or a length to choose."""
+        return (self.mode == "dual" and self.only is None) or self.adapts_lengths(party)
+
+    def goes_on_at(self, party: str) -> bool:
+        """Whether `party` commits tokens without being asked, one after the other."""
+        is_decider = self.mode == "speculative" and self.only is None and self.roles.role(party).decides
+        return is_decider and self.pacing == "cloud_goes_on"
+
     def adapts_lengths(self, party: str) -> bool:
         """Whether `party` chooses the length of its proposals anew after each."""
         return self._has_lengths and self.proposes(party)
@@ -186,8 +197,11 @@ class SessionSpec:
         return self.device_decode_line if party is Party.DEVICE else self.cloud_decode_line
 
     def to_json(self) -> str:
-        """For the control plane and for `Begin`. UnicodeEncodeError if a text holds half a surrogate pair."""
-        return _JSON.dump_json(self).decode()
+        """For the control plane, for `Begin` and for `Open`: what differs from the defaults, under short names.
+
+        UnicodeEncodeError if a text holds half a surrogate pair.
+        """
+        return _JSON.dump_json(self, by_alias=True, exclude_defaults=True).decode()
 
     @classmethod
     def from_json(cls, text: str) -> SessionSpec:
@@ -196,7 +210,8 @@ class SessionSpec:
             return _JSON.validate_json(text, strict=True)
         except ValidationError as error:
             problem = error.errors(include_url=False)[0]
-            where = ".".join(map(str, problem["loc"])) or "JSON"
+            name, *inner = problem["loc"] or ("JSON",)
+            where = ".".join(map(str, (_long_name(str(name)), *inner)))
             raise ProtocolError(
                 f"The spec of a session is malformed at {where} ({problem['msg']}); "
                 "install the same version of tandem-rag everywhere."
@@ -223,4 +238,18 @@ def _roles(
             return dual(decides=placement if placement in PARTIES else "both")
 
 
+def _short_name(name: str) -> str:
+    """A field's place as a letter or two: an opening crosses the link, which may be slow. Those of turns stay."""
+    return _SHORT_NAMES.get(name, name)
+
+
+def _long_name(short: str) -> str:
+    """Of which field it is the short name; itself where there is none."""
+    return next((name for name, known in _SHORT_NAMES.items() if known == short), short)
+
+
+_LETTERS = "abcdefghijklmnopqrstuvwxyz"
+_SHORT_NAMES = {
+    field.name: _LETTERS[place % 26] * (1 + place // 26) for place, field in enumerate(fields(SessionSpec))
+}
 _JSON = TypeAdapter(SessionSpec)

@@ -1,7 +1,7 @@
 """What each system should take, before anybody measures: the real models' acceptance in the simulated protocol.
 
 The draft-free loop gives the tokens that every system must commit, and along them the server's model says at which
-steps its token is the same. `tandem.lab.federated.timed` plays such an answer with the times of the benchmark.
+steps its token is the same. `tandem.lab.simulation.timed` plays such an answer with the times of the benchmark.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from numpy.typing import NDArray
 from tandem.aggregation.coupling import noise
 from tandem.aggregation.race_lists import certify, race_list
 from tandem.codecs.race_lists import encode_race_list
-from tandem.lab.federated.timed import Times, Timing, play_timed
 from tandem.lab.federated.workers import LocalWorkers
 from tandem.lab.latency.predictions import Prediction
 from tandem.lab.latency.records import Setting
 from tandem.lab.latency.systems import System
 from tandem.lab.simulation.pacing import pace_s
+from tandem.lab.simulation.timed import Times, Timing, play_timed
 from tandem.protocol.spec import SessionSpec
 from tandem.topology import SERVER
 

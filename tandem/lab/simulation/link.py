@@ -22,6 +22,7 @@ class Link:
     wave: float = 0.0  # amplitude of a sinusoid on top, as a share of `delay_s`
     wave_phase: float = 0.0  # radians, at time 0
     bytes_per_s: float = math.inf
+    header_bytes: int = 0  # of every frame, besides its own: TCP, IP and Ethernet
     drop: float = 0.0
     duplicate: float = 0.0
     cut_s: tuple[float, float] | None = None  # nothing passes in this span of the clock
@@ -47,7 +48,7 @@ class Wire:
         link = self.link
         if link.cut_s is not None and link.cut_s[0] <= now_s < link.cut_s[1]:
             return []
-        self._free_s = max(now_s, self._free_s) + num_bytes / link.bytes_per_s
+        self._free_s = max(now_s, self._free_s) + (num_bytes + link.header_bytes) / link.bytes_per_s
         copies = (rng.random() >= link.drop) + (rng.random() < link.duplicate)
         return [self._arrival(rng) for _ in range(copies)]
 

@@ -26,7 +26,7 @@ from tandem.protocol.wire import (
     write_varint,
 )
 
-PROTOCOL_VERSION = 8
+PROTOCOL_VERSION = 9
 
 registry = Registry()
 
@@ -71,11 +71,14 @@ class Proposal:
 @registry.message(2)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """What was decided, in step order. The decider's coordinator -> those of all others."""
+    """What was decided, in step order. The decider's coordinator -> those of all others.
+
+    What several ballots decided may stand in one verdict.
+    """
 
     step: Varint  # output position of the first token, 0-based
     tokens: Varints  # to commit
-    accepted: Varints  # how many of them each drafter had proposed, in the topology's order
+    accepted: Varints  # by each drafter, in the topology's order: bit i says whether it had proposed token i
     acceptance: Varints  # expected, by the formula of the draft rule, in 1/127 (`in_127ths`); of each drafter, or none
     next_decider: PartyIndex  # who decides the step after them
 

@@ -12,10 +12,12 @@ from hypothesis import strategies as st
 
 from tandem.protocol.backlog import RECEIPT_S
 from tandem.protocol.link import HEARTBEAT_RTTS, HEARTBEAT_S, PeerLink
-from tandem.protocol.messages import Done, Heartbeat, LinkFrame, Probe, Proposal, Verdict
+from tandem.protocol.log import MAX_VERDICT_TOKENS
+from tandem.protocol.messages import Done, Heartbeat, LinkFrame, Open, Probe, Proposal, Verdict
 from tandem.protocol.outbox import Send
 from tandem.protocol.prefix import Prefix
 from tandem.protocol.round_trips import FIRST_TIMEOUT_S, MAX_TIMEOUT_S, MIN_TIMEOUT_S, NUM_STAMPS
+from tandem.protocol.send_window import FIRST_FRAMES
 
 UNHURRIED = settings(deadline=None, derandomize=True)
 PREFIX = Prefix(1, [4, 5])
@@ -266,6 +268,77 @@ def test_bodies_without_a_number_are_repeated_in_the_present_view() -> None:
     assert {send.to for send in sends} == {"peer"}
     assert link.due(PREFIX, 1.2, [Done(is_reply=False)]) == [], "each waits twice as long as before"
     assert len(link.due(PREFIX, 3.05, [Done(is_reply=False)])) == 2
+
+
+# ---- verdicts that wait for a full link ------------------------------------------------------------------------
+
+
+def stream(link: PeerLink, num_verdicts: int, start_s: float = 0.0) -> list[Verdict]:
+    """Verdicts of one token each, 10 ms apart; those that went out."""
+    sent: list[Verdict] = []
+    for step in range(num_verdicts):
+        for send in link.post_verdict(verdict(step), PREFIX, start_s + 0.01 * step, may_wait=True):
+            sent.append(send.message.body)
+    return sent
+
+
+def test_verdicts_that_wait_go_out_together_once_there_is_an_echo() -> None:
+    own, peer = PeerLink(1, 0.0), PeerLink(1, 0.0)
+    sent = stream(own, FIRST_FRAMES + 10)
+    assert [len(body.tokens) for body in sent] == [1] * FIRST_FRAMES
+    assert own.release(PREFIX, 0.3) == [], "nothing has changed"
+    peer.receive(frame(own, 0.3), 0.35)
+    own.receive(frame(peer, 0.35), 0.4)
+    (late,) = own.release(PREFIX, 0.4)
+    assert (late.message.body.step, len(late.message.body.tokens)) == (FIRST_FRAMES, 10)
+    assert own.release(PREFIX, 0.4) == []
+    assert [parcel.body for parcel in own.backlog.parcels.values()] == [*sent, late.message.body]
+
+
+def test_the_last_verdict_takes_along_all_that_wait() -> None:
+    own = PeerLink(1, 0.0)
+    stream(own, FIRST_FRAMES + 3)
+    (last,) = own.post_verdict(verdict(FIRST_FRAMES + 3), PREFIX, 0.2, may_wait=False)
+    assert (last.message.body.step, len(last.message.body.tokens)) == (FIRST_FRAMES, 4)
+
+
+def test_verdicts_that_wait_replace_a_heartbeat_and_never_wait_longer_than_a_resend() -> None:
+    own = PeerLink(1, 0.0)
+    stream(own, FIRST_FRAMES + 3)
+    at_s = next(tick / 20 for tick in range(1, 100) if own.due(PREFIX, tick / 20, []))
+    assert HEARTBEAT_S <= at_s <= HEARTBEAT_S + 0.15
+    own.window.send(99)
+    own.post_verdict(verdict(20), PREFIX, 1.0, may_wait=True)
+    assert own.release(PREFIX, 1.9) == []
+    assert len(own.release(PREFIX, 2.1)) == 1, "the echo may be lost"
+
+
+def test_a_frame_holds_no_more_tokens_than_a_verdict_may_have() -> None:
+    own = PeerLink(1, 0.0)
+    assert max(len(body.tokens) for body in stream(own, 90)) <= MAX_VERDICT_TOKENS
+
+
+def test_what_waits_is_of_its_view() -> None:
+    own = PeerLink(1, 0.0)
+    stream(own, FIRST_FRAMES + 3)
+    own.start_view(1, 5, 0.3)
+    assert own.release(PREFIX, 9.0) == []
+
+
+# ---- the opening -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("num_bytes", "again_s"), [(250, 1.2), (5000, 5.0)])
+def test_an_opening_has_as_long_as_it_takes_over_a_slow_link(num_bytes: int, again_s: float) -> None:
+    """Nothing else is sent meanwhile: it would only queue behind it."""
+    opening = Open(spec="x" * num_bytes)
+    own = PeerLink(1, 0.0)
+    frame(own, 0.0, opening)
+    at_s = next(tick / 20 for tick in range(1, 200) if own.due(PREFIX, tick / 20, [opening]))
+    assert at_s == pytest.approx(again_s, abs=0.06)
+    assert own.loss_limit_s(1.0) == pytest.approx(1.5 + num_bytes / 1250)
+    own.receive(frame(PeerLink(1, 0.0), 2.0), 2.0)
+    assert own.loss_limit_s(1.0) == 1.5
 
 
 # ---- heartbeat and loss ----------------------------------------------------------------------------------------

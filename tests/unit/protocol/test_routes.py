@@ -44,6 +44,10 @@ def frame(body: LinkBody) -> LinkFrame:
             "cloud sent votes apart from proposals, which mode dual does not have; check its settings.",
         ),
         (
+            "device", "cloud", SPECULATIVE, replace(VERDICT, accepted=(2,)),
+            "cloud sent a verdict that accepts more than its tokens; check its version.",
+        ),
+        (
             "server", "worker-2", FEDERATED, replace(VOTES, party=1),
             "worker-2 sent votes of party 1; check its settings.",
         ),

@@ -228,8 +228,8 @@ def test_a_closed_and_a_diverged_open_session_fall_silent(party: Party) -> None:
     """The open one has other tokens than the closed: a last word frees it all the same."""
     queues = {party: finished(party), party.other: host(party.other)}
     queues[party.other].open(spec(placement="mirror", max_new_tokens=9), 0.0)
-    (heartbeat,) = queues[party.other].tick(0.3)
-    assert ping_pong(queues, party, heartbeat.message.body) <= 6  # two probes are among them
+    (repeated,) = queues[party.other].tick(1.3)  # an opening, or a heartbeat
+    assert ping_pong(queues, party, repeated.message.body) <= 6  # two probes are among them
     assert not queues[party.other].sessions or party.other is Party.DEVICE
 
 
@@ -276,6 +276,16 @@ def test_a_query_that_the_cloud_refuses_fails_whatever_the_policy(on_peer_loss: 
     assert any(isinstance(event, DoneEvent) for event in events) == (on_peer_loss != "continue")
 
 
+def test_queries_of_one_link_share_what_is_known_of_it_and_those_of_two_devices_do_not() -> None:
+    queue = host(Party.CLOUD)
+    queue.owner_of = {1: "phone", 2: "phone", 3: "laptop"}.__getitem__
+    for session in (1, 2, 3):
+        queue.open(spec(session), 0.0)
+    rooms = [queue.sessions[session].links[Party.DEVICE].window.room for session in (1, 2, 3)]
+    assert rooms[0] is rooms[1]
+    assert rooms[0] is not rooms[2]
+
+
 def test_a_session_that_breaks_does_not_stop_the_timers_of_the_others(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -287,7 +297,7 @@ def test_a_session_that_breaks_does_not_stop_the_timers_of_the_others(
         raise ZeroDivisionError("a bug")
 
     queue.sessions[2].links[Party.CLOUD].due = due  # type: ignore[method-assign]
-    sends = queue.tick(0.3)
+    sends = queue.tick(1.3)
     assert [send.message.session for send in sends if isinstance(send.message, LinkFrame)] == [1, 2, 3]
     (emitted,) = to("client", sends)
     assert emitted.session == 2

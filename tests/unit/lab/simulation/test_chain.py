@@ -514,7 +514,7 @@ MUTANTS: dict[str, tuple[Plant | type[ChainRun], int, range]] = {
     "bonus_from_the_vote_before": (BonusOneEarly, 0, range(8)),
     "correction_from_the_vote_before": (put(session_tables, CorrectionOneEarly), 0, range(6)),
     "cache_not_cropped": (CacheNotCropped, 0, range(4)),
-    "budget_forgotten_after_a_loss": (without_budget_after_a_loss, 0, range(65, 66)),
+    "budget_forgotten_after_a_loss": (without_budget_after_a_loss, 0, range(754, 755)),
     "drafter_without_a_vote_counts": (put(session_tables, DrafterCounts), 0, range(8, 24)),
     "shares_not_in_the_voters_order": (put(coordinator, SharesReversed), 2, range(4)),
     "ballot_without_the_last_voter": (put(coordinator, WithoutTheLast), 2, range(4)),

@@ -1,14 +1,16 @@
-"""A federated answer in virtual time: what must come out where a few sums say it."""
+"""Federated and speculative answers in virtual time: what must come out where a few sums say it."""
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import pytest
 
 from tandem.lab.federated.systems import SYSTEMS
-from tandem.lab.federated.timed import Times, Timing, play_timed
 from tandem.lab.simulation import pacing
+from tandem.lab.simulation.timed import Times, Timing, play_timed
+from tandem.protocol.send_window import SendWindow
 from tandem.topology import SERVER
 
 SERVER_S, WORKER_S, RTT_S, NUM_TOKENS = 0.015, 0.027, 0.1, 40
@@ -55,3 +57,43 @@ def test_lengths_follow_the_slowest_worker() -> None:
     for slow in (1.0, 8.0):
         fixed, best = play("stop_and_wait", slow=slow), play("stop_and_wait/best", slow=slow)
         assert pace_s(best) < (1.05 if slow == 1.0 else 0.8) * pace_s(fixed)
+
+
+# ---- a slow link -----------------------------------------------------------------------------------------------
+
+PASS_S, FRAME_S = 0.027, 0.1  # of the cloud, and what a frame's headers take at 10 kbit/s
+
+
+def play_slow(max_proposal: int, rtt_s: float, bits_per_s: float = 1e4) -> Timing:
+    times = Times(
+        passes_s={"device": 0.015, "cloud": PASS_S}, rtt_s=rtt_s, bits_per_s=bits_per_s, header_bytes=125
+    )
+    options = {"mode": "speculative", "pacing": "cloud_goes_on", "max_proposal": max_proposal}
+    return play_timed(options, times, [step % 7 > 0 for step in range(48)])
+
+
+@pytest.mark.parametrize("rtt_s", [0.0, 0.3])
+def test_a_stream_over_a_full_link_takes_no_longer_than_its_passes(rtt_s: float) -> None:
+    """Verdicts that wait share the headers of one frame; one frame for each would take 100 ms per token."""
+    timing = play_slow(0, rtt_s)
+    assert pace_s(timing) < 1.2 * PASS_S
+    assert timing.num_frames["cloud"] < 20
+    assert timing.committed_s[0] < 0.7 + rtt_s, (
+        "the opening comes through at once, and nothing fills the link"
+    )
+
+
+@pytest.mark.parametrize("rtt_s", [0.0, 0.3])
+def test_a_cloud_that_goes_on_is_as_fast_as_one_that_streams(rtt_s: float) -> None:
+    assert pace_s(play_slow(4, rtt_s)) <= 1.05 * pace_s(play_slow(0, rtt_s))
+
+
+def test_a_fast_link_makes_nothing_wait_once_it_is_known() -> None:
+    timing = play_slow(0, 0.0, 1e8)
+    gaps = [after - before for before, after in pairwise(timing.committed_s[24:])]
+    assert max(gaps) < 1.1 * PASS_S
+
+
+def test_without_a_window_the_stream_takes_a_frame_for_each_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SendWindow, "is_full", property(lambda window: False))
+    assert pace_s(play_slow(0, 0.3)) > FRAME_S

@@ -1,7 +1,8 @@
-"""A federated answer under the virtual clock, with times of a benchmark: the protocol's own machines, scripted votes.
+"""An answer whose drafter has no vote, under the virtual clock with times of a benchmark.
 
-Whether the server's draft for a step is the target is given, as coupled drafts have it (it depends on the committed
-tokens alone). Frames take half a round trip each way, and nothing is lost.
+The machines are the protocol's own, the votes scripted. Whether the draft for a step is the target is given, as coupled
+drafts have it (it depends on the committed tokens alone). Frames go out one after the other at the rate of the link and
+take half a round trip, and nothing is lost.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import Any
 
 from tandem.lab.simulation.chain import ChainRun
@@ -18,6 +20,8 @@ from tandem.lab.simulation.link import Link
 from tandem.lab.simulation.specs import make_spec
 from tandem.lab.simulation.world import NEVER, VOCAB
 from tandem.protocol.decoding import Forward, Job, Prefill, Result
+from tandem.protocol.messages import encode
+from tandem.protocol.outbox import Send
 from tandem.topology import SERVER
 
 HOP_S = 0.0005
@@ -30,6 +34,8 @@ class Times:
 
     passes_s: Mapping[str, float]  # a pass of each party's model, whatever the number of its tokens
     rtt_s: float
+    bits_per_s: float = inf  # each way, by each pair of parties
+    header_bytes: int = 0  # of each frame, besides its own
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,9 +43,11 @@ class Timing:
     """One answer."""
 
     committed_s: tuple[float, ...]  # of each token, since the question
-    num_accepted: int  # tokens that the server had proposed
+    num_accepted: int  # tokens that the drafter had proposed
     num_passes: Mapping[str, int]  # of each party's model; abandoned ones count
-    waited_for: Mapping[str, int]  # tokens for which this worker's vote came last
+    waited_for: Mapping[str, int]  # tokens for which this voter's vote came last
+    num_frames: Mapping[str, int]  # by their sender
+    num_bytes: Mapping[str, int]  # with all headers, by their sender
 
 
 class TimedRun(ChainRun):
@@ -57,7 +65,14 @@ class TimedRun(ChainRun):
         super().__init__(scenario, drafter=draft)
         self.num_passes: Counter[str] = Counter()
         self._times = times
-        link = Link(delay_s=times.rtt_s / 2, is_in_order=True)
+        self.num_frames: Counter[str] = Counter()
+        self.num_bytes: Counter[str] = Counter()
+        link = Link(
+            delay_s=times.rtt_s / 2,
+            bytes_per_s=times.bits_per_s / 8,
+            header_bytes=times.header_bytes,
+            is_in_order=True,
+        )
         self.wires = {ends: FaultyWire(link, {}) for ends in self.wires}
 
     def hop_s(self) -> float:
@@ -76,6 +91,12 @@ class TimedRun(ChainRun):
         pass_us = round(1e6 * self._times.passes_s[party])
         return [result._replace(decode_us=pass_us) for result in super().compute(party, job)]
 
+    def cross(self, party: str, send: Send) -> None:
+        """As the base class; counted."""
+        self.num_frames[party] += 1
+        self.num_bytes[party] += len(encode(send.message)) + self._times.header_bytes
+        super().cross(party, send)
+
     def _work(self, party: str) -> None:
         """A pass that nobody wants any more is abandoned, as on a real model."""
         state = self.parties[party]
@@ -92,9 +113,10 @@ def play_timed(
 ) -> Timing:
     """An answer with as many tokens as `accepted` has. options: of the query; changes: other fields of its spec.
 
-    times.passes_s names the server and the workers, whose weights are equal.
+    times.passes_s names the parties: device and cloud, or the server and the workers, whose weights are equal.
     """
-    workers = tuple(party for party in times.passes_s if party != SERVER)
+    is_federated = SERVER in times.passes_s
+    workers = tuple(party for party in times.passes_s if is_federated and party != SERVER)
     spec = make_spec(
         session=1,
         seed=seed,
@@ -104,7 +126,7 @@ def play_timed(
         device_documents=0,
         cloud_documents=0,
         workers=workers,
-        weights=(1.0 / len(workers),) * len(workers),
+        weights=tuple(1.0 / len(workers) for _ in workers),
         **{**options, **changes},
     )
     scenario = ChainScenario(
@@ -125,4 +147,6 @@ def play_timed(
         num_accepted=sum(token.device_accepted for token in run.tokens),
         num_passes=dict(run.num_passes),
         waited_for=Counter(token.last_voter for token in run.tokens if token.last_voter is not None),
+        num_frames=dict(run.num_frames),
+        num_bytes=dict(run.num_bytes),
     )

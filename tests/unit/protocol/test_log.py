@@ -1,0 +1,59 @@
+"""Several verdicts in one: the same tokens, and the same drafts that were accepted."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tandem.modes.roles import speculative
+from tandem.protocol.log import MAX_VERDICT_TOKENS, CommittedLog, join_verdicts
+from tandem.protocol.messages import LinkFrame, Verdict, VerifyResult, decode_link, encode
+
+COUNTS = st.lists(st.tuples(st.integers(1, 9), st.integers(0, 9)), min_size=1, max_size=7)
+"""Tokens of each verdict, and how many of them were proposed."""
+
+
+def log() -> CommittedLog:
+    return CommittedLog(1, speculative(), "cloud")
+
+
+def verdicts(counts: list[tuple[int, int]]) -> list[Verdict]:
+    made: list[Verdict] = []
+    step = 0
+    for size, accepted in counts:
+        result = VerifyResult(
+            session=1, view=0, digest=bytes(8), step=step, voters=(1,), tokens=tuple(range(step, step + size)),
+            accepted=(min(accepted, size),), acceptance=(0.0,), next_decider=1,
+        )  # fmt: skip
+        made.append(log().make_verdict(result, size))
+        step += size
+    return made
+
+
+@given(COUNTS)
+def test_joined_verdicts_say_what_they_said_one_by_one(counts: list[tuple[int, int]]) -> None:
+    apart = verdicts(counts)
+    joined = join_verdicts(apart)
+    assert len(joined.tokens) <= MAX_VERDICT_TOKENS
+    assert list(log().split(joined)) == [decided for verdict in apart for decided in log().split(verdict)]
+    frame = LinkFrame(
+        session=1, view=0, committed=0, committed_digest=bytes(8), stamp=1, echo=0, held_us=0, body=joined
+    )  # fmt: skip
+    assert decode_link(encode(frame)) == frame
+
+
+@given(COUNTS, st.data())
+def test_of_a_verdict_that_began_before_only_the_rest_counts(
+    counts: list[tuple[int, int]], data: st.DataObject
+) -> None:
+    """Verdicts that were sent again, joined in another way."""
+    joined = join_verdicts(verdicts(counts))
+    decided = list(log().split(joined))
+    num_known = data.draw(st.integers(0, len(decided) - 1))
+    own = log()
+    for one in decided[:num_known]:
+        own.append(one)
+    own.hold(joined)
+    rest = own.take_next()
+    assert rest is not None
+    assert list(own.split(rest)) == decided[num_known:]

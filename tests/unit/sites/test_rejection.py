@@ -1,0 +1,191 @@
+"""Rejection with every codec between two live sites: the tokens of a plain loop, and no proposal beyond the budget."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tandem import Config, Tandem
+from tandem.aggregation.distributions import Distribution
+from tandem.aggregation.proposals import RejectionProposals
+from tandem.aggregation.restriction import restrict
+from tandem.codecs import codec_of
+from tandem.codecs.base import CodecSession, CodecStates
+from tandem.engine.row_mixture import mix_rows
+from tandem.lab.training.bundle import read_bundled_questions
+from tandem.loading import load_engine
+from tandem.protocol import leading
+from tandem.protocol.messages import LinkFrame, Proposal
+from tandem.sampling import SamplingParams
+from tandem.sites.audit import listening_queue
+from tandem.topology import PARTIES, Party
+
+QUESTIONS = [asked.question for asked in read_bundled_questions()][:2]
+NUM_TOKENS, ID_BYTES = 20, 2
+CODECS: dict[str, tuple[str, ...]] = {
+    "k_sqs": (),
+    "c_sqs": ("codec.alpha=0.2", "codec.eta=0.5", "codec.beta_1=0.02", "codec.beta_max=0.5"),
+    "lattice": (),
+    "top_k": ("codec.k=16",),
+}
+"""With settings under which the threshold of `c_sqs` moves within an answer."""
+BUDGETS = {"k_sqs": 150, "c_sqs": 150, "lattice": 150, "top_k": 500}
+"""Bits that hold some proposals and not all."""
+
+
+@dataclass(frozen=True)
+class Draft:
+    token: int
+    payload: bytes
+
+    @property
+    def num_bits(self) -> int:
+        return 8 * (ID_BYTES + (1 if len(self.payload) < 128 else 2) + len(self.payload))
+
+
+def bits_of(proposals: Sequence[Proposal]) -> list[int]:
+    drafts = [map(Draft, proposal.tokens, proposal.payloads) for proposal in proposals]
+    return [sum(draft.num_bits for draft in each) for each in drafts]
+
+
+class Loop:
+    """Draft, check the budget, verify, commit: stop-and-wait on one page, with the models of both parties."""
+
+    def __init__(self, config: Config) -> None:
+        self._engines = {party: load_engine(config.party(party), num_threads=1) for party in PARTIES}
+        self._codec, self._rule = codec_of(config.codec), RejectionProposals()
+
+    def answer(self, question: str, seed: int, max_proposal: int, budget_bits: int) -> tuple[int, ...]:
+        for party, engine in self._engines.items():
+            engine.open(party, question, [], NUM_TOKENS)
+        self._seed, self._budget_bits = seed, budget_bits
+        self._drafts: dict[tuple[int, ...], Draft] = {}
+        self._states: dict[tuple[int, ...], CodecSession] = {}  # of the codec, after the draft on each prefix
+        longest = min(max_proposal, budget_bits // (8 * ID_BYTES)) if budget_bits else max_proposal
+        tokens: list[int] = []
+        while not self._is_complete(tokens):
+            self._commit_round(tokens, self._propose(tokens, longest))
+        for party, engine in self._engines.items():
+            engine.close(party)
+        return tuple(tokens)
+
+    def _commit_round(self, tokens: list[int], proposed: Sequence[Draft]) -> None:
+        for draft in (*proposed, None):
+            target = self._distribution(Party.CLOUD, tokens)
+            step, vocab = len(tokens), target.ids.size
+            drawn_from = None if draft is None else self._codec.decode(draft.payload, vocab)
+            token = None if draft is None else draft.token
+            tokens.append(self._rule.choose(target, token, drawn_from, seed=self._seed, step=step))
+            if tokens[-1] != token or self._is_complete(tokens):
+                return
+
+    def _propose(self, tokens: Sequence[int], longest: int) -> list[Draft]:
+        line, drafts = list(tokens), list[Draft]()
+        while len(drafts) < longest and not self._is_complete(line):
+            drafts.append(self._draft(tuple(line)))
+            line.append(drafts[-1].token)
+            num_bits = sum(draft.num_bits for draft in drafts)
+            if self._budget_bits and num_bits > self._budget_bits:
+                return drafts[:-1]
+        return drafts
+
+    def _draft(self, prefix: tuple[int, ...]) -> Draft:
+        if prefix not in self._drafts:
+            beginnings = (prefix[:length] for length in range(len(prefix) - 1, -1, -1))
+            states = (self._states[one] for one in beginnings if one in self._states)
+            dense = self._distribution(Party.DEVICE, prefix).probabilities
+            payload, self._states[prefix] = next(states, self._codec.open()).encode(dense)
+            drawn_from = self._codec.decode(payload, dense.size)
+            token = self._rule.draft(drawn_from, seed=self._seed, step=len(prefix))
+            self._drafts[prefix] = Draft(token, payload)
+        return self._drafts[prefix]
+
+    def _distribution(self, party: Party, tokens: Sequence[int]) -> Distribution:
+        logits = self._engines[party].next_logits(party, tuple(tokens))
+        dense = restrict(mix_rows(logits, [0.0], 1.0), SamplingParams(temperature=1.0))
+        return Distribution(np.arange(dense.size), dense)
+
+    def _is_complete(self, tokens: Sequence[int]) -> bool:
+        has_ended = bool(tokens) and tokens[-1] in self._engines[Party.CLOUD].eos_token_ids
+        return has_ended or len(tokens) == NUM_TOKENS
+
+
+@dataclass(frozen=True)
+class Live:
+    """Two sites of one codec, what the device sent, and the loop."""
+
+    rag: Tandem
+    codec: str
+    proposals: list[Proposal]
+    loop: Loop
+
+    def ask(self, question: str, seed: int, budget_bits: int) -> tuple[int, ...]:
+        self.proposals.clear()
+        answer = self.rag.query(
+            question, mode="speculative", draft_rule="rejection", pacing="stop_and_wait", max_proposal=4,
+            temperature=1.0, seed=seed, max_new_tokens=NUM_TOKENS, uplink_budget_bits=budget_bits,
+        )  # fmt: skip
+        return answer.token_ids
+
+
+@pytest.fixture(scope="module", params=CODECS)
+def live(request: pytest.FixtureRequest) -> Iterator[Live]:
+    """No party has documents; the cloud never votes on its own because the device is slow."""
+    settings = [
+        f"codec.name={request.param}", "device.model=bundled-drafter", "device.num_documents=0",
+        "cloud.num_documents=0", "cluster.start_timeout_s=300", "link.on_peer_loss=wait", *CODECS[request.param],
+    ]  # fmt: skip
+    config = Config.load(None, settings)
+    proposals: list[Proposal] = []
+
+    def listen(frame: LinkFrame, encoded: bytes) -> None:
+        if isinstance(frame.body, Proposal):
+            proposals.append(frame.body)
+
+    classes: Any = {"draft_queue": listening_queue("device", listen)}
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(leading, "PATIENCE_S", 1e9)
+        with Tandem.launch(config, runtime="inline", actor_classes=classes) as rag:
+            yield Live(rag, request.param, proposals, Loop(config))
+
+
+def test_tokens_are_those_of_the_loop_and_every_round_keeps_to_its_budget(live: Live) -> None:
+    budget_bits = BUDGETS[live.codec]
+    free: list[int] = []
+    kept: list[int] = []
+    for seed, question in enumerate(QUESTIONS):
+        assert live.ask(question, seed, 0) == live.loop.answer(question, seed, 4, 0)
+        free += bits_of(live.proposals)
+        assert live.ask(question, seed, budget_bits) == live.loop.answer(question, seed, 4, budget_bits)
+        kept += bits_of(live.proposals)
+    assert 0 < max(kept) <= budget_bits < max(free)
+
+
+@pytest.mark.parametrize("budget_bits", [1, 24])
+def test_without_room_for_a_draft_the_cloud_decides_every_step(live: Live, budget_bits: int) -> None:
+    """L = 0: at 1 bit no id fits, at 24 no distribution."""
+    tokens = live.ask(QUESTIONS[0], 3, budget_bits)
+    assert {proposal.tokens for proposal in live.proposals} == {()}
+    assert tokens == live.loop.answer(QUESTIONS[0], 3, 4, budget_bits)
+
+
+@pytest.mark.parametrize("live", ["c_sqs"], indirect=True)
+def test_a_state_that_does_not_roll_back_shows(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The mutant encodes with the state after whatever was encoded last."""
+    last: dict[CodecStates, CodecSession] = {}
+    original = CodecStates.before
+
+    def encode(states: CodecStates, dense: Any, lineage: Sequence[bytes]) -> bytes:
+        payload, last[states] = last.get(states, original(states, ())).encode(dense)
+        return payload
+
+    monkeypatch.setattr(CodecStates, "encode", encode)
+    seeds = range(len(QUESTIONS))
+    wrong = [
+        live.ask(QUESTIONS[seed], seed, 0) != live.loop.answer(QUESTIONS[seed], seed, 4, 0) for seed in seeds
+    ]
+    assert any(wrong)
