@@ -42,6 +42,19 @@ class SourcesEvent:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TokenLogprob:
+    """How probable a token was in the target distribution: after temperature, `top_k`, `min_p` and codec."""
+
+    token: int
+    logprob: float  # natural logarithm of the probability
+    text: str = ""  # what it spells by itself; of a special token its name
+    utf8: tuple[int, ...] | None = (
+        None  # its bytes, of which a character may be spread over several tokens; None:
+    )
+    # a special token
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TokenEvent:
     """One committed token."""
 
@@ -69,6 +82,8 @@ class TokenEvent:
     rtt_s: float = nan  # last measured
     is_alone: bool = False  # decided without the peer
     last_voter: str | None = None  # mode "federated": the worker whose vote came last, for which all waited
+    logprob: TokenLogprob | None = None  # of this token; None: not asked for (`num_logprobs`)
+    top_logprobs: tuple[TokenLogprob, ...] = ()  # of the likeliest tokens, the likeliest first
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,18 +12,17 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from tokenizers import Tokenizer
 
+from tandem.engine.token_spelling import BYTE_TOKEN, Speller, Spelling
 from tandem.errors import GenerationError
 
 StopReason = Literal["eos", "stop", "length"]
 
-_BYTE_TOKEN = re.compile("<0x[0-9A-F]{2}>")
 _INCOMPLETE = "\ufffd"  # what decoders print for bytes that are not (yet) UTF-8
 _ENCODING_OPTIONS = ("add_prefix_space", "trim_offsets", "use_regex", "split")
 
@@ -79,6 +78,11 @@ class Detokenizer:
                 "use Engine.tokenizer_json."
             ) from None
         self._special = _special_ids(self._tokenizer)
+        self._speller = Speller(self._tokenizer)
+
+    def spell(self, token: int) -> Spelling:
+        """What one token spells by itself."""
+        return self._speller.spell(token)
 
     def text(self, tokens: Sequence[int]) -> str:
         """The text of an answer's `tokens`, special tokens left out.
@@ -101,7 +105,7 @@ class Detokenizer:
 
     def _may_continue_run(self, index: int) -> bool:
         token = self._tokenizer.id_to_token(index)
-        return token is None or index in self._special or _BYTE_TOKEN.fullmatch(token) is not None
+        return token is None or index in self._special or BYTE_TOKEN.fullmatch(token) is not None
 
 
 @dataclass(frozen=True, slots=True)

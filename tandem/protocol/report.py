@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import nan
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from tandem.events import (
     ClientEvent,
@@ -19,12 +19,14 @@ from tandem.events import (
     Source,
     SourcesEvent,
     TokenEvent,
+    TokenLogprob,
 )
 from tandem.protocol.ballots import Entry
 from tandem.protocol.log import DecidedToken
 from tandem.protocol.messages import (
     DecoderReady,
     Estimate,
+    Logprobs,
     Observation,
     Observations,
     Sources,
@@ -56,6 +58,7 @@ class CommitRecord:
     is_last: bool
     committed_s: float  # since the query was opened
     last_voter: str | None = None  # whose vote came last, of several
+    logprobs: Logprobs | None = None  # where they are wanted and known
 
 
 class Reporter:
@@ -184,6 +187,7 @@ class Reporter:
             rtt_s=self._last_rtt_s,
             is_alone=record.is_alone,
             last_voter=record.last_voter,
+            **_name_logprobs(decided.token, record.logprobs),
         )
         observation = Observation(
             step=decided.step,
@@ -242,6 +246,17 @@ class Reporter:
     def void(self, step: int) -> list[Send]:
         """Void whatever is shown from `step` on."""
         return [] if self._shown is None else self.emit(*self._shown.retract(step))
+
+
+def _name_logprobs(token: int, known: Logprobs | None) -> dict[str, Any]:
+    """Fields of a `TokenEvent`."""
+    if known is None:
+        return {}
+    top = zip(known.top_ids, known.top_logprobs, strict=True)
+    return {
+        "logprob": TokenLogprob(token=token, logprob=known.logprob),
+        "top_logprobs": tuple(TokenLogprob(token=index, logprob=logprob) for index, logprob in top),
+    }
 
 
 def expected_acceptance(

@@ -23,6 +23,8 @@ from tandem.topology import PARTIES, Party, as_party, at_start
 
 PeerLoss = Literal["continue", "wait", "fail"]
 
+MAX_TOP_LOGPROBS = 20
+"""Alternatives of a token whose probabilities a query may ask for, as OpenAI has it."""
 FIRST_LENGTH = 4
 """Tokens of the first proposals of a query, where lengths adapt."""
 
@@ -76,6 +78,9 @@ class SessionSpec:
     race_depth: int = (
         0  # coupled drafts where several vote: tokens of the first race list; 0: whole distributions
     )
+    num_logprobs: int | None = (
+        None  # likeliest tokens that come with each token and its log probability; None: neither
+    )
 
     @property
     def first_aggregator(self) -> Party:
@@ -93,6 +98,14 @@ class SessionSpec:
     def codec_of_votes(self, configured: Codec) -> Codec:
         """What a drafter encodes with: votes in full where lists are cut from them. configured: by `codec.name`."""
         return RaceLists() if self.has_race_lists else configured
+
+    def sends_whole_votes(self, party: str) -> bool:
+        """Whether `party` sends its votes in full where lists of them would do: the home names probabilities."""
+        return self.num_logprobs is not None and party != self.home
+
+    def names_logprobs(self, party: str) -> bool:
+        """Whether `party` says how probable the tokens are that it decides."""
+        return self.num_logprobs is not None and party == self.home and not self.votes_are_tokens
 
     @property
     def roles(self) -> Roles:
