@@ -1,8 +1,12 @@
-"""Where log probabilities of the tokens can be had: the query's home must decide by votes that it knows in full."""
+"""Where log probabilities can be had (the query's home must decide, by votes that it knows in full), and as fields."""
 
 from __future__ import annotations
 
+from typing import Any
+
 from tandem.errors import ConfigError
+from tandem.events import TokenLogprob
+from tandem.protocol.messages import Logprobs
 from tandem.protocol.spec import SessionSpec
 from tandem.protocol.wire import MAX_FRAME_BYTES
 from tandem.topology import Party
@@ -32,3 +36,14 @@ def check_logprobs(spec: SessionSpec) -> None:
             f"for {1 + spec.longest_proposal} tokens at a time, which exceeds a message of {MAX_FRAME_BYTES} bytes; "
             "lower max_proposal, or set codec.name to top_p."
         )
+
+
+def name_logprobs(token: int, known: Logprobs | None) -> dict[str, Any]:
+    """Fields of a `TokenEvent`."""
+    if known is None:
+        return {}
+    top = zip(known.top_ids, known.top_logprobs, strict=True)
+    return {
+        "logprob": TokenLogprob(token=token, logprob=known.logprob),
+        "top_logprobs": tuple(TokenLogprob(token=index, logprob=logprob) for index, logprob in top),
+    }

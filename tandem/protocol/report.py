@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import nan
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from tandem.events import (
     ClientEvent,
@@ -19,10 +19,10 @@ from tandem.events import (
     Source,
     SourcesEvent,
     TokenEvent,
-    TokenLogprob,
 )
 from tandem.protocol.ballots import Entry
 from tandem.protocol.log import DecidedToken
+from tandem.protocol.logprobs import name_logprobs
 from tandem.protocol.messages import (
     DecoderReady,
     Estimate,
@@ -187,7 +187,7 @@ class Reporter:
             rtt_s=self._last_rtt_s,
             is_alone=record.is_alone,
             last_voter=record.last_voter,
-            **_name_logprobs(decided.token, record.logprobs),
+            **name_logprobs(decided.token, record.logprobs),
         )
         observation = Observation(
             step=decided.step,
@@ -246,17 +246,6 @@ class Reporter:
     def void(self, step: int) -> list[Send]:
         """Void whatever is shown from `step` on."""
         return [] if self._shown is None else self.emit(*self._shown.retract(step))
-
-
-def _name_logprobs(token: int, known: Logprobs | None) -> dict[str, Any]:
-    """Fields of a `TokenEvent`."""
-    if known is None:
-        return {}
-    top = zip(known.top_ids, known.top_logprobs, strict=True)
-    return {
-        "logprob": TokenLogprob(token=token, logprob=known.logprob),
-        "top_logprobs": tuple(TokenLogprob(token=index, logprob=logprob) for index, logprob in top),
-    }
 
 
 def expected_acceptance(

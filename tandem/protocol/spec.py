@@ -23,8 +23,6 @@ from tandem.topology import PARTIES, Party, as_party, at_start
 
 PeerLoss = Literal["continue", "wait", "fail"]
 
-MAX_TOP_LOGPROBS = 20
-"""Alternatives of a token whose probabilities a query may ask for, as OpenAI has it."""
 FIRST_LENGTH = 4
 """Tokens of the first proposals of a query, where lengths adapt."""
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from tandem.events import TokenEvent, TokenLogprob
-from tandem.protocol.spec import MAX_TOP_LOGPROBS
+from tandem.request import MAX_TOP_LOGPROBS
 from tandem.server.errors import bad_request
 
 OPTIONS = ("logprobs", "top_logprobs")
