@@ -61,6 +61,7 @@ def open_engine(party: PartyConfig, kv_folder: Path, warn: Callable[[str], objec
     from tandem.engine.kv_cache import MemoryStore
 
     engine = load_engine(party)
+    engine.turns.max_bytes = party.turns_max_bytes
     if party.kv_store == "disk":
         store = open_disk_store(party, engine, kv_folder, warn)
         if store.is_of_another_model():

@@ -67,6 +67,11 @@ class PartyConfig(Settings):
         ge=0,
         description="size of that store in bytes; least recently used entries are evicted first",
     )
+    turns_max_bytes: int = Field(
+        default=1 << 27,
+        ge=0,
+        description="memory for the caches of earlier turns of conversations, in bytes; 0 keeps none",
+    )
 
     @property
     def index_folder(self) -> Path | None:

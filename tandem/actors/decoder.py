@@ -282,7 +282,7 @@ class DecoderActor(SiteActor):
             "num_malformed_proposals": self.num_malformed_proposals
             + sum(map(_count_malformed, self._drafters.values())),
             "decode_s": self.decode_s,
-            **(self._loaded.caches.statistics() if self._loaded else {}),
+            **(self._loaded.caches.statistics() | self._loaded.turns.statistics() if self._loaded else {}),
         }
 
 
