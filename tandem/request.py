@@ -56,7 +56,7 @@ class QueryOptions(SamplingOptions, DecodingOptions, total=False):
     num_documents: int | Mapping[str, int] | None
     """Documents to retrieve: at each party that has an index, or by party, as {"device": 2}."""
     history: Sequence[Message | MessageDict] | None
-    """Earlier turns, as {"role": "user" or "assistant", "content": text}: context for the models, not for retrieval."""
+    """Earlier turns, as {"role": "user" or "assistant", "content": text}; retrieval: see `retrieval.chat_query`."""
     on_peer_loss: OnPeerLoss | None
     """What the device does without the cloud: "continue", "wait" or "fail"."""
     show_drafts: bool
@@ -110,6 +110,7 @@ def spec_of(config: Config) -> SessionSpec:
         on_peer_loss=link.on_peer_loss,
         peer_loss_margin_s=link.peer_loss_margin_s,
         race_depth=config.codec.race_depth,
+        chat_query=config.retrieval.chat_query,
     )
 
 

@@ -14,7 +14,7 @@ from pydantic import TypeAdapter, ValidationError
 from tandem.aggregation.proposals import proposal_rule
 from tandem.codecs.base import MAX_VOCAB, Codec
 from tandem.codecs.race_lists import RaceLists
-from tandem.conversation import Message
+from tandem.conversation import Message, join_questions
 from tandem.errors import GenerationError, ProtocolError
 from tandem.modes.roles import Roles, dual, federated, find_mode, solo, speculative
 from tandem.protocol.uplink_budget import UplinkBudget
@@ -58,9 +58,8 @@ class SessionSpec:
     only: str | None = None  # this party answers by itself and nothing crosses the link; None: both together
     device_filter: str = ""  # metadata that a party's documents must have: a JSON object; empty: any
     cloud_filter: str = ""
-    history: tuple[
-        Message, ...
-    ] = ()  # earlier questions and answers; documents are retrieved by `query` alone
+    history: tuple[Message, ...] = ()  # earlier questions and answers
+    chat_query: str = "last"  # what documents are retrieved by: the "last" question, or "all" of them
     show_drafts: bool = False  # the client also receives the home party's drafts, before they are committed
     mode: str = "dual"  # a row of `tandem.modes.roles.MODES`
     max_proposal: int = 4  # modes whose drafter has no vote: tokens of a proposal
@@ -96,6 +95,11 @@ class SessionSpec:
     def codec_of_votes(self, configured: Codec) -> Codec:
         """What a drafter encodes with: votes in full where lists are cut from them. configured: by `codec.name`."""
         return RaceLists() if self.has_race_lists else configured
+
+    @property
+    def search_text(self) -> str:
+        """What documents are found by, and weighed by together with the answer."""
+        return self.query if self.chat_query == "last" else join_questions(self.history, self.query)
 
     def sends_whole_votes(self, party: str) -> bool:
         """Whether `party` sends its votes in full where lists of them would do: the home names probabilities."""
