@@ -42,7 +42,7 @@ class Speller:
     def _encode(self, token: int, piece: str) -> bytes:
         if token in self._added:
             return self._added[token].encode()
-        if self._bytes is not None:
+        if self._bytes is not None and self._bytes.keys() >= set(piece):
             return bytes(self._bytes[character] for character in piece)
         if match := BYTE_TOKEN.fullmatch(piece):
             return bytes.fromhex(match.group(1))

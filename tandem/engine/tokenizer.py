@@ -14,6 +14,7 @@ import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Literal
 
 from tokenizers import Tokenizer
@@ -78,7 +79,11 @@ class Detokenizer:
                 "use Engine.tokenizer_json."
             ) from None
         self._special = _special_ids(self._tokenizer)
-        self._speller = Speller(self._tokenizer)
+
+    @cached_property
+    def _speller(self) -> Speller:
+        """Made when it is first used: most answers need none."""
+        return Speller(self._tokenizer)
 
     def spell(self, token: int) -> Spelling:
         """What one token spells by itself."""

@@ -158,7 +158,7 @@ class AggregatorSession:
         known: list[Logprobs] = []
         for position, token in enumerate(tokens):
             target = self._find_target(ballot, position)
-            if target is None:
+            if target is None or not target.probability(token):
                 break
             found = log_probabilities(target, token, self.spec.num_logprobs or 0)
             ids, logprobs = zip(*found.top, strict=True) if found.top else ((), ())

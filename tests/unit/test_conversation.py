@@ -46,7 +46,7 @@ def rank_soup_notes(retriever: Retriever, name: str, chat_query: str) -> list[st
     )
     (sent,) = DraftingSession(spec, Party.DEVICE, lambda tokens: "").begin()
     assert isinstance(sent.message, RetrieveRequest)
-    hits = retriever.retrieve(sent.message.query, sent.message.num_documents)
+    hits = retriever.search(sent.message.query, sent.message.num_documents)
     names = [str(hit.document.metadata["source"]) for hit in hits]
     return [name for name in names if name in SOUPS.values()]
 
