@@ -36,7 +36,7 @@ OnPeerLoss = Literal["continue", "wait", "fail"]
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class RetrievalConfig(Settings):
-    """How documents are split, embedded and indexed; the same for both parties."""
+    """How documents are split, embedded, indexed and found; the same for both parties."""
 
     embedder: str = Field(
         default="auto",
@@ -50,6 +50,10 @@ class RetrievalConfig(Settings):
     )
     chunk_chars: int = Field(default=800, ge=1, description="length of a chunk of a document, in characters")
     chunk_overlap: int = Field(default=100, ge=0, description="overlap of neighbouring chunks, in characters")
+    chat_query: Literal["last", "all"] = Field(
+        default="last",
+        description="what documents are found by in a conversation: its last question, or all of the user's",
+    )
 
     @model_validator(mode="after")
     def _check_overlap(self) -> RetrievalConfig:

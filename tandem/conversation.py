@@ -12,6 +12,8 @@ Role = Literal["user", "assistant"]
 ROLES: tuple[Role, Role] = ("user", "assistant")
 SYSTEM_PROMPT = "Answer the question briefly. Where a document is given, rely on what it says."
 """What a chat model is told by default."""
+EARLIER_CHARS = 600
+"""Of earlier questions that documents are retrieved by: embedders read the beginning of a text, often 256 tokens."""
 
 
 class MessageDict(TypedDict):
@@ -67,3 +69,18 @@ def _read_message(number: int, message: Any) -> Message:
             f"{message['role']!r:.40}; {remedy}."
         )
     return Message(message["role"], message["content"])
+
+
+def join_questions(history: Sequence[Message], question: str) -> str:
+    """The user's turns, one a line and oldest first: the last ones that have at most EARLIER_CHARS, then the question.
+
+    So a question that refers to an earlier one ("And what soup?") comes with the words that it refers to.
+    """
+    kept = [question]
+    num_left = EARLIER_CHARS
+    for message in reversed([message for message in history if message.role == "user"]):
+        num_left -= len(message.content)
+        if num_left < 0:
+            break
+        kept.append(message.content)
+    return "\n".join(reversed(kept))

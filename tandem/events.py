@@ -21,9 +21,7 @@ class Source:
 
     party: str  # "device", "cloud", "server" or the name of a worker
     id: str  # opaque
-    title: str | None = (
-        None  # where it came from; this and what follows: None for the other party's documents
-    )
+    title: str | None = None  # where it came from; this and what follows: None for others' documents
     score: float | None = None  # cosine similarity to the question
     text: str | None = None  # the passage that the model read
     page: int | None = None  # of a pdf, from 1
@@ -42,23 +40,29 @@ class SourcesEvent:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TokenLogprob:
+    """How probable a token was in the target distribution: after temperature, `top_k`, `min_p` and codec."""
+
+    token: int
+    logprob: float  # natural logarithm of the probability
+    text: str = ""  # what it spells by itself; of a special token its name
+    utf8: tuple[int, ...] | None = None  # its bytes, maybe a part of a character; None: a special token
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TokenEvent:
     """One committed token."""
 
     step: int  # output position, 0-based
     token: int
     text: str  # what it adds to the answer; may be empty within a multi-byte character
-    device_accepted: (
-        bool  # of the server's draft in mode "federated", as everything here that is the device's
-    )
+    device_accepted: bool  # of the server's draft in mode "federated", as all here that is the device's
     cloud_accepted: bool
     aggregator: str  # who decided it
     committed_s: float  # since the query was opened at the home party
     device_decode_s: float  # nan: that draft did not reach the home party
     cloud_decode_s: float
-    device_arrived_s: float = (
-        nan  # when the draft came to the device's queue, since the query was opened there
-    )
+    device_arrived_s: float = nan  # when the draft came to the device's queue, since it was opened there
     cloud_arrived_s: float = nan
     device_acceptance: float = (
         nan  # expected, by the formula of the draft rule; nan: decided without the peer
@@ -69,6 +73,8 @@ class TokenEvent:
     rtt_s: float = nan  # last measured
     is_alone: bool = False  # decided without the peer
     last_voter: str | None = None  # mode "federated": the worker whose vote came last, for which all waited
+    logprob: TokenLogprob | None = None  # of this token; None: not asked for (`num_logprobs`)
+    top_logprobs: tuple[TokenLogprob, ...] = ()  # of the likeliest tokens, the likeliest first
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

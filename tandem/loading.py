@@ -60,6 +60,7 @@ def open_engine(party: PartyConfig, kv_folder: Path, warn: Callable[[str], objec
     warn: receives a sentence about each thing that the store leaves unused.
     """
     engine = load_engine(party)
+    engine.turns.max_bytes = 0 if party.learns else party.turns_max_bytes
     if party.kv_store == "disk" and not party.learns:
         store = open_disk_store(party, engine, kv_folder, warn)
         if store.is_of_another_model():

@@ -69,11 +69,16 @@ class PartyConfig(Settings):
         ge=0,
         description="size of that store in bytes; least recently used entries are evicted first",
     )
+    turns_max_bytes: int = Field(
+        default=1 << 27,
+        ge=0,
+        description="memory for the caches of earlier turns of conversations, in bytes; 0 keeps none",
+    )
 
     learns: bool = Field(
         default=False,
         description="whether its head learns from committed answers, between queries; of a party that drafts without a "
-        "vote (mode speculative), whose caches of documents are then kept in memory at most",
+        "vote (mode speculative), whose caches are then kept in memory at most, and none of earlier turns",
     )
 
     @property

@@ -19,6 +19,7 @@ from tandem.loaded import check_codec, check_policies
 from tandem.nearest import nearest
 from tandem.parties import shares_of
 from tandem.presets import KEY, settings_of_preset
+from tandem.protocol.logprobs import check_logprobs
 from tandem.protocol.spec import SessionSpec
 from tandem.questions import check_question
 from tandem.sampling import SamplingOptions, SamplingParams
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 MAX_SPEC_BYTES = 4_000_000
 """Of a query as JSON; a message within a side holds 4 MiB."""
 MAX_TIMEOUT_S = 1e9
+MAX_TOP_LOGPROBS = 20
+"""As OpenAI has it."""
 
 
 class QueryOptions(SamplingOptions, DecodingOptions, total=False):
@@ -53,11 +56,13 @@ class QueryOptions(SamplingOptions, DecodingOptions, total=False):
     num_documents: int | Mapping[str, int] | None
     """Documents to retrieve: at each party that has an index, or by party, as {"device": 2}."""
     history: Sequence[Message | MessageDict] | None
-    """Earlier turns, as {"role": "user" or "assistant", "content": text}: context for the models, not for retrieval."""
+    """Earlier turns, as {"role": "user" or "assistant", "content": text}; retrieval: see `retrieval.chat_query`."""
     on_peer_loss: OnPeerLoss | None
     """What the device does without the cloud: "continue", "wait" or "fail"."""
     show_drafts: bool
     """Also yield a ProvisionalEvent for each draft as soon as it is there, and a RetractEvent if it is void."""
+    num_logprobs: int | None
+    """0 to 20: each TokenEvent has its log probability in the target, and those of so many likeliest tokens."""
 
 
 RENAMED_OPTIONS = {"alone": "only", "provisional": "show_drafts"}
@@ -69,6 +74,11 @@ OPTION_CHECKS: tuple[tuple[str, str, Callable[[Any], bool]], ...] = (
     ("seed", "a whole number from 0 to 2^64 - 1", lambda value: type(value) is int and 0 <= value < 1 << 64),
     ("timeout_s", "a number of seconds above 0, at most 1e9", lambda value: _is_duration(value)),
     ("show_drafts", "true or false", lambda value: isinstance(value, bool)),
+    (
+        "num_logprobs",
+        f"a whole number from 0 to {MAX_TOP_LOGPROBS}",
+        lambda value: type(value) is int and 0 <= value <= MAX_TOP_LOGPROBS,
+    ),
 )
 """Options that are no settings: name, what they must be in words, and the check."""
 
@@ -100,6 +110,7 @@ def spec_of(config: Config) -> SessionSpec:
         on_peer_loss=link.on_peer_loss,
         peer_loss_margin_s=link.peer_loss_margin_s,
         race_depth=config.codec.race_depth,
+        chat_query=config.retrieval.chat_query,
     )
 
 
@@ -127,18 +138,21 @@ def build_spec(
         cloud_filter=_filter("cloud_filter", options.get("cloud_filter")),
         history=read_history(options.get("history")),
         show_drafts=bool(options.get("show_drafts")),
+        num_logprobs=options.get("num_logprobs"),
     )
     check_policies(spec, described)
     _check_filters(spec)
     _check_size(spec)
     home = described[spec.home]
-    return replace(
+    spec = replace(
         spec,
         eos_token_ids=tuple(home["eos_token_ids"]),
         vocab_size=home.get("vocab_size", spec.vocab_size),
         weights_fingerprints=_weights_fingerprints(described, spec),
         race_depth=home.get("race_depth", 0) if spec.race_depth else 0,  # of the codec that is loaded there
     )
+    check_logprobs(spec)
+    return spec
 
 
 def _check_options(options: Mapping[str, Any]) -> None:

@@ -288,7 +288,7 @@ class DecoderActor(SiteActor):
             + sum(map(_count_malformed, self._drafters.values())),
             "decode_s": self.decode_s,
             "num_lessons": 0 if self._lessons is None else self._lessons.num_learned,
-            **(self._loaded.caches.statistics() if self._loaded else {}),
+            **(self._loaded.caches.statistics() | self._loaded.turns.statistics() if self._loaded else {}),
         }
 
 

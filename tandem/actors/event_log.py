@@ -5,8 +5,15 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 
-from tandem.engine.tokenizer import StopRule, TextStream
-from tandem.events import Event, ProvisionalEvent, RetractEvent, SourcesEvent, TokenEvent
+from tandem.engine.tokenizer import Detokenizer, StopRule, TextStream
+from tandem.events import (
+    Event,
+    ProvisionalEvent,
+    RetractEvent,
+    SourcesEvent,
+    TokenEvent,
+    TokenLogprob,
+)
 from tandem.transport.port import LinkCounters
 
 
@@ -20,6 +27,7 @@ class EventLog:
         self.opened_s = now_s
         self.ended_s: float | None = None
         self.stream = TextStream(rule)
+        self._detokenizer = rule.detokenizer
         self.provisional: list[TextStream] = []  # after each provisional token
         self.link = (
             link  # the link's counters when the session began; None: the session does not use the link
@@ -41,10 +49,22 @@ class EventLog:
                 del self.provisional[event.step - self.stream.num_tokens :]
             case TokenEvent():
                 del self.provisional[:1]  # confirmed now, if there was one
-                return replace(event, text=self.stream.push([event.token]))
+                return self._spell(replace(event, text=self.stream.push([event.token])))
         return event
+
+    def _spell(self, event: TokenEvent) -> TokenEvent:
+        """The event with the names of the tokens whose probabilities it holds."""
+        if event.logprob is None or self._detokenizer is None:
+            return event
+        logprob, *top = (_spelled(named, self._detokenizer) for named in (event.logprob, *event.top_logprobs))
+        return replace(event, logprob=logprob, top_logprobs=tuple(top))
 
     def wake(self) -> None:
         """Wake all waiting calls."""
         self.changed.set()
         self.changed = asyncio.Event()
+
+
+def _spelled(named: TokenLogprob, detokenizer: Detokenizer) -> TokenLogprob:
+    spelling = detokenizer.spell(named.token)
+    return replace(named, text=spelling.text, utf8=spelling.utf8)

@@ -19,18 +19,18 @@ from tandem.conversation import SYSTEM_PROMPT, Message
 from tandem.engine import model as models
 from tandem.engine import tokenizer as tokenizers
 from tandem.engine.adapters import base_of
-from tandem.engine.batch import ARITHMETIC, MAX_TOKENS, BatchModel, Piece
+from tandem.engine.batch import ARITHMETIC, BatchModel
 from tandem.engine.chat_template import find_template
 from tandem.engine.feed import Feed, OpenResult
 from tandem.engine.forward import IsStale, Preempted, PreemptibleModel
 from tandem.engine.growing import GrowingSession, compute_document
 from tandem.engine.kv_cache import DocumentCache, DocumentCaches
 from tandem.engine.prompt import Prompt, PromptBuilder
-from tandem.engine.row_cache import RowCache
-from tandem.engine.self_check import find_fault
-from tandem.engine.session import Session, compute
+from tandem.engine.self_check import describe_fallback, find_fault
+from tandem.engine.session import Session, compute, compute_row
 from tandem.engine.template import Template
 from tandem.engine.tokenizer_difference import describe_tokenizer
+from tandem.engine.turns import TurnCaches
 from tandem.errors import GenerationError
 
 __all__ = ["Engine", "Feed", "OpenResult", "Preempted"]
@@ -72,6 +72,7 @@ class Engine:
         self._detokenizer = tokenizers.Detokenizer(self.tokenizer_json)
         self._forward = PreemptibleModel(model, models.decoder_layers(model))
         self.caches = DocumentCaches()  # set its `store` to keep them
+        self.turns = TurnCaches()  # set its `max_bytes` to keep any
         self.sessions: dict[str, Session | GrowingSession] = {}  # open ones, by name; read only
         self.fault: str | None = "batching is off"  # why sessions are not batched; None if they are
         self._batch = self._try_batching() if is_batched else None
@@ -126,7 +127,9 @@ class Engine:
             if session in self.sessions:
                 raise GenerationError(f"Session {session!r} is already open; close it first.")
             prompt = self._prompts.build(query, documents, max_new_tokens, history)
-            self.sessions[session] = self.make_session(prompt, max_new_tokens, is_stored=is_stored)
+            self.sessions[session] = self.make_session(
+                prompt, max_new_tokens, is_stored=is_stored, is_later_turn=bool(history)
+            )
         return OpenResult(
             num_rows=len(prompt.document_tokens),
             num_prompt_tokens=tuple(len(row) + len(prompt.query_tokens) for row in prompt.document_tokens),
@@ -136,9 +139,9 @@ class Engine:
         )
 
     def make_session(
-        self, prompt: Prompt, num_new_tokens: int, *, is_stored: bool
+        self, prompt: Prompt, num_new_tokens: int, *, is_stored: bool, is_later_turn: bool = False
     ) -> Session | GrowingSession:
-        """What `open` keeps for a prompt; not yet one of `sessions`."""
+        """What `open` keeps for a prompt; not yet one of `sessions`. is_later_turn: whether it continues another."""
         if self._batch is None:
             return GrowingSession(prompt, self._forward, self.caches, self.vocab_size, is_stored=is_stored)
         return Session(
@@ -148,6 +151,7 @@ class Engine:
             self._forward.device,
             num_new_tokens=num_new_tokens,
             is_stored=is_stored,
+            turns=self.turns if is_later_turn else None,
         )
 
     def forward(self, batch: Sequence[Feed], *, is_stale: IsStale | None = None) -> list[torch.Tensor]:
@@ -217,16 +221,14 @@ class Engine:
     @property
     def fallback(self) -> str:
         """A sentence on why one token of one session is computed at a time; empty if many are."""
-        if self.fault is None:
-            return ""
-        return (
-            f"The model {self.name!r} computes one token of one query at a time, because {self.fault} "
-            "(on this machine, in this precision); answers are the same, many queries at once are slower."
-        )
+        return "" if self.fault is None else describe_fallback(self.name, self.fault)
 
     def close(self, session: str) -> None:
-        """Free the session's cache; does nothing if there is none."""
-        self.sessions.pop(session, None)
+        """Free the session's cache, or keep it for a later turn; does nothing if there is none."""
+        with self._lock:
+            closed = self.sessions.pop(session, None)
+            if isinstance(closed, Session) and (rows := closed.computed):
+                self.turns.keep(rows, closed.cache)
 
     def build_prompt(
         self,
@@ -258,10 +260,7 @@ class Engine:
     def _compute_document(self, tokens: tuple[int, ...]) -> DocumentCache:
         if self._batch is None:
             return compute_document(self._forward, tokens, None)
-        rows = RowCache(1, len(tokens))
-        for start in range(0, len(tokens), MAX_TOKENS):
-            self._batch([Piece(rows, 0, [start], [tokens[start : start + MAX_TOKENS]], 0)])
-        return rows.save(0, len(tokens))
+        return compute_row(self._batch, tokens).save(0, len(tokens))
 
     @cached_property
     def weights_fingerprint(self) -> str:

@@ -33,6 +33,11 @@ class RowCache:
         self.keys: dict[int, torch.Tensor] = {}  # by layer, from its first pass on
         self.values: dict[int, torch.Tensor] = {}
 
+    @property
+    def num_bytes(self) -> int:
+        """Size of the tensors."""
+        return sum(tensor.nbytes for layers in (self.keys, self.values) for tensor in layers.values())
+
     def reserve(self, num_columns: int) -> None:
         """Make room for so many columns."""
         if num_columns <= self.capacity:
@@ -58,6 +63,16 @@ class RowCache:
                 self.add_layer(layer, keys.to(device), values.to(device))
             self.keys[layer][row, :, :, : cache.num_tokens] = keys.to(device).transpose(1, 2)
             self.values[layer][row, :, : cache.num_tokens] = values.to(device)
+
+    def copy(self, row: int, source: RowCache, source_row: int, num_tokens: int) -> None:
+        """Let a row begin with the first tokens of another cache's row."""
+        self.reserve(num_tokens)
+        for layer, keys in source.keys.items():
+            values = source.values[layer]
+            if layer not in self.keys:
+                self.add_layer(layer, keys.transpose(2, 3), values)
+            self.keys[layer][row, :, :, :num_tokens] = keys[source_row, :, :, :num_tokens]
+            self.values[layer][row, :, :num_tokens] = values[source_row, :, :num_tokens]
 
     def save(self, row: int, num_tokens: int) -> DocumentCache:
         """The first tokens of a row, on the CPU."""

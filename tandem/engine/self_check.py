@@ -109,6 +109,14 @@ def _agree(batch: BatchModel, rows: list[list[int]], expected: list[torch.Tensor
     return True
 
 
+def describe_fallback(name: str, fault: str) -> str:
+    """A sentence on the model of that name, which has this fault."""
+    return (
+        f"The model {name!r} computes one token of one query at a time, because {fault} "
+        "(on this machine, in this precision); answers are the same, many queries at once are slower."
+    )
+
+
 def _junk(num_tokens: int) -> list[Piece]:
     """Rows of other tokens, in a cache of their own."""
     if num_tokens < 1:

@@ -18,6 +18,7 @@ from tandem.engine.forward import IsStale
 from tandem.engine.kv_cache import DocumentCaches, split_prompt
 from tandem.engine.prompt import Prompt
 from tandem.engine.row_cache import RowCache
+from tandem.engine.turns import Rows, TurnCaches
 
 
 class Session:
@@ -32,9 +33,13 @@ class Session:
         *,
         num_new_tokens: int = 0,
         is_stored: bool = True,
+        turns: TurnCaches | None = None,
     ) -> None:
-        """num_new_tokens: expected of the answer. is_stored: whether the caches of whole documents go to the store."""
+        """num_new_tokens: expected of the answer. is_stored: whether the caches of whole documents go to the store.
+        turns: rows of earlier turns, for a prompt that continues them.
+        """
         self._caches, self._vocab_size, self._device = caches, vocab_size, device
+        self._turns = turns
         self._documents, tails = split_prompt(prompt)
         self._prompts = [[*document, *tail] for document, tail in zip(self._documents, tails, strict=True)]
         whole = [document not in prompt.truncated for document in prompt.documents] or [True]
@@ -56,6 +61,11 @@ class Session:
     def num_cached(self) -> int:
         """Columns of the shortest row that are cached."""
         return min(self._lengths or [0])
+
+    @property
+    def computed(self) -> Rows:
+        """Tokens of each row whose keys and values are cached."""
+        return tuple(tuple(self._row(row, 0, length)) for row, length in enumerate(self._lengths or ()))
 
     def crop(self, num_tokens: int) -> None:
         """Forget all but the first `num_tokens` of the answer."""
@@ -137,7 +147,12 @@ class Session:
         return self._lengths
 
     def _load(self, row: int, tokens: tuple[int, ...]) -> int:
-        """Columns of a row that the store knew."""
+        """Columns of a row that an earlier turn or the store knew. tokens: of its document."""
+        kept = None if self._turns is None else self._turns.find(self._prompts[row], len(tokens))
+        if kept is not None:
+            self._cache.copy(row, kept.cache, kept.row, kept.num_tokens)
+            self._caches.num_hits += bool(tokens)
+            return kept.num_tokens
         if not tokens:
             return 0
         cache = self._caches.find(tokens)
@@ -159,6 +174,14 @@ def compute(model: BatchModel, sessions: Sequence[Session], is_stale: IsStale | 
         computed = model([piece for _, piece in pieces], is_stale)
         for (session, piece), logits in zip(pieces, computed, strict=True):
             session.finish(piece, logits)
+
+
+def compute_row(model: BatchModel, tokens: Sequence[int]) -> RowCache:
+    """The cache of one row."""
+    cache = RowCache(1, len(tokens))
+    for start in range(0, len(tokens), MAX_TOKENS):
+        model([Piece(cache, 0, [start], [tokens[start : start + MAX_TOKENS]], 0)])
+    return cache
 
 
 def _next_pieces(sessions: Sequence[Session]) -> Iterator[tuple[Session, Piece]]:

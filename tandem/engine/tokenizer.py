@@ -12,18 +12,18 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Literal
 
 from tokenizers import Tokenizer
 
+from tandem.engine.token_spelling import BYTE_TOKEN, Speller, Spelling
 from tandem.errors import GenerationError
 
 StopReason = Literal["eos", "stop", "length"]
 
-_BYTE_TOKEN = re.compile("<0x[0-9A-F]{2}>")
 _INCOMPLETE = "\ufffd"  # what decoders print for bytes that are not (yet) UTF-8
 _ENCODING_OPTIONS = ("add_prefix_space", "trim_offsets", "use_regex", "split")
 
@@ -80,6 +80,15 @@ class Detokenizer:
             ) from None
         self._special = _special_ids(self._tokenizer)
 
+    @cached_property
+    def _speller(self) -> Speller:
+        """Made when it is first used: most answers need none."""
+        return Speller(self._tokenizer)
+
+    def spell(self, token: int) -> Spelling:
+        """What one token spells by itself."""
+        return self._speller.spell(token)
+
     def text(self, tokens: Sequence[int]) -> str:
         """The text of an answer's `tokens`, special tokens left out.
 
@@ -101,7 +110,7 @@ class Detokenizer:
 
     def _may_continue_run(self, index: int) -> bool:
         token = self._tokenizer.id_to_token(index)
-        return token is None or index in self._special or _BYTE_TOKEN.fullmatch(token) is not None
+        return token is None or index in self._special or BYTE_TOKEN.fullmatch(token) is not None
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,17 +7,19 @@ same tokens.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from math import nan
 from typing import TypeVar
 
 from tandem.aggregation.distributions import Distribution
+from tandem.aggregation.log_probabilities import log_probabilities
 from tandem.aggregation.mixture import mix_by_weights, shares
 from tandem.aggregation.race_lists import Certificate, RaceList, RaceVote, leader, settle
 from tandem.aggregation.rules import DRAFT_RULES, draft_rule
 from tandem.codecs import Codec
 from tandem.codecs.race_lists import read_vote
 from tandem.codecs.token import read_token
-from tandem.protocol.messages import Ballot, Undecided, VerifyResult
+from tandem.protocol.messages import Ballot, Logprobs, Undecided, VerifyResult
 from tandem.protocol.scheduling import policy_of
 from tandem.protocol.spec import SessionSpec
 from tandem.scheduler.policies import Policy
@@ -44,6 +46,12 @@ class AggregatorSession:
 
     def decide(self, ballot: Ballot) -> VerifyResult | Undecided:
         """The next tokens, by the votes that are there."""
+        result = self._decide(ballot)
+        if isinstance(result, VerifyResult) and self.spec.names_logprobs(self.party):
+            return replace(result, logprobs=self._logprobs(ballot, result.tokens))
+        return result
+
+    def _decide(self, ballot: Ballot) -> VerifyResult | Undecided:
         if len(ballot.voters) == 2 and self.roles.mode == "dual":
             return self._decide_race(ballot) if self.spec.has_race_lists else self._decide_pair(ballot)
         return self._decide_line(ballot)
@@ -140,11 +148,37 @@ class AggregatorSession:
         if self.spec.has_race_lists and self.roles.mode == "federated":
             certificate = self._settle(ballot, position)
             return certificate.winner if certificate.is_certain else None
-        votes = list(map(self._decode, payloads))
-        target = votes[0] if len(votes) == 1 else mix_by_weights(votes, self._shares(ballot, position))
+        target = self._mix(ballot, position)
         name = self.roles.topology.name(ballot.voters[0])
         party = Party(name) if name in PARTIES else Party.CLOUD
         return self._rule.draft(target, seed=self.spec.seed, step=ballot.step + position, party=party)
+
+    def _logprobs(self, ballot: Ballot, tokens: Sequence[int]) -> tuple[Logprobs, ...]:
+        """Of the tokens that were decided, as far as all votes are known in full."""
+        known: list[Logprobs] = []
+        for position, token in enumerate(tokens):
+            target = self._find_target(ballot, position)
+            if target is None or not target.probability(token):
+                break
+            found = log_probabilities(target, token, self.spec.num_logprobs or 0)
+            ids, logprobs = zip(*found.top, strict=True) if found.top else ((), ())
+            known.append(Logprobs(logprob=found.token, top_ids=ids, top_logprobs=logprobs))
+        return tuple(known)
+
+    def _find_target(self, ballot: Ballot, position: int) -> Distribution | None:
+        """The distribution that the token behind so many proposed ones follows; None: a vote is not known in full."""
+        has_votes = all(self.roles.role(self.roles.topology.name(voter)).votes for voter in ballot.voters)
+        if not has_votes or (
+            self.spec.has_race_lists
+            and any(isinstance(vote, RaceList) for vote in self._read_votes(ballot, position))
+        ):
+            return None
+        return self._mix(ballot, position)
+
+    def _mix(self, ballot: Ballot, position: int) -> Distribution:
+        """The votes behind so many proposed tokens as one distribution."""
+        votes = list(map(self._decode, _row(ballot.payloads, ballot, position)))
+        return votes[0] if len(votes) == 1 else mix_by_weights(votes, self._shares(ballot, position))
 
     def _settle(self, ballot: Ballot, position: int = 0) -> Certificate:
         """What the votes behind so many proposed tokens say of the race of their mixture (Eq. 4)."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import zip_longest
 
 from tandem.protocol.ballots import BallotBox
 from tandem.protocol.lifecycle import Lifecycle, StopCheck
@@ -53,9 +55,11 @@ class Committer:
         """Commit a verdict: the own one, made of `result`, or a peer's."""
         acceptance = expected_acceptance(verdict, result, len(self._log.epochs))
         decided_by = self._party if result is not None else self._other_deciders[0]
+        logprobs = () if result is None else result.logprobs
         sends: list[Send] = []
-        for decided in self._log.split(verdict):
-            sends += self._commit_token(self._append(decided, decided_by, acceptance, now_s), now_s)
+        for decided, known in zip_longest(self._log.split(verdict), logprobs[: len(verdict.tokens)]):
+            record = self._append(decided, decided_by, acceptance, now_s)
+            sends += self._commit_token(replace(record, logprobs=known), now_s)
         if self._lifecycle.lost:
             self.rounds.forget()
             return sends

@@ -163,7 +163,7 @@ class DecodingSession(ABC):
             return self.receive(nothing)
         request = RetrieveRequest(
             session=spec.session,
-            query=spec.query,
+            query=spec.search_text,
             num_documents=num_documents,
             filter=spec.filter(self.party),
         )

@@ -12,7 +12,7 @@ from collections.abc import Container, Iterator, Mapping
 from dataclasses import replace
 from typing import TypeVar
 
-from tandem.codecs.race_lists import MAX_LISTED, cut_vote, vote_depth
+from tandem.codecs.race_lists import MAX_LISTED, WHOLE, cut_vote, vote_depth
 from tandem.errors import ProtocolError
 from tandem.protocol.ballots import BallotBox
 from tandem.protocol.link import PeerLink
@@ -95,7 +95,7 @@ class RaceVotes:
         payloads = []
         for digest, vote in _split(body):
             self._kept[digest] = vote
-            depth = self.length.take()
+            depth = WHOLE if self._spec.sends_whole_votes(self._routes.party) else self.length.take()
             if digest in self._wanted:
                 depth = max(depth, self._wanted[digest][1].depth)
             payloads.append(self._cut(vote, depth))

@@ -56,7 +56,7 @@ class RelevanceWeights:
             digest = prefix.digests[position]
             if digest not in self.weights:
                 self._scoring = digest
-                text = text_to_score(self._spec.query, self._text(prefix.tokens[:position]))
+                text = text_to_score(self._spec.search_text, self._text(prefix.tokens[:position]))
                 request = RescoreRequest(session=self._spec.session, digest=digest, ids=ids, text=text)
                 return [Send("retriever", request)]
         return []

@@ -22,9 +22,11 @@ from tandem.events import (
 )
 from tandem.protocol.ballots import Entry
 from tandem.protocol.log import DecidedToken
+from tandem.protocol.logprobs import name_logprobs
 from tandem.protocol.messages import (
     DecoderReady,
     Estimate,
+    Logprobs,
     Observation,
     Observations,
     Sources,
@@ -56,6 +58,7 @@ class CommitRecord:
     is_last: bool
     committed_s: float  # since the query was opened
     last_voter: str | None = None  # whose vote came last, of several
+    logprobs: Logprobs | None = None  # where they are wanted and known
 
 
 class Reporter:
@@ -184,6 +187,7 @@ class Reporter:
             rtt_s=self._last_rtt_s,
             is_alone=record.is_alone,
             last_voter=record.last_voter,
+            **name_logprobs(decided.token, record.logprobs),
         )
         observation = Observation(
             step=decided.step,

@@ -14,7 +14,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 from tandem.aggregation.proposals import proposal_rule
 from tandem.codecs.base import MAX_VOCAB, Codec
 from tandem.codecs.race_lists import RaceLists
-from tandem.conversation import Message
+from tandem.conversation import Message, join_questions
 from tandem.errors import ConfigError, GenerationError, ProtocolError
 from tandem.modes.roles import Roles, dual, federated, find_mode, solo, speculative
 from tandem.protocol.uplink_budget import UplinkBudget
@@ -60,9 +60,8 @@ class SessionSpec:
     only: str | None = None  # this party answers by itself and nothing crosses the link; None: both together
     device_filter: str = ""  # metadata that a party's documents must have: a JSON object; empty: any
     cloud_filter: str = ""
-    history: tuple[
-        Message, ...
-    ] = ()  # earlier questions and answers; documents are retrieved by `query` alone
+    history: tuple[Message, ...] = ()  # earlier questions and answers
+    chat_query: str = "last"  # what documents are retrieved by: the "last" question, or "all" of them
     show_drafts: bool = False  # the client also receives the home party's drafts, before they are committed
     mode: str = "dual"  # a row of `tandem.modes.roles.MODES`
     max_proposal: int = 4  # modes whose drafter has no vote: tokens of a proposal
@@ -77,6 +76,9 @@ class SessionSpec:
     ] = ()  # the share of each worker, of sum 1; none: by the log weights of their votes
     race_depth: int = (
         0  # coupled drafts where several vote: tokens of the first race list; 0: whole distributions
+    )
+    num_logprobs: int | None = (
+        None  # likeliest tokens that come with each token and its log probability; None: neither
     )
 
     @property
@@ -95,6 +97,19 @@ class SessionSpec:
     def codec_of_votes(self, configured: Codec) -> Codec:
         """What a drafter encodes with: votes in full where lists are cut from them. configured: by `codec.name`."""
         return RaceLists() if self.has_race_lists else configured
+
+    @property
+    def search_text(self) -> str:
+        """What documents are found by, and weighed by together with the answer."""
+        return self.query if self.chat_query == "last" else join_questions(self.history, self.query)
+
+    def sends_whole_votes(self, party: str) -> bool:
+        """Whether `party` sends its votes in full where lists of them would do: the home names probabilities."""
+        return self.num_logprobs is not None and party != self.home
+
+    def names_logprobs(self, party: str) -> bool:
+        """Whether `party` says how probable the tokens are that it decides."""
+        return self.num_logprobs is not None and party == self.home and not self.votes_are_tokens
 
     @property
     def roles(self) -> Roles:

@@ -13,12 +13,19 @@ from tandem.conversation import ROLES, Message
 from tandem.nearest import did_you_mean
 from tandem.request import QueryOptions
 from tandem.server.errors import ApiError, bad_request, unsupported
+from tandem.server.logprobs import OPTIONS as LOGPROBS
+from tandem.server.logprobs import read_logprobs
 
 MODEL = "tandem"
 """The model of all parties together; `only` lets one of them answer."""
 ANSWER_LENGTHS = ("max_completion_tokens", "max_tokens", "max_new_tokens")
 """Names of the same option."""
-QUERY_OPTIONS = frozenset(QueryOptions.__annotations__) - {"sampling", "history", "max_new_tokens"}
+QUERY_OPTIONS = frozenset(QueryOptions.__annotations__) - {
+    "sampling",
+    "history",
+    "max_new_tokens",
+    "num_logprobs",
+}
 """Options that are passed on as they are: OpenAI's `seed`, `stop`, `temperature`, and Tandem's own."""
 UNTOLD = frozenset({"user", "safety_identifier", "prompt_cache_key"})
 """What clients say of themselves; nothing here depends on it, and it is not kept."""
@@ -29,8 +36,6 @@ WITHOUT_EFFECT: Mapping[str, Sequence[Any]] = {
     "frequency_penalty": (0, 0.0),
     "presence_penalty": (0, 0.0),
     "logit_bias": ({},),
-    "logprobs": (False,),
-    "top_logprobs": (0,),
     "echo": (False,),
     "suffix": ("",),
     "tools": ([],),
@@ -51,7 +56,6 @@ WITHOUT_EFFECT: Mapping[str, Sequence[Any]] = {
 }
 """Options of OpenAI that are not supported, each with the values at which it asks for nothing."""
 REASONS: Mapping[str, str] = {
-    "logprobs": "the parties exchange only what decides a token, so no one has the target's probabilities",
     "top_p": "use top_k or min_p",
     "n": "send several requests with different seeds",
 }
@@ -135,11 +139,14 @@ def _read_rest(
     """Everything but the question. asked_by: the field that holds it."""
     model = check_model(body, MODEL)
     options: dict[str, Any] = {"history": history} if history else {}
-    names = {"history": asked_by, "question": asked_by}
+    names = {}
+    if (logprobs := read_logprobs(body, is_chat=asked_by == "messages")) is not None:
+        options["num_logprobs"], names["num_logprobs"] = logprobs
+    names |= {"history": asked_by, "question": asked_by}
     rest = {
         name: value
         for name, value in body.items()
-        if value is not None and name not in ("model", asked_by, "stream", "stream_options")
+        if value is not None and name not in ("model", asked_by, "stream", "stream_options", *LOGPROBS)
     }
     for name, value in rest.items():
         if name in QUERY_OPTIONS:
@@ -220,7 +227,7 @@ def _refuse(name: str, value: Any) -> None:
     if name in UNTOLD:
         return
     if name not in WITHOUT_EFFECT:
-        known = [*QUERY_OPTIONS, *ANSWER_LENGTHS, "messages", "model", "stream", "stream_options"]
+        known = [*QUERY_OPTIONS, *ANSWER_LENGTHS, *LOGPROBS, "messages", "model", "stream", "stream_options"]
         raise bad_request(
             f"There is no option {name!r:.60}; {did_you_mean(name, known)}", name, "unknown_parameter"
         )

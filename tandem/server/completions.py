@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import secrets
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +14,7 @@ from tandem.errors import TandemError
 from tandem.events import Answer, Event, ProvisionalEvent, RetractEvent, TokenEvent
 from tandem.server.completion_requests import CompletionRequest
 from tandem.server.errors import failure
+from tandem.server.logprobs import in_chat_form, in_text_form
 from tandem.server.plain import compact
 from tandem.server.queries import RunningQuery
 from tandem.server.streams import encode_event
@@ -67,7 +68,8 @@ class Completion:
     async def whole(self, query: RunningQuery) -> dict[str, Any]:
         """The completion when it is ready. Raises TandemError."""
         answer = self._collect([event async for event in query])
-        choice = self._choice(self._shape.message(answer.text), FINISH_REASONS[answer.reason])
+        logprobs = self._logprobs(answer.tokens)
+        choice = self._choice(self._shape.message(answer.text), FINISH_REASONS[answer.reason], logprobs)
         return {**self._head, "choices": [choice], "usage": self._usage(answer), "tandem": describe(answer)}
 
     async def chunks(self, query: RunningQuery) -> AsyncIterator[bytes]:
@@ -79,9 +81,11 @@ class Completion:
                 if isinstance(event, ProvisionalEvent | RetractEvent):
                     yield self._chunk(self._shape.delta(""), tandem={_draft_name(event): to_plain(event)})
                     continue
+                if isinstance(event, TokenEvent):
+                    logprobs = self._logprobs([event], events)
+                    if (text := trimmer.push(event.text)) or logprobs:
+                        yield self._chunk(self._shape.delta(text), logprobs=logprobs)
                 events.append(event)
-                if isinstance(event, TokenEvent) and (text := trimmer.push(event.text)):
-                    yield self._chunk(self._shape.delta(text))
             answer = self._collect(events)
         except TandemError as error:
             yield encode_event(None, json.dumps(failure(error).as_dict()))
@@ -95,15 +99,30 @@ class Completion:
         """Raises QueryError where it is incomplete."""
         return require_answer(events, self._request.options["seed"])
 
-    def _chunk(self, delta: dict[str, Any], reason: str | None = None, **extra: Any) -> bytes:
+    def _logprobs(self, tokens: Sequence[TokenEvent], before: Sequence[Event] = ()) -> dict[str, Any] | None:
+        """Of these tokens, if they are wanted. before: what happened until then."""
+        if "num_logprobs" not in self._request.options:
+            return None
+        if self._shape.is_chat:
+            return in_chat_form(tokens)
+        return in_text_form(tokens, "".join(event.text for event in before if isinstance(event, TokenEvent)))
+
+    def _chunk(
+        self,
+        delta: dict[str, Any],
+        reason: str | None = None,
+        logprobs: dict[str, Any] | None = None,
+        **extra: Any,
+    ) -> bytes:
         usage = {"usage": None} if self._request.has_usage else {}
-        return encode_event(
-            None, compact({**self._head, "choices": [self._choice(delta, reason)], **usage, **extra})
-        )
+        choices = [self._choice(delta, reason, logprobs)]
+        return encode_event(None, compact({**self._head, "choices": choices, **usage, **extra}))
 
     @staticmethod
-    def _choice(content: dict[str, Any], reason: str | None) -> dict[str, Any]:
-        return {"index": 0, **content, "logprobs": None, "finish_reason": reason}
+    def _choice(
+        content: dict[str, Any], reason: str | None, logprobs: dict[str, Any] | None
+    ) -> dict[str, Any]:
+        return {"index": 0, **content, "logprobs": logprobs, "finish_reason": reason}
 
     def _usage(self, answer: Answer) -> dict[str, int]:
         return count_usage(self._num_prompt_tokens, answer.statistics.num_tokens)

@@ -152,7 +152,7 @@ def test_models_and_embeddings(client: Any) -> None:
     ("options", "error", "param", "code"),
     [
         ({"model": "gpt-5"}, "NotFoundError", "model", "model_not_found"),
-        ({"logprobs": True}, "BadRequestError", "logprobs", "unsupported_parameter"),
+        ({"logprobs": 3}, "BadRequestError", "logprobs", "invalid_value"),
         ({"n": 2}, "BadRequestError", "n", "unsupported_parameter"),
         ({"top_p": 0.5}, "BadRequestError", "top_p", "unsupported_parameter"),
         ({"tools": [{"type": "function"}]}, "BadRequestError", "tools", "unsupported_parameter"),

@@ -30,7 +30,7 @@ class Documents:
         self.spec, self.party, self.text = spec, party, text
         self._model = model
         num_documents = spec.num_documents(party)
-        request = RetrieveRequest(session=spec.session, query=spec.query, num_documents=num_documents)
+        request = RetrieveRequest(session=spec.session, query=spec.search_text, num_documents=num_documents)
         nothing = RetrieveResult(session=spec.session, ids=(), texts=(), scores=(), retrieve_us=0)
         found = model.retrieve(request) if num_documents else nothing
         assert isinstance(found, RetrieveResult)
@@ -43,7 +43,7 @@ class Documents:
         if not found.ids:
             return weights
         for position in checkpoints(len(tokens), spec.weight_interval, spec.weight_lag)[1:]:
-            text = text_to_score(spec.query, self.text(tokens[:position]))
+            text = text_to_score(spec.search_text, self.text(tokens[:position]))
             scored = self._model.retrieve(
                 RescoreRequest(session=spec.session, digest=b"", ids=found.ids, text=text)
             )

@@ -11,6 +11,7 @@ from tandem.protocol.wire import (
     Digest,
     Flag,
     Float32s,
+    Float64,
     Float64s,
     PartyIndex,
     Text,
@@ -18,6 +19,7 @@ from tandem.protocol.wire import (
     UInt32,
     Varint,
     Varints,
+    sequence,
 )
 
 # ---- to a coordinator ---------------------------------------------------------------------------------------
@@ -30,6 +32,16 @@ class ProposalReady:
 
     session: UInt32
     proposal: Annotated[Any, registry.nested(Proposal)]
+
+
+@registry.message(22)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Logprobs:
+    """How probable a token was in the target that it was drawn from, and the likeliest ones. Part of `VerifyResult`."""
+
+    logprob: Float64  # natural logarithm
+    top_ids: Varints  # the likeliest first
+    top_logprobs: Float64s  # of each
 
 
 @registry.message(17)
@@ -48,6 +60,9 @@ class VerifyResult:
         Float64s  # of each drafter: expected, by the formula of the draft rule; nan: decided without the peer
     )
     next_decider: PartyIndex
+    logprobs: Annotated[
+        tuple[Any, ...], sequence(registry.nested(Logprobs))
+    ] = ()  # of each token, where known
 
 
 @registry.message(18)

@@ -24,6 +24,7 @@ from tandem.protocol.messages import (
     Heartbeat,
     LinkFrame,
     ListRequest,
+    Logprobs,
     Message,
     Observation,
     Observations,
@@ -39,6 +40,7 @@ from tandem.protocol.messages import (
     Rounds,
     Sources,
     Verdict,
+    VerifyResult,
     Votes,
     VotesReady,
     decode,
@@ -83,7 +85,7 @@ BODIES = (
     Votes,
     ListRequest,
 )
-KINDS: tuple[type[Any], ...] = (*BODIES, Observation, Round, *typing.get_args(Message))
+KINDS: tuple[type[Any], ...] = (*BODIES, Logprobs, Observation, Round, *typing.get_args(Message))
 
 number = st.integers(0, 2**64 - 1)
 printable = st.text(max_size=20).filter(str.isprintable)
@@ -107,6 +109,13 @@ FIELD: dict[Any, st.SearchStrategy[Any]] = {
     Texts: st.lists(st.text(max_size=8), max_size=5).map(tuple),
     Lines: st.lists(printable, max_size=5).map(tuple),
 }
+PARTS: dict[type[Any], type[Any]] = {
+    Observations: Observation,
+    Rounds: Round,
+    RoundProfile: Round,
+    VerifyResult: Logprobs,
+}
+"""Messages that hold a list of others."""
 
 
 def any_of(kind: type[Any]) -> st.SearchStrategy[Any]:
@@ -117,10 +126,8 @@ def any_of(kind: type[Any]) -> st.SearchStrategy[Any]:
         hint = hints[field.name]
         if hint in FIELD:
             values[field.name] = FIELD[hint]
-        elif kind is Observations:
-            values[field.name] = st.lists(any_of(Observation), max_size=4).map(tuple)
-        elif kind in (Rounds, RoundProfile):
-            values[field.name] = st.lists(any_of(Round), max_size=4).map(tuple)
+        elif kind in PARTS:
+            values[field.name] = st.lists(any_of(PARTS[kind]), max_size=4).map(tuple)
         elif kind is LinkFrame:
             values[field.name] = st.one_of([any_of(body) for body in BODIES])
         else:

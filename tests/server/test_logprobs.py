@@ -1,0 +1,98 @@
+"""Log probabilities as the `openai` package reads them."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from tandem import Tandem
+from tests.server.running import QUESTION, Served
+
+openai = pytest.importorskip("openai")
+
+MESSAGES = [{"role": "user", "content": QUESTION}]
+HOT = {"temperature": 1.0, "max_tokens": 10, "seed": 3}
+
+
+@pytest.fixture(scope="module")
+def client(served: Served) -> Any:
+    with openai.OpenAI(base_url=f"{served.url}/v1", api_key="none", max_retries=0) as client:
+        yield client
+
+
+def ask(client: Any, **options: Any) -> Any:
+    return client.chat.completions.create(model="tandem", messages=MESSAGES, **options)
+
+
+def test_chat_has_the_log_probabilities_of_the_python_api(client: Any, tandem: Tandem) -> None:
+    answer = tandem.query(QUESTION, temperature=1.0, max_new_tokens=10, seed=3, num_logprobs=4)
+    assert answer.token_ids == tandem.query(QUESTION, temperature=1.0, max_new_tokens=10, seed=3).token_ids
+    choice = ask(client, logprobs=True, top_logprobs=4, **HOT).choices[0]
+    assert choice.message.content == answer.text
+    assert len(choice.logprobs.content) == len(answer.tokens)
+    for entry, token in zip(choice.logprobs.content, answer.tokens, strict=True):
+        assert token.logprob is not None
+        assert (entry.token, entry.logprob) == (token.logprob.text, token.logprob.logprob)
+        assert [top.logprob for top in entry.top_logprobs] == [top.logprob for top in token.top_logprobs]
+        assert len(entry.top_logprobs) == 4
+        assert 0 < math.fsum(math.exp(top.logprob) for top in entry.top_logprobs) <= 1 + 1e-9
+    spelled = b"".join(bytes(entry.bytes) for entry in choice.logprobs.content if entry.bytes is not None)
+    assert spelled.decode().strip() == answer.text
+
+
+def test_at_temperature_0_the_likeliest_token_is_the_committed_one(client: Any) -> None:
+    for entry in ask(client, logprobs=True, top_logprobs=1, seed=1).choices[0].logprobs.content:
+        assert entry.top_logprobs[0].token == entry.token
+        assert entry.top_logprobs[0].logprob == entry.logprob
+
+
+def test_a_stream_holds_the_same_ones(client: Any) -> None:
+    whole = ask(client, logprobs=True, top_logprobs=2, **HOT).choices[0]
+    chunks = list(ask(client, logprobs=True, top_logprobs=2, stream=True, **HOT))
+    parts = [chunk.choices[0].logprobs for chunk in chunks]
+    assert [entry for part in parts if part is not None for entry in part.content] == whole.logprobs.content
+    text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks)
+    assert text == whole.message.content
+
+
+def test_text_completions_have_columns(client: Any) -> None:
+    create = client.completions.create
+    chat = ask(client, logprobs=True, top_logprobs=3, **HOT).choices[0].logprobs.content
+    choice = create(model="tandem", prompt=QUESTION, logprobs=3, **HOT).choices[0]
+    columns = choice.logprobs
+    assert columns.tokens == [entry.token for entry in chat]
+    assert columns.token_logprobs == [entry.logprob for entry in chat]
+    for entry, top in zip(chat, columns.top_logprobs, strict=True):
+        assert top == {each.token: each.logprob for each in (*entry.top_logprobs, entry)}
+    for token, start in zip(columns.tokens[1:], columns.text_offset[1:], strict=True):
+        assert choice.text[start:].startswith(token.rstrip()) or token.startswith("<")
+    chunks = list(create(model="tandem", prompt=QUESTION, logprobs=3, stream=True, **HOT))
+    parts = [chunk.choices[0].logprobs for chunk in chunks if chunk.choices[0].logprobs is not None]
+    assert [start for part in parts for start in part.text_offset] == columns.text_offset
+
+
+@pytest.mark.parametrize(
+    ("options", "param", "remedy"),
+    [
+        ({"top_logprobs": 2}, "top_logprobs", "set logprobs to true"),
+        ({"logprobs": True, "top_logprobs": 21}, "top_logprobs", "from 0 to 20"),
+        ({"logprobs": 3}, "logprobs", "true or false"),
+        (
+            {"logprobs": True, "extra_body": {"mode": "speculative"}},
+            "logprobs",
+            'set mode to "dual"',
+        ),
+        (
+            {"logprobs": True, "extra_body": {"placement": "cloud"}},
+            "logprobs",
+            'set placement to "mirror"',
+        ),
+    ],
+)
+def test_what_cannot_be_had_is_refused(client: Any, options: dict[str, Any], param: str, remedy: str) -> None:
+    with pytest.raises(openai.BadRequestError) as raised:
+        ask(client, **options)
+    assert remedy in raised.value.message
+    assert raised.value.param == ("top_logprobs" if "num_logprobs" in raised.value.message else param)

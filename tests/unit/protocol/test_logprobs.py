@@ -1,0 +1,152 @@
+"""Log probabilities of a whole run of both parties' machines are those of the draft-free loop, and alter nothing."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tandem.errors import ConfigError
+from tandem.events import TokenEvent
+from tandem.lab.simulation import specs
+from tandem.lab.simulation.link import Link
+from tandem.lab.simulation.oracle import WorldVoter
+from tandem.lab.simulation.virtual import Outcome, VirtualRun
+from tandem.lab.simulation.world import CODEC, NEVER, VOCAB, World, codec_for, stop_rule
+from tandem.modes import reference
+from tandem.protocol.logprobs import check_logprobs
+from tandem.protocol.spec import SessionSpec
+from tandem.topology import PARTIES, Party
+
+LISTS = {"vocab_size": VOCAB, "race_depth": 2}
+WHOLE = {"vocab_size": VOCAB}
+NUM_TOKENS = 12
+SLOW_LINK = Link(delay_s=0.05, jitter_s=0.05, drop=0.1)
+
+
+def make_spec(seed: int, **changes: Any) -> SessionSpec:
+    basis = {"placement": "mirror", "temperature": 1.0, "max_new_tokens": NUM_TOKENS, "on_peer_loss": "wait"}
+    return specs.make_spec(**{"seed": seed, "num_logprobs": VOCAB, **basis, **changes})
+
+
+def run(spec: SessionSpec, link: Link = SLOW_LINK) -> Outcome:
+    return VirtualRun(
+        spec,
+        {party: World(spec.seed, party, first_end=NEVER, codec=codec_for(spec)) for party in PARTIES},
+        CODEC,
+        finished=stop_rule(spec.sampling.max_new_tokens, NEVER),
+        link=link,
+        decode_s=lambda party, rng: rng.expovariate(50),
+        seed=spec.seed,
+    ).run()
+
+
+def tokens_of(outcome: Outcome) -> list[TokenEvent]:
+    assert outcome.done is not None
+    return [event for event in outcome.events if isinstance(event, TokenEvent)]
+
+
+def as_text(tokens: Sequence[int]) -> str:
+    return " ".join(map(str, tokens))
+
+
+def target_of(spec: SessionSpec, tokens: list[int], voters: tuple[str, ...]) -> list[float]:
+    """The target after these tokens, by the draft-free loop."""
+    votes = [WorldVoter(spec, Party(party), NEVER, as_text)(tokens) for party in voters]
+    target = reference.mix(votes, [1.0] if len(votes) == 1 else None)
+    return [mass / math.fsum(target) for mass in target]
+
+
+def check(spec: SessionSpec, events: list[TokenEvent]) -> None:
+    assert len(events) == NUM_TOKENS
+    ids = [event.token for event in events]
+    for event in events:
+        voters = (Party.DEVICE,) if event.is_alone else spec.parties
+        target = target_of(spec, ids[: event.step], voters)
+        assert event.logprob is not None
+        assert event.logprob.token == event.token
+        assert event.logprob.logprob == pytest.approx(math.log(target[event.token]), abs=1e-6)
+        named = {top.token: math.exp(top.logprob) for top in event.top_logprobs}
+        assert named == pytest.approx({token: mass for token, mass in enumerate(target) if mass}, rel=1e-6)
+        assert math.fsum(named.values()) == pytest.approx(1.0, abs=1e-9)
+        order = [top.logprob for top in event.top_logprobs]
+        assert order == sorted(order, reverse=True)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("placement", ["mirror", "device"])
+@pytest.mark.parametrize("votes", [LISTS, WHOLE], ids=["lists", "whole"])
+def test_all_alternatives_are_the_target_and_the_answer_stays(
+    votes: dict[str, Any], placement: str, temperature: float
+) -> None:
+    for seed in range(3):
+        spec = make_spec(seed, placement=placement, temperature=temperature, **votes)
+        outcome = run(spec)
+        check(spec, tokens_of(outcome))
+        without = run(replace(spec, num_logprobs=None))
+        assert [event.token for event in tokens_of(without)] == outcome.tokens[Party.DEVICE]
+        assert all(event.logprob is None and not event.top_logprobs for event in tokens_of(without))
+
+
+@pytest.mark.parametrize("votes", [LISTS, WHOLE], ids=["lists", "whole"])
+def test_what_is_decided_without_the_cloud_is_of_the_device_alone(votes: dict[str, Any]) -> None:
+    spec = make_spec(1, on_peer_loss="continue", peer_loss_margin_s=0.2, **votes)
+    events = tokens_of(run(spec, Link(delay_s=0.02, cut_s=(0.0, 60.0))))
+    assert all(event.is_alone for event in events)
+    check(spec, events)
+
+
+def test_one_party_alone_names_its_own_distribution() -> None:
+    spec = make_spec(2, only="device", **LISTS)
+    check(spec, tokens_of(run(spec)))
+
+
+def test_only_the_cloud_sends_more() -> None:
+    """The device's votes stay lists: what its documents say of other words does not cross."""
+    spec = make_spec(0, **LISTS)
+    assert spec.sends_whole_votes(Party.CLOUD)
+    assert not spec.sends_whole_votes(Party.DEVICE)
+    assert not make_spec(0, num_logprobs=None, **LISTS).sends_whole_votes(Party.CLOUD)
+
+
+def test_fewer_alternatives_are_the_first_of_all() -> None:
+    spec = make_spec(3, **LISTS)
+    some = tokens_of(run(replace(spec, num_logprobs=2)))
+    for event, whole in zip(some, tokens_of(run(spec)), strict=True):
+        assert (event.logprob, event.top_logprobs) == (whole.logprob, whole.top_logprobs[:2])
+
+
+@pytest.mark.parametrize(
+    ("changes", "cause", "remedy"),
+    [
+        ({"mode": "speculative"}, 'mode "speculative"', 'set mode to "dual"'),
+        ({"placement": "cloud"}, 'placement "cloud"', 'set placement to "mirror" or "device"'),
+        ({"placement": "greedy"}, 'placement "greedy"', 'set placement to "mirror" or "device"'),
+        (
+            {
+                "mode": "federated",
+                "workers": ("alice", "bob"),
+                "weights": (0.5, 0.5),
+                "race_depth": 8,
+                "vocab_size": 1 << 17,
+            },
+            "2 workers",
+            "lower max_proposal",
+        ),
+    ],
+)
+def test_where_the_home_knows_no_target_they_are_refused(
+    changes: dict[str, Any], cause: str, remedy: str
+) -> None:
+    with pytest.raises(ConfigError, match="num_logprobs") as raised:
+        check_logprobs(make_spec(0, **changes))
+    assert cause in str(raised.value)
+    assert remedy in str(raised.value)
+    check_logprobs(make_spec(0, **{**changes, "num_logprobs": None}))
+
+
+def test_one_party_alone_decides_at_home_whatever_the_placement() -> None:
+    check_logprobs(make_spec(0, placement="cloud", only="cloud"))
