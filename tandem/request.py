@@ -56,6 +56,8 @@ class QueryOptions(SamplingOptions, DecodingOptions, total=False):
     """Earlier turns, as {"role": "user" or "assistant", "content": text}: context for the models, not for retrieval."""
     on_peer_loss: OnPeerLoss | None
     """What the device does without the cloud: "continue", "wait" or "fail"."""
+    resumable: bool
+    """Keep question and committed tokens in a private file here until the answer ends, for `Tandem.resume`."""
     show_drafts: bool
     """Also yield a ProvisionalEvent for each draft as soon as it is there, and a RetractEvent if it is void."""
 
@@ -69,6 +71,7 @@ OPTION_CHECKS: tuple[tuple[str, str, Callable[[Any], bool]], ...] = (
     ("seed", "a whole number from 0 to 2^64 - 1", lambda value: type(value) is int and 0 <= value < 1 << 64),
     ("timeout_s", "a number of seconds above 0, at most 1e9", lambda value: _is_duration(value)),
     ("show_drafts", "true or false", lambda value: isinstance(value, bool)),
+    ("resumable", "true or false", lambda value: isinstance(value, bool)),
 )
 """Options that are no settings: name, what they must be in words, and the check."""
 

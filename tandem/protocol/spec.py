@@ -77,6 +77,8 @@ class SessionSpec:
         0  # coupled drafts where several vote: tokens of the first race list; 0: whole distributions
     )
 
+    committed: tuple[int, ...] = ()  # tokens of the answer that an earlier run of this query committed
+
     @property
     def first_aggregator(self) -> Party:
         """Who decides step 0. Under `mirror` both do, and the device takes precedence after a loss. `greedy` begins on

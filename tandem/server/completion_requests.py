@@ -18,7 +18,12 @@ MODEL = "tandem"
 """The model of all parties together; `only` lets one of them answer."""
 ANSWER_LENGTHS = ("max_completion_tokens", "max_tokens", "max_new_tokens")
 """Names of the same option."""
-QUERY_OPTIONS = frozenset(QueryOptions.__annotations__) - {"sampling", "history", "max_new_tokens"}
+QUERY_OPTIONS = frozenset(QueryOptions.__annotations__) - {
+    "sampling",
+    "history",
+    "max_new_tokens",
+    "resumable",
+}
 """Options that are passed on as they are: OpenAI's `seed`, `stop`, `temperature`, and Tandem's own."""
 UNTOLD = frozenset({"user", "safety_identifier", "prompt_cache_key"})
 """What clients say of themselves; nothing here depends on it, and it is not kept."""

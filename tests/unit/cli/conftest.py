@@ -25,6 +25,7 @@ from tandem.events import (
     collect,
 )
 from tandem.topology import Party
+from tandem.unfinished import Unfinished
 
 TEXTS = (" Mira", " likes", " puzzle", " games", ".")
 
@@ -111,6 +112,9 @@ class FakeTandem:
             if isinstance(event, BaseException):
                 raise event
             yield event
+
+    def stream_resumed(self, unfinished: Unfinished) -> Iterator[Event]:
+        return self.stream(unfinished.spec.query)
 
     def batch(
         self, questions: Sequence[str], *, concurrency: int, progress: Any, **options: Any
