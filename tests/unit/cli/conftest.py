@@ -215,13 +215,15 @@ class FakeLauncher:
 
 @pytest.fixture
 def launcher(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeLauncher]:
-    """What `tandem up` and `down` get for `tandem.cluster.launch`, and plain nodes."""
+    """What `tandem up` and `down` get for `tandem.cluster.launch` and `supervisor`, and plain nodes."""
     fake = FakeLauncher()
     nodes = ModuleType("tandem.cluster.nodes")
     nodes.NodeInfo = FakeNode  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "tandem.cluster.launch", fake)
     monkeypatch.setitem(sys.modules, "tandem.cluster.nodes", nodes)
     monkeypatch.setattr("tandem.cluster.launch", fake, raising=False)
+    monkeypatch.setitem(sys.modules, "tandem.cluster.supervisor", fake)
+    monkeypatch.setattr("tandem.cluster.supervisor", fake, raising=False)
     yield fake
     for process in fake.processes:
         process.kill()
