@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack
 
 from tandem.asking import Asker
 from tandem.batch import BatchItem, BatchProgress, answer_all, bounded, list_questions
-from tandem.config import Config
-from tandem.errors import ConfigError, QueryError
+from tandem.config import Config, checked_config
+from tandem.errors import QueryError
 from tandem.events import Answer, Event, collect
 from tandem.request import QueryOptions, build_spec
 from tandem.sites.deployment import ActorClasses, Deployment, Progress
@@ -67,7 +67,7 @@ class Tandem:
         as {"retriever": MyRetriever}; each derives from the class it replaces, and Ray nodes must be able to import it.
         progress: called with one line for each stage. Raises TandemError; nothing is left running then.
         """
-        config = _checked(config)
+        config = checked_config(config)
         if runtime is not None:
             config = replace(config, cluster=change(config.cluster, {"runtime": runtime}, "cluster"))
         if config.cluster.runtime == "inline":
@@ -89,7 +89,7 @@ class Tandem:
         comes from RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH, or else from what `tandem up` recorded here. progress: called
         with one line for each stage.
         """
-        config = _checked(config)
+        config = checked_config(config)
         if not (address or config.cluster.address) and not config.is_federated:
             from tandem import local_sites
 
@@ -114,7 +114,7 @@ class Tandem:
         actor_classes, progress: as in `launch`. Raises TandemError, such as for a link that was revoked; where no cloud
         answers, only if `link.on_peer_loss` is "fail".
         """
-        config = _checked(config)
+        config = checked_config(config)
         from tandem.joining.join_link import read_link
         from tandem.sites import joined
 
@@ -204,12 +204,18 @@ class Tandem:
         Models and documents must be those of before. Raises QueryError, such as where none is kept.
         """
         self._check_open()
-        events = list(self.stream_resumed(unfinished := unfinished or Unfinished.find()))
-        return collect(events, unfinished.spec.seed)
+        answer: Answer = self._run(self.aresume(unfinished))
+        return answer
 
     def stream_resumed(self, unfinished: Unfinished) -> Iterator[Event]:
         """Events of an answer that is resumed, beginning with those of the tokens that were committed before."""
         return self._iterate(self.astream_resumed(unfinished))
+
+    async def aresume(self, unfinished: Unfinished | None = None) -> Answer:
+        """Async twin of `resume`."""
+        unfinished = unfinished or Unfinished.find()
+        events = [event async for event in self.astream_resumed(unfinished)]
+        return collect(events, unfinished.spec.seed)
 
     def astream_resumed(self, unfinished: Unfinished) -> AsyncGenerator[Event, None]:
         """Async twin of `stream_resumed`."""
@@ -284,15 +290,6 @@ class Tandem:
 
 async def _awaited(work: Any) -> Any:
     return await work
-
-
-def _checked(config: Config | None) -> Config:
-    """The settings, or all defaults. Raises ConfigError for what is none, such as the name of a file."""
-    if config is not None and not isinstance(config, Config):
-        raise ConfigError(
-            f"The settings must be a Config (got {config!r:.80}); use Config.load(FILE) or Config(...)."
-        )
-    return config or Config()
 
 
 def _ignore(line: str) -> None:

@@ -286,3 +286,12 @@ class Config(Settings):
 
 
 _JSON = TypeAdapter(Config)
+
+
+def checked_config(config: Config | None) -> Config:
+    """The settings, or all defaults. Raises ConfigError for what is none, such as the name of a file."""
+    if config is not None and not isinstance(config, Config):
+        raise ConfigError(
+            f"The settings must be a Config (got {config!r:.80}); use Config.load(FILE) or Config(...)."
+        )
+    return config or Config()
