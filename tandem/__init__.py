@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from tandem.request import QueryOptions
     from tandem.sampling import SamplingParams
     from tandem.topology import Party
+    from tandem.unfinished import Unfinished
 
 __version__ = "0.2.0.dev0"
 
@@ -80,6 +81,7 @@ __all__ = [
     "Tandem",
     "TandemError",
     "TokenEvent",
+    "Unfinished",
     "WaitEvent",
 ]
 
@@ -90,6 +92,7 @@ _MODULES = {
     "QueryOptions": "tandem.request",
     "SamplingParams": "tandem.sampling",
     "Party": "tandem.topology",
+    "Unfinished": "tandem.unfinished",
 }
 """Where the names come from that are neither errors nor events."""
 

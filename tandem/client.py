@@ -13,16 +13,18 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack
 
 from tandem.asking import Asker
 from tandem.batch import BatchItem, BatchProgress, answer_all, bounded, list_questions
-from tandem.config import Config
-from tandem.errors import CallError, ConfigError, QueryError
+from tandem.config import Config, checked_config
+from tandem.errors import QueryError
 from tandem.events import Answer, Event, collect
 from tandem.request import QueryOptions, build_spec
+from tandem.running_device import find_device
 from tandem.sites.deployment import ActorClasses, Deployment, Progress, ignore
-from tandem.topology import Party
+from tandem.unfinished import Unfinished, keep
 from tandem.validation import change
 
 if TYPE_CHECKING:
     from tandem.cluster.nodes import Host, NodeInfo
+    from tandem.protocol.spec import SessionSpec
 
 T = TypeVar("T")
 
@@ -39,7 +41,7 @@ class Tandem:
         self.described = deployment.described
         self.actors = deployment.parties  # those that can be called from here, by party
         self._deployment = deployment
-        self._asker = Asker(self.actors, self._explain_loss)
+        self._asker = Asker(self.actors, lambda error: deployment.explain_loss(error, self.config))
         self._is_closed = False
         self._streams: set[AsyncGenerator[Any, None]] = set()  # half read
 
@@ -66,7 +68,7 @@ class Tandem:
         as {"retriever": MyRetriever}; each derives from the class it replaces, and Ray nodes must be able to import it.
         progress: called with one line for each stage. Raises TandemError; nothing is left running then.
         """
-        config = _checked(config)
+        config = checked_config(config)
         if runtime is not None:
             config = replace(config, cluster=change(config.cluster, {"runtime": runtime}, "cluster"))
         if config.cluster.runtime == "inline":
@@ -88,12 +90,10 @@ class Tandem:
         comes from RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH, or else from what `tandem up` recorded here. progress: called
         with one line for each stage.
         """
-        config = _checked(config)
+        config = checked_config(config)
         if not (address or config.cluster.address) and not config.is_federated:
-            from tandem.sites.attached import is_device_running
-
-            if is_device_running():
-                return cls(config, _attach(config, progress or ignore))
+            if device := find_device(config, progress or ignore):
+                return cls(config, device)
         from tandem.cluster import bootstrap
 
         return cls(config, bootstrap.connect(address, config, progress or ignore))
@@ -113,10 +113,10 @@ class Tandem:
         actor_classes, progress: as in `launch`. Raises TandemError, such as for a link that was revoked; where no cloud
         answers, only if `link.on_peer_loss` is "fail".
         """
-        config = _checked(config)
         from tandem.joining.join_link import read_link
         from tandem.sites import joined
 
+        config = checked_config(config)
         return cls(config, joined.join(read_link(link), config, progress or ignore, actor_classes))
 
     @property
@@ -184,9 +184,7 @@ class Tandem:
         """Async twin of `query`."""
         self._check_open()
         spec = build_spec(self.config, self.described, question, **options)
-        limit_s = options.get("timeout_s") or self.config.cluster.query_timeout_s
-        events = [event async for event in self._asker.ask(spec, limit_s, at_once=True)]
-        return collect(events, spec.seed)
+        return collect([event async for event in self._ask(spec, options, True)], spec.seed)
 
     async def astream(self, question: str, **options: Unpack[QueryOptions]) -> AsyncGenerator[Event, None]:
         """Events of one query: a SourcesEvent of each party; TokenEvent, PlacementEvent, EstimateEvent and PeerEvent as
@@ -194,10 +192,35 @@ class Tandem:
         """
         self._check_open()
         spec = build_spec(self.config, self.described, question, **options)
-        limit_s = options.get("timeout_s") or self.config.cluster.query_timeout_s
-        async with contextlib.aclosing(self._asker.ask(spec, limit_s, at_once=False)) as events:
+        async with contextlib.aclosing(self._ask(spec, options, False)) as events:
             async for event in events:
                 yield event
+
+    def resume(self, unfinished: Unfinished | None = None) -> Answer:
+        """Go on with an answer whose process died, from its committed tokens: it is the one that would have been.
+
+        unfinished: None: the newest one that `tandem ask`, or a query with `resumable=True`, left on this machine.
+        Models and documents must be those of before. Raises QueryError, such as where none is kept.
+        """
+        self._check_open()
+        answer: Answer = self._run(self.aresume(unfinished))
+        return answer
+
+    def stream_resumed(self, unfinished: Unfinished) -> Iterator[Event]:
+        """Events of an answer that is resumed, beginning with those of the tokens that were committed before."""
+        return self._iterate(self.astream_resumed(unfinished))
+
+    async def aresume(self, unfinished: Unfinished | None = None) -> Answer:
+        """Async twin of `resume`."""
+        unfinished = unfinished or Unfinished.find()
+        events = [event async for event in self.astream_resumed(unfinished)]
+        return collect(events, unfinished.spec.seed)
+
+    def astream_resumed(self, unfinished: Unfinished) -> AsyncGenerator[Event, None]:
+        """Async twin of `stream_resumed`."""
+        self._check_open()
+        limit_s = self.config.cluster.query_timeout_s
+        return keep(self._asker.ask(unfinished.resume(), limit_s, at_once=False), unfinished)
 
     def abatch(
         self,
@@ -236,6 +259,13 @@ class Tandem:
 
     # ---- private ---------------------------------------------------------------------------------------------
 
+    def _ask(self, spec: SessionSpec, options: QueryOptions, at_once: bool) -> AsyncGenerator[Event, None]:
+        """Events of a query, all at its end or as they happen; kept in a file if the options say so."""
+        limit_s = options.get("timeout_s") or self.config.cluster.query_timeout_s
+        unfinished = Unfinished.create(spec) if options.get("resumable") else None
+        events = self._asker.ask(spec, limit_s, at_once=at_once and unfinished is None)
+        return events if unfinished is None else keep(events, unfinished)
+
     def _check_open(self) -> None:
         """Raises QueryError after `close`; called before a coroutine is made, which would warn if nobody awaits it."""
         if self._is_closed:
@@ -262,9 +292,6 @@ class Tandem:
             with contextlib.suppress(RuntimeError):  # another thread waits for it, and will be cancelled
                 self._run(stream.aclose())
 
-    def _explain_loss(self, error: CallError) -> str:
-        return self._deployment.explain_loss(error, self.config)
-
     def _run(self, work: Any) -> Any:
         """Run an awaitable on this object's own event loop."""
         return self._deployment.loop.run(_awaited(work))
@@ -272,23 +299,3 @@ class Tandem:
 
 async def _awaited(work: Any) -> Any:
     return await work
-
-
-def _checked(config: Config | None) -> Config:
-    """The settings, or all defaults. Raises ConfigError for what is none, such as the name of a file."""
-    if config is not None and not isinstance(config, Config):
-        raise ConfigError(
-            f"The settings must be a Config (got {config!r:.80}); use Config.load(FILE) or Config(...)."
-        )
-    return config or Config()
-
-
-def _attach(config: Config, progress: Progress) -> Deployment:
-    """The device that `tandem device` runs here. Raises ClusterError."""
-    from tandem.cluster.start_settings import explain_ignored
-    from tandem.sites import attached
-
-    device = attached.attach(progress)
-    if ignored := explain_ignored(config, [(Party.DEVICE, device.settings)]):
-        progress(ignored)
-    return device

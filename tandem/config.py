@@ -122,6 +122,10 @@ class ClusterConfig(Settings):
     start_timeout_s: float = Field(
         default=120.0, gt=0, description="longest wait for nodes, actors and models, in seconds"
     )
+    keep_unfinished: bool = Field(
+        default=True,
+        description="`tandem ask` keeps question and answer in a private file until the answer ends: `tandem resume`",
+    )
     query_timeout_s: float = Field(default=120.0, gt=0, description="longest wait for an answer, in seconds")
     max_sessions: int = Field(
         default=32, ge=1, description="queries open at once at a party, at most; others wait in order"
@@ -287,3 +291,12 @@ class Config(Settings):
 
 
 _JSON = TypeAdapter(Config)
+
+
+def checked_config(config: Config | None) -> Config:
+    """The settings, or all defaults. Raises ConfigError for what is none, such as the name of a file."""
+    if config is not None and not isinstance(config, Config):
+        raise ConfigError(
+            f"The settings must be a Config (got {config!r:.80}); use Config.load(FILE) or Config(...)."
+        )
+    return config or Config()

@@ -59,6 +59,8 @@ class QueryOptions(SamplingOptions, DecodingOptions, total=False):
     """Earlier turns, as {"role": "user" or "assistant", "content": text}; retrieval: see `retrieval.chat_query`."""
     on_peer_loss: OnPeerLoss | None
     """What the device does without the cloud: "continue", "wait" or "fail"."""
+    resumable: bool
+    """Keep question and committed tokens in a private file here until the answer ends, for `Tandem.resume`."""
     show_drafts: bool
     """Also yield a ProvisionalEvent for each draft as soon as it is there, and a RetractEvent if it is void."""
     num_logprobs: int | None
@@ -67,13 +69,14 @@ class QueryOptions(SamplingOptions, DecodingOptions, total=False):
 
 RENAMED_OPTIONS = {"alone": "only", "provisional": "show_drafts"}
 """Options of version 0.1 and what they are called today."""
-
-
 OPTION_CHECKS: tuple[tuple[str, str, Callable[[Any], bool]], ...] = (
     ("sampling", "a SamplingParams", lambda value: isinstance(value, SamplingParams)),
     ("seed", "a whole number from 0 to 2^64 - 1", lambda value: type(value) is int and 0 <= value < 1 << 64),
     ("timeout_s", "a number of seconds above 0, at most 1e9", lambda value: _is_duration(value)),
-    ("show_drafts", "true or false", lambda value: isinstance(value, bool)),
+    *(
+        (name, "true or false", lambda value: isinstance(value, bool))
+        for name in ("resumable", "show_drafts")
+    ),
     (
         "num_logprobs",
         f"a whole number from 0 to {MAX_TOP_LOGPROBS}",

@@ -269,7 +269,7 @@ def remedy_for(party: str) -> str:
     """What helps where an actor of a party has died."""
     if party not in PARTIES:
         return "close this cluster and launch another"
-    return f"run `tandem up {party}` on its machine, or launch again"
+    return f"ask again in a moment where `tandem up {party}` started it, else launch again"
 
 
 def sendable(text: str) -> str:

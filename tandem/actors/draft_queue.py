@@ -71,10 +71,6 @@ class DraftQueueActor(SiteActor):
 
     # ---- control plane ---------------------------------------------------------------------------------------
 
-    async def secret(self) -> bytes:
-        """The data plane's secret, for the other side's actors when they start."""
-        return self.runtime.secret
-
     async def endpoint(self) -> Endpoint:
         """The address at which the peer reaches this queue."""
         assert self._endpoint is not None
@@ -88,6 +84,10 @@ class DraftQueueActor(SiteActor):
     async def set_tokenizer(self, tokenizer_json: str) -> None:
         """Set the tokenizer for stop strings and streamed text."""
         self._detokenizer = Detokenizer(tokenizer_json)
+
+    async def is_prepared(self) -> bool:
+        """Whether this party can be asked: the tokenizer is the last thing that a starting party gets."""
+        return self._detokenizer is not None
 
     async def open(self, spec_json: str) -> None:
         """Start a query whose client is here, or let it wait; the peer is told across the link once it starts."""

@@ -6,12 +6,12 @@ A process is named after its actors: "device/decoder", or "device/draft_queue+ag
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import ray
-from ray.exceptions import RayError
+from ray.exceptions import RayActorError, RayError
 
 from tandem.actors.handles import Call, Handles
 from tandem.errors import CallError, TandemError
@@ -51,38 +51,64 @@ class Member:
         return Method(self.process.call, self.role, name)
 
 
+class RayActors:
+    """The Ray handles of one party's actors, found again after one of them has died: it may have been replaced."""
+
+    def __init__(
+        self, handles: Mapping[ActorKind, Any], find: Callable[[], Mapping[ActorKind, Any]] | None = None
+    ) -> None:
+        """find: None where nobody replaces them."""
+        self._handles, self._find = handles, find
+        self._has_lost = False
+
+    def __getitem__(self, role: ActorKind) -> Any:
+        if self._has_lost and self._find is not None:
+            try:
+                self._handles = self._find()
+            except TandemError as error:
+                raise CallError(str(error)) from None
+            self._has_lost = False
+        return self._handles[role]
+
+    def translate(self, error: RayError) -> TandemError:
+        """What a call raises whose error was this; see `unwrap`."""
+        self._has_lost = self._has_lost or isinstance(error, RayActorError)
+        return unwrap(error)
+
+
 class RayActor:
     """An actor behind a Ray handle or a Member; what Ray raises is a CallError with Ray's error as its cause."""
 
-    def __init__(self, handle: Any) -> None:
-        self._handle = handle
+    def __init__(self, actors: RayActors, role: ActorKind) -> None:
+        self._actors = actors
+        self._role: ActorKind = role
 
     def __getattr__(self, name: str) -> RayMethod:
         if name.startswith("_"):
             raise AttributeError(name)
-        return RayMethod(getattr(self._handle, name))
+        return RayMethod(self._actors, self._role, name)
 
 
+@dataclass(frozen=True, slots=True)
 class RayMethod:
     """A method of a RayActor."""
 
-    __slots__ = ("_method",)
-
-    def __init__(self, method: Any) -> None:
-        self._method = method
+    actors: RayActors
+    role: ActorKind
+    name: str
 
     def remote(self, *arguments: Any) -> Call:
         """Start a call."""
         try:
-            reference = self._method.remote(*arguments)
+            reference = getattr(self.actors[self.role], self.name).remote(*arguments)
         except RayError as error:
-            raise unwrap(error) from error
+            raise self.actors.translate(error) from error
 
         async def wait() -> Any:
             try:
                 return await reference
             except RayError as error:
-                raise unwrap(error) from error
+                raise self.actors.translate(error) from error
 
         return Call(wait)
 
@@ -96,9 +122,15 @@ def unwrap(error: RayError) -> TandemError:
     return CallError(f"A call to an actor failed: {lines[-1][:200]!r}; see Ray's logs.")
 
 
-def wrap(handles: Mapping[ActorKind, Any]) -> Handles:
-    """The actors of one party as everything but Ray's own part of the code sees them."""
-    return {role: RayActor(handle) for role, handle in handles.items()}
+def wrap(
+    handles: Mapping[ActorKind, Any], find: Callable[[], Mapping[ActorKind, Any]] | None = None
+) -> Handles:
+    """The actors of one party as everything but Ray's own part of the code sees them.
+
+    find: gives the handles again once an actor has died; None: there are no others.
+    """
+    actors = RayActors(handles, find)
+    return {role: RayActor(actors, role) for role in handles}
 
 
 def process_name(party: str, roles: Sequence[ActorKind]) -> str:

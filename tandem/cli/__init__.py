@@ -75,6 +75,7 @@ def build_command() -> Any:
         index,
         init,
         profile,
+        resume,
         search,
         serve,
         status,
@@ -84,6 +85,7 @@ def build_command() -> Any:
     app = new_app(root)
     for command in (
         ask.ask,
+        resume.resume,
         chat.chat,
         audit.audit,
         init.init,

@@ -172,14 +172,7 @@ def ask(
             items = tandem.batch(texts, concurrency=concurrency or 8, progress=progress_of(texts), **options)
             return print_items(items, as_json=as_json, is_quiet=quiet)
     transcript = stream_answer(query, config, log, is_silent=as_json, is_quiet=quiet)
-    if as_json:
-        print_json(transcript.as_dict())
-    code = exit_code(transcript)
-    if show_sources and quiet and not as_json:
-        print("\nSources", *transcript.source_lines(with_passages=True), sep="\n")
-    if not as_json and not quiet:
-        print_details(transcript, with_passages=show_sources)
-    return code
+    return print_rest(transcript, show_sources=show_sources, quiet=quiet, as_json=as_json)
 
 
 def _is_many(question: str | None, file: str | None, *, provisional: bool) -> bool:
@@ -210,7 +203,8 @@ def stream_answer(
         question.text, question.seed, placement_of(decoding), question.only, mode=decoding.mode
     )
     with open_tandem(question, config, log) as tandem:
-        stream_on(tandem, question, transcript, log, is_silent=is_silent, is_quiet=is_quiet)
+        shown: dict[str, Any] = {"is_silent": is_silent, "is_quiet": is_quiet}
+        stream_on(tandem, question, transcript, log, **shown, resumable=config.cluster.keep_unfinished)
     return transcript
 
 
@@ -293,8 +287,13 @@ def _refuse_address(question: Question) -> None:
         )
 
 
-def print_details(transcript: Transcript, *, with_passages: bool = False) -> None:
-    """Sources and statistics."""
-    print("\nSources", *transcript.source_lines(with_passages=with_passages), sep="\n")
-    if transcript.done is not None:
+def print_rest(transcript: Transcript, *, show_sources: bool, quiet: bool, as_json: bool) -> int:
+    """Sources and statistics, or everything as JSON; returns the exit code. Raises QueryError as `exit_code`."""
+    if as_json:
+        print_json(transcript.as_dict())
+    code = exit_code(transcript)
+    if not as_json and (show_sources or not quiet):
+        print("\nSources", *transcript.source_lines(with_passages=show_sources), sep="\n")
+    if not as_json and not quiet:
         print("\nStatistics", *transcript.statistics_lines(), sep="\n")
+    return code

@@ -91,7 +91,7 @@ def _repair(entry: Entry, join: str | None, config: Config, log: StageLog) -> En
 
     Raises ClusterError if the node misses nothing.
     """
-    from tandem.cluster import credentials, launch, registry
+    from tandem.cluster import credentials, launch, registry, supervisor
     from tandem.cluster.start_settings import start_settings
 
     is_elsewhere = join not in (None, entry.address)
@@ -110,7 +110,7 @@ def _repair(entry: Entry, join: str | None, config: Config, log: StageLog) -> En
     launch.check_files(config, (entry.party,))
     credentials.find_token(entry.address)
     launch.attach(entry.address, config)
-    launch.start_party(entry.party, config, log)
+    supervisor.start_party(entry.party, config, log)
     log(f"party: {entry.party} is ready")
     entry = replace(entry, settings=start_settings(config, entry.party))
     registry.register(entry)
@@ -136,7 +136,7 @@ def _start(party: Party, join: str | None, config: Config, token: str | None, lo
 
     Raises TandemError; a half-started node is stopped.
     """
-    from tandem.cluster import launch, registry
+    from tandem.cluster import launch, registry, supervisor
     from tandem.cluster.start_settings import start_settings
 
     launch.check_files(config, (party,))
@@ -147,7 +147,7 @@ def _start(party: Party, join: str | None, config: Config, token: str | None, lo
         registry.register(entry)
         log(f"node: {party} at {node.address}")
         launch.attach(node.address, config)
-        launch.start_party(party, config, log)
+        supervisor.start_party(party, config, log)
     except BaseException:
         launch.stop_node(node)
         registry.unregister(party)

@@ -76,7 +76,7 @@ def summary_lines(state: dict[str, Any]) -> Iterator[str]:
         if fallback := described.get("batching"):
             yield f"{'':<8} engine: {fallback}"
         if nodes or party == Party.DEVICE:  # of a cloud that was joined, nobody here knows the actors
-            yield from (f"{'':<8} {line}" for line in _actor_lines(party, state["actors"]))
+            yield from (f"{'':<8} {line}" for line in _actor_lines(party, state))
 
 
 def _loaded(described: dict[str, Any]) -> str:
@@ -89,8 +89,8 @@ def _loaded(described: dict[str, Any]) -> str:
     return f"{model}, index {index}" + ("" if documents is None else f" of {plural(documents, 'document')}")
 
 
-def _actor_lines(party: Party, actors: list[dict[str, Any]]) -> Iterator[str]:
-    own = [actor for actor in actors if actor["party"] == party]
+def _actor_lines(party: Party, state: dict[str, Any]) -> Iterator[str]:
+    own = [actor for actor in state["actors"] if actor["party"] == party]
     alive = [actor for actor in own if actor["state"] == "alive"]
     if all(actor["state"] == "absent" for actor in own):
         yield f"not up; run `tandem up {party} --join ADDRESS` on its machine"
@@ -110,7 +110,15 @@ def _actor_lines(party: Party, actors: list[dict[str, Any]]) -> Iterator[str]:
         reason = f": {actor['reason']}" if actor["reason"] else ""
         yield f"{actor['state'].upper()} {name}{process}{_since(actor['ended_s'])}{reason}"
     if any(actor["state"] == "dead" for actor in others.values()):
-        yield f"run `tandem up {party}` on its machine to replace this side's actors"
+        yield _remedy(party, state.get("supervisors", {}).get(party))
+
+
+def _remedy(party: Party, supervisor: dict[str, Any] | None) -> str:
+    """For a party with a dead actor. supervisor: what its supervisor reports; None: it has none."""
+    if supervisor is None:
+        return f"run `tandem up {party}` on its machine to replace this side's actors"
+    problem = f"; the last attempt failed: {supervisor['problem']}" if supervisor["problem"] else ""
+    return f"its supervisor starts it again{problem}"
 
 
 def _since(moment_s: float | None) -> str:

@@ -23,6 +23,8 @@ STATES: dict[str, State] = {
     "PENDING_CREATION": "starting",
     "DEPENDENCIES_UNREADY": "starting",
 }
+SUPERVISOR = "supervisor"
+"""PARTY/supervisor starts a party's dead actors again (`tandem.cluster.supervisor`)."""
 REASON_CHARS = 120
 NOTICED_S = 3.0
 """How long Ray may take to notice that a process has ended."""
@@ -42,12 +44,23 @@ def read_actors(config: Config, parties: Iterable[str] | None = None) -> list[Ac
     return [newest.get(name) or _without_table(name, config) for name in names]
 
 
+def is_supervised(party: str, config: Config) -> bool:
+    """Whether dead actors of a party are started again without a user. This process must be attached."""
+    name = f"{party}/{SUPERVISOR}"
+    return any(
+        row.name == name and row.state in ("alive", "starting") for row in _table(config.cluster.namespace)
+    )
+
+
 def explain_party(party: str, actors: Sequence[ActorState], config: Config) -> str | None:
     """Why a party cannot be used, and the remedy; None if all its actors are alive. actors: those of the party."""
     dead = [actor for actor in actors if actor.state == "dead"]
     if dead:
         names = ", ".join(dict.fromkeys(actor.describe_end() for actor in dead))
-        return f"The {party} side has lost {names}; run `tandem up {party}` on its machine."
+        remedy = f"run `tandem up {party}` on its machine"
+        if is_supervised(party, config):
+            remedy = "its supervisor starts it again, try again in a moment"
+        return f"The {party} side has lost {names}; {remedy}."
     if all(actor.state == "absent" for actor in actors):
         return (
             f"The {party} side is not up: none of its actors runs in namespace {config.cluster.namespace!r}; run "
@@ -68,12 +81,14 @@ def explain_loss(error: RayError, config: Config, *, is_launched: bool) -> str:
     dead = [actor for actor in actors if actor.state == "dead"]
     dead.sort(key=lambda actor: actor.actor_id != actor_id)  # that one first
     if not dead and isinstance(error, RayActorError) and actor_id not in {actor.actor_id for actor in actors}:
-        return "An actor of this cluster was replaced while this Tandem used it; connect again."
+        return "An actor of this cluster was replaced while this Tandem used it; ask again."
     if not dead:
         return f"A call to the cluster failed ({_first_line(error)}); see `tandem status`."
     party = dead[0].party
     remedy = f"run `tandem up {party}` on its machine, then connect again"
-    if is_launched:
+    if is_supervised(party, config):
+        remedy = "its supervisor starts it again, ask again in a moment"
+    elif is_launched:
         remedy = "close this Tandem and launch another"
     return f"The query failed because the {party} side has lost {dead[0].describe_end()}; {remedy}."
 

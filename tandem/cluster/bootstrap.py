@@ -7,9 +7,11 @@ import contextlib
 import os
 import secrets
 import shutil
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +32,9 @@ from tandem.loop_thread import LoopThread
 from tandem.sites.agreement import compare, warn_of_drafter
 from tandem.sites.deployment import ActorClasses, Progress
 from tandem.sites.wiring import check_files, connect_parties, describe, start_together
+
+AGAIN_S = 0.5
+"""Between two attempts to find a party that is being started again."""
 
 
 @dataclass
@@ -120,11 +125,30 @@ def connect(address: str | None, config: Config, progress: Progress) -> Cluster:
     cluster = Cluster({}, {}, LoopThread())
     with _undo_on_failure(cluster):
         cluster.undo.enter_context(actors.attached(address, config))
-        cluster.parties |= {party: wrap(actors.find_party(party, config)) for party in config.parties}
-        cluster.described = cluster.loop.run(_meet(cluster.parties, config))
+        _find_parties(cluster, config, progress)
     progress(f"parties: connected at {address}")
     warn_of_drafter(cluster.described, progress)
     return cluster
+
+
+def _find_parties(cluster: Cluster, config: Config, progress: Progress) -> None:
+    """Find and meet the parties; where a supervisor starts one again, wait for it. Raises ClusterError."""
+    deadline_s = time.monotonic() + config.cluster.start_timeout_s
+    is_waiting = False
+    while True:
+        try:
+            for party in config.parties:
+                find = partial(actors.find_party, party, config)
+                cluster.parties[party] = wrap(find(), find)
+            cluster.described = cluster.loop.run(_meet(cluster.parties, config))
+            return
+        except actors.PartyLost as error:
+            if time.monotonic() > deadline_s:
+                raise
+            if not is_waiting:
+                progress(f"waiting: {str(error).partition('; ')[0]}")
+            is_waiting = True
+            time.sleep(AGAIN_S)
 
 
 @contextlib.contextmanager
@@ -194,6 +218,8 @@ async def _meet(parties: dict[str, Handles], config: Config) -> dict[str, dict[s
         ) from None
     except CallError as error:
         if isinstance(error.__cause__, RayActorError):
-            raise ClusterError(actors.explain_loss(error.__cause__, config, is_launched=False)) from None
+            sentence = actors.explain_loss(error.__cause__, config, is_launched=False)
+            may_return = all(actors.is_supervised(party, config) for party in parties)
+            raise (actors.PartyLost if may_return else ClusterError)(sentence) from None
         raise
     return described

@@ -1,7 +1,7 @@
 """Creates, finds and connects the actors of both sides on a running Ray cluster.
 
-The only module with `ray.remote` and actor options. A side's actors run on the node that offers the side's custom
-resource (`tandem.cluster.nodes`).
+Here are `ray.remote` and the options of a side's actors; `supervisor` has its own. A side's actors run on the node that
+offers the side's custom resource (`tandem.cluster.nodes`).
 """
 
 from __future__ import annotations
@@ -9,8 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
-import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -25,22 +24,21 @@ from tandem.actors.ray_handles import (
     kill_actors,
     process_name,
     unwrap,
-    wrap,
 )
 from tandem.actors.shared import SharedProcess
 from tandem.cluster import nodes
-from tandem.cluster.actor_table import ActorState, explain_loss, explain_party, read_actors
+from tandem.cluster.actor_table import explain_loss, explain_party, is_supervised, read_actors
 from tandem.cluster.attach import attach, attached, start_node, stop_node, wait_for_roles
 from tandem.cluster.nodes import is_listening
 from tandem.config import Config
 from tandem.errors import ClusterError
 from tandem.protocol.outbox import ROLES, ActorKind
-from tandem.sites.deployment import ActorClasses, Progress
+from tandem.sites.deployment import ActorClasses
 from tandem.sites.site import ACTOR_CLASSES
-from tandem.sites.wiring import call_all, check_files, start_actors
-from tandem.topology import Party
+from tandem.sites.wiring import call_all, check_files
 
 __all__ = [
+    "PartyLost",
     "attach",
     "attached",
     "check_files",
@@ -50,9 +48,9 @@ __all__ = [
     "find_loss",
     "find_party",
     "is_listening",
+    "is_supervised",
     "runtime_for",
     "start_node",
-    "start_party",
     "stop_node",
     "unwrap",
     "wait_for_roles",
@@ -62,6 +60,14 @@ LIGHT: tuple[ActorKind, ...] = ("aggregator", "profiler", "scheduler")
 """Actors that may share the draft queue's process."""
 MAX_CONCURRENCY = 1000
 """Of one actor's calls: handlers are short, and long ones wait without blocking the event loop."""
+
+
+ANSWER_S = 10.0
+"""How long an actor may take to say whether it is ready."""
+
+
+class PartyLost(ClusterError):
+    """A party lacks an actor that is being started, or started again."""
 
 
 def runtime_for(config: Config, secret: bytes, host: str | None) -> Runtime:
@@ -92,52 +98,26 @@ def plan_processes(config: Config) -> list[tuple[ActorKind, ...]]:
 
 
 def find_party(party: str, config: Config) -> RayHandles:
-    """The running actors of a side. Raises ClusterError that names those that are not."""
+    """The running actors of a side, ready to be asked. Raises ClusterError that names those that are not.
+
+    It is a PartyLost if that may change by itself.
+    """
     if loss := explain_party(party, read_actors(config, (party,)), config):
-        raise ClusterError(loss)
+        raise (PartyLost if is_supervised(party, config) else ClusterError)(loss)
     try:
-        return {role: find_actor(f"{party}/{role}", config.cluster.namespace) for role in ROLES}
-    except ValueError:
-        raise ClusterError(f"The {party} side has just lost an actor; see `tandem status`.") from None
+        handles = {role: find_actor(f"{party}/{role}", config.cluster.namespace) for role in ROLES}
+        is_prepared = ray.get(handles["draft_queue"].is_prepared.remote(), timeout=ANSWER_S)
+    except (ValueError, RayError):
+        raise PartyLost(f"The {party} side has just lost an actor; see `tandem status`.") from None
+    if not is_prepared:
+        raise PartyLost(f"The {party} side is still loading its model and index; try again in a moment.")
+    return handles
 
 
 def find_loss(address: str, party: str, config: Config) -> str | None:
     """What a side of the cluster at `address` lacks; None if all its actors are alive. Raises ClusterError."""
     with attached(address, config):
         return explain_party(party, read_actors(config, (party,)), config)
-
-
-def start_party(role: Party, config: Config, progress: Progress = lambda line: None) -> None:
-    """Start a side on a cluster that this process is attached to; its actors outlive this process.
-
-    What is left of a side that has lost actors is stopped first.
-    """
-    if not ray.is_initialized():
-        raise ClusterError("This process is not connected to a cluster; call attach() first.")
-    actors = read_actors(config, (role,))
-    if explain_party(role, actors, config) is None:
-        raise ClusterError(
-            f"The {role} side of this cluster is already up. Ask it with `tandem ask`, or stop it with `tandem down` "
-            "on its machine."
-        )
-    _stop_rest(actors, config)
-    limit_s = config.cluster.start_timeout_s
-    wait_for_roles((role,), limit_s, lambda: None)
-    host = config.link.host or _node_ip(role)
-    runtime = runtime_for(config, _shared_secret(role.other, config), host)
-    handles = create_party(role, runtime, detached=True)
-    try:
-        asyncio.run(asyncio.wait_for(start_actors({role: wrap(handles)}, progress), limit_s))
-    except BaseException:
-        kill_actors(handles.values())
-        raise
-
-
-def _stop_rest(actors: Sequence[ActorState], config: Config) -> None:
-    """Stop those of a side's actors that still run, so that their names are free."""
-    for actor in actors:
-        with contextlib.suppress(ValueError):  # there is none of that name
-            kill_actors([find_actor(actor.name, config.cluster.namespace)])
 
 
 async def close_actors(parties: Mapping[str, RayHandles]) -> None:
@@ -167,21 +147,3 @@ def _create(party: str, classes: ActorClasses, runtime: Runtime, detached: bool)
         return {roles[0]: ray.remote(classes[roles[0]]).options(**options).remote(party, runtime)}
     process = ray.remote(SharedProcess).options(**options).remote(party, runtime, classes)
     return {role: Member(process, role) for role in roles}
-
-
-def _shared_secret(peer: str, config: Config) -> bytes:
-    """The data plane's secret: that of the other side if it is up, otherwise a new one."""
-    try:
-        queue = find_actor(f"{peer}/draft_queue", config.cluster.namespace)
-        secret: Any = ray.get(queue.secret.remote())
-    except (ValueError, RayError):  # there is none, or it has just died
-        return secrets.token_bytes(32)
-    return bytes(secret)
-
-
-def _node_ip(role: str) -> str:
-    resource = nodes.PARTY_RESOURCE.format(party=role)
-    for node in ray.nodes():
-        if node["Alive"] and resource in node["Resources"]:
-            return str(node["NodeManagerAddress"])
-    raise ClusterError(f"The {role} has no node in this cluster; start one with `tandem up {role}`.")

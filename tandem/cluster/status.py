@@ -11,7 +11,7 @@ from ray.exceptions import RayError
 
 from tandem.actors.ray_handles import find_actor
 from tandem.cluster import nodes
-from tandem.cluster.actor_table import read_actors
+from tandem.cluster.actor_table import SUPERVISOR, read_actors
 from tandem.cluster.attach import attached, current_address
 from tandem.cluster.discovery import find_address
 from tandem.config import Config
@@ -40,6 +40,7 @@ async def collect_status(config: Config) -> dict[str, Any]:
         "cluster": current_address(),
         "nodes": _describe_nodes(config.parties),
         "parties": {str(party): _description(party, described) for party in config.parties},
+        "supervisors": await _ask_supervisors(config),
         "actors": [to_dict(actor, reports.get(actor.name)) for actor in actors],
     }
 
@@ -54,6 +55,12 @@ async def _ask_all(actors: Sequence[ActorState], method: str, config: Config) ->
     alive = [actor.name for actor in actors if actor.is_alive]
     replies = await asyncio.gather(*(_ask(name, method, config) for name in alive))
     return {name: reply for name, reply in zip(alive, replies, strict=True) if reply is not None}
+
+
+async def _ask_supervisors(config: Config) -> dict[str, Any]:
+    """What the supervisor of each party that has one reports."""
+    reports = {str(party): await _ask(f"{party}/{SUPERVISOR}", "report", config) for party in config.parties}
+    return {party: report for party, report in reports.items() if report is not None}
 
 
 async def _ask(name: str, method: str, config: Config) -> Any:

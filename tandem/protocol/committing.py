@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import zip_longest
+from math import nan
 
+from tandem.events import TokenEvent
 from tandem.protocol.ballots import BallotBox
 from tandem.protocol.lifecycle import Lifecycle, StopCheck
 from tandem.protocol.link import PeerLink
@@ -43,6 +45,17 @@ class Committer:
         self._reporter, self._lifecycle = reporter, lifecycle
         self.rounds = ProposalRounds(spec, party, reporter)
         self._other_deciders = [name for name in spec.roles.deciders if name != party]
+
+    def resume(self) -> list[Send]:
+        """What an earlier run of this query committed, for the client and the own decoder."""
+        tokens = self._log.prefix.tokens
+        if not tokens:
+            return []
+        sends = [Send("decoder", self._log.make_adopt(is_last=False))]
+        for step, token in enumerate(tokens):
+            sends += self._reporter.confirm(step, token)
+            sends += self._reporter.emit(_repeat(step, token, self._log.decider))
+        return sends
 
     def count_to_end(self, tokens: Sequence[int]) -> int:
         """How many of these next tokens belong to the answer."""
@@ -112,3 +125,18 @@ class Committer:
             committed_s=now_s - self.opened_s,
             last_voter=last_voter,
         )
+
+
+def _repeat(step: int, token: int, decider: str) -> TokenEvent:
+    """A token that an earlier run of the query committed, of which nothing else is known. decider: of this run."""
+    return TokenEvent(
+        step=step,
+        token=token,
+        text="",
+        device_accepted=False,
+        cloud_accepted=False,
+        aggregator=decider,
+        committed_s=0.0,
+        device_decode_s=nan,
+        cloud_decode_s=nan,
+    )

@@ -59,7 +59,7 @@ class SessionCoordinator:
         """measures: probe round trip and bandwidth when the first frame of a peer arrives."""
         self.spec = spec
         self.routes = Routes(spec.roles, party, is_mirrored=spec.is_mirrored, sends_drafts=spec.sends_drafts)
-        self.log = CommittedLog(spec.session, spec.roles, spec.first_decider)
+        self.log = CommittedLog(spec.session, spec.roles, spec.first_decider, spec.committed)
         self.ballots = BallotBox(spec.session, spec.roles, party, vote_depth if spec.has_race_lists else None)
         peers = spec.roles.topology.peers(party)
         self.links = {peer: PeerLink(spec.session, now_s, peer, measures=measures) for peer in peers}
@@ -92,7 +92,7 @@ class SessionCoordinator:
 
     def begin(self, now_s: float) -> list[Send]:
         """Start the own actors, and open the session at the peers, or show the home that it is open here."""
-        sends = self._begin(*self.lifecycle.listeners)
+        sends = [*self._begin(*self.lifecycle.listeners), *self.committer.resume()]
         for peer, convergence in self.convergence.items():
             sends += self.lifecycle.to_peer(peer, convergence.make_greeting(), now_s)
         return sends

@@ -45,6 +45,7 @@ def check_spec(spec: SessionSpec, limits: QueryLimits) -> None:
             _num_bytes([spec.cloud_filter]),
             limits.max_question_bytes,
         ),
+        ("the number of tokens committed before", len(spec.committed), limits.max_answer_tokens),
         ("max_window", spec.max_window, MAX_WINDOW),
         ("max_proposal", spec.max_proposal, MAX_PROPOSAL),
         ("the number of parties", _num_parties(spec), 2),

@@ -33,8 +33,9 @@ class CommittedLog:
     none of them whose last token is committed.
     """
 
-    def __init__(self, session: int, roles: Roles, decider: str) -> None:
-        self.prefix = Prefix(session)
+    def __init__(self, session: int, roles: Roles, decider: str, committed: Sequence[int] = ()) -> None:
+        """committed: tokens that an earlier run of the query committed."""
+        self.prefix = Prefix(session, committed)
         self.epochs = dict.fromkeys(roles.drafters, 0)  # rollbacks of each drafter
         self.decider = decider  # of the next step
         self.verdicts: dict[int, Verdict] = {}  # of the peers, by their first step

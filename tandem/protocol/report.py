@@ -73,7 +73,8 @@ class Reporter:
         self._spec, self._party = spec, party
         self._is_home = party == spec.roles.topology.home
         self._has_profiler = spec.mode == "dual" and spec.only is None  # else there is nobody to place
-        self._counts = SessionStatistics()
+        num_resumed = len(spec.committed)
+        self._counts = SessionStatistics(num_tokens=num_resumed, num_resumed=num_resumed)
         self._rtt_s = nan  # measured since the last commit
         self._bytes_per_s = nan
         self._last_rtt_s = nan

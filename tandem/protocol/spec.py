@@ -81,6 +81,8 @@ class SessionSpec:
         None  # likeliest tokens that come with each token and its log probability; None: neither
     )
 
+    committed: tuple[int, ...] = ()  # tokens of the answer that an earlier run of this query committed
+
     @property
     def first_aggregator(self) -> Party:
         """Who decides step 0. Under `mirror` both do, and the device takes precedence after a loss. `greedy` begins on

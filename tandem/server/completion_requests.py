@@ -25,6 +25,7 @@ QUERY_OPTIONS = frozenset(QueryOptions.__annotations__) - {
     "history",
     "max_new_tokens",
     "num_logprobs",
+    "resumable",
 }
 """Options that are passed on as they are: OpenAI's `seed`, `stop`, `temperature`, and Tandem's own."""
 UNTOLD = frozenset({"user", "safety_identifier", "prompt_cache_key"})

@@ -22,8 +22,8 @@ from tandem.server.status import describe
 from tandem.server.streams import EventStream, encode_event
 
 router = APIRouter(prefix="/v1/tandem")
-TANDEM_OPTIONS = tuple(name for name in QueryOptions.__annotations__ if name != "sampling")
-"""Options of a query that JSON can hold."""
+TANDEM_OPTIONS = tuple(name for name in QueryOptions.__annotations__ if name not in ("sampling", "resumable"))
+"""Options of a query that JSON can hold; a file on this machine is nothing for its clients."""
 
 
 @router.post("/events")

@@ -15,6 +15,8 @@ import pytest
 
 from tandem import Config, Tandem
 from tandem.cluster import registry
+from tandem.cluster.attach import attached
+from tandem.cluster.supervisor import stop_supervisor
 from tandem.errors import ClusterError, QueryError
 from tandem.lab.training.bundle import read_bundled_questions
 from tandem.topology import Party
@@ -160,7 +162,44 @@ def test_a_side_whose_actors_live_is_not_started_again(address: str) -> None:
     assert "tandem: The device node is already running at" in again.stderr
 
 
+def process_of(tandem: Tandem, name: str) -> psutil.Process:
+    (pid,) = (actor["pid"] for actor in tandem.status()["actors"] if actor["name"] == name)
+    return psutil.Process(pid)
+
+
+@pytest.mark.parametrize("victim", ["device/draft_queue", "cloud/decoder"])
+def test_a_killed_actor_is_started_again_without_a_user(address: str, victim: str) -> None:
+    """For a client that was there before and for one that comes now, whether or not the supervisor is killed, too."""
+    party = victim.partition("/")[0]
+    with Tandem.connect(None, PATIENT) as tandem:
+        old = process_of(tandem, victim)
+        if party == Party.CLOUD:
+            psutil.Process(tandem.status()["supervisors"][party]["pid"]).kill()
+        old.kill()
+        if party == Party.DEVICE:
+            sentence = (
+                "its supervisor starts it again, ask again|was replaced while this Tandem used it; ask again"
+            )
+            with pytest.raises(QueryError, match=sentence):
+                tandem.query(QUESTION)
+        with Tandem.connect(None, PATIENT) as later:
+            assert later.query(QUESTION, seed=7).text == ANSWER
+            assert process_of(later, victim).pid != old.pid
+            report = later.status()["supervisors"][party]
+            assert (report["num_replaced"], report["problem"]) == (1, "")
+        answer = tandem.query(QUESTION, seed=7)
+        assert answer.text == ANSWER
+        assert all(source.text for source in answer.sources if source.party == Party.DEVICE)
+
+
+def without_supervisor(address: str, party: Party) -> None:
+    """From now on nobody but a user replaces what dies."""
+    with attached(address, PATIENT):
+        stop_supervisor(party, PATIENT)
+
+
 def test_a_dead_actor_is_named_everywhere_and_replaced(address: str) -> None:
+    without_supervisor(address, Party.DEVICE)
     with Tandem.connect() as tandem:
         victim = {actor["name"]: actor["pid"] for actor in tandem.status()["actors"]}["device/draft_queue"]
         psutil.Process(victim).kill()
@@ -192,11 +231,13 @@ def test_a_dead_actor_is_named_everywhere_and_replaced(address: str) -> None:
 def test_a_cloud_whose_draft_queue_died_is_reached_at_its_new_address(address: str) -> None:
     """With its light actors in one process, and apart again: neither device nor client needs to know."""
     shared = "cloud/draft_queue+aggregator+profiler+scheduler"
+    without_supervisor(address, Party.CLOUD)
     for settings, name in ((("--set", "cluster.light_actors=together"), shared), ((), "cloud/draft_queue")):
         with Tandem.connect() as tandem:
             (queue,) = (actor for actor in tandem.status()["actors"] if actor["name"] == "cloud/draft_queue")
             psutil.Process(queue["pid"]).kill()
         replaced = run("up", "cloud", *settings)
+        without_supervisor(address, Party.CLOUD)
         assert replaced.returncode == 0, replaced.stderr
         with Tandem.connect(None, PATIENT) as tandem:
             assert tandem.query(QUESTION, seed=7).text == ANSWER

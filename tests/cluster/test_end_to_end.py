@@ -11,6 +11,7 @@ import ray
 
 from tandem import Tandem
 from tandem.cluster import launch
+from tandem.cluster.supervisor import start_party
 from tandem.errors import ConfigError, QueryError, TandemError
 from tandem.events import DoneEvent, SourcesEvent, TokenEvent
 from tandem.lab.training.bundle import read_bundled_questions
@@ -191,7 +192,7 @@ def test_launch_refuses_a_process_that_is_connected(rag: Tandem) -> None:
 
 def test_a_second_party_in_the_same_role(rag: Tandem) -> None:
     with pytest.raises(TandemError, match=r"^The device side of this cluster is already up"):
-        launch.start_party(Party.DEVICE, rag.config)
+        start_party(Party.DEVICE, rag.config)
 
 
 def test_the_home_party_shows_its_passages(rag: Tandem) -> None:

@@ -10,10 +10,10 @@ from ray.exceptions import RayActorError, RaySystemError
 
 from tandem.actors.base import Runtime
 from tandem.actors.handles import LocalActor
-from tandem.actors.ray_handles import RayActor, wrap
+from tandem.actors.ray_handles import wrap
 from tandem.actors.stateless import ProfilerActor
 from tandem.config import Config
-from tandem.errors import CallError, QueryError
+from tandem.errors import CallError, ClusterError, QueryError
 from tandem.loop_thread import LoopThread
 from tandem.topology import Party
 
@@ -125,13 +125,39 @@ class Raised(RaySystemError):
 
 def test_what_ray_raises_is_a_call_error_or_what_the_actor_raised() -> None:
     async def run() -> None:
-        assert await RayActor(RayHandle(3)).ask.remote(1, 2) == 3
+        assert await wrapped(RayHandle(3)).ask.remote(1, 2) == 3
         with pytest.raises(QueryError, match=r"^No\.$"):
-            await RayActor(RayHandle(Raised("x"))).ask.remote()
+            await wrapped(RayHandle(Raised("x"))).ask.remote()
         lost = RayActorError("x")
-        handle: Any = wrap({"decoder": RayHandle(lost)})["decoder"]
         with pytest.raises(CallError) as caught:
-            await handle.ask.remote()
+            await wrapped(RayHandle(lost)).ask.remote()
         assert caught.value.__cause__ is lost
+
+    asyncio.run(run())
+
+
+def wrapped(handle: RayHandle) -> Any:
+    return wrap({"decoder": handle})["decoder"]
+
+
+def test_a_party_that_has_lost_an_actor_is_found_again() -> None:
+    """All of it: whoever replaces one actor replaces the others, too."""
+    old = {"decoder": RayHandle(RayActorError("x")), "retriever": RayHandle("old")}
+    outcomes: list[Any] = [ClusterError("It is being started."), {role: RayHandle("new") for role in old}]
+
+    def find() -> Any:
+        if isinstance(outcome := outcomes.pop(0), ClusterError):
+            raise outcome
+        return outcome
+
+    async def run() -> None:
+        handles: Any = wrap(old, find)
+        assert await handles["retriever"].ask.remote() == "old"
+        with pytest.raises(CallError):
+            await handles["decoder"].ask.remote()
+        with pytest.raises(CallError, match=r"^It is being started\.$"):
+            handles["retriever"].ask.remote()
+        assert [await handles[role].ask.remote() for role in old] == ["new", "new"]
+        assert not outcomes
 
     asyncio.run(run())

@@ -25,6 +25,7 @@ from tandem.events import (
     collect,
 )
 from tandem.topology import Party
+from tandem.unfinished import Unfinished
 
 TEXTS = (" Mira", " likes", " puzzle", " games", ".")
 
@@ -111,6 +112,9 @@ class FakeTandem:
             if isinstance(event, BaseException):
                 raise event
             yield event
+
+    def stream_resumed(self, unfinished: Unfinished) -> Iterator[Event]:
+        return self.stream(unfinished.spec.query)
 
     def batch(
         self, questions: Sequence[str], *, concurrency: int, progress: Any, **options: Any
@@ -211,13 +215,15 @@ class FakeLauncher:
 
 @pytest.fixture
 def launcher(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeLauncher]:
-    """What `tandem up` and `down` get for `tandem.cluster.launch`, and plain nodes."""
+    """What `tandem up` and `down` get for `tandem.cluster.launch` and `supervisor`, and plain nodes."""
     fake = FakeLauncher()
     nodes = ModuleType("tandem.cluster.nodes")
     nodes.NodeInfo = FakeNode  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "tandem.cluster.launch", fake)
     monkeypatch.setitem(sys.modules, "tandem.cluster.nodes", nodes)
     monkeypatch.setattr("tandem.cluster.launch", fake, raising=False)
+    monkeypatch.setitem(sys.modules, "tandem.cluster.supervisor", fake)
+    monkeypatch.setattr("tandem.cluster.supervisor", fake, raising=False)
     yield fake
     for process in fake.processes:
         process.kill()

@@ -80,7 +80,7 @@ def test_what_is_asked(tandem: FakeTandem) -> None:
     ((question, options),) = tandem.asked
     assert question == QUESTION
     assert options.pop("seed") >= 0
-    assert options == {"only": None, "show_drafts": False}, "the settings say the rest"
+    assert options == {"only": None, "show_drafts": False, "resumable": True}, "the settings say the rest"
 
 
 def test_a_fresh_seed_each_time_and_it_is_shown(

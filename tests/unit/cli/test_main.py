@@ -18,6 +18,7 @@ from tandem.cli import main
 ROOT = Path(tandem.__file__).parents[1]
 COMMANDS = (
     "ask",
+    "resume",
     "chat",
     "audit",
     "init",

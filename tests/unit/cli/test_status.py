@@ -80,6 +80,15 @@ def test_a_dead_actor_is_named_with_its_remedy() -> None:
     assert len(lines) <= 10
 
 
+@pytest.mark.parametrize(
+    ("problem", "end"), [("", ""), ("There is no index.", "; the last attempt failed: There is no index.")]
+)
+def test_a_dead_actor_with_a_supervisor_needs_nobody(problem: str, end: str) -> None:
+    shown = state(actor(Party.CLOUD, 1, state="dead", ended_s=DIED_S))
+    shown["supervisors"] = {"cloud": {"pid": 9, "num_replaced": 0, "problem": problem}}
+    assert list(summary_lines(shown))[-1] == f"         its supervisor starts it again{end}"
+
+
 def test_the_engine_s_self_check() -> None:
     fallback = "The model 'x' computes one token of one query at a time, because its logits are off by 2."
     shown = state()

@@ -11,7 +11,7 @@ from ray.core.generated import gcs_pb2
 from ray.exceptions import RayActorError, RaySystemError
 
 from tandem.cluster import actor_table
-from tandem.cluster.actor_table import explain_loss, explain_party, read_actors
+from tandem.cluster.actor_table import explain_loss, explain_party, is_supervised, read_actors
 from tandem.config import Config
 from tandem.protocol.outbox import ROLES
 from tandem.topology import PARTIES, Party
@@ -70,6 +70,24 @@ def test_the_dead_actor_is_named_not_the_first_one(rows: list[Any]) -> None:
         "run `tandem up cloud` on its machine."
     )
     assert explain_party(Party.DEVICE, read_actors(CONFIG, (Party.DEVICE,)), CONFIG) is None
+
+
+@pytest.mark.parametrize("state", ["ALIVE", "RESTARTING"])
+def test_where_a_supervisor_runs_nobody_need_do_anything(rows: list[Any], state: str) -> None:
+    kill(rows, "cloud/decoder")
+    rows.append(row("cloud/supervisor", state, number=40))
+    assert is_supervised(Party.CLOUD, CONFIG)
+    assert not is_supervised(Party.DEVICE, CONFIG)
+    actors = read_actors(CONFIG, (Party.CLOUD,))
+    assert len(actors) == len(ROLES)
+    assert str(explain_party(Party.CLOUD, actors, CONFIG)).endswith(
+        "died); its supervisor starts it again, try again in a moment."
+    )
+    assert explain_loss(RayActorError("x"), CONFIG, is_launched=False).endswith(
+        "died); its supervisor starts it again, ask again in a moment."
+    )
+    rows[-1] = row("cloud/supervisor", "DEAD", number=40)
+    assert not is_supervised(Party.CLOUD, CONFIG)
 
 
 def test_an_actor_that_was_replaced_is_alive(rows: list[Any]) -> None:
@@ -150,7 +168,7 @@ def test_a_death_that_ray_notices_late(rows: list[Any], monkeypatch: pytest.Monk
 
 def test_a_failed_call_where_nothing_is_dead(rows: list[Any]) -> None:
     assert explain_loss(RayActorError("x"), CONFIG, is_launched=False) == (
-        "An actor of this cluster was replaced while this Tandem used it; connect again."
+        "An actor of this cluster was replaced while this Tandem used it; ask again."
     )
     assert explain_loss(RaySystemError("No\nroom"), CONFIG, is_launched=False).startswith(
         "A call to the cluster failed ("

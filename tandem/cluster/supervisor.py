@@ -1,0 +1,208 @@
+"""Starts a party on a cluster that runs, and keeps it up: what has died is started again without a user.
+
+    `tandem up` --> the six actors of the party, and PARTY/supervisor
+    supervisor --finds one dead in Ray's table--> replaces the six --> has the draft queues of both parties meet
+
+All six are replaced, as `tandem up` does it: they share sessions, which end by the rules for a lost actor or peer. The
+supervisor itself is restarted by Ray, with what it was created with; it has no other state. It runs on the party's
+node and goes with it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import secrets
+import threading
+import time
+from dataclasses import replace
+from typing import Any
+
+import ray
+from ray.exceptions import RayError
+
+from tandem.actors.base import Runtime
+from tandem.actors.ray_handles import find_actor, kill_actors, wrap
+from tandem.cluster import nodes
+from tandem.cluster.actor_table import SUPERVISOR, explain_party, read_actors
+from tandem.cluster.attach import wait_for_roles
+from tandem.cluster.launch import create_party, find_party, runtime_for
+from tandem.config import Config
+from tandem.errors import ClusterError, TandemError
+from tandem.protocol.outbox import ROLES
+from tandem.sites.deployment import Progress
+from tandem.sites.wiring import connect_parties, start_actors
+from tandem.topology import Party
+
+WATCH_S = 1.0
+"""Between two looks at Ray's table."""
+MAX_PAUSE_S = 60.0
+"""The same after failures to start, each of which doubles it."""
+MEET_S = 10.0
+"""For the draft queues of both parties to connect; then they are tried again."""
+_log = logging.getLogger("tandem")
+
+
+class Supervisor:
+    """Keeps one party's actors running: a Ray actor with a thread that looks after them."""
+
+    def __init__(self, party: Party, runtime: Runtime) -> None:
+        """It begins when `watch` is called, or at once where Ray has restarted it."""
+        self._secret = runtime.secret
+        self._watch = Watch(party, runtime)
+        if ray.get_runtime_context().was_current_actor_reconstructed:
+            self._watch.is_whole = None
+            self.watch()
+
+    def secret(self) -> bytes:
+        """The data plane's secret, for the other party when it starts."""
+        return self._secret
+
+    def watch(self) -> None:
+        """The party is up: keep it so."""
+        threading.Thread(target=self._look_forever, name="watch", daemon=True).start()
+
+    def report(self) -> dict[str, Any]:
+        """Its process, how often it replaced the party's actors, and why that failed the last time."""
+        return {
+            "pid": os.getpid(),
+            "num_replaced": self._watch.num_replaced,
+            "problem": self._watch.problem,
+        }
+
+    def _look_forever(self) -> None:
+        while True:
+            time.sleep(self._watch.look())
+
+
+class Watch:
+    """What a supervisor does, one look at the party after the other."""
+
+    def __init__(self, party: Party, runtime: Runtime) -> None:
+        self.num_replaced = 0  # times that the party's actors were
+        self.problem = ""  # why that failed the last time
+        self.is_whole: bool | None = True  # None: not known, since a replacement may have broken off
+        self._party, self._runtime = party, runtime
+        self._has_met = False  # the draft queues of both parties know each other's addresses
+        self._pause_s = WATCH_S
+
+    def look(self) -> float:
+        """Replace the actors if one of them is dead, and have the parties meet; returns the seconds until the next."""
+        try:
+            if self.is_whole is None:
+                self.is_whole = self._is_prepared()
+            if not (self.is_whole and self._is_alive()):
+                self.is_whole = self._has_met = False
+                replace_actors(self._party, self._runtime)
+                self.num_replaced += 1
+                _log.warning("The actors of the %s were replaced.", self._party)
+                self.is_whole = True
+            self._has_met = self._has_met or self._meet()
+            self.problem, self._pause_s = "", WATCH_S
+        except Exception as error:  # whatever it is, the next attempt may succeed
+            _log.exception("The actors of the %s could not be replaced", self._party)
+            self.problem, self._pause_s = str(error), min(2 * self._pause_s, MAX_PAUSE_S)
+        return self._pause_s
+
+    def _is_alive(self) -> bool:
+        actors = read_actors(self._runtime.config, (self._party,))
+        return all(actor.state not in ("dead", "absent") for actor in actors)
+
+    def _is_prepared(self) -> bool:
+        try:
+            find_party(self._party, self._runtime.config)
+        except ClusterError:
+            return False
+        return True
+
+    def _meet(self) -> bool:
+        """Whether the draft queues of both parties know each other's addresses now."""
+        config = self._runtime.config
+        try:
+            parties = {party: wrap(find_party(party, config)) for party in config.parties}
+            asyncio.run(asyncio.wait_for(connect_parties(parties, config.topology), MEET_S))
+        except (TandemError, TimeoutError):  # the other party is not up, or is being replaced itself
+            return False
+        return True
+
+
+def start_party(role: Party, config: Config, progress: Progress = lambda line: None) -> None:
+    """Start a side on a cluster that this process is attached to; it outlives this process, and is kept up.
+
+    What is left of a side that has lost actors is stopped first.
+    """
+    if not ray.is_initialized():
+        raise ClusterError("This process is not connected to a cluster; call attach() first.")
+    if explain_party(role, read_actors(config, (role,)), config) is None:
+        raise ClusterError(
+            f"The {role} side of this cluster is already up. Ask it with `tandem ask`, or stop it with `tandem down` "
+            "on its machine."
+        )
+    stop_supervisor(role, config)
+    wait_for_roles((role,), config.cluster.start_timeout_s, lambda: None)
+    host = config.link.host or _node_ip(role)
+    runtime = runtime_for(config, _shared_secret(role.other, config), host)
+    supervisor = _create(role, runtime)
+    try:
+        replace_actors(role, runtime, progress)
+        ray.get(supervisor.watch.remote(), timeout=config.cluster.start_timeout_s)
+    except BaseException:
+        kill_actors([supervisor])
+        raise
+
+
+def stop_supervisor(party: Party, config: Config) -> None:
+    """Leave a party to itself."""
+    with contextlib.suppress(ValueError):  # there is none
+        kill_actors([find_actor(f"{party}/{SUPERVISOR}", config.cluster.namespace)])
+
+
+def replace_actors(party: Party, runtime: Runtime, progress: Progress = lambda line: None) -> None:
+    """Start a party's actors; what is left of earlier ones is stopped first, so that their names are free."""
+    config = runtime.config
+    for role in ROLES:
+        with contextlib.suppress(ValueError):  # there is none of that name
+            kill_actors([find_actor(f"{party}/{role}", config.cluster.namespace)])
+    handles = create_party(party, runtime, detached=True)
+    try:
+        starting = start_actors({party: wrap(handles)}, progress)
+        asyncio.run(asyncio.wait_for(starting, config.cluster.start_timeout_s))
+    except BaseException:
+        kill_actors(handles.values())
+        raise
+
+
+def _create(party: Party, runtime: Runtime) -> Any:
+    """The supervisor of a party, on its node; it starts in parallel to whatever follows."""
+    options: dict[str, Any] = {
+        "name": f"{party}/{SUPERVISOR}",
+        "namespace": runtime.config.cluster.namespace,
+        "num_cpus": 0,
+        "resources": {nodes.PARTY_RESOURCE.format(party=party): 0.001},
+        "lifetime": "detached",
+        "max_restarts": -1,
+        "max_task_retries": -1,
+        "enable_task_events": False,
+    }
+    seen = replace(runtime, config=runtime.config.seen_by(party))
+    return ray.remote(Supervisor).options(**options).remote(party, seen)
+
+
+def _shared_secret(peer: str, config: Config) -> bytes:
+    """The data plane's secret: that of the other side if it is up, otherwise a new one."""
+    try:
+        supervisor = find_actor(f"{peer}/{SUPERVISOR}", config.cluster.namespace)
+        secret: Any = ray.get(supervisor.secret.remote())
+    except (ValueError, RayError):  # there is none, or it has just died
+        return secrets.token_bytes(32)
+    return bytes(secret)
+
+
+def _node_ip(role: str) -> str:
+    resource = nodes.PARTY_RESOURCE.format(party=role)
+    for node in ray.nodes():
+        if node["Alive"] and resource in node["Resources"]:
+            return str(node["NodeManagerAddress"])
+    raise ClusterError(f"The {role} has no node in this cluster; start one with `tandem up {role}`.")

@@ -1,0 +1,169 @@
+"""The question and the committed tokens of an answer, in a private file until the answer ends.
+
+Whoever asks writes it, as tokens arrive: one line with the query's spec, then one line per token. It survives the
+processes of both parties and the one that asks. No text of a document is in it. A token depends on the query, the
+prefix and its position alone, so whoever goes on from any part of the file gets the answer of an undisturbed run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import logging
+import os
+import secrets
+from collections.abc import AsyncGenerator, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import BinaryIO
+
+from tandem.errors import ProtocolError, QueryError
+from tandem.events import DoneEvent, Event, TokenEvent
+from tandem.paths import state_folder
+from tandem.protocol.spec import SessionSpec
+
+MAX_FILES = 8
+"""Unfinished answers that are kept; the oldest ones make room."""
+_SUFFIX = ".answer"
+_log = logging.getLogger("tandem")
+
+
+class Unfinished:
+    """One answer's file. This process holds it until `close`, so that no other one goes on with the same answer."""
+
+    def __init__(self, spec: SessionSpec, file: BinaryIO, path: Path, tokens: tuple[int, ...] = ()) -> None:
+        """Use `create` or `find`. tokens: those that are in the file."""
+        self.spec = spec
+        self.num_tokens = len(tokens)
+        self._tokens = tokens
+        self._file: BinaryIO | None = file
+        self._path = path
+
+    @classmethod
+    def create(cls, spec: SessionSpec) -> Unfinished | None:
+        """A file for a query that begins; None, and a warning, where none can be written."""
+        folder = _folder()
+        path = folder / f"{spec.session:08x}{_SUFFIX}"
+        draft = path.with_suffix(".new")  # not found before it is held
+        try:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            _make_room(folder)
+            descriptor = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)
+            file = os.fdopen(descriptor, "r+b", buffering=0)
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            file.write(spec.to_json().encode() + b"\n")
+            draft.replace(path)
+        except OSError as error:
+            _log.warning("The answer cannot be kept in %s while it grows (%s).", folder, error.strerror)
+            return None
+        return cls(spec, file, path)
+
+    @classmethod
+    def find(cls) -> Unfinished:
+        """The newest answer that nobody works on. Raises QueryError if there is none."""
+        for path in _newest_first(_folder()):
+            with contextlib.suppress(OSError, ValueError, ProtocolError):  # held, gone or damaged
+                return cls._read(path)
+        raise QueryError(f"No unfinished answer is kept in {_folder()}; ask a question with `tandem ask`.")
+
+    @classmethod
+    def _read(cls, path: Path) -> Unfinished:
+        file = os.fdopen(os.open(path, os.O_RDWR), "r+b", buffering=0)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            head, *lines = file.read().split(b"\n")
+            tokens = tuple(map(int, lines[:-1]))  # what follows the last line end was torn
+            spec = SessionSpec.from_json(head.decode())
+            file.seek(len(head) + 1 + sum(len(line) + 1 for line in lines[:-1]))
+            file.truncate()
+        except BaseException:
+            file.close()
+            raise
+        return cls(spec, file, path, tokens)
+
+    def resume(self) -> SessionSpec:
+        """The same query from its committed tokens on. The last one is decided again, so that a whole answer ends."""
+        return replace(self.spec, session=secrets.randbits(32), committed=self._tokens[:-1])
+
+    def add(self, event: TokenEvent) -> None:
+        """Write a committed token, unless the file has it."""
+        if self._file is None or event.step < self.num_tokens:
+            return
+        try:
+            self._file.write(b"%d\n" % event.token)
+            self.num_tokens += 1
+        except OSError as error:
+            _log.warning("The answer is not kept any more in %s (%s).", self._path, error.strerror)
+            self.remove()
+
+    def explain(self, problem: str | None) -> str:
+        """The sentence for a query that failed, with what can be done; without tokens there is nothing to keep."""
+        sentence = problem or "The query failed."
+        if self._file is None or self.num_tokens == 0:
+            self.remove()
+            return sentence
+        return f"{sentence} Its first {self.num_tokens} tokens are kept; `tandem resume` goes on from them."
+
+    def remove(self) -> None:
+        """The answer is complete, or not wanted."""
+        with contextlib.suppress(OSError):
+            self._path.unlink(missing_ok=True)
+        self.close()
+
+    def close(self) -> None:
+        """Leave the file to whoever goes on."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+
+async def keep(events: AsyncGenerator[Event, None], kept: Unfinished) -> AsyncGenerator[Event, None]:
+    """The events of a query, whose file lasts as long as it is unfinished.
+
+    It goes with the last event and when the query is cancelled; one that failed after some tokens leaves it.
+    """
+    try:
+        async with contextlib.aclosing(events):
+            async for event in events:
+                match event:
+                    case TokenEvent():
+                        kept.add(event)
+                    case DoneEvent(reason="failed"):
+                        yield replace(event, error=kept.explain(event.error))
+                        return
+                    case DoneEvent():
+                        kept.remove()
+                yield event
+    except QueryError as error:
+        raise QueryError(kept.explain(str(error))) from None
+    except BaseException as error:
+        if not isinstance(error, Exception):  # whoever asked has left
+            kept.remove()
+        raise
+    finally:
+        kept.close()
+
+
+def _folder() -> Path:
+    return state_folder() / "unfinished"
+
+
+def _newest_first(folder: Path) -> list[Path]:
+    with contextlib.suppress(OSError):
+        return sorted(folder.glob(f"*{_SUFFIX}"), key=lambda path: path.stat().st_mtime_ns, reverse=True)
+    return []
+
+
+def _make_room(folder: Path) -> None:
+    """Remove the oldest files that nobody works on."""
+    for path in _newest_first(folder)[MAX_FILES - 1 :]:
+        with contextlib.suppress(OSError), _held(path):
+            path.unlink()
+
+
+@contextlib.contextmanager
+def _held(path: Path) -> Iterator[None]:
+    """Raises OSError where another process works on it."""
+    with path.open("rb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield

@@ -1,0 +1,116 @@
+"""What a supervisor does at each look at Ray's table; that real processes come back is a test of the cluster."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tandem.actors.base import Runtime
+from tandem.cluster import supervisor
+from tandem.cluster.launch import PartyLost
+from tandem.cluster.supervisor import MAX_PAUSE_S, WATCH_S, Watch
+from tandem.config import Config
+from tandem.errors import ClusterError
+from tandem.protocol.outbox import ROLES
+from tandem.sites.status import ActorState, State
+from tandem.topology import PARTIES, Party
+
+RUNTIME = Runtime(secret=b"secret", directory="", config=Config())
+
+
+class FakeCluster:
+    """Two parties of actors, as Ray's table has them, and a record of what was done to them."""
+
+    def __init__(self) -> None:
+        self.states: dict[str, State] = {f"{party}/{role}": "alive" for party in PARTIES for role in ROLES}
+        self.unprepared: set[str] = set()
+        self.done: list[str] = []
+        self.failures: list[Exception] = []  # of the next replacements
+
+    def read_actors(self, config: Config, parties: tuple[str, ...]) -> list[ActorState]:
+        return [
+            ActorState(name=name, state=state)
+            for name, state in self.states.items()
+            if name.startswith(tuple(f"{party}/" for party in parties))
+        ]
+
+    def find_party(self, party: str, config: Config) -> dict[str, Any]:
+        if party in self.unprepared or any(
+            actor.state != "alive" for actor in self.read_actors(config, (party,))
+        ):
+            raise PartyLost(f"The {party} side has lost an actor.")
+        return {"draft_queue": party}
+
+    def replace_actors(self, party: Party, runtime: Runtime) -> None:
+        assert runtime is RUNTIME, "the secret and the settings stay"
+        self.done.append(f"replace {party}")
+        if self.failures:
+            raise self.failures.pop(0)
+        self.unprepared.discard(party)
+        self.states |= {f"{party}/{role}": "alive" for role in ROLES}
+
+    async def connect_parties(self, parties: dict[str, Any], topology: Any) -> None:
+        self.done.append(f"connect {'+'.join(parties)}")
+
+
+@pytest.fixture
+def cluster(monkeypatch: pytest.MonkeyPatch) -> FakeCluster:
+    fake = FakeCluster()
+    for name in ("read_actors", "find_party", "replace_actors", "connect_parties"):
+        monkeypatch.setattr(supervisor, name, getattr(fake, name))
+    monkeypatch.setattr(supervisor, "wrap", lambda handles: handles)
+    return fake
+
+
+def test_parties_that_are_up_meet_once_and_are_left_alone(cluster: FakeCluster) -> None:
+    watch = Watch(Party.DEVICE, RUNTIME)
+    assert [watch.look() for _ in range(3)] == [WATCH_S] * 3
+    assert cluster.done == ["connect device+cloud"]
+    assert watch.num_replaced == 0
+
+
+@pytest.mark.parametrize("state", ["dead", "absent"])
+def test_a_dead_actor_has_its_party_replaced_and_meet_the_other(cluster: FakeCluster, state: State) -> None:
+    watch = Watch(Party.CLOUD, RUNTIME)
+    watch.look()
+    cluster.states["cloud/decoder"] = state
+    watch.look()
+    watch.look()
+    assert cluster.done == ["connect device+cloud", "replace cloud", "connect device+cloud"]
+    assert (watch.num_replaced, watch.problem) == (1, "")
+
+
+def test_a_dead_actor_of_the_other_party_is_not_its_business(cluster: FakeCluster) -> None:
+    watch = Watch(Party.CLOUD, RUNTIME)
+    cluster.states["device/decoder"] = "dead"
+    watch.look()
+    assert cluster.done == [], "there is nobody to meet"
+    cluster.states["device/decoder"] = "alive"
+    watch.look()
+    assert cluster.done == ["connect device+cloud"]
+
+
+def test_a_start_that_fails_is_tried_again_ever_more_rarely(cluster: FakeCluster) -> None:
+    watch = Watch(Party.DEVICE, RUNTIME)
+    cluster.states["device/retriever"] = "dead"
+    cluster.failures = [ClusterError("There is no index."), *(OSError("full") for _ in range(9))]
+    assert (watch.look(), watch.problem) == (2 * WATCH_S, "There is no index.")
+    pauses = [watch.look() for _ in range(9)]
+    assert pauses[:2] == [4 * WATCH_S, 8 * WATCH_S]
+    assert pauses[-1] == MAX_PAUSE_S
+    assert (watch.look(), watch.problem, watch.num_replaced) == (WATCH_S, "", 1)
+    assert cluster.done == ["replace device"] * 11 + ["connect device+cloud"]
+
+
+def test_one_that_was_restarted_finishes_what_it_was_at(cluster: FakeCluster) -> None:
+    """All actors are alive, but they have not loaded their models."""
+    cluster.unprepared.add(Party.CLOUD)
+    watch = Watch(Party.CLOUD, RUNTIME)
+    watch.is_whole = None
+    watch.look()
+    assert cluster.done == ["replace cloud", "connect device+cloud"]
+    again = Watch(Party.CLOUD, RUNTIME)
+    again.is_whole = None
+    again.look()
+    assert cluster.done[2:] == ["connect device+cloud"], "nothing was under way"

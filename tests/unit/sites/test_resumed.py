@@ -1,0 +1,160 @@
+"""An answer whose process was killed is resumed from the tokens on disk, and is the one that would have been."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tandem
+from tandem import Config, Tandem
+from tandem.errors import QueryError
+from tandem.events import Answer, ProvisionalEvent, TokenEvent
+from tandem.request import build_spec
+from tandem.sites.attached import attach
+from tandem.sites.inline import InlineSites, launch
+from tandem.sites.local_calls import socket_folder
+from tandem.sites.offering import offered, reserved
+from tandem.unfinished import Unfinished
+
+ROOT = Path(tandem.__file__).parents[1]
+QUESTION = "Which game should Mira try?"
+OPTIONS: dict[str, Any] = {"seed": 11, "temperature": 1.0, "max_new_tokens": 24}
+WAIT = Config.load(None, ["link.on_peer_loss=wait"])
+STOPPED = (
+    r"^The device \(process \d+\) has stopped; .* Its first \d+ tokens are kept; `tandem resume` goes on"
+)
+MODES: dict[str, dict[str, Any]] = {
+    "mirror": {},
+    "algorithm1": {"placement": "cloud", "draft_rule": "algorithm1"},
+    "speculative": {"mode": "speculative"},
+    "only": {"only": "cloud"},
+}
+"""Ways of working together, which differ in who begins with what."""
+
+
+@pytest.fixture(scope="module")
+def state(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The user's folder of state, of this process and of the commands it starts."""
+    folder = tmp_path_factory.mktemp("state")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_STATE_HOME", str(folder))
+        yield folder
+
+
+@pytest.fixture(scope="module")
+def sites(state: Path) -> Iterator[InlineSites]:
+    """Both parties in this process, which other commands of this user find as their device."""
+    sites = launch(WAIT, lambda line: None)
+    with contextlib.closing(sites), reserved(socket_folder()), offered(sites, WAIT, socket_folder()):
+        yield sites
+
+
+@pytest.fixture(scope="module")
+def rag(sites: InlineSites) -> Tandem:
+    return Tandem(WAIT, sites)
+
+
+def command(*arguments: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "tandem", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+    )
+
+
+def cut(rag: Tandem, answer: Answer, num_tokens: int, **options: Any) -> Unfinished:
+    """What is left of a query after some tokens of this answer."""
+    spec = build_spec(rag.config, rag.described, QUESTION, **OPTIONS, **options)
+    unfinished = Unfinished.create(spec)
+    assert unfinished is not None
+    for event in answer.tokens[:num_tokens]:
+        unfinished.add(event)
+    unfinished.close()
+    return Unfinished.find()
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_it_is_the_answer_of_an_undisturbed_run(rag: Tandem, mode: str) -> None:
+    options = MODES[mode]
+    whole = rag.query(QUESTION, **OPTIONS, **options)
+    for num_tokens in {1, 2, 13, len(whole.tokens)}:
+        resumed = rag.resume(cut(rag, whole, num_tokens, **options))
+        assert resumed.token_ids == whole.token_ids
+        assert (resumed.text, resumed.reason, resumed.seed) == (whole.text, whole.reason, whole.seed)
+        assert {source.id for source in resumed.sources} == {source.id for source in whole.sources}
+        assert resumed.statistics.num_resumed == min(num_tokens, len(whole.tokens)) - 1
+        assert not resumed.is_degraded
+    with pytest.raises(QueryError, match="No unfinished answer is kept"):
+        rag.resume()
+
+
+def test_another_prefix_gives_another_answer(rag: Tandem) -> None:
+    """What is on disk counts: the tokens of another seed are taken over, and the rest follows from them."""
+    whole, other = (rag.query(QUESTION, **OPTIONS | {"seed": seed}) for seed in (11, 12))
+    resumed = rag.resume(cut(rag, other, 6))
+    assert resumed.token_ids[:5] == other.token_ids[:5] != whole.token_ids[:5]
+
+
+def test_drafts_are_shown_behind_the_tokens_of_before(rag: Tandem) -> None:
+    whole = rag.query(QUESTION, **OPTIONS)
+    unfinished = cut(rag, whole, 9, show_drafts=True)
+    text = ""
+    for event in rag.stream_resumed(unfinished):
+        if isinstance(event, TokenEvent):
+            text += event.text
+        elif isinstance(event, ProvisionalEvent):
+            assert event.step >= 8
+    assert text.strip() == whole.text
+
+
+def test_a_killed_process_is_resumed_by_a_command(rag: Tandem, state: Path) -> None:
+    sampling = ("--seed", "11", "--temperature", "1", "--max-new-tokens", "24")
+    asking = command("ask", QUESTION, *sampling, "--runtime", "inline", "--set", "link.on_peer_loss=wait")
+    assert asking.stdout is not None
+    assert asking.stdout.read(1), asking.communicate()
+    asking.kill()
+    asking.communicate(timeout=30)
+    assert asking.returncode == -signal.SIGKILL
+    (file,) = (state / "tandem" / "unfinished").iterdir()
+    num_tokens = file.read_bytes().count(b"\n") - 1
+    whole = rag.query(QUESTION, **OPTIONS)
+    passages = [source.text for source in whole.sources if source.text]
+    assert passages
+    assert not any(json.dumps(passage)[1:40] in file.read_text() for passage in passages)
+    assert 0 < num_tokens <= len(whole.tokens)
+
+    done = command("resume", "--json")
+    out, said = done.communicate(timeout=60)
+    assert done.returncode == 0, said
+    assert f"going on after {num_tokens} tokens" in said
+    answer = json.loads(out)
+    assert [each["token"] for each in answer["tokens"]] == list(whole.token_ids)
+    assert (answer["answer"], answer["seed"]) == (whole.text, 11)
+    assert answer["statistics"]["num_resumed"] == num_tokens - 1
+    assert not file.exists()
+
+
+def test_without_its_device_a_command_says_what_is_kept(state: Path) -> None:
+    sites = launch(WAIT, lambda line: None)
+    folder = state / "other"
+    with contextlib.closing(sites), reserved(folder), contextlib.ExitStack() as offer:
+        offer.enter_context(offered(sites, WAIT, folder))
+        with Tandem(WAIT, attach(lambda line: None, folder)) as asking:
+            events = asking.stream(QUESTION, **OPTIONS, resumable=True)
+            while not isinstance(next(events), TokenEvent):
+                pass
+            offer.close()
+            with pytest.raises(QueryError, match=STOPPED):
+                list(events)
+    Unfinished.find().remove()

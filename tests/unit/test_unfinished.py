@@ -1,0 +1,166 @@
+"""An unfinished answer's file: who may read it, what stays of it when, and that a torn or held one does no harm."""
+
+from __future__ import annotations
+
+import asyncio
+import stat
+from collections.abc import AsyncGenerator
+from dataclasses import replace
+from math import nan
+from pathlib import Path
+
+import pytest
+
+from tandem import Config
+from tandem.errors import QueryError
+from tandem.events import DoneEvent, Event, SessionStatistics, TokenEvent, collect
+from tandem.request import spec_of
+from tandem.unfinished import MAX_FILES, Unfinished, keep
+
+SPEC = replace(spec_of(Config()), session=7, query="Which tea?\nThe green one?", seed=3)
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where the files are; empty."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    return tmp_path / "tandem" / "unfinished"
+
+
+def token(step: int, number: int) -> TokenEvent:
+    return TokenEvent(
+        step=step,
+        token=number,
+        text="",
+        device_accepted=True,
+        cloud_accepted=True,
+        aggregator="device",
+        committed_s=0.0,
+        device_decode_s=nan,
+        cloud_decode_s=nan,
+    )
+
+
+def create(session: int = SPEC.session) -> Unfinished:
+    unfinished = Unfinished.create(replace(SPEC, session=session))
+    assert unfinished is not None
+    return unfinished
+
+
+def left(*numbers: int) -> None:
+    """A file whose process has died after these tokens."""
+    unfinished = create()
+    for step, number in enumerate(numbers):
+        unfinished.add(token(step, number))
+    unfinished.close()
+
+
+def test_it_goes_on_before_the_last_token_with_the_same_query(folder: Path) -> None:
+    left(5, 6, 7)
+    found = Unfinished.find()
+    resumed = found.resume()
+    assert resumed.committed == (5, 6)
+    assert replace(resumed, session=7, committed=()) == SPEC == found.spec
+    assert resumed.session != SPEC.session
+    for step, number in enumerate((5, 6, 7, 8)):
+        found.add(token(step, number))
+    found.close()
+    assert Unfinished.find().resume().committed == (5, 6, 7), "what the file had is not written again"
+
+
+def test_it_is_for_this_user_alone(folder: Path) -> None:
+    left(5)
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    assert [stat.S_IMODE(path.stat().st_mode) for path in folder.iterdir()] == [0o600]
+
+
+@pytest.mark.parametrize("torn", [b"12", b"1"])
+def test_a_torn_line_does_not_count(folder: Path, torn: bytes) -> None:
+    left(5, 6)
+    (path,) = folder.iterdir()
+    path.write_bytes(path.read_bytes() + torn)
+    found = Unfinished.find()
+    assert found.num_tokens == 2
+    found.add(token(2, 9))
+    found.close()
+    assert Unfinished.find().num_tokens == 3
+
+
+def test_damaged_and_held_ones_are_passed_over(folder: Path) -> None:
+    left(5, 6)
+    (folder / "ffffffff.answer").write_bytes(b"no spec\n1\n")
+    held = create(session=8)
+    found = Unfinished.find()
+    assert found.spec.session == SPEC.session
+    with pytest.raises(QueryError, match=r"^No unfinished answer is kept in .*unfinished; ask a question"):
+        Unfinished.find()
+    held.close()
+    found.close()
+
+
+def test_the_oldest_make_room_but_for_those_in_use(folder: Path) -> None:
+    held = create(session=0)
+    for session in range(1, 2 * MAX_FILES):
+        create(session).close()
+    names = {path.stem for path in folder.iterdir()}
+    newest = {f"{session:08x}" for session in range(MAX_FILES, 2 * MAX_FILES)}
+    assert names == newest | {"00000000"}
+    held.close()
+
+
+def test_a_folder_that_cannot_be_written_is_no_reason_not_to_answer(tmp_path: Path) -> None:
+    (tmp_path / "tandem").write_text("a file in the way")
+    assert Unfinished.create(SPEC) is None
+
+
+async def _events(*events: Event | Exception) -> AsyncGenerator[Event, None]:
+    for event in events:
+        if isinstance(event, Exception):
+            raise event
+        yield event
+
+
+def follow(*events: Event | Exception) -> list[Event]:
+    """The events of a query that is kept."""
+
+    async def read() -> list[Event]:
+        return [event async for event in keep(_events(*events), create())]
+
+    return asyncio.run(read())
+
+
+def done(reason: str, error: str | None = None) -> DoneEvent:
+    return DoneEvent(reason=reason, statistics=SessionStatistics(), error=error)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("reason", ["eos", "stop", "length", "cancelled"])
+def test_nothing_is_left_of_an_answer_that_ended(folder: Path, reason: str) -> None:
+    events = [token(0, 5), done(reason)]
+    assert follow(*events) == events
+    assert not list(folder.iterdir())
+
+
+def test_nothing_is_left_of_one_that_was_cancelled(folder: Path) -> None:
+    async def leave() -> None:
+        events = keep(_events(token(0, 5), token(1, 6)), create())
+        await anext(events)
+        await events.aclose()
+
+    asyncio.run(leave())
+    assert not list(folder.iterdir())
+
+
+def test_a_query_that_failed_says_what_is_kept(folder: Path) -> None:
+    kept = "Its first 2 tokens are kept; `tandem resume` goes on from them."
+    (*_, last) = follow(token(0, 5), token(1, 6), done("failed", "The decoder has stopped."))
+    with pytest.raises(QueryError) as failed:
+        collect([last], 0)
+    assert str(failed.value) == f"The decoder has stopped. {kept}"
+    with pytest.raises(QueryError) as lost:
+        follow(token(0, 5), token(1, 6), QueryError("The device has stopped."))
+    assert str(lost.value) == f"The device has stopped. {kept}"
+    assert len(list(folder.iterdir())) == 1
+    Unfinished.find().remove()
+    (*_, last) = follow(done("failed", "The question is too long."))
+    assert last == done("failed", "The question is too long."), "there is nothing to keep"
+    assert not list(folder.iterdir())
