@@ -91,9 +91,9 @@ class Tandem:
         with one line for each stage.
         """
         config = checked_config(config)
-        if not (address or config.cluster.address) and not config.is_federated:
-            if device := find_device(config, progress or ignore):
-                return cls(config, device)
+        is_named = bool(address or config.cluster.address)
+        if not is_named and not config.is_federated and (device := find_device(config, progress or ignore)):
+            return cls(config, device)
         from tandem.cluster import bootstrap
 
         return cls(config, bootstrap.connect(address, config, progress or ignore))
@@ -212,9 +212,8 @@ class Tandem:
 
     async def aresume(self, unfinished: Unfinished | None = None) -> Answer:
         """Async twin of `resume`."""
-        unfinished = unfinished or Unfinished.find()
-        events = [event async for event in self.astream_resumed(unfinished)]
-        return collect(events, unfinished.spec.seed)
+        found = unfinished or Unfinished.find()
+        return collect([event async for event in self.astream_resumed(found)], found.spec.seed)
 
     def astream_resumed(self, unfinished: Unfinished) -> AsyncGenerator[Event, None]:
         """Async twin of `stream_resumed`."""

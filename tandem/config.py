@@ -24,7 +24,7 @@ from tandem.nearest import did_you_mean
 from tandem.overrides import parse, replace_settings, to_toml, unknown
 from tandem.parties import LANGCHAIN as LANGCHAIN
 from tandem.parties import PartyConfig as PartyConfig
-from tandem.parties import WorkerConfig, check_federation, check_learners
+from tandem.parties import WorkerConfig, check_federation, check_learners, check_no_workers
 from tandem.paths import resolve
 from tandem.presets import expand, take_preset
 from tandem.sampling import SamplingParams
@@ -164,11 +164,8 @@ class Config(Settings):
         check_learners(self._by_party(), self.decoding.mode)
         if self.is_federated:
             check_federation(self.server, self.workers, self.weights.workers)
-        elif self.workers:
-            raise ConfigError(
-                f'Workers ({", ".join(self.workers)}) answer in mode "federated", but decoding.mode is '
-                f'"{self.decoding.mode}"; set it to "federated", or remove them.'
-            )
+        else:
+            check_no_workers(self.workers, self.decoding.mode)
         return self
 
     def require_cluster(self, what: str) -> None:

@@ -117,6 +117,15 @@ def check_learners(parties: Mapping[str, PartyConfig], mode: str) -> None:
             )
 
 
+def check_no_workers(workers: Mapping[str, WorkerConfig], mode: str) -> None:
+    """Raise ConfigError if there are workers, which this mode has not."""
+    if workers:
+        raise ConfigError(
+            f'Workers ({", ".join(workers)}) answer in mode "federated", but decoding.mode is "{mode}"; set it to '
+            '"federated", or remove them.'
+        )
+
+
 def check_federation(server: PartyConfig, workers: Mapping[str, WorkerConfig], weighed_by: str) -> None:
     """Raise ConfigError, one sentence, unless a server and these workers can answer together.
 

@@ -73,15 +73,9 @@ OPTION_CHECKS: tuple[tuple[str, str, Callable[[Any], bool]], ...] = (
     ("sampling", "a SamplingParams", lambda value: isinstance(value, SamplingParams)),
     ("seed", "a whole number from 0 to 2^64 - 1", lambda value: type(value) is int and 0 <= value < 1 << 64),
     ("timeout_s", "a number of seconds above 0, at most 1e9", lambda value: _is_duration(value)),
-    *(
-        (name, "true or false", lambda value: isinstance(value, bool))
-        for name in ("resumable", "show_drafts")
-    ),
-    (
-        "num_logprobs",
-        f"a whole number from 0 to {MAX_TOP_LOGPROBS}",
-        lambda value: type(value) is int and 0 <= value <= MAX_TOP_LOGPROBS,
-    ),
+    ("resumable", "true or false", lambda value: isinstance(value, bool)),
+    ("show_drafts", "true or false", lambda value: isinstance(value, bool)),
+    ("num_logprobs", f"a whole number from 0 to {MAX_TOP_LOGPROBS}", lambda value: _is_count(value)),
 )
 """Options that are no settings: name, what they must be in words, and the check."""
 
@@ -289,12 +283,13 @@ def _check_filters(spec: SessionSpec) -> None:
     """A party that is not asked has no documents to filter."""
     for party in PARTIES:
         if spec.filter(party) and party not in spec.parties:
-            asked = (
-                f"{in_words(spec.only)} was asked alone"
-                if spec.only
-                else f"{', '.join(spec.parties)} are asked"
-            )
+            names = ", ".join(spec.parties)
+            asked = f"{in_words(spec.only)} was asked alone" if spec.only else f"{names} are asked"
             raise QueryError(f"{party}_filter is for documents of the {party}, but {asked}; leave it out.")
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and 0 <= value <= MAX_TOP_LOGPROBS
 
 
 def _is_duration(value: Any) -> bool:
