@@ -21,7 +21,7 @@ from tokenizers import Tokenizer
 from torch.nn import functional as F
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from tandem.distillation.training import Schedule, learning_rate, make_optimizer
+from tandem.distillation.training import Schedule, half_products, learning_rate, make_optimizer
 from tandem.lab.training.batches import Batch, draw_batches
 from tandem.lab.training.measure import measure
 from tandem.lab.training.samples import COPYING, CORPUS, Lesson
@@ -122,9 +122,7 @@ def run_stage(
             )
         for group in optimizer.param_groups:
             group["lr"] = learning_rate(step, schedule)
-        with torch.autocast(
-            "cpu", torch.bfloat16
-        ):  # matrix products only; weights and their updates stay fp32
+        with half_products(model):  # weights and their updates stay float32
             loss = answer_loss(model, batches.pop())
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
