@@ -13,7 +13,7 @@ import logging
 import os
 import ssl
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -178,6 +178,8 @@ def served(
     progress: called with one line for each stage.
     """
     config = config.with_paths(Path.cwd())
+    # Kept turns would make an answer come sooner where another device has asked the same, and so tell of it.
+    config = replace(config, cloud=replace(config.cloud, turns_max_bytes=0))
     check_files(config, (Party.CLOUD,))
     identity, devices = load_identity(folder), DeviceList(folder)
     devices.all()  # a damaged list is an error now, not when somebody joins

@@ -117,6 +117,19 @@ def _opens(frame: Any) -> bool:
     return isinstance(frame, LinkFrame) and isinstance(frame.body, Open)
 
 
+def test_a_cloud_keeps_no_turns_of_its_devices(cloud: ServedCloud, phone: Tandem) -> None:
+    """They would tell one device, by the time that an answer takes, what another has asked."""
+    first = phone.query(QUESTIONS[0], seed=1)
+    history: list[Any] = [
+        {"role": "user", "content": QUESTIONS[0]},
+        {"role": "assistant", "content": first.text},
+    ]
+    phone.query(QUESTIONS[1], seed=1, history=history)
+    actors: list[Any] = [*cloud.status(), *phone.status()["actors"]]
+    kept = {each["name"]: each["extra"]["turn_bytes"] for each in actors if each["name"].endswith("/decoder")}
+    assert kept["cloud/decoder"] == 0 < kept["device/decoder"]
+
+
 def test_a_cloud_that_stops_and_comes_back(tmp_path: Path) -> None:
     """Tokens flow while it is away, the answer says from which step, and the next question finds it again."""
     config = Config.load(None, ["link.peer_loss_margin_s=0.2"])
