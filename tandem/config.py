@@ -120,7 +120,7 @@ class ClusterConfig(Settings):
     address: str = Field(default="", description="address of a running cluster; empty: start one")
     namespace: str = Field(default="tandem", min_length=1, description="Ray namespace of the actors")
     start_timeout_s: float = Field(
-        default=120.0, gt=0, description="longest wait for nodes, actors and models, in seconds"
+        default=300.0, gt=0, description="longest wait for nodes, actors and models, in seconds"
     )
     keep_unfinished: bool = Field(
         default=True,

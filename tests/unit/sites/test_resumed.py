@@ -124,7 +124,7 @@ def test_a_killed_process_is_resumed_by_a_command(rag: Tandem, state: Path) -> N
     assert asking.stdout is not None
     assert asking.stdout.read(1), asking.communicate()
     asking.kill()
-    asking.communicate(timeout=30)
+    asking.communicate(timeout=120)
     assert asking.returncode == -signal.SIGKILL
     (file,) = (state / "tandem" / "unfinished").iterdir()
     num_tokens = file.read_bytes().count(b"\n") - 1
@@ -135,7 +135,7 @@ def test_a_killed_process_is_resumed_by_a_command(rag: Tandem, state: Path) -> N
     assert 0 < num_tokens <= len(whole.tokens)
 
     done = command("resume", "--json")
-    out, said = done.communicate(timeout=60)
+    out, said = done.communicate(timeout=300)
     assert done.returncode == 0, said
     assert f"going on after {num_tokens} tokens" in said
     answer = json.loads(out)
