@@ -1,8 +1,7 @@
 """How a run is divided among processes, and why tests were skipped: one line for each reason.
 
-`make test` starts more processes than there are cores, because a test of a cluster or a network mostly waits. One
-process runs what shares clusters, one what starts clusters by commands, one all networks; who is done goes on with the
-rest.
+One process runs what shares clusters, one what starts clusters by commands, one all networks; who is done goes on with
+the rest.
 """
 
 from __future__ import annotations

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from tandem.engine.engine import Engine
+if TYPE_CHECKING:
+    from tandem.engine.engine import Engine
 
 
 def describe(engine: Engine) -> dict[str, Any]:

@@ -27,3 +27,12 @@ def test_an_answer_loads_no_ray_in_one_process() -> None:
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout.splitlines()[-1])
     assert result == ["Mira likes puzzle games, so try Pukan Vakun.", [], 1, 12]
+
+
+def test_what_prepares_an_actor_is_light() -> None:
+    """Two threads that import transformers at once get half of it, so `tandem.loading` has them do it in turn."""
+    modules = "actors.decoder actors.lessons actors.retriever corpora engine.description engine.drafter_card"
+    names = ", ".join(f"tandem.{name}" for name in modules.split())
+    script = f"import sys, {names}; print({{'torch', 'transformers'}} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout == "set()\n"
