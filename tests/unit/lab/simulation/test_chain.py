@@ -210,7 +210,7 @@ def lose(
 ) -> ChainRun:
     """A run in which a party cannot be reached for a while."""
     scenario = calm(
-        1, num_workers, faults=cut(party, 0.6, seconds), on_peer_loss=on_peer_loss, peer_loss_margin_s=0.1,
+        1, num_workers, faults=cut(party, 1.2, seconds), on_peer_loss=on_peer_loss, peer_loss_margin_s=0.1,
         max_new_tokens=num_tokens, drafter="garbage", max_proposal=2, max_window=16, pacing="pipelined",
     )  # fmt: skip
     run = ChainRun(replace(scenario, model_s=dict.fromkeys(scenario.model_s, 0.1)))
