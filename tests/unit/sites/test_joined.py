@@ -23,6 +23,7 @@ from tandem.events import DoneEvent, PeerEvent, TokenEvent
 from tandem.joining.join_link import JoinLink
 from tandem.lab.training.bundle import read_bundled_questions
 from tandem.protocol.messages import LinkFrame, Open, decode_link
+from tandem.protocol.spec import SessionSpec
 from tandem.sites import joined, serving
 from tandem.sites.serving import Address, ServedCloud, served
 
@@ -107,7 +108,8 @@ def test_what_crosses_holds_no_document_and_no_setting_of_the_device(
         assert source.title.encode() not in everything
     assert str(Path.home()).encode() not in everything
     (opening,) = [frame.body for frame in map(decode_link, heard) if _opens(frame)]
-    assert '"device_filter":""' in opening.spec
+    assert SessionSpec.from_json(opening.spec).device_filter == ""
+    assert "note-01" not in opening.spec
     assert {(source.title, source.text) for source in answer.sources if source.party == "cloud"} == {
         (None, None)
     }
