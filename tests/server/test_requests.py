@@ -133,7 +133,8 @@ def test_one_query_too_many_is_told_when_to_try_again(tandem: Tandem) -> None:
         with client.stream(
             "POST", CHAT, json=chat(stream=True, seed=LONG_SEEDS[0], **LONG), timeout=180
         ) as open_one:
-            next(open_one.iter_lines())
+            lines = open_one.iter_lines()  # held: a generator that is dropped closes its connection
+            next(lines)
             refused = client.post(CHAT, json=chat())
             assert (refused.status_code, refused.json()["error"]["type"]) == (429, "rate_limit_error")
             assert int(refused.headers["retry-after"]) >= 1
