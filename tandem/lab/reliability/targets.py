@@ -21,7 +21,7 @@ from tandem.joining.handshakes import CloudHandshake, DeviceHandshake
 from tandem.joining.join_link import JoinLink
 from tandem.limits import DevicesConfig
 from tandem.protocol.limits import check_spec
-from tandem.protocol.messages import Open, decode, decode_link
+from tandem.protocol.messages import PROTOCOL_VERSION, Open, decode, decode_link
 from tandem.protocol.spec import SessionSpec
 from tandem.transport.framing import FrameSplitter, join_frames
 
@@ -99,9 +99,11 @@ def read(data: bytes) -> bool:
 
 def seeds(frames: Sequence[bytes]) -> list[bytes]:
     """Valid inputs, from the frames of real answers: the more a fuzzer starts from, the deeper it gets."""
-    welcome = b'{"tandem":1,"about":{"protocol_version":8,"vocab_size":8,"decode_line":[0.1]}}'
+    welcome = (
+        b'{"tandem":1,"about":{"protocol_version":%d,"vocab_size":8,"decode_line":[0.1]}}' % PROTOCOL_VERSION
+    )
     refusal = b'{"tandem":1,"refused":"busy","value":3.5}'
-    hello = b'{"tandem":1,"protocol":8,"secret":"AAAAAAAAAAAAAAAAAAAAAA=="}'
+    hello = b'{"tandem":1,"protocol":%d,"secret":"AAAAAAAAAAAAAAAAAAAAAA=="}' % PROTOCOL_VERSION
     return [
         *(bytes([0]) + frame for frame in frames),
         *(bytes([1, 7]) + join_frames(list(frames[start : start + 4])) for start in range(0, len(frames), 4)),
