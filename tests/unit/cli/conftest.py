@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -217,6 +218,7 @@ class FakeLauncher:
 def launcher(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeLauncher]:
     """What `tandem up` and `down` get for `tandem.cluster.launch` and `supervisor`, and plain nodes."""
     fake = FakeLauncher()
+    importlib.import_module("tandem.cluster.status")  # with the real nodes
     nodes = ModuleType("tandem.cluster.nodes")
     nodes.NodeInfo = FakeNode  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "tandem.cluster.launch", fake)
