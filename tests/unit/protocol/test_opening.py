@@ -119,7 +119,7 @@ def test_the_peer_s_obstacle_reaches_the_home() -> None:
 
 
 @pytest.mark.parametrize(
-    ("was", "spelled"), [('"temperature":', '"temp\\nerature":'), ('"mode":"dual"', '"mode":"duel"')]
+    ("was", "spelled"), [('"max_new_tokens":', '"max\\nnew_tokens":'), ('"p":1.0', '"p":1.0,"aa":"duel"')]
 )
 def test_whatever_a_device_asks_for_is_refused_in_one_sentence(was: str, spelled: str) -> None:
     """An option or a mode that there is not. Fuzzing found that both ended the device's connection."""
