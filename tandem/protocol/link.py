@@ -5,13 +5,12 @@ It wraps bodies, keeps what the peer has not committed, and says what is due. Ti
 
 from __future__ import annotations
 
-from tandem.modes.roles import MAX_PROPOSAL
 from tandem.protocol.backlog import Backlog, Numbered, Receipts
-from tandem.protocol.log import MAX_VERDICT_TOKENS, join_verdicts
 from tandem.protocol.messages import Heartbeat, LinkBody, LinkFrame, Open, Probe, Verdict
 from tandem.protocol.outbox import Send
 from tandem.protocol.prefix import Prefix
-from tandem.protocol.round_trips import MAX_TIMEOUT_S, MIN_TIMEOUT_S, PROBE_BYTES, RoundTrips
+from tandem.protocol.repeats import Repeats
+from tandem.protocol.round_trips import MIN_TIMEOUT_S, PROBE_BYTES, RoundTrips
 from tandem.protocol.send_window import SendWindow
 
 HEARTBEAT_S = 0.25
@@ -19,10 +18,6 @@ HEARTBEAT_S = 0.25
 HEARTBEAT_RTTS = 1.5
 """Well below the 4 round trips of silence after which a peer counts as lost. Heartbeats four times a second would fill
 half of a link of 10 kbit/s, whose round trip is long because it is slow."""
-SLOWEST_BYTES_PER_S = 1250.0
-"""Before anything is known of the link an opening has as long as it takes at 10 kbit/s; history makes it long."""
-MAX_WAITING_TOKENS = MAX_VERDICT_TOKENS - MAX_PROPOSAL - 1
-"""Of verdicts that wait, so that one more fits into the same frame."""
 
 
 class PeerLink:
@@ -46,14 +41,7 @@ class PeerLink:
         self.backlog = Backlog()
         self.receipts = Receipts()
         self.window = SendWindow()
-        self._waiting: list[Verdict] = []
-        self._waiting_s = now_s  # since when the first of them has waited
-        self._opening_s = 0.0  # that the opening may take, besides the first timeout
-        self._sent_s = now_s
-        self._repeats = (
-            now_s,
-            MIN_TIMEOUT_S,
-        )  # since when the bodies without a number have waited, and how long
+        self._repeats = Repeats(now_s)
 
     @property
     def has_heard(self) -> bool:
@@ -64,11 +52,10 @@ class PeerLink:
 
     def send(self, body: LinkBody, prefix: Prefix, now_s: float, number: int = 0) -> Send:
         """`body` under a header that says what this party has received and committed."""
-        self._sent_s = now_s
         stamp, echo, held_us = self.round_trips.header(now_s)
         self.window.send(stamp)
         if isinstance(body, Open):
-            self._opening_s = len(body.spec.encode()) / SLOWEST_BYTES_PER_S
+            self._repeats.note_opening(len(body.spec.encode()))
         frame = LinkFrame(
             session=self.session,
             view=self.view,
@@ -89,21 +76,16 @@ class PeerLink:
 
     def post_verdict(self, verdict: Verdict, prefix: Prefix, now_s: float, *, may_wait: bool) -> list[Send]:
         """As `post`, with the verdicts that wait. may_wait: until the link has room, as `release` finds it."""
-        if not self._waiting:
-            self._waiting_s = now_s
-        self._waiting.append(verdict)
+        self.window.add_waiting(verdict, now_s)
         return self.release(prefix, now_s) if may_wait else self._post_waiting(prefix, now_s)
 
     def release(self, prefix: Prefix, now_s: float) -> list[Send]:
         """The verdicts that wait, if the link has room, or is silent for so long that frames may be lost."""
-        num_tokens = sum(len(verdict.tokens) for verdict in self._waiting)
-        has_waited = now_s - self._waiting_s >= self.round_trips.timeout_s
-        is_due = not self.window.is_full or num_tokens > MAX_WAITING_TOKENS or has_waited
-        return self._post_waiting(prefix, now_s) if self._waiting and is_due else []
+        is_due = self.window.is_release_due(now_s, self.round_trips.timeout_s)
+        return self._post_waiting(prefix, now_s) if is_due else []
 
     def _post_waiting(self, prefix: Prefix, now_s: float) -> list[Send]:
-        verdict, self._waiting = join_verdicts(self._waiting), []
-        return [self.post(verdict, prefix, now_s)]
+        return [self.post(self.window.take_waiting(), prefix, now_s)]
 
     def resend(self, bodies: list[LinkBody], prefix: Prefix, now_s: float) -> list[Send]:
         """Bodies without a number once more, in the current view."""
@@ -140,20 +122,21 @@ class PeerLink:
         unacknowledged: bodies without a number that are repeated until the peer shows that it has them.
         """
         sends = self.release(prefix, now_s)
-        since_s, wait_s = self._repeats
         is_opening = bool(unacknowledged) and not self.has_heard
-        opening_s = self._opening_s if is_opening else 0.0
         if not unacknowledged:
-            self._restart_repeats(now_s)  # the wait starts with the next one
-        elif now_s - since_s >= max(wait_s, self.round_trips.timeout_s) + opening_s:
-            self._repeats = now_s, min(2 * wait_s, MAX_TIMEOUT_S)
+            self._repeats.restart(now_s)  # the wait starts with the next one
+        elif self._repeats.take_due(now_s, self.round_trips.timeout_s, is_opening=is_opening):
             sends += self.resend(unacknowledged, prefix, now_s)
         sends += self.resend_missing(prefix, now_s, self.round_trips.timeout_s)
         known_s = self.round_trips.known_s
-        is_idle = now_s - self._sent_s >= max(HEARTBEAT_S, HEARTBEAT_RTTS * known_s) and not is_opening
+        is_idle = (
+            now_s - self.round_trips.sent_s >= max(HEARTBEAT_S, HEARTBEAT_RTTS * known_s) and not is_opening
+        )
         if sends or not (is_idle or self.receipts.is_due(now_s, known_s)):
             return sends
-        return self._post_waiting(prefix, now_s) if self._waiting else [self.send(Heartbeat(), prefix, now_s)]
+        if self.window.has_waiting:
+            return self._post_waiting(prefix, now_s)
+        return [self.send(Heartbeat(), prefix, now_s)]
 
     # ---- receiving ---------------------------------------------------------------------------------------------
 
@@ -174,7 +157,7 @@ class PeerLink:
         if committed > self.peer_committed:
             self.peer_committed = committed
             self.backlog.drop_committed(committed)
-            self._restart_repeats(now_s)
+            self._repeats.restart(now_s)
 
     def start_view(self, view: int, peer_committed: int, now_s: float) -> None:
         """A Resync was sent or adopted: earlier receipts and acknowledgements no longer count."""
@@ -182,8 +165,8 @@ class PeerLink:
         self.peer_committed = peer_committed
         self.backlog.clear()
         self.receipts.clear()
-        self._waiting.clear()
-        self._restart_repeats(now_s)
+        self.window.clear_waiting()
+        self._repeats.restart(now_s)
 
     # ---- silence -----------------------------------------------------------------------------------------------
 
@@ -194,8 +177,5 @@ class PeerLink:
     def loss_limit_s(self, margin_s: float) -> float:
         """Silence after which the peer counts as lost: max(4 RTT, 0.5 s) + margin; one that was never heard has as much
         longer as the opening takes at 10 kbit/s."""
-        opening_s = 0.0 if self.has_heard else self._opening_s
+        opening_s = 0.0 if self.has_heard else self._repeats.opening_s
         return max(4 * self.round_trips.known_s, MIN_TIMEOUT_S) + margin_s + opening_s
-
-    def _restart_repeats(self, now_s: float) -> None:
-        self._repeats = now_s, MIN_TIMEOUT_S

@@ -28,6 +28,7 @@ class RoundTrips:
         self.rtt_s = nan  # last sample
         self._smoothed_s, self._deviation_s = nan, 0.0
         self.measures = measures
+        self.sent_s = now_s  # when the last frame went out
         self._stamp = 0  # of the last frame that was sent
         self._sent_s: dict[int, float] = {}  # by stamp
         self._echo = 0
@@ -49,7 +50,7 @@ class RoundTrips:
     def header(self, now_s: float) -> tuple[int, int, int]:
         """`stamp`, `echo` and `held_us` of a frame that is sent now."""
         self._stamp = self._stamp % NUM_STAMPS + 1
-        self._sent_s[self._stamp] = now_s
+        self._sent_s[self._stamp] = self.sent_s = now_s
         self._probes.pop(self._stamp, None)
         held_s = now_s - self._arrived_s if self._echo else 0.0
         return self._stamp, self._echo, max(0, int(held_s * 1e6))

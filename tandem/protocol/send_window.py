@@ -1,4 +1,4 @@
-"""How many frames may be on their way to a peer: a link that is full makes the next one wait for its turn here.
+"""How many frames may be on their way to a peer: a link that is full makes verdicts wait for their turn here.
 
 A frame that waits here can still grow; in the socket, or in the link's own queue, it cannot. As in TCP Vegas (Brakmo
 and Peterson 1995) a queue shows in round trips that take longer than the quickest one.
@@ -7,6 +7,10 @@ and Peterson 1995) a queue shows in round trips that take longer than the quicke
 from __future__ import annotations
 
 from math import inf, isnan
+
+from tandem.modes.roles import MAX_PROPOSAL
+from tandem.protocol.log import MAX_VERDICT_TOKENS, join_verdicts
+from tandem.protocol.messages import Verdict
 
 FIRST_FRAMES = 8
 """Before any frame was echoed; TCP has 10 packets (RFC 6928)."""
@@ -17,6 +21,8 @@ QUEUE_S = 0.1
 """Beyond the quickest round trip: about a frame at 10 kbit/s, and more than a busy machine takes to answer."""
 FORGET_SHARE = 1 / 64
 """By how much of its difference from each later sample the quickest round trip grows: routes change."""
+MAX_WAITING_TOKENS = MAX_VERDICT_TOKENS - MAX_PROPOSAL - 1
+"""Of verdicts that wait, so that one more fits into the same frame."""
 
 
 class LinkRoom:
@@ -40,7 +46,10 @@ class LinkRoom:
 
 
 class SendWindow:
-    """The frames to one peer in one session that no echo has shown to have arrived."""
+    """The frames to one peer in one session that no echo has shown to have arrived, and the verdicts that wait.
+
+    Invariant: verdicts wait in the order of their steps, and together they fit one frame.
+    """
 
     def __init__(self) -> None:
         self.room = LinkRoom()  # a table gives all queries of a link the same
@@ -48,6 +57,8 @@ class SendWindow:
         self._sent: dict[
             int, tuple[int, int]
         ] = {}  # by stamp: place among all frames, and frames on their way then
+        self._waiting: list[Verdict] = []
+        self._waiting_s = 0.0  # since when the first of them has waited
 
     @property
     def num_on_way(self) -> int:
@@ -70,3 +81,32 @@ class SendWindow:
         self._last_echoed = max(self._last_echoed, place)
         if not isnan(rtt_s):
             self.room.observe(num_on_way, rtt_s)
+
+    # ---- verdicts that wait ------------------------------------------------------------------------------------
+
+    @property
+    def has_waiting(self) -> bool:
+        """Whether a verdict waits."""
+        return bool(self._waiting)
+
+    def add_waiting(self, verdict: Verdict, now_s: float) -> None:
+        """A verdict waits from now on."""
+        if not self._waiting:
+            self._waiting_s = now_s
+        self._waiting.append(verdict)
+
+    def is_release_due(self, now_s: float, timeout_s: float) -> bool:
+        """Whether what waits may go: the link has room, or is silent for so long that frames may be lost."""
+        num_tokens = sum(len(verdict.tokens) for verdict in self._waiting)
+        has_waited = now_s - self._waiting_s >= timeout_s
+        return self.has_waiting and (not self.is_full or num_tokens > MAX_WAITING_TOKENS or has_waited)
+
+    def take_waiting(self) -> Verdict:
+        """What waits, as one verdict. There must be some."""
+        verdict = join_verdicts(self._waiting)
+        self.clear_waiting()
+        return verdict
+
+    def clear_waiting(self) -> None:
+        """Forget what waits."""
+        self._waiting = []

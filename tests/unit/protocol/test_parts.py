@@ -17,7 +17,7 @@ from tandem.protocol.reminders import Farewells, Reminder, Reminders
 from tandem.protocol.round_trips import RoundTrips
 from tandem.topology import Party
 
-MAX_ATTRIBUTES = 16  # of PeerLink; a dozen elsewhere, and to be a dozen there again
+MAX_ATTRIBUTES = 12
 _COORDINATOR = SessionCoordinator(make_spec(), Party.DEVICE, lambda tokens: None, 0.0)
 PARTS: tuple[Any, ...] = (
     _COORDINATOR,
