@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -16,3 +17,12 @@ def rag() -> Iterator[Tandem]:
     """Waits for its peer however slow the machine is, as equal answers need it."""
     with Tandem.launch(Config.load(None, ["link.on_peer_loss=wait"]), runtime="inline") as tandem:
         yield tandem
+
+
+@pytest.fixture(scope="module")
+def state(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The user's folder of state, of this process and of the commands it starts."""
+    folder = tmp_path_factory.mktemp("state")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_STATE_HOME", str(folder))
+        yield folder

@@ -38,15 +38,6 @@ def cloud(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedCloud]:
         yield running
 
 
-@pytest.fixture(scope="module")
-def state(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The user's folder of state, of this process and of the commands it starts."""
-    folder = tmp_path_factory.mktemp("state")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_STATE_HOME", str(folder))
-        yield folder
-
-
 def command(*arguments: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-m", "tandem", *arguments],

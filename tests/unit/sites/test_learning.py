@@ -25,14 +25,6 @@ LESSONS = 12
 
 
 @pytest.fixture(scope="module")
-def state(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    folder = tmp_path_factory.mktemp("state")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_STATE_HOME", str(folder))
-        yield folder
-
-
-@pytest.fixture(scope="module")
 def tandem(state: Path) -> Iterator[Tandem]:
     with Tandem.launch(Config.load(None, SETTINGS)) as tandem:
         yield tandem

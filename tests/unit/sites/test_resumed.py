@@ -42,15 +42,6 @@ MODES: dict[str, dict[str, Any]] = {
 
 
 @pytest.fixture(scope="module")
-def state(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The user's folder of state, of this process and of the commands it starts."""
-    folder = tmp_path_factory.mktemp("state")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_STATE_HOME", str(folder))
-        yield folder
-
-
-@pytest.fixture(scope="module")
 def sites(state: Path) -> Iterator[InlineSites]:
     """Both parties in this process, which other commands of this user find as their device."""
     sites = launch(WAIT, lambda line: None)
