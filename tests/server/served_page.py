@@ -64,7 +64,9 @@ def served_page(folder: Path) -> Iterator[ServedPage]:
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("XDG_DATA_HOME", str(folder / "data"))
         settings = [f"link.peer_loss_margin_s={PATIENCE_S}"]
-        config, documents = open_store(Config.load(None, settings))
+        # Under mode speculative the device shall have its say, however fast the cloud is.
+        proposing = ["decoding.pacing=stop_and_wait", "decoding.length_policy=fixed"]
+        config, documents = open_store(Config.load(None, settings + proposing))
         with served(Config.load(None, settings), Address("127.0.0.1", 0), folder / "keys") as cloud:
             link = cloud.link_for("page")
             with (
