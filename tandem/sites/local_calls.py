@@ -29,6 +29,7 @@ CALLS = {
     ("draft_queue", "sources"),
     ("draft_queue", "cancel"),
     ("retriever", "passages"),
+    ("retriever", "embed"),
     ("decoder", "tokenizer_json"),
     ("site", "status"),
 }

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 import tandem
@@ -102,6 +103,27 @@ def test_events_stream_and_two_commands_ask_at_once(rag: Tandem, device: int) ->
 def test_tokens_are_counted_by_the_device(rag: Tandem, device: int) -> None:
     with Tandem.connect() as attached:
         assert attached.count_tokens(QUESTION) == rag.count_tokens(QUESTION) > 3
+
+
+def test_a_server_of_another_process_answers_embeds_and_counts(rag: Tandem, device: int) -> None:
+    """All that the server may call, a running device offers."""
+    pytest.importorskip("fastapi", reason="fastapi is not installed (extra [server])")
+    from tests.server.running import serving
+
+    with Tandem.connect() as attached, serving(attached) as server:
+        body = {"model": "tandem", "messages": [{"role": "user", "content": QUESTION}], "seed": 7}
+        chat = httpx.post(f"{server.url}/v1/chat/completions", json=body, timeout=180).json()
+        assert chat["choices"][0]["message"]["content"] == rag.query(QUESTION, seed=7).text
+        (model,) = (
+            each["id"]
+            for each in httpx.get(f"{server.url}/v1/models").json()["data"]
+            if each["id"] != "tandem"
+        )
+        body = {"model": model, "input": [QUESTION, "Mira"]}
+        vectors = httpx.post(f"{server.url}/v1/embeddings", json=body, timeout=180).json()["data"]
+        assert [round(sum(x * x for x in each["embedding"]), 3) for each in vectors] == [1, 1]
+        page = httpx.get(f"{server.url}/metrics", timeout=60).text
+        assert 'tandem_actor_up{actor="draft_queue",party="device"} 1.0' in page
 
 
 def test_status_is_that_of_the_device(device: int) -> None:
