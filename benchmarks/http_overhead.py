@@ -7,7 +7,7 @@ Delivery is from the moment that `Tandem.astream` yields a token, in the server,
 its chunk: encoding, a queue, a write and a read on loopback. Target: at most 0.5 ms per token at the median, one query
 at a time. Prediction: 0.3 ms, most of it two wake-ups of event loops (about 0.05 ms each) and the server's write (0.1
 ms). It is measured with tokens that come from a script while the models rest, and with both parties at work, whose
-Python shares the process's one interpreter lock.
+Python shares the process's one interpreter lock; before, for the limit, with a server that is but a loop and a socket.
 
 Load: 64 clients stream at once; none may be lost, and every text is the one that its seed gives alone. The time to the
 first token is compared with that of the Python API at the same concurrency. Prediction: equal within a tenth, since
@@ -22,6 +22,7 @@ import argparse
 import asyncio
 import json
 import os
+import queue
 import socket
 import subprocess
 import sys
@@ -98,6 +99,30 @@ def serve(tandem: Any) -> str:
     threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True).start()
     ready.wait()
     return f"127.0.0.1:{listener.getsockname()[1]}"
+
+
+def measure_floor() -> list[float]:
+    """Milliseconds of delivery by a server that is nothing but a loop and a socket: what no framework can go below."""
+    chunk = {"id": "chatcmpl-" + 24 * "0", "choices": [{"index": 0, "delta": {"content": " word"}}]}
+    line, made_s, address = f"data: {json.dumps(chunk)}\n\n".encode(), list[float](), queue.Queue[str]()
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        for _ in range(SCRIPTED_TOKENS):
+            await asyncio.sleep(0.01)
+            made_s.append(time.monotonic())
+            writer.write(line)
+        writer.write(b"data: [DONE]\n\n")
+        writer.close()
+
+    async def listen() -> None:
+        server = await asyncio.start_server(answer, "127.0.0.1", 0)
+        address.put(f"127.0.0.1:{server.sockets[0].getsockname()[1]}")
+        await server.serve_forever()
+
+    threading.Thread(target=asyncio.run, args=(listen(),), daemon=True).start()
+    (received,) = ask(address.get(), [("", 0)], 1)
+    return [1e3 * (read - made) for made, read in zip(made_s, received["times_s"], strict=True)]
 
 
 def ask(address: str, jobs: list[tuple[str, int]], concurrency: int) -> list[dict[str, Any]]:
@@ -199,6 +224,8 @@ def main() -> None:
     )
     with Tandem.launch(config) as tandem:
         tandem.query(questions[0])
+        floor = summary(measure_floor())
+        show_delivery("a bare socket", floor)
         scripted = summary(measure_delivery(ScriptedTandem(tandem), alone[:2]))
         show_delivery("server alone", scripted)
         delays = summary(measure_delivery(TimedTandem(tandem), alone))
@@ -220,6 +247,7 @@ def main() -> None:
     print(f"first token, p95: HTTP {http['p95']:.2f} s, Python {python['p95']:.2f} s; load {loads}")
     finish(
         {
+            "delivery_floor_ms": floor,
             "delivery_alone_ms": scripted,
             "delivery_ms": delays,
             "target_ms": TARGET_MS,
