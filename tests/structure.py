@@ -101,6 +101,7 @@ LAYERS = {
         "decoding",
         "errors",
         "events",
+        "figures",
         "file_kinds",
         "joining",
         "limits",

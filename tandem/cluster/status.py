@@ -34,15 +34,20 @@ def read_status(address: str | None, config: Config, progress: Callable[[str], N
 async def collect_status(config: Config) -> dict[str, Any]:
     """The status of the cluster that this process is attached to, as plain values; no dead actor makes it fail."""
     actors = read_actors(config)
-    reports = await _ask_all(actors, "statistics", config)
     described = await _ask_all([actor for actor in actors if actor.kind in DESCRIBED], "describe", config)
     return {
         "cluster": current_address(),
         "nodes": _describe_nodes(config.parties),
         "parties": {str(party): _description(party, described) for party in config.parties},
         "supervisors": await _ask_supervisors(config),
-        "actors": [to_dict(actor, reports.get(actor.name)) for actor in actors],
+        "actors": await read_reports(actors, config),
     }
+
+
+async def read_reports(actors: Sequence[ActorState], config: Config) -> list[dict[str, Any]]:
+    """What is known of each of these actors, with what it counts itself, as plain values."""
+    reports = await _ask_all(actors, "statistics", config)
+    return [to_dict(actor, reports.get(actor.name)) for actor in actors]
 
 
 def _description(party: str, described: dict[str, Any]) -> dict[str, Any]:

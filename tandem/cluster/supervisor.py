@@ -5,7 +5,7 @@
 
 All six are replaced, as `tandem up` does it: they share sessions, which end by the rules for a lost actor or peer. The
 supervisor itself is restarted by Ray, with what it was created with; it has no other state. It runs on the party's
-node and goes with it.
+node and goes with it. Every ten seconds it records what the actors count in Ray's metrics.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import os
 import secrets
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -29,10 +30,13 @@ from tandem.cluster import nodes
 from tandem.cluster.actor_table import SUPERVISOR, explain_party, read_actors
 from tandem.cluster.attach import wait_for_roles
 from tandem.cluster.launch import create_party, find_party, runtime_for
+from tandem.cluster.metrics import RayMetrics
+from tandem.cluster.status import read_reports
 from tandem.config import Config
 from tandem.errors import ClusterError, TandemError
 from tandem.protocol.outbox import ROLES
 from tandem.sites.deployment import Progress
+from tandem.sites.status import ActorState
 from tandem.sites.wiring import connect_parties, start_actors
 from tandem.topology import Party
 
@@ -40,6 +44,8 @@ WATCH_S = 1.0
 """Between two looks at Ray's table."""
 MAX_PAUSE_S = 60.0
 """The same after failures to start, each of which doubles it."""
+RECORD_S = 10.0
+"""Between two records of the party's figures."""
 MEET_S = 10.0
 """For the draft queues of both parties to connect; then they are tried again."""
 _log = logging.getLogger("tandem")
@@ -51,6 +57,7 @@ class Supervisor:
     def __init__(self, party: Party, runtime: Runtime) -> None:
         """It begins when `watch` is called, or at once where Ray has restarted it."""
         self._secret = runtime.secret
+        self._metrics = RayMetrics()
         self._watch = Watch(party, runtime)
         if ray.get_runtime_context().was_current_actor_reconstructed:
             self._watch.is_whole = None
@@ -73,8 +80,13 @@ class Supervisor:
         }
 
     def _look_forever(self) -> None:
+        recorded_s = -RECORD_S
         while True:
-            time.sleep(self._watch.look())
+            pause_s = self._watch.look()
+            if time.monotonic() - recorded_s >= RECORD_S:
+                recorded_s = time.monotonic()
+                self._watch.record(self._metrics)
+            time.sleep(pause_s)
 
 
 class Watch:
@@ -106,9 +118,19 @@ class Watch:
             self.problem, self._pause_s = str(error), min(2 * self._pause_s, MAX_PAUSE_S)
         return self._pause_s
 
+    def record(self, metrics: RayMetrics) -> None:
+        """What the party's actors count, in Ray's metrics."""
+        try:
+            reports = asyncio.run(read_reports(self._read_actors(), self._runtime.config))
+            metrics.record(reports)
+        except Exception:  # figures are not worth the watch
+            _log.exception("The figures of the %s could not be recorded", self._party)
+
     def _is_alive(self) -> bool:
-        actors = read_actors(self._runtime.config, (self._party,))
-        return all(actor.state not in ("dead", "absent") for actor in actors)
+        return all(actor.state not in ("dead", "absent") for actor in self._read_actors())
+
+    def _read_actors(self) -> Sequence[ActorState]:
+        return read_actors(self._runtime.config, (self._party,))
 
     def _is_prepared(self) -> bool:
         try:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
@@ -15,6 +15,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 
 from tandem import __version__
 from tandem.events import DoneEvent, Event, PeerEvent, TokenEvent, WaitEvent
+from tandem.figures import FIGURES, Figure, read_figures
 from tandem.topology import Party
 
 TOKEN_BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
@@ -160,40 +161,12 @@ class _PartyCollector:
 
     def collect(self) -> Iterable[Metric]:
         """The metrics."""
-        link_bytes = CounterMetricFamily(
-            "tandem_link_bytes",
-            "Bytes on the link between draft queues",
-            labels=["party", "peer", "direction"],
-        )
-        sessions = GaugeMetricFamily("tandem_sessions_open", "Sessions of a party", labels=["party"])
-        waiting = GaugeMetricFamily(
-            "tandem_sessions_waiting", "Queries that wait at a party", labels=["party"]
-        )
-        alive = GaugeMetricFamily("tandem_actor_up", "Whether an actor is alive", labels=["party", "actor"])
-        hits = CounterMetricFamily(
-            "tandem_document_cache_hits", "Documents whose model state was stored", labels=["party"]
-        )
-        misses = CounterMetricFamily(
-            "tandem_document_cache_misses", "Documents that a model had to read", labels=["party"]
-        )
-        for actor in self._state["actors"]:
-            party, kind = actor["party"], actor["name"].partition("/")[2]
-            alive.add_metric([party, kind], actor["state"] == "alive")
-            extra = actor.get("extra", {})
-            if kind == "draft_queue" and "num_sessions" in actor:
-                sessions.add_metric([party], actor["num_sessions"])
-                waiting.add_metric([party], extra.get("num_waiting", 0))
-                for labels, value in _link_bytes(party, actor["links"]):
-                    link_bytes.add_metric(labels, value)
-            if kind == "decoder" and "kv_hits" in extra:
-                hits.add_metric([party], extra["kv_hits"])
-                misses.add_metric([party], extra["kv_misses"])
-        return link_bytes, sessions, waiting, alive, hits, misses
+        families = {figure: _family(figure) for figure in FIGURES}
+        for figure, labels, value in read_figures(self._state["actors"]):
+            families[figure].add_metric(labels, value)
+        return families.values()
 
 
-def _link_bytes(party: str, links: dict[str, dict[str, int]]) -> Iterator[tuple[list[str], int]]:
-    for name, counters in links.items():
-        peer, _, kind = name.partition("/")
-        if kind == "draft_queue":
-            for direction in ("sent", "received"):
-                yield [party, peer, direction], counters[f"{direction}_bytes"]
+def _family(figure: Figure) -> CounterMetricFamily | GaugeMetricFamily:
+    kind = CounterMetricFamily if figure.is_count else GaugeMetricFamily
+    return kind(figure.name, figure.help, labels=figure.labels)
