@@ -2,11 +2,13 @@
 
 A virtual clock (`tandem.lab.simulation.pacing`) with the times of FlexSpec's setting: 15 ms per draft, 25 + 2 ms per
 token for a pass of the cloud. Each pacing has the best fixed length of its proposals, 0 to 16, known in hindsight; the
-baselines ask for each token, or stream. Frames are 158 bytes with headers and acknowledgements, and 2 per proposed id.
+baselines ask for each token, or stream. A proposal has 111 bytes with all headers and 2 per proposed id, a verdict 107
+and 2 for each token after its first.
 
 Prediction: stop-and-wait is slower than the streamed cloud from a round trip of 50 ms on; pipelined is 3.9 times as
 fast as asking at 100 ms and 5.1 times at 300 ms where 0.85 are accepted; a cloud that goes on is never more than 5 %
-slower than one that streams. At 10 kbit/s a frame takes 126 ms, so frames that carry many tokens beat the stream.
+slower than one that streams. At 10 kbit/s a frame takes 87 ms, longer than
+three passes: what a stream has to say waits for its turn and goes out as one, at a pass per token.
 
 Expected run time: 3 minutes; `--smoke` 5 s.
 """
@@ -24,13 +26,14 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from benchmarks._common import finish
 from tandem.lab.plots import save
-from tandem.lab.simulation.pacing import PACINGS, Conditions, Pacing, draw_accepted, play_answer
+from tandem.lab.simulation.conditions import PACINGS, Conditions, Pacing
+from tandem.lab.simulation.pacing import draw_accepted, play_answer
 from tandem.lab.speculative.plot import LOOK
+from tandem.lab.speculative.predictions import PROPOSAL_BYTES, VERDICT_BYTES
 from tandem.scheduler.proposal_length import MAX_LENGTH
 
 RTTS_S, RATES = (0.0, 0.02, 0.05, 0.1, 0.2, 0.3), (1e4, 1e5, 1e6, inf)
 ACCEPTANCE = (0.5, 0.7, 0.85, 0.95)
-FRAME_BYTES = 158.0
 NUM_TOKENS = 1500
 LENGTHS = (1, 2, 3, 4, 6, 8, 12, MAX_LENGTH)
 
@@ -40,7 +43,9 @@ Row = dict[str, float]
 
 def measure(rtt_s: float, bits_per_s: float, acceptance: float) -> Row:
     """Every system in one setting."""
-    conditions = Conditions(rtt_s=rtt_s, bits_per_s=bits_per_s, up_bytes=FRAME_BYTES, down_bytes=FRAME_BYTES)
+    conditions = Conditions(
+        rtt_s=rtt_s, bits_per_s=bits_per_s, up_bytes=PROPOSAL_BYTES, down_bytes=VERDICT_BYTES
+    )
 
     def token_ms(pacing: Pacing, length: int) -> float:
         timing = play_answer(conditions, pacing, length, draw_accepted(acceptance, 1), NUM_TOKENS)

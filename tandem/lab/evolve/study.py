@@ -32,7 +32,8 @@ from tandem.lab.evolve.targets import (
     evolve,
     example_of,
 )
-from tandem.lab.simulation.pacing import Conditions, draw_accepted, play_answer
+from tandem.lab.simulation.conditions import Conditions
+from tandem.lab.simulation.pacing import draw_accepted, play_answer
 
 UPDATES = ("frozen", "self-taught", "block adapter", "new head", "everything")
 TRUNK, ANCHOR = (0,), (3,)

@@ -23,7 +23,7 @@ from tandem.lab.federated.workers import LocalWorkers
 from tandem.lab.latency.predictions import Prediction
 from tandem.lab.latency.records import Setting
 from tandem.lab.latency.systems import System
-from tandem.lab.simulation.pacing import pace_s
+from tandem.lab.simulation.conditions import pace_s
 from tandem.lab.simulation.timed import Times, Timing, play_timed
 from tandem.protocol.spec import SessionSpec
 from tandem.topology import SERVER

@@ -13,7 +13,7 @@ from tandem.lab.latency.checks import Check
 from tandem.lab.latency.records import Cell, Record
 from tandem.lab.latency.rows import num_wrong
 from tandem.lab.numbers import median_of, ratio
-from tandem.lab.simulation.pacing import pace_s
+from tandem.lab.simulation.conditions import pace_s
 from tandem.topology import SERVER, Party
 
 AGREEMENT = 0.10

@@ -7,93 +7,28 @@
 
 Length 0 gives the baselines: under `stop_and_wait` the cloud is asked for each token, under `cloud_goes_on` it streams
 by itself. No tokens are drawn: whether the device's token for a step is the cloud's is given, as coupled drafts have it
-(it depends on the committed tokens alone). The link sends frames one after the other in each direction.
+(it depends on the committed tokens alone). Where the cloud goes on, verdicts wait for a full link and travel together,
+by the same `SendWindow` as in the protocol.
 """
 
 from __future__ import annotations
 
-import heapq
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import inf
-from typing import Literal
 
-from tandem.lab.numbers import ratio
+from tandem.lab.simulation.conditions import Conditions, Pacing, Timing
+from tandem.lab.simulation.packets import Clock, Connection
 from tandem.profiler.acceptance import ProposalAcceptance
-from tandem.scheduler.proposal_length import MAX_LENGTH, FixedLength, LengthPolicy, RoundCosts
+from tandem.protocol.backlog import RECEIPT_S
+from tandem.protocol.send_window import MAX_WAITING_TOKENS, SendWindow
+from tandem.scheduler.proposal_length import MAX_LENGTH, FixedLength, LengthPolicy
 
-Pacing = Literal["stop_and_wait", "pipelined", "cloud_goes_on"]
-PACINGS: tuple[Pacing, ...] = ("stop_and_wait", "pipelined", "cloud_goes_on")
 WINDOW = 64
 """Tokens that the device drafts behind those it knows to be committed, at most."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Conditions:
-    """A link, two models, and the sizes of frames. Frames count with all headers, as a capture sees them."""
-
-    rtt_s: float
-    bits_per_s: float = inf  # each way
-    draft_s: float = 0.015  # a token of the device
-    pass_s: float = 0.025  # of the cloud, and token_s for each token that it is fed
-    token_s: float = 0.002
-    up_bytes: float = 92.0  # of a proposal without its tokens
-    proposed_bytes: float = 2.0  # of a proposed token, with its distribution where one is sent
-    down_bytes: float = 92.0  # of a verdict
-    open_s: float = 0.0  # from the question to the first pass at the cloud, beside half a round trip
-
-    def costs(self, pacing: Pacing) -> RoundCosts:
-        """What the device chooses lengths by."""
-        frames_s = 8 * (self.up_bytes + self.down_bytes) / self.bits_per_s
-        alone_s = self.pass_s + self.token_s
-        return RoundCosts(
-            fixed_s=self.rtt_s + frames_s + self.pass_s + self.token_s,
-            token_s=self.draft_s + self.token_s + 8 * self.proposed_bytes / self.bits_per_s,
-            alone_s=alone_s if pacing == "cloud_goes_on" else alone_s + self.rtt_s + frames_s,
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Timing:
-    """One answer."""
-
-    committed_s: tuple[float, ...]  # when the device knows each token, since the question
-    num_passes: int  # of the cloud
-    num_proposed: int  # tokens that were sent
-    num_accepted: int  # tokens of the answer that the cloud took from a proposal
-    up_bytes: float
-    down_bytes: float
-    lengths: tuple[tuple[float, int], ...] = ()  # when a proposal was begun, and its length
-
-    @property
-    def num_tokens(self) -> int:
-        """Of the answer."""
-        return len(self.committed_s)
-
-    @property
-    def first_s(self) -> float:
-        """Until the first token."""
-        return self.committed_s[0]
-
-    @property
-    def token_s(self) -> float:
-        """Seconds per token after those that came first; nan if they came at once."""
-        return pace_s([self.committed_s])
-
-    @property
-    def passes_per_token(self) -> float:
-        """Of the cloud."""
-        return ratio(self.num_passes, self.num_tokens)
-
-
-def pace_s(answers: Sequence[Sequence[float]]) -> float:
-    """Seconds per token of answers, each of which tells when its tokens came. The first frame's are where time begins.
-
-    nan if all came with the first.
-    """
-    later = [(times_s, sum(at_s > times_s[0] for at_s in times_s)) for times_s in answers if times_s]
-    return ratio(sum(times_s[-1] - times_s[0] for times_s, num in later if num), sum(num for _, num in later))
+ID_BYTES = 2.0
+"""Of a token in a verdict."""
 
 
 def draw_accepted(rate: float, seed: int) -> Callable[[int], bool]:
@@ -157,17 +92,20 @@ class _Run:
         window: int,
         max_length: int,
     ) -> None:
-        self.now_s = 0.0
+        self._clock = Clock()
+        self._connection = Connection(self._clock, lambda: (self._now.rtt_s, self._now.bits_per_s))
         self._conditions, self._pacing, self._policy = conditions, pacing, policy
         self._is_accepted, self._num_tokens, self._window = is_accepted, num_tokens, window
-        self._events: list[tuple[float, int, Callable[[], None]]] = []
-        self._num_events = 0
-        self._free_s = {"up": 0.0, "down": 0.0}
-        self._bytes = {"up": 0.0, "down": 0.0}
         self._acceptance = ProposalAcceptance(max_length)
         self._line, self._length, self._known = _Line(0, 0, 0, inf), 0, 0  # the device
         self._is_drafting = self._is_waiting = False
+        self._echo, self._owes_receipt = (0, 0.0), False  # stamp of the newest verdict, and when it came
         self._committed, self._is_passing, self._is_asked = 0, False, False  # the cloud
+        self._posted, self._room, self._sent_s = (
+            0,
+            SendWindow(),
+            list[float](),
+        )  # steps in verdicts that were sent
         self._arrived: tuple[_Line, int] | None = None  # the newest line, and up to which step it has arrived
         self._times_s: list[float] = []
         self._num_passes = self._num_proposed = self._num_accepted = 0
@@ -175,36 +113,24 @@ class _Run:
 
     @property
     def _now(self) -> Conditions:
-        return self._conditions(self.now_s) if callable(self._conditions) else self._conditions
+        return self._conditions(self._clock.now_s) if callable(self._conditions) else self._conditions
 
     def run(self) -> Timing:
         """All events until the answer is complete."""
         self._is_passing = True  # until the question is there
-        self._at(self._now.rtt_s / 2 + self._now.open_s, self._begin)
+        self._clock.at(self._now.rtt_s / 2 + self._now.open_s, self._begin)
         self._propose()
         while self._known < self._num_tokens:
-            self.now_s, _, event = heapq.heappop(self._events)
-            event()
+            self._clock.step()
         return Timing(
             committed_s=tuple(self._times_s[: self._num_tokens]),
             num_passes=self._num_passes,
             num_proposed=self._num_proposed,
             num_accepted=self._num_accepted,
-            up_bytes=self._bytes["up"],
-            down_bytes=self._bytes["down"],
+            up_bytes=self._connection.num_bytes["up"],
+            down_bytes=self._connection.num_bytes["down"],
             lengths=tuple(self._lengths),
         )
-
-    def _at(self, at_s: float, event: Callable[[], None]) -> None:
-        self._num_events += 1
-        heapq.heappush(self._events, (at_s, self._num_events, event))
-
-    def _send(self, way: str, num_bytes: float, event: Callable[[], None]) -> None:
-        """A frame, behind those that are still being sent."""
-        self._bytes[way] += num_bytes
-        begin_s = max(self.now_s, self._free_s[way])
-        self._free_s[way] = begin_s + 8 * num_bytes / self._now.bits_per_s
-        self._at(self._free_s[way] + self._now.rtt_s / 2, event)
 
     # ---- the device ------------------------------------------------------------------------------------------
 
@@ -214,18 +140,18 @@ class _Run:
             return
         rates, error = self._acceptance.rates, self._acceptance.error
         self._length = self._policy.choose(rates, self._now.costs(self._pacing), error)
-        self._lengths.append((self.now_s, self._length))
+        self._lengths.append((self._clock.now_s, self._length))
         if self._length:
             self._draft()
         elif self._pacing != "cloud_goes_on":
             self._is_waiting = True
-            self._send("up", self._now.up_bytes, self._ask)
+            self._send_up(self._now.up_bytes, self._ask)
 
     def _draft(self) -> None:
         line = self._line
         if line.end - self._known < self._window:
             self._is_drafting = True
-            self._at(self.now_s + self._now.draft_s, lambda: self._drafted(line))
+            self._clock.at(self._clock.now_s + self._now.draft_s, lambda: self._drafted(line))
 
     def _drafted(self, line: _Line) -> None:
         if line is not self._line:
@@ -242,13 +168,33 @@ class _Run:
         line.proposals.append((begin, end))
         self._num_proposed += end - begin
         num_bytes = self._now.up_bytes + (end - begin) * self._now.proposed_bytes
-        self._send("up", num_bytes, lambda: self._receive(line, end))
+        self._send_up(num_bytes, lambda: self._receive(line, end))
         self._is_waiting = self._pacing == "stop_and_wait"
         self._propose()
 
-    def _learn(self, committed: int) -> None:
+    def _send_up(self, num_bytes: float, event: Callable[[], None]) -> None:
+        """A frame of the device; each one has the receipts of verdicts, and echoes the newest one."""
+        (stamp, came_s), self._owes_receipt = self._echo, False
+        held_s = self._clock.now_s - came_s
+
+        def arrive() -> None:
+            self._hear(stamp, held_s)
+            event()
+
+        self._connection.send("up", num_bytes, arrive)
+
+    def _give_receipt(self) -> None:
+        if self._owes_receipt:
+            self._send_up(self._now.up_bytes, lambda: None)
+
+    def _learn(self, committed: int, stamp: int) -> None:
         """A verdict: the steps before `committed` are decided."""
-        self._times_s += [self.now_s] * (committed - self._known)
+        now_s = self._clock.now_s
+        self._echo = stamp, now_s
+        if not self._owes_receipt:
+            self._owes_receipt = True
+            self._clock.at(now_s + max(RECEIPT_S, self._now.rtt_s / 2), self._give_receipt)
+        self._times_s += [now_s] * (committed - self._known)
         alone = committed - self._known == 1 and not self._line.proposals
         self._known, line, self._is_waiting = committed, self._line, False
         if alone:
@@ -288,14 +234,14 @@ class _Run:
         return max(0, end - self._committed) if line.wrong >= self._committed >= line.base else 0
 
     def _pass(self) -> None:
-        if self._is_passing:
+        if self._is_passing or self._committed >= self._num_tokens:
             return
         num_tokens = min(self._usable(), self._window)
         if num_tokens or self._is_asked or self._pacing == "cloud_goes_on":
             self._is_passing, self._is_asked = True, False
             self._num_passes += 1
             lasts_s = self._now.pass_s + (num_tokens + 1) * self._now.token_s
-            self._at(self.now_s + lasts_s, lambda: self._decide(num_tokens))
+            self._clock.at(self._clock.now_s + lasts_s, lambda: self._decide(num_tokens))
 
     def _decide(self, num_tokens: int) -> None:
         """The pass over so many proposed tokens ends: those that are right are committed, and one more."""
@@ -304,7 +250,25 @@ class _Run:
             num_right += 1
         self._num_accepted += num_right
         self._committed += num_right + 1
-        committed = self._committed
-        self._send("down", self._now.down_bytes, lambda: self._learn(committed))
+        self._post()
         self._is_passing = False
         self._pass()
+
+    def _post(self) -> None:
+        """A verdict on all steps that none was sent on, unless it may wait for a full link and should."""
+        committed, num_tokens = self._committed, self._committed - self._posted
+        may_wait = self._pacing == "cloud_goes_on" and committed < self._num_tokens
+        if num_tokens == 0 or (may_wait and self._room.is_full and num_tokens <= MAX_WAITING_TOKENS):
+            return
+        self._posted = committed
+        self._sent_s.append(self._clock.now_s)
+        stamp = len(self._sent_s)
+        self._room.send(stamp)
+        num_bytes = self._now.down_bytes + (num_tokens - 1) * ID_BYTES
+        self._connection.send("down", num_bytes, lambda: self._learn(committed, stamp))
+
+    def _hear(self, stamp: int, held_s: float) -> None:
+        """A frame of the device has arrived."""
+        if stamp:
+            self._room.receive(stamp, self._clock.now_s - held_s - self._sent_s[stamp - 1])
+        self._post()

@@ -10,7 +10,7 @@ from typing import Any
 from tandem.lab.latency.records import Cell
 from tandem.lab.netlab.schedule import LinkSchedule
 from tandem.lab.plots import save
-from tandem.lab.simulation.pacing import Timing
+from tandem.lab.simulation.conditions import Timing
 from tandem.lab.speculative.rows import rows_of, settings_of
 
 # Okabe and Ito's colours, told apart by the colour-blind; marker and dash say the same once more.

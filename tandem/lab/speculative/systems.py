@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tandem.lab.latency.systems import System
-from tandem.lab.simulation.pacing import PACINGS, Pacing
+from tandem.lab.simulation.conditions import PACINGS, Pacing
 from tandem.modes.roles import MAX_PROPOSAL
 from tandem.presets import PRESETS
 from tandem.topology import Party

@@ -6,7 +6,8 @@ from math import inf
 
 from tandem.lab.netlab.bundled import bundled
 from tandem.lab.netlab.schedule import LinkSchedule
-from tandem.lab.simulation.pacing import Conditions, Timing, draw_accepted, play_answer
+from tandem.lab.simulation.conditions import Conditions, Timing
+from tandem.lab.simulation.pacing import draw_accepted, play_answer
 from tandem.scheduler.double_dqn import DoubleDqn
 from tandem.scheduler.proposal_length import BestLength, FixedLength, LastAccepted, LengthPolicy
 

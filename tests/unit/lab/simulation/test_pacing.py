@@ -7,15 +7,9 @@ from itertools import product
 
 import pytest
 
-from tandem.lab.simulation.pacing import (
-    PACINGS,
-    Conditions,
-    Pacing,
-    Timing,
-    device_alone,
-    draw_accepted,
-    play_answer,
-)
+from tandem.lab.simulation.conditions import PACINGS, Conditions, Pacing, Timing
+from tandem.lab.simulation.packets import ACK_BYTES
+from tandem.lab.simulation.pacing import ID_BYTES, device_alone, draw_accepted, play_answer
 from tandem.scheduler.proposal_length import BestLength, expected_tokens
 
 LINK = Conditions(rtt_s=0.1)
@@ -85,18 +79,29 @@ def test_pipelining_by_the_reference_model(rtt_s: float, expected_ms: float, rat
 
 
 def test_bytes_are_those_of_the_frames() -> None:
+    """And of TCP's acknowledgements: the device answers a verdict after 60 ms, which is too late for one to go along."""
     rounds = play_answer(LINK, "stop_and_wait", 4, ALWAYS, 100)
     assert (rounds.num_passes, rounds.num_proposed, rounds.num_accepted) == (20, 80, 80)
-    assert rounds.up_bytes == 20 * (LINK.up_bytes + 4 * LINK.proposed_bytes)
-    assert rounds.down_bytes == 20 * LINK.down_bytes
+    assert rounds.up_bytes == 20 * (LINK.up_bytes + 4 * LINK.proposed_bytes) + 19 * ACK_BYTES
+    assert rounds.down_bytes == 20 * (LINK.down_bytes + 4 * ID_BYTES)
     assert rounds.passes_per_token == 0.2
-    assert play_answer(LINK, "cloud_goes_on", 0, ALWAYS, 100).up_bytes == 0
+    quick = play_answer(replace(LINK, draft_s=0.0099), "stop_and_wait", 4, ALWAYS, 100)
+    assert quick.up_bytes == 20 * (LINK.up_bytes + 4 * LINK.proposed_bytes)
 
 
-def test_frames_wait_for_a_slow_link() -> None:
-    """A verdict of 92 bytes at 10 kbit/s takes 73.6 ms: longer than the pass that made it."""
+def test_a_streamed_answer_is_acknowledged() -> None:
+    """By TCP for every second verdict, one each 27 ms, and in a frame of receipts for every fifth: after 108 ms."""
+    streamed = play_answer(LINK, "cloud_goes_on", 0, ALWAYS, 1000)
+    assert streamed.up_bytes / 1000 == pytest.approx(ACK_BYTES / 2 + LINK.up_bytes / 4, rel=0.1)
+
+
+def test_verdicts_wait_for_a_slow_link_and_travel_together() -> None:
+    """One of 92 bytes at 10 kbit/s takes 73.6 ms, longer than the pass that made it; asked for, none can wait."""
     slow = replace(LINK, bits_per_s=1e4)
-    assert ms(slow, "cloud_goes_on", 0, 0.5, 500) == pytest.approx(73.6)
+    for rtt_s in (0.0, 0.1, 0.3):
+        streamed = play_answer(replace(slow, rtt_s=rtt_s), "cloud_goes_on", 0, ALWAYS, 500)
+        assert 1e3 * streamed.token_s == pytest.approx(27, rel=0.1)
+        assert streamed.down_bytes < 500 * slow.down_bytes / 2, "two of them in a frame, and more"
     assert ms(slow, "stop_and_wait", 0, 0.5, 500) == pytest.approx(100 + 27 + 2 * 73.6)
 
 

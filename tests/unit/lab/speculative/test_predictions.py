@@ -13,7 +13,13 @@ import torch
 
 from tandem.config import Config
 from tandem.lab.cli.bench_speculative import config_for
-from tandem.lab.speculative.predictions import SpeculativePredictor
+from tandem.lab.speculative.predictions import (
+    FORWARD_S,
+    FRAME_S,
+    PROPOSAL_BYTES,
+    VERDICT_BYTES,
+    SpeculativePredictor,
+)
 from tandem.lab.speculative.systems import SYSTEMS
 from tandem.topology import PARTIES, Party
 from tests.unit.lab.speculative.cells import SETTING
@@ -74,12 +80,14 @@ def test_a_better_drafter_makes_it_faster() -> None:
 
 
 def test_baselines_take_what_the_link_and_the_models_take() -> None:
+    """And what Tandem itself takes: a forward, and two frames where the cloud is asked for each token."""
     own = predictor(0.5)
+    asked_s = 0.027 + FORWARD_S + 2 * FRAME_S
     assert own.predict(BY_NAME["device"], SETTING).token_s == pytest.approx(0.015)
-    assert own.predict(BY_NAME["asked"], SETTING).token_s == pytest.approx(0.127)
-    assert own.predict(BY_NAME["streamed"], SETTING).token_s == pytest.approx(0.027)
+    assert own.predict(BY_NAME["asked"], SETTING).token_s == pytest.approx(0.1 + asked_s)
+    assert own.predict(BY_NAME["streamed"], SETTING).token_s == pytest.approx(0.027 + FORWARD_S)
     slow = own.predict(BY_NAME["asked"], replace(SETTING, bits_per_s=1e4))
-    assert slow.token_s == pytest.approx(0.127 + 2 * 8 * 158 / 1e4)
+    assert slow.token_s == pytest.approx(0.1 + asked_s + 8 * (PROPOSAL_BYTES + VERDICT_BYTES) / 1e4)
     assert np.isnan(own.predict(BY_NAME["asked"], replace(SETTING, floors_s=None)).token_s)
 
 

@@ -9,7 +9,8 @@ import pytest
 
 from tandem.lab.latency.records import append_cell, read_cells
 from tandem.lab.netlab.bundled import bundled
-from tandem.lab.simulation.pacing import Conditions, play_answer
+from tandem.lab.simulation.conditions import Conditions
+from tandem.lab.simulation.pacing import play_answer
 from tandem.lab.speculative.plot import LOOK, plot_lengths, plot_plane, plot_throughput
 from tandem.lab.speculative.rows import checks_of, rows_of
 from tandem.lab.speculative.systems import SYSTEMS
