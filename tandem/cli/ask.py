@@ -257,14 +257,12 @@ def open_tandem(question: Question, config: Config, log: StageLog) -> Tandem:
         return Tandem.join(question.join, config, progress=log)
     if config.cluster.runtime == "inline":
         _refuse_address(question)
-    elif config.is_federated:
-        address = question.address  # such a cluster belongs to the process that launched it
     elif not question.is_fresh:
         address = question.address or config.cluster.address
         if not address:
             from tandem.sites.attached import is_device_running
 
-            if is_device_running():
+            if not config.is_federated and is_device_running():
                 from tandem.client import Tandem
 
                 return Tandem.connect(None, config, progress=log)

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tandem.cli.options import ConfigFile, Overrides, PartyArgument, load_settings
+from tandem.cli.options import AnyPartyArgument, ConfigFile, Overrides, load_settings
 from tandem.cli.output import StageLog
 from tandem.cli.usage import this_command
-from tandem.errors import ClusterError, ConfigError
+from tandem.errors import ClusterError
 from tandem.paths import state_folder
-from tandem.topology import Party
+from tandem.topology import as_party, in_words
 
 if TYPE_CHECKING:
     from tandem.cluster.registry import Entry
@@ -37,17 +37,17 @@ TokenFile = Annotated[
 
 
 def up(
-    party: PartyArgument,
+    party: AnyPartyArgument,
     join: Join = None,
     token_file: TokenFile = None,
     runtime: Runtime = None,
     config_file: ConfigFile = None,
     overrides: Overrides = None,
 ) -> int:
-    """Start this machine's node of a cluster, as device or cloud, in the background.
+    """Start this machine's node of a cluster, as one of its parties, in the background.
 
-    Without --join it joins the other party where that runs on this machine, and starts a new cluster elsewhere. Where
-    it runs already and some of its actors have died, they are replaced.
+    Without --join it joins another party where one runs on this machine, and starts a new cluster elsewhere. Where it
+    runs already and some of its actors have died, they are replaced.
     """
     if token_file is not None and join is None:
         raise typer.BadParameter("`tandem up --token-file` needs --join ADDRESS.")
@@ -57,33 +57,31 @@ def up(
     settings = [] if runtime is None else [f"cluster.runtime={runtime}"]
     config = load_settings(config_file, overrides, settings, log)
     config.require_cluster("`tandem up`")
-    if config.is_federated:
-        raise ConfigError(
-            '`tandem up` starts a device or a cloud, but decoding.mode is "federated"; `tandem ask --config FILE` and '
-            "Tandem.launch start a server and its workers on this machine."
-        )
+    if party not in config.parties:
+        raise typer.BadParameter(f"PARTY must be {' or '.join(config.parties)} (got {party!r})")
+    party = as_party(party)
     with registry.locked():
         entry = registry.running_node(party)
         if entry is not None:
             entry = _repair(entry, join, config, log)
         if entry is None:
-            join = join or _find_other(party, log)
+            join = join or _find_other(party, config, log)
             token = credentials.require_token(join, token_file) if join else credentials.create_token()
             entry = _start(party, join, config, token, log)
     print(f"The {party} node is up at {entry.address}.")
-    _print_hints(entry, config)
+    _print_hints(entry, config, config_file)
     return 0
 
 
-def _find_other(party: Party, log: StageLog) -> str | None:
-    """The address of the other party's cluster, if it runs on this machine."""
+def _find_other(party: str, config: Config, log: StageLog) -> str | None:
+    """The address of another party's cluster, if one runs on this machine."""
     from tandem.cluster import launch, registry
 
-    other = registry.running_node(party.other)
-    if other is None or not launch.is_listening(other.address):
-        return None
-    log(f"cluster: joining the {party.other} of this machine at {other.address}")
-    return other.address
+    for other in registry.running_nodes():
+        if other.party in config.parties and other.party != party and launch.is_listening(other.address):
+            log(f"cluster: joining {in_words(other.party)} of this machine at {other.address}")
+            return other.address
+    return None
 
 
 def _repair(entry: Entry, join: str | None, config: Config, log: StageLog) -> Entry | None:
@@ -131,7 +129,7 @@ def _find_loss(entry: Entry, join: str | None, config: Config) -> str | None:
     return f"the cluster at {entry.address} does not answer"
 
 
-def _start(party: Party, join: str | None, config: Config, token: str | None, log: StageLog) -> Entry:
+def _start(party: str, join: str | None, config: Config, token: str | None, log: StageLog) -> Entry:
     """A running node with its party's actors; registered before they start, so that nothing can be lost track of.
 
     Raises TandemError; a half-started node is stopped.
@@ -156,33 +154,40 @@ def _start(party: Party, join: str | None, config: Config, token: str | None, lo
     return entry
 
 
-def _print_hints(entry: Entry, config: Config) -> None:
-    """What to type next, here and on the other machine."""
+def _print_hints(entry: Entry, config: Config, config_file: str | None) -> None:
+    """What to type next, here and on the other machines."""
     from tandem.cluster import launch
     from tandem.cluster.registry import token_file
 
-    tandem, other = this_command(), entry.party.other
-    if launch.find_loss(entry.address, other, config) is not None:
-        option = ""
-        if entry.address.startswith("127."):
-            print("Other machines cannot reach this address; for them, start with --set link.host=ADDRESS.")
-        elif entry.is_head and entry.token:
-            print(f"On another machine, first copy the cluster's token there: {token_file(entry.party)}")
-            tandem, option = "tandem", " --token-file FILE"
-        join = f" --join {entry.address}{option}" if option or not entry.address.startswith("127.") else ""
-        print(f"Start the other party: {tandem} up {other}{join}")
-        print(f"Then ask here: {_ask_command(entry, config)}")
-    else:
-        print(f"Ask: {_ask_command(entry, config)}")
+    tandem, others = this_command(), [party for party in config.parties if party != entry.party]
+    missing = [party for party in others if launch.find_loss(entry.address, party, config) is not None]
+    if not missing:
+        print(f"Ask: {_ask_command(entry, config, config_file)}")
+        return
+    option = ""
+    if entry.address.startswith("127."):
+        print("Other machines cannot reach this address; for them, start with --set link.host=ADDRESS.")
+    elif entry.is_head and entry.token:
+        print(f"On another machine, first copy the cluster's token there: {token_file(entry.party)}")
+        tandem, option = "tandem", " --token-file FILE"
+    join = f" --join {entry.address}{option}" if option or not entry.address.startswith("127.") else ""
+    settings = f" --config {config_file}" if config_file and config.is_federated else ""
+    for party in missing:
+        what = "the other party" if len(others) == 1 else party
+        print(f"Start {what}: {tandem} up {party}{join}{settings}")
+    print(f"Then ask here: {_ask_command(entry, config, config_file)}")
 
 
-def _ask_command(entry: Entry, config: Config) -> str:
+def _ask_command(entry: Entry, config: Config, config_file: str | None) -> str:
     """How to ask this cluster from here; its address is left out where `tandem ask` finds it."""
     from tandem.cluster import registry
 
-    found = config.cluster.address or registry.running_nodes()[0].address
+    running = [node for node in registry.running_nodes() if node.party in config.parties]
+    found = config.cluster.address or running[0].address
     option = "" if found == entry.address else f" --address {entry.address}"
-    is_bundled = config.party(entry.party).index == "bundled"
+    if config_file and config.is_federated:
+        option += f" --config {config_file}"
+    is_bundled = not config.is_federated and config.party(entry.party).index == "bundled"
     question = "Which game should Mira try?" if is_bundled else "QUESTION"
     return f'{this_command()} ask{option} "{question}"'
 

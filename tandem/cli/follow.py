@@ -17,6 +17,7 @@ from tandem.events import (
     TokenEvent,
     WaitEvent,
 )
+from tandem.topology import Party
 
 
 def make_printer(provisional: bool, *, is_silent: bool) -> PlainText | LiveText:
@@ -80,8 +81,9 @@ def _log_event(event: Event, log: StageLog) -> None:
             )
         case PeerEvent(is_alone=True):
             reason = f" ({event.reason})" if event.reason else ""
-            log(f"cloud: lost at token {event.step}, the device continues alone{reason}")
+            who = "the device continues alone" if event.party == Party.CLOUD else "the others go on"
+            log(f"{event.party}: lost at token {event.step}, {who}{reason}")
         case PeerEvent():
-            log(f"cloud: back at token {event.step}")
+            log(f"{event.party}: back at token {event.step}")
         case _:
             pass

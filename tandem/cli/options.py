@@ -111,6 +111,14 @@ def merge_filters(filters: Iterable[tuple[str, str, str]]) -> dict[str, dict[str
 PartyArgument = Annotated[
     Party, typer.Argument(metavar="PARTY", parser=parse_party, help="device or cloud", show_default=False)
 ]
+AnyPartyArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="PARTY",
+        help='device or cloud; in mode "federated" server, or the name of a worker',
+        show_default=False,
+    ),
+]
 ConfigFile = Annotated[
     str | None,
     typer.Option(

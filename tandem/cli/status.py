@@ -10,7 +10,7 @@ import typer
 
 from tandem.cli.options import AsJson, ConfigFile, Overrides, load_settings
 from tandem.cli.output import plural, print_json, warn
-from tandem.topology import PARTIES, Party
+from tandem.topology import Party
 
 if TYPE_CHECKING:
     from tandem.config import Config
@@ -49,7 +49,7 @@ def read_state(address: str, config: Config) -> dict[str, Any]:
     """What runs at an address, or on this machine. Raises ClusterError."""
     from tandem.sites.attached import is_device_running
 
-    if not address and is_device_running():
+    if not address and not config.is_federated and is_device_running():
         from tandem.client import Tandem
 
         with Tandem.connect(None, config) as device:
@@ -70,8 +70,7 @@ def summary_lines(state: dict[str, Any]) -> Iterator[str]:
     nodes = [node for node in state["nodes"] if node["alive"]]
     where = ", ".join(f"{'/'.join(node['roles']) or 'other'} {node['address']}" for node in nodes)
     yield f"{'cluster':<8} {state['cluster']}" + (f", {plural(len(nodes), 'node')}: {where}" if nodes else "")
-    for party in (party for party in PARTIES if party in state["parties"]):
-        described = state["parties"][party]
+    for party, described in state["parties"].items():
         yield f"{party:<8} {_loaded(described)}"
         if fallback := described.get("batching"):
             yield f"{'':<8} engine: {fallback}"
@@ -89,7 +88,7 @@ def _loaded(described: dict[str, Any]) -> str:
     return f"{model}, index {index}" + ("" if documents is None else f" of {plural(documents, 'document')}")
 
 
-def _actor_lines(party: Party, state: dict[str, Any]) -> Iterator[str]:
+def _actor_lines(party: str, state: dict[str, Any]) -> Iterator[str]:
     own = [actor for actor in state["actors"] if actor["party"] == party]
     alive = [actor for actor in own if actor["state"] == "alive"]
     if all(actor["state"] == "absent" for actor in own):
@@ -113,7 +112,7 @@ def _actor_lines(party: Party, state: dict[str, Any]) -> Iterator[str]:
         yield _remedy(party, state.get("supervisors", {}).get(party))
 
 
-def _remedy(party: Party, supervisor: dict[str, Any] | None) -> str:
+def _remedy(party: str, supervisor: dict[str, Any] | None) -> str:
     """For a party with a dead actor. supervisor: what its supervisor reports; None: it has none."""
     if supervisor is None:
         return f"run `tandem up {party}` on its machine to replace this side's actors"

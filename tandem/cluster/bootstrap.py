@@ -1,4 +1,4 @@
-"""Starts all parties on this machine, or meets device and cloud of a running cluster; all must agree."""
+"""Starts all parties on this machine, or meets those of a running cluster; all must agree."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tandem.cluster.discovery import find_address
 from tandem.cluster.nodes import Host, NodeInfo
 from tandem.cluster.status import collect_status
 from tandem.config import Config
-from tandem.errors import CallError, ClusterError, ConfigError, TandemError
+from tandem.errors import CallError, ClusterError, TandemError
 from tandem.loop_thread import LoopThread
 from tandem.sites.agreement import compare, warn_of_drafter
 from tandem.sites.deployment import ActorClasses, Progress
@@ -116,11 +116,6 @@ def connect(address: str | None, config: Config, progress: Progress) -> Cluster:
     address: None takes `cluster.address` of the settings, then the cluster that `tandem up` started on this machine.
     """
     config.require_cluster("Tandem.connect")
-    if config.is_federated:
-        raise ConfigError(
-            'A cluster of mode "federated" belongs to the process that launched it; start one with Tandem.launch, or '
-            "leave out --address."
-        )
     address = find_address(address, config, progress)
     cluster = Cluster({}, {}, LoopThread())
     with _undo_on_failure(cluster):
@@ -137,9 +132,7 @@ def _find_parties(cluster: Cluster, config: Config, progress: Progress) -> None:
     is_waiting = False
     while True:
         try:
-            for party in config.parties:
-                find = partial(actors.find_party, party, config)
-                cluster.parties[party] = wrap(find(), find)
+            cluster.parties.update(_find_present(config, progress))
             cluster.described = cluster.loop.run(_meet(cluster.parties, config))
             return
         except actors.PartyLost as error:
@@ -149,6 +142,27 @@ def _find_parties(cluster: Cluster, config: Config, progress: Progress) -> None:
                 progress(f"waiting: {str(error).partition('; ')[0]}")
             is_waiting = True
             time.sleep(AGAIN_S)
+
+
+def _find_present(config: Config, progress: Progress) -> dict[str, Handles]:
+    """The parties that are up. Raises ClusterError where one is missing without which nothing can be answered."""
+    parties: dict[str, Handles] = {}
+    missing: dict[str, ClusterError] = {}
+    for party in config.parties:
+        find = partial(actors.find_party, party, config)
+        try:
+            parties[party] = wrap(find(), find)
+        except actors.PartyLost:
+            raise
+        except ClusterError as error:
+            missing[party] = error
+            if party not in config.workers or config.link.on_peer_loss != "continue":
+                raise
+    if missing and not any(party in config.workers for party in parties):
+        raise next(iter(missing.values()))
+    for party in missing:
+        progress(f"{party}: not up, the others answer without it")
+    return parties
 
 
 @contextlib.contextmanager

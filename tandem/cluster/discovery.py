@@ -26,12 +26,13 @@ def find_address(address: str | None, config: Config, progress: Callable[[str], 
 
 
 def find_local(config: Config, progress: Callable[[str], None]) -> str | None:
-    """The running cluster of a node that `tandem up` started here, None if there is none.
+    """The running cluster of a node that `tandem up` started here for one of the settings' parties, None if there is
+    none.
 
     Says what was found, and which settings count for nothing there.
     """
     gone: set[str] = set()
-    recorded = registry.recorded_nodes()
+    recorded = [each for each in registry.recorded_nodes() if each[0].party in config.parties]
     for entry, is_running in recorded:
         if is_running and entry.address not in gone and is_listening(entry.address):
             progress(f"cluster: {entry.address} is running here (tandem up {entry.party})")

@@ -21,14 +21,17 @@ import psutil
 
 from tandem.errors import ClusterError
 from tandem.paths import state_folder
-from tandem.topology import PARTIES, Party
+from tandem.topology import PARTIES
+
+_SUFFIX = ".json"
+"""Of an entry's file, whose name is that of the party."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
     """One running node of this machine."""
 
-    party: Party
+    party: str
     node: dict[str, Any]  # fields of the NodeInfo; at least address and pid
     token: str | None  # of the cluster; None where the user's environment provides it
     settings: dict[str, str] = field(default_factory=dict)  # see `start_settings`
@@ -49,7 +52,7 @@ class Entry:
         return bool(self.node.get("directory"))
 
 
-def token_file(party: Party) -> Path:
+def token_file(party: str) -> Path:
     """The file that holds the token of the cluster whose head is this machine's node of `party`."""
     return state_folder() / f"{party}.token"
 
@@ -61,12 +64,13 @@ def running_nodes() -> list[Entry]:
 
 def recorded_nodes() -> list[tuple[Entry, bool]]:
     """The nodes started here and not stopped by `tandem down`, device first, each with whether it still runs."""
-    return [recorded for party in PARTIES if (recorded := _read(party)) is not None]
+    others = sorted({path.stem for path in state_folder().glob(f"*{_SUFFIX}")} - set(PARTIES))
+    return [recorded for party in (*PARTIES, *others) if (recorded := _read(party)) is not None]
 
 
-def running_node(party: Party) -> Entry | None:
+def running_node(party: str) -> Entry | None:
     """The node of `party` that was started here, if it still runs."""
-    return next((entry for entry in running_nodes() if entry.party is party), None)
+    return next((entry for entry in running_nodes() if entry.party == party), None)
 
 
 def register(entry: Entry) -> None:
@@ -82,7 +86,7 @@ def register(entry: Entry) -> None:
         _write_private(token_file(entry.party), entry.token)
 
 
-def unregister(party: Party) -> None:
+def unregister(party: str) -> None:
     """Drop the entry of a party and its token file, if there are any."""
     _entry_file(party).unlink(missing_ok=True)
     token_file(party).unlink(missing_ok=True)
@@ -115,7 +119,7 @@ def _write_private(path: Path, text: str) -> None:
         file.write(text + "\n")
 
 
-def _read(party: Party) -> tuple[Entry, bool] | None:
+def _read(party: str) -> tuple[Entry, bool] | None:
     """The entry of a party, and whether its process still runs; None if there is none or it is damaged."""
     try:
         content = json.loads(_entry_file(party).read_text("utf-8"))
@@ -128,8 +132,8 @@ def _read(party: Party) -> tuple[Entry, bool] | None:
         return None
 
 
-def _entry_file(party: Party) -> Path:
-    return state_folder() / f"{party}.json"
+def _entry_file(party: str) -> Path:
+    return state_folder() / f"{party}{_SUFFIX}"
 
 
 def _seconds_after_boot(pid: int) -> float | None:

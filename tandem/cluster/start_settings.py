@@ -7,28 +7,31 @@ from collections.abc import Iterable, Mapping
 from tandem import toml
 from tandem.config import Config
 from tandem.overrides import walk
-from tandem.topology import Party
+from tandem.parties import WorkerConfig
+from tandem.validation import settings_of
 
 SHARED = ("cluster.light_actors", "codec.", "retrieval.embedder", "weights.scorer")
 """Beginnings of keys that count when either party starts."""
+ASKED = ("num_documents", "weight")
+"""Settings of a party that travel with each question."""
 ALSO_LOADED = {("codec.name", toml.dump("auto")): toml.dump("top_p")}
 """What a question can have although something else is running: a party with "auto" has loaded top_p too."""
 
 
-def start_settings(config: Config, party: Party) -> dict[str, str]:
+def start_settings(config: Config, party: str) -> dict[str, str]:
     """Those that were changed from their defaults, as TOML values by key."""
-    defaults = _values(Config(), party)
+    defaults = _defaults(config, party)
     return {key: value for key, value in _values(config, party).items() if value != defaults[key]}
 
 
-def explain_ignored(config: Config, started: Iterable[tuple[Party, Mapping[str, str]]]) -> str | None:
+def explain_ignored(config: Config, started: Iterable[tuple[str, Mapping[str, str]]]) -> str | None:
     """What a question asks for that the parties that run were started without; None if there is nothing.
 
     started: each party with its `start_settings`.
     """
     ignored: dict[str, str] = {}
     for party, settings in started:
-        defaults = _values(Config(), party)
+        defaults = _defaults(config, party)
         for key, value in start_settings(config, party).items():
             running = settings.get(key, defaults[key])
             if value not in (running, ALSO_LOADED.get((key, running))):
@@ -39,9 +42,23 @@ def explain_ignored(config: Config, started: Iterable[tuple[Party, Mapping[str, 
     return f"settings: what runs here was started with {listed}; for yours, use --fresh or start it again with them"
 
 
-def _values(config: Config, party: Party) -> dict[str, str]:
-    every = {f"{section}.{setting.name}": toml.dump(value) for section, setting, value in walk(config)}
-    asked = f"{party}.num_documents"  # travels with each question
+def _defaults(config: Config, party: str) -> dict[str, str]:
+    defaults = _values(Config(), party)
+    if party in config.workers:
+        own = WorkerConfig()
+        defaults |= {
+            f"workers.{party}.{setting.name}": toml.dump(getattr(own, setting.name))
+            for setting in settings_of(WorkerConfig)
+        }
+    return defaults
+
+
+def _values(config: Config, party: str) -> dict[str, str]:
+    section = f"workers.{party}" if party in config.workers else party
+    every = {f"{name}.{setting.name}": toml.dump(value) for name, setting, value in walk(config)}
+    asked = {f"{section}.{name}" for name in ASKED}
     return {
-        key: value for key, value in every.items() if key.startswith((f"{party}.", *SHARED)) and key != asked
+        key: value
+        for key, value in every.items()
+        if key.startswith((f"{section}.", *SHARED)) and key not in asked
     }

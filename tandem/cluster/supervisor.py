@@ -1,7 +1,7 @@
 """Starts a party on a cluster that runs, and keeps it up: what has died is started again without a user.
 
     `tandem up` --> the six actors of the party, and PARTY/supervisor
-    supervisor --finds one dead in Ray's table--> replaces the six --> has the draft queues of both parties meet
+    supervisor --finds one dead in Ray's table--> replaces the six --> has the draft queues of the parties meet
 
 All six are replaced, as `tandem up` does it: they share sessions, which end by the rules for a lost actor or peer. The
 supervisor itself is restarted by Ray, with what it was created with; it has no other state. It runs on the party's
@@ -25,6 +25,7 @@ import ray
 from ray.exceptions import RayError
 
 from tandem.actors.base import Runtime
+from tandem.actors.handles import Handles
 from tandem.actors.ray_handles import find_actor, kill_actors, wrap
 from tandem.cluster import nodes
 from tandem.cluster.actor_table import SUPERVISOR, explain_party, read_actors
@@ -38,7 +39,6 @@ from tandem.protocol.outbox import ROLES
 from tandem.sites.deployment import Progress
 from tandem.sites.status import ActorState
 from tandem.sites.wiring import connect_parties, start_actors
-from tandem.topology import Party
 
 WATCH_S = 1.0
 """Between two looks at Ray's table."""
@@ -47,14 +47,14 @@ MAX_PAUSE_S = 60.0
 RECORD_S = 10.0
 """Between two records of the party's figures."""
 MEET_S = 10.0
-"""For the draft queues of both parties to connect; then they are tried again."""
+"""For the draft queues of the parties to connect; then they are tried again."""
 _log = logging.getLogger("tandem")
 
 
 class Supervisor:
     """Keeps one party's actors running: a Ray actor with a thread that looks after them."""
 
-    def __init__(self, party: Party, runtime: Runtime) -> None:
+    def __init__(self, party: str, runtime: Runtime) -> None:
         """It begins when `watch` is called, or at once where Ray has restarted it."""
         self._secret = runtime.secret
         self._metrics = RayMetrics()
@@ -92,12 +92,14 @@ class Supervisor:
 class Watch:
     """What a supervisor does, one look at the party after the other."""
 
-    def __init__(self, party: Party, runtime: Runtime) -> None:
+    def __init__(self, party: str, runtime: Runtime) -> None:
         self.num_replaced = 0  # times that the party's actors were
         self.problem = ""  # why that failed the last time
         self.is_whole: bool | None = True  # None: not known, since a replacement may have broken off
         self._party, self._runtime = party, runtime
-        self._has_met = False  # the draft queues of both parties know each other's addresses
+        self._has_met = (
+            False  # the draft queues of the party and of all its peers know each other's addresses
+        )
         self._pause_s = WATCH_S
 
     def look(self) -> float:
@@ -140,17 +142,24 @@ class Watch:
         return True
 
     def _meet(self) -> bool:
-        """Whether the draft queues of both parties know each other's addresses now."""
+        """Have the draft queues of the party and of its peers that are up connect; whether that were all."""
         config = self._runtime.config
-        try:
-            parties = {party: wrap(find_party(party, config)) for party in config.parties}
-            asyncio.run(asyncio.wait_for(connect_parties(parties, config.topology), MEET_S))
-        except (TandemError, TimeoutError):  # the other party is not up, or is being replaced itself
+        wanted = {self._party, *config.topology.peers(self._party)}
+        parties: dict[str, Handles] = {}
+        for party in config.parties:
+            with contextlib.suppress(ClusterError):  # it is not up, or is being replaced itself
+                if party in wanted:
+                    parties[party] = wrap(find_party(party, config))
+        if self._party not in parties or len(parties) == 1:
             return False
-        return True
+        try:
+            asyncio.run(asyncio.wait_for(connect_parties(parties, config.topology), MEET_S))
+        except (TandemError, TimeoutError):
+            return False
+        return len(parties) == len(wanted)
 
 
-def start_party(role: Party, config: Config, progress: Progress = lambda line: None) -> None:
+def start_party(role: str, config: Config, progress: Progress = lambda line: None) -> None:
     """Start a side on a cluster that this process is attached to; it outlives this process, and is kept up.
 
     What is left of a side that has lost actors is stopped first.
@@ -165,7 +174,7 @@ def start_party(role: Party, config: Config, progress: Progress = lambda line: N
     stop_supervisor(role, config)
     wait_for_roles((role,), config.cluster.start_timeout_s, lambda: None)
     host = config.link.host or _node_ip(role)
-    runtime = runtime_for(config, _shared_secret(role.other, config), host)
+    runtime = runtime_for(config, _shared_secret(role, config), host)
     supervisor = _create(role, runtime)
     try:
         replace_actors(role, runtime, progress)
@@ -175,13 +184,13 @@ def start_party(role: Party, config: Config, progress: Progress = lambda line: N
         raise
 
 
-def stop_supervisor(party: Party, config: Config) -> None:
+def stop_supervisor(party: str, config: Config) -> None:
     """Leave a party to itself."""
     with contextlib.suppress(ValueError):  # there is none
         kill_actors([find_actor(f"{party}/{SUPERVISOR}", config.cluster.namespace)])
 
 
-def replace_actors(party: Party, runtime: Runtime, progress: Progress = lambda line: None) -> None:
+def replace_actors(party: str, runtime: Runtime, progress: Progress = lambda line: None) -> None:
     """Start a party's actors; what is left of earlier ones is stopped first, so that their names are free."""
     config = runtime.config
     for role in ROLES:
@@ -196,7 +205,7 @@ def replace_actors(party: Party, runtime: Runtime, progress: Progress = lambda l
         raise
 
 
-def _create(party: Party, runtime: Runtime) -> Any:
+def _create(party: str, runtime: Runtime) -> Any:
     """The supervisor of a party, on its node; it starts in parallel to whatever follows."""
     options: dict[str, Any] = {
         "name": f"{party}/{SUPERVISOR}",
@@ -212,14 +221,16 @@ def _create(party: Party, runtime: Runtime) -> Any:
     return ray.remote(Supervisor).options(**options).remote(party, seen)
 
 
-def _shared_secret(peer: str, config: Config) -> bytes:
-    """The data plane's secret: that of the other side if it is up, otherwise a new one."""
-    try:
-        supervisor = find_actor(f"{peer}/{SUPERVISOR}", config.cluster.namespace)
-        secret: Any = ray.get(supervisor.secret.remote())
-    except (ValueError, RayError):  # there is none, or it has just died
-        return secrets.token_bytes(32)
-    return bytes(secret)
+def _shared_secret(party: str, config: Config) -> bytes:
+    """The data plane's secret: that of a party that is up, otherwise a new one."""
+    for other in config.parties:
+        if other == party:
+            continue
+        with contextlib.suppress(ValueError, RayError):  # there is none, or it has just died
+            supervisor = find_actor(f"{other}/{SUPERVISOR}", config.cluster.namespace)
+            secret: Any = ray.get(supervisor.secret.remote())
+            return bytes(secret)
+    return secrets.token_bytes(32)
 
 
 def _node_ip(role: str) -> str:

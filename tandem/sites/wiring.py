@@ -77,14 +77,14 @@ async def start_actors(parties: Mapping[str, Handles], progress: Progress) -> di
 
 
 async def connect_parties(parties: Mapping[str, Handles], topology: Topology = PAIR) -> None:
-    """Open the links between the draft queues, unless they are open already."""
-    queues = {party: handles["draft_queue"] for party, handles in parties.items()}
+    """Open the links between the draft queues of these parties, unless they are open already."""
+    queues = {party: parties[party]["draft_queue"] for party in topology.parties if party in parties}
     endpoints: dict[str, Endpoint] = {
-        party: await queues[party].endpoint.remote() for party in topology.dialled
+        party: await queues[party].endpoint.remote() for party in topology.dialled if party in queues
     }
-    for party in topology.parties:
-        if dialled := [endpoints[target] for target in topology.dials_of(party)]:
-            await queues[party].connect_peers.remote(dialled)
+    for party, queue in queues.items():
+        if dialled := [endpoints[target] for target in topology.dials_of(party) if target in endpoints]:
+            await queue.connect_peers.remote(dialled)
 
 
 async def describe(parties: Mapping[str, Handles]) -> dict[str, dict[str, Any]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import tomllib
 from pathlib import Path
@@ -12,13 +13,16 @@ import pytest
 from tandem.actors import batching
 from tandem.actors.base import Runtime
 from tandem.actors.draft_queue import DraftQueueActor
-from tandem.cluster.bootstrap import connect
+from tandem.cluster import registry
+from tandem.cluster.discovery import find_local
 from tandem.cluster.launch import plan_processes
+from tandem.cluster.start_settings import explain_ignored, start_settings
 from tandem.codecs import RaceLists, codec_of
 from tandem.config import Config
 from tandem.engine.drafter import Drafter, TokenDrafter
 from tandem.errors import ClusterError, ConfigError, QueryError, TandemError
 from tandem.overrides import replace_settings
+from tandem.paths import state_folder
 from tandem.protocol.messages import Heartbeat, LinkFrame, Open
 from tandem.protocol.outbox import Send
 from tandem.protocol.spec import SessionSpec
@@ -229,12 +233,32 @@ def test_a_device_and_a_cloud_have_no_workers() -> None:
     assert spec_of(Config()).weights == ()
 
 
-def test_a_cluster_cannot_be_joined() -> None:
-    config = Config.load(None, FEDERATED)
-    with pytest.raises(
-        ConfigError, match=r'^A cluster of mode "federated" belongs to the process that launched it'
-    ):
-        connect("127.0.0.1:1", config, print)
+def test_what_a_worker_was_started_with_is_known(config: Config) -> None:
+    """Its own settings and the shared ones; not what travels with each question."""
+    changed = Config.load(None, [*FEDERATED, "workers.alice.dtype=bfloat16", "workers.bob.num_threads=2"])
+    assert start_settings(changed, "alice").keys() - start_settings(config, "alice").keys() == {
+        "workers.alice.dtype"
+    }
+    heavier = Config.load(None, [*FEDERATED, "workers.alice.weight=3"])
+    assert start_settings(heavier, "alice") == start_settings(config, "alice")
+    ignored = explain_ignored(changed, [("alice", start_settings(config, "alice"))])
+    assert ignored is not None
+    assert "workers.alice.dtype" in ignored
+
+
+def test_a_question_finds_a_cluster_of_its_own_parties(
+    config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    monkeypatch.setattr("tandem.cluster.discovery.is_listening", lambda address: True)
+    state_folder().mkdir(parents=True)
+    for party, address in (("device", "127.0.0.1:1"), ("bob", "127.0.0.1:2")):
+        node = {"address": address, "pid": os.getpid()}
+        registry.register(registry.Entry(party=party, node=node, token=None))
+    assert find_local(config, print) == "127.0.0.1:2"
+    assert find_local(Config(), print) == "127.0.0.1:1"
+    registry.unregister("bob")
+    assert find_local(config, print) is None
 
 
 # ---- actors --------------------------------------------------------------------------------------------------------

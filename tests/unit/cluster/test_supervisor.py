@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -89,6 +90,26 @@ def test_a_dead_actor_of_the_other_party_is_not_its_business(cluster: FakeCluste
     cluster.states["device/decoder"] = "alive"
     watch.look()
     assert cluster.done == ["connect device+cloud"]
+
+
+def test_a_worker_meets_the_server_and_the_server_whoever_is_there(cluster: FakeCluster) -> None:
+    """Workers have no link to each other, so one that is away does not keep the others from the server."""
+    config = Config.load(
+        None, ["decoding.mode=federated", "workers.ada.num_documents=0", "workers.ben.num_documents=0"]
+    )
+    cluster.states = {f"{party}/{role}": "alive" for party in ("server", "ada") for role in ROLES}
+    cluster.states |= {f"ben/{role}": "absent" for role in ROLES}
+    runtime = replace(RUNTIME, config=config)
+    server, ada = Watch("server", runtime), Watch("ada", runtime)
+    for _ in range(2):
+        server.look()
+        ada.look()
+    assert cluster.done == ["connect server+ada"] * 3, "the server goes on looking for ben"
+    cluster.states |= {f"ben/{role}": "alive" for role in ROLES}
+    for _ in range(2):
+        server.look()
+        ada.look()
+    assert cluster.done[3:] == ["connect server+ada+ben"]
 
 
 def test_a_start_that_fails_is_tried_again_ever_more_rarely(cluster: FakeCluster) -> None:

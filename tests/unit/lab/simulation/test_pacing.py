@@ -8,8 +8,8 @@ from itertools import product
 import pytest
 
 from tandem.lab.simulation.conditions import PACINGS, Conditions, Pacing, Timing
-from tandem.lab.simulation.packets import ACK_BYTES
 from tandem.lab.simulation.pacing import ID_BYTES, device_alone, draw_accepted, play_answer
+from tandem.lab.simulation.packets import ACK_BYTES
 from tandem.scheduler.proposal_length import BestLength, expected_tokens
 
 LINK = Conditions(rtt_s=0.1)
@@ -79,7 +79,7 @@ def test_pipelining_by_the_reference_model(rtt_s: float, expected_ms: float, rat
 
 
 def test_bytes_are_those_of_the_frames() -> None:
-    """And of TCP's acknowledgements: the device answers a verdict after 60 ms, which is too late for one to go along."""
+    """And of acknowledgements: the device answers a verdict after 60 ms, too late for one to go along."""
     rounds = play_answer(LINK, "stop_and_wait", 4, ALWAYS, 100)
     assert (rounds.num_passes, rounds.num_proposed, rounds.num_accepted) == (20, 80, 80)
     assert rounds.up_bytes == 20 * (LINK.up_bytes + 4 * LINK.proposed_bytes) + 19 * ACK_BYTES

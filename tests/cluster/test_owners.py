@@ -1,0 +1,123 @@
+"""`tandem up` for a server and workers: each a node that outlives the command, asked from other processes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from tandem import Tandem
+from tandem.cluster import registry
+from tandem.config import Config
+from tandem.events import PeerEvent, TokenEvent
+from tests.cluster.conftest import alive, descendants
+from tests.cluster.federation import Loop, settings_of
+
+QUESTION, SEED, MAX_NEW_TOKENS = "Which game should Mira try?", 7, 24
+TOKEN_NAMES = ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """A command of Tandem, in a process of its own."""
+    command = [sys.executable, "-m", "tandem", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=400, stdin=subprocess.DEVNULL)
+
+
+@pytest.fixture(scope="module")
+def overrides(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
+    return settings_of(tmp_path_factory.mktemp("owners"), "ada=device", "ben=cloud")
+
+
+@pytest.fixture(scope="module")
+def config(overrides: tuple[str, ...]) -> Config:
+    return Config.load(None, overrides)
+
+
+@pytest.fixture(scope="module")
+def options(overrides: tuple[str, ...]) -> list[str]:
+    return [part for override in overrides for part in ("--set", override)]
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory: pytest.TempPathFactory, options: list[str]) -> Iterator[str]:
+    """The server's node and ada's; ben comes later. Afterwards nothing of them is left."""
+    folder = tmp_path_factory.mktemp("state")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_STATE_HOME", str(folder))
+        patch.setenv("HOME", str(folder))
+        for name in TOKEN_NAMES:
+            patch.delenv(name, raising=False)
+        try:
+            first = run("up", "server", *options)
+            assert first.returncode == 0, first.stderr
+            assert "up ada" in first.stdout
+            assert "up ben" in first.stdout
+            second = run("up", "ada", *options)
+            assert second.returncode == 0, second.stderr
+            assert "joining the server of this machine" in second.stderr
+            yield registry.running_nodes()[0].address
+        finally:
+            processes = descendants({entry.pid for entry in registry.running_nodes()})
+            down = run("down")
+        assert down.returncode == 0, down.stderr
+        assert len(processes) > 14
+        assert not alive(processes), "a process outlived its cluster"
+
+
+@pytest.fixture(scope="module")
+def wanted(config: Config) -> list[int]:
+    """What both owners answer together by the draft-free loop."""
+    return Loop(config).answer(QUESTION, SEED, 1.0, MAX_NEW_TOKENS)
+
+
+def test_an_owner_who_is_not_up_is_left_out(address: str, config: Config) -> None:
+    lines: list[str] = []
+    with Tandem.connect(address, config, progress=lines.append) as tandem:
+        answer = tandem.query(QUESTION, seed=SEED, temperature=1.0, max_new_tokens=MAX_NEW_TOKENS)
+    assert "ben: not up, the others answer without it" in lines
+    assert answer.is_degraded
+    assert answer.tokens
+
+
+def test_an_owner_who_must_not_be_lost_has_to_be_up(address: str, options: list[str]) -> None:
+    refused = run("ask", QUESTION, *options, "--set", "link.on_peer_loss=fail")
+    assert refused.returncode == 1
+    assert "The ben side is not up" in refused.stderr
+    assert "tandem up ben" in refused.stderr
+
+
+def test_all_owners_answer_and_a_dead_one_comes_back(
+    address: str, config: Config, options: list[str], wanted: list[int]
+) -> None:
+    third = run("up", "ben", *options)
+    assert third.returncode == 0, third.stderr
+    shown = run("status", *options)
+    assert shown.returncode == 0, shown.stderr
+    assert [line.split()[0] for line in shown.stdout.splitlines() if line[0] != " "] == [
+        "cluster",
+        "server",
+        "ada",
+        "ben",
+    ]
+    with Tandem.connect(None, config) as tandem:
+        answer = tandem.query(QUESTION, seed=SEED, temperature=1.0, max_new_tokens=MAX_NEW_TOKENS)
+        assert (list(answer.token_ids), answer.is_degraded) == (wanted, False)
+        actors = {actor["name"]: actor["pid"] for actor in tandem.status()["actors"]}
+    os.kill(actors["ben/decoder"], signal.SIGKILL)
+    with Tandem.connect(None, config) as tandem:  # waits for the supervisor
+        events = list(tandem.stream(QUESTION, seed=SEED, temperature=1.0, max_new_tokens=MAX_NEW_TOKENS))
+    lost = [event for event in events if isinstance(event, PeerEvent)]
+    tokens = [event.token for event in events if isinstance(event, TokenEvent)]
+    assert tokens == wanted or lost, (
+        "either ben was back before the first step, or the answer says that he was not"
+    )
+
+
+def test_an_unknown_party_is_named(options: list[str]) -> None:
+    refused = run("up", "carol", *options)
+    assert refused.returncode == 2
+    assert "must be server or ada or ben (got 'carol')" in " ".join(refused.stderr.split())
