@@ -6,6 +6,7 @@ from typing import Protocol
 
 from tandem.errors import ConfigError, ProtocolError
 from tandem.modes.roles import MAX_PROPOSAL
+from tandem.protocol.logprobs import MAX_TOP_LOGPROBS
 from tandem.protocol.spec import SessionSpec
 from tandem.topology import Party
 
@@ -48,6 +49,7 @@ def check_spec(spec: SessionSpec, limits: QueryLimits) -> None:
         ("the number of tokens committed before", len(spec.committed), limits.max_answer_tokens),
         ("max_window", spec.max_window, MAX_WINDOW),
         ("max_proposal", spec.max_proposal, MAX_PROPOSAL),
+        ("num_logprobs", spec.num_logprobs or 0, MAX_TOP_LOGPROBS),
         ("the number of parties", _num_parties(spec), 2),
     )
     for what, value, most in asked:

@@ -110,8 +110,9 @@ class SessionSpec:
         return self.num_logprobs is not None and party != self.home
 
     def names_logprobs(self, party: str) -> bool:
-        """Whether `party` says how probable the tokens are that it decides."""
-        return self.num_logprobs is not None and party == self.home and not self.votes_are_tokens
+        """Whether `party` says how probable the tokens are that it decides: the home, or an only voter that decides."""
+        is_target = self.votes_are_tokens and self.roles.role(party).decides
+        return self.num_logprobs is not None and (party == self.home or is_target)
 
     @property
     def roles(self) -> Roles:

@@ -122,7 +122,6 @@ def test_fewer_alternatives_are_the_first_of_all() -> None:
 @pytest.mark.parametrize(
     ("changes", "cause", "remedy"),
     [
-        ({"mode": "speculative"}, 'mode "speculative"', 'set mode to "dual"'),
         ({"placement": "cloud"}, 'placement "cloud"', 'set placement to "mirror" or "device"'),
         ({"placement": "greedy"}, 'placement "greedy"', 'set placement to "mirror" or "device"'),
         (
@@ -150,3 +149,13 @@ def test_where_the_home_knows_no_target_they_are_refused(
 
 def test_one_party_alone_decides_at_home_whatever_the_placement() -> None:
     check_logprobs(make_spec(0, placement="cloud", only="cloud"))
+
+
+def test_an_only_voter_names_them_whatever_the_placement() -> None:
+    """And the home, which goes on by itself where that voter is lost."""
+    for only, names in {None: (True, True), "device": (True, False), "cloud": (False, True)}.items():
+        spec = make_spec(0, mode="speculative", placement="cloud", only=only)
+        check_logprobs(spec)
+        assert tuple(party in spec.parties and spec.names_logprobs(party) for party in PARTIES) == names
+    federated = make_spec(0, mode="federated", workers=("alice", "bob"), weights=(0.5, 0.5))
+    assert [party for party in federated.parties if federated.names_logprobs(party)] == [federated.home]
