@@ -32,7 +32,7 @@ class QueryLimits(Protocol):
 
 def check_spec(spec: SessionSpec, limits: QueryLimits) -> None:
     """Raise ProtocolError, one sentence with value and limit, if a query asks for more than a cloud gives."""
-    texts = [spec.query, *(message.content for message in spec.history), *spec.sampling.stop]
+    texts = [spec.query, spec.condensed, *(message.content for message in spec.history), *spec.sampling.stop]
     asked = (
         ("max_new_tokens", spec.sampling.max_new_tokens, limits.max_answer_tokens),
         ("num_documents of the cloud", spec.num_documents(Party.CLOUD), limits.max_documents),

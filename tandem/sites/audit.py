@@ -99,7 +99,7 @@ class Tally:
                 self._add("list requests", 1, len(body.digest))
 
     def _add_opening(self, spec: SessionSpec, num_bytes: int) -> None:
-        turns = [spec.query, *(message.content for message in spec.history)]
+        turns = [spec.query, spec.condensed, *(message.content for message in spec.history)]
         question = sum(len(text.encode()) for text in turns)
         filters = len(spec.device_filter.encode()) + len(spec.cloud_filter.encode())
         self._payloads = "race lists" if spec.race_depth else "distributions"
