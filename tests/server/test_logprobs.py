@@ -61,6 +61,17 @@ def test_in_mode_speculative_they_are_the_cloud_s_own(client: Any, tandem: Tande
     assert [entry for part in parts for entry in part.content] == choice.logprobs.content
 
 
+def test_under_rejection_each_token_has_them_too(client: Any) -> None:
+    options = {"mode": "speculative", "draft_rule": "rejection", "on_peer_loss": "wait"}
+    content = (
+        ask(client, logprobs=True, top_logprobs=20, **HOT, extra_body=options).choices[0].logprobs.content
+    )
+    assert len(content) == HOT["max_tokens"] or content[-1].bytes is None, "all tokens, up to the end"
+    for entry in content:
+        assert entry.logprob <= 0
+        assert 0 < math.fsum(math.exp(top.logprob) for top in entry.top_logprobs) <= 1 + 1e-9
+
+
 def test_at_temperature_0_the_likeliest_token_is_the_committed_one(client: Any) -> None:
     for entry in ask(client, logprobs=True, top_logprobs=1, seed=1).choices[0].logprobs.content:
         assert entry.top_logprobs[0].token == entry.token
