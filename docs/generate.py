@@ -60,6 +60,7 @@ WIRE_BYTES = {
     "Texts": "count (Varint) + Text each",
     "Lines": "count (Varint) + Line each",
     "message": "tag + its fields",
+    "messages": "count (Varint) + tag and fields each",
 }
 """Size of each wire type in bytes, by the names that `tandem.protocol.messages` uses."""
 
@@ -68,8 +69,8 @@ WIRE_BYTES = {
 
 
 def link_messages() -> str:
-    """The header frame, then each body that it may hold."""
-    return "\n".join(_message(cls) for cls in (messages.LinkFrame, *LINK_BODIES)).rstrip()
+    """The header frame, then each body that it may hold, and what is a part of one."""
+    return "\n".join(_message(cls) for cls in (messages.LinkFrame, *LINK_BODIES, messages.Logprobs)).rstrip()
 
 
 def inner_messages() -> str:
@@ -102,6 +103,8 @@ def _message(cls: type[Any]) -> str:
 
 
 def _wire_name(annotation: str) -> str:
+    if "sequence(registry.nested(" in annotation:
+        return "messages"
     return "message" if "nested(" in annotation else annotation
 
 
@@ -112,8 +115,9 @@ def _kinds(annotation: str) -> str:
 
 
 def comments_of(cls: type[Any]) -> dict[str, str]:
-    """The comment behind each field in the source."""
-    return dict(re.findall(r"^    (\w+): [^#\n]+?  # (.+)$", inspect.getsource(cls), re.MULTILINE))
+    """The comment behind each field in the source, of inherited ones where those stand."""
+    sources = [inspect.getsource(each) for each in reversed(cls.__mro__[:-1])]
+    return dict(re.findall(r"^    (\w+): [^#\n]+?  # (.+)$", "\n".join(sources), re.MULTILINE))
 
 
 def frame_example() -> str:

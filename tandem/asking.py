@@ -10,9 +10,10 @@ from dataclasses import replace
 
 from tokenizers import Tokenizer
 
+from tandem import condensing
 from tandem.actors.handles import Handles
 from tandem.errors import CallError, QueryError, TandemError
-from tandem.events import DoneEvent, Event, SourcesEvent
+from tandem.events import DoneEvent, Event, SourcesEvent, TokenEvent
 from tandem.protocol.spec import SessionSpec
 
 EVENTS_WAIT_S = 5.0
@@ -44,10 +45,12 @@ class Asker:
                 f"The {spec.home} answers by itself where its client is, which a join link does not reach; leave out "
                 f'only={str(spec.home)!r}, or let it write every token with mode="speculative" and max_proposal=0.'
             )
-        is_done = False
+        is_done, started_s = False, time.monotonic()
+        if condensing.is_wanted(spec):
+            spec = replace(spec, condensed=await self._condense(spec, limit_s / 2))
         try:
             await self._open(spec)
-            async with contextlib.aclosing(self._events(spec, limit_s, at_once)) as events:
+            async with contextlib.aclosing(self._events(spec, limit_s, at_once, started_s)) as events:
                 async for event in events:
                     is_done = isinstance(event, DoneEvent)
                     yield event
@@ -67,6 +70,17 @@ class Asker:
                 raise QueryError(await asyncio.to_thread(self._explain_loss, error)) from None
         return sum(len(self._tokenizer.encode(text, add_special_tokens=False).ids) for text in texts)
 
+    async def _condense(self, spec: SessionSpec, limit_s: float) -> str:
+        """The question of a conversation as the home's model writes it; empty where it cannot."""
+        request = condensing.make_request(spec)
+        with contextlib.suppress(QueryError):
+            async with contextlib.aclosing(self.ask(request, limit_s, at_once=True)) as asked:
+                events = [event async for event in asked]
+            is_whole = isinstance(events[-1], DoneEvent) and events[-1].reason != "failed"
+            text = "".join(event.text for event in events if isinstance(event, TokenEvent))
+            return condensing.read_question(text) if is_whole else ""
+        return ""
+
     async def _give_up(self, spec: SessionSpec) -> None:
         """Cancel a query, without waiting long for a party that is lost."""
         queue = self._parties[spec.home]["draft_queue"]
@@ -77,9 +91,11 @@ class Asker:
         """At home, which opens it at the peer across the link. Not awaited: the events will tell."""
         self._parties[spec.home]["draft_queue"].open.remote(spec.as_for(spec.home).to_json())
 
-    async def _events(self, spec: SessionSpec, limit_s: float, at_once: bool) -> AsyncGenerator[Event, None]:
+    async def _events(
+        self, spec: SessionSpec, limit_s: float, at_once: bool, started_s: float
+    ) -> AsyncGenerator[Event, None]:
         """The home party's events in order, with each party's sources as soon as they are known."""
-        deadline_s = time.monotonic() + limit_s
+        deadline_s = started_s + limit_s
         queue = self._parties[spec.home]["draft_queue"]
         sources = [asyncio.ensure_future(self._sources(party, spec, limit_s)) for party in spec.parties]
         position = 0

@@ -15,6 +15,13 @@ SYSTEM_PROMPT = "Answer the question briefly. Where a document is given, rely on
 EARLIER_CHARS = 600
 """Of earlier questions that documents are retrieved by: embedders read the beginning of a text, often 256 tokens."""
 
+CONDENSED_CHARS = 1_200
+"""Of the end of a conversation that a model writes one question from."""
+CONDENSE = (
+    "Here is the end of a conversation. Write its last question again so that it can be understood without the rest: "
+    'put in what words such as "it", "they" or "there" stand for. Write this one question and nothing else.'
+)
+
 
 class MessageDict(TypedDict):
     """A message as chat libraries write it."""
@@ -69,6 +76,19 @@ def _read_message(number: int, message: Any) -> Message:
             f"{message['role']!r:.40}; {remedy}."
         )
     return Message(message["role"], message["content"])
+
+
+def ask_to_condense(history: Sequence[Message], question: str) -> str:
+    """What a model is asked so that it writes the question as one that stands for itself: the last turns in order, as
+    far back as CONDENSED_CHARS, then the question."""
+    lines = [f"User: {question}"]
+    num_left = CONDENSED_CHARS
+    for message in reversed(history):
+        num_left -= len(message.content)
+        if num_left < 0:
+            break
+        lines.append(f"{message.role.capitalize()}: {message.content}")
+    return "\n".join((CONDENSE, "", *reversed(lines)))
 
 
 def join_questions(history: Sequence[Message], question: str) -> str:

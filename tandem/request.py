@@ -19,6 +19,7 @@ from tandem.loaded import check_codec, check_policies
 from tandem.nearest import nearest
 from tandem.parties import shares_of
 from tandem.presets import KEY, settings_of_preset
+from tandem.protocol.logprobs import MAX_TOP_LOGPROBS as MAX_TOP_LOGPROBS
 from tandem.protocol.logprobs import check_logprobs
 from tandem.protocol.spec import SessionSpec
 from tandem.questions import check_question
@@ -32,8 +33,6 @@ if TYPE_CHECKING:
 MAX_SPEC_BYTES = 4_000_000
 """Of a query as JSON; a message within a side holds 4 MiB."""
 MAX_TIMEOUT_S = 1e9
-MAX_TOP_LOGPROBS = 20
-"""As OpenAI has it."""
 
 
 class QueryOptions(SamplingOptions, DecodingOptions, total=False):

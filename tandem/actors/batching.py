@@ -102,7 +102,14 @@ def make_drafter(codec: Codec, spec: SessionSpec, party: str) -> Drafter:
     if role.votes and not spec.votes_are_tokens:
         return Drafter(spec.codec_of_votes(codec), spec.sampling, spec.draft_rule, spec.vocab_size)
     make = TokenDrafter if role.drafts else TokenVoter
-    return make(codec, spec.sampling, spec.draft_rule, spec.vocab_size, sends_drafts=spec.sends_drafts)
+    return make(
+        codec,
+        spec.sampling,
+        spec.draft_rule,
+        spec.vocab_size,
+        sends_drafts=spec.sends_drafts,
+        num_logprobs=spec.num_logprobs if spec.names_logprobs(party) else None,
+    )
 
 
 def settle(result: T | Exception | None, act: Callable[[T], list[Send]]) -> list[Send] | Exception:

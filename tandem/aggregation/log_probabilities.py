@@ -22,7 +22,7 @@ def log_probabilities(target: Distribution, token: int, num_top: int) -> TargetL
     There are fewer if fewer have a probability above zero: sampling options and codecs exclude tokens.
     """
     target = target.spread()
-    places = largest(target.probabilities, min(num_top, len(target))) if num_top else ()
+    places = largest(target.probabilities, min(num_top, len(target))) if num_top > 0 else ()
     rows = [(int(target.ids[place]), float(target.probabilities[place])) for place in places]
     rows.sort(key=lambda row: -row[1])  # stable, and places ascend
     return TargetLogprobs(

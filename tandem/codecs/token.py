@@ -1,19 +1,50 @@
-"""A vote that is one token, for sessions with one voter: the token itself, 1 to 3 bytes."""
+"""A vote that is one token, for sessions with one voter: the token itself, 1 to 3 bytes.
+
+Where log probabilities are asked for they stand behind it, as the doubles that they are: that of the token, a count,
+and as many ids and their log probabilities.
+"""
 
 from __future__ import annotations
 
+import struct
+
+from tandem.aggregation.log_probabilities import TargetLogprobs
 from tandem.codecs.base import malformed
 from tandem.codecs.varints import decode_number, encode_number
 
 
-def write_token(token: int) -> bytes:
-    """The payload of a token."""
-    return encode_number(token)
+def write_token(token: int, known: TargetLogprobs | None = None) -> bytes:
+    """The payload of a token. known: how probable it and others were; None: the token alone."""
+    if known is None:
+        return encode_number(token)
+    ids, logprobs = zip(*known.top, strict=True) if known.top else ((), ())
+    numbers = b"".join(map(encode_number, (len(ids), *ids)))
+    own = struct.pack("<d", known.token)
+    return encode_number(token) + own + numbers + struct.pack(f"<{len(ids)}d", *logprobs)
 
 
 def read_token(payload: bytes, vocab_size: int) -> int:
-    """Inverse of `write_token`. Raises ProtocolError unless the payload is a token below `vocab_size` and no more."""
+    """The token of a payload. Raises ProtocolError as `read_named_token`."""
+    return read_named_token(payload, vocab_size)[0]
+
+
+def read_named_token(payload: bytes, vocab_size: int) -> tuple[int, TargetLogprobs | None]:
+    """Inverse of `write_token`. Raises ProtocolError unless all tokens are below `vocab_size` and nothing is left."""
     token, end = decode_number(payload, 0)
-    if end != len(payload) or token >= vocab_size:
-        raise malformed(f"must be one token below {vocab_size}, got {payload.hex()!r}")
-    return token
+    if token >= vocab_size:
+        raise malformed(f"must be a token below {vocab_size}, got {payload[:end].hex()!r}")
+    return token, None if end == len(payload) else _read_logprobs(payload, end, vocab_size)
+
+
+def _read_logprobs(payload: bytes, start: int, vocab_size: int) -> TargetLogprobs:
+    size, end = decode_number(payload, start + 8)
+    ids: list[int] = []
+    for _ in range(min(size, len(payload))):
+        index, end = decode_number(payload, end)
+        ids.append(index)
+    if len(payload) != end + 8 * size or any(index >= vocab_size for index in ids):
+        raise malformed(
+            f"must hold the log probabilities of {size} tokens, got {payload[start:].hex()!r:.80}"
+        )
+    (own,) = struct.unpack_from("<d", payload, start)
+    return TargetLogprobs(own, tuple(zip(ids, struct.unpack_from(f"<{size}d", payload, end), strict=True)))

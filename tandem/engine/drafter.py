@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tandem.aggregation.distributions import Distribution
+from tandem.aggregation.log_probabilities import log_probabilities
 from tandem.aggregation.proposals import Proposed, proposal_rule
 from tandem.aggregation.restriction import restrict
 from tandem.aggregation.rules import DRAFT_RULES, draft_rule
@@ -96,12 +97,23 @@ class TokenDrafter(Drafter):
     """
 
     def __init__(
-        self, codec: Codec, sampling: SamplingParams, rule: str, vocab_size: int, *, sends_drafts: bool
+        self,
+        codec: Codec,
+        sampling: SamplingParams,
+        rule: str,
+        vocab_size: int,
+        *,
+        sends_drafts: bool,
+        num_logprobs: int | None = None,
     ) -> None:
-        """codec: of the distributions that travel. rule: of proposals, "coupled" or "rejection". Raises ConfigError."""
+        """codec: of the distributions that travel. rule: of proposals, "coupled" or "rejection". num_logprobs: how many
+        likeliest tokens a payload names beside its token, each with its log probability; None: no log probabilities.
+        Raises ConfigError.
+        """
         super().__init__(codec, sampling, DRAFT_RULES[0], vocab_size)
         self._proposals = proposal_rule(rule, sampling.temperature)
         self._sends_drafts = sends_drafts
+        self._num_logprobs = num_logprobs
 
     def draft(
         self,
@@ -120,8 +132,14 @@ class TokenDrafter(Drafter):
             drawn_from = self._codec.decode(payload, self._vocab_size)
             return DraftResult(self._proposals.draft(drawn_from, seed=seed, step=step), payload, dense)
         dense = self.distribution(logits, log_weights)
-        token = self._proposals.draft(_whole(dense), seed=seed, step=step)
-        return DraftResult(token, write_token(token), dense)
+        return self._name(self._proposals.draft(_whole(dense), seed=seed, step=step), dense)
+
+    def _name(self, token: int, dense: NDArray[np.float64]) -> DraftResult:
+        """A token as its payload, with log probabilities where they are asked for."""
+        if self._num_logprobs is None or not dense[token]:
+            return DraftResult(token, write_token(token), dense)
+        known = log_probabilities(_whole(dense), token, self._num_logprobs)
+        return DraftResult(token, write_token(token, known), dense)
 
 
 class TokenVoter(TokenDrafter):
@@ -140,8 +158,7 @@ class TokenVoter(TokenDrafter):
     ) -> DraftResult:
         """As the base class, with the token that is to be committed."""
         dense = self.distribution(logits, log_weights)
-        token = self._choose(_whole(dense), proposed, seed, step)
-        return DraftResult(token, write_token(token), dense)
+        return self._name(self._choose(_whole(dense), proposed, seed, step), dense)
 
     def _choose(self, target: Distribution, proposed: Proposed | None, seed: int, step: int) -> int:
         if proposed is None or (self._sends_drafts and proposed.payload is None):

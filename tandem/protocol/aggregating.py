@@ -12,13 +12,13 @@ from math import nan
 from typing import TypeVar
 
 from tandem.aggregation.distributions import Distribution
-from tandem.aggregation.log_probabilities import log_probabilities
+from tandem.aggregation.log_probabilities import TargetLogprobs, log_probabilities
 from tandem.aggregation.mixture import mix_by_weights, shares
 from tandem.aggregation.race_lists import Certificate, RaceList, RaceVote, leader, settle
 from tandem.aggregation.rules import DRAFT_RULES, draft_rule
 from tandem.codecs import Codec
 from tandem.codecs.race_lists import read_vote
-from tandem.codecs.token import read_token
+from tandem.codecs.token import read_named_token, read_token
 from tandem.protocol.messages import Ballot, Logprobs, Undecided, VerifyResult
 from tandem.protocol.scheduling import policy_of
 from tandem.protocol.spec import SessionSpec
@@ -157,23 +157,32 @@ class AggregatorSession:
         """Of the tokens that were decided, as far as all votes are known in full."""
         known: list[Logprobs] = []
         for position, token in enumerate(tokens):
-            target = self._find_target(ballot, position)
-            if target is None or not target.probability(token):
+            found = self._find_logprobs(ballot, position, token)
+            if found is None:
                 break
-            found = log_probabilities(target, token, self.spec.num_logprobs or 0)
             ids, logprobs = zip(*found.top, strict=True) if found.top else ((), ())
             known.append(Logprobs(logprob=found.token, top_ids=ids, top_logprobs=logprobs))
         return tuple(known)
 
-    def _find_target(self, ballot: Ballot, position: int) -> Distribution | None:
-        """The distribution that the token behind so many proposed ones follows; None: a vote is not known in full."""
-        has_votes = all(self.roles.role(self.roles.topology.name(voter)).votes for voter in ballot.voters)
-        if not has_votes or (
-            self.spec.has_race_lists
-            and any(isinstance(vote, RaceList) for vote in self._read_votes(ballot, position))
+    def _find_logprobs(self, ballot: Ballot, position: int, token: int) -> TargetLogprobs | None:
+        """Of the token behind so many proposed ones; None: a vote is not known in full."""
+        if self._names_token(ballot):
+            return read_named_token(_row(ballot.payloads, ballot, position)[0], self.spec.vocab_size)[1]
+        if self.spec.has_race_lists and any(
+            isinstance(vote, RaceList) for vote in self._read_votes(ballot, position)
         ):
             return None
-        return self._mix(ballot, position)
+        target = self._mix(ballot, position)
+        return (
+            log_probabilities(target, token, self.spec.num_logprobs or 0)
+            if target.probability(token)
+            else None
+        )
+
+    def _names_token(self, ballot: Ballot) -> bool:
+        """Whether payloads are tokens: votes of the only voter, or drafts that a party without a vote goes on with."""
+        votes = self.roles.role(self.roles.topology.name(ballot.voters[0])).votes
+        return self.spec.votes_are_tokens if votes else not self.spec.sends_drafts
 
     def _mix(self, ballot: Ballot, position: int) -> Distribution:
         """The votes behind so many proposed tokens as one distribution."""

@@ -11,7 +11,7 @@ from tandem.events import TokenEvent
 from tandem.protocol.ballots import BallotBox
 from tandem.protocol.lifecycle import Lifecycle, StopCheck
 from tandem.protocol.link import PeerLink
-from tandem.protocol.log import CommittedLog, DecidedToken
+from tandem.protocol.log import CommittedLog, DecidedToken, logprobs_of
 from tandem.protocol.messages import Proposal, Verdict, VerifyResult
 from tandem.protocol.outbox import Send
 from tandem.protocol.report import CommitRecord, Reporter, expected_acceptance
@@ -40,7 +40,7 @@ class Committer:
     ) -> None:
         self.check_stop = check_stop
         self.opened_s = self.committed_s = now_s  # and when the last token was committed
-        self._party = party
+        self._party, self._is_home = party, party == spec.home
         self._log, self._ballots, self._links = log, ballots, links
         self._reporter, self._lifecycle = reporter, lifecycle
         self.rounds = ProposalRounds(spec, party, reporter)
@@ -57,7 +57,12 @@ class Committer:
             sends += self._reporter.emit(_repeat(step, token, self._log.decider))
         return sends
 
-    def count_to_end(self, tokens: Sequence[int]) -> int:
+    def make_verdict(self, result: VerifyResult) -> Verdict:
+        """What the own aggregator decided, as far as the answer goes."""
+        num_tokens = self._count_to_end(result.tokens)
+        return self._log.make_verdict(result, num_tokens, is_home=self._is_home)
+
+    def _count_to_end(self, tokens: Sequence[int]) -> int:
         """How many of these next tokens belong to the answer."""
         for count in range(1, len(tokens)):
             if self.check_stop([*self._log.prefix.tokens, *tokens[:count]]) is not None:
@@ -68,7 +73,7 @@ class Committer:
         """Commit a verdict: the own one, made of `result`, or a peer's."""
         acceptance = expected_acceptance(verdict, result, len(self._log.epochs))
         decided_by = self._party if result is not None else self._other_deciders[0]
-        logprobs = () if result is None else result.logprobs
+        logprobs = logprobs_of(verdict) if result is None else result.logprobs
         sends: list[Send] = []
         for decided, known in zip_longest(self._log.split(verdict), logprobs[: len(verdict.tokens)]):
             record = self._append(decided, decided_by, acceptance, now_s)

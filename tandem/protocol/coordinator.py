@@ -58,7 +58,7 @@ class SessionCoordinator:
     ) -> None:
         """measures: probe round trip and bandwidth when the first frame of a peer arrives."""
         self.spec = spec
-        self.routes = Routes(spec.roles, party, is_mirrored=spec.is_mirrored, sends_drafts=spec.sends_drafts)
+        self.routes = Routes.of(spec, party)
         self.log = CommittedLog(spec.session, spec.roles, spec.first_decider, spec.committed)
         self.ballots = BallotBox(spec.session, spec.roles, party, vote_depth if spec.has_race_lists else None)
         peers = spec.roles.topology.peers(party)
@@ -241,7 +241,7 @@ class SessionCoordinator:
         if self.lifecycle.reason is not None or not is_next:
             return []
         self.race_votes.count_decided(result)
-        verdict = self.log.make_verdict(result, self.committer.count_to_end(result.tokens))
+        verdict = self.committer.make_verdict(result)
         sends = self._commit(verdict, result, now_s)
         posted = self.lifecycle.post_verdict(self.routes.verdicts_go_to, verdict, now_s)
         return posted + sends + self._advance(now_s)

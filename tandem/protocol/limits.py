@@ -6,6 +6,7 @@ from typing import Protocol
 
 from tandem.errors import ConfigError, ProtocolError
 from tandem.modes.roles import MAX_PROPOSAL
+from tandem.protocol.logprobs import MAX_TOP_LOGPROBS
 from tandem.protocol.spec import SessionSpec
 from tandem.topology import Party
 
@@ -31,7 +32,7 @@ class QueryLimits(Protocol):
 
 def check_spec(spec: SessionSpec, limits: QueryLimits) -> None:
     """Raise ProtocolError, one sentence with value and limit, if a query asks for more than a cloud gives."""
-    texts = [spec.query, *(message.content for message in spec.history), *spec.sampling.stop]
+    texts = [spec.query, spec.condensed, *(message.content for message in spec.history), *spec.sampling.stop]
     asked = (
         ("max_new_tokens", spec.sampling.max_new_tokens, limits.max_answer_tokens),
         ("num_documents of the cloud", spec.num_documents(Party.CLOUD), limits.max_documents),
@@ -48,6 +49,7 @@ def check_spec(spec: SessionSpec, limits: QueryLimits) -> None:
         ("the number of tokens committed before", len(spec.committed), limits.max_answer_tokens),
         ("max_window", spec.max_window, MAX_WINDOW),
         ("max_proposal", spec.max_proposal, MAX_PROPOSAL),
+        ("num_logprobs", spec.num_logprobs or 0, MAX_TOP_LOGPROBS),
         ("the number of parties", _num_parties(spec), 2),
     )
     for what, value, most in asked:

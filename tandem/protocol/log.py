@@ -3,10 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields
+from typing import Any
 
 from tandem.modes.roles import Roles
-from tandem.protocol.messages import Adopt, Commit, Verdict, VerifyResult, in_127ths
+from tandem.protocol.messages import (
+    Adopt,
+    Commit,
+    Logprobs,
+    Verdict,
+    VerdictWithLogprobs,
+    VerifyResult,
+    in_127ths,
+)
 from tandem.protocol.prefix import Prefix
 from tandem.protocol.wire import MAX_VARINT_BITS
 
@@ -62,15 +71,19 @@ class CommittedLog:
                 return _without_first(verdict, length - step)
         return None
 
-    def make_verdict(self, result: VerifyResult, num_tokens: int) -> Verdict:
-        """The verdict on the next steps: the first tokens of the own aggregator's result."""
-        return Verdict(
+    def make_verdict(self, result: VerifyResult, num_tokens: int, *, is_home: bool = True) -> Verdict:
+        """The verdict on the next steps: the first tokens of the own aggregator's result.
+
+        is_home: of the query; another party sends how probable they were to the home.
+        """
+        verdict = Verdict(
             step=result.step,
             tokens=result.tokens[:num_tokens],
             accepted=tuple((1 << min(count, num_tokens)) - 1 for count in result.accepted),
             acceptance=tuple(map(in_127ths, result.acceptance)),
             next_decider=result.next_decider,
         )
+        return verdict if is_home else _change(verdict, result.logprobs[:num_tokens])
 
     def split(self, verdict: Verdict) -> Iterator[DecidedToken]:
         """Its tokens, one by one."""
@@ -122,8 +135,9 @@ def _without_first(verdict: Verdict, count: int) -> Verdict:
     """The same from the next step on."""
     if count == 0:
         return verdict
-    return replace(
+    return _change(
         verdict,
+        logprobs_of(verdict)[count:],
         step=verdict.step + count,
         tokens=verdict.tokens[count:],
         accepted=tuple(mask >> count for mask in verdict.accepted),
@@ -139,4 +153,18 @@ def join_verdicts(verdicts: Sequence[Verdict]) -> Verdict:
         for of_drafter in zip(*(verdict.accepted for verdict in verdicts), strict=True)
     ]
     tokens = tuple(token for verdict in verdicts for token in verdict.tokens)
-    return replace(last, step=step, tokens=tokens, accepted=tuple(masks))
+    logprobs = [known for verdict in verdicts for known in logprobs_of(verdict)]
+    return _change(last, logprobs, step=step, tokens=tokens, accepted=tuple(masks))
+
+
+def logprobs_of(verdict: Verdict) -> tuple[Logprobs, ...]:
+    """How probable each of its tokens was; empty: it does not say."""
+    return verdict.logprobs if isinstance(verdict, VerdictWithLogprobs) else ()
+
+
+def _change(verdict: Verdict, logprobs: Sequence[Logprobs], **changes: Any) -> Verdict:
+    """The same with other values, and with log probabilities if there is one of each token."""
+    values = {field.name: getattr(verdict, field.name) for field in fields(Verdict)} | changes
+    if len(logprobs) < len(values["tokens"]):
+        return Verdict(**values)
+    return VerdictWithLogprobs(**values, logprobs=tuple(logprobs))

@@ -1,9 +1,16 @@
-"""Where log probabilities can be had (the query's home must decide, by votes that it knows in full), and as fields."""
+"""Log probabilities: where they can be had, what a peer may send of them, and as fields of an event.
+
+Who decides a step knows the target: the query's home by votes in full, or in mode speculative the only voter, which
+sends them with its verdicts.
+"""
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass
 from typing import Any
 
+from tandem.aggregation.distributions import TOLERANCE
 from tandem.errors import ConfigError
 from tandem.events import TokenLogprob
 from tandem.protocol.messages import Logprobs
@@ -11,6 +18,8 @@ from tandem.protocol.spec import SessionSpec
 from tandem.protocol.wire import MAX_FRAME_BYTES
 from tandem.topology import Party
 
+MAX_TOP_LOGPROBS = 20
+"""As OpenAI has it."""
 BYTES_PER_TOKEN = 4
 """Of the vocabulary, in a vote in full."""
 
@@ -19,11 +28,6 @@ def check_logprobs(spec: SessionSpec) -> None:
     """Raises ConfigError if `num_logprobs` is wanted where the home does not know the target distribution."""
     if spec.num_logprobs is None:
         return
-    if spec.votes_are_tokens:
-        raise ConfigError(
-            f'num_logprobs needs the target distribution at home, but in mode "{spec.mode}" the cloud sends tokens '
-            'alone; set mode to "dual".'
-        )
     if spec.roles.mode == "dual" and not (spec.is_mirrored or spec.placement == Party.DEVICE):
         raise ConfigError(
             f'num_logprobs needs every token to be decided at home, but with placement "{spec.placement}" the cloud '
@@ -36,6 +40,32 @@ def check_logprobs(spec: SessionSpec) -> None:
             f"for {1 + spec.longest_proposal} tokens at a time, which exceeds a message of {MAX_FRAME_BYTES} bytes; "
             "lower max_proposal, or set codec.name to top_p."
         )
+
+
+@dataclass(frozen=True, slots=True)
+class LogprobLimits:
+    """What a decider may send of one step."""
+
+    num_top: int  # likeliest tokens, at most
+    vocab_size: int
+
+    @classmethod
+    def of(cls, spec: SessionSpec) -> LogprobLimits | None:
+        """Of a query; None: no peer sends any."""
+        if spec.num_logprobs is None or not spec.votes_are_tokens:
+            return None
+        return cls(spec.num_logprobs, spec.vocab_size)
+
+    def allow(self, known: Logprobs) -> bool:
+        """Whether some distribution over the vocabulary has these."""
+        ids, values = known.top_ids, (known.logprob, *known.top_logprobs)
+        if not len(set(ids)) == len(ids) == len(known.top_logprobs) <= self.num_top:
+            return False
+        if any(index >= self.vocab_size for index in ids) or not all(
+            -math.inf < value <= TOLERANCE for value in values
+        ):
+            return False
+        return math.fsum(map(math.exp, known.top_logprobs)) <= 1.0 + len(values) * TOLERANCE
 
 
 def name_logprobs(token: int, known: Logprobs | None) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Who sends what to whom: all in which the modes differ on the link. A function of the roles."""
+"""Who sends what to whom: all in which the modes differ on the link. A function of the roles and the query."""
 
 from __future__ import annotations
 
@@ -7,7 +7,17 @@ from dataclasses import replace
 
 from tandem.errors import ProtocolError
 from tandem.modes.roles import Roles, find_mode
-from tandem.protocol.messages import LinkBody, ListRequest, Proposal, Resync, Verdict, Votes
+from tandem.protocol.logprobs import LogprobLimits
+from tandem.protocol.messages import (
+    LinkBody,
+    ListRequest,
+    Proposal,
+    Resync,
+    Verdict,
+    VerdictWithLogprobs,
+    Votes,
+)
+from tandem.protocol.spec import SessionSpec
 from tandem.topology import Topology
 
 
@@ -18,12 +28,18 @@ class Routes:
     """
 
     def __init__(
-        self, roles: Roles, party: str, *, is_mirrored: bool = False, sends_drafts: bool = False
+        self,
+        roles: Roles,
+        party: str,
+        *,
+        is_mirrored: bool = False,
+        sends_drafts: bool = False,
+        logprob_limits: LogprobLimits | None = None,
     ) -> None:
         """is_mirrored: all parties decide every step by themselves. sends_drafts: of a drafter without a vote, too, the
-        distributions of its tokens travel."""
+        distributions of its tokens travel. logprob_limits: of what comes with verdicts; None: nothing does."""
         self.roles, self.party = roles, party
-        self._sends_drafts = sends_drafts
+        self._sends_drafts, self._logprob_limits = sends_drafts, logprob_limits
         self._mode = find_mode(roles.mode)
         peers = roles.topology.peers(party)
         own = roles.role(party)
@@ -35,6 +51,17 @@ class Routes:
         self.verdicts_go_to = peers if own.decides and not is_mirrored else ()
         self.follows_proposals = own.votes and follows
         self.leads = own.drafts and follows  # proposes, and does not vote
+
+    @classmethod
+    def of(cls, spec: SessionSpec, party: str) -> Routes:
+        """Those of one query."""
+        return cls(
+            spec.roles,
+            party,
+            is_mirrored=spec.is_mirrored,
+            sends_drafts=spec.sends_drafts,
+            logprob_limits=LogprobLimits.of(spec),
+        )
 
     @property
     def topology(self) -> Topology:
@@ -138,7 +165,26 @@ class Routes:
             raise ProtocolError(
                 f"{source} sent a verdict that accepts more than its tokens; check its version."
             )
+        if isinstance(verdict, VerdictWithLogprobs):
+            self._check_logprobs(source, verdict)
         self._check_decider(source, verdict.next_decider)
+
+    def _check_logprobs(self, source: str, verdict: VerdictWithLogprobs) -> None:
+        limits = self._logprob_limits
+        if limits is None or not self.is_home:
+            raise ProtocolError(
+                f"{source} sent log probabilities, which this query does not ask of it; check its version."
+            )
+        if len(verdict.logprobs) != len(verdict.tokens):
+            raise ProtocolError(
+                f"{source} sent log probabilities of {len(verdict.logprobs)} tokens in a verdict of "
+                f"{len(verdict.tokens)}; check its version."
+            )
+        if not all(map(limits.allow, verdict.logprobs)):
+            raise ProtocolError(
+                f"{source} sent log probabilities that no distribution has, or more than {limits.num_top} of a step; "
+                "check its version."
+            )
 
     def _check_resync(self, source: str, resync: Resync) -> None:
         if source != self.roles.topology.authority:

@@ -61,7 +61,7 @@ class SessionSpec:
     device_filter: str = ""  # metadata that a party's documents must have: a JSON object; empty: any
     cloud_filter: str = ""
     history: tuple[Message, ...] = ()  # earlier questions and answers
-    chat_query: str = "last"  # what documents are retrieved by: the "last" question, or "all" of them
+    chat_query: str = "last"  # what finds documents: the "last" question, "all" of them, or `condensed`
     show_drafts: bool = False  # the client also receives the home party's drafts, before they are committed
     mode: str = "dual"  # a row of `tandem.modes.roles.MODES`
     max_proposal: int = 4  # modes whose drafter has no vote: tokens of a proposal
@@ -82,6 +82,7 @@ class SessionSpec:
     )
 
     committed: tuple[int, ...] = ()  # tokens of the answer that an earlier run of this query committed
+    condensed: str = ""  # the question as the home's model wrote it from the conversation; empty: it did not
 
     @property
     def first_aggregator(self) -> Party:
@@ -103,15 +104,18 @@ class SessionSpec:
     @property
     def search_text(self) -> str:
         """What documents are found by, and weighed by together with the answer."""
-        return self.query if self.chat_query == "last" else join_questions(self.history, self.query)
+        if self.chat_query == "all":
+            return join_questions(self.history, self.query)
+        return self.condensed or self.query
 
     def sends_whole_votes(self, party: str) -> bool:
         """Whether `party` sends its votes in full where lists of them would do: the home names probabilities."""
         return self.num_logprobs is not None and party != self.home
 
     def names_logprobs(self, party: str) -> bool:
-        """Whether `party` says how probable the tokens are that it decides."""
-        return self.num_logprobs is not None and party == self.home and not self.votes_are_tokens
+        """Whether `party` says how probable the tokens are that it decides: the home, or an only voter that decides."""
+        is_target = self.votes_are_tokens and self.roles.role(party).decides
+        return self.num_logprobs is not None and (party == self.home or is_target)
 
     @property
     def roles(self) -> Roles:

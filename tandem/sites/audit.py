@@ -13,12 +13,14 @@ from tandem.actors.draft_queue import DraftQueueActor
 from tandem.protocol.messages import (
     LinkFrame,
     ListRequest,
+    Logprobs,
     Open,
     Probe,
     Proposal,
     Resync,
     Sources,
     Verdict,
+    VerdictWithLogprobs,
     Votes,
 )
 from tandem.protocol.outbox import Send
@@ -36,6 +38,7 @@ KINDS = {
     "distributions": "the probabilities behind each draft or vote",
     "document weights": "how well the own documents fit, one number for each draft or vote",
     "committed tokens": "ids of tokens of the answer",
+    "log probabilities": "how probable committed tokens and the likeliest ones were, where the question asks for it",
     "source ids": "opaque ids of the documents that were used, and notes on them",
     "list requests": "where a race list of the peer left the winner open",
     "probes": "zeros that measure the link's speed",
@@ -43,6 +46,7 @@ KINDS = {
 }
 """All kinds of bytes, and what each holds."""
 LOG_WEIGHT_BYTES = 4
+LOGPROB_BYTES = 8
 OnFrame = Callable[[LinkFrame, bytes], None]
 
 
@@ -84,6 +88,8 @@ class Tally:
             case Verdict() | Resync():
                 size = sum(varint_bytes(token) for token in body.tokens)
                 self._add("committed tokens", len(body.tokens), size)
+                if isinstance(body, VerdictWithLogprobs):
+                    self._add_logprobs(body.logprobs)
             case Sources():
                 size = sum(len(text.encode()) for text in (*body.ids, *body.notes))
                 self._add("source ids", len(body.ids), size)
@@ -93,7 +99,7 @@ class Tally:
                 self._add("list requests", 1, len(body.digest))
 
     def _add_opening(self, spec: SessionSpec, num_bytes: int) -> None:
-        turns = [spec.query, *(message.content for message in spec.history)]
+        turns = [spec.query, spec.condensed, *(message.content for message in spec.history)]
         question = sum(len(text.encode()) for text in turns)
         filters = len(spec.device_filter.encode()) + len(spec.cloud_filter.encode())
         self._payloads = "race lists" if spec.race_depth else "distributions"
@@ -104,6 +110,12 @@ class Tally:
     def _add_votes(self, payloads: tuple[bytes, ...], num_weights: int) -> None:
         self._add(self._payloads, len(payloads), sum(map(len, payloads)))
         self._add("document weights", num_weights, num_weights * LOG_WEIGHT_BYTES)
+
+    def _add_logprobs(self, logprobs: tuple[Logprobs, ...]) -> None:
+        """The numbers, and the ids of those tokens."""
+        size = sum(LOGPROB_BYTES * (1 + len(known.top_ids)) for known in logprobs)
+        size += sum(varint_bytes(index) for known in logprobs for index in known.top_ids)
+        self._add("log probabilities", len(logprobs), size)
 
     def _add(self, kind: str, count: int, num_bytes: int) -> None:
         if count:

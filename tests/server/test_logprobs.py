@@ -42,6 +42,36 @@ def test_chat_has_the_log_probabilities_of_the_python_api(client: Any, tandem: T
     assert spelled.decode().strip() == answer.text
 
 
+def test_in_mode_speculative_they_are_the_cloud_s_own(client: Any, tandem: Tandem) -> None:
+    """To the bit those of a cloud that answers by itself, and the answer is the same without them."""
+    options: Any = {"mode": "speculative", "temperature": 1.0, "max_new_tokens": 10, "seed": 3}
+    cloud = tandem.query(QUESTION, only="cloud", num_logprobs=20, **options)
+    assert cloud.token_ids == tandem.query(QUESTION, **options).token_ids
+    speculative = {"mode": "speculative", "on_peer_loss": "wait"}
+    choice = ask(client, logprobs=True, top_logprobs=20, **HOT, extra_body=speculative).choices[0]
+    assert choice.message.content == cloud.text
+    assert len(choice.logprobs.content) == len(cloud.tokens)
+    for entry, token in zip(choice.logprobs.content, cloud.tokens, strict=True):
+        assert token.logprob is not None
+        assert (entry.token, entry.logprob) == (token.logprob.text, token.logprob.logprob)
+        assert [top.logprob for top in entry.top_logprobs] == [top.logprob for top in token.top_logprobs]
+        assert 0 < math.fsum(math.exp(top.logprob) for top in entry.top_logprobs) <= 1 + 1e-9
+    chunks = list(ask(client, logprobs=True, top_logprobs=20, stream=True, **HOT, extra_body=speculative))
+    parts = [chunk.choices[0].logprobs for chunk in chunks if chunk.choices[0].logprobs is not None]
+    assert [entry for part in parts for entry in part.content] == choice.logprobs.content
+
+
+def test_under_rejection_each_token_has_them_too(client: Any) -> None:
+    options = {"mode": "speculative", "draft_rule": "rejection", "on_peer_loss": "wait"}
+    content = (
+        ask(client, logprobs=True, top_logprobs=20, **HOT, extra_body=options).choices[0].logprobs.content
+    )
+    assert len(content) == HOT["max_tokens"] or content[-1].bytes is None, "all tokens, up to the end"
+    for entry in content:
+        assert entry.logprob <= 0
+        assert 0 < math.fsum(math.exp(top.logprob) for top in entry.top_logprobs) <= 1 + 1e-9
+
+
 def test_at_temperature_0_the_likeliest_token_is_the_committed_one(client: Any) -> None:
     for entry in ask(client, logprobs=True, top_logprobs=1, seed=1).choices[0].logprobs.content:
         assert entry.top_logprobs[0].token == entry.token
@@ -80,15 +110,11 @@ def test_text_completions_have_columns(client: Any) -> None:
         ({"logprobs": True, "top_logprobs": 21}, "top_logprobs", "from 0 to 20"),
         ({"logprobs": 3}, "logprobs", "true or false"),
         (
-            {"logprobs": True, "extra_body": {"mode": "speculative"}},
-            "logprobs",
-            'set mode to "dual"',
-        ),
-        (
             {"logprobs": True, "extra_body": {"placement": "cloud"}},
             "logprobs",
             'set placement to "mirror"',
         ),
+        ({"logprobs": True, "extra_body": {"placement": "greedy"}}, "logprobs", "the cloud may decide"),
     ],
 )
 def test_what_cannot_be_had_is_refused(client: Any, options: dict[str, Any], param: str, remedy: str) -> None:

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from tandem.errors import NetLabError
 from tandem.lab.netlab.pcap import reading
+from tandem.protocol.log import logprobs_of
 from tandem.protocol.messages import LinkFrame, Proposal, Resync, Verdict, decode
 from tandem.protocol.wire import write_varint
 from tandem.transport.framing import FrameSplitter
@@ -118,6 +119,7 @@ def token_runs(frame: LinkFrame, read_ids: Callable[[bytes], Sequence[int]]) -> 
             yield from map(read_ids, payloads)
         case Verdict(tokens=tokens):
             yield list(tokens)
+            yield from (known.top_ids for known in logprobs_of(frame.body))
         case Resync(tokens=tokens):
             yield list(tokens)
 

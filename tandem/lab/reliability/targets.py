@@ -11,9 +11,10 @@ from typing import Any
 
 import numpy as np
 
+from tandem.aggregation.log_probabilities import TargetLogprobs
 from tandem.codecs import KSqs, Lattice, RaceLists, StatelessCodec, TopK, TopP
 from tandem.codecs.race_lists import read_vote
-from tandem.codecs.token import read_token
+from tandem.codecs.token import read_token, write_token
 from tandem.errors import ProtocolError
 from tandem.joining.about import read_about
 from tandem.joining.devices import Device
@@ -108,6 +109,7 @@ def seeds(frames: Sequence[bytes]) -> list[bytes]:
         *(bytes([0]) + frame for frame in frames),
         *(bytes([1, 7]) + join_frames(list(frames[start : start + 4])) for start in range(0, len(frames), 4)),
         *(bytes([2, place]) + codec.encode(LAW) for place, codec in enumerate((*CODECS, RaceLists()))),
+        bytes([2, len(CODECS) + 1]) + write_token(300, TargetLogprobs(-0.5, ((300, -0.5), (7, -2.0)))),
         bytes([3]) + hello,
         bytes([4]) + welcome,
         bytes([4]) + refusal,

@@ -24,6 +24,7 @@ from tandem.lab.simulation.chain_scenario import (
     Drafter,
     draft_from,
     expected_chain,
+    logprobs_of,
     make_chain_scenario,
     make_drafter,
     voter_of,
@@ -324,7 +325,8 @@ class ChainRun:
         dense = voter_of(self.scenario, party).payload(tokens, redone) if is_vote else self._drafter(tokens)
         if is_vote and not self.scenario.spec.votes_are_tokens:
             return dense
-        return write_token(draft_from(self.scenario, dense, len(tokens)))
+        token = draft_from(self.scenario, dense, len(tokens))
+        return write_token(token, logprobs_of(self.scenario.spec, party, dense, token))
 
     def _hand_in(self, party: str, start: int, message: Any) -> None:
         state = self.parties[party]

@@ -12,6 +12,7 @@ from typing import Literal
 import numpy as np
 
 from tandem.aggregation.coupling import noise
+from tandem.aggregation.log_probabilities import TargetLogprobs, log_probabilities
 from tandem.events import PeerEvent
 from tandem.lab.simulation.oracle import WorldVoter
 from tandem.lab.simulation.specs import make_spec
@@ -165,6 +166,13 @@ def draft_from(scenario: ChainScenario, payload: bytes, step: int) -> int:
     """The token that an encoded distribution gives: the winner of the race, or the most probable one."""
     is_greedy = scenario.spec.sampling.temperature == 0
     return _draw(payload, None if is_greedy else scenario.seed, step)
+
+
+def logprobs_of(spec: SessionSpec, party: str, payload: bytes, token: int) -> TargetLogprobs | None:
+    """What `party` says beside a token of an encoded distribution."""
+    if spec.num_logprobs is None or not spec.names_logprobs(party):
+        return None
+    return log_probabilities(CODEC.decode(payload), token, spec.num_logprobs)
 
 
 @lru_cache(maxsize=10_000)

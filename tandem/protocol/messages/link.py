@@ -15,6 +15,8 @@ from tandem.protocol.wire import (
     FieldFormat,
     Flag,
     Float32s,
+    Float64,
+    Float64s,
     FrameCursor,
     Line,
     Lines,
@@ -23,6 +25,7 @@ from tandem.protocol.wire import (
     UInt32,
     Varint,
     Varints,
+    sequence,
     write_varint,
 )
 
@@ -81,6 +84,24 @@ class Verdict:
     accepted: Varints  # by each drafter, in the topology's order: bit i says whether it had proposed token i
     acceptance: Varints  # expected, by the formula of the draft rule, in 1/127 (`in_127ths`); of each drafter, or none
     next_decider: PartyIndex  # who decides the step after them
+
+
+@registry.message(22)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Logprobs:
+    """How probable a token was in the target that it was drawn from, and the likeliest ones. Part of other messages."""
+
+    logprob: Float64  # natural logarithm
+    top_ids: Varints  # the likeliest first
+    top_logprobs: Float64s  # of each
+
+
+@registry.message(13)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerdictWithLogprobs(Verdict):
+    """A Verdict to the home of a query that asks for log probabilities, from a decider that alone knows the target."""
+
+    logprobs: Annotated[tuple[Any, ...], sequence(registry.nested(Logprobs))]  # of each token
 
 
 @registry.message(3)
@@ -178,6 +199,7 @@ class ListRequest:
 LinkBody: TypeAlias = (
     Proposal
     | Verdict
+    | VerdictWithLogprobs
     | Done
     | Resync
     | Heartbeat
@@ -214,6 +236,7 @@ class LinkFrame:
         registry.nested(
             Proposal,
             Verdict,
+            VerdictWithLogprobs,
             Done,
             Resync,
             Heartbeat,

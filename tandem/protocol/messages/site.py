@@ -5,13 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from tandem.protocol.messages.link import Proposal, Votes, registry
+from tandem.protocol.messages.link import Logprobs, Proposal, Votes, registry
 from tandem.protocol.wire import (
     Blobs,
     Digest,
     Flag,
     Float32s,
-    Float64,
     Float64s,
     PartyIndex,
     Text,
@@ -32,16 +31,6 @@ class ProposalReady:
 
     session: UInt32
     proposal: Annotated[Any, registry.nested(Proposal)]
-
-
-@registry.message(22)
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Logprobs:
-    """How probable a token was in the target that it was drawn from, and the likeliest ones. Part of `VerifyResult`."""
-
-    logprob: Float64  # natural logarithm
-    top_ids: Varints  # the likeliest first
-    top_logprobs: Float64s  # of each
 
 
 @registry.message(17)

@@ -14,8 +14,9 @@ from tandem.aggregation.proposals import Proposed
 from tandem.aggregation.restriction import restrict
 from tandem.aggregation.rules import draft_rule
 from tandem.codecs import make_codec
+from tandem.codecs.token import read_named_token
 from tandem.engine import drafter as module
-from tandem.engine.drafter import Drafter, TokenVoter
+from tandem.engine.drafter import Drafter, TokenDrafter, TokenVoter
 from tandem.engine.row_mixture import mix_rows
 from tandem.sampling import SamplingParams
 from tandem.topology import PARTIES, Party
@@ -110,3 +111,26 @@ def test_a_proposal_that_cannot_be_read_is_counted_and_counts_as_none(payload: b
     ]
     assert [voter.num_malformed for voter in voters] == [1, 0]
     assert votes[0].token == votes[1].token
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+def test_a_voter_names_its_whole_distribution_where_it_is_asked(temperature: float) -> None:
+    """To the bit, and with the token that it gives without being asked."""
+    sampling = SamplingParams(temperature=temperature, top_k=9)
+    for kind in (TokenVoter, TokenDrafter):
+        silent, asked = (
+            kind(CODEC, sampling, "coupled", 24, sends_drafts=False, num_logprobs=number)
+            for number in (None, 24)
+        )
+        for seed in range(20):
+            one, other = (
+                each.draft(logits_of(seed), WEIGHTS, seed=seed, step=3, party=Party.CLOUD)
+                for each in (silent, asked)
+            )
+            assert read_named_token(one.payload, 24) == (one.token, None)
+            token, known = read_named_token(other.payload, 24)
+            assert token == one.token == other.token
+            assert known is not None
+            assert dict(known.top) == {place: math.log(p) for place, p in enumerate(other.dense) if p}
+            assert known.token == dict(known.top)[token]
+            assert len(known.top) == 9

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tandem.modes.roles import speculative
-from tandem.protocol.log import MAX_VERDICT_TOKENS, CommittedLog, join_verdicts
-from tandem.protocol.messages import LinkFrame, Verdict, VerifyResult, decode_link, encode
+from tandem.protocol.log import MAX_VERDICT_TOKENS, CommittedLog, join_verdicts, logprobs_of
+from tandem.protocol.messages import LinkFrame, Logprobs, Verdict, VerifyResult, decode_link, encode
 
 COUNTS = st.lists(st.tuples(st.integers(1, 9), st.integers(0, 9)), min_size=1, max_size=7)
 """Tokens of each verdict, and how many of them were proposed."""
@@ -17,23 +17,31 @@ def log() -> CommittedLog:
     return CommittedLog(1, speculative(), "cloud")
 
 
-def verdicts(counts: list[tuple[int, int]]) -> list[Verdict]:
+def logprobs(first: int, size: int) -> tuple[Logprobs, ...]:
+    """Those of so many tokens from one on, each of which tells its step."""
+    steps = range(first, first + size)
+    return tuple(Logprobs(logprob=-step, top_ids=(step,), top_logprobs=(-step,)) for step in steps)
+
+
+def verdicts(counts: list[tuple[int, int]], *, is_home: bool = True) -> list[Verdict]:
+    """is_home: of the query; else they come with log probabilities."""
     made: list[Verdict] = []
     step = 0
     for size, accepted in counts:
         result = VerifyResult(
             session=1, view=0, digest=bytes(8), step=step, voters=(1,), tokens=tuple(range(step, step + size)),
-            accepted=(min(accepted, size),), acceptance=(0.0,), next_decider=1,
+            accepted=(min(accepted, size),), acceptance=(0.0,), next_decider=1, logprobs=logprobs(step, size),
         )  # fmt: skip
-        made.append(log().make_verdict(result, size))
+        made.append(log().make_verdict(result, size, is_home=is_home))
         step += size
     return made
 
 
-@given(COUNTS)
-def test_joined_verdicts_say_what_they_said_one_by_one(counts: list[tuple[int, int]]) -> None:
-    apart = verdicts(counts)
+@given(COUNTS, st.booleans())
+def test_joined_verdicts_say_what_they_said_one_by_one(counts: list[tuple[int, int]], is_home: bool) -> None:
+    apart = verdicts(counts, is_home=is_home)
     joined = join_verdicts(apart)
+    assert logprobs_of(joined) == (() if is_home else logprobs(0, len(joined.tokens)))
     assert len(joined.tokens) <= MAX_VERDICT_TOKENS
     assert list(log().split(joined)) == [decided for verdict in apart for decided in log().split(verdict)]
     frame = LinkFrame(
@@ -47,7 +55,7 @@ def test_of_a_verdict_that_began_before_only_the_rest_counts(
     counts: list[tuple[int, int]], data: st.DataObject
 ) -> None:
     """Verdicts that were sent again, joined in another way."""
-    joined = join_verdicts(verdicts(counts))
+    joined = join_verdicts(verdicts(counts, is_home=False))
     decided = list(log().split(joined))
     num_known = data.draw(st.integers(0, len(decided) - 1))
     own = log()
@@ -57,3 +65,10 @@ def test_of_a_verdict_that_began_before_only_the_rest_counts(
     rest = own.take_next()
     assert rest is not None
     assert list(own.split(rest)) == decided[num_known:]
+    assert logprobs_of(rest) == logprobs(num_known, len(decided) - num_known)
+
+
+def test_log_probabilities_of_some_tokens_are_those_of_none() -> None:
+    """A receiver could not tell which ones they are."""
+    named, plain = verdicts([(2, 1)], is_home=False), verdicts([(2, 1), (1, 0)])[1:]
+    assert type(join_verdicts([*named, *plain])) is Verdict

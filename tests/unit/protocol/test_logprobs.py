@@ -7,8 +7,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
+from tandem.codecs import TopP
 from tandem.errors import ConfigError
 from tandem.events import TokenEvent
 from tandem.lab.simulation import specs
@@ -17,7 +19,10 @@ from tandem.lab.simulation.oracle import WorldVoter
 from tandem.lab.simulation.virtual import Outcome, VirtualRun
 from tandem.lab.simulation.world import CODEC, NEVER, VOCAB, World, codec_for, stop_rule
 from tandem.modes import reference
+from tandem.protocol.aggregating import AggregatorSession
 from tandem.protocol.logprobs import check_logprobs
+from tandem.protocol.messages import Ballot, VerifyResult
+from tandem.protocol.prefix import Prefix
 from tandem.protocol.spec import SessionSpec
 from tandem.topology import PARTIES, Party
 
@@ -122,7 +127,6 @@ def test_fewer_alternatives_are_the_first_of_all() -> None:
 @pytest.mark.parametrize(
     ("changes", "cause", "remedy"),
     [
-        ({"mode": "speculative"}, 'mode "speculative"', 'set mode to "dual"'),
         ({"placement": "cloud"}, 'placement "cloud"', 'set placement to "mirror" or "device"'),
         ({"placement": "greedy"}, 'placement "greedy"', 'set placement to "mirror" or "device"'),
         (
@@ -150,3 +154,34 @@ def test_where_the_home_knows_no_target_they_are_refused(
 
 def test_one_party_alone_decides_at_home_whatever_the_placement() -> None:
     check_logprobs(make_spec(0, placement="cloud", only="cloud"))
+
+
+def test_an_only_voter_names_them_whatever_the_placement() -> None:
+    """And the home, which goes on by itself where that voter is lost."""
+    for only, names in {None: (True, True), "device": (True, False), "cloud": (False, True)}.items():
+        spec = make_spec(0, mode="speculative", placement="cloud", only=only)
+        check_logprobs(spec)
+        assert tuple(party in spec.parties and spec.names_logprobs(party) for party in PARTIES) == names
+    federated = make_spec(0, mode="federated", workers=("alice", "bob"), weights=(0.5, 0.5))
+    assert [party for party in federated.parties if federated.names_logprobs(party)] == [federated.home]
+
+
+def test_a_device_whose_distributions_travel_names_what_it_drew_from_without_the_cloud() -> None:
+    """Under rejection a draft is drawn from the decoded distribution, so that is the one that is named."""
+    spec = make_spec(0, mode="speculative", draft_rule="rejection", vocab_size=VOCAB)
+    assert spec.sends_drafts
+    dense = np.arange(1, VOCAB + 1) / (VOCAB * (VOCAB + 1) / 2)
+    codec = TopP(0.6)
+    drawn_from = codec.decode(codec.encode(dense))
+    token = int(drawn_from.ids[0])
+    ballot = Ballot(
+        session=spec.session, view=0, step=0, digest=Prefix(spec.session).digest, voters=(0,), tokens=(token,),
+        payloads=(codec.encode(dense),), log_weights=(),
+    )  # fmt: skip
+    result = AggregatorSession(spec, Party.DEVICE, codec).decide(ballot)
+    assert isinstance(result, VerifyResult)
+    (known,) = result.logprobs
+    assert result.tokens == (token,)
+    assert known.logprob == math.log(drawn_from.probability(token))
+    assert sorted(known.top_ids) == drawn_from.ids.tolist()
+    assert len(known.top_ids) < VOCAB

@@ -40,6 +40,7 @@ from tandem.protocol.messages import (
     Rounds,
     Sources,
     Verdict,
+    VerdictWithLogprobs,
     VerifyResult,
     Votes,
     VotesReady,
@@ -74,6 +75,7 @@ UNHURRIED = settings(deadline=None, derandomize=True)
 BODIES = (
     Proposal,
     Verdict,
+    VerdictWithLogprobs,
     Done,
     Resync,
     Heartbeat,
@@ -114,6 +116,7 @@ PARTS: dict[type[Any], type[Any]] = {
     Rounds: Round,
     RoundProfile: Round,
     VerifyResult: Logprobs,
+    VerdictWithLogprobs: Logprobs,
 }
 """Messages that hold a list of others."""
 
@@ -185,7 +188,7 @@ def test_a_garbled_frame_is_a_message_or_a_protocol_error(message: Any, data: st
 
 
 @settings(UNHURRIED, max_examples=400)
-@given(st.sampled_from([*range(1, 8), 16, 17, 18, 32, 33, 48, 64, 80, 255]), st.binary(max_size=60))
+@given(st.sampled_from([*range(1, 16), 16, 17, 18, 32, 33, 48, 64, 80, 255]), st.binary(max_size=60))
 def test_random_bytes_are_a_message_or_a_protocol_error(tag: int, rest: bytes) -> None:
     with contextlib.suppress(ProtocolError):
         assert isinstance(registry.decode(bytes([tag]) + rest), KINDS)
@@ -258,9 +261,15 @@ def test_sizes_are_pinned() -> None:
         len(encode(replace(late, body=replace(late.body, payloads=(distribution,))))) - len(distribution)
         <= 57
     )
-    assert len(encode(frame_of(Verdict(
-        step=100, tokens=(2**17,), accepted=(1, 0), acceptance=(127, 0), next_decider=1,
-    )))) == 23 + 13  # fmt: skip
+    verdict = Verdict(step=100, tokens=(2**17,), accepted=(1, 0), acceptance=(127, 0), next_decider=1)
+    assert len(encode(frame_of(verdict))) == 23 + 13
+    plain = {field.name: getattr(verdict, field.name) for field in fields(Verdict)}
+    for count in (0, 5, 20):
+        known = Logprobs(logprob=-1.0, top_ids=(300,) * count, top_logprobs=(-1.0,) * count)
+        named = VerdictWithLogprobs(**plain, logprobs=(known,))
+        assert len(encode(frame_of(named))) == 23 + 13 + 1 + (11 + 10 * count), (
+            "per token, with ids of 2 bytes"
+        )
     assert len(encode(frame_of(Done(is_reply=True)))) == 23 + 2
 
 

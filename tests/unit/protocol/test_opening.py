@@ -13,6 +13,7 @@ from tandem.lab.simulation.specs import make_spec
 from tandem.limits import DevicesConfig
 from tandem.protocol.lifecycle import StopCheck
 from tandem.protocol.limits import check_spec
+from tandem.protocol.logprobs import MAX_TOP_LOGPROBS
 from tandem.protocol.messages import Begin, Cancel, DecoderReady, End, Heartbeat, LinkFrame, Open, Sources
 from tandem.protocol.outbox import Send
 from tandem.protocol.prefix import Prefix
@@ -130,6 +131,15 @@ def test_whatever_a_device_asks_for_is_refused_in_one_sentence(was: str, spelled
         check_spec(SessionSpec.from_json(asked.replace(was, spelled)), DevicesConfig())
     assert str(refused.value).isprintable()
     assert len(str(refused.value)) < 400
+
+
+def test_a_device_gets_no_more_of_a_distribution_than_the_interface_gives() -> None:
+    """A spec of its own making could ask the cloud for all of its vocabulary, in each verdict."""
+    asked = make_spec(mode="speculative", num_logprobs=MAX_TOP_LOGPROBS)
+    check_spec(SessionSpec.from_json(asked.to_json()), DevicesConfig())
+    greedy = replace(asked, num_logprobs=MAX_TOP_LOGPROBS + 1)
+    with pytest.raises(ProtocolError, match="at most 20 for num_logprobs \\(got 21\\)"):
+        check_spec(SessionSpec.from_json(greedy.to_json()), DevicesConfig())
 
 
 @pytest.mark.parametrize(

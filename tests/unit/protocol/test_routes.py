@@ -3,12 +3,24 @@
 from __future__ import annotations
 
 import logging
+import math
 from dataclasses import replace
 
 import pytest
 
 from tandem.lab.simulation.specs import make_spec
-from tandem.protocol.messages import Cancel, LinkBody, LinkFrame, Open, Proposal, Resync, Verdict, Votes
+from tandem.protocol.messages import (
+    Cancel,
+    LinkBody,
+    LinkFrame,
+    Logprobs,
+    Open,
+    Proposal,
+    Resync,
+    Verdict,
+    VerdictWithLogprobs,
+    Votes,
+)
 from tandem.protocol.prefix import Prefix
 from tandem.protocol.session_tables import CoordinatorTable
 from tandem.protocol.spec import SessionSpec
@@ -20,9 +32,21 @@ DRAFT = replace(IDS, payloads=(b"x",), log_weights=(0.0,))
 VERDICT = Verdict(step=0, tokens=(1,), accepted=(1,), acceptance=(), next_decider=1)
 PAIR_VERDICT = replace(VERDICT, accepted=(1, 1), acceptance=(1, 1), next_decider=0)
 SPECULATIVE = make_spec(mode="speculative")
+NAMED = make_spec(mode="speculative", num_logprobs=2, vocab_size=8)
 FEDERATED = make_spec(mode="federated", weights=(0.5, 0.5))
 BY_DOCUMENTS = make_spec(mode="federated", workers=("ada", "ben"))
 DUAL = make_spec(placement="device")
+
+
+def known(*top: tuple[int, float], logprob: float = -1.0) -> Logprobs:
+    ids, logprobs = zip(*top, strict=True) if top else ((), ())
+    return Logprobs(logprob=logprob, top_ids=ids, top_logprobs=logprobs)
+
+
+def with_logprobs(*logprobs: Logprobs, accepted: tuple[int, ...] = (1,)) -> VerdictWithLogprobs:
+    return VerdictWithLogprobs(
+        step=0, tokens=(1,), accepted=accepted, acceptance=(), next_decider=1, logprobs=logprobs
+    )
 
 
 def frame(body: LinkBody) -> LinkFrame:
@@ -101,6 +125,34 @@ def frame(body: LinkBody) -> LinkFrame:
             "cloud sent a verdict without a token; check its version.",
         ),
         (
+            "device", "cloud", SPECULATIVE, with_logprobs(known()),
+            "cloud sent log probabilities, which this query does not ask of it; check its version.",
+        ),
+        (
+            "cloud", "device", replace(DUAL, num_logprobs=2), with_logprobs(known(), accepted=(1, 1)),
+            "device sent log probabilities, which this query does not ask of it; check its version.",
+        ),
+        (
+            "device", "cloud", NAMED, with_logprobs(known(), known()),
+            "cloud sent log probabilities of 2 tokens in a verdict of 1; check its version.",
+        ),
+        *(
+            (
+                "device", "cloud", NAMED, with_logprobs(impossible),
+                "cloud sent log probabilities that no distribution has, or more than 2 of a step; check its version.",
+            )
+            for impossible in (
+                known((1, -2.0), (2, -2.0), (3, -2.0)),
+                known((1, -2.0), (1, -2.0)),
+                known((8, -2.0)),
+                known((1, -0.1), (2, -0.1)),
+                known((1, math.nan)),
+                known((1, -math.inf)),
+                known(logprob=0.1),
+                Logprobs(logprob=-1.0, top_ids=(1,), top_logprobs=()),
+            )
+        ),
+        (
             "cloud", "device", DUAL, replace(PAIR_VERDICT, next_decider=1),
             "device hands over to party 1, which does not decide in mode dual; check its settings.",
         ),
@@ -128,6 +180,15 @@ def test_what_a_role_does_not_allow_is_refused_counted_and_survived(
     assert session.links[source].receipts.numbers == [], "not acknowledged"
     assert not any(session.ballots.entries.values())
     assert not session.lifecycle.is_over
+
+
+def test_log_probabilities_that_were_asked_for_reach_the_client() -> None:
+    table = CoordinatorTable("device", lambda spec: lambda tokens: None)
+    table.open(NAMED, 0.0)
+    sends = table.receive(frame(with_logprobs(known((7, -0.5), (1, -1.0)))), 0.1)
+    (event,) = [send.message.event for send in sends if send.to == "client"]
+    assert (event.logprob.token, event.logprob.logprob) == (1, -1.0)
+    assert [(top.token, top.logprob) for top in event.top_logprobs] == [(7, -0.5), (1, -1.0)]
 
 
 def test_a_role_that_is_allowed_goes_through() -> None:

@@ -11,7 +11,7 @@ import pytest
 from tandem import Config, Tandem
 from tandem.cli import main
 from tandem.joining.handshakes import hello_of
-from tandem.protocol.messages import LinkFrame, Open, Proposal, Votes
+from tandem.protocol.messages import LinkFrame, Logprobs, Open, Proposal, VerdictWithLogprobs, Votes, encode
 from tandem.sites.audit import KINDS, Tally, listening_queue
 from tandem.sites.serving import Address, served
 from tandem.transport.framing import join_frames
@@ -60,6 +60,25 @@ def test_the_kinds_add_up_to_what_the_link_counts(
     ]
     counted = tally.num_bytes.get("race lists", 0) + tally.num_bytes.get("distributions", 0)
     assert counted == sum(len(payload) for each in payloads for payload in each)
+
+
+def test_log_probabilities_are_a_kind_of_their_own() -> None:
+    """Of a party that decides: the numbers, and the ids of tokens that may never be committed."""
+    known = Logprobs(logprob=-0.5, top_ids=(7, 300), top_logprobs=(-0.5, -2.0))
+    body = VerdictWithLogprobs(
+        step=0, tokens=(7, 7), accepted=(3,), acceptance=(), next_decider=1, logprobs=(known, known)
+    )
+    frame = LinkFrame(
+        session=1, view=0, committed=2, committed_digest=bytes(8), stamp=1, echo=0, held_us=0, body=body
+    )
+    tally = Tally()
+    tally.add(frame, encode(frame))
+    assert (tally.counts["log probabilities"], tally.num_bytes["log probabilities"]) == (
+        2,
+        2 * (3 * 8 + 1 + 2),
+    )
+    assert (tally.counts["committed tokens"], tally.num_bytes["committed tokens"]) == (2, 2)
+    assert tally.total_bytes == len(join_frames([encode(frame)]))
 
 
 def test_a_filter_is_named_and_counted() -> None:
