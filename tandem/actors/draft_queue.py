@@ -90,6 +90,10 @@ class DraftQueueActor(SiteActor):
         """The decoders that sessions are given to."""
         return tuple(name for name in self.decoders.available if self.is_reachable(name))
 
+    async def drop_decoder(self, name: str) -> None:
+        """A decoder is dead, whether the connection to it has noticed or not."""
+        self.on_lost(name)
+
     async def open(self, spec_json: str) -> None:
         """Start a query whose client is here, or let it wait; the peer is told across the link once it starts."""
         spec = SessionSpec.from_json(spec_json)
@@ -140,7 +144,7 @@ class DraftQueueActor(SiteActor):
     def handle(self, message: Any, source: str) -> list[Send]:
         """Hand a message to the session table, which may open a query of the peer, or an order to a decoder."""
         if isinstance(message, Window | ProposalLength):
-            return [Send("decoder", order) for order in self.decoders.note(message)]
+            return self.decoders.note(message)
         party = source.partition("/")[0]
         peer = "" if party == self.party else as_party(party)
         sends = self.table.receive(message, time.monotonic(), peer)
@@ -194,8 +198,7 @@ class DraftQueueActor(SiteActor):
         """Give sessions as they stand, and what their decoder was last told, to other decoders."""
         self.num_moved += len(sessions)
         for session in sessions:
-            orders = [Send("decoder", order) for order in self.decoders.orders(session)]
-            self.dispatch([*self.table.restart("decoder", [session]), *orders])
+            self.dispatch([*self.table.restart("decoder", [session]), *self.decoders.orders(session)])
 
     def receivers(self, send: Send) -> tuple[str, ...]:
         """As everywhere, and for a decoder the one that has the session."""

@@ -82,6 +82,7 @@ def replace_decoder(party: str, runtime: Runtime, role: str) -> None:
     handles = {
         kind: find_actor(f"{party}/{kind}", config.cluster.namespace) for kind in ("retriever", "draft_queue")
     }
+    ray.get(handles["draft_queue"].drop_decoder.remote(f"{party}/{role}"), timeout=ANSWER_S)
     known = next(iter(_joined(party, runtime)), None)
     if known is None:
         raise ClusterError(

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tandem.protocol.messages import End, ProposalLength, Window
+from tandem.protocol.outbox import Send
 
 MAX_ENDED = 1024
 """Ended sessions whose decoders are remembered, for what is still said to them."""
@@ -86,16 +87,16 @@ class Replicas:
             if name in holders and not self._is_open(session)
         ]
 
-    def note(self, order: Order) -> list[Order]:
-        """Keep an order for the session's decoder, now and later; returns it if the session is open."""
+    def note(self, order: Order) -> list[Send]:
+        """An order for the session's decoder, now and whichever has it later; nothing if the session is not open."""
         if not self._is_open(order.session):
             return []
         self._orders.setdefault(order.session, {})[type(order)] = order
-        return [order]
+        return [Send("decoder", order)]
 
-    def orders(self, session: int) -> list[Order]:
-        """What the decoder of a session was last told to do."""
-        return list(self._orders.get(session, {}).values())
+    def orders(self, session: int) -> list[Send]:
+        """What the decoder of a session was last told to do, for another one."""
+        return [Send("decoder", order) for order in self._orders.get(session, {}).values()]
 
     def _pin(self, session: int) -> bool:
         """Choose a decoder for a session; False if all are lost."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tandem.protocol.messages import Commit, End, ProposalLength, Window
+from tandem.protocol.outbox import Send
 from tandem.protocol.replicas import MAX_ENDED, Replicas, decoder_roles, is_decoder
 
 FIRST, SECOND, THIRD = NAMES = tuple(f"cloud/{role}" for role in decoder_roles(3))
@@ -89,8 +90,9 @@ def test_orders_are_kept_for_the_decoder_that_comes_next() -> None:
     party.send(1)
     wide, wider = (Window(session=1, size=size) for size in (5, 6))
     long = ProposalLength(session=1, length=3)
-    assert [party.decoders.note(order) for order in (wide, long, wider)] == [[wide], [long], [wider]]
-    assert party.decoders.orders(1) == [wider, long]
+    for order in (wide, long, wider):
+        assert party.decoders.note(order) == [Send("decoder", order)]
+    assert party.decoders.orders(1) == [Send("decoder", wider), Send("decoder", long)]
     assert party.decoders.note(Window(session=2, size=5)) == [], "it is not open"
     assert party.decoders.orders(2) == []
 

@@ -78,6 +78,7 @@ class Cloud:
         async def start() -> None:
             self.actors[role] = actor = self.make_decoder(role)
             self.handles[role] = LocalActor(actor, self.loop.event_loop)
+            await self.handles["draft_queue"].drop_decoder.remote(f"cloud/{role}")
             await join_decoder(self.handles, role, known)
 
         self.loop.run(start())
@@ -163,6 +164,15 @@ def test_a_lost_decoder_changes_no_token_and_comes_back(cloud: Cloud, alone: lis
     cloud.replace(role, other)
     assert tokens(ask_all(tandem)) == tokens(alone)
     assert cloud.served()[role] > 0, "it has sessions again"
+
+
+def test_a_decoder_that_is_known_to_be_dead_gets_nothing(cloud: Cloud, alone: list[Answer]) -> None:
+    """The connection to a machine that is gone may stay for minutes."""
+    queue: Any = cloud.actors["draft_queue"]
+    cloud.loop.run(queue.drop_decoder("cloud/decoder"))
+    assert cloud.loop.run(queue.available_decoders()) == ("cloud/decoder-1",)
+    assert tokens(ask_all(Tandem(Config(), cloud))) == tokens(alone)
+    assert cloud.served()["decoder"] == 0
 
 
 def test_without_any_decoder_a_query_fails_with_one_sentence(cloud: Cloud) -> None:
