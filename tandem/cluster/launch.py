@@ -155,7 +155,7 @@ def _create(party: str, classes: ActorClasses, runtime: Runtime, detached: bool)
         "max_concurrency": MAX_CONCURRENCY,
         "max_task_retries": 0,
         "enable_task_events": False,
-        **place(party, roles[0], config, detached=detached),
+        **place(party, runtime.role or roles[0], config, detached=detached),
     }
     if detached:
         options["lifetime"] = "detached"

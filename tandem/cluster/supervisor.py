@@ -32,7 +32,7 @@ from tandem.cluster.actor_table import SUPERVISOR, explain_party, read_actors
 from tandem.cluster.attach import wait_for_roles
 from tandem.cluster.launch import create_party, find_party, runtime_for
 from tandem.cluster.metrics import RayMetrics
-from tandem.cluster.placement import at_home, home_node
+from tandem.cluster.placement import at_home, party_nodes
 from tandem.cluster.replicas import Replacements, Run, in_thread, replace_decoder, stop_strays
 from tandem.cluster.status import read_reports
 from tandem.config import Config
@@ -181,7 +181,7 @@ def start_party(role: Party, config: Config, progress: Progress = lambda line: N
         )
     stop_supervisor(role, config)
     wait_for_roles((role,), config.cluster.start_timeout_s, lambda: None)
-    host = config.link.host or str(home_node(role)["NodeManagerAddress"])
+    host = config.link.host or str(party_nodes(role)[0]["NodeManagerAddress"])
     runtime = runtime_for(config, _shared_secret(role.other, config), host)
     supervisor = _create(role, runtime)
     try:
