@@ -57,10 +57,7 @@ def cluster(num_decoders: int, settings: Sequence[str], folder: Path) -> Iterato
     settings = [PATIENT, f"cloud.num_decoders={num_decoders}", *settings]
     with contextlib.ExitStack() as stack:
         for state in states:
-            joining = []
-            if state != home:
-                with patched_environment(home):
-                    joining = ["--join", _address(), "--token-file", str(home / "tandem" / "cloud.token")]
+            joining = [] if state == home else join_options(home)
             run(state, "up", "cloud", "--node-only", *joining, settings=settings)
             stack.callback(run, state, "down")
         run(home, "up", "cloud", settings=settings)
@@ -82,10 +79,14 @@ def patched_environment(state: Path) -> Iterator[None]:
             os.environ["XDG_STATE_HOME"] = before
 
 
-def _address() -> str:
+def join_options(home: Path) -> list[str]:
+    """How another node joins the cluster that was started with the notes in `home`."""
     from tandem.cluster import registry
 
-    return registry.running_nodes()[0].address
+    with patched_environment(home):
+        address = registry.running_nodes()[0].address
+    token = home / "tandem" / "cloud.token"  # none where the environment or Ray's own file has one
+    return ["--join", address, *(["--token-file", str(token)] if token.exists() else [])]
 
 
 async def serve(
