@@ -24,7 +24,7 @@ from tandem.nearest import did_you_mean
 from tandem.overrides import parse, replace_settings, to_toml, unknown
 from tandem.parties import LANGCHAIN as LANGCHAIN
 from tandem.parties import PartyConfig as PartyConfig
-from tandem.parties import WorkerConfig, check_federation, check_learners, check_no_workers
+from tandem.parties import WorkerConfig, check_federation, check_no_workers, check_parties
 from tandem.paths import resolve
 from tandem.presets import expand, take_preset
 from tandem.sampling import SamplingParams
@@ -162,7 +162,7 @@ class Config(Settings):
     def _check_together(self) -> Config:
         if self.cluster.runtime == "inline":
             self._check_inline()
-        check_learners(self._by_party(), self.decoding.mode)
+        check_parties(self._by_party(), self.decoding.mode, self.link.data_plane, self.cluster.runtime)
         if self.is_federated:
             check_federation(self.server, self.workers, self.weights.workers)
         else:

@@ -23,6 +23,7 @@ TEMPLATES = WordOrPath(words=("auto", "chat", "plain"), example="./template.json
 DRAFTERS: Mapping[str, str] = {"speculative": Party.DEVICE, "federated": SERVER}
 """Who drafts without a vote, by mode."""
 MIN_WORKERS = 2
+MAX_DECODERS = 64
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,31}")
 """Of a worker: it names its node, its actors and its files."""
 
@@ -60,6 +61,17 @@ class PartyConfig(Settings):
         default="float32", description="precision of the language model"
     )
     num_threads: int = Field(default=1, ge=1, description="CPU threads of the language model")
+    num_decoders: int = Field(
+        default=1,
+        ge=1,
+        le=MAX_DECODERS,
+        description="decoders, each a process with the language model on any of the party's Ray nodes; a query has one",
+    )
+    gpus_per_decoder: float = Field(
+        default=0.0,
+        ge=0,
+        description="GPUs that Ray gives each decoder, such as 1 or 0.5; 0: none is asked for",
+    )
     kv_store: Literal["disk", "memory", "off"] = Field(
         default="disk",
         description="where key-value caches of documents are kept: beside the index, in memory, or nowhere",
@@ -107,6 +119,14 @@ class WorkerConfig(PartyConfig):
     )
 
 
+def check_parties(parties: Mapping[str, PartyConfig], mode: str, data_plane: str, runtime: str) -> None:
+    """Raise ConfigError if one of these parties cannot be run as it is set up."""
+    check_learners(parties, mode)
+    check_decoders(parties, data_plane)
+    if runtime == "inline":
+        check_one_decoder(parties)
+
+
 def check_learners(parties: Mapping[str, PartyConfig], mode: str) -> None:
     """Raise ConfigError if one of these parties learns that has a vote in this mode."""
     for name, party in parties.items():
@@ -114,6 +134,42 @@ def check_learners(parties: Mapping[str, PartyConfig], mode: str) -> None:
             raise ConfigError(
                 f'{name}.learns is true, but in mode "{mode}" {name} has a vote, and an answer would depend on those '
                 "before it; set it to false."
+            )
+
+
+def check_decoders(parties: Mapping[str, PartyConfig], data_plane: str) -> None:
+    """Raise ConfigError if the decoders of one of these parties cannot be run as it is set up."""
+    for name, party in parties.items():
+        if party.num_decoders > 1 and party.learns:
+            raise ConfigError(
+                f"{name}.num_decoders is {party.num_decoders}, but {name}.learns is true, and each decoder would learn "
+                "from its own queries only; set one decoder, or learns to false."
+            )
+        if party.num_decoders > 1 and data_plane == "ray":
+            raise ConfigError(
+                f'The setting {name}.num_decoders is {party.num_decoders}, but link.data_plane is "ray", which serves '
+                'one decoder; set link.data_plane to "socket".'
+            )
+        gpus = party.gpus_per_decoder
+        if gpus > 1 and gpus != int(gpus):
+            raise ConfigError(
+                f"The setting {name}.gpus_per_decoder must be a whole number or below 1 (got {gpus:g}); Ray shares no "
+                "GPU beside a whole one."
+            )
+        if gpus and party.torch_device == "cpu":
+            raise ConfigError(
+                f'The setting {name}.gpus_per_decoder is {gpus:g}, but {name}.torch_device is "cpu"; set torch_device '
+                'to "cuda", or gpus_per_decoder to 0.'
+            )
+
+
+def check_one_decoder(parties: Mapping[str, PartyConfig]) -> None:
+    """Raise ConfigError if one of these parties, each to run in one process, has several decoders."""
+    for name, party in parties.items():
+        if party.num_decoders > 1:
+            raise ConfigError(
+                f"The setting {name}.num_decoders is {party.num_decoders}, but without a Ray cluster a party is one "
+                "process with one decoder; set it to 1, or start the party with `tandem up`."
             )
 
 

@@ -85,6 +85,7 @@ LAYERS = {
         "loading",
         "loop_thread",
         "paths",
+        "parties",
         "protocol",
         "retrieval",
         "topology",

@@ -21,7 +21,7 @@ from functools import cached_property
 from typing import Any, ClassVar, TypeVar
 
 from tandem.actors.planes import Runtime as Runtime
-from tandem.actors.planes import make_plane
+from tandem.actors.planes import make_plane, own_address
 from tandem.actors.statistics import ActorStatistics, resident_bytes
 from tandem.errors import ProtocolError, TandemError
 from tandem.protocol.messages import decode, decode_link, encode
@@ -48,11 +48,13 @@ class SiteActor:
         self.party = party
         self.runtime = runtime
         self.config = runtime.config
-        self.name = f"{party}/{self.role}"
+        self.name = f"{party}/{runtime.role or self.role}"
+        self.num_decoders = self.config.party(party).num_decoders
         self.place = f"{at_start(party)}'s {self.role.replace('_', ' ')}"  # in sentences
         self.num_malformed = 0
         self.description: dict[str, Any] = {}
         self.plane: DataPlane | None = None
+        self._endpoint: Endpoint | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
         self.join(Exchange())
 
@@ -68,11 +70,17 @@ class SiteActor:
         if self.plane is not None:
             await self.plane.close()
         self.plane = make_plane(self, self.runtime, has_peers=self.has_peers, host=self._listening_host())
-        return Endpoint(self.name) if self.plane is None else await self.plane.start()
+        self._endpoint = Endpoint(self.name) if self.plane is None else await self.plane.start()
+        return self._endpoint
+
+    async def endpoint(self) -> Endpoint:
+        """The address that `bind` returned."""
+        assert self._endpoint is not None
+        return self._endpoint
 
     async def connect_peers(self, endpoints: list[Endpoint]) -> None:
         """Connect to those of `endpoints` that this actor dials."""
-        wanted = {f"{self.party}/{role}" for role in self.dials} | self._peers()
+        wanted = self._own_dialled() | self._peers()
         outside = [
             endpoint
             for endpoint in endpoints
@@ -170,13 +178,19 @@ class SiteActor:
         """Deliver what a state machine returned. A message that cannot be encoded ends its session only."""
         with self.exchange.turn():
             for send in sends:
-                name = f"{self.party}/{send.to}"
                 if send.to == "client":
                     self.on_event(send.message)
-                elif name in self.exchange:
-                    self.exchange.post(self.name, name, send.message)
-                else:
-                    self._send_out(send, name)
+                    continue
+                for name in self.receivers(send):
+                    if name in self.exchange:
+                        self.exchange.post(self.name, name, send.message)
+                    else:
+                        self._send_out(send, name)
+
+    def receivers(self, send: Send) -> tuple[str, ...]:
+        """The names of those that get a message. Which of several decoders has a session, the draft queue knows."""
+        is_forwarded = send.to == "decoder" and self.num_decoders > 1
+        return (f"{self.party}/{'draft_queue' if is_forwarded else send.to}",)
 
     def _send_out(self, send: Send, name: str) -> None:
         try:
@@ -228,9 +242,8 @@ class SiteActor:
         """Send a message, encoded as `frame`, across the link to its peer, by default the only one."""
         self.exchange.send(self._plane(), f"{send.peer or self.peers[0]}/draft_queue", frame)
 
-    def is_reachable(self, role: ActorKind) -> bool:
+    def is_reachable(self, name: str) -> bool:
         """Whether a message to an actor of this party would be delivered now."""
-        name = f"{self.party}/{role}"
         return name in self.exchange or self._plane().is_connected(name)
 
     def _sessions(self) -> dict[int, Any]:
@@ -239,6 +252,11 @@ class SiteActor:
 
     def _extra_statistics(self) -> dict[str, float]:
         return {}
+
+    def _own_dialled(self) -> set[str]:
+        """Actors of this site that this one connects to."""
+        is_alone = self.num_decoders == 1
+        return {f"{self.party}/{role}" for role in self.dials if role != "decoder" or is_alone}
 
     def _peers(self) -> set[str]:
         """Actors of the other side that this one connects to."""
@@ -257,7 +275,9 @@ class SiteActor:
         return self.plane
 
     def _listening_host(self) -> str | None:
-        return None
+        """Where actors of other nodes reach this one; None: they need not."""
+        is_asked = self.role in ("decoder", "retriever") and self.runtime.spans_nodes
+        return own_address() if is_asked else None
 
     def _received_by_call(self, source: str, frames: list[bytes]) -> None:
         counter = self._plane().counters[source]

@@ -12,7 +12,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import reduce
 from typing import Any, ClassVar
@@ -29,11 +31,14 @@ from tandem.events import (
     SourcesEvent,
 )
 from tandem.protocol.admission import AdmittingTable
-from tandem.protocol.messages import DecoderFailed
+from tandem.protocol.messages import DecoderFailed, End, ProposalLength, Window
 from tandem.protocol.outbox import ActorKind, Send
+from tandem.protocol.replicas import Replicas, decoder_roles
 from tandem.protocol.spec import SessionSpec
 from tandem.topology import as_party, at_start
-from tandem.transport.port import Endpoint, LinkCounters, add_counters
+from tandem.transport.port import LinkCounters, add_counters
+
+_log = logging.getLogger("tandem")
 
 TICK_S = 0.05
 """Between two ticks while a session is open."""
@@ -65,21 +70,13 @@ class DraftQueueActor(SiteActor):
         self._detokenizer: Detokenizer | None = None
         self.logs: dict[int, EventLog] = {}
         self._opened = asyncio.Event()  # set and replaced whenever a session opens
+        self.num_moved = 0  # sessions that were given to another decoder
         self._ticking = False
         self._renew_again_s = 0.0
-        self._endpoint: Endpoint | None = None
+        names = tuple(f"{party}/{role}" for role in decoder_roles(self.num_decoders))
+        self.decoders = Replicas(names, lambda session: session in self.table.sessions)
 
     # ---- control plane ---------------------------------------------------------------------------------------
-
-    async def endpoint(self) -> Endpoint:
-        """The address at which the peer reaches this queue."""
-        assert self._endpoint is not None
-        return self._endpoint
-
-    async def bind(self) -> Endpoint:
-        """Open this actor's end of the data plane and remember its address."""
-        self._endpoint = await super().bind()
-        return self._endpoint
 
     async def set_tokenizer(self, tokenizer_json: str) -> None:
         """Set the tokenizer for stop strings and streamed text."""
@@ -88,6 +85,14 @@ class DraftQueueActor(SiteActor):
     async def is_prepared(self) -> bool:
         """Whether this party can be asked: the tokenizer is the last thing that a starting party gets."""
         return self._detokenizer is not None
+
+    async def available_decoders(self) -> tuple[str, ...]:
+        """The decoders that sessions are given to."""
+        return tuple(name for name in self.decoders.available if self.is_reachable(name))
+
+    async def drop_decoder(self, name: str) -> None:
+        """A decoder is dead, whether the connection to it has noticed or not."""
+        self.on_lost(name)
 
     async def open(self, spec_json: str) -> None:
         """Start a query whose client is here, or let it wait; the peer is told across the link once it starts."""
@@ -137,7 +142,9 @@ class DraftQueueActor(SiteActor):
     # ---- data plane ------------------------------------------------------------------------------------------
 
     def handle(self, message: Any, source: str) -> list[Send]:
-        """Hand a message to the session table; it may open a query of the peer."""
+        """Hand a message to the session table, which may open a query of the peer, or an order to a decoder."""
+        if isinstance(message, Window | ProposalLength):
+            return self.decoders.note(message)
         party = source.partition("/")[0]
         peer = "" if party == self.party else as_party(party)
         sends = self.table.receive(message, time.monotonic(), peer)
@@ -167,21 +174,41 @@ class DraftQueueActor(SiteActor):
         log.add(event)
 
     def on_connected(self, name: str) -> None:
-        """Resend at once what a peer has not acknowledged."""
+        """Resend at once what a peer has not acknowledged. A decoder that is back learns what has ended meanwhile."""
         party, _, role = name.partition("/")
+        if name in self.decoders.names:
+            for session in self.decoders.find(name):
+                self._send_out(Send("decoder", End(session=session)), name)
         if party in self.peers and role == self.role and self.table.sessions:
             self.dispatch(self.table.resend_all(time.monotonic(), party))
 
     def on_lost(self, name: str) -> None:
-        """Without its required actors, no session of this side can continue."""
+        """Without its required actors, no session of this side can continue; those of one of several decoders move."""
         party, _, role = name.partition("/")
+        if name in self.decoders.names:
+            moved, role = self.decoders.lose(name), "decoder"
+            if self.decoders.are_several and self.decoders.available:
+                _log.warning("%s lost %s; other decoders go on with %d sessions", self.name, name, len(moved))
+                self._move(moved)
+                return
         if party == self.party and role in REQUIRED_ACTORS and self.table.sessions:
             self.dispatch(self.table.fail_all(self._stopped(role), time.monotonic()))
+
+    def _move(self, sessions: Sequence[int]) -> None:
+        """Give sessions as they stand, and what their decoder was last told, to other decoders."""
+        self.num_moved += len(sessions)
+        for session in sessions:
+            self.dispatch([*self.table.restart("decoder", [session]), *self.decoders.orders(session)])
+
+    def receivers(self, send: Send) -> tuple[str, ...]:
+        """As everywhere, and for a decoder the one that has the session."""
+        return self.decoders.receivers(send.message) if send.to == "decoder" else super().receivers(send)
 
     def _find_obstacle(self) -> str | None:
         """Why no query can be taken now, if so."""
         for role in REQUIRED_ACTORS:
-            if not self.is_reachable(role):
+            names = self.decoders.available if role == "decoder" else (f"{self.party}/{role}",)
+            if not any(map(self.is_reachable, names)):
                 return self._stopped(role)
         return None
 
@@ -258,7 +285,10 @@ class DraftQueueActor(SiteActor):
                 del self.logs[key]
 
     def _extra_statistics(self) -> dict[str, float]:
-        return {"num_waiting": self.table.num_waiting}
+        return {"num_waiting": self.table.num_waiting, "num_moved": self.num_moved}
+
+    def _own_dialled(self) -> set[str]:
+        return super()._own_dialled() | set(self.decoders.names)
 
     def _peers(self) -> set[str]:
         """The device connects to the cloud, never the other way: it may be behind NAT. Workers likewise."""

@@ -12,7 +12,6 @@ from collections.abc import Awaitable, Callable, Coroutine, Generator
 from typing import TYPE_CHECKING, Any, Protocol
 
 from tandem.errors import CallError, TandemError
-from tandem.protocol.outbox import ActorKind
 
 if TYPE_CHECKING:
     from tandem.actors.base import SiteActor
@@ -31,8 +30,8 @@ class ActorHandle(Protocol):
     def __getattr__(self, name: str) -> Method: ...
 
 
-Handles = dict[ActorKind, ActorHandle]
-"""The actors of one party."""
+Handles = dict[str, ActorHandle]
+"""The actors of one party, by role; its decoders as in `tandem.protocol.replicas.decoder_roles`."""
 
 
 class Call:

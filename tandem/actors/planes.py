@@ -19,6 +19,8 @@ class Runtime:
     config: Config
     host: str | None = None  # address on which the draft queue waits for its peer; None: the node's
     open_link: OpenLink | None = None  # of a site that is one process; None: sockets or Ray calls
+    role: str = ""  # of one of several decoders, such as "decoder-1"; empty: as its kind is called
+    spans_nodes: bool = False  # whether decoders may be on other nodes than the party's other actors
 
 
 def make_plane(
@@ -26,7 +28,8 @@ def make_plane(
 ) -> DataPlane | None:
     """The data plane of one actor; None where all that it talks to shares its process.
 
-    has_peers: whether it talks to other sites. host: address on which it awaits them; None if it does not.
+    has_peers: whether it talks to other sites. host: address on which it awaits them, or actors of this site on other
+    nodes; None if it does not.
     """
     if runtime.open_link is not None:
         return runtime.open_link(owner) if has_peers else None
@@ -42,15 +45,22 @@ def make_plane(
     return SocketPlane(
         owner.name,
         owner.on_frames,
-        handshake=with_secret(owner.name, runtime.secret),
-        directory=runtime.directory,
+        handshake=with_secret(owner.name, runtime.secret, spans_nodes=runtime.spans_nodes),
+        directory=runtime.directory if has_peers or host is None else None,
         on_connected=owner.on_connected,
         on_lost=owner.on_lost,
         host=host,
-        port=runtime.config.link.port,
+        port=runtime.config.link.port if has_peers else 0,
         server_tls=server_tls,
         client_tls=client_tls,
     )
+
+
+def own_address() -> str:
+    """The address of this process's Ray node."""
+    from tandem.actors.ray_handles import node_address
+
+    return node_address()
 
 
 def _cluster_tls() -> tuple[ssl.SSLContext | None, ssl.SSLContext | None]:

@@ -17,8 +17,8 @@ from tandem.actors.handles import Call, Handles
 from tandem.errors import CallError, TandemError
 from tandem.protocol.outbox import ActorKind
 
-RayHandles = dict[ActorKind, Any]
-"""Ray handles of one party's actors, or Members of a process that several share."""
+RayHandles = dict[str, Any]
+"""Ray handles of one party's actors by role, or Members of a process that several share."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,13 +55,13 @@ class RayActors:
     """The Ray handles of one party's actors, found again after one of them has died: it may have been replaced."""
 
     def __init__(
-        self, handles: Mapping[ActorKind, Any], find: Callable[[], Mapping[ActorKind, Any]] | None = None
+        self, handles: Mapping[str, Any], find: Callable[[], Mapping[str, Any]] | None = None
     ) -> None:
         """find: None where nobody replaces them."""
         self._handles, self._find = handles, find
         self._has_lost = False
 
-    def __getitem__(self, role: ActorKind) -> Any:
+    def __getitem__(self, role: str) -> Any:
         if self._has_lost and self._find is not None:
             try:
                 self._handles = self._find()
@@ -79,9 +79,9 @@ class RayActors:
 class RayActor:
     """An actor behind a Ray handle or a Member; what Ray raises is a CallError with Ray's error as its cause."""
 
-    def __init__(self, actors: RayActors, role: ActorKind) -> None:
+    def __init__(self, actors: RayActors, role: str) -> None:
         self._actors = actors
-        self._role: ActorKind = role
+        self._role = role
 
     def __getattr__(self, name: str) -> RayMethod:
         if name.startswith("_"):
@@ -94,7 +94,7 @@ class RayMethod:
     """A method of a RayActor."""
 
     actors: RayActors
-    role: ActorKind
+    role: str
     name: str
 
     def remote(self, *arguments: Any) -> Call:
@@ -122,9 +122,7 @@ def unwrap(error: RayError) -> TandemError:
     return CallError(f"A call to an actor failed: {lines[-1][:200]!r}; see Ray's logs.")
 
 
-def wrap(
-    handles: Mapping[ActorKind, Any], find: Callable[[], Mapping[ActorKind, Any]] | None = None
-) -> Handles:
+def wrap(handles: Mapping[str, Any], find: Callable[[], Mapping[str, Any]] | None = None) -> Handles:
     """The actors of one party as everything but Ray's own part of the code sees them.
 
     find: gives the handles again once an actor has died; None: there are no others.
@@ -133,7 +131,7 @@ def wrap(
     return {role: RayActor(actors, role) for role in handles}
 
 
-def process_name(party: str, roles: Sequence[ActorKind]) -> str:
+def process_name(party: str, roles: Sequence[str]) -> str:
     """How Ray knows the process of these actors."""
     return f"{party}/{'+'.join(roles)}"
 
@@ -155,6 +153,12 @@ def find_actor(name: str, namespace: str) -> Any:
                 role: Any = name.partition("/")[2]
                 return Member(process, role)
         raise
+
+
+def node_address() -> str:
+    """The address by which the other nodes know the one that this process is on."""
+    own = ray.get_runtime_context().get_node_id()
+    return next(str(node["NodeManagerAddress"]) for node in ray.nodes() if node["NodeID"] == own)
 
 
 def kill_actors(handles: Iterable[Any]) -> None:

@@ -52,6 +52,9 @@ class RetrieverActor(SiteActor):
         self._loaded: Retriever | StoreRetriever | None = None
         self._embedder: TextEmbedder | None = None
         self._found: OrderedDict[str, Document] = OrderedDict()  # by id, the most recent one last
+        self._askers: OrderedDict[int, str] = (
+            OrderedDict()
+        )  # of several decoders, by session; the newest last
         self._waiting: set[RetrieveRequest | RescoreRequest] = set()  # those in the queue or at work
         self._requests: asyncio.Queue[RetrieveRequest | RescoreRequest] = asyncio.Queue(maxsize=1024)
 
@@ -87,10 +90,20 @@ class RetrieverActor(SiteActor):
 
     def handle(self, message: Any, source: str) -> list[Send]:
         """Queue a request, unless it only repeats one that is not answered yet."""
+        if self.num_decoders > 1:
+            self._askers[message.session] = source
+            self._askers.move_to_end(message.session)
+            if len(self._askers) > MAX_REMEMBERED:
+                self._askers.popitem(last=False)
         if message not in self._waiting:
             self._requests.put_nowait(message)
             self._waiting.add(message)
         return []
+
+    def receivers(self, send: Send) -> tuple[str, ...]:
+        """The decoder that asked last: it has the session now."""
+        asker = self._askers.get(send.message.session)
+        return super().receivers(send) if asker is None else (asker,)
 
     def on_error(self, message: Any, error: TandemError) -> None:
         """An answer that cannot be sent ends its query, not the actor."""

@@ -36,10 +36,20 @@ TokenFile = Annotated[
 ]
 
 
+NodeOnly = Annotated[
+    bool,
+    typer.Option(
+        "--node-only",
+        help="only the node, without actors: room for decoders of a party that has several (cloud.num_decoders)",
+    ),
+]
+
+
 def up(
     party: AnyPartyArgument,
     join: Join = None,
     token_file: TokenFile = None,
+    node_only: NodeOnly = False,
     runtime: Runtime = None,
     config_file: ConfigFile = None,
     overrides: Overrides = None,
@@ -63,13 +73,16 @@ def up(
     with registry.locked():
         entry = registry.running_node(party)
         if entry is not None:
-            entry = _repair(entry, join, config, log)
+            entry = _repair(entry, join, config, log, node_only=node_only)
         if entry is None:
             join = join or _find_other(party, config, log)
             token = credentials.require_token(join, token_file) if join else credentials.create_token()
-            entry = _start(party, join, config, token, log)
+            entry = _start(party, join, config, token, log, node_only=node_only)
     print(f"The {party} node is up at {entry.address}.")
-    _print_hints(entry, config, config_file)
+    if node_only:
+        print(f"It has no actors; `tandem up {party}` on one of the {party}'s machines starts them.")
+    else:
+        _print_hints(entry, config, config_file)
     return 0
 
 
@@ -84,7 +97,9 @@ def _find_other(party: str, config: Config, log: StageLog) -> str | None:
     return None
 
 
-def _repair(entry: Entry, join: str | None, config: Config, log: StageLog) -> Entry | None:
+def _repair(
+    entry: Entry, join: str | None, config: Config, log: StageLog, *, node_only: bool
+) -> Entry | None:
     """The running node with new actors in the place of dead ones; None if it had to be stopped.
 
     Raises ClusterError if the node misses nothing.
@@ -93,7 +108,7 @@ def _repair(entry: Entry, join: str | None, config: Config, log: StageLog) -> En
     from tandem.cluster.start_settings import start_settings
 
     is_elsewhere = join not in (None, entry.address)
-    loss = _find_loss(entry, join, config)
+    loss = None if node_only else _find_loss(entry, join, config)
     if loss is None:
         raise ClusterError(
             f"The {entry.party} node is already running at {entry.address} (process {entry.pid}); "
@@ -129,8 +144,12 @@ def _find_loss(entry: Entry, join: str | None, config: Config) -> str | None:
     return f"the cluster at {entry.address} does not answer"
 
 
-def _start(party: str, join: str | None, config: Config, token: str | None, log: StageLog) -> Entry:
-    """A running node with its party's actors; registered before they start, so that nothing can be lost track of.
+def _start(
+    party: str, join: str | None, config: Config, token: str | None, log: StageLog, *, node_only: bool
+) -> Entry:
+    """A running node with its party's actors, unless it alone is wanted.
+
+    It is registered before they start, so that nothing can be lost track of.
 
     Raises TandemError; a half-started node is stopped.
     """
@@ -145,6 +164,8 @@ def _start(party: str, join: str | None, config: Config, token: str | None, log:
         registry.register(entry)
         log(f"node: {party} at {node.address}")
         launch.attach(node.address, config)
+        if node_only:
+            return entry
         supervisor.start_party(party, config, log)
     except BaseException:
         launch.stop_node(node)

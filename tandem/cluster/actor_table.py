@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ray.exceptions import RayActorError, RayError
@@ -33,15 +33,37 @@ NOTICED_S = 3.0
 def read_actors(config: Config, parties: Iterable[str] | None = None) -> list[ActorState]:
     """All actors of these parties (default: of all), dead ones included, in a fixed order.
 
-    This process must be attached.
+    How many decoders a party has, the table says. This process must be attached.
     """
     newest: dict[str, ActorState] = {}
     for actor in sorted(_table(config.cluster.namespace), key=lambda actor: actor.started_s or 0.0):
         known = newest.get(actor.name)
         if known is None or actor.is_alive or not known.is_alive:
             newest[actor.name] = actor
-    names = [f"{party}/{kind}" for party in parties or config.parties for kind in ROLES]
+    names = [name for party in parties or config.parties for name in _names(party, newest)]
     return [newest.get(name) or _without_table(name, config) for name in names]
+
+
+def _names(party: str, newest: Mapping[str, ActorState]) -> list[str]:
+    """The actors that a party has or should have; decoders that ended before its other actors began are of an earlier
+    start."""
+    names = [f"{party}/{kind}" for kind in ROLES]
+    queue = newest.get(f"{party}/draft_queue")
+    began_s = (queue.started_s if queue else None) or 0.0
+    further = [
+        name
+        for name, actor in newest.items()
+        if name.startswith(f"{party}/") and actor.is_decoder and name not in names
+        if actor.state != "dead" or (actor.ended_s or 0.0) > began_s
+    ]
+    place = names.index(f"{party}/decoder") + 1
+    return [*names[:place], *sorted(further, key=lambda name: (len(name), name)), *names[place:]]
+
+
+def needed(actors: Sequence[ActorState]) -> list[ActorState]:
+    """Those of a party's actors that it cannot do without: of its decoders those that live, unless none does."""
+    has_decoder = any(actor.is_alive and actor.is_decoder for actor in actors)
+    return [actor for actor in actors if actor.is_alive or not (has_decoder and actor.is_decoder)]
 
 
 def is_supervised(party: str, config: Config) -> bool:
@@ -53,7 +75,8 @@ def is_supervised(party: str, config: Config) -> bool:
 
 
 def explain_party(party: str, actors: Sequence[ActorState], config: Config) -> str | None:
-    """Why a party cannot be used, and the remedy; None if all its actors are alive. actors: those of the party."""
+    """Why a party cannot be used, and the remedy; None if all it needs are alive. actors: those of the party."""
+    actors = needed(actors)
     dead = [actor for actor in actors if actor.state == "dead"]
     if dead:
         names = ", ".join(dict.fromkeys(actor.describe_end() for actor in dead))
@@ -78,7 +101,8 @@ def explain_loss(error: RayError, config: Config, *, is_launched: bool) -> str:
     """
     actor_id = str(getattr(error, "actor_id", None) or "")
     actors = _read_until_noticed(config, actor_id)
-    dead = [actor for actor in actors if actor.state == "dead"]
+    used = [actor for party in config.parties for actor in needed(_of_party(actors, party))]
+    dead = [actor for actor in used if actor.state == "dead"]
     dead.sort(key=lambda actor: actor.actor_id != actor_id)  # that one first
     if not dead and isinstance(error, RayActorError) and actor_id not in {actor.actor_id for actor in actors}:
         return "An actor of this cluster was replaced while this Tandem used it; ask again."
@@ -91,6 +115,10 @@ def explain_loss(error: RayError, config: Config, *, is_launched: bool) -> str:
     elif is_launched:
         remedy = "close this Tandem and launch another"
     return f"The query failed because the {party} side has lost {dead[0].describe_end()}; {remedy}."
+
+
+def _of_party(actors: Iterable[ActorState], party: str) -> list[ActorState]:
+    return [actor for actor in actors if actor.name.startswith(f"{party}/")]
 
 
 def _read_until_noticed(config: Config, actor_id: str) -> list[ActorState]:

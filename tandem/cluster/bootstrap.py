@@ -185,12 +185,15 @@ def _start_nodes(
     """All nodes, and the creation of their actors, which starts while nodes are still joining."""
     config, limit_s = runtime.config, runtime.config.cluster.start_timeout_s
     first, second, *others = config.parties
-    head = nodes.start_head(first, environment=environment, host=hosts[first])
+    gpus = {party: config.party(party).gpus_per_decoder > 0 for party in config.parties}
+    head = nodes.start_head(first, environment=environment, host=hosts[first], offers_gpus=gpus[first])
     cluster.nodes.append(head)
     nodes.wait_for_port(head.address, limit_s, head)
 
     def join(party: str) -> None:
-        node = nodes.join(party, head.address, environment=environment, host=hosts[party])
+        node = nodes.join(
+            party, head.address, environment=environment, host=hosts[party], offers_gpus=gpus[party]
+        )
         cluster.nodes.append(node)
 
     join(second)

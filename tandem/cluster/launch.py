@@ -1,7 +1,7 @@
 """Creates, finds and connects the actors of both sides on a running Ray cluster.
 
-Here are `ray.remote` and the options of a side's actors; `supervisor` has its own. A side's actors run on the node that
-offers the side's custom resource (`tandem.cluster.nodes`).
+Here are `ray.remote` and the options of a side's actors; `supervisor` has its own. A side's actors run on a node that
+offers the side's custom resource (`tandem.cluster.nodes`, `tandem.cluster.placement`).
 """
 
 from __future__ import annotations
@@ -27,12 +27,14 @@ from tandem.actors.ray_handles import (
 )
 from tandem.actors.shared import SharedProcess
 from tandem.cluster import nodes
-from tandem.cluster.actor_table import explain_loss, explain_party, is_supervised, read_actors
+from tandem.cluster.actor_table import explain_loss, explain_party, is_supervised, needed, read_actors
 from tandem.cluster.attach import attach, attached, start_node, stop_node, wait_for_roles
 from tandem.cluster.nodes import is_listening
+from tandem.cluster.placement import place
 from tandem.config import Config
 from tandem.errors import ClusterError
 from tandem.protocol.outbox import ROLES, ActorKind
+from tandem.protocol.replicas import decoder_roles
 from tandem.sites.deployment import ActorClasses
 from tandem.sites.site import ACTOR_CLASSES
 from tandem.sites.wiring import call_all, check_files
@@ -88,7 +90,19 @@ def create_party(
     handles: RayHandles = {}
     for roles in plan_processes(runtime.config):
         handles |= _create(party, {role: classes[role] for role in roles}, runtime, detached)
-    return {role: handles[role] for role in ROLES}
+    several = decoder_roles(runtime.config.party(party).num_decoders)[1:]
+    further = {
+        role: create_decoder(party, runtime, role, detached=detached, decoder_class=classes["decoder"])
+        for role in several
+    }
+    return {role: handles[role] for role in ROLES} | further
+
+
+def create_decoder(
+    party: str, runtime: Runtime, role: str, *, detached: bool, decoder_class: type = ACTOR_CLASSES["decoder"]
+) -> Any:
+    """Ask Ray for one of several decoders of a side. role: see `decoder_roles`."""
+    return _create(party, {"decoder": decoder_class}, replace(runtime, role=role), detached)["decoder"]
 
 
 def plan_processes(config: Config) -> list[tuple[ActorKind, ...]]:
@@ -105,7 +119,10 @@ def find_party(party: str, config: Config) -> RayHandles:
     if loss := explain_party(party, read_actors(config, (party,)), config):
         raise (PartyLost if is_supervised(party, config) else ClusterError)(loss)
     try:
-        handles = {role: find_actor(f"{party}/{role}", config.cluster.namespace) for role in ROLES}
+        handles: RayHandles = {}
+        for actor in needed(read_actors(config, (party,))):
+            role = "decoder" if actor.is_decoder else actor.kind
+            handles.setdefault(role, find_actor(actor.name, config.cluster.namespace))
         is_prepared = ray.get(handles["draft_queue"].is_prepared.remote(), timeout=ANSWER_S)
     except (ValueError, RayError):
         raise PartyLost(f"The {party} side has just lost an actor; see `tandem status`.") from None
@@ -129,20 +146,21 @@ async def close_actors(parties: Mapping[str, RayHandles]) -> None:
 
 
 def _create(party: str, classes: ActorClasses, runtime: Runtime, detached: bool) -> RayHandles:
-    """One process with these actors."""
-    roles = tuple(classes)
+    """One process with these actors. A decoder that is one of several has its own name in the runtime."""
+    roles, config = tuple(classes), runtime.config
     options: dict[str, Any] = {
-        "name": process_name(party, roles),
-        "namespace": runtime.config.cluster.namespace,
+        "name": process_name(party, [runtime.role] if runtime.role else roles),
+        "namespace": config.cluster.namespace,
         "num_cpus": 0,
-        "resources": {nodes.PARTY_RESOURCE.format(party=party): 0.001},
         "max_concurrency": MAX_CONCURRENCY,
         "max_task_retries": 0,
         "enable_task_events": False,
+        **place(party, runtime.role or roles[0], config, detached=detached),
     }
     if detached:
         options["lifetime"] = "detached"
-    runtime = replace(runtime, config=runtime.config.seen_by(party))
+    spans_nodes = detached and config.party(party).num_decoders > 1
+    runtime = replace(runtime, config=config.seen_by(party), spans_nodes=spans_nodes)
     if len(roles) == 1:
         return {roles[0]: ray.remote(classes[roles[0]]).options(**options).remote(party, runtime)}
     process = ray.remote(SharedProcess).options(**options).remote(party, runtime, classes)

@@ -98,17 +98,35 @@ class NodeInfo:
 ANYWHERE = Host()
 
 
-def start_head(party: str, *, environment: dict[str, str], host: Host = ANYWHERE, port: int = 0) -> NodeInfo:
-    """Start the first node of a cluster. Returns at once; `wait_for_port` says when it can be joined."""
+def start_head(
+    party: str,
+    *,
+    environment: dict[str, str],
+    host: Host = ANYWHERE,
+    port: int = 0,
+    offers_gpus: bool = False,
+) -> NodeInfo:
+    """Start the first node of a cluster. Returns at once; `wait_for_port` says when it can be joined.
+
+    offers_gpus: whether its actors may ask for the GPUs that Ray finds there.
+    """
     directory = tempfile.mkdtemp(prefix="tandem-ray-")
     port = port or free_port()
     arguments = ["--head", f"--port={port}", "--include-dashboard=false", f"--temp-dir={directory}"]
-    return _start(party, f"{host.address or '127.0.0.1'}:{port}", arguments, environment, host, directory)
+    address = f"{host.address or '127.0.0.1'}:{port}"
+    return _start(party, address, arguments, environment, host, directory, offers_gpus)
 
 
-def join(party: str, address: str, *, environment: dict[str, str], host: Host = ANYWHERE) -> NodeInfo:
+def join(
+    party: str,
+    address: str,
+    *,
+    environment: dict[str, str],
+    host: Host = ANYWHERE,
+    offers_gpus: bool = False,
+) -> NodeInfo:
     """Start a node that joins the cluster at `address`."""
-    return _start(party, address, [f"--address={address}"], environment, host, "")
+    return _start(party, address, [f"--address={address}"], environment, host, "", offers_gpus)
 
 
 def wait_for_port(address: str, limit_s: float, node: NodeInfo | None = None) -> None:
@@ -175,6 +193,7 @@ def _start(
     environment: dict[str, str],
     host: Host,
     directory: str,
+    offers_gpus: bool,
 ) -> NodeInfo:
     descriptor, log = tempfile.mkstemp(prefix=f"tandem-{party}-", suffix=".log", dir=directory or None)
     command = [
@@ -185,7 +204,7 @@ def _start(
         *arguments,
         *([f"--node-ip-address={host.address}"] if host.address else []),
         f"--num-cpus={ACTORS_PER_NODE}",  # also the number of workers that Ray starts ahead
-        "--num-gpus=0",
+        *([] if offers_gpus else ["--num-gpus=0"]),
         f"--object-store-memory={OBJECT_STORE_BYTES}",
         f"--resources={json.dumps({PARTY_RESOURCE.format(party=party): 1000})}",
         "--disable-usage-stats",

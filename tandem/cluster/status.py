@@ -19,8 +19,6 @@ from tandem.sites.status import ActorState, to_dict
 
 ANSWER_LIMIT_S = 5.0
 """How long an actor may take to report."""
-DESCRIBED = ("retriever", "decoder")
-"""The actors that can say what a party has loaded."""
 
 
 def read_status(address: str | None, config: Config, progress: Callable[[str], None]) -> dict[str, Any]:
@@ -34,7 +32,8 @@ def read_status(address: str | None, config: Config, progress: Callable[[str], N
 async def collect_status(config: Config) -> dict[str, Any]:
     """The status of the cluster that this process is attached to, as plain values; no dead actor makes it fail."""
     actors = read_actors(config)
-    described = await _ask_all([actor for actor in actors if actor.kind in DESCRIBED], "describe", config)
+    loaders = [actor for actor in actors if actor.kind == "retriever" or actor.is_decoder]
+    described = await _ask_all(loaders, "describe", config)
     return {
         "cluster": current_address(),
         "nodes": _describe_nodes(config.parties),
@@ -51,7 +50,8 @@ async def read_reports(actors: Sequence[ActorState], config: Config) -> list[dic
 
 
 def _description(party: str, described: dict[str, Any]) -> dict[str, Any]:
-    parts = [described.get(f"{party}/{kind}") or {} for kind in DESCRIBED]
+    """What a party has loaded; all its decoders the same."""
+    parts = [values for name, values in described.items() if name.startswith(f"{party}/")]
     return {key: value for part in parts for key, value in part.items()}
 
 

@@ -2,6 +2,7 @@
 
     `tandem up` --> the six actors of the party, and PARTY/supervisor
     supervisor --finds one dead in Ray's table--> replaces the six --> has the draft queues of the parties meet
+    supervisor --finds one of several decoders dead--> replaces that one (`tandem.cluster.replicas`)
 
 All six are replaced, as `tandem up` does it: they share sessions, which end by the rules for a lost actor or peer. The
 supervisor itself is restarted by Ray, with what it was created with; it has no other state. It runs on the party's
@@ -32,10 +33,13 @@ from tandem.cluster.actor_table import SUPERVISOR, explain_party, read_actors
 from tandem.cluster.attach import wait_for_roles
 from tandem.cluster.launch import create_party, find_party, runtime_for
 from tandem.cluster.metrics import RayMetrics
+from tandem.cluster.placement import at_home, party_nodes
+from tandem.cluster.replicas import Replacements, Run, in_thread, replace_decoder, stop_strays
 from tandem.cluster.status import read_reports
 from tandem.config import Config
 from tandem.errors import ClusterError, TandemError
 from tandem.protocol.outbox import ROLES
+from tandem.protocol.replicas import decoder_roles
 from tandem.sites.deployment import Progress
 from tandem.sites.status import ActorState
 from tandem.sites.wiring import connect_parties, start_actors
@@ -73,10 +77,12 @@ class Supervisor:
 
     def report(self) -> dict[str, Any]:
         """Its process, how often it replaced the party's actors, and why that failed the last time."""
+        watch = self._watch
         return {
             "pid": os.getpid(),
-            "num_replaced": self._watch.num_replaced,
-            "problem": self._watch.problem,
+            "num_replaced": watch.num_replaced,
+            "num_decoders_replaced": watch.replacements.num_replaced,
+            "problem": watch.problem or watch.replacements.problem,
         }
 
     def _look_forever(self) -> None:
@@ -92,8 +98,10 @@ class Supervisor:
 class Watch:
     """What a supervisor does, one look at the party after the other."""
 
-    def __init__(self, party: str, runtime: Runtime) -> None:
+    def __init__(self, party: str, runtime: Runtime, run: Run = in_thread) -> None:
+        """run: see `Replacements`."""
         self.num_replaced = 0  # times that the party's actors were
+        self.replacements = Replacements(party, runtime, replace_decoder, run)
         self.problem = ""  # why that failed the last time
         self.is_whole: bool | None = True  # None: not known, since a replacement may have broken off
         self._party, self._runtime = party, runtime
@@ -107,12 +115,15 @@ class Watch:
         try:
             if self.is_whole is None:
                 self.is_whole = self._is_prepared()
-            if not (self.is_whole and self._is_alive()):
+                stop_strays(self._party, self._runtime)
+            dead = self._dead_roles()
+            if not self.is_whole or dead - self._decoders or dead >= self._decoders:
                 self.is_whole = self._has_met = False
                 replace_actors(self._party, self._runtime)
                 self.num_replaced += 1
                 _log.warning("The actors of the %s were replaced.", self._party)
-                self.is_whole = True
+                self.is_whole, dead = True, set()
+            self.replacements.replace(dead)
             self._has_met = self._has_met or self._meet()
             self.problem, self._pause_s = "", WATCH_S
         except Exception as error:  # whatever it is, the next attempt may succeed
@@ -128,8 +139,14 @@ class Watch:
         except Exception:  # figures are not worth the watch
             _log.exception("The figures of the %s could not be recorded", self._party)
 
-    def _is_alive(self) -> bool:
-        return all(actor.state not in ("dead", "absent") for actor in self._read_actors())
+    @property
+    def _decoders(self) -> set[str]:
+        return set(decoder_roles(self._runtime.config.party(self._party).num_decoders))
+
+    def _dead_roles(self) -> set[str]:
+        """The actors that neither live nor start, by role."""
+        up = {actor.kind for actor in self._read_actors() if actor.state not in ("dead", "absent")}
+        return {*ROLES, *self._decoders} - up
 
     def _read_actors(self) -> Sequence[ActorState]:
         return read_actors(self._runtime.config, (self._party,))
@@ -173,7 +190,7 @@ def start_party(role: str, config: Config, progress: Progress = lambda line: Non
         )
     stop_supervisor(role, config)
     wait_for_roles((role,), config.cluster.start_timeout_s, lambda: None)
-    host = config.link.host or _node_ip(role)
+    host = config.link.host or str(party_nodes(role)[0]["NodeManagerAddress"])
     runtime = runtime_for(config, _shared_secret(role, config), host)
     supervisor = _create(role, runtime)
     try:
@@ -193,9 +210,9 @@ def stop_supervisor(party: str, config: Config) -> None:
 def replace_actors(party: str, runtime: Runtime, progress: Progress = lambda line: None) -> None:
     """Start a party's actors; what is left of earlier ones is stopped first, so that their names are free."""
     config = runtime.config
-    for role in ROLES:
+    for actor in read_actors(config, (party,)):
         with contextlib.suppress(ValueError):  # there is none of that name
-            kill_actors([find_actor(f"{party}/{role}", config.cluster.namespace)])
+            kill_actors([find_actor(actor.name, config.cluster.namespace)])
     handles = create_party(party, runtime, detached=True)
     try:
         starting = start_actors({party: wrap(handles)}, progress)
@@ -212,6 +229,7 @@ def _create(party: str, runtime: Runtime) -> Any:
         "namespace": runtime.config.cluster.namespace,
         "num_cpus": 0,
         "resources": {nodes.PARTY_RESOURCE.format(party=party): 0.001},
+        "scheduling_strategy": at_home(party),
         "lifetime": "detached",
         "max_restarts": -1,
         "max_task_retries": -1,
@@ -231,11 +249,3 @@ def _shared_secret(party: str, config: Config) -> bytes:
             secret: Any = ray.get(supervisor.secret.remote())
             return bytes(secret)
     return secrets.token_bytes(32)
-
-
-def _node_ip(role: str) -> str:
-    resource = nodes.PARTY_RESOURCE.format(party=role)
-    for node in ray.nodes():
-        if node["Alive"] and resource in node["Resources"]:
-            return str(node["NodeManagerAddress"])
-    raise ClusterError(f"The {role} has no node in this cluster; start one with `tandem up {role}`.")

@@ -21,6 +21,7 @@ from tandem.actors.retriever import RetrieverActor
 from tandem.actors.shared import SharedProcess
 from tandem.actors.stateless import AggregatorActor, ProfilerActor, SchedulerActor
 from tandem.config import Config
+from tandem.parties import check_one_decoder
 from tandem.protocol.outbox import ROLES, ActorKind
 from tandem.sites.deployment import ActorClasses
 from tandem.sites.status import ActorState, to_dict
@@ -57,8 +58,10 @@ class Site:
     ) -> None:
         """open_link: makes the draft queue's end of the links to its peers. loop: where the actors live; it must run.
 
-        actor_classes: classes to use instead of those in ACTOR_CLASSES, by kind of actor.
+        actor_classes: classes to use instead of those in ACTOR_CLASSES, by kind of actor. Raises ConfigError where the
+        settings ask for several decoders.
         """
+        check_one_decoder({party: config.party(party)})
         self.party = party
         classes: dict[ActorKind, type] = {**ACTOR_CLASSES, **(actor_classes or {})}
         runtime = Runtime(secret=b"", directory="", config=config.seen_by(party), open_link=open_link)

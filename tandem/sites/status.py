@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from tandem.actors.statistics import ActorStatistics
+from tandem.protocol.replicas import is_decoder
 from tandem.topology import as_party
 
 State = Literal["alive", "starting", "dead", "absent"]
@@ -33,6 +34,11 @@ class ActorState:
     def kind(self) -> str:
         """Its role within the party."""
         return self.name.partition("/")[2]
+
+    @property
+    def is_decoder(self) -> bool:
+        """Whether it is a decoder of its party, of which there may be several."""
+        return is_decoder(self.kind)
 
     @property
     def is_alive(self) -> bool:

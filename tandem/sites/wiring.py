@@ -10,8 +10,8 @@ from tandem.actors.handles import Handles
 from tandem.config import Config
 from tandem.errors import ClusterError
 from tandem.loading import check_model
-from tandem.protocol.outbox import ROLES
-from tandem.sites.agreement import compare
+from tandem.protocol.replicas import is_decoder
+from tandem.sites.agreement import compare, compare_decoders
 from tandem.sites.deployment import Progress
 from tandem.topology import PAIR, Topology
 from tandem.transport.port import Endpoint
@@ -59,13 +59,18 @@ async def start_actors(parties: Mapping[str, Handles], progress: Progress) -> di
     for party, handles in parties.items():
         own = [endpoint for endpoint in endpoints if endpoint.name.startswith(f"{party}/")]
         await asyncio.gather(
-            *(handles[role].connect_peers.remote(own) for role in ROLES if role != "draft_queue")
+            *(handle.connect_peers.remote(own) for role, handle in handles.items() if role != "draft_queue")
         )
         await handles["draft_queue"].connect_peers.remote(own)
     described: dict[str, dict[str, Any]] = {party: {} for party in parties}
     for part, plural in (("retriever", "indexes"), ("decoder", "models")):
         for party in parties:
             described[party] |= await loaded[party][part]
+            if part == "decoder":
+                decoders = {
+                    role: await loading for role, loading in loaded[party].items() if is_decoder(role)
+                }
+                compare_decoders({f"{party}/{role}": values for role, values in decoders.items()})
         what = "num_documents" if part == "retriever" else "model"
         shown = {
             party: described[party][what] or described[party]["factory"] for party in parties
@@ -74,6 +79,19 @@ async def start_actors(parties: Mapping[str, Handles], progress: Progress) -> di
     for handles in parties.values():
         await handles["draft_queue"].set_tokenizer.remote(await handles["decoder"].tokenizer_json.remote())
     return described
+
+
+async def join_decoder(handles: Handles, role: str, known: str) -> None:
+    """Have one more decoder of a party that runs load its model, and get sessions. known: one that has them already.
+
+    Nobody can connect to it before it has loaded. Raises TandemError.
+    """
+    new = handles[role]
+    described = {known: await handles[known].describe.remote(), role: await new.prepare.remote()}
+    compare_decoders(described)
+    endpoint = await new.bind.remote()
+    await new.connect_peers.remote([await handles["retriever"].endpoint.remote()])
+    await handles["draft_queue"].connect_peers.remote([endpoint])
 
 
 async def connect_parties(parties: Mapping[str, Handles], topology: Topology = PAIR) -> None:
@@ -98,7 +116,8 @@ async def describe(parties: Mapping[str, Handles]) -> dict[str, dict[str, Any]]:
 def _prepare(handles: Handles) -> dict[str, asyncio.Future[Any]]:
     loading: dict[str, asyncio.Future[Any]] = {
         role: asyncio.ensure_future(_result(handles[role].prepare.remote()))
-        for role in ("retriever", "decoder")
+        for role in handles
+        if role == "retriever" or is_decoder(role)
     }
     for future in loading.values():  # where another one fails first, nobody asks for the error of this one
         future.add_done_callback(lambda done: done.cancelled() or done.exception())
@@ -111,5 +130,5 @@ async def _result(reference: Any) -> Any:
 
 async def call_all(parties: Mapping[str, Handles], method: str) -> list[Any]:
     """What a method of every actor returns."""
-    handles = [own[role] for own in parties.values() for role in ROLES]
+    handles = [handle for own in parties.values() for handle in own.values()]
     return list(await asyncio.gather(*(_result(getattr(handle, method).remote()) for handle in handles)))

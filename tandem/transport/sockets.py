@@ -282,7 +282,7 @@ class SocketPlane:
 
     async def _open(self, endpoint: Endpoint) -> Connection:
         loop = asyncio.get_running_loop()
-        is_remote = endpoint.name.split("/")[0] != self.name.split("/")[0]
+        is_remote = endpoint.unix_path is None or endpoint.name.split("/")[0] != self.name.split("/")[0]
         if endpoint.host is not None and endpoint.port is not None and is_remote:
             _, connection = await loop.create_connection(
                 lambda: self._new_connection(dials=True, crosses_sites=True),

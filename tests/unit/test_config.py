@@ -406,3 +406,44 @@ def test_code_of_ones_own_and_its_parameters_survive_a_round_trip(tmp_path: Path
     assert Config.load(file) == config
     overrides = ["codec.name=own.codecs:top_k", 'codec.parameters={k = 4, "a b" = "x"}']
     assert Config.load(None, overrides).codec == config.codec
+
+
+@pytest.mark.parametrize(
+    ("overrides", "sentence"),
+    [
+        (
+            ["cloud.num_decoders=2", "cluster.runtime=inline"],
+            "The setting cloud.num_decoders is 2, but without a Ray cluster a party is one process with one decoder; "
+            "set it to 1, or start the party with `tandem up`.",
+        ),
+        (
+            ["cloud.num_decoders=2", "link.data_plane=ray"],
+            'The setting cloud.num_decoders is 2, but link.data_plane is "ray", which serves one decoder; set '
+            'link.data_plane to "socket".',
+        ),
+        (
+            ["device.num_decoders=2", "device.learns=true", "decoding.mode=speculative"],
+            "device.num_decoders is 2, but device.learns is true, and each decoder would learn from its own queries "
+            "only; set one decoder, or learns to false.",
+        ),
+        (
+            ["cloud.gpus_per_decoder=1"],
+            'The setting cloud.gpus_per_decoder is 1, but cloud.torch_device is "cpu"; set torch_device to "cuda", or '
+            "gpus_per_decoder to 0.",
+        ),
+        (
+            ["cloud.gpus_per_decoder=1.5", "cloud.torch_device=cuda"],
+            "The setting cloud.gpus_per_decoder must be a whole number or below 1 (got 1.5); Ray shares no GPU beside "
+            "a whole one.",
+        ),
+    ],
+)
+def test_decoders_that_cannot_be_are_refused(overrides: list[str], sentence: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        Config.load(None, overrides)
+    assert str(caught.value) == sentence
+
+
+def test_decoders_with_a_share_of_a_gpu() -> None:
+    overrides = ["cloud.num_decoders=4", "cloud.gpus_per_decoder=0.5", "cloud.torch_device=cuda"]
+    assert Config.load(None, overrides).cloud.num_decoders == 4

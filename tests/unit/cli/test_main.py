@@ -83,7 +83,7 @@ def test_help_loads_nothing_heavy() -> None:
         ("zebra", f"`tandem` has no command 'zebra'; choose one of {', '.join(COMMANDS)}."),
         ("lab bensh", "`tandem lab` has no command 'bensh'; did you mean bench?"),
         ("lab", "Missing command; see `tandem lab --help`."),
-        ("up phone", "PARTY must be device or cloud (got 'phone')."),
+        ("up phone", "PARTY must be device or cloud (got 'phone'); see `tandem up --help`."),
         ("ask", "`tandem ask` needs a QUESTION, - or --file FILE."),
         ("ask x --file q.txt", "`tandem ask` takes a question or --file (got 'x' and q.txt); leave out one."),
         (

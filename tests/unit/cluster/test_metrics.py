@@ -51,7 +51,7 @@ def a_party(sent: int, *, state: str = "alive", hits: int = 2) -> list[dict[str,
     """Two actors of the device, as `Tandem.status` has them."""
     link = {"sent_bytes": sent, "received_bytes": 0}
     links = {"cloud/draft_queue": link, "device/decoder": link}
-    queue = {"num_sessions": 1, "links": links, "extra": {"num_waiting": 3}}
+    queue = {"num_sessions": 1, "links": links, "extra": {"num_waiting": 3, "num_moved": 4}}
     return [
         {"party": "device", "name": "device/draft_queue", "state": state}
         | (queue if state == "alive" else {}),
@@ -59,6 +59,7 @@ def a_party(sent: int, *, state: str = "alive", hits: int = 2) -> list[dict[str,
             "party": "device",
             "name": "device/decoder",
             "state": "alive",
+            "num_sessions": 5,
             "extra": {"kv_hits": hits, "kv_misses": 1},
         },
     ]
@@ -68,14 +69,16 @@ def test_every_figure_is_recorded(recorded: Recorded) -> None:
     RayMetrics().record(a_party(100))
     assert recorded.counts == {
         "tandem_link_bytes device cloud sent": 100,
-        "tandem_document_cache_hits device": 2,
-        "tandem_document_cache_misses device": 1,
+        "tandem_document_cache_hits device decoder": 2,
+        "tandem_document_cache_misses device decoder": 1,
+        "tandem_sessions_moved device": 4,
     }
     assert recorded.gauges == {
         "tandem_actor_up device draft_queue": 1,
         "tandem_actor_up device decoder": 1,
         "tandem_sessions_open device": 1,
         "tandem_sessions_waiting device": 3,
+        "tandem_decoder_sessions_open device decoder": 5,
     }
     names = {each.partition(" ")[0] for each in (*recorded.counts, *recorded.gauges)}
     assert names == {figure.name for figure in FIGURES}

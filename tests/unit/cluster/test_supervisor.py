@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -10,14 +11,21 @@ import pytest
 from tandem.actors.base import Runtime
 from tandem.cluster import supervisor
 from tandem.cluster.launch import PartyLost
+from tandem.cluster.replicas import Run
 from tandem.cluster.supervisor import MAX_PAUSE_S, WATCH_S, Watch
 from tandem.config import Config
 from tandem.errors import ClusterError
 from tandem.protocol.outbox import ROLES
+from tandem.protocol.replicas import decoder_roles
 from tandem.sites.status import ActorState, State
 from tandem.topology import PARTIES, Party
 
 RUNTIME = Runtime(secret=b"secret", directory="", config=Config())
+SEVERAL = Runtime(secret=b"secret", directory="", config=Config.load(None, ["cloud.num_decoders=3"]))
+
+
+def at_once(work: Callable[[], None]) -> None:
+    work()
 
 
 class FakeCluster:
@@ -44,12 +52,22 @@ class FakeCluster:
         return {"draft_queue": party}
 
     def replace_actors(self, party: Party, runtime: Runtime) -> None:
-        assert runtime is RUNTIME, "the secret and the settings stay"
+        assert runtime in (RUNTIME, SEVERAL), "the secret and the settings stay"
         self.done.append(f"replace {party}")
         if self.failures:
             raise self.failures.pop(0)
         self.unprepared.discard(party)
-        self.states |= {f"{party}/{role}": "alive" for role in ROLES}
+        roles = {*ROLES, *decoder_roles(runtime.config.party(party).num_decoders)}
+        self.states |= {f"{party}/{role}": "alive" for role in roles}
+
+    def replace_decoder(self, party: str, runtime: Runtime, role: str) -> None:
+        self.done.append(f"replace {party}/{role}")
+        if self.failures:
+            raise self.failures.pop(0)
+        self.states[f"{party}/{role}"] = "alive"
+
+    def stop_strays(self, party: str, runtime: Runtime) -> None:
+        self.done.append(f"stop strays of {party}")
 
     async def connect_parties(self, parties: dict[str, Any], topology: Any) -> None:
         self.done.append(f"connect {'+'.join(parties)}")
@@ -58,7 +76,15 @@ class FakeCluster:
 @pytest.fixture
 def cluster(monkeypatch: pytest.MonkeyPatch) -> FakeCluster:
     fake = FakeCluster()
-    for name in ("read_actors", "find_party", "replace_actors", "connect_parties"):
+    names = (
+        "read_actors",
+        "find_party",
+        "replace_actors",
+        "connect_parties",
+        "replace_decoder",
+        "stop_strays",
+    )
+    for name in names:
         monkeypatch.setattr(supervisor, name, getattr(fake, name))
     monkeypatch.setattr(supervisor, "wrap", lambda handles: handles)
     return fake
@@ -130,8 +156,70 @@ def test_one_that_was_restarted_finishes_what_it_was_at(cluster: FakeCluster) ->
     watch = Watch(Party.CLOUD, RUNTIME)
     watch.is_whole = None
     watch.look()
-    assert cluster.done == ["replace cloud", "connect device+cloud"]
+    assert cluster.done == ["stop strays of cloud", "replace cloud", "connect device+cloud"]
     again = Watch(Party.CLOUD, RUNTIME)
     again.is_whole = None
     again.look()
-    assert cluster.done[2:] == ["connect device+cloud"], "nothing was under way"
+    assert cluster.done[3:] == ["stop strays of cloud", "connect device+cloud"], "nothing was under way"
+
+
+def watch_of_several(cluster: FakeCluster, run: Run = at_once) -> Watch:
+    """Of a cloud with three decoders, all of which are up and have met the device."""
+    cluster.states |= {f"cloud/{role}": "alive" for role in decoder_roles(3)}
+    watch = Watch(Party.CLOUD, SEVERAL, run)
+    watch.look()
+    cluster.done.clear()
+    return watch
+
+
+def test_one_of_several_decoders_is_replaced_by_itself(cluster: FakeCluster) -> None:
+    watch = watch_of_several(cluster)
+    for role in ("decoder", "decoder-2"):
+        cluster.states[f"cloud/{role}"] = "dead"
+    assert watch.look() == WATCH_S
+    assert cluster.done == ["replace cloud/decoder", "replace cloud/decoder-2"]
+    watch.look()
+    assert (watch.num_replaced, watch.replacements.num_replaced, len(cluster.done)) == (0, 2, 2)
+
+
+def test_a_decoder_that_never_was_is_started(cluster: FakeCluster) -> None:
+    watch = watch_of_several(cluster)
+    del cluster.states["cloud/decoder-1"]
+    watch.look()
+    assert cluster.done == ["replace cloud/decoder-1"]
+
+
+@pytest.mark.parametrize("lost", [("decoder", "decoder-1", "decoder-2"), ("decoder-1", "retriever")])
+def test_without_what_it_needs_the_whole_party_is_replaced(
+    cluster: FakeCluster, lost: tuple[str, ...]
+) -> None:
+    watch = watch_of_several(cluster)
+    cluster.states |= dict.fromkeys((f"cloud/{role}" for role in lost), "dead")
+    watch.look()
+    assert cluster.done == ["replace cloud", "connect device+cloud"]
+
+
+def test_a_decoder_that_is_being_started_is_left_alone(cluster: FakeCluster) -> None:
+    under_way: list[Callable[[], None]] = []
+    watch = watch_of_several(cluster, under_way.append)
+    cluster.states["cloud/decoder-1"] = "dead"
+    watch.look()
+    watch.look()
+    assert len(under_way) == 1, "loading may take minutes, the others are watched meanwhile"
+    under_way.pop()()
+    cluster.states["cloud/decoder-1"] = "dead"
+    watch.look()
+    assert len(under_way) == 1, "it died again"
+
+
+def test_a_decoder_that_cannot_be_started_does_not_stop_the_watch(cluster: FakeCluster) -> None:
+    watch = watch_of_several(cluster)
+    cluster.states["cloud/decoder-1"] = "dead"
+    cluster.failures = [ClusterError("There is no GPU left.")]
+    assert watch.look() == WATCH_S
+    watch.look()
+    assert cluster.done == ["replace cloud/decoder-1"], "it is tried again later"
+    assert (watch.problem, watch.replacements.problem) == ("", "There is no GPU left.")
+    cluster.states["cloud/retriever"] = "dead"
+    watch.look()
+    assert cluster.done[1:] == ["replace cloud", "connect device+cloud"]

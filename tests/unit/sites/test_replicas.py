@@ -1,0 +1,207 @@
+"""A cloud with two decoders, over sockets in this process: answers, pins, and the loss of one; no Ray.
+
+The actors are the real ones with the bundled model. A decoder is lost when its connections break and it falls silent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tandem import Config, Tandem
+from tandem.actors.base import Runtime, SiteActor
+from tandem.actors.handles import Handles, LocalActor
+from tandem.actors.shared import SharedProcess
+from tandem.errors import CallError, ClusterError, ConfigError, QueryError
+from tandem.events import Answer, DoneEvent, TokenEvent
+from tandem.loop_thread import LoopThread
+from tandem.protocol.outbox import ROLES
+from tandem.protocol.replicas import decoder_roles
+from tandem.sites.site import ACTOR_CLASSES, Site
+from tandem.sites.wiring import call_all, join_decoder, start_actors
+from tandem.transport.memory import MemoryNetwork
+
+QUESTIONS = ("Which game should Mira try?", "Why is the sky blue?", "Who wrote it?", "What is a comet?")
+OPTIONS: dict[str, Any] = {"only": "cloud", "seed": 5, "temperature": 1.0, "max_new_tokens": 24}
+KILLED_AT = 4
+
+
+@dataclass
+class Cloud:
+    """A `Deployment` of a cloud alone, each of whose decoders is an actor with sockets of its own."""
+
+    folder: Path
+    num_decoders: int = 2
+    loop: LoopThread = field(default_factory=LoopThread)
+    actors: dict[str, SiteActor] = field(default_factory=dict)
+    described: dict[str, dict[str, Any]] = field(default_factory=dict)
+    nodes: tuple[()] = ()
+    socket_folder: str = ""
+
+    def __post_init__(self) -> None:
+        self.config = Config.load(None, [f"cloud.num_decoders={self.num_decoders}"])
+        self.handles: Handles = {}
+        self.loop.run(self._start())
+
+    @property
+    def parties(self) -> dict[str, Handles]:
+        return {"cloud": self.handles}
+
+    async def _start(self) -> None:
+        """The light actors share the draft queue's process, as they may on Ray."""
+        self.runtime = Runtime(secret=b"s", directory=str(self.folder), config=self.config)
+        light = [role for role in ROLES if role not in ("decoder", "retriever")]
+        shared = SharedProcess("cloud", self.runtime, {role: ACTOR_CLASSES[role] for role in light})
+        self.actors = {**shared.actors, "retriever": ACTOR_CLASSES["retriever"]("cloud", self.runtime)}
+        for role in decoder_roles(self.num_decoders):
+            self.actors[role] = self.make_decoder(role)
+        loop = self.loop.event_loop
+        self.handles |= {role: LocalActor(actor, loop) for role, actor in self.actors.items()}
+        self.described |= await start_actors({"cloud": self.handles}, lambda line: None)
+
+    def make_decoder(self, role: str) -> SiteActor:
+        return ACTOR_CLASSES["decoder"]("cloud", replace(self.runtime, role=role))
+
+    def kill(self, role: str) -> None:
+        """Nothing of it is left, and nothing was said."""
+        self.loop.run(self.actors.pop(role).close())
+        del self.handles[role]
+
+    def replace(self, role: str, known: str) -> None:
+        """Start a decoder again, as the supervisor does."""
+
+        async def start() -> None:
+            self.actors[role] = actor = self.make_decoder(role)
+            self.handles[role] = LocalActor(actor, self.loop.event_loop)
+            await self.handles["draft_queue"].drop_decoder.remote(f"cloud/{role}")
+            await join_decoder(self.handles, role, known)
+
+        self.loop.run(start())
+
+    def statistics(self, role: str) -> Any:
+        return self.loop.run(self.actors[role].statistics())
+
+    def served(self) -> dict[str, float]:
+        """Forward passes of each decoder."""
+        return {
+            role: self.statistics(role).extra["num_forwards"] for role in self.actors if "decoder" in role
+        }
+
+    async def status(self, config: Config) -> dict[str, Any]:
+        return {}
+
+    def explain_loss(self, error: CallError, config: Config) -> str:
+        return str(error)
+
+    def close(self) -> None:
+        self.loop.run(self._close())
+        self.loop.close()
+
+    async def _close(self) -> None:
+        await call_all({"cloud": self.handles}, "close")
+
+
+@pytest.fixture
+def cloud(tmp_path: Path) -> Iterator[Cloud]:
+    deployment = Cloud(tmp_path)
+    yield deployment
+    deployment.close()
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> list[Answer]:
+    """The answers of a cloud with one decoder."""
+    with Tandem(Config(), Cloud(tmp_path_factory.mktemp("alone"), num_decoders=1)) as tandem:
+        return [tandem.query(question, **OPTIONS) for question in QUESTIONS]
+
+
+def ask_all(tandem: Tandem) -> list[Answer]:
+    async def ask() -> list[Answer]:
+        return list(await asyncio.gather(*(tandem.aquery(question, **OPTIONS) for question in QUESTIONS)))
+
+    return asyncio.run(ask())
+
+
+def tokens(answers: list[Answer]) -> list[tuple[int, ...]]:
+    return [answer.token_ids for answer in answers]
+
+
+def test_two_decoders_share_the_queries_and_answer_as_one(cloud: Cloud, alone: list[Answer]) -> None:
+    assert tokens(ask_all(Tandem(Config(), cloud))) == tokens(alone)
+    assert all(count > 0 for count in cloud.served().values())
+
+
+@pytest.mark.parametrize("role", ["decoder", "decoder-1"])
+def test_a_lost_decoder_changes_no_token_and_comes_back(cloud: Cloud, alone: list[Answer], role: str) -> None:
+    """All queries are in the middle of their answers when it dies."""
+    tandem = Tandem(Config(), cloud)
+    other = "decoder-1" if role == "decoder" else "decoder"
+    ended: list[DoneEvent] = []
+    seen: dict[str, list[int]] = {question: [] for question in QUESTIONS}
+
+    async def ask(question: str) -> None:
+        async for event in tandem.astream(question, **OPTIONS):
+            if isinstance(event, TokenEvent):
+                assert event.step == len(seen[question]), "none is lost, none comes twice"
+                seen[question].append(event.token)
+                if role in cloud.actors and all(len(known) >= KILLED_AT for known in seen.values()):
+                    await asyncio.to_thread(cloud.kill, role)
+            elif isinstance(event, DoneEvent):
+                ended.append(event)
+
+    async def ask_them() -> None:
+        await asyncio.gather(*map(ask, QUESTIONS))
+
+    asyncio.run(ask_them())
+    assert [tuple(known) for known in seen.values()] == tokens(alone)
+    assert {event.statistics.degraded_from for event in ended} == {None}
+    assert cloud.statistics("draft_queue").extra["num_moved"] == 2
+    cloud.replace(role, other)
+    assert tokens(ask_all(tandem)) == tokens(alone)
+    assert cloud.served()[role] > 0, "it has sessions again"
+
+
+def test_a_decoder_that_is_known_to_be_dead_gets_nothing(cloud: Cloud, alone: list[Answer]) -> None:
+    """The connection to a machine that is gone may stay for minutes."""
+    queue: Any = cloud.actors["draft_queue"]
+    cloud.loop.run(queue.drop_decoder("cloud/decoder"))
+    assert cloud.loop.run(queue.available_decoders()) == ("cloud/decoder-1",)
+    assert tokens(ask_all(Tandem(Config(), cloud))) == tokens(alone)
+    assert cloud.served()["decoder"] == 0
+
+
+def test_without_any_decoder_a_query_fails_with_one_sentence(cloud: Cloud) -> None:
+    tandem = Tandem(Config(), cloud)
+    for role in ("decoder", "decoder-1"):
+        cloud.kill(role)
+    with pytest.raises(QueryError, match=r"^The cloud's decoder has stopped"):
+        tandem.query(QUESTIONS[0], **OPTIONS)
+
+
+def test_a_decoder_with_another_model_is_refused(cloud: Cloud) -> None:
+    cloud.kill("decoder-1")
+    drafter = replace(cloud.config, cloud=replace(cloud.config.cloud, model="bundled-drafter"))
+    cloud.runtime = replace(cloud.runtime, config=drafter)
+    with pytest.raises(
+        ClusterError, match=r"^All decoders of a party must have the same model, decoder has "
+    ):
+        cloud.replace("decoder-1", "decoder")
+    queue: Any = cloud.actors["draft_queue"]
+    assert cloud.loop.run(queue.available_decoders()) == ("cloud/decoder",)
+
+
+def test_a_site_in_one_process_has_one_decoder() -> None:
+    loop = LoopThread()
+    try:
+        config = Config.load(None, ["cloud.num_decoders=2"])
+        with pytest.raises(
+            ConfigError, match=r"^The setting cloud.num_decoders is 2, but without a Ray cluster"
+        ):
+            Site("cloud", config, MemoryNetwork().open, loop.event_loop)
+    finally:
+        loop.close()
