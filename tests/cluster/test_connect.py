@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -293,22 +294,30 @@ def test_decoders_on_two_nodes_answer_as_one_and_one_of_them_may_die(address: st
         assert [answer.token_ids for answer in ask_all(tandem, questions)] == expected
         assert all(counted(tandem, name, "num_forwards") > 0 for name in DECODERS)
 
-        events = []
-        for event in tandem.stream(questions[0][0], **DRAWN):
-            events.append(event)
-            if isinstance(event, TokenEvent) and event.step == KILLED_AT:
-                processes[0].kill()
-        tokens = tuple(event.token for event in events if isinstance(event, TokenEvent))
-        assert tokens == expected[0], "none is lost, none comes twice"
-        assert isinstance(events[-1], DoneEvent)
-        assert events[-1].statistics.degraded_from is None
-        assert counted(tandem, "cloud/draft_queue", "num_moved") == 1, "it died in the middle of the answer"
-
-        wait_for(lambda: tandem.status()["supervisors"]["cloud"]["num_decoders_replaced"] == 1)
+        for attempt in range(1, 4):  # an answer may end before the decoder does
+            lost = process_of(tandem, DECODERS[0])
+            events = []
+            for event in tandem.stream(questions[0][0], **DRAWN):
+                events.append(event)
+                if isinstance(event, TokenEvent) and event.step == KILLED_AT:
+                    lost.kill()
+            tokens = tuple(event.token for event in events if isinstance(event, TokenEvent))
+            assert tokens == expected[0], "none is lost, none comes twice"
+            assert isinstance(events[-1], DoneEvent)
+            assert events[-1].statistics.degraded_from is None
+            wait_for(partial(is_replaced, tandem, attempt))
+            assert process_of(tandem, DECODERS[0]).pid != lost.pid
+            if counted(tandem, "cloud/draft_queue", "num_moved"):
+                break
+        assert counted(tandem, "cloud/draft_queue", "num_moved") == 1, "it died in the middle of an answer"
         assert tandem.status()["supervisors"]["cloud"]["num_replaced"] == 0, "the others stay"
         assert [answer.token_ids for answer in ask_all(tandem, questions)] == expected
-        assert process_of(tandem, DECODERS[0]).pid != processes[0].pid
         assert counted(tandem, DECODERS[0], "num_forwards") > 0, "it has sessions again"
+
+
+def is_replaced(tandem: Tandem, times: int) -> bool:
+    """Whether the supervisor has replaced decoders so often."""
+    return bool(tandem.status()["supervisors"]["cloud"]["num_decoders_replaced"] == times)
 
 
 def wait_for(condition: Callable[[], bool], limit_s: float = 240.0) -> None:
