@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tandem.lab.federated.systems import SYSTEMS
-from tandem.lab.simulation import pacing
+from tandem.lab.simulation import conditions
 from tandem.lab.simulation.timed import Times, Timing, play_timed
 from tandem.protocol.send_window import SendWindow
 from tandem.topology import SERVER
@@ -25,7 +25,7 @@ def play(system: str, accepted: Any = True, *, slow: float = 1.0, num_workers: i
 
 
 def pace_s(timing: Timing) -> float:
-    return pacing.pace_s([timing.committed_s])
+    return conditions.pace_s([timing.committed_s])
 
 
 @pytest.mark.parametrize("num_workers", [2, 4, 8])
