@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tandem import Tandem
+from tandem import Answer, Tandem
 from tests.server.running import QUESTION, Served
 
 openai = pytest.importorskip("openai")
@@ -26,18 +26,23 @@ def ask(client: Any, **options: Any) -> Any:
     return client.chat.completions.create(model="tandem", messages=MESSAGES, **options)
 
 
+def check_entries(entries: Any, answer: Answer) -> None:
+    """They are those of the answer to the bit, and of a distribution."""
+    for entry, token in zip(entries, answer.tokens, strict=True):
+        assert token.logprob is not None
+        assert (entry.token, entry.logprob) == (token.logprob.text, token.logprob.logprob)
+        assert [top.logprob for top in entry.top_logprobs] == [top.logprob for top in token.top_logprobs]
+        assert 0 < math.fsum(math.exp(top.logprob) for top in entry.top_logprobs) <= 1 + 1e-9
+
+
 def test_chat_has_the_log_probabilities_of_the_python_api(client: Any, tandem: Tandem) -> None:
     answer = tandem.query(QUESTION, temperature=1.0, max_new_tokens=10, seed=3, num_logprobs=4)
     assert answer.token_ids == tandem.query(QUESTION, temperature=1.0, max_new_tokens=10, seed=3).token_ids
     choice = ask(client, logprobs=True, top_logprobs=4, **HOT).choices[0]
     assert choice.message.content == answer.text
     assert len(choice.logprobs.content) == len(answer.tokens)
-    for entry, token in zip(choice.logprobs.content, answer.tokens, strict=True):
-        assert token.logprob is not None
-        assert (entry.token, entry.logprob) == (token.logprob.text, token.logprob.logprob)
-        assert [top.logprob for top in entry.top_logprobs] == [top.logprob for top in token.top_logprobs]
-        assert len(entry.top_logprobs) == 4
-        assert 0 < math.fsum(math.exp(top.logprob) for top in entry.top_logprobs) <= 1 + 1e-9
+    check_entries(choice.logprobs.content, answer)
+    assert all(len(entry.top_logprobs) == 4 for entry in choice.logprobs.content)
     spelled = b"".join(bytes(entry.bytes) for entry in choice.logprobs.content if entry.bytes is not None)
     assert spelled.decode().strip() == answer.text
 
@@ -51,11 +56,7 @@ def test_in_mode_speculative_they_are_the_cloud_s_own(client: Any, tandem: Tande
     choice = ask(client, logprobs=True, top_logprobs=20, **HOT, extra_body=speculative).choices[0]
     assert choice.message.content == cloud.text
     assert len(choice.logprobs.content) == len(cloud.tokens)
-    for entry, token in zip(choice.logprobs.content, cloud.tokens, strict=True):
-        assert token.logprob is not None
-        assert (entry.token, entry.logprob) == (token.logprob.text, token.logprob.logprob)
-        assert [top.logprob for top in entry.top_logprobs] == [top.logprob for top in token.top_logprobs]
-        assert 0 < math.fsum(math.exp(top.logprob) for top in entry.top_logprobs) <= 1 + 1e-9
+    check_entries(choice.logprobs.content, cloud)
     chunks = list(ask(client, logprobs=True, top_logprobs=20, stream=True, **HOT, extra_body=speculative))
     parts = [chunk.choices[0].logprobs for chunk in chunks if chunk.choices[0].logprobs is not None]
     assert [entry for part in parts for entry in part.content] == choice.logprobs.content
