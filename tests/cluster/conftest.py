@@ -8,6 +8,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import subprocess
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -30,6 +32,27 @@ NEXT = pytest.StashKey[str]()
 """The cluster that the next test of this process uses, as `cluster_of` names it."""
 AT_ONCE = 6
 """Questions that `ask_all` has open: below `cluster.max_sessions`, so that none waits for another to end."""
+
+TOKEN_NAMES = ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """A command of Tandem, in a process of its own."""
+    command = [sys.executable, "-m", "tandem", *arguments]
+    command += ["--set", "cluster.start_timeout_s=240"] if "up" in arguments else []
+    return subprocess.run(command, capture_output=True, text=True, timeout=400, stdin=subprocess.DEVNULL)
+
+
+@pytest.fixture(scope="module")
+def state(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A home and a folder of state that are empty, and no token in the environment."""
+    folder = tmp_path_factory.mktemp("state")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_STATE_HOME", str(folder))
+        patch.setenv("HOME", str(folder))
+        for name in TOKEN_NAMES:
+            patch.delenv(name, raising=False)
+        yield folder
 
 
 def launch(*overrides: str, experiments: Experiments | None = None) -> Tandem:

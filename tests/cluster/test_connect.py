@@ -24,34 +24,14 @@ from tandem.events import DoneEvent, TokenEvent
 from tandem.lab.training.bundle import read_bundled_questions
 from tandem.topology import Party
 
-from .conftest import alive, ask_all, descendants
+from .conftest import TOKEN_NAMES, alive, ask_all, descendants, run
 
 QUESTION = "Which game should Mira try?"
 ANSWER = read_bundled_questions()[0].answer
 PATIENT = Config.load(None, ("link.on_peer_loss=wait",))
 """On a busy machine the cloud may be silent for a while, and the answer must be that of both."""
-TOKEN_NAMES = ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
 AT_ONCE_S = 15.0
 """Ray itself tries a bad token for 20 s."""
-
-
-def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """A command of Tandem, in a process of its own."""
-    command = [sys.executable, "-m", "tandem", *arguments]
-    command += ["--set", "cluster.start_timeout_s=240"] if "up" in arguments else []
-    return subprocess.run(command, capture_output=True, text=True, timeout=300, stdin=subprocess.DEVNULL)
-
-
-@pytest.fixture(scope="module")
-def state(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A home and a folder of state that are empty, and no token in the environment."""
-    folder = tmp_path_factory.mktemp("state")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_STATE_HOME", str(folder))
-        patch.setenv("HOME", str(folder))
-        for name in TOKEN_NAMES:
-            patch.delenv(name, raising=False)
-        yield folder
 
 
 @pytest.fixture(scope="module")

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -14,17 +13,10 @@ from tandem import Tandem
 from tandem.cluster import registry
 from tandem.config import Config
 from tandem.events import PeerEvent, TokenEvent
-from tests.cluster.conftest import alive, descendants
+from tests.cluster.conftest import alive, descendants, run
 from tests.cluster.federation import Loop, settings_of
 
 QUESTION, SEED, MAX_NEW_TOKENS = "Which game should Mira try?", 7, 24
-TOKEN_NAMES = ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
-
-
-def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """A command of Tandem, in a process of its own."""
-    command = [sys.executable, "-m", "tandem", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=400, stdin=subprocess.DEVNULL)
 
 
 @pytest.fixture(scope="module")
@@ -43,29 +35,23 @@ def options(overrides: tuple[str, ...]) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def address(tmp_path_factory: pytest.TempPathFactory, options: list[str]) -> Iterator[str]:
+def address(state: Path, options: list[str]) -> Iterator[str]:
     """The server's node and ada's; ben comes later. Afterwards nothing of them is left."""
-    folder = tmp_path_factory.mktemp("state")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_STATE_HOME", str(folder))
-        patch.setenv("HOME", str(folder))
-        for name in TOKEN_NAMES:
-            patch.delenv(name, raising=False)
-        try:
-            first = run("up", "server", *options)
-            assert first.returncode == 0, first.stderr
-            assert "up ada" in first.stdout
-            assert "up ben" in first.stdout
-            second = run("up", "ada", *options)
-            assert second.returncode == 0, second.stderr
-            assert "joining the server of this machine" in second.stderr
-            yield registry.running_nodes()[0].address
-        finally:
-            processes = descendants({entry.pid for entry in registry.running_nodes()})
-            down = run("down")
-        assert down.returncode == 0, down.stderr
-        assert len(processes) > 14
-        assert not alive(processes), "a process outlived its cluster"
+    try:
+        first = run("up", "server", *options)
+        assert first.returncode == 0, first.stderr
+        assert "up ada" in first.stdout
+        assert "up ben" in first.stdout
+        second = run("up", "ada", *options)
+        assert second.returncode == 0, second.stderr
+        assert "joining the server of this machine" in second.stderr
+        yield registry.running_nodes()[0].address
+    finally:
+        processes = descendants({entry.pid for entry in registry.running_nodes()})
+        down = run("down")
+    assert down.returncode == 0, down.stderr
+    assert len(processes) > 14
+    assert not alive(processes), "a process outlived its cluster"
 
 
 @pytest.fixture(scope="module")
