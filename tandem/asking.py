@@ -149,6 +149,7 @@ class Asker:
                 replace(source, **known) for source, known in zip(event.sources, passages, strict=True)
             )
             event = replace(event, sources=tuple(sources))
+        event = replace(event, notes=(*event.notes, *condensing.notes(spec)))
         return event
 
 

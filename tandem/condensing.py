@@ -47,3 +47,12 @@ def read_question(text: str) -> str:
     """The first line that is not empty, as far as it is searched by; empty if there is none."""
     lines = (line.strip() for line in text.splitlines())
     return next((line[:MAX_CHARS] for line in lines if line), "")
+
+
+def notes(spec: SessionSpec) -> tuple[str, ...]:
+    """What is said beside the home's documents: by which question they were found, where one was to be written."""
+    if spec.condensed:
+        return (f"Documents were found by the question {spec.condensed!r}.",)
+    if is_wanted(spec):
+        return ("The model wrote no question from the conversation; documents were found by the last one.",)
+    return ()

@@ -59,6 +59,7 @@ def test_the_device_writes_it_alone_and_the_cloud_searches_by_it(
     asked = opened(frames)
     assert asked.condensed == asked.search_text == condensing.read_question(written) != ""
     assert (asked.query, asked.history) == (QUESTION, TURNS)
+    assert f"device: Documents were found by the question {asked.condensed!r}." in first.notes
     assert tandem.query(QUESTION, history=HISTORY, mode=mode, **OPTIONS).token_ids == first.token_ids
 
 
@@ -86,9 +87,10 @@ def test_without_one_the_last_question_finds_documents(
     else:
         monkeypatch.setattr(condensing, "ask_to_condense", lambda history, question: "word " * 2_000)
     frames.clear()
-    assert tandem.query(QUESTION, history=HISTORY, **OPTIONS).text
+    answer = tandem.query(QUESTION, history=HISTORY, **OPTIONS)
     asked = opened(frames)
     assert (asked.condensed, asked.search_text) == ("", QUESTION)
+    assert any(note.startswith("device: The model wrote no question") for note in answer.notes)
 
 
 def test_only_a_follow_up_with_documents_is_written_anew() -> None:
