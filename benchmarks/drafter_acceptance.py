@@ -115,7 +115,7 @@ class Trigrams:
         self._vocab_size = tokenizer.get_vocab_size()
         for _ in range(num_samples):
             row = encode_row(tokenizer, draw_sample(rng, "train", 0, case="none"))
-            first = row.weights.index(1.0)
+            first = row.start
             self._prompt = tuple(row.ids[first - 2 : first])  # the same two tokens end every prompt
             for at in range(first, len(row.ids)):
                 for length, table in enumerate(self._tables):

@@ -70,6 +70,19 @@ def show(kind: str, setting: str, row: dict[str, Any]) -> None:
     )
 
 
+def ask_both(
+    engine: Engine, embedder: Embedder, config: Config, num_questions: int, seed: int
+) -> dict[str, Any]:
+    """The one row of a seed that has a target for each seed."""
+    codec, spec = codec_of(config.codec), heldout_spec(config)
+    asked = ask_heldout(
+        engine, embedder, codec, spec, num_questions=num_questions, settings=("both",), seed=seed
+    )
+    row = summarise(list(asked))
+    show("dynamic weights", "both", row)
+    return {"dynamic/both": row}
+
+
 def ask(engine: Engine, embedder: Embedder, config: Config, num_questions: int, seed: int) -> dict[str, Any]:
     """All rows of one seed."""
     codec, spec = codec_of(config.codec), heldout_spec(config)
@@ -105,6 +118,7 @@ def main() -> None:
     parser.add_argument("--seeds", default=str(SEED), help="of the worlds, such as 11,12,13")
     parser.add_argument("--model", default="bundled", help="of both parties: bundled, or a folder")
     parser.add_argument("--interval", type=int, help="of dynamic weights (default: that of the settings)")
+    parser.add_argument("--both-only", action="store_true", help="no side alone, no rival, no oracle")
     parser.add_argument("--smoke", action="store_true", help="24 questions")
     arguments = parser.parse_args()
     num_questions = 24 if arguments.smoke else arguments.questions
@@ -117,7 +131,8 @@ def main() -> None:
     result: dict[str, Any] = {}
     for seed in map(int, arguments.seeds.split(",")):
         print(f"seed {seed}")
-        rows = ask(engine, embedder, config, num_questions, seed)
+        measure = ask_both if arguments.both_only else ask
+        rows = measure(engine, embedder, config, num_questions, seed)
         result.update({(name if seed == SEED else f"seed {seed}/{name}"): row for name, row in rows.items()})
     finish(result)
 

@@ -78,16 +78,14 @@ def draw_samples(rng: Random, split: Split, phrase: Phrase, count: int) -> list[
     for _ in range(count):
         sample = draw_sample(rng, split, 0, lesson=CORPUS, case=rng.choice(CASES))
         answer = answer_of(sample.question, phrase)
-        samples.append(
-            replace(sample, question=replace(sample.question, answer=answer), is_kind_masked=False)
-        )
+        samples.append(replace(sample, question=replace(sample.question, answer=answer)))
     return samples
 
 
 def example_of(tokenizer: Tokenizer, sample: Sample) -> Example:
     """The tokens of a sample's answer count."""
     row = encode_row(tokenizer, sample)
-    return Example(tuple(row.ids), row.weights.index(1.0))
+    return Example(tuple(row.ids), row.start)
 
 
 def evolve(base: Any, tokenizer: Tokenizer, version: Version, seed: int) -> Target:

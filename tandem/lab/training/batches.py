@@ -14,55 +14,83 @@ import numpy.typing as npt
 from tokenizers import Tokenizer
 
 from tandem.corpora import DOCUMENT_TEMPLATE, QUERY_TEMPLATE
-from tandem.lab.training.samples import Lesson, RollCall, Sample, draw_roll_call, draw_sample
+from tandem.lab.training.phrases import DOMAINS, HEADS, TAILS
+from tandem.lab.training.samples import Lesson, Sample, draw_roll_call, draw_sample
 from tandem.lab.training.tokenizer import BOS_ID, EOS_ID, PAD_ID
 
 _POOL_BATCHES = 16  # batches drawn together and sorted by length, so that little padding is computed
 
 
+NOT_COUNTED = -1
+"""Label of a token that is not to be foretold."""
+
+
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Rows padded on the right, all [rows, length]; labels[:, i] is what must follow ids[:, i]."""
+    """Rows padded on the right, all [rows, length]; labels[:, i] says what must follow ids[:, i], as in `Row`."""
 
     ids: npt.NDArray[np.int64]
     labels: npt.NDArray[np.int64]
-    weights: npt.NDArray[np.float32]  # how much each label counts; 0: not at all
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One row as token ids. weights: how much each id counts as something to foretell. kind, title: slices of ids."""
+    """One row as token ids. labels: what is to be foretold in the place of each id. kind, title: slices of ids.
+
+    A label is `NOT_COUNTED`, a token id, or the vocabulary's size + i for row i of `even_targets`.
+    """
 
     ids: list[int]
-    weights: list[float]
+    labels: list[int]
     kind: slice
     title: slice
 
-
-def encode_row(tokenizer: Tokenizer, sample: Sample, kind_weight: float = 1.0) -> Row:
-    """Token ids of one sample: prompt, answer, eos. The answer counts, its kind `kind_weight` times unless masked."""
-    asked = sample.question
-    prompt = prompt_ids(tokenizer, sample.document, asked.text)
-    answer = tokenizer.encode(f" {asked.answer}", add_special_tokens=False)
-    kind = _token_slice(answer.offsets, f" {asked.answer}", asked.kind, len(prompt))
-    title = _token_slice(answer.offsets, f" {asked.answer}", asked.title, len(prompt))
-    ids = [*prompt, *answer.ids, EOS_ID]
-    weights = [0.0] * len(prompt) + [1.0] * (len(ids) - len(prompt))
-    weights[kind] = [0.0 if sample.is_kind_masked else kind_weight] * (kind.stop - kind.start)
-    return Row(ids, weights, kind, title)
+    @property
+    def start(self) -> int:
+        """Where the answer begins."""
+        return next(i for i, label in enumerate(self.labels) if label != NOT_COUNTED)
 
 
-def encode_roll_call(tokenizer: Tokenizer, call: RollCall, kind_weight: float) -> Row:
-    """Token ids of a roll call; the kinds alone count."""
-    ids = prompt_ids(tokenizer, call.document, call.question.text)
-    weights = [0.0] * len(ids)
-    for name, kind in call.likes:
-        text = f" {name} likes {kind} {call.question.domain.plural}."
-        part = tokenizer.encode(text, add_special_tokens=False)
-        counted = _token_slice(part.offsets, text, kind, 0)
-        ids += part.ids
-        weights += [kind_weight * (counted.start <= i < counted.stop) for i in range(len(part.ids))]
-    return Row(ids, weights, slice(0), slice(0))
+def even_targets(tokenizer: Tokenizer) -> npt.NDArray[np.float32]:
+    """Targets where the document does not tell, [10, vocab]: even over each domain's kinds, heads and tails.
+
+    With a kind or title that was drawn as the target instead, evenness would have to be averaged out of noise.
+    """
+    groups = [*(domain.kinds for domain in DOMAINS), HEADS, [HEADS[0] + tail for tail in TAILS]]
+    ids = [
+        [tokenizer.encode(f" {word}", add_special_tokens=False).ids[-1] for word in words] for words in groups
+    ]
+    targets = np.zeros((len(ids), tokenizer.get_vocab_size()), np.float32)
+    for target, group in zip(targets, ids, strict=True):
+        target[group] = 1 / len(group)
+    return targets
+
+
+def encode_row(tokenizer: Tokenizer, *samples: Sample) -> Row:
+    """Token ids of a sample, or of several that share a document: prompt, answers, eos. The answers count.
+
+    The question is that of the first, so whose turn is next does not count; `kind` and `title` are those of the last.
+    """
+    vocab_size = tokenizer.get_vocab_size()
+    ids = prompt_ids(tokenizer, samples[0].document, samples[0].question.text)
+    labels = [NOT_COUNTED] * len(ids)
+    for number, sample in enumerate(samples):
+        asked = sample.question
+        text = f" {asked.answer}"
+        answer = tokenizer.encode(text, add_special_tokens=False)
+        name, kind, title = (
+            _token_slice(answer.offsets, text, part, len(ids))
+            for part in (asked.name, asked.kind, asked.title)
+        )
+        ids += answer.ids
+        labels += answer.ids
+        if number > 0:
+            labels[name] = [NOT_COUNTED] * (name.stop - name.start)
+        if not sample.is_kind_told:
+            labels[kind] = [vocab_size + DOMAINS.index(asked.domain)]
+        if not sample.is_title_told:
+            labels[title] = [vocab_size + len(DOMAINS), vocab_size + len(DOMAINS) + 1] * 2
+    return Row([*ids, EOS_ID], [*labels, EOS_ID], kind, title)
 
 
 def prompt_ids(tokenizer: Tokenizer, document: str | None, query: str) -> list[int]:
@@ -74,22 +102,15 @@ def prompt_ids(tokenizer: Tokenizer, document: str | None, query: str) -> list[i
 
 
 def draw_batches(
-    rng: Random,
-    tokenizer: Tokenizer,
-    lesson: Lesson,
-    rows_per_batch: int,
-    max_filler: int,
-    kind_weight: float,
+    rng: Random, tokenizer: Tokenizer, lesson: Lesson, rows_per_batch: int, max_filler: int
 ) -> list[Batch]:
     """A pool of `_POOL_BATCHES` training batches, rows of like length together, in random order."""
     rows = []
     for _ in range(rows_per_batch * _POOL_BATCHES):
-        if lesson.roll_call_share > 0 and rng.random() < lesson.roll_call_share:
-            call = draw_roll_call(rng, "train", max_filler, lesson)
-            rows.append(encode_roll_call(tokenizer, call, kind_weight))
+        if rng.random() < lesson.roll_call_share:
+            rows.append(encode_row(tokenizer, *draw_roll_call(rng, "train", lesson)))
         else:
-            sample = draw_sample(rng, "train", max_filler, lesson=lesson)
-            rows.append(encode_row(tokenizer, sample, kind_weight))
+            rows.append(encode_row(tokenizer, draw_sample(rng, "train", max_filler, lesson=lesson)))
     rows.sort(key=lambda row: len(row.ids))
     batches = [collate(rows[i : i + rows_per_batch]) for i in range(0, len(rows), rows_per_batch)]
     rng.shuffle(batches)
@@ -100,13 +121,11 @@ def collate(rows: Sequence[Row]) -> Batch:
     """Pad rows to one length and move labels one to the left."""
     length = max(len(row.ids) for row in rows)
     ids = np.full((len(rows), length), PAD_ID, np.int64)
-    labels = np.full((len(rows), length), PAD_ID, np.int64)
-    weights = np.zeros((len(rows), length), np.float32)
+    labels = np.full((len(rows), length), NOT_COUNTED, np.int64)
     for r, row in enumerate(rows):
         ids[r, : len(row.ids)] = row.ids
-        labels[r, : len(row.ids) - 1] = row.ids[1:]
-        weights[r, : len(row.ids) - 1] = row.weights[1:]
-    return Batch(ids, labels, weights)
+        labels[r, : len(row.ids) - 1] = row.labels[1:]
+    return Batch(ids, labels)
 
 
 def _token_slice(offsets: Sequence[tuple[int, int]], text: str, part: str, shift: int) -> slice:

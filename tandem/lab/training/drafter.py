@@ -12,7 +12,6 @@ the reader, and links to the reader's tokenizer and template.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -25,7 +24,7 @@ from transformers import LlamaForCausalLM
 
 from tandem.corpora import DRAFTER, WEIGHTS
 from tandem.distillation import training as distillation
-from tandem.lab.training.batches import Batch, Row, collate, encode_row
+from tandem.lab.training.batches import NOT_COUNTED, Batch, Row, collate, encode_row
 from tandem.lab.training.samples import Case, Lesson, Sample, draw_sample
 from tandem.lab.training.synthetic import Split
 from tandem.lab.training.train import (
@@ -33,7 +32,6 @@ from tandem.lab.training.train import (
     Stage,
     TrainingLog,
     make_model,
-    max_filler,
     save_weights,
     schedule_of,
 )
@@ -57,9 +55,12 @@ LESSON = Lesson(
     headline_share=0.85,
     max_others=1,
     roll_call_share=0.0,
+    max_pages=0,
+    num_people=(0, 0),
+    num_answers=0,
 )
-STAGE = Stage(LESSON, 1600, 48, 2e-3, 100, 1.0, ((1.0, 3),))
-PLAN = Plan(hidden=128, num_layers=2, num_heads=4, inner=384, num_threads=1)
+STAGE = Stage(LESSON, 1600, 48, 2e-3, 100, 3)
+PLAN = Plan(num_layers=2, inner=384)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,14 +100,16 @@ def draw_pairs(
 def stream_pairs(rng: Random, tokenizer: Tokenizer, stage: Stage = STAGE) -> Iterator[distillation.Pair]:
     """A batch for each step of a stage, drawn in pools."""
     pool: list[Pair] = []
-    for step in range(stage.num_steps):
-        pool = pool or draw_pairs(rng, tokenizer, max_filler(step, stage), stage.rows_per_batch)
+    for _ in range(stage.num_steps):
+        pool = pool or draw_pairs(rng, tokenizer, stage.max_filler, stage.rows_per_batch)
         yield sides(pool.pop())
 
 
 def sides(pair: Pair) -> distillation.Pair:
     """A pair as the trainer takes it: a token counts after the position before it."""
-    own, read = (distillation.Side(batch.ids, batch.weights > 0) for batch in (pair.drafter, pair.reader))
+    own, read = (
+        distillation.Side(batch.ids, batch.labels != NOT_COUNTED) for batch in (pair.drafter, pair.reader)
+    )
     return distillation.Pair(own, read)
 
 
@@ -133,9 +136,7 @@ def train_drafter(out: Path, stage: Stage = STAGE, plan: Plan = PLAN) -> None:
     tokenizer = Tokenizer.from_file(str(WEIGHTS / "tokenizer.json"))
     teacher = LlamaForCausalLM.from_pretrained(WEIGHTS, dtype=torch.float32).eval()
     student = make_model(tokenizer, plan)
-    head = {"plan": asdict(plan), "num_parameters": sum(p.numel() for p in student.parameters())}
-    (out / "training.jsonl").write_text(json.dumps(head) + "\n")
-    log = TrainingLog(out / "training.jsonl", 1, stage)
+    log = TrainingLog(out / "training.jsonl", plan, student, stage)
 
     def report(step: int, loss: float) -> None:
         log.add(loss)
@@ -155,7 +156,6 @@ def share_tokenizer(out: Path) -> None:
 
 def _rows(tokenizer: Tokenizer, sample: Sample) -> tuple[Row, Row]:
     """The drafter's and the reader's row of a sample."""
-    sample = replace(sample, is_kind_masked=False)
     own = sample if sample.case in NOTES else replace(sample, document=None)
     return encode_row(tokenizer, own), encode_row(tokenizer, sample)
 

@@ -1,19 +1,17 @@
-"""Training samples of the bundled model: one document (or none), a question, the answer, and which tokens count.
+"""Training samples of the bundled model: one document (or none), a question, the answer, and what the document tells.
 
 What the reader must learn is set here, by which document goes with which question. At the kind it must say what the
-note says about that very person and domain; at the title, what the page of that kind says; everywhere else its law
-must be flat, so that a mixture over documents follows the one that knows. Hence a public page must not give away
-what a person likes: wherever the kind counts beside a page of the domain, the page's kind is drawn independently
-of the answer's. Pages of the answer's own kind are shown far more often than chance, but there the kind does not
-count. Knows nothing of the model.
+note says about that very person and domain; at the title, what the page of that kind says. Where the document does
+not tell, its distribution must be even, so that a mixture over documents follows the one that knows. Knows nothing of
+the model.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import Literal
 
-from tandem.lab.training.phrases import DOMAINS, Domain
+from tandem.lab.training.phrases import DOMAINS, NOTES, Domain
 from tandem.lab.training.synthetic import (
     Question,
     Split,
@@ -44,81 +42,90 @@ class Lesson:
     """What a stage of training shows: how often each document goes with a question, and how hard it is."""
 
     shares: Mapping[Case, float]
-    near_name_share: float  # of the notes on somebody else: how many such names differ in one syllable only
+    near_name_share: float  # of the notes on somebody else: how many such names share a syllable
     headline_share: float  # of the pages: how many open with a headline
     max_others: int  # further people whom a note of the domain may tell of
     roll_call_share: float  # how many rows are roll calls instead
+    max_pages: int  # in a roll call
+    num_people: tuple[int, int]  # whom a roll call tells of, at least and at most
+    num_answers: int  # of a roll call, and one on a stranger
 
 
-SHARES: Mapping[Case, tuple[float, float]] = {
-    "own_note": (0.20, 0.15),
-    "other_person": (0.14, 0.11),
-    "other_domain_note": (0.03, 0.03),
-    "right_page": (0.36, 0.34),
-    "any_page": (0.10, 0.13),
-    "wrong_page": (0.10, 0.13),
-    "unrelated_page": (0.03, 0.05),
-    "distractor": (0.02, 0.03),
-    "none": (0.02, 0.03),
-}
-"""How often each case is shown, by stage: (`COPYING`, `CORPUS`)."""
-
-# First, copying: a page's title above all. any_page is the case that teaches that a page says nothing of people.
-COPYING = Lesson(
-    {case: share for case, (share, _) in SHARES.items()},
-    near_name_share=0.5,
-    headline_share=0.0,
-    max_others=0,
-    roll_call_share=0.0,
-)
-# Then, documents as they are in a corpus: pages with headlines, more that do not help, and people to tell apart.
+# Documents as they are in a corpus, and more that do not help.
 CORPUS = Lesson(
-    {case: share for case, (_, share) in SHARES.items()},
+    {
+        "own_note": 0.20,
+        "other_person": 0.18,
+        "other_domain_note": 0.04,
+        "right_page": 0.26,
+        "any_page": 0.04,
+        "wrong_page": 0.16,
+        "unrelated_page": 0.05,
+        "distractor": 0.04,
+        "none": 0.03,
+    },
     near_name_share=0.2,
     headline_share=0.85,
     max_others=1,
-    roll_call_share=0.2,
+    roll_call_share=0.3,
+    max_pages=3,
+    num_people=(2, 4),
+    num_answers=4,
 )
-KIND_MASKED: tuple[Case, ...] = ("right_page", "wrong_page")  # there the page's kind tells of the answer's
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One row: `document` is None for a bare row; `is_kind_masked` takes the kind's tokens out of the loss."""
+    """One row: `document` is None for a bare row."""
 
     case: Case
     document: str | None
     question: Question
-    is_kind_masked: bool
+
+    @property
+    def is_kind_told(self) -> bool:
+        """Whether the document says what the person likes."""
+        return self.case == "own_note"
+
+    @property
+    def is_title_told(self) -> bool:
+        """Whether the document says which one of the kind is best."""
+        return self.document is not None and self.question.title in self.document
 
 
-@dataclass(frozen=True, slots=True)
-class RollCall:
-    """A drill: a note on several people of one domain, and then what each of them likes, one after another.
+def draw_roll_call(rng: Random, split: Split, lesson: Lesson) -> list[Sample]:
+    """A drill: one document on several people and some kinds of a domain, and answers on people drawn from them.
 
-    `likes` are (name, kind) in the order of the answer; some of the names are not in the note, and what is said of
-    them follows from nothing. One row teaches as much about telling people apart as a dozen plain ones.
+    The document does not tell of one more person, nor of every kind. One such row teaches as much about telling people
+    and kinds apart as a dozen plain ones. Kinds are independent, and people are drawn anew for each answer: else what
+    is left over tells a kind as well as the name does, and no name is ever looked at.
     """
-
-    document: str
-    question: Question
-    likes: tuple[tuple[str, str], ...]
-
-
-def draw_roll_call(rng: Random, split: Split, max_filler: int, lesson: Lesson) -> RollCall:
-    """Two to four people in the note, one or two strangers, asked after in random order."""
     domain = rng.choice(DOMAINS)
-    first = make_name(rng, split)
-    names = [first] + [
-        _other_name(rng, split, first, lesson.near_name_share) for _ in range(rng.randint(2, 5))
+    names = [make_name(rng, split)]
+    for _ in range(rng.randint(*lesson.num_people)):
+        names.append(_other_name(rng, split, names, lesson.near_name_share))
+    kinds = rng.choices(domain.kinds, k=len(names))
+    likes = list(zip(names, kinds, strict=True))
+    titles = {kind: make_title(rng, split) for kind in kinds}
+    parts = [
+        rng.choice(NOTES).format(name=name, kind=kind, noun=domain.noun, plural=domain.plural)
+        for name, kind in likes[1:]
+    ] + [
+        make_page(rng, domain, kind, titles[kind], 0, has_headline=False).text
+        for kind in rng.sample(sorted(titles), rng.randint(0, min(lesson.max_pages, len(titles))))
     ]
-    likes = [(name, rng.choice(domain.kinds)) for name in dict.fromkeys(names)]
-    num_strangers = rng.randint(1, 2) if len(likes) > 2 else 0
-    (name, kind), *others = likes[num_strangers:]
-    document = make_note(rng, name, domain, kind, rng.randint(0, max_filler), others=others).text
-    rng.shuffle(likes)
-    question = make_question(rng, likes[0][0], domain, likes[0][1], "")
-    return RollCall(document, question, tuple(likes))
+    rng.shuffle(parts)
+    document = " ".join(parts)
+    samples = [
+        Sample(
+            "other_person" if name == names[0] else "own_note",
+            document,
+            make_question(rng, name, domain, kind, titles[kind]),
+        )
+        for name, kind in [likes[0], *rng.choices(likes[1:], k=lesson.num_answers)]
+    ]
+    rng.shuffle(samples)
+    return samples
 
 
 def draw_sample(
@@ -131,7 +138,7 @@ def draw_sample(
         rng, make_name(rng, split), domain, rng.choice(domain.kinds), make_title(rng, split)
     )
     document = _document(rng, split, chosen, question, rng.randint(0, max_filler), lesson)
-    return Sample(chosen, document, question, chosen in KIND_MASKED)
+    return Sample(chosen, document, question)
 
 
 def _document(
@@ -144,7 +151,7 @@ def _document(
                 rng, asked.name, domain, kind, num_filler, others=_others(rng, split, asked, lesson)
             ).text
         case "other_person":
-            name = _other_name(rng, split, asked.name, lesson.near_name_share)
+            name = _other_name(rng, split, [asked.name], lesson.near_name_share)
             others = _others(rng, split, asked, lesson)
             return make_note(rng, name, domain, rng.choice(domain.kinds), num_filler, others=others).text
         case "other_domain_note":
@@ -179,15 +186,19 @@ def _others(rng: Random, split: Split, asked: Question, lesson: Lesson) -> list[
     """People other than the one asked about, with what they like; half of the notes have none."""
     if not lesson.max_others or rng.random() < 0.5:
         return []
-    names = [_other_name(rng, split, asked.name, lesson.near_name_share) for _ in range(lesson.max_others)]
-    return [(name, rng.choice(asked.domain.kinds)) for name in names[: rng.randint(1, lesson.max_others)]]
+    names = [
+        _other_name(rng, split, [asked.name], lesson.near_name_share)
+        for _ in range(rng.randint(1, lesson.max_others))
+    ]
+    return [(name, rng.choice(asked.domain.kinds)) for name in names]
 
 
-def _other_name(rng: Random, split: Split, name: str, near_name_share: float) -> str:
-    """A name that differs; now and then in the last syllable only, the hardest to tell apart."""
+def _other_name(rng: Random, split: Split, names: Sequence[str], near_name_share: float) -> str:
+    """A name that is none of `names`; now and then one that shares a syllable with one of them."""
     while True:
         other = make_name(rng, split)
         if rng.random() < near_name_share:
-            other = name[:-2] + other[-2:]
-        if other != name and split_of(other) == split:
+            near = rng.choice(names)
+            other = near[:-2] + other[-2:] if rng.random() < 0.5 else other[:-2] + near[-2:]
+        if other not in names and split_of(other) == split:
             return other

@@ -7,7 +7,15 @@ import pytest
 from tokenizers import Tokenizer
 
 from tandem.corpora import WEIGHTS
-from tandem.lab.training.batches import collate, draw_batches, encode_roll_call, encode_row, prompt_ids
+from tandem.lab.training.batches import (
+    NOT_COUNTED,
+    collate,
+    draw_batches,
+    encode_row,
+    even_targets,
+    prompt_ids,
+)
+from tandem.lab.training.phrases import HEADS, TAILS
 from tandem.lab.training.samples import CORPUS, draw_roll_call, draw_sample
 from tandem.lab.training.tokenizer import BOS_ID, EOS_ID
 
@@ -32,37 +40,62 @@ def test_row_says_the_answer_and_ends(tokenizer):
     assert row.ids[: len(prompt)] == prompt
     assert tokenizer.decode(row.ids[len(prompt) : -1]) == f" {sample.question.answer}"
     assert row.ids[-1] == EOS_ID
+    assert row.start == len(prompt)
     assert tokenizer.decode(row.ids[row.kind]) == f" {sample.question.kind}"
     assert tokenizer.decode(row.ids[row.title]) == f" {sample.question.title}"
 
 
-def test_a_masked_kind_does_not_count_and_another_counts_as_told(tokenizer):
-    masked = encode_row(tokenizer, draw_sample(Random(2), "train", 1, case="right_page"), 3.0)
-    counted = encode_row(tokenizer, draw_sample(Random(2), "train", 1, case="own_note"), 3.0)
-    assert set(masked.weights[masked.kind]) == {0.0}
-    assert set(counted.weights[counted.kind]) == {3.0}
-    assert set(masked.weights[masked.title]) == {1.0}
+def _targets(tokenizer: Tokenizer, labels: list[int]) -> list[set[str]]:
+    """The texts that each label has as equally probable targets."""
+    size, targets = tokenizer.get_vocab_size(), even_targets(tokenizer)
+    groups = [[label] if label < size else np.flatnonzero(targets[label - size]) for label in labels]
+    return [{tokenizer.decode([token]) for token in group} for group in groups]
 
 
-def test_in_a_roll_call_only_kinds_count(tokenizer):
-    call = draw_roll_call(Random(3), "train", 1, CORPUS)
-    row = encode_roll_call(tokenizer, call, 2.0)
-    told = [token for token, weight in zip(row.ids, row.weights, strict=True) if weight]
-    assert tokenizer.decode(told) == "".join(f" {kind}" for _, kind in call.likes)
+def test_even_targets_are_even_over_all_kinds_of_a_domain_and_all_syllables(tokenizer):
+    targets = even_targets(tokenizer)
+    assert targets.sum(1) == pytest.approx(1)
+    assert targets.max(1) == pytest.approx([1 / 8] * 8 + [1 / 100, 1 / 165])
+    assert all(len(set(target.tolist())) == 2 for target in targets)  # 0 and its share
+
+
+def test_what_the_document_tells_is_the_target_and_otherwise_all_are(tokenizer):
+    for case in CORPUS.shares:
+        sample = draw_sample(Random(2), "train", 1, case=case)
+        row, asked = encode_row(tokenizer, sample), sample.question
+        (kind,) = _targets(tokenizer, row.labels[row.kind])
+        title = _targets(tokenizer, row.labels[row.title])
+        told = {f" {asked.kind}"}
+        assert kind == (told if case == "own_note" else {f" {kind}" for kind in asked.domain.kinds})
+        if asked.title in (sample.document or ""):
+            assert [len(part) for part in title] == [1] * 4
+        else:
+            assert title == [{f" {head}" for head in HEADS}, set(TAILS)] * 2
+
+
+def test_a_roll_call_is_one_document_and_answers_in_a_row(tokenizer):
+    samples = draw_roll_call(Random(3), "train", CORPUS)
+    row = encode_row(tokenizer, *samples)
+    assert tokenizer.decode(row.ids[row.start : -1]) == "".join(f" {one.question.answer}" for one in samples)
+    single = [encode_row(tokenizer, sample) for sample in samples]
+    answers = [one.labels[one.start : -1] for one in single]
+    for later in answers[1:]:
+        later[:2] = [NOT_COUNTED] * 2  # nobody can tell whose turn it is
+    assert row.labels[row.start : -1] == [label for answer in answers for label in answer]
+    assert row.labels[-1] == row.ids[-1] == EOS_ID
 
 
 def test_labels_are_the_next_ids_and_padding_does_not_count(tokenizer):
     rows = [encode_row(tokenizer, draw_sample(Random(seed), "train", 3)) for seed in range(6)]
     batch = collate(rows)
-    assert batch.ids.shape == batch.labels.shape == batch.weights.shape
-    assert np.array_equal(
-        batch.labels[:, :-1][batch.weights[:, :-1] > 0], batch.ids[:, 1:][batch.weights[:, :-1] > 0]
-    )
+    assert batch.ids.shape == batch.labels.shape
+    is_id = (batch.labels[:, :-1] != NOT_COUNTED) & (batch.labels[:, :-1] < tokenizer.get_vocab_size())
+    assert np.array_equal(batch.labels[:, :-1][is_id], batch.ids[:, 1:][is_id])
     for r, row in enumerate(rows):
-        assert batch.weights[r].sum() == sum(row.weights)
-        assert not batch.weights[r, len(row.ids) - 1 :].any()
+        assert batch.labels[r, : len(row.ids) - 1].tolist() == row.labels[1:]
+        assert (batch.labels[r, len(row.ids) - 1 :] == NOT_COUNTED).all()
 
 
 def test_same_random_state_gives_the_same_batches(tokenizer):
-    first, second = (draw_batches(Random(5), tokenizer, CORPUS, 4, 2, 2.0) for _ in range(2))
+    first, second = (draw_batches(Random(5), tokenizer, CORPUS, 4, 2) for _ in range(2))
     assert all(np.array_equal(a.ids, b.ids) for a, b in zip(first, second, strict=True))
