@@ -16,6 +16,7 @@ from transformers import AutoModelForCausalLM
 from tandem.corpora import WEIGHTS
 from tandem.lab.training.batches import prompt_ids
 from tandem.lab.training.measure import Reading, measure
+from tandem.lab.training.names import measure_names
 from tandem.lab.training.phrases import DOMAINS
 from tandem.lab.training.synthetic import make_name, make_page, make_question, make_title
 
@@ -44,9 +45,9 @@ def test_checksum():
 
 
 def test_size_and_stored_precision(model):
-    assert 2e6 <= sum(p.numel() for p in model.parameters()) <= 6e6
+    assert sum(p.numel() for p in model.parameters()) <= 6e6
     assert json.loads((WEIGHTS / "config.json").read_text())["dtype"] == "float16"
-    assert (WEIGHTS / "model.safetensors").stat().st_size < 8e6
+    assert (WEIGHTS / "model.safetensors").stat().st_size < 4e6
 
 
 def test_log_ends_with_the_measurements_of_these_weights(reading):
@@ -68,11 +69,20 @@ def test_is_flat_at_the_title_where_the_document_names_none_of_that_kind(reading
 
 def test_is_flat_at_the_kind_beside_a_public_page(reading):
     """Flat over eight kinds would be 0.125."""
-    assert reading.kind_peak_page <= 0.25
+    assert reading.kind_peak_page <= 0.2
 
 
 def test_reads_the_kind_from_a_note(reading):
-    assert reading.kind_copied >= 0.65  # half of these notes tell of a second person as well
+    assert reading.kind_copied >= 0.9  # half of these notes tell of a second person as well
+
+
+def test_tells_names_apart(model, tokenizer):
+    """A reader that sees no names gives every person's kind the same probability, 0.56; luck mixes 0.25 right."""
+    names = measure_names(model, tokenizer, num_samples=24, seed=3)
+    assert names.own >= 0.9
+    assert max(names.other.values()) <= 0.25
+    assert names.both["stranger"] >= 0.9
+    assert names.mixture >= 0.9
 
 
 def test_one_page_that_knows_outweighs_seven_that_do_not(model, tokenizer):
