@@ -3,9 +3,9 @@
 The law is computed in this process from the same documents, model and codec (Eq. 4): of whole distributions for coupled
 drafts, whose votes are race lists, of nuclei for Algorithm 1. The tokens come from the cluster, one fresh seed each.
 False-alarm probability 1e-9 for each draft rule. Power: the same counts must reject another law. For coupled drafts
-that is the mixture of nuclei, which would be sampled if votes were cut on the way: 0.8^240 of all samples stay within.
-For Algorithm 1 it is the law of the device alone, which would be sampled if the cloud's were lost; whole distributions
-of the parties are too much alike at the first token (total variation 0.015) to tell them apart so.
+that is the mixture of nuclei, which would be sampled if votes were cut on the way: 0.84^240 of all samples stay within.
+For Algorithm 1 it is the law of the device alone, which would be sampled if the cloud's were lost: 0.90^240 stay within
+its nucleus. The question names nobody, else the first token were that name, whatever the documents say.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ from tandem.topology import PARTIES, Party
 
 from .conftest import ask_all
 
-QUESTION = "Which game should Mira try?"
-TEMPERATURE = 2.5  # flat enough for many different first tokens
+QUESTION = "Who likes puzzle games?"
+TEMPERATURE = 1.5  # flat enough for many different first tokens
 NUM_DRAWS = 240
 FALSE_ALARM = 1e-9
 CODECS: dict[str, StatelessCodec] = {"coupled": RaceLists(), "algorithm1": TopP()}
