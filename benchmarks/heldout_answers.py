@@ -70,27 +70,15 @@ def show(kind: str, setting: str, row: dict[str, Any]) -> None:
     )
 
 
-def ask_both(
-    engine: Engine, embedder: Embedder, config: Config, num_questions: int, seed: int
+def ask(
+    engine: Engine, embedder: Embedder, config: Config, num_questions: int, seed: int, *, both_only: bool
 ) -> dict[str, Any]:
-    """The one row of a seed that has a target for each seed."""
-    codec, spec = codec_of(config.codec), heldout_spec(config)
-    asked = ask_heldout(
-        engine, embedder, codec, spec, num_questions=num_questions, settings=("both",), seed=seed
-    )
-    row = summarise(list(asked))
-    show("dynamic weights", "both", row)
-    return {"dynamic/both": row}
-
-
-def ask(engine: Engine, embedder: Embedder, config: Config, num_questions: int, seed: int) -> dict[str, Any]:
-    """All rows of one seed."""
+    """All rows of one seed, or only that which has a target for each seed."""
     codec, spec = codec_of(config.codec), heldout_spec(config)
     result: dict[str, Any] = {}
-    for weights, kind, settings in (
-        ("dynamic", spec, tuple(ALONE)),
-        ("static", replace(spec, weight_interval=0), ("both",)),
-    ):
+    dynamic = ("dynamic", spec, ("both",) if both_only else tuple(ALONE))
+    static = ("static", replace(spec, weight_interval=0), ("both",))
+    for weights, kind, settings in [dynamic] if both_only else [dynamic, static]:
         found = defaultdict(list)
         for one in ask_heldout(
             engine, embedder, codec, kind, num_questions=num_questions, settings=settings, seed=seed
@@ -99,6 +87,8 @@ def ask(engine: Engine, embedder: Embedder, config: Config, num_questions: int, 
         for setting in settings:
             result[f"{weights}/{setting}"] = row = summarise(found[setting])
             show(f"{weights} weights", setting, row)
+    if both_only:
+        return result
     ideal = list(ask_ideal(engine, embedder, config, num_questions=num_questions, seed=seed))
     for name, right in (
         ("retrieved", [one.is_note_found and one.is_page_found for one in ideal]),
@@ -131,8 +121,7 @@ def main() -> None:
     result: dict[str, Any] = {}
     for seed in map(int, arguments.seeds.split(",")):
         print(f"seed {seed}")
-        measure = ask_both if arguments.both_only else ask
-        rows = measure(engine, embedder, config, num_questions, seed)
+        rows = ask(engine, embedder, config, num_questions, seed, both_only=arguments.both_only)
         result.update({(name if seed == SEED else f"seed {seed}/{name}"): row for name, row in rows.items()})
     finish(result)
 
