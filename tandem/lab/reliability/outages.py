@@ -19,9 +19,9 @@ STARTED_AGAIN_S = 0.2
 def cut_often(bench: Bench, num_cuts: int, cut_s: float, random: Random) -> Iterator[dict[str, Any]]:
     """One row per cut: what became of the answer, the gap in its stream, and how soon the parties were together again.
 
-    Under `wait` that is the time from the moment when the link is back to the answer's next token; under `continue`,
-    where the answer has ended by then, to the first token of the next question, which waits for its cloud. What these
-    two take without a cut is measured alongside.
+    Under `wait` that is the time from the moment when the link is back to the answer's next token. Where the answer
+    has ended by then, as it has under `continue` and where its last drafts had come before the cut, it is the time to
+    the first token of the next question, which waits for its cloud. What that takes without a cut is measured alongside.
     """
     for number in range(num_cuts):
         policy, how = POLICIES[number % 2], CUTS[number // 2 % 2]
@@ -42,12 +42,10 @@ def cut_often(bench: Bench, num_cuts: int, cut_s: float, random: Random) -> Iter
 
         watched = bench.ask(question, seed, break_it, policy=policy)
         timer.join()
-        if policy == "wait":
-            after = [moment for moment in watched.came_s if moment > healed_s[0]]
-            rejoined_s = after[0] - healed_s[0] if after else float("nan")
-        else:
-            next_one = bench.ask(bench.questions[0], 0, policy="wait")
-            rejoined_s = next_one.came_s[0] - healed_s[0]
+        came_s = [moment for moment in watched.came_s if moment > healed_s[0]] if policy == "wait" else []
+        if not came_s:
+            came_s = bench.ask(bench.questions[0], 0, policy="wait").came_s
+        rejoined_s = came_s[0] - healed_s[0]
         undisturbed = bench.ask(bench.questions[0], 0, policy="wait")
         yield _row(watched, whole) | {
             "policy": policy,
