@@ -42,8 +42,8 @@ _log = logging.getLogger("tandem")
 
 TICK_S = 0.05
 """Between two ticks while a session is open."""
-RENEW_S = 0.5
-"""Between two attempts to reconnect to a silent peer."""
+RENEW_S = 2.0
+"""Between two renewals of the connection to a silent peer: what is new has frames to deliver over a slow link."""
 REQUIRED_ACTORS: tuple[ActorKind, ...] = ("decoder", "aggregator")
 """Actors of the own side that every query needs."""
 EVENTS_KEPT_S = 60.0

@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from math import inf
 from typing import Any
 
 from tandem.errors import ProtocolError
 from tandem.transport.connection import Connection
 
 RETRY_S = 0.5
-"""Between the beginnings of the first two attempts, and whenever somebody waits for the connection."""
+"""Between the beginnings of two attempts where the first has failed and somebody waits for the connection."""
 MAX_RETRY_S = 8.0
 """Longest time between the beginnings of two attempts, which doubles while nobody waits."""
-MAX_ATTEMPTS = 10
+MAX_HANGING_S = 1.5
+"""Longest time between the beginnings of two attempts while somebody waits and earlier ones hang, which doubles with
+each of these. TCP repeats each by itself, with newer kernels every second at first, so that together they ask three or
+four times a second. Ten at once asked ten times: with the answers to those that were given up that filled a link of 10
+kbit/s, and none came through any more. Below the 2 s after which the parties are together again once a link is back."""
+MAX_ATTEMPTS = 4
 """That are under way at once: as many as begin within the time that one may take, so that there is always a new one."""
 
 Attempt = Callable[[], Coroutine[Any, Any, Connection]]
@@ -24,21 +30,20 @@ class Dialling:
     """Attempts at one connection until one of them succeeds.
 
     An attempt does not wait for the end of the one before: what was sent into a link that was cut is repeated by TCP
-    after 1, 3 and 7 s only, while the link may be back.
+    after ever longer pauses, while the link may be back.
     """
 
     def __init__(self, attempt: Attempt, on_refusal: Callable[[ProtocolError], None]) -> None:
         """on_refusal is told of refusals, and may raise to give up."""
         self._attempt = attempt
         self._on_refusal = on_refusal
-        self._wait_s = RETRY_S
-        self._begun_s = self._next_s = 0.0  # of the event loop's clock
+        self._num_unawaited = 0  # attempts since somebody waited
+        self._begun_s = -inf  # of the event loop's clock
         self._attempts: set[asyncio.Task[Connection]] = set()
 
     def hurry(self) -> None:
         """Somebody waits: try again soon, and often."""
-        self._wait_s = RETRY_S
-        self._next_s = min(self._next_s, self._begun_s + RETRY_S)
+        self._num_unawaited = min(self._num_unawaited, 1)
 
     async def run(self) -> Connection:
         """The first connection that an attempt opens."""
@@ -53,13 +58,19 @@ class Dialling:
                 if isinstance(late, Connection):
                     late.abort()
 
+    def _pause_s(self) -> float:
+        """From the beginning of the latest attempt to that of the next one."""
+        unawaited_s = RETRY_S * 2.0 ** min(self._num_unawaited - 1, 10)
+        hanging_s = RETRY_S * 2.0 ** len(self._attempts)
+        return max(min(unawaited_s, MAX_RETRY_S), min(hanging_s, MAX_HANGING_S))
+
     async def _round(self) -> Connection | None:
         """Begin an attempt where one is due; wait for a result, but no longer than RETRY_S."""
         loop = asyncio.get_running_loop()
-        if (now_s := loop.time()) >= self._next_s and len(self._attempts) < MAX_ATTEMPTS:
+        if (now_s := loop.time()) >= self._begun_s + self._pause_s() and len(self._attempts) < MAX_ATTEMPTS:
             self._attempts.add(loop.create_task(self._attempt()))
-            self._begun_s, self._next_s = now_s, now_s + self._wait_s
-            self._wait_s = min(2 * self._wait_s, MAX_RETRY_S)
+            self._begun_s = now_s
+            self._num_unawaited += 1
         end_s = now_s + RETRY_S
         while self._attempts and (left_s := end_s - loop.time()) > 0:
             done, self._attempts = await asyncio.wait(

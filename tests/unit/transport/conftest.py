@@ -83,4 +83,5 @@ def directory() -> Iterator[str]:
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Retry and give up sooner than in earnest."""
     monkeypatch.setattr(dialling, "RETRY_S", 0.05)
+    monkeypatch.setattr(dialling, "MAX_HANGING_S", 0.15)
     monkeypatch.setattr(sockets, "DIAL_LIMIT_S", 0.5)

@@ -69,7 +69,30 @@ def test_so_many_at_once_and_no_more() -> None:
 
 def test_while_attempts_hang_there_is_always_a_new_one() -> None:
     """Those that began before a link was cut may hang for good: four of them once kept a fifth from trying."""
-    assert MAX_ATTEMPTS * dialling.RETRY_S >= sockets.DIAL_LIMIT_S
+    assert MAX_ATTEMPTS * dialling.MAX_HANGING_S >= sockets.DIAL_LIMIT_S
+
+
+def test_attempts_that_hang_are_few_however_much_somebody_hurries() -> None:
+    """TCP repeats each of them every second: ten at once filled a link of 10 kbit/s, and none of them came through."""
+
+    async def main() -> None:
+        begun_s: list[float] = []
+
+        async def hangs() -> Connection:
+            begun_s.append(asyncio.get_running_loop().time())
+            await asyncio.sleep(10 * RETRY_S)
+            raise TimeoutError
+
+        one = Dialling(hangs, lambda error: None)
+        dialled = asyncio.create_task(one.run())
+        for _ in range(80):
+            one.hurry()
+            await asyncio.sleep(RETRY_S / 2)
+        assert 10 <= len(begun_s) <= 17, "40 rounds, and after the first two an attempt in every third"
+        dialled.cancel()
+        await asyncio.gather(dialled, return_exceptions=True)
+
+    run(main)
 
 
 def test_the_time_between_attempts_doubles_until_somebody_waits(monkeypatch: pytest.MonkeyPatch) -> None:
