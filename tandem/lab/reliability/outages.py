@@ -21,7 +21,7 @@ def cut_often(bench: Bench, num_cuts: int, cut_s: float, random: Random) -> Iter
 
     Under `wait` that is the time from the moment when the link is back to the answer's next token. Where the answer
     has ended by then, as it has under `continue` and where its last drafts had come before the cut, it is the time to
-    the first token of the next question, which waits for its cloud. What that takes without a cut is measured alongside.
+    the first token of the next question, which waits for its cloud. What that takes without a cut is measured, too.
     """
     for number in range(num_cuts):
         policy, how = POLICIES[number % 2], CUTS[number // 2 % 2]
