@@ -17,6 +17,7 @@ QUESTION = read_bundled_questions()[0].question
 SETTINGS = (
     "cluster.runtime=inline",
     "decoding.mode=speculative",
+    "decoding.pacing=pipelined",  # beside a cloud that goes on by itself, what stands depends on the time
     "device.model=bundled-drafter",
     "device.num_documents=0",
     "device.learns=true",
