@@ -28,6 +28,7 @@ from benchmarks._common import finish
 from tandem import Config, Tandem
 from tandem.lab.federated.workers import LocalWorkers
 from tandem.lab.training.bundle import read_bundled_questions
+from tandem.protocol.prefix import common_length
 from tandem.retrieval import Embedder
 from tandem.retrieval.factory import build_bundled_index
 from tandem.topology import PARTIES
@@ -42,10 +43,8 @@ MAX_NEW_TOKENS = 24
 PATIENT = ("link.on_peer_loss=wait", "cluster.start_timeout_s=300")
 
 
-def settings_of(num_workers: int, weights: str, runtime: str) -> Config:
-    """A federation of the bundled models: the first worker has the notes, the second the pages, and so on."""
-    embedder = Embedder.load()
-    folders = [build_bundled_index(party, embedder) for party in PARTIES]
+def settings_of(num_workers: int, weights: str, runtime: str, folders: Sequence[Path]) -> Config:
+    """A federation of the bundled models. folders: indexes, which the workers hold in turn."""
     made = ["decoding.mode=federated", f"cluster.runtime={runtime}", f"weights.workers={weights}", *PATIENT]
     for number in range(num_workers):
         name = f"workers.owner-{number + 1}"
@@ -53,14 +52,6 @@ def settings_of(num_workers: int, weights: str, runtime: str) -> Config:
         if weights == "fixed":
             made.append(f"{name}.weight={number + 1}")
     return Config.load(None, made)
-
-
-def first_difference(got: Sequence[int], wanted: Sequence[int]) -> int | None:
-    """The step at which two answers part; None: they are one."""
-    if list(got) == list(wanted):
-        return None
-    pairs = zip(got, wanted, strict=False)
-    return next((step for step, (a, b) in enumerate(pairs) if a != b), min(len(got), len(wanted)))
 
 
 def ask_many(config: Config, count: int, draw: random.Random) -> dict[str, Any]:
@@ -88,8 +79,8 @@ def ask_many(config: Config, count: int, draw: random.Random) -> dict[str, Any]:
                 for a_seed in (seed, seed + 1)
             )
             num_tokens += len(wanted)
-            step = first_difference(got, wanted)
-            if step is not None:
+            if list(got) != wanted:
+                step = common_length(got, wanted)
                 wrong.append({"question": question, "seed": seed, "step": step, **options})
             num_undecided += other != wanted
     return {"answers": count, "tokens": num_tokens, "wrong": wrong, "undecided": num_undecided}
@@ -106,11 +97,13 @@ def main() -> int:
     count = 8 if options.smoke else options.count
     print("prediction: 0 wrong answers")
     federations = [(number, weights) for number in NUM_WORKERS for weights in WEIGHTS]
+    embedder = Embedder.load()
+    folders = [build_bundled_index(party, embedder) for party in PARTIES]
     rows = []
     for place, (number, weights) in enumerate(federations):
         share = (count + len(federations) - 1 - place) // len(federations)
         start_s = time.monotonic()
-        config = settings_of(number, weights, options.runtime)
+        config = settings_of(number, weights, options.runtime, folders)
         row = ask_many(config, share, random.Random(f"{options.seed} {place}"))
         rows.append({"workers": number, "weights": weights, "runtime": options.runtime, **row})
         print(
