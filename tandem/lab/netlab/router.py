@@ -185,17 +185,19 @@ class Router:
         self._shorten_log()
         start = self._log.stat().st_size
         # `tc` has no echo: a word that it does not know comes back in its complaint, behind all that it did before.
+        # The complaint is two writes; who goes on between them leaves the second to the next shape's answer.
         token = f"done-{os.getpid()}-{round(1e6 * self._clock())}"
         self._tell("\n".join([*commands(wanted), token, ""]))
         until_s = self._clock() + ANSWER_S
-        while token not in (said := self._said(start)):
+        own = re.compile(rf'Object "{token}"[^\n]*\n\s*Command failed[^\n]*\n')
+        while not (end := own.search(said := self._said(start))):
             if self._clock() > until_s:
                 raise NetLabError(
                     f"The router must answer within {ANSWER_S:g} s, but it said nothing; start the network anew with "
                     f"`tandem lab netlab down --name {self._layout.name}` and `up`."
                 )
             self._sleep(ANSWER_POLL_S)
-        complaint = said.partition(f'Object "{token}"')[0].strip()
+        complaint = said[: end.start()].strip()
         if re.search(r"\bError\b|RTNETLINK|Command failed|What is", complaint):
             raise NetLabError(f"The router must take the shape {wanted}, but it said: {_last(complaint)}")
 

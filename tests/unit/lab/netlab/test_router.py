@@ -90,10 +90,14 @@ def console(folder: Path, *complaints: str) -> Iterator[list[str]]:
         with os.fdopen(os.dup(handle), "r", encoding="utf-8") as lines:
             for line in iter(lines.readline, "stop\n"):
                 heard.append(line.strip())
-                with open(folder / "log", "a", encoding="utf-8") as log:
-                    if not line.startswith("qdisc"):
-                        text = f'Object "{line.strip()}" is unknown, try "tc help".\nCommand failed -:{len(heard)}\n'
-                        log.write("".join(complaints) + text)
+                if line.startswith("qdisc"):
+                    continue
+                # `tc` writes them one by one; what reads the log may see the first without the second.
+                unknown = f'Object "{line.strip()}" is unknown, try "tc help".\n'
+                for text in (*complaints, unknown, f"Command failed -:{len(heard)}\n"):
+                    with open(folder / "log", "a", encoding="utf-8") as log:
+                        log.write(text)
+                    time.sleep(0.02)
 
     thread = threading.Thread(target=answer, daemon=True)
     thread.start()
