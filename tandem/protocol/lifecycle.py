@@ -95,7 +95,8 @@ class Lifecycle:
         """The last token is committed. agreeing: peers that have said that their whole answer is this one."""
         assert self.reason is not None
         sends = self._end(self.reason, None, now_s)
-        for peer in self._links:
+        for peer, link in self._links.items():
+            link.window.clear_proposals()
             if peer in agreeing or peer in self.lost:
                 sends += self.dismiss(peer, now_s)
             else:
@@ -176,8 +177,16 @@ class Lifecycle:
         ]
 
     def propose(self, proposal: Proposal, now_s: float) -> list[Send]:
-        """An own proposal, as the peers need it, to those that vote or decide on it."""
-        return self.post(self._routes.proposals_go_to, proposal, now_s) if self.may_propose(proposal) else []
+        """An own proposal to those that vote or decide on it; beside peers that go on it waits for a full link."""
+        if not self.may_propose(proposal):
+            return []
+        prefix, may_wait = self._log.prefix, self._spec.goes_on_at
+        there = [peer for peer in self._routes.proposals_go_to if peer not in self.lost]
+        return [
+            send
+            for peer in there
+            for send in self._links[peer].post_proposal(proposal, prefix, now_s, may_wait=may_wait(peer))
+        ]
 
     def may_propose(self, proposal: Proposal) -> bool:
         """Whether it keeps to the uplink budget. What was drafted while all voters were lost need not; they decide that

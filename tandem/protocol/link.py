@@ -6,7 +6,7 @@ It wraps bodies, keeps what the peer has not committed, and says what is due. Ti
 from __future__ import annotations
 
 from tandem.protocol.backlog import Backlog, Numbered, Receipts
-from tandem.protocol.messages import Heartbeat, LinkBody, LinkFrame, Open, Probe, Verdict
+from tandem.protocol.messages import Heartbeat, LinkBody, LinkFrame, Open, Probe, Proposal, Verdict
 from tandem.protocol.outbox import Send
 from tandem.protocol.prefix import Prefix
 from tandem.protocol.repeats import Repeats
@@ -25,7 +25,8 @@ class PeerLink:
 
     Invariants: a proposal, vote or verdict that was posted is resent until the peer acknowledges its receipt, and kept
     until the peer has committed its step, or no branch can need it any more. Verdicts go out in step order; those that
-    wait for a full link go out together. Receipts and acknowledgements hold within one view.
+    wait for a full link go out together. Proposals that wait for one go out in order, but for those that nothing can
+    accept any more. Receipts and acknowledgements hold within one view.
     """
 
     def __init__(self, session: int, now_s: float, peer: str = "", *, measures: bool = False) -> None:
@@ -79,10 +80,27 @@ class PeerLink:
         self.window.add_waiting(verdict, now_s)
         return self.release(prefix, now_s) if may_wait else self._post_waiting(prefix, now_s)
 
+    def post_proposal(
+        self, proposal: Proposal, prefix: Prefix, now_s: float, *, may_wait: bool
+    ) -> list[Send]:
+        """As `post`. may_wait: until the link has room; one that begins where another began that waits, or before it,
+        takes its place."""
+        if not may_wait:
+            return [self.post(proposal, prefix, now_s)]
+        self.window.add_proposal(proposal)
+        return self._post_proposals(prefix, now_s)
+
     def release(self, prefix: Prefix, now_s: float) -> list[Send]:
-        """The verdicts that wait, if the link has room, or is silent for so long that frames may be lost."""
+        """What waits, if the link has room; verdicts also if it is silent for so long that frames may be lost."""
         is_due = self.window.is_release_due(now_s, self.round_trips.timeout_s)
-        return self._post_waiting(prefix, now_s) if is_due else []
+        sends = self._post_waiting(prefix, now_s) if is_due else []
+        return sends + self._post_proposals(prefix, now_s)
+
+    def _post_proposals(self, prefix: Prefix, now_s: float) -> list[Send]:
+        sends = []
+        while (proposal := self.window.take_proposal(prefix)) is not None:
+            sends.append(self.post(proposal, prefix, now_s))
+        return sends
 
     def _post_waiting(self, prefix: Prefix, now_s: float) -> list[Send]:
         return [self.post(self.window.take_waiting(), prefix, now_s)]

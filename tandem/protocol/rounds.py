@@ -63,7 +63,7 @@ class ProposalRounds:
             if (count := count_accepted(kept.proposal, prefix)) is not None
         ]
         has_proposals = bool(self._waiting)
-        self._waiting = [kept for kept in self._waiting if _is_open(kept.proposal, prefix)]
+        self._waiting = [kept for kept in self._waiting if is_open(kept.proposal, prefix)]
         falls = [self.alarm.observe(len(kept.proposal.tokens), count) for kept, count in judged]
         lows = [AcceptanceLowEvent(step=len(prefix), **fall._asdict()) for fall in falls if fall is not None]
         if not self._adapts:
@@ -122,7 +122,7 @@ def count_accepted(proposal: Proposal, prefix: Prefix) -> int | None:
     return num_equal if num_equal < len(committed) or num_equal == length else None
 
 
-def _is_open(proposal: Proposal, prefix: Prefix) -> bool:
+def is_open(proposal: Proposal, prefix: Prefix) -> bool:
     """Whether later tokens can judge it."""
     if len(prefix) < proposal.step:
         return True

@@ -1,4 +1,4 @@
-"""How many frames may be on their way to a peer: a link that is full makes verdicts wait for their turn here.
+"""How many frames may be on their way to a peer: a link that is full makes verdicts and proposals wait here.
 
 A frame that waits here can still grow; in the socket, or in the link's own queue, it cannot. As in TCP Vegas (Brakmo
 and Peterson 1995) a queue shows in round trips that take longer than the quickest one.
@@ -10,7 +10,9 @@ from math import inf, isnan
 
 from tandem.modes.roles import MAX_PROPOSAL
 from tandem.protocol.log import MAX_VERDICT_TOKENS, join_verdicts
-from tandem.protocol.messages import Verdict
+from tandem.protocol.messages import Proposal, Verdict
+from tandem.protocol.prefix import Prefix
+from tandem.protocol.rounds import is_open
 
 FIRST_FRAMES = 8
 """Before any frame was echoed; TCP has 10 packets (RFC 6928)."""
@@ -46,9 +48,9 @@ class LinkRoom:
 
 
 class SendWindow:
-    """The frames to one peer in one session that no echo has shown to have arrived, and the verdicts that wait.
+    """The frames to one peer in one session that no echo has shown to have arrived, and what waits.
 
-    Invariant: verdicts wait in the order of their steps, and together they fit one frame.
+    Invariant: verdicts wait in the order of their steps, and together they fit one frame; proposals in that order, too.
     """
 
     def __init__(self) -> None:
@@ -59,6 +61,7 @@ class SendWindow:
         ] = {}  # by stamp: place among all frames, and frames on their way then
         self._waiting: list[Verdict] = []
         self._waiting_s = 0.0  # since when the first of them has waited
+        self._proposals: list[Proposal] = []
 
     @property
     def num_on_way(self) -> int:
@@ -104,9 +107,25 @@ class SendWindow:
     def take_waiting(self) -> Verdict:
         """What waits, as one verdict. There must be some."""
         verdict = join_verdicts(self._waiting)
-        self.clear_waiting()
+        self._waiting = []
         return verdict
 
     def clear_waiting(self) -> None:
-        """Forget what waits."""
+        """Forget what waits, verdicts and proposals."""
         self._waiting = []
+        self.clear_proposals()
+
+    # ---- proposals that wait -----------------------------------------------------------------------------------
+
+    def add_proposal(self, proposal: Proposal) -> None:
+        """A proposal waits from now on. Those that begin where it begins, or behind, are of another branch."""
+        self._proposals = [*(kept for kept in self._proposals if kept.step < proposal.step), proposal]
+
+    def take_proposal(self, prefix: Prefix) -> Proposal | None:
+        """The first that waits, if the link has room; those that no token behind `prefix` can accept are forgotten."""
+        self._proposals = [kept for kept in self._proposals if is_open(kept, prefix)]
+        return self._proposals.pop(0) if self._proposals and not self.is_full else None
+
+    def clear_proposals(self) -> None:
+        """Forget the proposals that wait: nobody will accept them."""
+        self._proposals = []

@@ -8,7 +8,7 @@
 Length 0 gives the baselines: under `stop_and_wait` the cloud is asked for each token, under `cloud_goes_on` it streams
 by itself. No tokens are drawn: whether the device's token for a step is the cloud's is given, as coupled drafts have it
 (it depends on the committed tokens alone). Where the cloud goes on, verdicts wait for a full link and travel together,
-by the same `SendWindow` as in the protocol.
+and proposals wait as long as they are of use, by the same `SendWindow` as in the protocol.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from math import inf
 
 from tandem.lab.simulation.conditions import Conditions, Pacing, Timing
@@ -79,6 +80,27 @@ class _Line:
     )  # begin and end of frames without a verdict
 
 
+class _Sender:
+    """What one party has sent over the link, as echoes show it to have arrived."""
+
+    def __init__(self) -> None:
+        self.window, self._sent_s = SendWindow(), list[float]()
+        self._heard, self._heard_s = 0, 0.0  # stamp of the other party's newest frame, and when it came
+
+    def send(self, now_s: float) -> tuple[int, int, float]:
+        """A frame goes out: its own stamp, the one that it echoes, and how long that was held."""
+        self._sent_s.append(now_s)
+        self.window.send(len(self._sent_s))
+        return len(self._sent_s), self._heard, now_s - self._heard_s
+
+    def hear(self, header: tuple[int, int, float], now_s: float) -> None:
+        """A frame of the other party has arrived."""
+        self._heard, echo, held_s = header
+        self._heard_s = now_s
+        if echo:
+            self.window.receive(echo, now_s - held_s - self._sent_s[echo - 1])
+
+
 class _Run:
     """The discrete-event run behind `play_answer`."""
 
@@ -99,13 +121,10 @@ class _Run:
         self._acceptance = ProposalAcceptance(max_length)
         self._line, self._length, self._known = _Line(0, 0, 0, inf), 0, 0  # the device
         self._is_drafting = self._is_waiting = False
-        self._echo, self._owes_receipt = (0, 0.0), False  # stamp of the newest verdict, and when it came
+        self._up, self._owes_receipt = _Sender(), False
+        self._held: list[tuple[_Line, int, int]] = []  # proposals that wait, by line, begin and end
         self._committed, self._is_passing, self._is_asked = 0, False, False  # the cloud
-        self._posted, self._room, self._sent_s = (
-            0,
-            SendWindow(),
-            list[float](),
-        )  # steps in verdicts that were sent
+        self._down, self._posted = _Sender(), 0  # steps in verdicts that were sent
         self._arrived: tuple[_Line, int] | None = None  # the newest line, and up to which step it has arrived
         self._times_s: list[float] = []
         self._num_passes = self._num_proposed = self._num_accepted = 0
@@ -167,18 +186,28 @@ class _Run:
         line.sent = end
         line.proposals.append((begin, end))
         self._num_proposed += end - begin
-        num_bytes = self._now.up_bytes + (end - begin) * self._now.proposed_bytes
-        self._send_up(num_bytes, lambda: self._receive(line, end))
+        self._held.append((line, begin, end))
+        self._release()
         self._is_waiting = self._pacing == "stop_and_wait"
         self._propose()
 
+    def _release(self) -> None:
+        """Send the proposals that wait, if the voter does, or while the link has room for those that are of use."""
+        may_wait = self._pacing == "cloud_goes_on"
+        if may_wait:
+            self._held = [kept for kept in self._held if kept[0] is self._line and kept[2] > self._known]
+        while self._held and not (may_wait and self._up.window.is_full):
+            line, begin, end = self._held.pop(0)
+            num_bytes = self._now.up_bytes + (end - begin) * self._now.proposed_bytes
+            self._send_up(num_bytes, partial(self._receive, line, end))
+
     def _send_up(self, num_bytes: float, event: Callable[[], None]) -> None:
         """A frame of the device; each one has the receipts of verdicts, and echoes the newest one."""
-        (stamp, came_s), self._owes_receipt = self._echo, False
-        held_s = self._clock.now_s - came_s
+        header, self._owes_receipt = self._up.send(self._clock.now_s), False
 
         def arrive() -> None:
-            self._hear(stamp, held_s)
+            self._down.hear(header, self._clock.now_s)
+            self._post()
             event()
 
         self._connection.send("up", num_bytes, arrive)
@@ -187,10 +216,10 @@ class _Run:
         if self._owes_receipt:
             self._send_up(self._now.up_bytes, lambda: None)
 
-    def _learn(self, committed: int, stamp: int) -> None:
+    def _learn(self, committed: int, header: tuple[int, int, float]) -> None:
         """A verdict: the steps before `committed` are decided."""
         now_s = self._clock.now_s
-        self._echo = stamp, now_s
+        self._up.hear(header, now_s)
         if not self._owes_receipt:
             self._owes_receipt = True
             self._clock.at(now_s + max(RECEIPT_S, self._now.rtt_s / 2), self._give_receipt)
@@ -208,6 +237,7 @@ class _Run:
         if line.wrong < committed or line.end < committed:
             self._line = _Line(committed, committed, committed, inf)
             self._is_drafting = False
+        self._release()
         if line is self._line and line.end > line.sent and not self._is_drafting:
             self._draft()  # the window has opened within a proposal
         self._propose()
@@ -258,17 +288,9 @@ class _Run:
         """A verdict on all steps that none was sent on, unless it may wait for a full link and should."""
         committed, num_tokens = self._committed, self._committed - self._posted
         may_wait = self._pacing == "cloud_goes_on" and committed < self._num_tokens
-        if num_tokens == 0 or (may_wait and self._room.is_full and num_tokens <= MAX_WAITING_TOKENS):
+        if num_tokens == 0 or (may_wait and self._down.window.is_full and num_tokens <= MAX_WAITING_TOKENS):
             return
         self._posted = committed
-        self._sent_s.append(self._clock.now_s)
-        stamp = len(self._sent_s)
-        self._room.send(stamp)
+        header = self._down.send(self._clock.now_s)
         num_bytes = self._now.down_bytes + (num_tokens - 1) * ID_BYTES
-        self._connection.send("down", num_bytes, lambda: self._learn(committed, stamp))
-
-    def _hear(self, stamp: int, held_s: float) -> None:
-        """A frame of the device has arrived."""
-        if stamp:
-            self._room.receive(stamp, self._clock.now_s - held_s - self._sent_s[stamp - 1])
-        self._post()
+        self._connection.send("down", num_bytes, lambda: self._learn(committed, header))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import pairwise
 from math import isnan
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -316,6 +317,63 @@ def test_verdicts_that_wait_replace_a_heartbeat_and_never_wait_longer_than_a_res
 def test_a_frame_holds_no_more_tokens_than_a_verdict_may_have() -> None:
     own = PeerLink(1, 0.0)
     assert max(len(body.tokens) for body in stream(own, 90)) <= MAX_VERDICT_TOKENS
+
+
+def proposals(answer: Prefix, *steps: int) -> list[Proposal]:
+    """Of one token each, as they continue an answer."""
+    return [
+        replace(draft(step), digest=answer.digests[step], tokens=(answer.tokens[step],)) for step in steps
+    ]
+
+
+def test_proposals_wait_for_a_full_link_and_then_go_out_in_order() -> None:
+    link, peer, answer = PeerLink(1, 0.0), PeerLink(1, 0.0), Prefix(1, [4, 5, 6, 7, 8])
+    for _ in range(FIRST_FRAMES - 1):
+        link.send(Heartbeat(), PREFIX, 0.0)
+    first, second, third = proposals(answer, 2, 3, 4)
+    (sent,) = link.post_proposal(first, PREFIX, 0.0, may_wait=True)
+    assert sent.message.body == first
+    assert not link.post_proposal(second, PREFIX, 0.0, may_wait=True)
+    assert not link.post_proposal(third, PREFIX, 0.0, may_wait=True)
+    peer.receive(sent.message, 0.1)
+    link.receive(frame(peer, 0.1), 0.1)
+    assert [send.message.body for send in link.release(PREFIX, 0.1)] == [second, third]
+    assert not link.release(PREFIX, 0.1)
+
+
+def test_a_proposal_that_a_voter_waits_for_never_waits() -> None:
+    link, (first,) = PeerLink(1, 0.0), proposals(Prefix(1, [4, 5, 6]), 2)
+    for _ in range(FIRST_FRAMES):
+        link.send(Heartbeat(), PREFIX, 0.0)
+    assert link.post_proposal(first, PREFIX, 0.0, may_wait=False)
+
+
+def test_proposals_that_nothing_can_accept_any_more_do_not_go_out() -> None:
+    """What they propose is committed, or something else is, or another proposal has taken their place."""
+    link, peer = PeerLink(1, 0.0), PeerLink(1, 0.0)
+    for _ in range(FIRST_FRAMES - 1):
+        link.send(Heartbeat(), PREFIX, 0.0)
+    last = frame(link, 0.0)
+    answer, other = Prefix(1, [4, 5, 6, 7, 8]), Prefix(1, [4, 5, 6, 9, 9, 9])
+    for proposal in (*proposals(answer, 2, 3, 4), *proposals(other, 3, 4, 5)):
+        assert not link.post_proposal(proposal, PREFIX, 0.0, may_wait=True)
+    peer.receive(last, 0.1)
+    link.receive(frame(peer, 0.1), 0.1)
+    committed = Prefix(1, [4, 5, 6, 9])
+    assert [send.message.body for send in link.release(committed, 0.1)] == proposals(other, 4, 5)
+
+
+@pytest.mark.parametrize(
+    "end", [lambda link: link.start_view(1, 2, 0.0), lambda link: link.window.clear_proposals()]
+)
+def test_proposals_that_wait_are_of_their_view_and_of_an_answer_that_goes_on(end: Any) -> None:
+    link = PeerLink(1, 0.0)
+    for _ in range(FIRST_FRAMES):
+        link.send(Heartbeat(), PREFIX, 0.0)
+    assert not link.post_proposal(*proposals(Prefix(1, [4, 5, 6]), 2), PREFIX, 0.0, may_wait=True)
+    end(link)
+    link.window.room.num_frames = 2 * FIRST_FRAMES
+    assert not link.release(PREFIX, 0.0)
 
 
 def test_what_waits_is_of_its_view() -> None:

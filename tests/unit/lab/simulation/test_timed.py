@@ -10,7 +10,7 @@ import pytest
 from tandem.lab.federated.systems import SYSTEMS
 from tandem.lab.simulation import conditions
 from tandem.lab.simulation.timed import Times, Timing, play_timed
-from tandem.protocol.send_window import SendWindow
+from tandem.protocol.send_window import QUEUED_FRAMES, SendWindow
 from tandem.topology import SERVER
 
 SERVER_S, WORKER_S, RTT_S, NUM_TOKENS = 0.015, 0.027, 0.1, 40
@@ -86,6 +86,14 @@ def test_a_stream_over_a_full_link_takes_no_longer_than_its_passes(rtt_s: float)
 @pytest.mark.parametrize("rtt_s", [0.0, 0.3])
 def test_a_cloud_that_goes_on_is_as_fast_as_one_that_streams(rtt_s: float) -> None:
     assert pace_s(play_slow(4, rtt_s)) <= 1.05 * pace_s(play_slow(0, rtt_s))
+
+
+@pytest.mark.parametrize("rtt_s", [0.0, 0.3])
+def test_what_a_drafter_sends_beside_a_cloud_that_goes_on_leaves_no_long_queue(rtt_s: float) -> None:
+    """A question that follows would wait behind it. Without a window twice of what the link carries was sent."""
+    timing = play_slow(4, rtt_s)
+    sent_s = 8 * timing.num_bytes["device"] / 1e4
+    assert sent_s < timing.committed_s[-1] + QUEUED_FRAMES * FRAME_S
 
 
 def test_a_fast_link_makes_nothing_wait_once_it_is_known() -> None:
