@@ -24,20 +24,28 @@ Smoke = Annotated[bool, typer.Option("--smoke", help="one seed, a few steps: onl
 
 
 def evolve(seeds: Seeds = None, out: Out = None, smoke: Smoke = False) -> int:
-    """Fine-tune the bundled reader three ways, and measure a drafter of it after each kind of update."""
+    """Fine-tune the bundled reader three ways, and measure a drafter of it after each kind of update.
+
+    The files have what is measured so far from the first row on.
+    """
     log = StageLog()
     folder = outputs.check_folder("--out", out or "bench/evolve", NAMES)
     from tandem.lab.evolve.plot import plot_updates
-    from tandem.lab.evolve.study import SMOKE, Size, Study
+    from tandem.lab.evolve.study import SMOKE, Row, Size, Study
     from tandem.lab.evolve.tables import text_of
 
     size = SMOKE if smoke else Size()
-    rows = [row for seed in range(1 if smoke else seeds or SEEDS) for row in Study(seed, size, log).run()]
-    text = text_of(rows)
-    print(text)
-    outputs.write_text("--out", folder / "table.txt", text + "\n")
-    results = {"rows": [asdict(row) for row in rows], "environment": describe_environment()}
-    outputs.write_text("--out", folder / "results.json", json.dumps(json_safe(results), indent=1) + "\n")
+    environment = describe_environment()
+    rows: list[Row] = []
+    for seed in range(1 if smoke else seeds or SEEDS):
+        for row in Study(seed, size, log).run():
+            rows.append(row)
+            results = {"rows": [asdict(each) for each in rows], "environment": environment}
+            outputs.write_text(
+                "--out", folder / "results.json", json.dumps(json_safe(results), indent=1) + "\n"
+            )
+            outputs.write_text("--out", folder / "table.txt", text_of(rows) + "\n")
+    print(text_of(rows))
     plot_updates(rows, folder / "updates.png")
     log(f"files: {', '.join(str(folder / name) for name in NAMES)}")
     return 0

@@ -38,6 +38,8 @@ def judgements(rows: Sequence[Row]) -> list[str]:
     sentences = []
     for version in _versions(rows):
         frozen = {row.seed: row.coupled for row in _of(rows, version, "first", "frozen")}
+        if not frozen:
+            continue  # of a run that has come to the first row of the version
         kept = [ratio(frozen[seed], base[seed]) for seed in frozen]
         verdict = "holds" if min(kept) >= KEPT else "does not hold"
         sentences.append(

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import copy
+import json
+from collections.abc import Iterator
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -12,6 +15,8 @@ import torch
 from tandem.corpora import WEIGHTS
 from tandem.distillation.trunk import head_parameters, make_drafter
 from tandem.engine.model import load_model
+from tandem.errors import TandemError
+from tandem.lab.cli.evolve import evolve as evolve_command
 from tandem.lab.evolve import updates
 from tandem.lab.evolve.plot import plot_updates
 from tandem.lab.evolve.study import Row, Size, Study, follow
@@ -137,3 +142,17 @@ def test_claims_hold_for_every_seed_or_not_at_all(tmp_path: Any) -> None:
     assert "0.61" in text_of(low)  # predicted
     plot_updates(low, tmp_path / "updates.png")
     assert (tmp_path / "updates.png").stat().st_size > 1000
+
+
+def test_a_run_that_breaks_off_leaves_its_rows(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def rows(_study: Study) -> Iterator[Row]:
+        yield row("base", "frozen", 0.8)
+        yield replace(row("mild LoRA", "frozen", 0.2), trunk="last")
+        raise TandemError("broken off")
+
+    monkeypatch.setattr(Study, "run", rows)
+    with pytest.raises(TandemError, match="broken off"):
+        evolve_command(out=str(tmp_path))
+    found = json.loads((tmp_path / "results.json").read_text())["rows"]
+    assert [(each["version"], each["coupled"]) for each in found] == [("base", 0.8), ("mild LoRA", 0.2)]
+    assert "mild LoRA" in (tmp_path / "table.txt").read_text()
