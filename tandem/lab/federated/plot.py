@@ -39,7 +39,8 @@ def plot_times(cells: Sequence[Cell], path: Path) -> None:
         draw_over_round_trips(plot, members, rows_of, LOOK, lambda token_s: 1e3 * token_s, handles)
         title = f"{num_workers} workers" + ("" if slow == 1.0 else f", one {slow:g} times as slow")
         plot.set_title(title, fontsize=10, loc="left")
-    plots[0].set_ylabel("ms per token")
+    # Of all plots, once everything is drawn: a limit that is set ends their common scaling.
+    plots[0].set(ylabel="ms per token", ylim=(0, None))
     figure.legend(
         handles.values(), handles.keys(), loc="outside lower center", ncols=3, frameon=False, fontsize=9
     )

@@ -65,7 +65,7 @@ def plot_throughput(cells: Sequence[Cell], path: Path) -> None:
                 if (cell.setting.bits_per_s, cell.setting.temperature) == (rate, temperature)
             ]
             draw_over_round_trips(plot, members, rows_of, LOOK, lambda token_s: 1 / token_s, handles)
-            plot.set(ylabel="tokens per second")
+            plot.set(ylabel="tokens per second", ylim=(0, None))
             title = "unlimited" if rate is None else f"{rate / 1e3:g} kbit/s"
             plot.set_title(f"{title}, T {temperature:g}", fontsize=10, loc="left")
     columns = min(5, 2 * len(rates))  # what fits below the plots
@@ -98,7 +98,6 @@ def draw_over_round_trips(
         predicted = [shown(row.predicted_s) if isfinite(row.predicted_s) else None for _, row in points]
         plot.plot(at_ms, predicted, color=style["color"], lw=0.6, alpha=0.6)
     plot.set(xlabel="injected round trip (ms)")
-    plot.set_ylim(bottom=0)
     plot.grid(alpha=0.3)
     plot.spines[["top", "right"]].set_visible(False)
 

@@ -12,6 +12,7 @@ import pytest
 from tandem.lab.federated.rows import checks_of, rows_of
 from tandem.lab.federated.tables import text_of, values_of
 from tandem.lab.latency.records import Cell, Record, Setting
+from tandem.lab.plots import save
 
 TOKENS = (5, 9, 4, 7, 8)
 PACES_S = {"token-wise": 0.128, "stop_and_wait": 0.045, "pipelined": 0.025}
@@ -83,9 +84,22 @@ def test_the_table_names_setting_and_stragglers() -> None:
     assert Cell.from_json(cell().to_json()).setting == SETTING
 
 
-def test_a_picture_is_drawn(tmp_path: Path) -> None:
+def test_a_picture_has_every_point(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """That of the last plot, too, whose times are the longest."""
     pytest.importorskip("matplotlib", reason="plots need the extra [lab]")
-    from tandem.lab.federated.plot import plot_times
+    from tandem.lab.federated import plot
 
-    plot_times([cell()], tmp_path / "times.png")
+    figures: list[Any] = []
+
+    def keep(figure: Any, path: Path) -> None:
+        figures.append(figure)
+        save(figure, path)
+
+    monkeypatch.setattr(plot, "save", keep)
+    slow = [record(name, 3 * pace_s) for name, pace_s in PACES_S.items()]
+    more = replace(cell(records=tuple(slow)), setting=replace(SETTING, num_workers=4))
+    plot.plot_times([cell(), more], tmp_path / "times.png")
     assert (tmp_path / "times.png").stat().st_size > 1000
+    low, high = figures[0].axes[-1].get_ylim()
+    assert low == 0.0
+    assert high > 3 * 128
