@@ -6,7 +6,7 @@ import contextlib
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
@@ -58,6 +58,19 @@ class Watched:
         return self.is_in_order and self.tokens[:num_common] == whole[:num_common]
 
 
+def follow(
+    client: Tandem, question: str, seed: int, on_token: Callable[[int], object] | None = None
+) -> Watched:
+    """Ask and watch the answer come; on_token: called with each token's step, and may break things."""
+    watched = Watched(asked_s=time.monotonic())
+    try:
+        for event in client.stream(question, seed=seed, temperature=1.0):
+            _note(watched, event, on_token)
+    except TandemError as error:
+        watched.error = str(error)
+    return watched
+
+
 @dataclass
 class Bench:
     """What runs, and whole answers by question and seed."""
@@ -73,14 +86,8 @@ class Bench:
     whole: dict[tuple[str, int], list[int]] = field(default_factory=dict)
 
     def ask(self, question: str, seed: int, on_token: Any = None, policy: str = "continue") -> Watched:
-        """Follow one answer; on_token: called with each token's step, and may break things."""
-        watched = Watched(asked_s=time.monotonic())
-        try:
-            for event in self.clients[policy].stream(question, seed=seed, temperature=1.0):
-                _note(watched, event, on_token)
-        except TandemError as error:
-            watched.error = str(error)
-        return watched
+        """As `follow`."""
+        return follow(self.clients[policy], question, seed, on_token)
 
     @property
     def keys(self) -> Path:

@@ -1,0 +1,233 @@
+"""What does a user of a Ray cluster get when one of its processes is killed in the middle of an answer?
+
+Two nodes as `tandem up` starts them, and this process, which asks. At a random token of an answer one process is killed
+(SIGKILL): each actor, each party's supervisor, the cloud's raylet. Then the same question is asked again and again
+until it gets its whole, undegraded answer, and until another process stands in the place of the killed one. For a
+raylet somebody has to run `tandem up` again, which this process does.
+
+Prediction: no token that both parties decided is wrong, ever. Of the device's actors most end the answer with one
+sentence; of the cloud's, the device goes on alone; a supervisor's death shows nowhere. After it the next whole answer
+comes within 30 s without a user; after a raylet's, as soon as the node is up again.
+
+Expected run time: 25 minutes for one kill each, 8 hours for --count 20; `--smoke`: 3 minutes, three of the processes.
+Exit code 1 if a token is wrong or a process does not come back.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import psutil
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+from benchmarks._common import finish, summary
+from tandem import Config, Tandem
+from tandem.cluster import registry
+from tandem.errors import TandemError
+from tandem.lab.reliability.bench import Watched, follow
+from tandem.lab.training.bundle import read_bundled_questions
+from tandem.protocol.outbox import ROLES
+from tandem.topology import PARTIES, Party
+
+NUM_QUESTIONS, NUM_SEEDS = 4, 2
+RAYLET = f"{Party.CLOUD}/raylet"
+VICTIMS = (*(f"{party}/{role}" for party in PARTIES for role in (*ROLES, "supervisor")), RAYLET)
+SMOKE = (f"{Party.DEVICE}/draft_queue", f"{Party.CLOUD}/decoder", f"{Party.CLOUD}/supervisor")
+BACK_S = 240.0
+"""After which a process or a whole answer that has not come counts as lost."""
+AGAIN_S = 0.25
+"""Between two looks at what has come back."""
+
+
+def tandem_command(*arguments: str) -> None:
+    """A command of Tandem, as a user would type it. Raises RuntimeError with what it said if it fails."""
+    done = subprocess.run(
+        [sys.executable, "-m", "tandem", *arguments], capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        raise RuntimeError(f"tandem {' '.join(arguments)}: {done.stderr.strip()[-500:]}")
+
+
+@contextmanager
+def two_nodes() -> Iterator[str]:
+    """A device's node and a cloud's, in a state folder of their own; the cluster's address."""
+    with tempfile.TemporaryDirectory(prefix="tandem-kills-") as folder:
+        os.environ |= {"XDG_STATE_HOME": folder, "RAY_USAGE_STATS_ENABLED": "0"}
+        try:
+            tandem_command("up", Party.DEVICE)
+            address = registry.running_nodes()[0].address
+            tandem_command("up", Party.CLOUD, "--join", address)
+            yield address
+        finally:
+            tandem_command("down")
+
+
+class Cluster:
+    """The nodes, a client of them, and the whole answers."""
+
+    def __init__(self, address: str) -> None:
+        self._address = address
+        self._client = Tandem.connect(address, Config.load(None, ()))
+        self._patient = Tandem.connect(address, Config.load(None, ("link.on_peer_loss=wait",)))
+        questions = [asked.question for asked in read_bundled_questions()][:NUM_QUESTIONS]
+        self.whole = {
+            (question, seed): self._undisturbed(question, seed)
+            for question in questions
+            for seed in range(NUM_SEEDS)
+        }
+
+    def close(self) -> None:
+        """Leave the cluster."""
+        for client in (self._client, self._patient):
+            client.close()
+
+    def _undisturbed(self, question: str, seed: int) -> list[int]:
+        watched = follow(self._patient, question, seed)
+        if watched.error or watched.degraded_from is not None:
+            raise RuntimeError(f"An undisturbed answer is not whole ({watched.error}).")
+        return watched.tokens
+
+    def ask(self, question: str, seed: int, on_token: Callable[[int], object] | None = None) -> Watched:
+        """As `follow`."""
+        return follow(self._client, question, seed, on_token)
+
+    def process(self, victim: str) -> psutil.Process | None:
+        """The process in a place; None while there is none."""
+        if victim == RAYLET:
+            node = registry.running_node(Party.CLOUD)
+            below = psutil.Process(node.pid).children(recursive=True) if node else []
+            return next((each for each in below if each.name() == "raylet"), None)
+        try:
+            status = self._client.status()
+            party, _, role = victim.partition("/")
+            if role == "supervisor":
+                return psutil.Process(status["supervisors"][party]["pid"])
+            (pid,) = (
+                each["pid"]
+                for each in status["actors"]
+                if each["name"] == victim and each["state"] == "alive"
+            )
+            return psutil.Process(pid)
+        except (TandemError, psutil.Error, KeyError, ValueError):
+            return None
+
+    def repair(self, victim: str) -> None:
+        """What a user has to do after it: nothing, but for a raylet."""
+        if victim == RAYLET:
+            tandem_command("up", Party.CLOUD, "--join", self._address)
+
+
+def kill_once(cluster: Cluster, victim: str, random: Random) -> dict[str, Any]:
+    """One kill at a random token, what became of the answer, and how long it took until all was as before."""
+    (question, seed), whole = random.choice(list(cluster.whole.items()))
+    at = random.randrange(1, max(2, len(whole) - 1))
+    process = cluster.process(victim)
+    if process is None:
+        raise RuntimeError(f"{victim} is not there.")
+    killed_s: list[float] = []
+
+    def break_it(step: int) -> None:
+        if step == at:
+            process.kill()
+            killed_s.append(time.monotonic())
+
+    watched = cluster.ask(question, seed, break_it)
+    if not killed_s:  # several tokens came at once, past that one
+        process.kill()
+        killed_s.append(time.monotonic())
+    cluster.repair(victim)
+    is_right, errors = watched.matches(whole), Counter[str]()
+    until_s = killed_s[0] + BACK_S
+    whole_s = None
+    while whole_s is None and time.monotonic() < until_s:
+        again = cluster.ask(question, seed)
+        is_right &= again.matches(whole)
+        if again.error:
+            errors[_sentence(again.error)] += 1
+            time.sleep(AGAIN_S)
+        elif again.degraded_from is None:
+            whole_s = time.monotonic() - killed_s[0]
+    replaced_s = None
+    while replaced_s is None and time.monotonic() < until_s:
+        now = cluster.process(victim)
+        if now is not None and now.pid != process.pid:
+            replaced_s = time.monotonic() - killed_s[0]
+        time.sleep(AGAIN_S)
+    outcome = "one sentence" if watched.error else "whole" if watched.degraded_from is None else "degraded"
+    return {
+        "victim": victim,
+        "at": at,
+        "outcome": outcome,
+        "sentence": _sentence(watched.error),
+        "is_right": is_right,
+        "gap_s": round(watched.gap_s, 2),
+        "errors_after": dict(errors),
+        "whole_again_s": whole_s,
+        "replaced_s": replaced_s,
+        "load": os.getloadavg()[0],
+    }
+
+
+def _sentence(error: str) -> str:
+    """An error without the numbers that differ each time."""
+    return re.sub(r"\d+", "N", error)
+
+
+def table(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """By victim: outcomes, wrong answers, times until all was as before."""
+    result = {}
+    for victim in dict.fromkeys(row["victim"] for row in rows):
+        own = [row for row in rows if row["victim"] == victim]
+        result[victim] = {
+            "outcomes": dict(Counter(row["outcome"] for row in own)),
+            "wrong": sum(not row["is_right"] for row in own),
+            "lost": sum(None in (row["whole_again_s"], row["replaced_s"]) for row in own),
+        } | {
+            name: summary([row[name] for row in own if row[name] is not None] or [0.0])
+            for name in ("gap_s", "whole_again_s", "replaced_s")
+        }
+    return result
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Kill, one after the other."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--count", type=int, default=1, help="kills of each")
+    parser.add_argument("--victims", nargs="+", choices=VICTIMS, default=VICTIMS)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--smoke", action="store_true")
+    arguments = parser.parse_args(argv)
+    print("prediction: 0 wrong, 0 lost", flush=True)
+    random, rows = Random(arguments.seed), []
+    with two_nodes() as address:
+        cluster = Cluster(address)
+        try:
+            for victim in (SMOKE if arguments.smoke else arguments.victims) * arguments.count:
+                rows.append(kill_once(cluster, victim, random))
+                print(json.dumps(rows[-1]), flush=True)
+        finally:
+            cluster.close()
+    result = table(rows)
+    finish({"seed": arguments.seed, "victims": result})
+    if any(each["wrong"] or each["lost"] for each in result.values()):
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()
