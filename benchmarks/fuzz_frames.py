@@ -7,7 +7,7 @@ a process of their own; otherwise, or with --blind, changes are random, as in `b
 
 Prediction: nothing but ProtocolErrors.
 
-Expected run time: 3 minutes for 1,000,000 inputs, 5 with atheris; `--smoke`: 20 s. A fault ends the run with its
+Expected run time: 3 minutes for 1,000,000 inputs, 15 with atheris; `--smoke`: 20 s. A fault ends the run with its
 traceback and exit code 1; atheris leaves the input in the present folder.
 """
 
