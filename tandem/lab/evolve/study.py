@@ -40,6 +40,9 @@ TRUNK, ANCHOR = (0,), (3,)
 """Our default, and FlexSpec's: the reader's first block, its last."""
 MAX_NEW_TOKENS = 24
 RTT_S = 0.1
+FIRST_SEEDS = {"heldout": 0, "train": 100_000}
+"""Of the noise of the answers in a split. A drafter that has learned from answers is not measured with their noise: it
+would know the winners of those very races, and more of its drafts would stand than the formula says."""
 LENGTHS = (1, 2, 4, 8)
 """Of proposals, of which the best is taken."""
 
@@ -129,7 +132,7 @@ class Study:
         return [example_of(self.tokenizer, sample) for sample in samples]
 
     def write(self, model: Any, phrase: Phrase, split: Any, count: int) -> list[Example]:
-        """Answers that a target commits, one seed of the shared noise each: its number."""
+        """Answers that a target commits, one seed of the shared noise each: its number, from the split's first on."""
         engine = Engine("version", model, self.tokenizer, self._wrapper, self._template)
         samples = draw_samples(self._rng(f"questions {split}"), split, phrase, count)
         prompts = [(sample.question.text, [sample.document] if sample.document else []) for sample in samples]
@@ -137,8 +140,10 @@ class Study:
         for start in range(0, count, AT_ONCE):
             chosen = prompts[start : start + AT_ONCE]
 
-            def choose(law: torch.Tensor, number: int, step: int, start: int = start) -> int:
-                return coupled_draw(training.whole(law.numpy()), seed=start + number, step=step)
+            first = FIRST_SEEDS[split] + start
+
+            def choose(law: torch.Tensor, number: int, step: int, first: int = first) -> int:
+                return coupled_draw(training.whole(law.numpy()), seed=first + number, step=step)
 
             answers = write_answers(engine, chosen, MAX_NEW_TOKENS, choose)
             written += [

@@ -62,6 +62,12 @@ def test_a_drafter_that_is_the_target_always_stands(study: Study) -> None:
     assert raced < 0.5  # the answers' noise is shared, the distributions are not
 
 
+def test_answers_to_learn_from_have_noise_of_their_own(study: Study) -> None:
+    """Else a drafter that has learned from them knows the winners of the races that it is measured by."""
+    _, raced = follow(study.base, study.base, study.write(study.base, "base", "train", 5))
+    assert raced < 1.0
+
+
 def test_shipped_blocks_are_the_targets_and_the_head_stays(drafter: Any, other: Any) -> None:
     made = dict(updates.ship_blocks(drafter, other, (0,)).named_parameters())
     head = head_parameters(drafter)
