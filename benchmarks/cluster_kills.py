@@ -126,9 +126,15 @@ class Cluster:
             return None
 
     def repair(self, victim: str) -> None:
-        """What a user has to do after it: nothing, but for a raylet."""
-        if victim == RAYLET:
-            tandem_command("up", Party.CLOUD, "--join", self._address)
+        """What a user has to do after it: nothing, but for a raylet, once Ray has noticed its death."""
+        until_s = time.monotonic() + BACK_S
+        while victim == RAYLET:
+            try:
+                return tandem_command("up", Party.CLOUD, "--join", self._address)
+            except RuntimeError:
+                if time.monotonic() > until_s:
+                    raise
+                time.sleep(AGAIN_S)
 
 
 def kill_once(cluster: Cluster, victim: str, random: Random) -> dict[str, Any]:
