@@ -9,7 +9,7 @@ Prediction: no token that both parties decided is wrong, ever. Of the device's a
 sentence; of the cloud's, the device goes on alone; a supervisor's death shows nowhere. After it the next whole answer
 comes within 30 s without a user; after a raylet's, as soon as the node is up again.
 
-Expected run time: 25 minutes for one kill each, 8 hours for --count 20; `--smoke`: 3 minutes, three of the processes.
+Expected run time: 11 minutes for one kill each, 4 hours for --count 20; `--smoke`: 3 minutes, three of the processes.
 Exit code 1 if a token is wrong or a process does not come back.
 """
 
