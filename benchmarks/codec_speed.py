@@ -2,8 +2,8 @@
 
 Targets on two idle cores: coding and decoding the integers of 16 tokens below 0.1 ms together, of 64 below 0.5 ms;
 quantising 152 k probabilities below 3 ms; the lazy race over 152 k below 1.5 ms, with the winners of the race that
-takes every logarithm. Processor times, best of many, so that other work disturbs them least. `--check N` compares N
-winners.
+takes every logarithm; a vote of 50 k from the logits of one document to its list below 1 ms. Processor times, best of
+many, so that other work disturbs them least. `--check N` compares N winners.
 
 Expected run time: 1 minute, and 5 for `--check 10000`; `--smoke` 10 seconds.
 """
@@ -19,14 +19,18 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from benchmarks._common import finish
 from tandem.aggregation.coupling import noise, race
 from tandem.aggregation.distributions import Distribution
 from tandem.aggregation.lazy_race import best_scores, lazy_race
+from tandem.aggregation.race_lists import race_list
 from tandem.codecs import Codec, CSqs, KSqs, Lattice, TopK, TopP
 from tandem.codecs.lattice_points import point, pop_support, push_support, quantise
+from tandem.codecs.race_lists import RaceLists, cut_vote
+from tandem.engine.row_mixture import mix_rows
 
 VOCAB, LARGE = 50_257, 151_936
 CODECS: tuple[Codec, ...] = (
@@ -66,6 +70,28 @@ def all_logarithms(dense: NDArray[np.float64], step: int) -> int:
     return race(distribution, noise(5, step, distribution.ids))
 
 
+def votes(runs: int) -> dict[str, float]:
+    """A voter's way from logits to the list that it sends, by the number of its documents."""
+    torch.set_num_threads(1)
+    result: dict[str, float] = {}
+    for rows in (1, 4):
+        logits = 4.7 * torch.randn(rows, VOCAB, generator=torch.Generator().manual_seed(rows))
+        weights = [0.5 * row for row in range(rows)]
+
+        def mix(logits: torch.Tensor = logits, weights: list[float] = weights) -> NDArray[np.float64]:
+            return mix_rows(logits, weights, 1.0)
+
+        def vote(mix: Callable[[], NDArray[np.float64]] = mix) -> bytes:
+            payload = RaceLists().encode(mix())
+            return cut_vote(payload, 8, VOCAB, seed=5, step=1, temperature=1.0)
+
+        result[f"mix {rows} rows of 50 k"] = best_ms(mix, runs)
+        result[f"vote of {rows} rows of 50 k, from logits to a list of 8"] = best_ms(vote, runs)
+    values = mix().astype(np.float32)
+    result["list of 8 of 50 k"] = best_ms(lambda: race_list(values, 8, seed=5, step=1, temperature=1.0), runs)
+    return result
+
+
 def main() -> None:
     """Time everything, compare winners, print."""
     parser = argparse.ArgumentParser(
@@ -96,6 +122,7 @@ def main() -> None:
     result["race 152 k, all logarithms"] = best_ms(lambda: all_logarithms(large, 1), runs)
     result["race 152 k, lazy"] = best_ms(lambda: lazy_race(large, seed=5, step=1), runs)
     result["8 best of 152 k, lazy"] = best_ms(lambda: best_scores(large, 8, seed=5, step=1), runs)
+    result |= votes(runs)
     for name, value in result.items():
         print(f"{name:100} {value:8.3f} ms")
     num_checked = 5 if arguments.smoke else arguments.check

@@ -1,8 +1,9 @@
-"""The winner, or the first few, of a race over the whole vocabulary, without a logarithm for each token.
+"""The winner, or the first few, of a race over the whole vocabulary, without the whole noise of each token.
 
-A race is argmax_i p_i / E_i with E_i = -log u_i (Daliri, Musco and Suresh, arXiv 2408.07978; see `coupling`). Since
--log u >= 1 - u, a token's score is at most p / (1 - u): logarithms are taken only where that reaches the best scores.
-Winners and scores are those of `coupling.race`, to the bit.
+A race is argmax_i p_i / E_i with E_i = -log u_i (Daliri, Musco and Suresh, arXiv 2408.07978; see `coupling`). Scores of
+the most probable tokens set a mark. Since -log u >= 1 - u, only a token with p / (1 - u) above it can do better, and of
+nearly all others the first 23 bits of u tell that they cannot. Logarithms are taken of the rest. Winners and scores are
+those of `coupling.race`, to the bit.
 """
 
 from __future__ import annotations
@@ -10,12 +11,17 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from tandem.aggregation.randomness import Purpose, exponentials, uniforms
+from tandem.aggregation.randomness import MANY, Purpose, coarse_uniforms, exponentials
 from tandem.aggregation.selection import largest
 
-_SLACK = 1.0 - 1e-12
-"""Far more than the rounding of a score and its bound."""
-_PIECE = 1 << 15
+_FIRST = 64
+"""Tokens whose scores are taken at least, to set the mark."""
+_FEW = 1024
+"""Of so many tokens all scores are taken: the mark costs more than it saves."""
+_ONE = np.uint32(0x3F800000)  # the bits of 1.0 in float32; those of a number in [0, 1) go behind them
+_REACH = np.float32(2.0 - 2.0**-20)
+"""What 1 + u + p / mark of a token that reaches the mark is at least, in float32: below 2 by more than all rounding,
+u's first 23 bits included."""
 
 
 def lazy_race(dense: NDArray[np.floating], *, seed: int, step: int) -> int:
@@ -34,7 +40,6 @@ def best_scores(
 
     n = count, or fewer if fewer tokens have a probability above zero. dense: as for `lazy_race`.
     """
-    bounds = _bounds(dense, seed, step)
 
     def best(ids: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         scores = dense[ids] / exponentials(seed, Purpose.COUPLED, step, ids)
@@ -44,16 +49,26 @@ def best_scores(
         positive = scores > 0.0
         return ids[positive], scores[positive]
 
-    _, scores = best(largest(bounds, min(count, dense.size)))
-    return best(np.flatnonzero(bounds >= scores.min() * _SLACK))
+    if dense.size <= max(_FEW, count):
+        return best(np.arange(dense.size))
+    found = best(largest(dense, min(max(_FIRST, 4 * count), dense.size)))[1]
+    mark = float(found.min()) if found.size == count else 0.0
+    return best(_rivals(dense, mark, seed, step))
 
 
-def _bounds(dense: NDArray[np.floating], seed: int, step: int) -> NDArray[np.float64]:
-    """p / (1 - u) [vocab], not below the scores; in pieces that stay in the processor's cache."""
-    bounds = np.empty(dense.size)
-    for start in range(0, dense.size, _PIECE):
-        piece = slice(start, min(start + _PIECE, dense.size))
-        noise = uniforms(seed, Purpose.COUPLED, step, np.arange(piece.start, piece.stop))
-        np.subtract(1.0, noise, out=noise)
-        np.divide(dense[piece], noise, out=bounds[piece])
-    return bounds
+def _rivals(dense: NDArray[np.floating], mark: float, seed: int, step: int) -> NDArray[np.int64]:
+    """Ids of all tokens with a score of at least `mark` and above zero, and of a few others; ascending.
+
+    In pieces that stay in the processor's cache. With a mark so low that its inverse is infinite, of all with p > 0.
+    """
+    with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
+        scale = np.divide(1.0, mark)
+        found = []
+        for start in range(0, dense.size, MANY):
+            piece = dense[start : start + MANY]
+            bits = coarse_uniforms(seed, Purpose.COUPLED, step, start, piece.size)
+            bits |= _ONE
+            reach = bits.view(np.float32)  # 1 + u, cut off
+            reach += np.multiply(piece, scale, dtype=dense.dtype).astype(np.float32, copy=False)
+            found.append(np.flatnonzero(reach >= _REACH) + start)
+    return np.concatenate(found)

@@ -92,12 +92,11 @@ def race_list(
     Of equal scores the lowest ids come first.
     """
     values = np.asarray(dense, dtype=np.float32)
-    exact = values.astype(np.float64)
     if temperature == 0.0:
-        ids = largest(exact, min(depth, exact.size))
-        ids = ids[exact[ids] > 0.0]
+        ids = largest(values, min(depth, values.size))
+        ids = ids[values[ids] > 0.0]
     else:
-        ids, _ = best_scores(exact, depth, seed=seed, step=step)
+        ids, _ = best_scores(values, depth, seed=seed, step=step)
     return RaceList(ids, values[ids], depth)
 
 

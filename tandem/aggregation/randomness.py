@@ -21,8 +21,13 @@ _GOLDEN = 0x9E3779B97F4A7C15
 _MULTIPLY_1 = 0xBF58476D1CE4E5B9
 _MULTIPLY_2 = 0x94D049BB133111EB
 
+_ROUNDS = (np.uint64(30), np.uint64(_MULTIPLY_1)), (np.uint64(27), np.uint64(_MULTIPLY_2))
+
 FEW = 16
 """Numbers are computed one by one for up to so many ids, which is faster than with arrays."""
+MANY = 1 << 14
+"""Numbers of so many ids at a time stay in the processor's cache."""
+_COUNTERS = np.arange(MANY, dtype=np.uint64) * np.uint64(_GOLDEN)
 
 
 class Purpose(IntEnum):
@@ -65,6 +70,17 @@ def uniforms(
     return values
 
 
+def coarse_uniforms(seed: int, purpose: Purpose, step: int, start: int, count: int) -> NDArray[np.uint32]:
+    """floor(u * 2**23) of the ids from `start` on, [count], in half the time of `uniforms`. 0 <= count <= MANY."""
+    first, second = _keys(seed, purpose, step)
+    counter = _COUNTERS[:count] + np.uint64((start * _GOLDEN + first) & _MASK)
+    mix_in_place(counter)
+    counter ^= np.uint64(second)
+    _mix_high_bits(counter, np.empty_like(counter))
+    counter >>= np.uint64(41)
+    return counter.astype(np.uint32)
+
+
 def uniform(seed: int, purpose: Purpose, step: int) -> float:
     """One uniform number inside (0, 1) for a purpose that needs a single one per step."""
     return _uniform(*_keys(seed, purpose, step), 0)
@@ -105,8 +121,15 @@ def mix(value: int) -> int:
 
 def mix_in_place(values: NDArray[np.uint64]) -> None:
     """`mix` on an array; unsigned products wrap by definition."""
-    values ^= values >> np.uint64(30)
-    values *= np.uint64(_MULTIPLY_1)
-    values ^= values >> np.uint64(27)
-    values *= np.uint64(_MULTIPLY_2)
-    values ^= values >> np.uint64(31)
+    shifted = np.empty_like(values)
+    _mix_high_bits(values, shifted)
+    np.right_shift(values, np.uint64(31), out=shifted)
+    values ^= shifted
+
+
+def _mix_high_bits(values: NDArray[np.uint64], shifted: NDArray[np.uint64]) -> None:
+    """`mix_in_place` but for its last step, which leaves the first 31 bits as they are. shifted: for use in between."""
+    for shift, factor in _ROUNDS:
+        np.right_shift(values, shift, out=shifted)
+        values ^= shifted
+        values *= factor

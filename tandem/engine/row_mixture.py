@@ -41,13 +41,15 @@ def mix_rows(
             "score exactly the documents that the engine kept."
         )
     rows = logits.detach().float()
-    # Subtracting first keeps a tiny temperature from overflowing to inf - inf.
-    scaled = (rows - rows.amax(dim=-1, keepdim=True)) / (temperature or 1.0)
-    probabilities = torch.softmax(scaled, dim=-1).cpu().numpy()  # [rows, vocab]
-    distribution = np.zeros(probabilities.shape[1])
-    for weight, row in zip(weights, probabilities, strict=True):
-        distribution += weight * row
-    return np.asarray(distribution / distribution.sum())
+    if temperature not in (0.0, 1.0):
+        # Subtracting first keeps a tiny temperature from overflowing to inf - inf.
+        rows = (rows - rows.amax(dim=-1, keepdim=True)) / temperature
+    probabilities = torch.softmax(rows, dim=-1).cpu().numpy()  # [rows, vocab]
+    distribution: NDArray[np.float64] = np.multiply(probabilities[0], weights[0], dtype=np.float64)
+    for weight, row in zip(weights[1:], probabilities[1:], strict=True):
+        distribution += np.multiply(row, weight, dtype=np.float64)
+    distribution /= distribution.sum()
+    return distribution
 
 
 def weigh_rows(log_weights: Sequence[float] | NDArray[np.float64]) -> NDArray[np.float64]:

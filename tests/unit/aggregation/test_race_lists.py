@@ -194,6 +194,40 @@ def test_the_lazy_race_has_the_winner_of_the_race(vocab: int) -> None:
         assert scores.tobytes() == (dense / clocks)[best].tobytes()
 
 
+@pytest.mark.parametrize(
+    ("kind", "scale"),
+    [(np.float64, scale) for scale in (1.0, 1e-300, 1e300, 5e-324)]
+    + [(np.float32, scale) for scale in (1.0, 1e-30, 1e30, 1e-45)],
+)
+def test_the_lazy_race_has_the_scores_of_the_race_at_any_scale(
+    kind: type[np.floating[Any]], scale: float
+) -> None:
+    """Flat, peaked, mostly zero, with ties, and so small or large that the inverse of a score is none."""
+    rng, vocab = np.random.default_rng(3), 20_000
+    peaked = np.exp(-5.0 * rng.exponential(size=vocab))
+    laws = [np.ones(vocab), peaked, np.where(rng.random(vocab) < 1e-4, 0.25, 0.0), np.eye(1, vocab, 7)[0]]
+    for step, law in enumerate(laws):
+        dense = (scale * np.ceil(law) if scale < 1e-40 else scale * law).astype(kind)
+        scores = dense / noise(9, step, np.arange(vocab))
+        order = np.argsort(-scores, kind="stable")[:70]
+        best = np.sort(order[scores[order] > 0.0])
+        ids, found = best_scores(dense, 70, seed=9, step=step)
+        assert ids.tolist() == best.tolist()
+        assert found.tobytes() == scores[best].tobytes()
+
+
+def test_a_winner_that_is_the_mark_itself_is_found() -> None:
+    """Of equal tokens the first ones set the mark; what wins among them has so little noise that 23 bits of it, and no
+    slack for the rest, would sometimes put it below."""
+    vocab, num_first = 1_200, 0
+    for step in range(1_500):
+        dense = np.full(vocab, 1 / vocab)
+        winner = int(np.argmax(dense / noise(2, step, np.arange(vocab))))
+        num_first += winner < 64
+        assert lazy_race(dense, seed=2, step=step) == winner
+    assert num_first > 50
+
+
 def test_a_bound_that_ignored_the_noise_would_be_noticed() -> None:
     """The control: candidates by probability instead of by score miss winners."""
     rng = np.random.default_rng(1)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tandem.aggregation import randomness
-from tandem.aggregation.randomness import FEW, Purpose, exponentials, uniform, uniforms
+from tandem.aggregation.randomness import FEW, MANY, Purpose, coarse_uniforms, exponentials, uniform, uniforms
 from tandem.topology import Party
 
 IDS = np.array([0, 1, 2, 151_935, 262_143])
@@ -76,3 +76,11 @@ EXPONENTIALS = [
     "0x1.7638930c6838cp-6",
     "0x1.9b7ddc7c11f63p+1",
 ]
+
+
+@pytest.mark.parametrize(("start", "count"), [(0, MANY), (0, 1), (3 * MANY, 1000), (2**18 - 5, 5)])
+def test_coarse_numbers_are_the_first_bits(start: int, count: int) -> None:
+    for step in range(4):
+        whole = uniforms(11, Purpose.COUPLED, step, np.arange(start, start + count))
+        coarse = coarse_uniforms(11, Purpose.COUPLED, step, start, count)
+        assert coarse.tolist() == np.floor(whole * 2.0**23).astype(int).tolist()

@@ -34,6 +34,19 @@ def test_eq1_eq2_party_law(temperature: float) -> None:
     assert abs(distribution.sum() - 1) < 1e-12
 
 
+@pytest.mark.parametrize("rows", [1, 2, 5])
+@pytest.mark.parametrize("temperature", [0.7, 1.0])
+def test_the_bits_are_those_of_one_operation_after_the_other(rows: int, temperature: float) -> None:
+    """Weighted rows are added in float64 in their order, then divided by their sum: the definition of a vote's bits."""
+    logits = 5.0 * torch.randn(rows, 4_000, generator=torch.Generator().manual_seed(rows))
+    weights = [0.3 * row for row in range(rows)]
+    shifted = (logits - logits.amax(dim=-1, keepdim=True)) / temperature
+    expected = np.zeros(4_000)
+    for weight, row in zip(weigh_rows(weights), torch.softmax(shifted, dim=-1).numpy(), strict=True):
+        expected += weight * row.astype(np.float64)
+    assert mix_rows(logits, weights, temperature).tobytes() == (expected / expected.sum()).tobytes()
+
+
 def test_temperature_zero_is_the_law_at_one() -> None:
     logits = torch.randn(3, 17, generator=torch.Generator().manual_seed(1))
     weights = [0.0, 1.0, 2.0]
