@@ -9,6 +9,7 @@ cryptographic hash: whoever knows the seed knows the draws.
 from __future__ import annotations
 
 from enum import IntEnum
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,8 +22,10 @@ _GOLDEN = 0x9E3779B97F4A7C15
 _MULTIPLY_1 = 0xBF58476D1CE4E5B9
 _MULTIPLY_2 = 0x94D049BB133111EB
 
-FEW = 16
+FEW = 32
 """Numbers are computed one by one for up to so many ids, which is faster than with arrays."""
+_REMEMBERED = 4096
+"""Numbers that are remembered: both drafts, lists and the decision of a step ask for those of the same few tokens."""
 
 
 class Purpose(IntEnum):
@@ -77,10 +80,16 @@ def exponentials(
     if ids.size > FEW:
         return -log_normal(uniforms(seed, purpose, step, ids))
     first, second = _keys(seed, purpose, step)
-    values = [-log_scalar(_uniform(first, second, token)) for token in ids.tolist()]
-    return np.array(values, dtype=np.float64)
+    return np.array([_exponential(first, second, token) for token in ids.tolist()], dtype=np.float64)
 
 
+@lru_cache(maxsize=_REMEMBERED)
+def _exponential(first: int, second: int, token: int) -> float:
+    """The variate of one id, from the keys of its step."""
+    return -log_scalar(_uniform(first, second, token))
+
+
+@lru_cache(maxsize=_REMEMBERED)
 def _keys(seed: int, purpose: Purpose, step: int) -> tuple[int, int]:
     """Two 64-bit keys for one (seed, purpose, step)."""
     state = mix((seed & _MASK) ^ _GOLDEN)
@@ -89,6 +98,7 @@ def _keys(seed: int, purpose: Purpose, step: int) -> tuple[int, int]:
     return mix(state + _GOLDEN), mix(state + 2 * _GOLDEN)
 
 
+@lru_cache(maxsize=_REMEMBERED)
 def _uniform(first: int, second: int, token: int) -> float:
     """The number of one id, from the keys of its step."""
     counter = mix(mix(token * _GOLDEN + first) ^ second)
