@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import TypeAlias, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +24,7 @@ from tandem.aggregation.selection import largest
 
 ESCALATION = 4
 """How many times as many tokens a voter adds to its list where the present ones leave the winner open."""
-FIRST_LOOK = 64
+FIRST_LOOK = 16
 """Tokens of a distribution that is known in full with which a race is tried first: all of them are rarely needed."""
 _SLACK = 1.0 + 1e-12
 """Far more than the rounding of a bound, which is summed in another order than a score."""
@@ -45,9 +45,14 @@ class RaceList:
         """Checks the arrays."""
         if self.ids.size > self.depth or self.ids.shape != self.values.shape:
             raise ValueError(f"a race list has up to {self.depth} ids with a value each, got {self.ids.size}")
-        if self.values.dtype != np.float32 or not ((self.values > 0.0) & (self.values <= 1.0)).all():
+        if self.values.dtype != np.float32 or not (
+            np.minimum.reduce(self.values, initial=1.0) > 0.0
+            and np.maximum.reduce(self.values, initial=1.0) <= 1.0
+        ):
             raise ValueError("the values of a race list must be float32 numbers in (0, 1]")
-        if bool((np.diff(self.ids, prepend=-1) <= 0).any()):
+        if np.minimum.reduce(self.ids[:1], initial=0) < 0 or np.logical_or.reduce(
+            self.ids[1:] <= self.ids[:-1]
+        ):
             raise ValueError("the ids of a race list must be non-negative and strictly ascending")
 
     @property
@@ -74,6 +79,14 @@ class RaceList:
 
 RaceVote: TypeAlias = RaceList | NDArray[np.float32]
 """What is known of one voter's distribution: its best tokens, or all of it, [vocab]."""
+
+
+class Race(TypedDict):
+    """Whose noise a race has."""
+
+    seed: int
+    step: int
+    temperature: float  # 0: it has none
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,44 +126,62 @@ def certify(
     one unfinished list and not in another, its hi is at least U. Else these lists hold the same tokens, the best one
     apart: any of them, or the best itself where it stands alone, is known in full, and has at least U.
     """
-    ids = np.unique(np.concatenate([each.ids for each in lists]))
+    ids = _union(lists)
     clocks = noise(seed, step, ids) if temperature else np.ones(ids.size)
     mixture, missing = np.zeros(ids.size), np.zeros(ids.size)
     for each, share in zip(lists, shares, strict=True):
-        places = np.searchsorted(ids, each.ids)
+        places = ids.searchsorted(each.ids)
         weighted = share * each.values.astype(np.float64)
         mixture[places] += weighted
         if not each.is_complete:
             is_missing = np.ones(ids.size, dtype=bool)
             is_missing[places] = False
-            missing[is_missing] += float((weighted / clocks[places]).min())
+            missing[is_missing] += np.minimum.reduce(weighted / clocks[places])
     known = mixture / clocks
-    best = int(np.argmax(known))
-    highest = np.where(
-        missing > 0.0, (known + missing) * _SLACK, 0.0
-    )  # known in full: argmax has settled ties
+    best = int(known.argmax())
+    # Known in full: argmax has settled ties.
+    highest = np.where(missing > 0.0, (known + missing) * _SLACK, 0.0)
     highest[best] = 0.0
-    return Certificate(int(ids[best]), bool(known[best] > highest.max()))
+    return Certificate(int(ids[best]), bool(known[best] > np.maximum.reduce(highest)))
+
+
+def _union(lists: Sequence[RaceList]) -> NDArray[np.int64]:
+    """The tokens that any list has, ascending."""
+    ids = np.concatenate([each.ids for each in lists])
+    ids.sort()
+    is_first = np.ones(ids.size, dtype=bool)
+    np.not_equal(ids[1:], ids[:-1], out=is_first[1:])
+    return ids[is_first]
 
 
 def settle(
-    votes: Sequence[RaceVote], shares: Sequence[float], *, seed: int, step: int, temperature: float
+    votes: Sequence[RaceVote],
+    shares: Sequence[float],
+    *,
+    seed: int,
+    step: int,
+    temperature: float,
+    looks: Sequence[RaceList] | None = None,
 ) -> Certificate:
     """As `certify`, of votes some of which are known in full, such as the own one of a voter that decides.
 
-    Certain if none is a list. votes, shares: of each voter, in the order of the topology.
+    Certain if none is a list. votes, shares: of each voter, in the order of the topology. looks: the `first_look` at
+    each vote, where the caller has them.
     """
-    short = [
-        vote
-        if isinstance(vote, RaceList)
-        else race_list(vote, FIRST_LOOK, seed=seed, step=step, temperature=temperature)
-        for vote in votes
-    ]
-    certificate = certify(short, shares, seed=seed, step=step, temperature=temperature)
-    if certificate.is_certain:
+    if looks is None:
+        looks = [first_look(vote, seed=seed, step=step, temperature=temperature) for vote in votes]
+    certificate = certify(looks, shares, seed=seed, step=step, temperature=temperature)
+    if certificate.is_certain or all(isinstance(vote, RaceList) for vote in votes):
         return certificate
     whole = [vote if isinstance(vote, RaceList) else whole_list(vote) for vote in votes]
     return certify(whole, shares, seed=seed, step=step, temperature=temperature)
+
+
+def first_look(vote: RaceVote, *, seed: int, step: int, temperature: float) -> RaceList:
+    """A list as it is; of a vote in full its best tokens, which mostly do."""
+    if isinstance(vote, RaceList):
+        return vote
+    return race_list(vote, FIRST_LOOK, seed=seed, step=step, temperature=temperature)
 
 
 def whole_list(values: NDArray[np.float32]) -> RaceList:
@@ -159,11 +190,9 @@ def whole_list(values: NDArray[np.float32]) -> RaceList:
     return RaceList(ids, values[ids], ids.size + 1)
 
 
-def leader(vote: RaceVote, *, seed: int, step: int, temperature: float) -> int:
-    """The token that wins the voter's own race: its draft."""
-    found = (
-        vote
-        if isinstance(vote, RaceList)
-        else race_list(vote, 1, seed=seed, step=step, temperature=temperature)
-    )
-    return certify([found], [1.0], seed=seed, step=step, temperature=temperature).winner
+def leader(look: RaceList, *, seed: int, step: int, temperature: float) -> int:
+    """The token that wins the voter's own race: its draft. look: the `first_look` at its vote, or a longer list."""
+    scores = look.values.astype(np.float64)
+    if temperature:
+        scores /= noise(seed, step, look.ids)
+    return int(look.ids[scores.argmax()])

@@ -9,6 +9,7 @@ cryptographic hash: whoever knows the seed knows the draws.
 from __future__ import annotations
 
 from enum import IntEnum
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,8 +24,10 @@ _MULTIPLY_2 = 0x94D049BB133111EB
 
 _ROUNDS = (np.uint64(30), np.uint64(_MULTIPLY_1)), (np.uint64(27), np.uint64(_MULTIPLY_2))
 
-FEW = 16
+FEW = 32
 """Numbers are computed one by one for up to so many ids, which is faster than with arrays."""
+_REMEMBERED = 4096
+"""Numbers that are remembered: both drafts, lists and the decision of a step ask for those of the same few tokens."""
 MANY = 1 << 14
 """Numbers of so many ids at a time stay in the processor's cache."""
 _COUNTERS = np.arange(MANY, dtype=np.uint64) * np.uint64(_GOLDEN)
@@ -93,10 +96,16 @@ def exponentials(
     if ids.size > FEW:
         return -log_normal(uniforms(seed, purpose, step, ids))
     first, second = _keys(seed, purpose, step)
-    values = [-log_scalar(_uniform(first, second, token)) for token in ids.tolist()]
-    return np.array(values, dtype=np.float64)
+    return np.array([_exponential(first, second, token) for token in ids.tolist()], dtype=np.float64)
 
 
+@lru_cache(maxsize=_REMEMBERED)
+def _exponential(first: int, second: int, token: int) -> float:
+    """The variate of one id, from the keys of its step."""
+    return -log_scalar(_uniform(first, second, token))
+
+
+@lru_cache(maxsize=_REMEMBERED)
 def _keys(seed: int, purpose: Purpose, step: int) -> tuple[int, int]:
     """Two 64-bit keys for one (seed, purpose, step)."""
     state = mix((seed & _MASK) ^ _GOLDEN)
@@ -105,6 +114,7 @@ def _keys(seed: int, purpose: Purpose, step: int) -> tuple[int, int]:
     return mix(state + _GOLDEN), mix(state + 2 * _GOLDEN)
 
 
+@lru_cache(maxsize=_REMEMBERED)
 def _uniform(first: int, second: int, token: int) -> float:
     """The number of one id, from the keys of its step."""
     counter = mix(mix(token * _GOLDEN + first) ^ second)

@@ -14,7 +14,15 @@ from typing import TypeVar
 from tandem.aggregation.distributions import Distribution
 from tandem.aggregation.log_probabilities import TargetLogprobs, log_probabilities
 from tandem.aggregation.mixture import mix_by_weights, shares
-from tandem.aggregation.race_lists import Certificate, RaceList, RaceVote, leader, settle
+from tandem.aggregation.race_lists import (
+    Certificate,
+    Race,
+    RaceList,
+    RaceVote,
+    first_look,
+    leader,
+    settle,
+)
 from tandem.aggregation.rules import DRAFT_RULES, draft_rule
 from tandem.codecs import Codec
 from tandem.codecs.race_lists import read_vote
@@ -76,14 +84,12 @@ class AggregatorSession:
         The expected acceptance takes whole distributions, so it is the outcome, 0 or 1, whose mean is the same.
         """
         votes = self._read_votes(ballot)
-        certificate = self._settle(ballot)
+        race = self._race(ballot)
+        looks = [first_look(vote, **race) for vote in votes]
+        certificate = settle(votes, self._shares(ballot), looks=looks, **race)
         if not certificate.is_certain:
             return _make_undecided(ballot, votes)
-        seed, temperature = self.spec.seed, self.spec.sampling.temperature
-        device, cloud = (
-            leader(vote, seed=seed, step=ballot.step, temperature=temperature) == certificate.winner
-            for vote in votes
-        )
+        device, cloud = (leader(look, **race) == certificate.winner for look in looks)
         return self._decided_by_pair(
             ballot,
             certificate.winner,
@@ -189,14 +195,15 @@ class AggregatorSession:
         votes = list(map(self._decode, _row(ballot.payloads, ballot, position)))
         return votes[0] if len(votes) == 1 else mix_by_weights(votes, self._shares(ballot, position))
 
-    def _settle(self, ballot: Ballot, position: int = 0) -> Certificate:
+    def _settle(self, ballot: Ballot, position: int) -> Certificate:
         """What the votes behind so many proposed tokens say of the race of their mixture (Eq. 4)."""
-        return settle(
-            self._read_votes(ballot, position),
-            self._shares(ballot, position),
-            seed=self.spec.seed,
-            step=ballot.step + position,
-            temperature=self.spec.sampling.temperature,
+        votes, shares = self._read_votes(ballot, position), self._shares(ballot, position)
+        return settle(votes, shares, **self._race(ballot, position))
+
+    def _race(self, ballot: Ballot, position: int = 0) -> Race:
+        """Whose noise the race behind so many proposed tokens has."""
+        return Race(
+            seed=self.spec.seed, step=ballot.step + position, temperature=self.spec.sampling.temperature
         )
 
     def _shares(self, ballot: Ballot, position: int = 0) -> tuple[float, ...]:
