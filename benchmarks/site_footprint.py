@@ -2,11 +2,12 @@
 
 Three shapes, each in fresh processes, in turn: the device's site alone in one process (what a person's laptop would
 run), device and cloud inline in one process, and both on two local Ray nodes. Memory is resident memory, summed over
-the processes of the shape, and the proportional share (PSS), in which pages that processes share count once. Time
-counts from the start of the Python process to the moment when a question can be asked, and to the end of the first
-answer; caches of files and of documents are warm, since a first run is not counted. Target for the device's site: 1
-process, 600 MB, 6 s. Prediction: 1 process, 500 MB (PyTorch and transformers 350, two models and an index 150) and 5 s
-(3 s of imports); two sites 550 MB, since they share all libraries. On Ray: 28 processes, each with 100 MB and more.
+the processes of the shape, and the proportional share (PSS), in which pages that processes share count once; CPU time
+is theirs as well, user and system, and depends least on what else the machine does. Time counts from the start of the
+Python process to the moment when a question can be asked, and to the end of the first answer; caches of files and of
+documents are warm, since a first run is not counted. Target for the device's site: 1 process, 600 MB, 6 s. Prediction:
+1 process, 500 MB (PyTorch and transformers 350, two models and an index 150) and 5 s (3 s of imports); two sites 550
+MB, since they share all libraries. On Ray: 28 processes, each with 100 MB and more.
 
 Expected run time: 4 minutes; `--smoke` 1 minute, without Ray.
 """
@@ -88,18 +89,15 @@ def _result(ready_s: float, began_s: float, idle: dict[str, float], text: str) -
 
 def _footprint() -> dict[str, float]:
     """Of this process and all that it started."""
-    memory = []
+    used = []
     for process in [psutil.Process(), *psutil.Process().children(recursive=True)]:
         try:
-            full = process.memory_full_info()
+            memory, times = process.memory_full_info(), process.cpu_times()
         except psutil.Error:  # it has just ended
             continue
-        memory.append((full.rss, full.pss))
-    return {
-        "processes": len(memory),
-        "rss_mb": sum(rss for rss, _ in memory) / 1e6,
-        "pss_mb": sum(pss for _, pss in memory) / 1e6,
-    }
+        used.append((memory.rss, memory.pss, times.user + times.system))
+    rss, pss, cpu_s = (sum(values) for values in zip(*used, strict=True))
+    return {"processes": len(used), "rss_mb": rss / 1e6, "pss_mb": pss / 1e6, "cpu_s": cpu_s}
 
 
 def _run(shape: str) -> dict[str, Any]:

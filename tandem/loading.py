@@ -5,7 +5,9 @@ The one place where "bundled" becomes a path. Everything heavy is imported when 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import gc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any
@@ -22,7 +24,23 @@ if TYPE_CHECKING:
 
 
 _ONE_AT_A_TIME = Lock()
-"""While they are imported and load a model, transformers and PyTorch change settings of the whole process."""
+
+
+@contextmanager
+def _loading() -> Iterator[None]:
+    """Imports and loads a model alone: PyTorch and transformers change settings of the whole process meanwhile.
+
+    The garbage collector rests. An import makes some hundred thousand objects that stay, and searching them again and
+    again for cycles takes a fifth of its time.
+    """
+    with _ONE_AT_A_TIME:
+        was_enabled = gc.isenabled()
+        gc.disable()
+        try:
+            yield
+        finally:
+            if was_enabled:
+                gc.enable()
 
 
 def check_model(party: PartyConfig) -> None:
@@ -41,7 +59,7 @@ def check_model(party: PartyConfig) -> None:
 
 def load_engine(party: PartyConfig, *, num_threads: int | None = None) -> Engine:
     """The model of a party, without a store. num_threads: default is the setting. Raises GenerationError."""
-    with _ONE_AT_A_TIME:
+    with _loading():
         from tandem.engine.engine import Engine
 
         return Engine.load(
@@ -77,7 +95,7 @@ def open_engine(party: PartyConfig, kv_folder: Path, warn: Callable[[str], objec
 
 def load_pupil(party: PartyConfig) -> Any:
     """The weights of a party's model once more, in float32, to be trained. Raises GenerationError."""
-    with _ONE_AT_A_TIME:
+    with _loading():
         from tandem.engine.model import load_model
 
         return load_model(model_path(party.model), device=party.torch_device, dtype="float32")
@@ -111,13 +129,20 @@ def drop_stale_caches(config: Config, party: str, index: Path) -> None:
         remove_store(folder)
 
 
+def load_embedder(config: Config, *, num_threads: int | None = None) -> TextEmbedder:
+    """What finds documents. Raises RetrievalError."""
+    with _loading():
+        from tandem.retrieval import factory
+
+        return factory.load_embedder(config.retrieval.embedder, num_threads=num_threads)
+
+
 def load_embedder_and_scorer(
     config: Config, *, num_threads: int | None = None
 ) -> tuple[TextEmbedder, Scorer | None]:
     """What finds documents and what scores them; no scorer where the embedder does both. Raises RetrievalError."""
-    with _ONE_AT_A_TIME:
-        from tandem.retrieval.factory import load_embedder
+    embedder = load_embedder(config, num_threads=num_threads)
+    with _loading():
         from tandem.retrieval.scoring import load_scorer
 
-        embedder = load_embedder(config.retrieval.embedder, num_threads=num_threads)
         return embedder, load_scorer(config.weights.scorer, num_threads=num_threads)

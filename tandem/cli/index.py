@@ -162,11 +162,11 @@ def _options(config: Config, log: StageLog) -> dict[str, Any]:
 
 def _embedder(config: Config, log: StageLog) -> TextEmbedder:
     """The embedder of the settings, which is loaded when a build first needs it."""
-    from tandem.retrieval.factory import load_embedder
+    from tandem.loading import load_embedder
 
     def load() -> TextEmbedder:
         log("embedder: loading")
-        embedder = load_embedder(config.retrieval.embedder, num_threads=len(os.sched_getaffinity(0)))
+        embedder = load_embedder(config, num_threads=len(os.sched_getaffinity(0)))
         log(f"embedder: {embedder.name}")
         return embedder
 

@@ -1,7 +1,7 @@
 """Turns texts into normalised vectors with a sentence-transformers model.
 
-`sentence_transformers` (with torch, several seconds) is imported by `Embedder.load` only; call it in a thread to
-overlap the wait with other work.
+PyTorch and transformers (seconds) are imported by `Embedder.load` only, `sentence_transformers` where the pipeline is
+an unusual one; call it in a thread to overlap the wait with other work.
 """
 
 from __future__ import annotations
@@ -47,18 +47,71 @@ class TextEmbedder(Protocol):
         """Unit vectors [n, dimension]; of a text that is too long its beginning counts, or its end."""
 
 
+class Pipeline(Protocol):
+    """What an embedder computes with: a model, and what comes before and after it."""
+
+    tokenizer: Any
+    dimension: int
+    stages: list[tuple[str, str]]  # name of each module and, for pooling, its mode
+
+    @property
+    def max_tokens(self) -> int | None:
+        """Tokens of a text that count."""
+
+    def parameters(self) -> Iterator[Any]:
+        """The weights, in the model's order."""
+
+    def encode(self, texts: Sequence[str], batch_size: int) -> NDArray[np.float32]:
+        """Unit vectors [len(texts), dimension], of one text at least."""
+
+
+class LibraryPipeline:
+    """Any pipeline, run by sentence-transformers."""
+
+    def __init__(self, model: SentenceTransformer) -> None:
+        self.tokenizer = model.tokenizer
+        self.dimension = int(model.get_embedding_dimension() or 0)
+        self.max_tokens = model.max_seq_length
+        self.stages = [(type(module).__name__, str(getattr(module, "pooling_mode", ""))) for module in model]
+        self._model: Any = model.eval()
+        # Only then does `encode` add nothing to a text and take nothing from its vector.
+        self._is_plain = model.default_prompt_name is None and model.truncate_dim is None
+
+    def parameters(self) -> Iterator[Any]:
+        """The weights, in the model's order."""
+        parameters: Iterator[Any] = self._model.parameters()
+        return parameters
+
+    def encode(self, texts: Sequence[str], batch_size: int) -> NDArray[np.float32]:
+        """Unit vectors [len(texts), dimension]."""
+        if len(texts) == 1 and self._is_plain:
+            return self._encode_one(texts[0])
+        vectors = self._model.encode(
+            list(texts), batch_size=batch_size, normalize_embeddings=True, show_progress_bar=False
+        )
+        return np.ascontiguousarray(vectors, np.float32)
+
+    def _encode_one(self, text: str) -> NDArray[np.float32]:
+        """What `encode` gives, to the bit, without what it does for batches, which takes a sixth of its time."""
+        import torch
+        from sentence_transformers.util import batch_to_device
+
+        with torch.inference_mode():
+            features = batch_to_device(self._model.preprocess([text]), self._model.device)
+            vectors = self._model(features)["sentence_embedding"]
+            vectors = torch.nn.functional.normalize(vectors, p=2, dim=1)
+        return np.ascontiguousarray(vectors.float().cpu(), np.float32)
+
+
 class Embedder:
     """A sentence-transformers model. Calls from several threads are served one at a time."""
 
-    def __init__(self, name: str, model: SentenceTransformer, *, batch_size: int = 32) -> None:
-        """Wraps a loaded model; `load` is the usual way."""
+    def __init__(self, name: str, pipeline: Pipeline, *, batch_size: int = 32) -> None:
+        """Wraps a loaded pipeline; `load` is the usual way."""
         self.name = name
-        self.fingerprint = _fingerprint(model)
-        self.dimension = int(model.get_embedding_dimension() or 0)
-        self._model: Any = model
-        self._device = model.device
-        # Only then does `encode` add nothing to a text and take nothing from its vector.
-        self._is_plain = model.default_prompt_name is None and model.truncate_dim is None
+        self.fingerprint = _fingerprint(pipeline)
+        self.dimension = pipeline.dimension
+        self.pipeline = pipeline  # read only
         self._batch_size = batch_size
         self._lock = Lock()
 
@@ -73,16 +126,15 @@ class Embedder:
         """
         where = resolve(name)
         import torch
-        from sentence_transformers import SentenceTransformer
 
         if num_threads is not None:
             torch.set_num_threads(num_threads)
         try:
             with without_progress_bar():
-                model = SentenceTransformer(where, device=device, local_files_only=Path(where).is_dir())
+                pipeline = _load_pipeline(where, device)
         except Exception as error:  # hub, network, file and model errors have no common type
             raise RetrievalError(_not_loaded(name, error)) from error
-        return cls(HUB_NAME if where == offline_folder() else where, model.eval(), batch_size=batch_size)
+        return cls(HUB_NAME if where == offline_folder() else where, pipeline, batch_size=batch_size)
 
     def embed(self, texts: Sequence[str], *, keep_end: bool = False) -> NDArray[np.float32]:
         """Unit vectors [len(texts), dimension].
@@ -94,25 +146,20 @@ class Embedder:
         if not texts:
             return np.zeros((0, self.dimension), np.float32)
         with self._lock:
-            tokenizer = self._model.tokenizer
-            tokenizer.truncation_side = "left" if keep_end else "right"
-            if len(texts) == 1 and self._is_plain:
-                return self._embed_one(texts[0])
-            vectors = self._model.encode(
-                list(texts), batch_size=self._batch_size, normalize_embeddings=True, show_progress_bar=False
-            )
-        return np.ascontiguousarray(vectors, np.float32)
+            self.pipeline.tokenizer.truncation_side = "left" if keep_end else "right"
+            return self.pipeline.encode(texts, self._batch_size)
 
-    def _embed_one(self, text: str) -> NDArray[np.float32]:
-        """What `encode` gives, to the bit, without what it does for batches, which takes a sixth of its time."""
-        import torch
-        from sentence_transformers.util import batch_to_device
 
-        with torch.inference_mode():
-            features = batch_to_device(self._model.preprocess([text]), self._device)
-            vectors = self._model(features)["sentence_embedding"]
-            vectors = torch.nn.functional.normalize(vectors, p=2, dim=1)
-        return np.ascontiguousarray(vectors.float().cpu(), np.float32)
+def _load_pipeline(where: str, device: str) -> Pipeline:
+    """That of a folder or hub name; the library's only where it is needed, since it imports much more than it runs."""
+    from tandem.retrieval.plain_pipeline import PlainPipeline, read_recipe
+
+    folder = Path(where)
+    if recipe := read_recipe(folder):
+        return PlainPipeline(recipe, device)
+    from sentence_transformers import SentenceTransformer
+
+    return LibraryPipeline(SentenceTransformer(where, device=device, local_files_only=folder.is_dir()))
 
 
 def resolve(name: str) -> str:
@@ -143,11 +190,11 @@ def offline_folder() -> str | None:
     return str(Path(spec.origin).parent / "model")
 
 
-def _fingerprint(model: SentenceTransformer) -> str:
+def _fingerprint(pipeline: Pipeline) -> str:
     """Hash of weights, vocabulary, length limit and pipeline: one model from two places is the same."""
     digest = blake2b(digest_size=16)
-    rest = [sorted(model.tokenizer.get_vocab().items()), model.max_seq_length, _pipeline(model)]
-    model_digest(digest, model, rest)
+    rest = [sorted(pipeline.tokenizer.get_vocab().items()), pipeline.max_tokens, pipeline.stages]
+    model_digest(digest, pipeline, rest)
     return digest.hexdigest()
 
 
@@ -158,11 +205,6 @@ def model_digest(digest: blake2b, model: Any, rest: Any) -> None:
         digest.update(repr(array.shape).encode())
         digest.update(array.data)
     digest.update(json.dumps(rest, sort_keys=True).encode())
-
-
-def _pipeline(model: SentenceTransformer) -> list[tuple[str, str]]:
-    """Name of each module and, for pooling, its mode."""
-    return [(type(module).__name__, str(getattr(module, "pooling_mode", ""))) for module in model]
 
 
 @contextmanager

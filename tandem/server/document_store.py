@@ -168,9 +168,9 @@ class DocumentStore:
 
     @cached_property
     def _embedder(self) -> TextEmbedder:
-        from tandem.retrieval.factory import load_embedder
+        from tandem.loading import load_embedder
 
-        return load_embedder(self._config.retrieval.embedder)
+        return load_embedder(self._config)
 
 
 def why_no_name(name: str) -> str | None:

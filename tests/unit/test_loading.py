@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from pathlib import Path
 
 import pytest
@@ -11,8 +12,9 @@ from tandem.codecs import codec_of
 from tandem.config import Config, PartyConfig
 from tandem.engine.kv_cache import MemoryStore
 from tandem.engine.kv_disk import DiskStore
-from tandem.errors import GenerationError
-from tandem.loading import check_model, load_engine, open_engine
+from tandem.errors import GenerationError, RetrievalError
+from tandem.loading import check_model, load_embedder, load_engine, open_engine
+from tandem.retrieval import factory
 
 TEXT = "Mira likes puzzle games."
 
@@ -81,3 +83,27 @@ def test_a_damaged_template_is_found_before_anything_starts(tmp_path: Path) -> N
     check_model(device(f"device.model={tmp_path}", "device.template=plain"))
     with pytest.raises(GenerationError, match=r"^There is no template .*/own\.jinja; correct the path\.$"):
         check_model(device(f"device.template={tmp_path}/own.jinja"))
+
+
+def test_the_garbage_collector_rests_while_something_loads(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[bool] = []
+
+    def load(name: str, *, num_threads: int | None = None) -> str:
+        seen.append(gc.isenabled())
+        if name == "none":
+            raise RetrievalError("there is none")
+        return name
+
+    monkeypatch.setattr(factory, "load_embedder", load)
+    assert load_embedder(Config.load(None, ["retrieval.embedder=some"])) == "some"
+    assert gc.isenabled()
+    with pytest.raises(RetrievalError):
+        load_embedder(Config.load(None, ["retrieval.embedder=none"]))
+    assert gc.isenabled()
+    gc.disable()
+    try:
+        load_embedder(Config.load(None, ["retrieval.embedder=some"]))
+        assert not gc.isenabled()
+    finally:
+        gc.enable()
+    assert seen == [False, False, False]

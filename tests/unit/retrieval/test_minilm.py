@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -14,9 +16,10 @@ import pytest
 from tandem.errors import RetrievalError
 from tandem.extras import install_line
 from tandem.retrieval.build import build_index
-from tandem.retrieval.embedding import HUB_NAME, OFFLINE_PACKAGE, Embedder, resolve
+from tandem.retrieval.embedding import HUB_NAME, OFFLINE_PACKAGE, Embedder, LibraryPipeline, resolve
 from tandem.retrieval.index import Index
 from tandem.retrieval.retriever import Retriever
+from tests.unit.retrieval.pipelines import TEXTS, by_library, differences
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec(OFFLINE_PACKAGE) is None,
@@ -124,15 +127,31 @@ def test_a_folder_without_a_model(tmp_path: Path) -> None:
     assert "\n" not in sentence
 
 
+def test_nothing_is_imported_that_only_training_needs() -> None:
+    """The library would bring scikit-learn and peft, with a second of a processor and 110 MB."""
+    script = (
+        "import sys; from tandem.retrieval.embedding import Embedder; Embedder.load('offline').embed(['a']); "
+        "print([m for m in ('sentence_transformers', 'sklearn', 'peft', 'pandas', 'datasets') if m in sys.modules])"
+    )
+    out = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
+    assert out.strip() == "[]"
+
+
+def test_vectors_and_fingerprint_are_the_librarys_to_the_bit(minilm: Embedder) -> None:
+    library = by_library(Path(resolve("offline")))
+    assert (minilm.fingerprint, minilm.dimension) == (library.fingerprint, library.dimension)
+    assert differences(minilm, library, [*TEXTS, *PAGES.values()]) == []
+
+
 @pytest.mark.parametrize("prompt", ["", "query: "])
 def test_a_text_alone_is_what_the_library_gives_to_the_bit(prompt: str) -> None:
-    """`embed` goes past `encode` for it, unless the model puts a prompt before every text."""
+    """`encode` of the library is passed by for it, unless the model puts a prompt before every text."""
     from sentence_transformers import SentenceTransformer
 
     model = SentenceTransformer(resolve("offline"), device="cpu")
     if prompt:
         model.prompts["query"], model.default_prompt_name = prompt, "query"
-    embedder = Embedder("offline", model.eval())
+    embedder = Embedder("offline", LibraryPipeline(model))
     for text in ["a", "Why?\n", "Zürich, 42 €", "word " * 400, *PAGES.values()]:
         vector = embedder.embed([text], keep_end=True)
         assert np.array_equal(vector, model.encode([text], normalize_embeddings=True))
