@@ -26,7 +26,7 @@ from tandem.joining.handshakes import CloudHandshake, queue_of
 from tandem.joining.identity import Identity, load_identity
 from tandem.joining.join_link import JoinLink
 from tandem.loop_thread import LoopThread
-from tandem.sites.deployment import Progress
+from tandem.sites.deployment import ActorClasses, Progress
 from tandem.sites.site import Site
 from tandem.sites.wiring import check_files, start_actors
 from tandem.topology import Party
@@ -171,11 +171,16 @@ class ServedCloud:
 
 @contextlib.contextmanager
 def served(
-    config: Config, address: Address, folder: Path, progress: Progress = lambda line: None
+    config: Config,
+    address: Address,
+    folder: Path,
+    progress: Progress = lambda line: None,
+    actor_classes: ActorClasses | None = None,
 ) -> Iterator[ServedCloud]:
     """Start a cloud's site and its port, with the keys and devices of `folder`. Raises TandemError.
 
-    progress: called with one line for each stage.
+    progress: called with one line for each stage. actor_classes: as in `Tandem.launch`; a draft queue derives from
+    HostingQueue.
     """
     config = config.with_paths(Path.cwd())
     # Kept turns would make an answer come sooner where another device has asked the same, and so tell of it.
@@ -187,7 +192,7 @@ def served(
     loop = LoopThread()
     site: Site | None = None
     try:
-        site, described = loop.run(_start(config, door, progress))
+        site, described = loop.run(_start(config, door, progress, actor_classes))
         yield ServedCloud(loop, site, door, identity, devices, address, described)
     finally:
         if site is not None:
@@ -196,9 +201,11 @@ def served(
         loop.close()
 
 
-async def _start(config: Config, door: Door, progress: Progress) -> tuple[Site, dict[str, Any]]:
+async def _start(
+    config: Config, door: Door, progress: Progress, actor_classes: ActorClasses | None
+) -> tuple[Site, dict[str, Any]]:
     loop = asyncio.get_running_loop()
-    site = Site(Party.CLOUD, config, door.open, loop, {"draft_queue": HostingQueue})
+    site = Site(Party.CLOUD, config, door.open, loop, {"draft_queue": HostingQueue, **(actor_classes or {})})
     limit_s = config.cluster.start_timeout_s
     try:
         async with asyncio.timeout(limit_s):

@@ -30,6 +30,9 @@ def bench(folder: Path) -> subprocess.CompletedProcess[str]:
         "bench",
         "latency",
         "--smoke",
+        "--deployment",
+        "ray",
+        "join",
         "--systems",
         *SYSTEMS,
         "--out",
@@ -60,7 +63,17 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def cell(folder: Path) -> Cell:
-    (cell,) = read_cells(folder / "cells.jsonl")
+    """Of the Ray cluster."""
+    cell, _ = read_cells(folder / "cells.jsonl")
+    assert cell.setting.deployment == "ray"
+    return cell
+
+
+@pytest.fixture(scope="module")
+def joined(folder: Path) -> Cell:
+    """Of the device that joined a cloud."""
+    _, cell = read_cells(folder / "cells.jsonl")
+    assert cell.setting.deployment == "join"
     return cell
 
 
@@ -78,8 +91,28 @@ def test_the_coupled_tokens_are_those_of_the_synchronous_run(cell: Cell) -> None
         assert cell.of(system)[0].token_ids == cell.reference[0]
 
 
-def test_the_token_wise_loop_waits_for_the_link(cell: Cell) -> None:
-    (waiting,) = cell.of("DRDG/TW")
+def test_over_a_join_link_they_are_the_same(cell: Cell, joined: Cell) -> None:
+    assert joined.reference == cell.reference
+    assert {record.system for record in joined.records} == {"CRCG/device", "DRDG/TW", "Tandem/mirror"}
+    for record in joined.records:
+        (on_ray,) = cell.of(record.system)
+        assert record.token_ids == on_ray.token_ids
+        assert record.num_resyncs == 0
+
+
+def test_a_join_link_carries_one_connection(joined: Cell) -> None:
+    (record,) = joined.of("Tandem/mirror")
+    for party in ("device", "cloud"):
+        assert record.wire_bytes[party]["data"] > record.frame_bytes[party] > 20 * record.num_tokens
+        assert record.wire_bytes[party]["ray"] == 0, "no other TCP connection"
+        assert record.num_messages[party] > record.num_tokens / 2
+    assert joined.of("CRCG/device")[0].frame_bytes == {"device": 0, "cloud": 0}
+    assert len(record.cpu_s) == 2, "one process each"
+
+
+@pytest.mark.parametrize("deployment", ["ray", "join"])
+def test_the_token_wise_loop_waits_for_the_link(cell: Cell, joined: Cell, deployment: str) -> None:
+    (waiting,) = (cell if deployment == "ray" else joined).of("DRDG/TW")
     gaps_s = [
         later - earlier for earlier, later in zip(waiting.committed_s, waiting.committed_s[1:], strict=False)
     ]
@@ -103,9 +136,11 @@ def test_texts_and_laws_crossed_over_rays_connections(cell: Cell) -> None:
 
 def test_the_files_say_the_same(folder: Path) -> None:
     results: dict[str, Any] = json.loads((folder / "results.json").read_text())
-    (values,) = results["cells"]
-    assert [row["system"] for row in values["rows"]] == list(SYSTEMS)
-    assert 0.1 <= values["ping_median_s"] < 0.15
+    on_ray, joined = results["cells"]
+    assert [row["system"] for row in on_ray["rows"]] == list(SYSTEMS)
+    for values in (on_ray, joined):
+        assert 0.1 <= values["ping_median_s"] < 0.15
+    assert "deployments side by side: socket," in (folder / "table.txt").read_text()
     assert "Tandem/mirror" in (folder / "table.txt").read_text()
     assert (folder / "latency.png").stat().st_size > 10_000
     assert not (folder / "link.pcap").exists()
@@ -115,5 +150,5 @@ def test_a_second_run_measures_nothing_again(folder: Path) -> None:
     before = (folder / "cells.jsonl").read_text()
     done = bench(folder)
     assert done.returncode == 0, done.stderr
-    assert "0 settings to measure, 1 are there already" in done.stderr
+    assert "0 settings to measure, 2 are there already" in done.stderr
     assert (folder / "cells.jsonl").read_text() == before

@@ -21,9 +21,11 @@ from tandem.config import Config
 from tandem.errors import TandemError
 from tandem.lab.cli import outputs
 from tandem.lab.cli.bench_options import (
+    DEPLOYMENTS,
     PLANES,
     QUESTIONS,
     RUNS,
+    Deployments,
     ListCommand,
     MinDecodeTimes,
     ModelPair,
@@ -52,10 +54,11 @@ from tandem.lab.latency.plan import (
     CellPlan,
     Plan,
     full_cells,
+    in_turns,
     plan_of,
     select_cells,
 )
-from tandem.lab.latency.records import DataPlane, Models
+from tandem.lab.latency.records import DataPlane, Deployment, Models
 from tandem.lab.latency.systems import SYSTEMS, System, select_systems
 from tandem.lab.netlab import NetLab
 from tandem.lab.netlab.shape import Shape, parse_duration
@@ -81,6 +84,7 @@ class Grid:
     temperatures: Sequence[str] = ()
     systems: Sequence[str] = ()
     data_planes: Sequence[str] = ()
+    deployments: Sequence[str] = ()
     min_decode_times: Sequence[str] = ()
     models: Models | None = None
     runs: int = RUNS
@@ -102,6 +106,7 @@ def latency(
     temperatures: Temperatures = None,
     systems: Systems = None,
     data_planes: Planes = None,
+    deployments: Deployments = None,
     min_decode_times: MinDecodeTimes = None,
     models: ModelPair = None,
     runs: Runs = None,
@@ -113,7 +118,18 @@ def latency(
     overrides: Overrides = None,
 ) -> int:
     """Measure time per token, with whole answers; without options over the full grid."""
-    grid = _grid(rtts, temperatures, systems, data_planes, min_decode_times, models, runs, questions, smoke)
+    grid = _grid(
+        rtts=rtts,
+        temperatures=temperatures,
+        systems=systems,
+        data_planes=data_planes,
+        deployments=deployments,
+        min_decode_times=min_decode_times,
+        models=models,
+        runs=runs,
+        num_questions=questions,
+        is_smoke=smoke,
+    )
     config = load_settings(config_file, overrides)
     return _run(context, grid, config, LATENCY_TOKENS, out or "bench/latency", within)
 
@@ -125,6 +141,7 @@ def ttft(
     temperatures: Temperatures = None,
     systems: Systems = None,
     data_planes: Planes = None,
+    deployments: Deployments = None,
     min_decode_times: MinDecodeTimes = None,
     models: ModelPair = None,
     runs: Runs = None,
@@ -136,16 +153,29 @@ def ttft(
     overrides: Overrides = None,
 ) -> int:
     """Measure time to first token, with answers of two tokens; without options over the full grid."""
-    grid = _grid(rtts, temperatures, systems, data_planes, min_decode_times, models, runs, questions, smoke)
+    grid = _grid(
+        rtts=rtts,
+        temperatures=temperatures,
+        systems=systems,
+        data_planes=data_planes,
+        deployments=deployments,
+        min_decode_times=min_decode_times,
+        models=models,
+        runs=runs,
+        num_questions=questions,
+        is_smoke=smoke,
+    )
     config = load_settings(config_file, overrides)
     return _run(context, grid, config, TTFT_TOKENS, out or "bench/ttft", within)
 
 
 def _grid(
+    *,
     rtts: list[str] | None,
     temperatures: list[str] | None,
     systems: list[str] | None,
     data_planes: list[str] | None,
+    deployments: list[str] | None,
     min_decode_times: list[str] | None,
     models: str | None,
     runs: int | None,
@@ -157,6 +187,7 @@ def _grid(
         temperatures=temperatures or (),
         systems=systems or (),
         data_planes=data_planes or (),
+        deployments=deployments or (),
         min_decode_times=min_decode_times or (),
         models=cast("Models | None", models),
         runs=runs or RUNS,
@@ -195,7 +226,15 @@ def make_plan(grid: Grid, config: Config, max_new_tokens: int) -> Plan:
 def _cells(grid: Grid, max_new_tokens: int) -> tuple[CellPlan, ...]:
     """The full grid, unless the command line names a part of one."""
     names_a_part = any(
-        (grid.rtts, grid.temperatures, grid.systems, grid.data_planes, grid.min_decode_times, grid.models)
+        (
+            grid.rtts,
+            grid.temperatures,
+            grid.systems,
+            grid.data_planes,
+            grid.deployments,
+            grid.min_decode_times,
+            grid.models,
+        )
     )
     if not grid.is_smoke and not names_a_part:
         return full_cells(max_new_tokens)
@@ -204,7 +243,7 @@ def _cells(grid: Grid, max_new_tokens: int) -> tuple[CellPlan, ...]:
     default_rtts = [SMOKE_RTT] if grid.is_smoke else [f"{1e3 * rtt_s:g}ms" for rtt_s in rtts_s]
     default_temperatures = ["0"] if grid.is_smoke else [f"{temperature:g}" for temperature in temperatures]
     names = grid.systems or (SMOKE_SYSTEMS if grid.is_smoke else [system.name for system in systems])
-    return select_cells(
+    cells = select_cells(
         select_systems(names),
         [Shape(rtt_s=parse_duration(text)).rtt_s for text in grid.rtts or default_rtts],
         [parse_temperature(text) for text in grid.temperatures or default_temperatures],
@@ -213,6 +252,7 @@ def _cells(grid: Grid, max_new_tokens: int) -> tuple[CellPlan, ...]:
         max_new_tokens,
         models,
     )
+    return in_turns(cells, cast("Sequence[Deployment]", grid.deployments or DEPLOYMENTS[:1]))
 
 
 # ---- in the device's host ----------------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ from tandem.errors import TandemError
 RUNS, QUESTIONS = 5, 3
 """Three bundled answers have 42 tokens."""
 PLANES = ("socket", "ray")
+DEPLOYMENTS = ("ray", "join")
 MODELS = ("configured", "half")
 NO_FLOORS = "none"
 
@@ -41,6 +42,13 @@ def parse_plane(text: str) -> str:
     """A data plane. Raises a usage error."""
     if text not in PLANES:
         raise typer.BadParameter(f"must be socket or ray (got {text!r})")
+    return text
+
+
+def parse_deployment(text: str) -> str:
+    """A deployment. Raises a usage error."""
+    if text not in DEPLOYMENTS:
+        raise typer.BadParameter(f"must be ray or join (got {text!r})")
     return text
 
 
@@ -90,6 +98,16 @@ Systems = Annotated[
 Planes = Annotated[
     list[str] | None,
     typer.Option("--data-plane", metavar="P ...", parser=parse_plane, help="socket, ray (default: socket)"),
+]
+Deployments = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--deployment",
+        metavar="D ...",
+        parser=parse_deployment,
+        help="ray, a cluster of both parties, or join, a device that has joined a cloud by a link, one process each; "
+        "several are measured in turns on each link (default: ray)",
+    ),
 ]
 MinDecodeTimes = Annotated[
     list[str] | None,

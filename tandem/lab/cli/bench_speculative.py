@@ -17,7 +17,9 @@ from tandem.config import Config
 from tandem.extensions import CodecConfig
 from tandem.lab.cli import outputs
 from tandem.lab.cli.bench_options import (
+    DEPLOYMENTS,
     QUESTIONS,
+    Deployments,
     NumQuestions,
     Rtts,
     Smoke,
@@ -28,8 +30,8 @@ from tandem.lab.cli.bench_options import (
     parse_temperature,
 )
 from tandem.lab.cli.inner import run_inside
-from tandem.lab.latency.plan import CellPlan, Plan, informative_at, plan_of
-from tandem.lab.latency.records import Models, Setting
+from tandem.lab.latency.plan import CellPlan, Plan, in_turns, informative_at, plan_of
+from tandem.lab.latency.records import Deployment, Models, Setting
 from tandem.lab.latency.systems import System, select_systems
 from tandem.lab.netlab import NetLab
 from tandem.lab.netlab.bundled import bundled
@@ -96,6 +98,7 @@ class Grid:
     rates: Sequence[str] = ()
     temperatures: Sequence[str] = ()
     systems: Sequence[str] = ()
+    deployments: Sequence[str] = ()
     min_decode_times: Sequence[str] = ()
     models: Models = "close"
     runs: int = RUNS
@@ -109,6 +112,7 @@ def speculative(
     rates: LinkRates = None,
     temperatures: Temperatures = None,
     systems: Systems = None,
+    deployments: Deployments = None,
     min_decode_times: MinDecodeTimes = None,
     models: ModelPair = None,
     runs: Runs = None,
@@ -125,6 +129,7 @@ def speculative(
         rates=rates or (),
         temperatures=temperatures or (),
         systems=systems or (),
+        deployments=deployments or (),
         min_decode_times=min_decode_times or (),
         models=cast("Models", models or "close"),
         runs=runs or RUNS,
@@ -158,7 +163,7 @@ def make_plan(grid: Grid, config: Config) -> Plan:
     return plan_of(config, cells, questions, num_questions, runs)
 
 
-def _cells(grid: Grid, systems: Sequence[System]) -> list[CellPlan]:
+def _cells(grid: Grid, systems: Sequence[System]) -> tuple[CellPlan, ...]:
     def chosen(name: str, named: Sequence[str], full: Sequence[str]) -> Sequence[str]:
         return named or (SMOKE[name] if grid.is_smoke else full)
 
@@ -170,7 +175,7 @@ def _cells(grid: Grid, systems: Sequence[System]) -> list[CellPlan]:
     temperatures = [
         parse_temperature(text) for text in chosen("temperatures", grid.temperatures, TEMPERATURES)
     ]
-    return [
+    cells = [
         CellPlan(
             setting=Setting(
                 data_plane="socket",
@@ -185,6 +190,7 @@ def _cells(grid: Grid, systems: Sequence[System]) -> list[CellPlan]:
         )
         for floors_s, temperature, bits_per_s, rtt_s in product(floors, temperatures, rates, rtts_s)
     ]
+    return in_turns(cells, cast("Sequence[Deployment]", grid.deployments or DEPLOYMENTS[:1]))
 
 
 def measure(lab: NetLab, config: Config, plan: Plan, folder: Path, log: StageLog) -> int:

@@ -26,6 +26,9 @@ from tandem.lab.latency.systems import System
 from tandem.lab.latency.work import Work
 from tandem.topology import Party
 
+LAST_FRAMES_RTTS, LAST_FRAMES_S = 2, 0.1
+"""How long the last frames of an answer may be under way once it is done: so many round trips, and seconds besides."""
+
 
 @dataclass(slots=True)
 class _Answer:
@@ -40,7 +43,7 @@ class _Answer:
 
 
 class Asker:
-    """Asks questions of one cluster, one after the other."""
+    """Asks questions of one deployment, one after the other."""
 
     def __init__(self, tandem: Tandem, baselines: Baselines) -> None:
         config = tandem.config
@@ -60,6 +63,8 @@ class Asker:
         asked_at_s = time.time()
         answered = self._answered(system, setting, question, number)
         done_at_s = time.time()
+        if setting.deployment == "join":  # on a cluster the counters cross the link, behind the last frames
+            time.sleep(LAST_FRAMES_RTTS * setting.rtt_s + LAST_FRAMES_S)
         before, self._work = self._work, Work.of(self._tandem)
         used = self._work.since(before)
         statistics = answered.statistics or SessionStatistics()

@@ -9,9 +9,10 @@ nothing of questions.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from tandem.client import Tandem
@@ -64,13 +65,21 @@ def launch(
     places = hosts(lab, parties=config.parties)
     (dialled,) = config.topology.dialled
     link = replace(config.link, host=places[dialled].address or "", port=config.link.port or DATA_PORT)
-    os.sched_setaffinity(0, {own_cores()[0]})  # of this thread and of those that it starts
-    asked = lab.current_shape()
-    lab.shape(Shape())
-    try:
-        settings = replace(config, link=link)
+    settings = replace(config, link=link)
+    with while_starting(lab):
         if experiments is None:
             return Tandem.launch(settings, hosts=places, progress=progress)
         return baselines.launch(settings, experiments, hosts=places, progress=progress)
+
+
+@contextlib.contextmanager
+def while_starting(lab: NetLab) -> Iterator[None]:
+    """The link is unshaped within the block, and this thread is on the device's core from now on, with those that it
+    starts."""
+    os.sched_setaffinity(0, {own_cores()[0]})
+    asked = lab.current_shape()
+    lab.shape(Shape())
+    try:
+        yield
     finally:
         lab.shape(asked)

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import sha256
-from itertools import product
+from itertools import groupby, product
 from math import isfinite
 from typing import Any, Literal
 
 from tandem.config import Config
 from tandem.errors import TandemError
-from tandem.lab.latency.records import DataPlane, Models, Setting
+from tandem.lab.latency.records import DataPlane, Deployment, Models, Setting
 from tandem.lab.latency.systems import (
     BY_NAME,
     CLOUD_ONLY,
@@ -49,7 +49,7 @@ class CellPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """A whole benchmark. Cells that share a cluster follow each other."""
+    """A whole benchmark. Neighbours share a cluster, or what else runs, where they can."""
 
     cells: tuple[CellPlan, ...]
     runs: int
@@ -68,11 +68,8 @@ class Plan:
         }
 
     def clusters(self) -> list[list[CellPlan]]:
-        """The cells of each cluster."""
-        found: dict[Any, list[CellPlan]] = {}
-        for cell in self.cells:
-            found.setdefault(_cluster_of(cell.setting), []).append(cell)
-        return list(found.values())
+        """The cells of each start of a deployment."""
+        return _clusters(self.cells)
 
 
 def plan_of(
@@ -88,9 +85,51 @@ def plan_of(
     )
 
 
+def _clusters(cells: Sequence[CellPlan]) -> list[list[CellPlan]]:
+    """Neighbours that one start of a deployment can serve."""
+    return [list(group) for _, group in groupby(cells, lambda cell: _cluster_of(cell.setting))]
+
+
 def _cluster_of(setting: Setting) -> Any:
-    """What is settled when a cluster's actors start."""
-    return setting.group, setting.data_plane, setting.floors_s, setting.slow
+    """What is settled when the actors start."""
+    return setting.group, setting.data_plane, setting.floors_s, setting.slow, setting.deployment
+
+
+def in_turns(cells: Sequence[CellPlan], deployments: Sequence[Deployment]) -> tuple[CellPlan, ...]:
+    """These cells over each deployment, one after the other on each link, so that what drifts drifts for all.
+
+    The order turns around from link to link: none always comes first, and each start serves two links. A device that
+    has joined a cloud has sockets as its data plane and cannot call the cloud's actors, so other planes, and systems
+    that make such calls, are left out. Raises TandemError if nothing is left.
+    """
+    planned: list[CellPlan] = []
+    deployments = tuple(dict.fromkeys(deployments))
+    links = [list(group) for _, group in groupby(cells, lambda cell: _link_of(cell.setting))]
+    for number, members in enumerate(links):
+        for deployment in deployments if number % 2 == 0 else deployments[::-1]:
+            planned += [_over(cell, deployment) for cell in members if _systems_over(cell, deployment)]
+    if len({cell.setting.deployment for cell in planned}) < len(deployments):
+        raise TandemError(
+            "Nothing of this can be measured over a join link, whose data plane is sockets and over which nobody can "
+            "call the cloud's actors; add --systems Tandem/mirror and --data-plane socket, or leave out --deployment."
+        )
+    return tuple(planned)
+
+
+def _link_of(setting: Setting) -> Any:
+    return setting.rtt_s, setting.bits_per_s
+
+
+def _over(cell: CellPlan, deployment: Deployment) -> CellPlan:
+    setting = replace(cell.setting, deployment=deployment)
+    return CellPlan(setting=setting, systems=_systems_over(cell, deployment))
+
+
+def _systems_over(cell: CellPlan, deployment: Deployment) -> tuple[System, ...]:
+    """Those of a cell that can be measured."""
+    if deployment == "ray":
+        return cell.systems
+    return tuple(s for s in cell.systems if cell.setting.data_plane == "socket" and not s.calls_cloud)
 
 
 def full_cells(max_new_tokens: int) -> tuple[CellPlan, ...]:
@@ -189,5 +228,4 @@ def estimated_s(
             pace_s = predicted_s if isfinite(predicted_s) else 0.03 + cell.setting.rtt_s / 2
             question_s = QUESTION_S + ROUND_TRIPS * cell.setting.rtt_s + num_tokens(cell.setting) * pace_s
             total_s += num_questions * question_s
-    num_clusters = len({_cluster_of(cell.setting) for cell in cells})
-    return total_s + START_S * num_clusters
+    return total_s + START_S * len(_clusters(cells))

@@ -34,8 +34,12 @@ LOOK: dict[str, dict[str, Any]] = {
     "Tandem/cloud/algorithm1": {"color": "#e69f00", "marker": "o", "linestyle": "--", "mfc": "white"},
     "Tandem/greedy/algorithm1": {"color": "#8856a7", "marker": "*", "linestyle": "--", "mfc": "white"},
 }
-OTHER_PLANE = {"linestyle": "none", "markeredgecolor": "black", "markeredgewidth": 1.4, "markersize": 9}
-"""How a system over another data plane than `socket` differs in its look."""
+VARIANTS: dict[str, dict[str, Any]] = {
+    "": {},
+    "ray plane": {"linestyle": "none", "markeredgecolor": "black", "markeredgewidth": 1.4, "markersize": 9},
+    "join link": {"linestyle": "none", "mfc": "none", "markeredgewidth": 1.4, "markersize": 10},
+}
+"""How a system differs in its look, by `Setting.variant`."""
 DODGE_MS = 1.2
 """Systems stand this far beside each other at the same round trip, since many take the same time."""
 
@@ -100,10 +104,10 @@ def _plot_bars(panels: dict[str, list[Cell]], path: Path, quantity: Quantity) ->
 
 def _draw_bars(plot: Any, cells: Sequence[Cell], quantity: Quantity) -> None:
     lines = _lines(cells)
-    for place, ((plane, system), points) in enumerate(lines.items()):
+    for place, ((variant, system), points) in enumerate(lines.items()):
         row = points[-1][1]
         value_ms = 1e3 * quantity.of(row)
-        plot.barh(place, value_ms, 0.7, color=LOOK[system]["color"], alpha=1.0 if plane == "socket" else 0.5)
+        plot.barh(place, value_ms, 0.7, color=LOOK[system]["color"], alpha=0.5 if variant else 1.0)
         end_ms = value_ms
         if quantity.span is not None and row.num_runs > 1:
             low_ms, end_ms = (1e3 * each for each in quantity.span(row))
@@ -111,7 +115,7 @@ def _draw_bars(plot: Any, cells: Sequence[Cell], quantity: Quantity) -> None:
         if isfinite(value_ms):
             plot.annotate(f"{value_ms:.1f}", (max(value_ms, end_ms), place), (4, 0), textcoords="offset points",
                           va="center", fontsize=9)  # fmt: skip
-    names = [system if plane == "socket" else f"{system}, {plane} plane" for plane, system in lines]
+    names = [label_of(system, variant) for variant, system in lines]
     plot.set_yticks(range(len(names)), names, fontsize=9)
     plot.invert_yaxis()
     plot.margins(x=0.12)
@@ -142,10 +146,10 @@ def _title(setting: Setting) -> str:
 
 def _draw(plot: Any, cells: Sequence[Cell], quantity: Quantity, handles: dict[str, Any]) -> None:
     seen: list[float] = []
-    for (plane, system), points in _lines(cells).items():
+    for (variant, system), points in _lines(cells).items():
         points.sort(key=lambda point: point[0])
-        label = system if plane == "socket" else f"{system}, {plane} plane"
-        look = {"markersize": 6, **LOOK[system], **({} if plane == "socket" else OTHER_PLANE)}
+        label = label_of(system, variant)
+        look = {"markersize": 6, **LOOK[system], **VARIANTS[variant]}
         aside_ms = DODGE_MS * (list(LOOK).index(system) - len(LOOK) / 2)
         at_ms = [1e3 * rtt_s + aside_ms for rtt_s, _ in points]
         values = [1e3 * quantity.of(row) for _, row in points]
@@ -165,12 +169,17 @@ def _draw(plot: Any, cells: Sequence[Cell], quantity: Quantity, handles: dict[st
     plot.spines[["top", "right"]].set_visible(False)
 
 
+def label_of(system: str, variant: str) -> str:
+    """As legends have it. variant: see `Setting.variant`."""
+    return f"{system}, {variant}" if variant else system
+
+
 def _lines(cells: Sequence[Cell]) -> dict[tuple[str, str], list[tuple[float, Row]]]:
-    """Round trip and row of each system over each data plane."""
+    """Round trip and row of each system, by `Setting.variant` and its name."""
     found: dict[tuple[str, str], list[tuple[float, Row]]] = {}
     for cell in cells:
         for system, row in rows_of(cell).items():
-            found.setdefault((cell.setting.data_plane, system), []).append((cell.setting.rtt_s, row))
+            found.setdefault((cell.setting.variant, system), []).append((cell.setting.rtt_s, row))
     return found
 
 

@@ -21,6 +21,8 @@ from tandem.topology import Party
 FORMAT = 1
 """Version of a line."""
 DataPlane: TypeAlias = Literal["socket", "ray"]
+Deployment: TypeAlias = Literal["ray", "join"]
+"""A Ray cluster of both parties, or a device that has joined a cloud by a link, each of them one process."""
 Models: TypeAlias = Literal["configured", "half", "close"]
 """The parties' language models: those of the settings, or two of `tandem.lab.latency.half`."""
 
@@ -44,6 +46,7 @@ class Setting:
         0  # of mode "federated", whose server and workers are in place of device and cloud; 0: these
     )
     slow: float = 1.0  # how many times as long the last worker's passes take as those of the others
+    deployment: Deployment = "ray"  # as in files of before, which do not tell it
 
     @property
     def workers(self) -> tuple[str, ...]:
@@ -55,10 +58,18 @@ class Setting:
         """Settings that have the models in common."""
         return f"{self.models}/{self.num_workers}" if self.num_workers else self.models
 
+    @property
+    def variant(self) -> str:
+        """What sets this apart from a Ray cluster with sockets as its data plane; empty: nothing."""
+        if self.deployment == "join":
+            return "join link"
+        return "" if self.data_plane == "socket" else f"{self.data_plane} plane"
+
     def __str__(self) -> str:
         rate = "" if self.bits_per_s is None else f", {self.bits_per_s / 1e3:g} kbit/s"
         link = f"RTT {1e3 * self.rtt_s:g} ms{rate}"
-        text = f"{self.data_plane}, {floors_text(self.floors_s)}, {link}, T {self.temperature:g}"
+        plane = "join link" if self.deployment == "join" else self.data_plane
+        text = f"{plane}, {floors_text(self.floors_s)}, {link}, T {self.temperature:g}"
         return f"{_MODELS[self.models]}{self._workers_text}{text}"
 
     @property

@@ -1,4 +1,4 @@
-"""Measures the cells of a plan over the test network, one cluster after the other, and keeps each cell at once.
+"""Measures the cells of a plan over the test network, one deployment after the other, and keeps each cell at once.
 
 Predictions of all cells are told before anything is measured. Runs go through all systems in turn, so that what drifts
 drifts for all. Knows networks, clusters and the clock; nothing of tables or plots.
@@ -6,6 +6,7 @@ drifts for all. Knows networks, clusters and the clock; nothing of tables or plo
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,11 +16,13 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from tandem.client import Tandem
 from tandem.config import Config
 from tandem.lab.baselines.client import Baselines
 from tandem.lab.baselines.experiments import Experiments
 from tandem.lab.latency.asker import Asker
 from tandem.lab.latency.cluster import DATA_PORT, launch
+from tandem.lab.latency.joined import join_across
 from tandem.lab.latency.plan import CellPlan, Plan, estimated_s
 from tandem.lab.latency.predictions import Prediction, Predicts, eq9
 from tandem.lab.latency.records import Cell, Record, Setting, append_cell, latest, read_cells
@@ -68,7 +71,7 @@ class Bench:
         self._announce_predictions(missing)
         for cells in self._plan.clusters():
             if any(cell in missing for cell in cells):
-                self._measure_cluster([cell for cell in cells if cell in missing])
+                self._measure_together([cell for cell in cells if cell in missing])
         kept = read_cells(self._file)
         found = (latest(kept, cell.setting, self._plan.of(cell)) for cell in self._plan.cells)
         return [cell for cell in found if cell is not None]
@@ -106,7 +109,7 @@ class Bench:
         return text + (f", Eq. (9): {times:.2f} times the token-wise loop" if isfinite(times) else "")
 
     def _prediction(self, system: System, setting: Setting) -> Prediction:
-        alike = replace(setting, data_plane="socket")
+        alike = replace(setting, data_plane="socket", deployment="ray")
         key = (system.name, alike)
         if key not in self._predictions:
             self._predictions[key] = self._predictors[setting.group].predict(system, alike)
@@ -124,13 +127,14 @@ class Bench:
 
     # ---- measuring -------------------------------------------------------------------------------------------
 
-    def _measure_cluster(self, cells: Sequence[CellPlan]) -> None:
+    def _measure_together(self, cells: Sequence[CellPlan]) -> None:
+        """Those that one start of a deployment serves."""
         setting = cells[0].setting
-        os.sched_setaffinity(0, self._cores)  # a cluster before this one has moved us to the device's core
+        os.sched_setaffinity(0, self._cores)  # a deployment before this one has moved us to the device's core
         self._lab.shape(Shape())
         config = config_of(self._configs[setting.group], setting)
-        with launch(self._lab, config, self._say, experiments_of(setting)) as tandem:
-            asker = Asker(tandem, Baselines(tandem))
+        with self._running(config, setting) as (tandem, baselines):
+            asker = Asker(tandem, baselines)
             for number, question in enumerate(self._plan.questions):  # stores hold what they may hold
                 asker.ask(self._warm_up, setting, question, number, -1)
             if any(system.kind == "kv" for cell in cells for system in cell.systems):
@@ -139,6 +143,17 @@ class Bench:
             for cell in cells:
                 found = replace(self._measure(asker, cell), idle_bytes_per_s=idle)
                 append_cell(self._file, found)
+
+    @contextlib.contextmanager
+    def _running(self, config: Config, setting: Setting) -> Iterator[tuple[Tandem, Baselines]]:
+        """The deployment of a setting, and its laboratory's actors."""
+        experiments = experiments_of(setting)
+        if setting.deployment == "join":
+            with join_across(self._lab, config, experiments, self._say) as running:
+                yield running
+        else:
+            with launch(self._lab, config, self._say, experiments) as tandem:
+                yield tandem, Baselines(tandem)
 
     def _measure(self, asker: Asker, cell: CellPlan) -> Cell:
         setting = cell.setting
@@ -192,7 +207,7 @@ class Bench:
         }
 
     def _idle(self) -> dict[str, float]:
-        """Bytes a second by sender while nobody asks: Ray's own."""
+        """Bytes a second by sender while nobody asks: Ray's own, or what keeps a joined link alive."""
         before = self._lab.counters(Party.DEVICE)
         time.sleep(IDLE_S)
         seen = self._lab.counters(Party.DEVICE).since(before)

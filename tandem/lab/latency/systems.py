@@ -43,6 +43,11 @@ class System:
         return self.kind == "together" and not self.options["synchronous"]
 
     @property
+    def calls_cloud(self) -> bool:
+        """Whether asking calls the cloud's actors: for texts, caches, whole sequences or the cloud's own answer."""
+        return self.kind in ("text", "kv", "sequences") or self.options.get("only") is Party.CLOUD
+
+    @property
     def is_stochastic_only(self) -> bool:
         """Whether temperature 0 says nothing new of it: Algorithm 1 and the rejection rule draw only above."""
         return self.options.get("draft_rule") in ("algorithm1", "rejection")

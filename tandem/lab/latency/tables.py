@@ -5,13 +5,14 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
-from math import isfinite
+from math import isfinite, nan
 from statistics import median
 from typing import Any
 
 from tandem.lab.latency.checks import checks_of, rows_of
 from tandem.lab.latency.records import Cell
 from tandem.lab.latency.rows import Row
+from tandem.lab.latency.side_by_side import Figures, side_by_side
 from tandem.lab.latency.systems import BY_NAME, DEVICE_ONLY, TOKEN_WISE
 from tandem.topology import PARTIES
 
@@ -37,7 +38,15 @@ WIDTH = 120
 def text_of(cells: Sequence[Cell]) -> str:
     """Everything, for a person."""
     lines = (line for cell in cells for line in cell_lines(cell, cells))
-    return "\n".join([*lines, LEGEND, "", *_explain_systems(cells)])
+    compared = side_by_side(cells, rows_of, _figures)
+    return "\n".join([*lines, *compared, LEGEND, "", *_explain_systems(cells)])
+
+
+def _figures(row: Row) -> Figures:
+    up, down = (row.wire_bytes[party].get("data", nan) for party in PARTIES)
+    return Figures(
+        token_s=row.token_s, first_s=row.ttft_s, up_bytes=up, down_bytes=down, num_wrong=row.num_wrong
+    )
 
 
 def _explain_systems(cells: Sequence[Cell]) -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +16,7 @@ class Work:
     num_forwards: dict[str, int]
     num_abandoned: dict[str, int]
     decode_s: dict[str, float]
-    cpu_s: dict[str, float]  # by actor
+    cpu_s: dict[str, float]  # by process: "party/role", or "party/role+role" where actors share one
     num_messages: dict[str, int]  # between the draft queues, by sender
 
     @classmethod
@@ -29,7 +30,7 @@ class Work:
             num_forwards={party: round(extra["num_forwards"]) for party, extra in decoders.items()},
             num_abandoned={party: round(extra["num_abandoned"]) for party, extra in decoders.items()},
             decode_s={party: extra["decode_s"] for party, extra in decoders.items()},
-            cpu_s={name: actor["cpu_s"] for name, actor in actors.items()},
+            cpu_s=_by_process(actors.values()),
             num_messages={
                 party: sum(
                     link[f"{peer}/draft_queue"]["writes"]
@@ -49,6 +50,16 @@ class Work:
             cpu_s=_minus(self.cpu_s, before.cpu_s),
             num_messages=_minus(self.num_messages, before.num_messages),
         )
+
+
+def _by_process(actors: Iterable[Mapping[str, Any]]) -> dict[str, float]:
+    """CPU time; each actor reports that of its whole process."""
+    found: dict[tuple[str, int], tuple[str, float]] = {}
+    for actor in actors:
+        party, _, role = actor["name"].partition("/")
+        before = found.get((party, actor["pid"]))
+        found[party, actor["pid"]] = (f"{before[0]}+{role}" if before else actor["name"], actor["cpu_s"])
+    return dict(found.values())
 
 
 def _minus(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:

@@ -11,11 +11,13 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import sys
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 from tandem.errors import NetLabError
-from tandem.lab.netlab import namespaces, tools
+from tandem.lab.netlab import namespaces, tools, without_xstate
 from tandem.lab.netlab.direct import add_neighbour
 from tandem.lab.netlab.layout import HOSTS, INTERFACE, Layout, other
 from tandem.lab.netlab.shape import Shape
@@ -24,6 +26,7 @@ from tandem.lab.netlab.tools import Runner
 KERNEL = "linux.uml"
 MODULES = Path("/usr/lib/uml/modules")
 TUN = Path("/dev/net/tun")
+CPUINFO = Path("/proc/cpuinfo")
 MEMORY = "96M"
 BOOT_S = 60.0
 """Longest that booting may take: 2 s on an idle machine, and a test machine is not idle."""
@@ -113,6 +116,12 @@ def _tc_line(command: str) -> str:
     return f"tc {command}"
 
 
+@cache
+def has_amx(cpuinfo: Path = CPUINFO) -> bool:
+    """Whether this processor has registers with which User-Mode-Linux cannot cope (`without_xstate`)."""
+    return re.search(r"^flags\b.* amx_tile\b", cpuinfo.read_text("utf-8"), re.MULTILINE) is not None
+
+
 class Router:
     """The router of one network; `folder` holds its files: init script, console and log."""
 
@@ -147,6 +156,7 @@ class Router:
             "netns",
             "exec",
             self._layout.namespace("router"),
+            *([sys.executable, "-I", without_xstate.__file__] if has_amx() else []),
             tools.which(kernel),
         ]
         console = os.open(self._console, os.O_RDWR)
@@ -170,7 +180,8 @@ class Router:
         taps = [f"vec{i}:transport=tap,ifname=tap-{host},depth=128" for i, host in enumerate(HOSTS)]
         files = ["rootfstype=hostfs", "rootflags=/", "ro", f"init={self._init}"]
         own = [f"umid={self._layout.namespace('router')}", f"uml_dir={self._folder}/"]
-        return [f"mem={MEMORY}", *files, *own, *taps, "panic=-1", "con=null", "con0=fd:0,fd:1"]
+        plain = [without_xstate.VARIABLE] if has_amx() else []
+        return [f"mem={MEMORY}", *files, *own, *taps, "panic=-1", "con=null", "con0=fd:0,fd:1", *plain]
 
     def shape(self, pid: int, wanted: Shape) -> None:
         """Shapes both ways and returns when that is done; pid: the router's.

@@ -7,6 +7,7 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
+from tandem.lab.latency.plot import VARIANTS, label_of
 from tandem.lab.latency.records import Cell
 from tandem.lab.netlab.schedule import LinkSchedule
 from tandem.lab.plots import save
@@ -64,7 +65,10 @@ def plot_throughput(cells: Sequence[Cell], path: Path) -> None:
                 for cell in cells
                 if (cell.setting.bits_per_s, cell.setting.temperature) == (rate, temperature)
             ]
-            draw_over_round_trips(plot, members, rows_of, LOOK, lambda token_s: 1 / token_s, handles)
+            for variant in dict.fromkeys(cell.setting.variant for cell in members):
+                own = [cell for cell in members if cell.setting.variant == variant]
+                look = {name: style | VARIANTS[variant] for name, style in LOOK.items()}
+                draw_over_round_trips(plot, own, rows_of, look, lambda token_s: 1 / token_s, handles, variant)
             plot.set(ylabel="tokens per second", ylim=(0, None))
             title = "unlimited" if rate is None else f"{rate / 1e3:g} kbit/s"
             plot.set_title(f"{title}, T {temperature:g}", fontsize=10, loc="left")
@@ -82,11 +86,12 @@ def draw_over_round_trips(
     look: Mapping[str, dict[str, Any]],
     shown: Callable[[float], float],
     handles: dict[str, Any],
+    variant: str = "",
 ) -> None:
     """A line of each system over the round trip, and a thin one of what was predicted.
 
     rows: of a cell, by system, with `token_s` and `predicted_s`. shown: a time per token in seconds as the plot has it.
-    handles: for the legend, by system; those that are drawn are added.
+    handles: for the legend, by system; those that are drawn are added. variant: of all cells, see `Setting.variant`.
     """
     for name, style in look.items():
         points = [(1e3 * cell.setting.rtt_s, rows(cell)[name]) for cell in cells if cell.of(name)]
@@ -94,7 +99,8 @@ def draw_over_round_trips(
         if not points:
             continue
         at_ms = [rtt_ms for rtt_ms, _ in points]
-        handles[name] = plot.plot(at_ms, [shown(row.token_s) for _, row in points], label=name, **style)[0]
+        label = label_of(name, variant)
+        handles[label] = plot.plot(at_ms, [shown(row.token_s) for _, row in points], label=label, **style)[0]
         predicted = [shown(row.predicted_s) if isfinite(row.predicted_s) else None for _, row in points]
         plot.plot(at_ms, predicted, color=style["color"], lw=0.6, alpha=0.6)
     plot.set(xlabel="injected round trip (ms)")

@@ -10,6 +10,7 @@ from statistics import median
 from typing import Any
 
 from tandem.lab.latency.records import Cell
+from tandem.lab.latency.side_by_side import Figures, side_by_side
 from tandem.lab.latency.systems import System
 from tandem.lab.speculative.rows import Row, checks_of, deviation, rows_of
 from tandem.lab.speculative.systems import SYSTEMS
@@ -37,6 +38,9 @@ class Tables:
     rows_of: Callable[[Cell], Mapping[str, Any]]  # by system; dataclasses
     checks_of: Callable[[Cell], Iterable[Any]]
     line: Callable[[Any], str]  # of a row
+    figures_of: Callable[[Any], Figures] | None = (
+        None  # of a row, to compare deployments; None: there is but one
+    )
 
     def text_of(self, cells: Sequence[Cell]) -> str:
         """Everything, for a person."""
@@ -48,7 +52,8 @@ class Tables:
             for system in self.systems
             if system.name in seen
         )
-        return "\n".join([*lines, self.legend, "", *explained])
+        compared = side_by_side(cells, self.rows_of, self.figures_of) if self.figures_of else ()
+        return "\n".join([*lines, *compared, self.legend, "", *explained])
 
     def cell_lines(self, cell: Cell) -> Iterator[str]:
         """One cell: its setting, a row for each system, its checks."""
@@ -96,6 +101,16 @@ def shown(value: float, form: str) -> str:
     return format(value, form) if isfinite(value) else "-"
 
 
+def _figures(row: Row) -> Figures:
+    return Figures(
+        token_s=row.token_s,
+        first_s=row.first_s,
+        up_bytes=row.up_bytes,
+        down_bytes=row.down_bytes,
+        num_wrong=row.num_wrong,
+    )
+
+
 TABLES = Tables(
     header=HEADER,
     legend=LEGEND,
@@ -104,5 +119,6 @@ TABLES = Tables(
     rows_of=rows_of,
     checks_of=checks_of,
     line=_line,
+    figures_of=_figures,
 )
 text_of, values_of = TABLES.text_of, TABLES.values_of

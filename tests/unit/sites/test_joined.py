@@ -78,9 +78,7 @@ def test_two_devices_at_once_get_their_own_answers(rag: Tandem, cloud: ServedClo
     assert queue["extra"]["num_foreign"] == 0
 
 
-def test_what_crosses_holds_no_document_and_no_setting_of_the_device(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_crosses_holds_no_document_and_no_setting_of_the_device(tmp_path: Path) -> None:
     """Every frame as the cloud reads it, after TLS; the question itself is the positive control."""
     heard: list[bytes] = []
 
@@ -89,9 +87,8 @@ def test_what_crosses_holds_no_document_and_no_setting_of_the_device(
             heard.extend(frames)
             super().on_frames(source, frames)
 
-    monkeypatch.setattr(serving, "HostingQueue", Listening)
     with (
-        served(WAIT, ANYWHERE, tmp_path) as cloud,
+        served(WAIT, ANYWHERE, tmp_path, actor_classes={"draft_queue": Listening}) as cloud,
         Tandem.join(str(cloud.link_for("phone")), WAIT) as phone,
     ):
         answer = phone.query(QUESTIONS[0], seed=7, device_filter={"source": "note-01-mira-games.md"})

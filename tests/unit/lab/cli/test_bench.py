@@ -97,6 +97,22 @@ def test_half_of_the_drafts_accepted_is_a_part(plan_of: PlanOf) -> None:
     }
 
 
+def test_deployments_take_turns_on_each_link(plan_of: PlanOf) -> None:
+    plan, _ = plan_of(
+        *("lab", "bench", "latency", "--deployment", "ray", "join", "--rtt", "0", "300ms"),
+        *("--temperature", "0", "--systems", "CRCG/device", "CRCG/cloud", "Tandem/mirror"),
+    )
+    found = [(cell.setting.rtt_s, cell.setting.deployment, len(cell.systems)) for cell in plan.cells]
+    assert found == [(0.0, "ray", 3), (0.0, "join", 2), (0.3, "join", 2), (0.3, "ray", 3)]
+    alone, _ = plan_of("lab", "bench", "ttft", "--deployment", "join", "--smoke")
+    assert [cell.setting.deployment for cell in alone.cells] == ["join"]
+
+
+def test_another_deployment_than_two_kinds(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["lab", "bench", "latency", "--deployment", "inline"]) != 0
+    assert "must be ray or join (got 'inline')" in capsys.readouterr().err
+
+
 def test_other_models_than_two_kinds(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["lab", "bench", "latency", "--models", "halve"]) != 0
     assert "must be configured or half (got 'halve')" in capsys.readouterr().err
@@ -131,7 +147,7 @@ def test_the_inner_process_gets_the_same_plan(
 ) -> None:
     words = ["lab", "bench", "ttft", "--rtt", "0", "100ms", "--systems", "DRDG/TW", "--runs", "2"]
     words += ["--out", str(tmp_path / "out"), "--set", "codec.p=0.9", "--set", "weights.interval=5"]
-    words += ["--min-decode-time", "0.1,0.02"]
+    words += ["--min-decode-time", "0.1,0.02", "--deployment", "ray"]
     assert main(words) == 0
     ((*inner, within, name),) = started
     assert (within, name[:6]) == ("--within", "bench-")
@@ -153,6 +169,10 @@ def test_the_inner_process_gets_the_same_plan(
         ),
         (["--min-decode-time=-1,0"], "(got '-1,0')"),
         (["--questions", "1000"], "but --questions asks for 1000; ask for fewer"),
+        (
+            ["--deployment", "join", "--data-plane", "ray"],
+            "Nothing of this can be measured over a join link, whose data plane is sockets",
+        ),
         (["--set", "codec.q=1"], "the nearest is 'codec.p'"),
     ],
 )

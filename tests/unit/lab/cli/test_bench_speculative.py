@@ -90,6 +90,24 @@ def test_options_name_a_part(plan_of: PlanOf) -> None:
     assert {each.setting.models for each in plan.cells} == {"configured"}
 
 
+def test_deployments_take_turns_on_each_link(plan_of: PlanOf) -> None:
+    words = [
+        "--rtt",
+        "0",
+        "100ms",
+        "--rate",
+        "unlimited",
+        "--temperature",
+        "1",
+        "--systems",
+        "asked",
+        "device",
+    ]
+    plan, _, _ = plan_of(*words, "--deployment", "ray", "join")
+    found = [(cell.setting.rtt_s, cell.setting.deployment, len(cell.systems)) for cell in plan.cells]
+    assert found == [(0.0, "ray", 2), (0.0, "join", 2), (0.1, "join", 2), (0.1, "ray", 2)]
+
+
 def test_smoke_is_one_cell(plan_of: PlanOf) -> None:
     plan, _, _ = plan_of("--smoke")
     (only,) = plan.cells

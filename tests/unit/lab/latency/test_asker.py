@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import time
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -112,8 +114,14 @@ class FakeTandem:
             }
             links = {f"{Party(party).other}/draft_queue": {"writes": 3 * number}}
             actors += [
-                {"name": f"{party}/decoder", "cpu_s": 0.2 * number, "extra": extra, "links": {}},
-                {"name": f"{party}/draft_queue", "cpu_s": 0.01 * number, "extra": {}, "links": links},
+                {"name": f"{party}/decoder", "pid": 1, "cpu_s": 0.2 * number, "extra": extra, "links": {}},
+                {
+                    "name": f"{party}/draft_queue",
+                    "pid": 2,
+                    "cpu_s": 0.01 * number,
+                    "extra": {},
+                    "links": links,
+                },
             ]
         return {"actors": actors}
 
@@ -222,6 +230,20 @@ def test_the_likelier_sequence_is_taken_at_the_end(system: str) -> None:
     assert record.committed_s == (0.5, 0.5), "nothing is final before"
     assert record.drafted_s == 0.2
     assert record.span_s == pytest.approx(0.3)
+
+
+def test_the_last_frames_are_waited_for_where_the_counters_do_not_cross_the_link(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    slept_s: list[float] = []
+    monkeypatch.setattr(
+        asker, "time", SimpleNamespace(monotonic=time.monotonic, time=time.time, sleep=slept_s.append)
+    )
+    for deployment, expected in (("ray", []), ("join", [0.3])):
+        tandem = FakeTandem(DoneEvent(reason="eos", statistics=STATISTICS))
+        setting = replace(SETTING, deployment=deployment)
+        Asker(tandem, tandem).ask(BY_NAME["Tandem/mirror"], setting, "Why?", 1, 4)  # type: ignore[arg-type]
+        assert slept_s == pytest.approx(expected)
 
 
 def test_every_system_can_be_asked() -> None:

@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from tandem.errors import TandemError
-from tandem.lab.latency.plan import FLOORS_S, Plan, estimated_s, full_cells, select_cells
+from tandem.lab.latency.plan import FLOORS_S, Plan, estimated_s, full_cells, in_turns, select_cells
 from tandem.lab.latency.records import Setting
-from tandem.lab.latency.systems import BY_NAME, SYSTEMS, TOKEN_WISE, System, select_systems
+from tandem.lab.latency.systems import BY_NAME, MIRROR, SYSTEMS, TOKEN_WISE, System, select_systems
 
 PLAN = Plan(cells=full_cells(48), runs=5, questions=("a", "b", "c"))
 
@@ -87,6 +87,39 @@ def test_algorithm_1_is_left_out_at_temperature_0() -> None:
     assert len(warm.systems) == 2
     with pytest.raises(TandemError, match="nothing else is to be measured at 0; add --temperature 1"):
         select_cells(systems[1:], [0.1], [0.0], ["socket"], [FLOORS_S], 48)
+
+
+def test_deployments_take_turns_on_each_link() -> None:
+    systems = select_systems(["CRCG/device", "CRCG/cloud", "DRCG/KV", "Tandem/mirror"])
+    cells = select_cells(systems, [0.0, 0.1, 0.3], [0.0, 1.0], ["socket"], [FLOORS_S], 48)
+    planned = in_turns(cells, ["ray", "join", "ray"])
+    assert len(planned) == 2 * len(cells)
+    plan = replace(PLAN, cells=planned)
+    assert [
+        (group[0].setting.deployment, sorted({cell.setting.rtt_s for cell in group}))
+        for group in plan.clusters()
+    ] == [("ray", [0.0]), ("join", [0.0, 0.1]), ("ray", [0.1, 0.3]), ("join", [0.3])]
+    for cell in planned:
+        names = [system.name for system in cell.systems]
+        whole = [system.name for system in systems]
+        assert names == (whole if cell.setting.deployment == "ray" else ["CRCG/device", "Tandem/mirror"]), (
+            "nobody can call a joined cloud's actors"
+        )
+    assert in_turns(cells, ["ray"]) == cells
+
+
+def test_other_data_planes_are_left_out_of_a_join_link() -> None:
+    cells = select_cells([MIRROR], [0.1], [0.0], ["socket", "ray"], [FLOORS_S], 48)
+    planned = [cell.setting.variant for cell in in_turns(cells, ["ray", "join"])]
+    assert planned == ["", "ray plane", "join link"]
+
+
+def test_what_cannot_be_measured_over_a_join_link_is_one_sentence() -> None:
+    over_ray = select_cells([MIRROR], [0.1], [0.0], ["ray"], [FLOORS_S], 48)
+    cloud_alone = select_cells(select_systems(["CRCG/cloud"]), [0.1], [0.0], ["socket"], [FLOORS_S], 48)
+    for cells in (over_ray, cloud_alone):
+        with pytest.raises(TandemError, match="Nothing of this can be measured over a join link"):
+            in_turns(cells, ["ray", "join"])
 
 
 def test_an_unknown_system_names_the_nearest() -> None:

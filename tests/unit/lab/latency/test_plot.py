@@ -67,11 +67,33 @@ def test_a_figure_is_drawn(quantity: object, tmp_path: Path) -> None:
 def test_one_round_trip_is_drawn_as_bars(tmp_path: Path) -> None:
     paces = {"CRCG/device": [0.061], "DRDG/TW": [0.165, 0.175, 0.185], "Tandem/mirror": [0.064]}
     over_ray = cell({"Tandem/mirror": [0.09]}, setting=replace(SETTING, data_plane="ray"))
-    plot_latency([cell(paces), over_ray], tmp_path / "bars.svg", TOKEN)
+    joined = cell({"Tandem/mirror": [0.063]}, setting=replace(SETTING, deployment="join"))
+    plot_latency([cell(paces), over_ray, joined], tmp_path / "bars.svg", TOKEN)
     shown = words(tmp_path / "bars.svg")
-    for word in ("CRCG/device", "Tandem/mirror, ray plane", "61.0", "175.0", "90.0", "RTT 300 ms"):
+    of_mirror = (
+        "Tandem/mirror",
+        "Tandem/mirror, ray plane",
+        "Tandem/mirror, join link",
+        "64.0",
+        "90.0",
+        "63.0",
+    )
+    for word in ("CRCG/device", "61.0", "175.0", "RTT 300 ms", *of_mirror):
         assert word in shown
     assert "injected round trip (ms)" not in shown
+
+
+def test_deployments_are_lines_of_their_own(tmp_path: Path) -> None:
+    paces = {"CRCG/device": [0.06], "Tandem/device/algorithm1": [0.07], "Tandem/mirror": [0.065]}
+    settings = [
+        replace(SETTING, rtt_s=rtt_s, deployment=deployment)
+        for rtt_s in (0.0, 0.3)
+        for deployment in ("ray", "join")
+    ]
+    plot_latency([cell(paces, setting) for setting in settings], tmp_path / "lines.svg", TOKEN)
+    shown = words(tmp_path / "lines.svg")
+    for name in paces:
+        assert {name, f"{name}, join link"} <= set(shown.splitlines())
 
 
 def test_a_file_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:

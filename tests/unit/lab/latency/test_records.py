@@ -120,9 +120,17 @@ def test_other_models_are_another_setting() -> None:
     assert str(HALF) == f"half of the drafts accepted, {SETTING}"
 
 
-def test_a_file_of_before_does_not_tell_the_models() -> None:
+def test_another_deployment_is_another_setting() -> None:
+    joined = cell(setting=replace(SETTING, deployment="join"))
+    assert Cell.from_json(joined.to_json()).setting == joined.setting != SETTING
+    assert str(joined.setting) == str(SETTING).replace("socket", "join link")
+    over_ray = replace(SETTING, data_plane="ray")
+    assert [each.variant for each in (SETTING, over_ray, joined.setting)] == ["", "ray plane", "join link"]
+
+
+def test_a_file_of_before_does_not_tell_models_and_deployment() -> None:
     values = json.loads(cell().to_json())
-    del values["setting"]["models"]
+    del values["setting"]["models"], values["setting"]["deployment"]
     assert Cell.from_json(json.dumps(values)).setting == SETTING
 
 

@@ -13,7 +13,7 @@ import pytest
 from tandem.config import Config
 from tandem.lab.baselines.experiments import Experiments
 from tandem.lab.latency import runner
-from tandem.lab.latency.plan import FLOORS_S, CellPlan, Plan
+from tandem.lab.latency.plan import FLOORS_S, CellPlan, Plan, in_turns
 from tandem.lab.latency.predictions import Prediction
 from tandem.lab.latency.records import Cell, Models, Record, Setting, read_cells
 from tandem.lab.latency.runner import Bench, config_of, experiments_of
@@ -59,6 +59,14 @@ class Stage:
         device_s = experiments.min_decode_time_s[Party.DEVICE]
         self.done.append(("launch", config.link.data_plane, device_s, config.device.model))
         yield self
+
+    @contextlib.contextmanager
+    def join(
+        self, lab: Any, config: Config, experiments: Experiments, say: Any
+    ) -> Iterator[tuple[Stage, Stage]]:
+        device_s = experiments.min_decode_time_s[Party.DEVICE]
+        self.done.append(("join", config.link.data_plane, device_s, config.device.model))
+        yield self, self
 
     def prepare(self, questions: Any) -> None:
         self.done.append("prepare")
@@ -113,6 +121,7 @@ def stage(monkeypatch: pytest.MonkeyPatch) -> Stage:
         yield
 
     monkeypatch.setattr(runner, "launch", stage.launch)
+    monkeypatch.setattr(runner, "join_across", stage.join)
     monkeypatch.setattr(runner, "Asker", lambda tandem, baselines: tandem)
     monkeypatch.setattr(runner, "Baselines", lambda tandem: tandem)
     monkeypatch.setattr(runner, "capturing", capturing)
@@ -161,6 +170,22 @@ def test_one_cluster_for_the_cells_that_share_it(stage: Stage, tmp_path: Path) -
         ("launch", "socket", 0.06, "bundled"),
         ("launch", "ray", 0.0, "bundled"),
     ]
+
+
+def test_deployments_are_measured_in_turns_and_predicted_once(stage: Stage, tmp_path: Path) -> None:
+    both = in_turns(plan(0.0, 0.1, 0.3).cells, ["ray", "join"])
+    cells = run(stage, replace(plan(), cells=both), tmp_path)
+    order = [each[0] for each in stage.done if each[0] in ("launch", "join")]
+    assert order == ["launch", "join", "launch", "join"]
+    assert [(cell.setting.rtt_s, cell.setting.deployment) for cell in cells] == [
+        (0.0, "ray"),
+        (0.0, "join"),
+        (0.1, "join"),
+        (0.1, "ray"),
+        (0.3, "ray"),
+        (0.3, "join"),
+    ]
+    assert stage.done.count("predict") == 3 * len(SYSTEMS)
 
 
 def test_other_models_have_a_cluster_of_their_own(stage: Stage, tmp_path: Path) -> None:

@@ -21,11 +21,12 @@ class Cluster:
 
     def status(self) -> dict[str, Any]:
         extra = {"num_forwards": 12.0 * self.count, "num_abandoned": self.count, "decode_s": 0.5 * self.count}
-        actors = []
+        actors: list[dict[str, Any]] = []
         for party, other in (("device", "cloud"), ("cloud", "device")):
             links = {f"{other}/draft_queue": {"writes": 7 * self.count}} if self.count else {}
             for role, more, seen in (("decoder", extra, {}), ("draft_queue", {}, links)):
-                actors.append({"name": f"{party}/{role}", "cpu_s": self.count, "extra": more, "links": seen})
+                values = {"cpu_s": self.count, "extra": more, "links": seen}
+                actors.append({"name": f"{party}/{role}", "pid": len(actors), **values})
         return {"actors": actors}
 
 
@@ -36,6 +37,16 @@ def test_what_came_on_top() -> None:
     assert work.decode_s == {"device": 1.5, "cloud": 1.5}
     assert work.num_messages == {"device": 21, "cloud": 21}
     assert set(work.cpu_s.values()) == {3}
+
+
+def test_actors_that_share_a_process_count_once() -> None:
+    cluster = Cluster(3)
+    status = cluster.status()
+    for actor in status["actors"]:
+        actor["pid"] = 7  # of both parties' machines
+    cluster.status = lambda: status  # type: ignore[method-assign]
+    work = Work.of(cluster)  # type: ignore[arg-type]
+    assert work.cpu_s == {"device/decoder+draft_queue": 3, "cloud/decoder+draft_queue": 3}
 
 
 def test_drafts_that_were_thrown_away_have_their_share_of_the_time() -> None:

@@ -16,6 +16,7 @@ from tandem.lab.speculative.rows import checks_of, rows_of
 from tandem.lab.speculative.systems import SYSTEMS
 from tandem.lab.speculative.tables import text_of, values_of
 from tests.unit.lab.speculative.cells import PACES_S, SETTING, TOKENS, cell, record
+from tests.unit.lab.timeline.test_pipeline import words
 
 
 def test_a_row_is_what_its_records_say() -> None:
@@ -98,6 +99,9 @@ def test_pictures_are_drawn(tmp_path: Path) -> None:
     plot_plane(
         {1.0: {"not quantised": (0.0, 0.7), "ids only": (16.0, 0.6)}}, tmp_path / "plane.png", "made up"
     )
+    joined = [cell(replace(each.setting, deployment="join")) for each in cells]
+    plot_throughput([*cells, *joined], tmp_path / "both.svg")
+    assert {"pipelined", "pipelined, join link"} <= set(words(tmp_path / "both.svg").splitlines())
     assert all(path.stat().st_size > 1000 for path in tmp_path.glob("*.png"))
     assert len(list(tmp_path.glob("*.png"))) == 3
     assert set(LOOK) == {system.name for system in SYSTEMS}
