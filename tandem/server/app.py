@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 router = APIRouter()
 
 
-@router.get("/health")
+@router.api_route("/health", methods=["GET", "HEAD"])
 async def health() -> dict[str, str]:
     """Whether the server takes requests."""
     return {"status": "ok"}

@@ -88,7 +88,7 @@ class Completion:
                 events.append(event)
             answer = self._collect(events)
         except TandemError as error:
-            yield encode_event(None, json.dumps(failure(error).as_dict()))
+            yield encode_event(None, json.dumps(failure(error, self._request.names).as_dict()))
             return
         yield self._chunk(self._shape.delta(""), FINISH_REASONS[answer.reason], tandem=describe(answer))
         if self._request.has_usage:
