@@ -20,6 +20,7 @@ from tandem.server.errors import ApiError
 from tandem.server.frame import GUIDE, Frame, on_api_error, on_failure, on_http_error
 from tandem.server.page_files import PageFiles
 from tandem.server.service import Service, service_of
+from tandem.server.status import find_peers
 
 if TYPE_CHECKING:
     from tandem.client import Tandem
@@ -38,7 +39,8 @@ async def metrics(request: Request) -> Response:
     """What Prometheus reads."""
     service = service_of(request)
     state = await asyncio.to_thread(service.tandem.status)
-    return Response(service.metrics.render(state), media_type=CONTENT_TYPE_LATEST)
+    peers = find_peers(state, service.tandem.config)
+    return Response(service.metrics.render(state, peers), media_type=CONTENT_TYPE_LATEST)
 
 
 @router.api_route("/v1/{path:path}", methods=["GET", "POST", "PUT", "PATCH", "DELETE"])
