@@ -85,8 +85,10 @@ class Metrics:
         Gauge("tandem_build_info", "Version of Tandem", ["version"], registry=registry).labels(
             __version__
         ).set(1)
-        for party in (Party.DEVICE, Party.CLOUD):
-            self.drafts_accepted.labels(party), self.rollbacks.labels(party)
+        self.by_acceptance = {
+            party: (self.rollbacks.labels(party), self.drafts_accepted.labels(party))
+            for party in (Party.DEVICE, Party.CLOUD)
+        }
 
     def render(self, state: dict[str, Any], peers: Mapping[str, bool] = NO_PEERS) -> bytes:
         """The text that Prometheus reads. state: of `Tandem.status`. peers: whether each of them is connected."""
@@ -142,12 +144,9 @@ class QueryObserver:
             metrics.round_trip.set(event.rtt_s)
 
     def _count_drafts(self, event: TokenEvent) -> None:
-        metrics = self._metrics
-        for party, is_accepted in (
-            (Party.DEVICE, event.device_accepted),
-            (Party.CLOUD, event.cloud_accepted),
-        ):
-            (metrics.drafts_accepted if is_accepted else metrics.rollbacks).labels(party).inc()
+        by_acceptance = self._metrics.by_acceptance
+        by_acceptance[Party.DEVICE][event.device_accepted].inc()
+        by_acceptance[Party.CLOUD][event.cloud_accepted].inc()
 
     def _end_wait(self, now_s: float) -> None:
         if self._waiting_since_s is not None:
