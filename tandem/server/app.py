@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from inspect import signature
+from typing import TYPE_CHECKING, Any
 
 from fastapi import APIRouter, FastAPI, Request
 from prometheus_client import CONTENT_TYPE_LATEST
@@ -24,6 +25,10 @@ from tandem.server.status import find_peers
 
 if TYPE_CHECKING:
     from tandem.client import Tandem
+
+NO_TELEMETRY = {"tracing": False, "logs": False}
+"""Later versions of FastAPI trace requests by themselves, with URLs that hold names of files, and log messages of
+errors, which may quote anything. `tandem.server.tracing` has the spans without text."""
 
 router = APIRouter()
 
@@ -63,9 +68,11 @@ def create_app(
     at which the server listens. limits: None takes `tandem.config.http`. documents: of the device, where its site runs
     in this process.
     """
-    app = FastAPI(
-        openapi_url=None, docs_url=None, redoc_url=None
-    )  # their pages would load scripts from elsewhere
+    quiet: dict[str, Any] = (
+        {"telemetry": NO_TELEMETRY} if "telemetry" in signature(FastAPI).parameters else {}
+    )
+    # FastAPI's own pages would load scripts from elsewhere.
+    app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None, **quiet)
     app.state.service = service = Service(tandem, limits or tandem.config.http, documents)
     for part in (openai_api.router, typed_events.router, documents_routes.router, router):
         app.include_router(part)
