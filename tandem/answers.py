@@ -7,7 +7,7 @@ import json
 import math
 import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import is_dataclass
 from typing import Any
 
 from tandem import __version__
@@ -92,8 +92,7 @@ def new_seed() -> int:
 
 def to_plain(value: Any) -> dict[str, Any]:
     """A dataclass as JSON holds it: what was not measured (nan) and what has no bound (inf) is null."""
-    plain: dict[str, Any] = _finite(asdict(value))
-    return plain
+    return {name: _plain(getattr(value, name)) for name in value.__dataclass_fields__}
 
 
 def _acceptance(answer: Answer) -> dict[str, float]:
@@ -106,11 +105,13 @@ def _acceptance(answer: Answer) -> dict[str, float]:
     return {party: round(sum(flags) / len(flags), 4) for party, flags in accepted.items() if flags}
 
 
-def _finite(value: Any) -> Any:
+def _plain(value: Any) -> Any:
     if isinstance(value, float):
         return value if math.isfinite(value) else None
+    if value is None or isinstance(value, str | int):
+        return value
     if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
+        return {key: _plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
-    return value
+        return [_plain(item) for item in value]
+    return to_plain(value) if is_dataclass(value) else value

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from inspect import signature
+from typing import TYPE_CHECKING, Any
 
 from fastapi import APIRouter, FastAPI, Request
 from prometheus_client import CONTENT_TYPE_LATEST
@@ -20,14 +21,19 @@ from tandem.server.errors import ApiError
 from tandem.server.frame import GUIDE, Frame, on_api_error, on_failure, on_http_error
 from tandem.server.page_files import PageFiles
 from tandem.server.service import Service, service_of
+from tandem.server.status import find_peers
 
 if TYPE_CHECKING:
     from tandem.client import Tandem
 
+NO_TELEMETRY = {"tracing": False, "logs": False}
+"""Later versions of FastAPI trace requests by themselves, with URLs that hold names of files, and log messages of
+errors, which may quote anything. `tandem.server.tracing` has the spans without text."""
+
 router = APIRouter()
 
 
-@router.get("/health")
+@router.api_route("/health", methods=["GET", "HEAD"])
 async def health() -> dict[str, str]:
     """Whether the server takes requests."""
     return {"status": "ok"}
@@ -38,7 +44,8 @@ async def metrics(request: Request) -> Response:
     """What Prometheus reads."""
     service = service_of(request)
     state = await asyncio.to_thread(service.tandem.status)
-    return Response(service.metrics.render(state), media_type=CONTENT_TYPE_LATEST)
+    peers = find_peers(state, service.tandem.config)
+    return Response(service.metrics.render(state, peers), media_type=CONTENT_TYPE_LATEST)
 
 
 @router.api_route("/v1/{path:path}", methods=["GET", "POST", "PUT", "PATCH", "DELETE"])
@@ -61,9 +68,11 @@ def create_app(
     at which the server listens. limits: None takes `tandem.config.http`. documents: of the device, where its site runs
     in this process.
     """
-    app = FastAPI(
-        openapi_url=None, docs_url=None, redoc_url=None
-    )  # their pages would load scripts from elsewhere
+    quiet: dict[str, Any] = (
+        {"telemetry": NO_TELEMETRY} if "telemetry" in signature(FastAPI).parameters else {}
+    )
+    # FastAPI's own pages would load scripts from elsewhere.
+    app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None, **quiet)
     app.state.service = service = Service(tandem, limits or tandem.config.http, documents)
     for part in (openai_api.router, typed_events.router, documents_routes.router, router):
         app.include_router(part)

@@ -10,9 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from tandem.conversation import ROLES, Message
-from tandem.nearest import did_you_mean
 from tandem.request import QueryOptions
-from tandem.server.errors import ApiError, bad_request, unsupported
+from tandem.server.errors import ApiError, bad_request, unknown, unsupported
 from tandem.server.logprobs import OPTIONS as LOGPROBS
 from tandem.server.logprobs import read_logprobs
 
@@ -142,7 +141,7 @@ def _read_rest(
     options: dict[str, Any] = {"history": history} if history else {}
     names = {}
     if (logprobs := read_logprobs(body, is_chat=asked_by == "messages")) is not None:
-        options["num_logprobs"], names["num_logprobs"] = logprobs
+        options["num_logprobs"], names["num_logprobs"] = logprobs, "logprobs"
     names |= {"history": asked_by, "question": asked_by}
     rest = {
         name: value
@@ -228,10 +227,7 @@ def _refuse(name: str, value: Any) -> None:
     if name in UNTOLD:
         return
     if name not in WITHOUT_EFFECT:
-        known = [*QUERY_OPTIONS, *ANSWER_LENGTHS, *LOGPROBS, "messages", "model", "stream", "stream_options"]
-        raise bad_request(
-            f"There is no option {name!r:.60}; {did_you_mean(name, known)}", name, "unknown_parameter"
-        )
+        raise unknown(name, [*QUERY_OPTIONS, *ANSWER_LENGTHS, *LOGPROBS, "stream", "stream_options"])
     neutral = WITHOUT_EFFECT[name]
     if not any(type(value) is type(each) and value == each for each in neutral):
         reason = f": {REASONS[name]}" if name in REASONS else ""

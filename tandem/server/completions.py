@@ -43,6 +43,8 @@ class Shape:
         return {"delta": role | ({"content": text} if text or is_first else {})}
 
 
+MARK = "\0"
+"""In the place of a text in a chunk that is taken apart."""
 CHAT = Shape("chatcmpl-", "chat.completion", "chat.completion.chunk", is_chat=True)
 TEXT = Shape("cmpl-", "text_completion", "text_completion", is_chat=False)
 
@@ -75,6 +77,7 @@ class Completion:
     async def chunks(self, query: RunningQuery) -> AsyncIterator[bytes]:
         """The completion as server-sent events, an error as the last one."""
         trimmer, events = Trimmer(), list[Event]()
+        before, after = self._chunk(self._shape.delta(MARK)).split(json.dumps(MARK).encode())
         yield self._chunk(self._shape.delta("", is_first=True))
         try:
             async for event in query:
@@ -83,12 +86,15 @@ class Completion:
                     continue
                 if isinstance(event, TokenEvent):
                     logprobs = self._logprobs([event], events)
-                    if (text := trimmer.push(event.text)) or logprobs:
+                    text = trimmer.push(event.text)
+                    if logprobs:
                         yield self._chunk(self._shape.delta(text), logprobs=logprobs)
+                    elif text:
+                        yield b"".join((before, json.dumps(text).encode(), after))
                 events.append(event)
             answer = self._collect(events)
         except TandemError as error:
-            yield encode_event(None, json.dumps(failure(error).as_dict()))
+            yield encode_event(None, json.dumps(failure(error, self._request.names).as_dict()))
             return
         yield self._chunk(self._shape.delta(""), FINISH_REASONS[answer.reason], tandem=describe(answer))
         if self._request.has_usage:

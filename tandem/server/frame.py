@@ -15,6 +15,7 @@ from tandem.server.errors import ApiError
 from tandem.server.logs import log_event, log_failure
 from tandem.server.metrics import Metrics
 from tandem.server.streams import ClientLeftError
+from tandem.server.tracing import within_caller
 
 CLIENT_LEFT = 499
 """Status in log and metrics of a request whose client left; nobody receives it."""
@@ -48,8 +49,9 @@ class Frame:
 
         try:
             try:
-                self._guard.check(scope["path"], Headers(scope=scope))
-                await self._app(scope, receive, send_and_note)
+                self._guard.check(scope["path"], headers := Headers(scope=scope))
+                with within_caller(headers):
+                    await self._app(scope, receive, send_and_note)
             except ApiError as error:
                 await error_response(error)(scope, receive, send_and_note)
         except ClientLeftError:

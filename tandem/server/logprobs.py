@@ -13,11 +13,8 @@ OPTIONS = ("logprobs", "top_logprobs")
 """Of a request; in a chat the first is true or false, of a text completion it is the number."""
 
 
-def read_logprobs(body: Mapping[str, Any], *, is_chat: bool) -> tuple[int, str] | None:
-    """How many likeliest tokens come with each token, and the option that says so; None: no log probabilities.
-
-    Raises ApiError.
-    """
+def read_logprobs(body: Mapping[str, Any], *, is_chat: bool) -> int | None:
+    """How many likeliest tokens come with each token; None: no log probabilities. Raises ApiError."""
     wanted, top = (body.get(name) for name in OPTIONS)
     if is_chat and not isinstance(wanted, bool | None):
         raise bad_request(f"logprobs must be true or false, but it is {wanted!r:.40}.", "logprobs")
@@ -33,7 +30,7 @@ def read_logprobs(body: Mapping[str, Any], *, is_chat: bool) -> tuple[int, str] 
         raise bad_request(
             f"{name} must be a whole number from 0 to {MAX_TOP_LOGPROBS}, but it is {number!r:.40}.", name
         )
-    return number, name
+    return number
 
 
 def in_chat_form(tokens: Iterable[TokenEvent]) -> dict[str, Any]:

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
@@ -22,6 +23,7 @@ TOKEN_BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0,
 QUERY_BUCKETS_S = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0)
 ABANDONED = "abandoned"
 """Why a query ended whose client left, or that ended without a last event."""
+NO_PEERS: Mapping[str, bool] = MappingProxyType({})
 
 
 class Metrics:
@@ -83,13 +85,15 @@ class Metrics:
         Gauge("tandem_build_info", "Version of Tandem", ["version"], registry=registry).labels(
             __version__
         ).set(1)
-        for party in (Party.DEVICE, Party.CLOUD):
-            self.drafts_accepted.labels(party), self.rollbacks.labels(party)
+        self.by_acceptance = {
+            party: (self.rollbacks.labels(party), self.drafts_accepted.labels(party))
+            for party in (Party.DEVICE, Party.CLOUD)
+        }
 
-    def render(self, state: dict[str, Any]) -> bytes:
-        """The text that Prometheus reads. state: of `Tandem.status`."""
+    def render(self, state: dict[str, Any], peers: Mapping[str, bool] = NO_PEERS) -> bytes:
+        """The text that Prometheus reads. state: of `Tandem.status`. peers: whether each of them is connected."""
         parties = CollectorRegistry()
-        parties.register(_PartyCollector(state))
+        parties.register(_PartyCollector(state, peers))
         return generate_latest(self._registry) + generate_latest(parties)
 
 
@@ -140,12 +144,9 @@ class QueryObserver:
             metrics.round_trip.set(event.rtt_s)
 
     def _count_drafts(self, event: TokenEvent) -> None:
-        metrics = self._metrics
-        for party, is_accepted in (
-            (Party.DEVICE, event.device_accepted),
-            (Party.CLOUD, event.cloud_accepted),
-        ):
-            (metrics.drafts_accepted if is_accepted else metrics.rollbacks).labels(party).inc()
+        by_acceptance = self._metrics.by_acceptance
+        by_acceptance[Party.DEVICE][event.device_accepted].inc()
+        by_acceptance[Party.CLOUD][event.cloud_accepted].inc()
 
     def _end_wait(self, now_s: float) -> None:
         if self._waiting_since_s is not None:
@@ -156,15 +157,21 @@ class QueryObserver:
 class _PartyCollector:
     """What the actors report of themselves, at one moment."""
 
-    def __init__(self, state: dict[str, Any]) -> None:
+    def __init__(self, state: dict[str, Any], peers: Mapping[str, bool]) -> None:
         self._state = state
+        self._peers = peers
 
     def collect(self) -> Iterable[Metric]:
         """The metrics."""
         families = {figure: _family(figure) for figure in FIGURES}
         for figure, labels, value in read_figures(self._state["actors"]):
             families[figure].add_metric(labels, value)
-        return families.values()
+        connected = GaugeMetricFamily(
+            "tandem_peer_connected", "Whether a peer of the home party is connected", labels=["party"]
+        )
+        for party, is_connected in self._peers.items():
+            connected.add_metric([party], is_connected)
+        return [*families.values(), connected]
 
 
 def _family(figure: Figure) -> CounterMetricFamily | GaugeMetricFamily:

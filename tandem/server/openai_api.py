@@ -108,7 +108,7 @@ async def _complete(request: Request, service: Service, shape: Shape, wanted: Co
             stack.pop_all()  # the response closes the query
             return EventStream(completion.chunks(query), query, service.limits.send_timeout_s)
     except TandemError as error:
-        raise failure(error) from None
+        raise failure(error, wanted.names) from None
 
 
 def _model_names(service: Service) -> list[str]:

@@ -105,11 +105,12 @@ class RunningQuery:
     async def _read(self, events: AsyncGenerator[Event, None], on_event: Callable[[Event], None]) -> None:
         """Fill the buffer; its last item is None or an error."""
         last: TandemError | None = None
+        loop = asyncio.get_running_loop()
         try:
             async with contextlib.aclosing(events):
                 async for event in events:
-                    on_event(event)
                     await self._buffer.put(event)
+                    loop.call_soon(on_event, event)  # after whoever waits for it
         except TandemError as error:
             last = error
         except Exception as error:

@@ -14,7 +14,7 @@ from tandem.events import Event
 from tandem.limits import HttpConfig
 from tandem.request import build_spec
 from tandem.server.document_store import DocumentStore
-from tandem.server.errors import ApiError, refusal
+from tandem.server.errors import NO_NAMES, ApiError, refusal
 from tandem.server.metrics import Metrics, QueryObserver
 from tandem.server.queries import QueryLimit, RunningQuery
 from tandem.server.tracing import QuerySpan
@@ -59,7 +59,7 @@ class Service:
         return fingerprint(self.tandem.described)
 
     def start(
-        self, question: str, options: dict[str, Any], names: Mapping[str, str] | None = None
+        self, question: str, options: dict[str, Any], names: Mapping[str, str] = NO_NAMES
     ) -> RunningQuery:
         """Start a query. options: of `Tandem.astream`. names: what the request calls them, if something else.
 
@@ -68,7 +68,7 @@ class Service:
         try:
             build_spec(self.tandem.config, self.tandem.described, question, **options)
         except TandemError as error:
-            raise refusal(error, names or {name: name for name in ("question", *options)}) from None
+            raise refusal(error, options, names) from None
         release = self._acquire()
         observer = QueryObserver(self.metrics)
         span = QuerySpan(str(options.get("mode") or self.tandem.config.decoding.mode))

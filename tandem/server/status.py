@@ -16,8 +16,7 @@ QUEUE = "draft_queue"
 
 def describe(state: dict[str, Any], config: Config, queries: QueryLimit) -> dict[str, Any]:
     """state: of `Tandem.status`. The link's bytes are those of the home party's draft queue since it started."""
-    reachable = [actor["party"] for actor in state["actors"] if actor["name"].endswith(f"/{QUEUE}")]
-    home = reachable[0] if reachable else config.parties[0]
+    home = _home(state, config)
     return {
         "version": __version__,
         "mode": config.decoding.mode,
@@ -30,6 +29,18 @@ def describe(state: dict[str, Any], config: Config, queries: QueryLimit) -> dict
         ],
         "queries": {"num_open": queries.num_open, "max_open": queries.max_queries},
     }
+
+
+def find_peers(state: dict[str, Any], config: Config) -> dict[str, bool]:
+    """Every party but the home one, and whether it is connected. state: of `Tandem.status`."""
+    home = _home(state, config)
+    return {party: _is_connected(party, state) for party in config.parties if party != home}
+
+
+def _home(state: dict[str, Any], config: Config) -> str:
+    """The party that answers here: the first that can be reached."""
+    reachable = [actor["party"] for actor in state["actors"] if actor["name"].endswith(f"/{QUEUE}")]
+    return reachable[0] if reachable else config.parties[0]
 
 
 def _party(party: str, state: dict[str, Any]) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Coroutine
 from typing import Any, TypeVar
 
@@ -12,6 +13,8 @@ from starlette.types import Receive, Scope, Send
 from tandem.server.queries import RunningQuery
 
 T = TypeVar("T")
+LOOKS = 4
+"""At a client within the time in which it has to read."""
 HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 """Neither kept nor held back by a proxy."""
 
@@ -32,27 +35,32 @@ class EventStream(Response):
         self._texts = texts
         self._query = query
         self._send_timeout_s = send_timeout_s
+        self._sending_since_s: float | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Respond; raises ClientLeftError."""
         try:
-            await while_connected(receive, self._send_all(send))
+            await while_connected(receive, self._send_all(send), self._wait_for_stall())
         finally:
             await self._query.close()
 
     async def _send_all(self, send: Send) -> None:
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
         async for text in self._texts:
-            await self._send_body(send, text, more=True)
-        await self._send_body(send, b"", more=False)
+            self._sending_since_s = time.monotonic()
+            await send(
+                {"type": "http.response.body", "body": text, "more_body": True}
+            )  # waits for a full socket
+            self._sending_since_s = None
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
 
-    async def _send_body(self, send: Send, body: bytes, *, more: bool) -> None:
-        """Waits while the client's socket is full."""
-        try:
-            async with asyncio.timeout(self._send_timeout_s):
-                await send({"type": "http.response.body", "body": body, "more_body": more})
-        except TimeoutError:
-            raise ClientLeftError from None
+    async def _wait_for_stall(self) -> None:
+        """One look now and then costs less than a timeout for every text."""
+        while True:
+            await asyncio.sleep(self._send_timeout_s / LOOKS)
+            since_s = self._sending_since_s
+            if since_s is not None and time.monotonic() - since_s > self._send_timeout_s:
+                return
 
 
 def encode_event(name: str | None, data: str) -> bytes:
@@ -60,22 +68,24 @@ def encode_event(name: str | None, data: str) -> bytes:
     return (f"event: {name}\ndata: {data}\n\n" if name else f"data: {data}\n\n").encode()
 
 
-async def while_connected(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
+async def while_connected(
+    receive: Receive, work: Coroutine[Any, Any, T], *ends: Coroutine[Any, Any, None]
+) -> T:
     """The result of `work`, which is cancelled when the client leaves. Raises ClientLeftError then.
 
-    receive: of a request whose body was read.
+    receive: of a request whose body was read. ends: further waits, each until the client counts as gone.
     """
     working = asyncio.create_task(work)
-    leaving = asyncio.create_task(_wait_for_disconnect(receive))
+    leaving = [asyncio.create_task(end) for end in (_wait_for_disconnect(receive), *ends)]
     try:
-        await asyncio.wait({working, leaving}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({working, *leaving}, return_when=asyncio.FIRST_COMPLETED)
         if not working.done():
             raise ClientLeftError
         return working.result()
     finally:
-        working.cancel()
-        leaving.cancel()
-        await asyncio.gather(working, leaving, return_exceptions=True)
+        for task in (working, *leaving):
+            task.cancel()
+        await asyncio.gather(working, *leaving, return_exceptions=True)
 
 
 async def _wait_for_disconnect(receive: Receive) -> None:

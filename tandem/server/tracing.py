@@ -6,6 +6,8 @@ serve`); without a provider a span costs nothing.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from tandem.events import AcceptanceLowEvent, DoneEvent, Event, PeerEvent, SourcesEvent, TokenEvent
@@ -63,6 +65,21 @@ class QuerySpan:
         )
         if done.reason == "failed":
             self._span.set_status(StatusCode.ERROR)
+
+
+@contextmanager
+def within_caller(headers: Mapping[str, str]) -> Iterator[None]:
+    """Spans that are started meanwhile belong to the trace that a client names in its headers (`traceparent`)."""
+    try:
+        from opentelemetry import context, propagate
+    except ImportError:
+        yield
+        return
+    token = context.attach(propagate.extract(headers))
+    try:
+        yield
+    finally:
+        context.detach(token)
 
 
 def _start(mode: str) -> Any:

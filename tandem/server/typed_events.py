@@ -14,7 +14,7 @@ from tandem.errors import TandemError
 from tandem.events import Event
 from tandem.request import QueryOptions
 from tandem.server.bodies import read_object
-from tandem.server.errors import bad_request, failure
+from tandem.server.errors import failure, unknown
 from tandem.server.plain import EVENT_NAMES, compact
 from tandem.server.queries import RunningQuery
 from tandem.server.service import service_of
@@ -51,11 +51,7 @@ def check_names(options: Mapping[str, Any]) -> None:
     """Raises ApiError for an option that a query does not have."""
     for name in options:
         if name not in TANDEM_OPTIONS:
-            raise bad_request(
-                f"There is no option {name!r:.60}; a query has {', '.join(TANDEM_OPTIONS)}.",
-                name,
-                "unknown_parameter",
-            )
+            raise unknown(name, TANDEM_OPTIONS)
 
 
 async def _encoded(query: RunningQuery, seed: int) -> AsyncIterator[bytes]:

@@ -10,8 +10,10 @@ import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
 import tandem
+from tandem import Config
 from tandem.events import DoneEvent, PeerEvent, SessionStatistics, TokenEvent, WaitEvent
 from tandem.server.metrics import Metrics, QueryObserver
+from tandem.server.status import find_peers
 from tests.server.running import QUESTION
 
 DASHBOARD = Path(tandem.__file__).parent / "server" / "grafana.json"
@@ -51,6 +53,20 @@ def test_an_answer_shows_in_the_metrics(http: httpx.Client) -> None:
     for status in ("200", "400"):
         labels = json.dumps({"method": "POST", "path": "/v1/chat/completions", "status": status})
         assert changed[f"tandem_http_requests_total{labels}"] == 1
+
+
+def test_the_peer_of_the_home_party_is_connected(http: httpx.Client) -> None:
+    samples = read(http.get("/metrics").text)
+    connected = {name: value for name, value in samples.items() if name.startswith("tandem_peer_connected")}
+    assert connected == {'tandem_peer_connected{"party": "cloud"}': 1}
+
+
+def test_a_cloud_that_a_device_has_joined_is_connected_until_it_is_not() -> None:
+    """Its actors are elsewhere, so the state of its connection is all there is to say."""
+    actors = [{"party": "device", "name": "device/draft_queue", "state": "alive"}]
+    for connected in (["cloud"], []):
+        state = {"actors": actors, "parties": {}, "connected": connected}
+        assert find_peers(state, Config()) == {"cloud": bool(connected)}
 
 
 def test_a_party_by_itself_has_no_acceptance(http: httpx.Client) -> None:
@@ -94,7 +110,8 @@ def test_waits_losses_and_clients_that_leave_are_counted() -> None:
     query.on_event(DoneEvent(reason="length", statistics=SessionStatistics(num_tokens=1, degraded_from=0)))
     query.on_end()
     other.on_end()
-    counted = read(metrics.render({"actors": []}).decode())
+    counted = read(metrics.render({"actors": []}, {"cloud": False}).decode())
+    assert counted['tandem_peer_connected{"party": "cloud"}'] == 0
     assert counted["tandem_queue_wait_seconds_count{}"] == 1
     assert counted['tandem_peer_losses_total{"party": "cloud"}'] == 1
     assert counted["tandem_queries_degraded_total{}"] == 1

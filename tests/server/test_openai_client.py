@@ -161,7 +161,26 @@ def test_models_and_embeddings(client: Any) -> None:
         ({"seed": -1}, "BadRequestError", "seed", "invalid_value"),
         ({"extra_body": {"placment": "device"}}, "BadRequestError", "placment", "unknown_parameter"),
         ({"extra_body": {"placement": "moon"}}, "BadRequestError", "placement", "invalid_value"),
-        ({"extra_body": {"device_filter": {"colour": "red"}}}, "BadRequestError", None, "invalid_value"),
+        ({"extra_body": {"provisional": True}}, "BadRequestError", "provisional", "unknown_parameter"),
+        ({"extra_body": {"only": "moon"}}, "BadRequestError", "only", "invalid_value"),
+        (
+            {"extra_body": {"only": "device", "num_documents": {"moon": 1}}},
+            "BadRequestError",
+            "num_documents",
+            "invalid_value",
+        ),
+        (
+            {"extra_body": {"device_filter": {"colour": "red"}}},
+            "BadRequestError",
+            "device_filter",
+            "invalid_value",
+        ),
+        (
+            {"extra_body": {"cloud_filter": {"colour": "red"}, "on_peer_loss": "wait"}},
+            "BadRequestError",
+            "cloud_filter",
+            "invalid_value",
+        ),
         ({"extra_body": {"timeout_s": 0}}, "BadRequestError", "timeout_s", "invalid_value"),
         ({"messages": []}, "BadRequestError", "messages", "invalid_value"),
         (
@@ -194,6 +213,31 @@ def test_bad_requests_are_errors_that_name_the_option(
             client.chat.completions.create(**request, stream=is_stream)
         assert (raised.value.param, raised.value.code) == (param, code)
     served.wait_until_idle()
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (
+            {"max_completion_tokens": 0},
+            "The option max_completion_tokens must be a whole number of at least 1, but it is 0",
+        ),
+        ({"temperature": -1}, "The option temperature must be a number of at least 0, but it is -1"),
+        ({"max_tokens": 100_000}, "lower max_tokens or use a model with a longer context"),
+        ({"extra_body": {"provisional": True}}, "The option provisional is now show_drafts; rename it"),
+        ({"extra_body": {"placement": "moon"}}, "The option placement must be one of device, cloud"),
+    ],
+)
+def test_errors_call_options_as_the_request_does(client: Any, options: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(openai.BadRequestError) as raised:
+        ask(client, **options)
+    assert sentence in raised.value.message
+
+
+def test_a_prompt_that_is_too_long_is_named(client: Any) -> None:
+    with pytest.raises(openai.BadRequestError) as raised:
+        client.completions.create(model="tandem", prompt="word " * 3000)
+    assert (raised.value.param, raised.value.code) == ("prompt", "context_length_exceeded")
 
 
 def test_values_that_ask_for_nothing_are_taken(client: Any) -> None:

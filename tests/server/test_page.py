@@ -137,6 +137,8 @@ def test_sources_are_titles_of_the_device_and_marks_of_the_cloud(opened: Page, s
         opened.locator(".sources.of-cloud").inner_text().endswith(f"{num_foreign} documents that stay there")
     )
     assert "games-puzzle" not in opened.content()  # the page of the cloud that it read
+    parties = opened.locator(".sources").evaluate_all("parts => parts.map((part) => part.classList[1])")
+    assert parties == ["of-device", "of-cloud"], "whichever came first"
 
 
 def test_a_token_can_be_inspected_by_keyboard(opened: Page) -> None:
@@ -173,6 +175,7 @@ def test_a_dropped_file_is_in_the_next_answer(opened: Page) -> None:
     assert "puzzle" in answer_of(opened)
     opened.get_by_label("Delete zomi.md").click()
     expect(opened.locator("#documents")).not_to_contain_text("zomi.md")
+    expect(opened.locator("#uploads li")).to_have_count(0)
     ask(opened, question)
     wait_for_end(opened)
     assert "added/zomi.md" not in opened.locator(".sources.of-device").last.inner_text()
@@ -199,7 +202,7 @@ def test_a_lost_link_is_shown_and_regained(opened: Page, served: ServedPage) -> 
         expect(opened.locator(".notice.lost")).to_contain_text("the device answered alone")
         wait_for_end(opened)
         assert opened.locator(".token.alone").count() > 0
-        expect(opened.locator("#link-word")).to_have_text("lost in the last answer")
+        expect(opened.locator("#link-word")).to_have_text("lost during the last answer")
     finally:
         served.relay.delay_s = usual_s
         served.relay.release()
@@ -208,6 +211,15 @@ def test_a_lost_link_is_shown_and_regained(opened: Page, served: ServedPage) -> 
     expect(opened.locator("#link-word")).to_have_text("connected")
     assert opened.locator(".turn:last-child .token").count() > 0
     assert opened.locator(".turn:last-child .token.alone").count() == 0
+
+
+def test_a_question_that_is_too_long_is_no_lost_link(opened: Page) -> None:
+    ask(opened, "word " * 1000)
+    wait_for_end(opened)
+    expect(opened.locator(".notice")).to_have_count(1)
+    expect(opened.locator(".notice.error")).to_contain_text("do not fit the model's context of 512")
+    assert "lost" not in opened.locator(".notices").inner_text()
+    expect(opened.locator("#link-word")).to_have_text("connected")
 
 
 def test_a_lost_server_is_shown_and_regained(page: Page, served: ServedPage, watched: Watched) -> None:
@@ -300,7 +312,7 @@ def test_speculative_mode_has_its_own_words(opened: Page, served: ServedPage) ->
     num_accepted = sum(isinstance(event, TokenEvent) and event.device_accepted for event in events)
     assert num_accepted > 0
     legend = opened.locator(".legend").inner_text()
-    assert "device proposed, it stood" in legend
+    assert "device draft accepted" in legend
     expect(opened.locator("#placement")).to_be_disabled()
 
 
@@ -350,8 +362,8 @@ def test_a_reader_hears_the_answer_once(opened: Page) -> None:
     wait_for_end(opened)
     expect(opened.locator("#status")).to_contain_text(answer_of(opened))
     assert opened.evaluate("heard") == [
-        "The answer is being written.",
-        f"The answer is complete: {answer_of(opened)}",
+        "Answering.",
+        f"Answer complete: {answer_of(opened)}",
     ]
 
 
@@ -373,7 +385,7 @@ def test_a_federation_behind_a_key(page: Page, tmp_path: Path) -> None:
         shown = page.locator(".token.both").count(), page.locator(".token.neither").count()
         stood = [token.device_accepted for token in answer.tokens if token.text.strip()]
         assert shown == (sum(stood), len(stood) - sum(stood))
-        expect(page.locator(".legend")).to_contain_text("server proposed, it stood")
+        expect(page.locator(".legend")).to_contain_text("server draft accepted")
         expect(page.locator(".sources.of-alice")).to_contain_text("4 documents that stay there")
 
 

@@ -50,6 +50,12 @@ def test_a_bad_body_is_an_error_and_the_server_goes_on(
     response = http.post(path, content=content)
     assert (response.status_code, response.json()["error"]["code"]) == (status, code)
     assert http.get("/health").json() == {"status": "ok"}
+    assert http.head("/health").status_code == 200
+
+
+def test_an_option_named_by_half_a_character_is_named(http: httpx.Client) -> None:
+    response = http.post(CHAT, content=json.dumps(chat() | {"\ud83d": 1}))
+    assert (response.status_code, response.json()["error"]["param"]) == (400, r"\ud83d")
 
 
 def test_unknown_paths_and_methods_are_errors_in_the_same_form(http: httpx.Client) -> None:
@@ -100,7 +106,8 @@ def test_typed_events_of_a_query_that_cannot_be_answered_are_an_error(http: http
         ({"max_new_tokens": 0}, "max_new_tokens"),
         ({"sampling": {}}, "sampling"),
         ({"on_peer_loss": "cry"}, "on_peer_loss"),
-        ({"only": "moon"}, None),
+        ({"only": "moon"}, "only"),
+        ({"provisional": True}, "provisional"),
     ],
 )
 def test_wrong_options_of_typed_events(

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from dataclasses import replace
 from typing import Any, NoReturn
 
 import pytest
@@ -11,9 +13,12 @@ import pytest
 from tandem.answers import Trimmer
 from tandem.errors import QueryError, TandemError
 from tandem.events import DoneEvent, Event, SessionStatistics, TokenEvent
+from tandem.server.completion_requests import CompletionRequest
+from tandem.server.completions import CHAT, TEXT, Completion
 from tandem.server.errors import ApiError
+from tandem.server.plain import compact
 from tandem.server.queries import BUFFERED_EVENTS, QueryLimit, RunningQuery
-from tandem.server.streams import ClientLeftError, EventStream, while_connected
+from tandem.server.streams import ClientLeftError, EventStream, encode_event, while_connected
 
 DONE = DoneEvent(reason="eos", statistics=SessionStatistics())
 
@@ -92,6 +97,46 @@ async def test_a_query_is_read_to_its_end_though_nobody_reads_it() -> None:
     query = source.start()
     await until(lambda: source.num_ended == 1)
     assert [event async for event in query][-1] is DONE
+
+
+@pytest.mark.asyncio
+async def test_a_reader_has_an_event_before_it_is_counted() -> None:
+    happened: list[str] = []
+    source = Source(token(0), token(1), DONE)
+
+    async def stream() -> AsyncGenerator[Event, None]:
+        async for event in source.stream():
+            await asyncio.sleep(0.01)  # the reader waits for each
+            yield event
+
+    query = RunningQuery(stream(), lambda event: happened.append("counted"), lambda: happened.append("end"))
+    async for _ in query:
+        happened.append("read")
+    await until(lambda: happened[-1] == "end")
+    assert happened == [*3 * ["read", "counted"], "end"]
+
+
+@pytest.mark.asyncio
+async def test_chunks_of_text_are_the_general_ones_with_that_text() -> None:
+    texts = ["Pukan", " \u00e9\u4e2d\U0001f600", ' "quoted" \\ \0 </script>', " line\u2028\nend"]
+    events = [*(replace(token(step), text=text) for step, text in enumerate(texts)), DONE]
+    for shape in (CHAT, TEXT):
+        request = CompletionRequest(
+            model="tandem",
+            question="?",
+            options={"seed": 1},
+            names={},
+            texts=("?",),
+            is_stream=True,
+            has_usage=True,
+        )
+        completion = Completion(shape, request, "fp_0", 1)
+        chunks = [chunk async for chunk in completion.chunks(Source(*events).start())]
+        first = json.loads(chunks[0].removeprefix(b"data: "))
+        for text, chunk in zip(texts, chunks[1:], strict=False):
+            delta = {"delta": {"content": text}} if shape is CHAT else {"text": text}
+            choice = {"index": 0, **delta, "logprobs": None, "finish_reason": None}
+            assert chunk == encode_event(None, compact(first | {"choices": [choice]}))
 
 
 @pytest.mark.asyncio

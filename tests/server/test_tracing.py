@@ -28,6 +28,7 @@ def exported(monkeypatch: pytest.MonkeyPatch) -> InMemorySpanExporter:
     exporter, provider = InMemorySpanExporter(), TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
     monkeypatch.setattr(trace, "get_tracer", provider.get_tracer)
+    monkeypatch.setattr(trace, "get_tracer_provider", lambda: provider)
     return exporter
 
 
@@ -65,6 +66,21 @@ def test_an_answer_is_a_span(http: httpx.Client, exported: InMemorySpanExporter)
     told = "".join(span.to_json() for span in (whole, short))
     assert QUESTION not in told
     assert done["choices"][0]["message"]["content"] not in told
+
+
+def test_an_answer_is_in_the_trace_of_its_client(http: httpx.Client, exported: InMemorySpanExporter) -> None:
+    trace_id = "0af7651916cd43dd8448eb211c80319c"
+    headers = {"traceparent": f"00-{trace_id}-b7ad6b7169203331-01"}
+    http.post("/v1/chat/completions", json=CHAT | {"max_tokens": 2}, headers=headers)
+    (span,) = spans_of(exported)
+    assert f"{span.context.trace_id:032x}" == trace_id
+
+
+def test_no_span_of_a_request_names_a_file(http: httpx.Client, exported: InMemorySpanExporter) -> None:
+    """FastAPI's own would hold the URL."""
+    http.post("/v1/tandem/documents?name=diagnosis.md", content=b"x")
+    http.delete("/v1/tandem/documents/diagnosis.md")
+    assert "diagnosis" not in "".join(span.to_json() for span in exported.get_finished_spans())
 
 
 def test_what_goes_wrong_is_in_it(exported: InMemorySpanExporter) -> None:

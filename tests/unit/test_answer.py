@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import nan
+from math import inf, nan
 from operator import methodcaller
 
 import pytest
 
+from tandem.answers import to_plain
 from tandem.events import (
     Answer,
     DoneEvent,
@@ -109,3 +110,25 @@ def test_a_notebook_shows_text_and_sources_escaped() -> None:
         "<li>cloud: 3 documents that stay there</li></ul></div>"
     )
     assert show_in_notebook(answer("Yes.")).endswith("<p>Sources: none</p></div>")
+
+
+def test_events_are_plain_values_with_what_json_cannot_hold_as_null() -> None:
+    source = Source(party="device", id="a", title="t", score=nan, metadata={"page": [1, inf], "x": None})
+    event = SourcesEvent(party="device", sources=(source,), retrieve_s=0.5, prefill_s=nan, notes=("n",))
+    assert to_plain(event) == {
+        "party": "device",
+        "sources": [
+            {
+                "party": "device",
+                "id": "a",
+                "title": "t",
+                "score": None,
+                "text": None,
+                "page": None,
+                "metadata": {"page": [1, None], "x": None},
+            }
+        ],
+        "retrieve_s": 0.5,
+        "prefill_s": None,
+        "notes": ["n"],
+    }

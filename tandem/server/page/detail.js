@@ -32,7 +32,7 @@ function rowsOf(token, mode) {
     sides.push(["cloud", token.cloud_accepted, token.cloud_acceptance, token.cloud_decode_s,
       token.cloud_arrived_s]);
   }
-  const heads = ["draft of", "accepted", "expected", "decoded in", "came at"];
+  const heads = ["draft by", "accepted", "expected", "decoded in", "arrived at"];
   return [
     make("tr", {}, ...heads.map((head) => make("th", { scope: "col" }, head))),
     ...sides.map(([name, accepted, expected, decode, arrived]) => make("tr", {},

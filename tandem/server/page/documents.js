@@ -63,6 +63,7 @@ export class DocumentsPanel {
   async remove(name) {
     try {
       await deleteDocument(name);
+      for (const line of byId("uploads").children) if (line.dataset.name === name) line.remove();
       this.announce(`${name} was deleted.`);
     } catch (error) {
       byId("documents-note").textContent = error.message;
@@ -83,7 +84,7 @@ export class DocumentsPanel {
   makeLine(file) {
     const bar = make("progress", { "aria-label": `Indexing ${file.name}` });
     const word = make("span", { class: "small" }, "waiting");
-    const element = make("li", {}, make("span", { class: "title" }, file.name), word, bar);
+    const element = make("li", { "data-name": file.name }, make("span", { class: "title" }, file.name), word, bar);
     return { bar, word, element };
   }
 
@@ -96,7 +97,7 @@ export class DocumentsPanel {
           bar.value = event.num_done;
           word.textContent = event.num_total ? `${event.num_done} of ${plural(event.num_total, "passage")}` : "reading";
         } else if (event.type === "indexed") {
-          word.textContent = event.is_unchanged ? "was there already" : `${plural(event.num_added, "passage")} added`;
+          word.textContent = event.is_unchanged ? "already indexed" : `${plural(event.num_added, "passage")} added`;
           element.classList.add("finished");
           this.announce(`${file.name} was indexed: ${word.textContent}.`);
         }

@@ -8,7 +8,7 @@ const WORDS = {
   unknown: "connecting",
   connected: "connected",
   lost: "link lost",
-  silent: "lost in the last answer",
+  silent: "lost during the last answer",
   degraded: "link lost, answering alone",
   unreachable: "server unreachable",
 };

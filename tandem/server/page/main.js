@@ -58,7 +58,7 @@ class Page {
     } catch (error) {
       if (!(error instanceof ApiError) || error.status !== 401) throw error;
       if (await askForKey()) await this.meet(work);
-      else showError("Nothing can be asked without the server’s key; reload the page to enter it.");
+      else showError("This server needs its API key; reload the page to enter it.");
     }
   }
 
@@ -129,7 +129,7 @@ class Page {
   async follow(turn, body) {
     const abort = new AbortController();
     this.setAnswering(abort);
-    announce("The answer is being written.");
+    announce("Answering.");
     try {
       for await (const event of ask(body, abort.signal)) {
         turn.take(event);
@@ -143,7 +143,7 @@ class Page {
       else turn.state.error = explain(error);
     }
     turn.finish();
-    announce(turn.state.error ?? `The answer is complete: ${textOf(turn.state)}`);
+    announce(turn.state.error ?? `Answer complete: ${textOf(turn.state)}`);
     if (this.abort === abort) this.setAnswering(null);
     await this.meet(() => this.link.settle(missingParties(turn.state).length > 0));
   }
@@ -170,7 +170,7 @@ class Page {
 
   keep() {
     if (!keepConversation(this.id, this.turns.map((turn) => turn.state))) {
-      showError("This browser keeps no conversations now: its storage is full or switched off.");
+      showError("This conversation cannot be saved: the browser’s storage is full or switched off.");
     }
     this.history.show(this.id);
   }

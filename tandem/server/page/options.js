@@ -1,4 +1,4 @@
-// The options of a question: what is left empty is as the server is set.
+// The options of a question: what is left empty is the server’s default.
 
 import { byId, make } from "./dom.js";
 
@@ -6,7 +6,7 @@ const STORE = "tandem.options";
 const NUMBERS = ["temperature", "seed", "max_new_tokens"];
 const CHECKS = ["show_drafts", "with_history"];
 const MODES = {
-  dual: "both write (dual)",
+  dual: "both together (dual)",
   speculative: "device drafts, cloud writes (speculative)",
   federated: "many workers (federated)",
   device: "device alone",

@@ -12,12 +12,12 @@ export const VERDICTS = {
     alone: "alone",
   },
   speculative: {
-    both: "device proposed, it stood",
-    cloud: "cloud wrote it",
+    both: "device draft accepted",
+    cloud: "written by the cloud",
     alone: "alone",
   },
   federated: {
-    both: "server proposed, it stood",
+    both: "server draft accepted",
     neither: "workers chose another",
     alone: "without a worker",
   },
@@ -60,8 +60,8 @@ const TAKERS = {
   placement: (state, fields) => { state.placements.push(fields); },
   round: (state, fields) => { state.rounds.push(fields); },
   acceptance_low: (state, { rate, usual_rate: usual }) => {
-    const shares = `${percent(rate)}, before ${percent(usual)}`;
-    state.notes.push(`Fewer drafts stand than usual (${shares}): the answer is exact, but slower.`);
+    const shares = `${percent(rate)}, usually ${percent(usual)}`;
+    state.notes.push(`Fewer drafts than usual are accepted (${shares}): the answer is exact, but slower.`);
   },
   peer: (state, fields) => { state.peers.push(fields); },
   done: (state, fields) => {
@@ -125,9 +125,9 @@ export function roundTrip(state) {
   return known ?? state.tokens.findLast((token) => token.rtt_s !== null)?.rtt_s ?? null;
 }
 
-/** The parties that are missing now, by their last PeerEvent. */
+/** The parties whose link is lost now, by their last PeerEvent; one that gave a reason can be reached. */
 export function missingParties(state) {
-  const last = new Map(state.peers.map((event) => [event.party, event.is_alone]));
+  const last = new Map(state.peers.map((event) => [event.party, event.is_alone && !event.reason]));
   return [...last].filter(([, isAlone]) => isAlone).map(([party]) => party);
 }
 
@@ -135,11 +135,16 @@ export function missingParties(state) {
 export function peerSentences(state) {
   return state.peers.map(({ step, is_alone: isAlone, reason, party }) => {
     const peer = party === "cloud" ? "the cloud" : party;
-    if (!isAlone) return `From token ${step} on, ${peer} took part again.`;
-    const why = reason ? ` ${reason}` : "";
+    if (!isAlone) return `${capitalize(peer)} rejoined at token ${step}.`;
+    if (reason && !state.tokens.length) return `${capitalize(peer)} refused the question: ${reason}`;
     const who = state.mode === "federated" ? "the others answered" : "the device answered alone";
-    return `From token ${step} on, ${who}: the link to ${peer} was lost.${why}`;
+    const why = reason ? `${peer} gave up. ${reason}` : `the link to ${peer} was lost.`;
+    return `From token ${step} on, ${who}: ${why}`;
   });
+}
+
+function capitalize(text) {
+  return text[0].toUpperCase() + text.slice(1);
 }
 
 /** What is kept of an answer: everything but the passages and what a finished answer has no more of. */

@@ -10,8 +10,8 @@ import {
 } from "./transcript.js";
 
 const ENDS = {
-  length: "stopped at the limit of tokens",
-  stop: "ended by a stop text",
+  length: "stopped at the token limit",
+  stop: "ended at a stop text",
   cancelled: "stopped",
 };
 
@@ -29,7 +29,7 @@ export class Turn {
     this.strip = new TokenStrip(state.mode, (token, element) => showDetail(token, element, state.mode));
     this.spoken = make("p", { class: "visually-hidden" });
     this.notices = make("div", { class: "notices" });
-    this.summary = make("span", {}, "waiting for the documents");
+    this.summary = make("span", {}, "waiting for documents");
     this.body = make("div", { class: "evidence-body" });
     this.evidence = make("details", { class: "evidence", open: true },
       make("summary", {}, this.summary), this.body);
@@ -90,7 +90,7 @@ export class Turn {
   drawActions() {
     const { state } = this;
     if (!state.done && !state.error && !state.isStopped) return null;
-    const copy = make("button", { type: "button", class: "quiet" }, "Copy the answer");
+    const copy = make("button", { type: "button", class: "quiet" }, "Copy answer");
     copy.addEventListener("click", async () => {
       await navigator.clipboard.writeText(textOf(state));
       copy.textContent = "Copied";
@@ -120,11 +120,12 @@ function summarize(state) {
 
 function drawNotices(state) {
   const lost = peerSentences(state).map((text, number) => make("p", {
-    class: state.peers[number].is_alone ? "notice lost" : "notice",
+    class: state.peers[number].is_alone ? `notice ${state.tokens.length ? "lost" : "error"}` : "notice",
   }, text));
   const told = state.sources.flatMap(({ party, notes: texts }) => texts.map((text) => `${party}: ${text}`));
   const notes = [...told, ...state.notes].map((text) => make("p", { class: "notice" }, text));
-  const error = state.error ? [make("p", { class: "notice error" }, state.error)] : [];
+  const isSaid = lost.some((notice) => notice.textContent.endsWith(state.error));
+  const error = state.error && !isSaid ? [make("p", { class: "notice error" }, state.error)] : [];
   const stopped = state.isStopped ? [make("p", { class: "notice" }, "You stopped this answer.")] : [];
   return [...lost, ...notes, ...stopped, ...error];
 }
@@ -154,7 +155,8 @@ function drawBar(counts, all, label) {
 }
 
 function drawFacts(state) {
-  const blocks = state.sources.map(drawSources);
+  const isSecond = ({ party }) => Number(party === "cloud"); // whichever came first
+  const blocks = state.sources.toSorted((one, other) => isSecond(one) - isSecond(other)).map(drawSources);
   if (state.tokens.length && !state.options.only) blocks.push(drawLink(state));
   return blocks.length ? make("div", { class: "facts" }, ...blocks) : null;
 }
@@ -191,7 +193,7 @@ function drawLink(state) {
 function describeRounds(rounds) {
   const accepted = rounds.reduce((sum, round) => sum + round.num_accepted, 0);
   const proposed = rounds.reduce((sum, round) => sum + round.length, 0);
-  return `${rounds.length}, ${percent(proposed ? accepted / proposed : null)} stood`;
+  return `${rounds.length}, ${percent(proposed ? accepted / proposed : null)} accepted`;
 }
 
 function drawTime(state, isTableOpen) {
