@@ -35,9 +35,16 @@ class Documents:
         found = model.retrieve(request) if num_documents else nothing
         assert isinstance(found, RetrieveResult)
         self.found = found
+        self._weights: dict[tuple[int, ...], tuple[float, ...]] = {}
 
     def weights(self, tokens: Sequence[int]) -> tuple[float, ...]:
         """The weight of each document at the step after `tokens`: estimate upon estimate, with momentum."""
+        key = tuple(tokens)
+        if key not in self._weights:
+            self._weights[key] = self._weigh(key)
+        return self._weights[key]
+
+    def _weigh(self, tokens: tuple[int, ...]) -> tuple[float, ...]:
         spec, found = self.spec, self.found
         weights = self._scale(found.scores)
         if not found.ids:
