@@ -25,6 +25,10 @@ from tandem.errors import ClusterError
 
 PARTY_RESOURCE = "tandem_{party}"
 """Custom resource that a party's node offers; each of its actors takes a sliver of it."""
+OWN_RESOURCE = "tandem_node_"
+"""Beginning of the name of a custom resource that one node alone offers."""
+UNITS = 1000
+"""Of each custom resource that a node offers; an actor takes a thousandth of one."""
 ACTORS_PER_NODE = 6
 OBJECT_STORE_BYTES = 100_000_000  # nothing large is put there
 _SOCKETS = f"tandem-{os.getuid()}-"
@@ -196,6 +200,7 @@ def _start(
     offers_gpus: bool,
 ) -> NodeInfo:
     descriptor, log = tempfile.mkstemp(prefix=f"tandem-{party}-", suffix=".log", dir=directory or None)
+    offered = (PARTY_RESOURCE.format(party=party), f"{OWN_RESOURCE}{secrets.token_hex(8)}")
     command = [
         *host.prefix,
         *_ray_program(),
@@ -206,7 +211,7 @@ def _start(
         f"--num-cpus={ACTORS_PER_NODE}",  # also the number of workers that Ray starts ahead
         *([] if offers_gpus else ["--num-gpus=0"]),
         f"--object-store-memory={OBJECT_STORE_BYTES}",
-        f"--resources={json.dumps({PARTY_RESOURCE.format(party=party): 1000})}",
+        f"--resources={json.dumps(dict.fromkeys(offered, UNITS))}",
         "--disable-usage-stats",
     ]
     with os.fdopen(descriptor, "wb") as output:
