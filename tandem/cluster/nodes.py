@@ -35,6 +35,9 @@ _SOCKETS = f"tandem-{os.getuid()}-"
 FRESH_S = 60.0
 """A folder for sockets younger than this may belong to a cluster that is just starting."""
 STOP_LIMIT_S = 5.0
+LINK_LOST = {"RAY_health_check_failure_threshold": "20"}
+"""Ray's head asks each node every 3 s whether it lives, and gives it up for good after 5 failures: where connections
+are refused, a cut of 10 s was enough. 20 last a minute, as long as a node waits for its head."""
 
 
 def node_environment() -> dict[str, str]:
@@ -46,6 +49,8 @@ def node_environment() -> dict[str, str]:
         name in environment for name in ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
     ):
         environment["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
+    for name, value in LINK_LOST.items():
+        environment.setdefault(name, value)
     environment.setdefault("OMP_NUM_THREADS", "1")
     environment.setdefault("TOKENIZERS_PARALLELISM", "false")
     return environment
