@@ -12,7 +12,7 @@ from tandem.nearest import did_you_mean
 MAX_PARTIES = 64
 """An index of a party travels as one byte."""
 SERVER = "server"
-"""The party of mode "federated" that drafts, decides and is asked."""
+"""The party of mode "federated" that drafts and decides."""
 
 
 class Party(StrEnum):
@@ -96,6 +96,16 @@ class Topology:
         linked = {end for pair in self.dials if name in pair for end in pair}
         return tuple(party for party in self.parties if party in linked and party != name)
 
+    def toward_home(self, name: str) -> str | None:
+        """The peer of this party through which it reaches the home; None: it is at home.
+
+        A party that has no link to the home has one link alone.
+        """
+        if name == self.home:
+            return None
+        peers = self.peers(name)
+        return self.home if self.home in peers else next(iter(peers), None)
+
 
 PAIR = Topology(
     parties=PARTIES,
@@ -112,11 +122,11 @@ def alone(party: str) -> Topology:
     return Topology(parties=(party,), home=party, authority=party)
 
 
-def star(server: str, workers: tuple[str, ...]) -> Topology:
-    """A server, and workers that dial it."""
+def star(server: str, workers: tuple[str, ...], home: str = "") -> Topology:
+    """A server, and workers that dial it. home: who is asked, by default the server."""
     return Topology(
         parties=(server, *workers),
-        home=server,
+        home=home or server,
         authority=server,
         dials=frozenset((worker, server) for worker in workers),
     )

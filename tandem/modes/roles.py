@@ -200,11 +200,13 @@ def speculative() -> Roles:
     return check(Roles(mode="speculative", topology=PAIR, roles=roles))
 
 
-def federated(weights: Sequence[float], server: str = SERVER, workers: Sequence[str] = ()) -> Roles:
+def federated(
+    weights: Sequence[float], server: str = SERVER, workers: Sequence[str] = (), home: str = ""
+) -> Roles:
     """A server drafts with a small model and decides; workers vote. weights: the share of each worker, of sum 1; none:
     by the log weights of their votes.
 
-    workers: their names, "worker-1" and so on by default.
+    workers: their names, "worker-1" and so on by default. home: who is asked, by default the server.
     """
     names = tuple(workers) or tuple(f"worker-{number}" for number in range(1, len(weights) + 1))
     shares: Sequence[float | None] = weights or [None] * len(names)
@@ -212,7 +214,7 @@ def federated(weights: Sequence[float], server: str = SERVER, workers: Sequence[
     return check(
         Roles(
             mode="federated",
-            topology=star(server, names),
+            topology=star(server, names, home),
             roles=(Role(drafts=True, decides=True), *votes),
         )
     )

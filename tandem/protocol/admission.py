@@ -76,7 +76,7 @@ class AdmittingTable(CoordinatorTable):
         self._waiting[spec.session] = Waiting(spec, now_s)
         if spec.home == self.party:
             return [_to_client(spec, WaitEvent(num_ahead=len(self._waiting) - 1))]
-        return [_to_home(spec, Heartbeat(), now_s)]
+        return [self._toward_home(spec, Heartbeat(), now_s)]
 
     def receive(self, message: object, now_s: float, source: str = "") -> list[Send]:
         """Any message for a coordinator. source: the peer that a frame is from; by default the only one."""
@@ -117,7 +117,7 @@ class AdmittingTable(CoordinatorTable):
         waiting.heard_s = now_s
         if not isinstance(frame.body, Heartbeat | Open):
             self.keep_early(frame, now_s, source)
-        return [_to_home(waiting.spec, Heartbeat(), now_s)]
+        return [self._toward_home(waiting.spec, Heartbeat(), now_s)]
 
     def _refuse(self, spec: SessionSpec, now_s: float) -> list[Send]:
         self.num_refused += 1
@@ -126,15 +126,15 @@ class AdmittingTable(CoordinatorTable):
             "try again later, or raise cluster.max_sessions."
         )
         if spec.home != self.party:
-            return [_to_home(spec, Cancel(reason=reason), now_s)]
+            return [self._toward_home(spec, Cancel(reason=reason), now_s)]
         done = DoneEvent(reason="failed", statistics=SessionStatistics(), error=reason)
         return [_to_client(spec, done)]
+
+    def _toward_home(self, spec: SessionSpec, body: LinkBody, now_s: float) -> Send:
+        """In a session that has not begun here: nothing is committed, nothing received."""
+        peer = spec.roles.topology.toward_home(self.party) or spec.home
+        return PeerLink(spec.session, now_s, peer).send(body, Prefix(spec.session), now_s)
 
 
 def _to_client(spec: SessionSpec, event: Event) -> Send:
     return Send("client", ClientEvent(spec.session, event))
-
-
-def _to_home(spec: SessionSpec, body: LinkBody, now_s: float) -> Send:
-    """To the home of a session that has not begun here: nothing is committed, nothing received."""
-    return PeerLink(spec.session, now_s, spec.home).send(body, Prefix(spec.session), now_s)

@@ -17,6 +17,7 @@ from tandem.protocol.outbox import Send
 from tandem.protocol.report import CommitRecord, Reporter, expected_acceptance
 from tandem.protocol.rounds import ProposalRounds
 from tandem.protocol.spec import SessionSpec
+from tandem.protocol.to_home import AtHome
 
 
 class Committer:
@@ -45,6 +46,7 @@ class Committer:
         self._reporter, self._lifecycle = reporter, lifecycle
         self.rounds = ProposalRounds(spec, party, reporter)
         self._other_deciders = [name for name in spec.roles.deciders if name != party]
+        self._at_home = AtHome(spec.roles.topology, reporter)
 
     def resume(self) -> list[Send]:
         """What an earlier run of this query committed, for the client and the own decoder."""
@@ -74,9 +76,10 @@ class Committer:
         acceptance = expected_acceptance(verdict, result, len(self._log.epochs))
         decided_by = self._party if result is not None else self._other_deciders[0]
         logprobs = logprobs_of(verdict) if result is None else result.logprobs
-        sends: list[Send] = []
+        sends = self._at_home.follow(verdict, len(self._log.prefix))
         for decided, known in zip_longest(self._log.split(verdict), logprobs[: len(verdict.tokens)]):
-            record = self._append(decided, decided_by, acceptance, now_s)
+            last_voter = self._at_home.last_voter(verdict, decided.step)
+            record = self._append(decided, decided_by, acceptance, last_voter, now_s)
             sends += self._commit_token(replace(record, logprobs=known), now_s)
         if self._lifecycle.lost:
             self.rounds.forget()
@@ -106,18 +109,23 @@ class Committer:
         return sends
 
     def _append(
-        self, decided: DecidedToken, decided_by: str, acceptance: tuple[float, ...], now_s: float
+        self,
+        decided: DecidedToken,
+        decided_by: str,
+        acceptance: tuple[float, ...],
+        last_voter: str | None,
+        now_s: float,
     ) -> CommitRecord:
         log, ballots, lifecycle = self._log, self._ballots, self._lifecycle
         drafts, epochs = ballots.drafts_on(log.prefix.digest), tuple(log.epochs.values())
-        last_voter = ballots.find_last_voter(log.prefix.digest, lifecycle.voters)
+        last_voter = last_voter or ballots.find_last_voter(log.prefix.digest, lifecycle.voters)
         log.append(decided)
         ballots.advance(log.prefix)
         for link in self._links.values():
             link.backlog.drop_dead(ballots.own, len(log.prefix))
         lifecycle.reason = self.check_stop(log.prefix.tokens)
         self.committed_s = now_s
-        is_degraded = bool(lifecycle.lost)
+        is_degraded = bool(lifecycle.lost or self._at_home.lost)
         return CommitRecord(
             decided=decided,
             decided_by=decided_by,

@@ -31,6 +31,7 @@ from tandem.protocol.prefix import Prefix
 from tandem.protocol.report import Reporter
 from tandem.protocol.routes import Routes
 from tandem.protocol.spec import SessionSpec
+from tandem.topology import at_start
 
 B = TypeVar("B", Proposal, Votes)
 
@@ -129,8 +130,11 @@ class Convergence:
         return sends + self.post_held(now_s)
 
     def adopt(self, view: int, resync: Resync, check_stop: StopCheck, now_s: float) -> list[Send]:
-        """Take over the authority's committed tokens."""
+        """Take over the authority's committed tokens; at home none are taken back, for the client has seen them."""
         log = self._log
+        if self._routes.is_home:
+            reason = f"{at_start(self._link.peer)} has other tokens than those shown here; ask again."
+            return self._lifecycle.fail(reason, now_s)
         if view <= self._link.view:
             return [self._link.send(Heartbeat(), log.prefix, now_s)]
         log.adopt(resync.tokens, self._routes.party)
@@ -157,8 +161,8 @@ class Convergence:
         It may be put to the vote here before the decoder emits it again.
         """
         prefix = self._log.prefix
-        sources, is_home = self._reporter.own_sources, self._routes.is_home
-        bodies: list[Numbered] = [] if sources is None or is_home else [sources]
+        sources, is_nearer = self._reporter.own_sources, self._link.peer == self._routes.toward_home
+        bodies: list[Numbered] = [sources] if sources is not None and is_nearer else []
         own, party = self._ballots.own, self._routes.topology.index(self._routes.party)
         if self._link.peer in self._routes.proposals_go_to:
             held = [self._make_public(proposal) for proposal in make_proposals(own, party)]
@@ -168,11 +172,11 @@ class Convergence:
         return [self._link.post(body, prefix, now_s) for body in bodies]
 
     def make_greeting(self) -> LinkBody:
-        """Opens the session at the peer, or shows the home that it is open here.
+        """Opens the session at a peer that is farther from home, or shows one that is nearer that it is open here.
 
         Who will send one verdict after the other asks for an echo, so as to know in time whether the link is full.
         """
-        if self._routes.is_home:
+        if self._link.peer != self._routes.toward_home:
             return self._make_open()
         goes_on = self._spec.goes_on_at(self._routes.party)
         return Probe(is_reply=False, padding=b"") if goes_on else Heartbeat()
@@ -185,7 +189,7 @@ class Convergence:
     def unacknowledged(self) -> list[LinkBody]:
         """What must be repeated, besides proposals and verdicts, until the peer shows that it has it."""
         bodies: list[LinkBody] = []
-        if self._routes.is_home and not self._link.has_heard:
+        if self._link.peer != self._routes.toward_home and not self._link.has_heard:
             bodies.append(self._make_open())
         is_behind = self._link.peer_view < self._link.view and self._link.peer not in self._lifecycle.lost
         if self._routes.is_authority and is_behind and self._link.has_heard:

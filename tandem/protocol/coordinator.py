@@ -46,6 +46,7 @@ from tandem.protocol.reminders import Debt, Reminders
 from tandem.protocol.report import Reporter, make_estimate_event
 from tandem.protocol.routes import Routes
 from tandem.protocol.spec import SessionSpec
+from tandem.protocol.to_home import Messenger
 
 LocalMessage = ProposalReady | VotesReady | VerifyResult | Undecided | DecoderReady | DecoderFailed | Estimate
 
@@ -76,6 +77,7 @@ class SessionCoordinator:
         }
         self.committer = Committer(spec, party, *parts, self.lifecycle, check_stop, now_s)
         self.leading = Leading(spec, self.routes, self.log, self.ballots, self.lifecycle)
+        self.messenger = Messenger(self.routes, self.log, self.ballots, self.reporter, self.lifecycle)
         self._reminders = Reminders()
 
     @property
@@ -133,7 +135,7 @@ class SessionCoordinator:
             case Undecided():
                 return self.race_votes.ask(message, now_s)
             case DecoderReady():
-                return self._on_ready(message, now_s)
+                return self.messenger.tell_sources(message, now_s)
             case DecoderFailed():
                 return self.lifecycle.fail(message.reason, now_s, is_refused=message.is_refused)
             case Estimate():
@@ -213,13 +215,6 @@ class SessionCoordinator:
         sends = self.lifecycle.post(self.routes.votes_go_to, public, now_s)
         return sends + self._advance(now_s)
 
-    def _on_ready(self, ready: DecoderReady, now_s: float) -> list[Send]:
-        """Tell the client, who is at home, of this party's documents."""
-        if self.routes.is_home:
-            return self.reporter.emit_own_sources(ready)
-        sources = self.reporter.note_sources(ready)
-        return [] if sources is None else self.lifecycle.post((self.routes.topology.home,), sources, now_s)
-
     def _advance(self, now_s: float) -> list[Send]:
         """Commit the peers' verdicts in step order, then ask for the next one if this party decides."""
         sends: list[Send] = []
@@ -232,7 +227,8 @@ class SessionCoordinator:
         if self.lifecycle.reason is not None or not self.log.is_known or not self.lifecycle.decides_here:
             return []
         ballot = self.ballots.take_ballot(self.log.view, self.prefix, self.lifecycle.voters)
-        return [] if ballot is None else [Send("aggregator", ballot)]
+        wanted = self.leading.go_on(0.0)
+        return wanted if ballot is None else [*wanted, Send("aggregator", ballot)]
 
     # ---- verdicts and commits ----------------------------------------------------------------------------------
 
@@ -242,9 +238,11 @@ class SessionCoordinator:
             return []
         self.race_votes.count_decided(result)
         verdict = self.committer.make_verdict(result)
+        addressed = self.messenger.address(verdict)
         sends = self._commit(verdict, result, now_s)
-        posted = self.lifecycle.post_verdict(self.routes.verdicts_go_to, verdict, now_s)
-        return posted + sends + self._advance(now_s)
+        for peers, body in addressed:
+            sends = [*self.lifecycle.post_verdict(peers, body, now_s), *sends]
+        return sends + self._advance(now_s)
 
     def _commit(self, verdict: Verdict, result: VerifyResult | None, now_s: float) -> list[Send]:
         """Commit a verdict: the own one, made of `result`, or a peer's."""
@@ -258,6 +256,8 @@ class SessionCoordinator:
 
     def _act_on(self, source: str, frame: LinkFrame, now_s: float) -> list[Send]:
         body, link, convergence = frame.body, self.links[source], self.convergence[source]
+        if source in self.lifecycle.lost and not self.routes.is_authority:
+            return self.messenger.dismiss(source, body, now_s)
         match body:
             case Cancel():
                 return self.lifecycle.on_cancel(source, body, now_s) + self._ask()
@@ -281,7 +281,7 @@ class SessionCoordinator:
             return self.race_votes.answer(source, body, frame.number, now_s)
         if isinstance(body, Sources):
             link.receipts.add(frame.number, now_s)
-            return self.reporter.emit_sources(source, body) + self._advance(now_s)
+            return self.messenger.take_sources(source, body, now_s) + self._advance(now_s)
         if self._take_in(source, body, now_s):
             link.receipts.add(frame.number, now_s)
         return self.leading.lead(source, body) + self._advance(now_s)

@@ -50,10 +50,10 @@ class Leading:
         return num_committed <= len(proposal.tokens) and digest == prefix.digest
 
     def go_on(self, waited_s: float) -> list[Send]:
-        """Ask for a vote without a proposal. waited_s: since the last commit."""
+        """Ask for a vote without a proposal, at once where nobody proposes. waited_s: since the last commit."""
         prefix = self._log.prefix
         is_wanted = self._routes.follows_proposals and self._lifecycle.reason is None and self._log.is_known
-        is_due = is_wanted and waited_s > PATIENCE_S
+        is_due = is_wanted and (waited_s > PATIENCE_S or self._lifecycle.decides_alone)
         if not is_due or prefix.digest in self._ballots.own or self._asked == prefix.digest:
             return []
         self._asked = prefix.digest

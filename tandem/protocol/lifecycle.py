@@ -35,8 +35,9 @@ class Lifecycle:
     """Running, finished, over; and with or without each peer.
 
     Invariants: `is_over` is final, and nothing is owed to anybody from then on. Before that `reason` says why the
-    answer is complete; only a Resync can take it back. Only the authority ever loses a peer; from the step of the
-    PeerEvent on, exactly the votes of those that are not lost count. A solo session has no links.
+    answer is complete; only a Resync can take it back. A party follows the peer towards home and loses only others;
+    from the step of the PeerEvent on, exactly the votes of those that are not lost count. A home that has lost the
+    authority never takes it back. A solo session has no links.
     """
 
     def __init__(
@@ -79,10 +80,9 @@ class Lifecycle:
 
     @property
     def voters(self) -> tuple[str, ...]:
-        """Whose votes decide the next step: all that are not lost; without any, this party goes on as it drafts."""
-        return tuple(name for name in self._routes.roles.voters if name not in self.lost) or (
-            self._routes.party,
-        )
+        """Whose votes decide the next step: all that are not lost; without any, this party goes on by itself."""
+        there = (name for name in self._routes.roles.voters if name not in self.lost)
+        return (self._routes.party,) if self.decides_alone else tuple(there)
 
     @property
     def statistics(self) -> SessionStatistics:
@@ -106,7 +106,7 @@ class Lifecycle:
     def dismiss(self, peer: str, now_s: float) -> list[Send]:
         """The last word to a peer that has the whole answer, or is lost."""
         self.finished.add(peer)
-        return self.to_peer(peer, self._last_word(peer), now_s)
+        return self.to_peer(peer, self.last_word(peer), now_s)
 
     def agree(self, peer: str, now_s: float) -> list[Send]:
         """A peer has the whole answer; once all have it, the session is over."""
@@ -146,15 +146,15 @@ class Lifecycle:
         """What a driver answers each peer for this session once it is freed."""
         prefix = self._log.prefix
         return {
-            peer: link.send(self._last_word(peer), prefix, now_s).message
-            for peer, link in self._links.items()
+            peer: link.send(self.last_word(peer), prefix, now_s).message for peer, link in self._links.items()
         }
 
-    def _last_word(self, peer: str) -> LinkBody:
+    def last_word(self, peer: str) -> LinkBody:
+        """To a peer that is not to go on."""
         if self._giving_up is not None:
             return self._giving_up
         if peer in self.lost:
-            return Cancel(reason=f"{at_start(self._routes.party)} finished alone.")
+            return Cancel(reason=f"{at_start(self._routes.party)} answers alone.")
         return Done(is_reply=True)
 
     def to_peer(self, peer: str, body: LinkBody, now_s: float) -> list[Send]:
@@ -207,16 +207,15 @@ class Lifecycle:
 
     def is_abandoned(self, now_s: float) -> bool:
         """Whether the peers have been silent, or unfinished, for too long to be waited for."""
-        return all(
-            peer in self.finished or self._has_waited(link, now_s) for peer, link in self._links.items()
-        )
-
-    def _has_waited(self, link: PeerLink, now_s: float) -> bool:
-        silence_s = link.silence_s(now_s)
-        if not self._routes.is_authority:
-            return silence_s > ABANDONED_S
+        nearer = self._routes.toward_home
+        if nearer is not None and self._links[nearer].silence_s(now_s) > ABANDONED_S:
+            return True
         waited_s = 0.0 if self.reason is None else now_s - self._finished_s
-        return min(waited_s, silence_s) > LINGER_S or waited_s > ABANDONED_S
+        may_end = nearer is None or self._routes.is_authority
+        return may_end and all(
+            peer in self.finished or min(waited_s, link.silence_s(now_s)) > LINGER_S or waited_s > ABANDONED_S
+            for peer, link in self._links.items()
+        )
 
     def is_peer_silent(self, now_s: float) -> bool:
         """Whether a peer has been quiet for so long that its connection should be renewed."""
@@ -231,7 +230,7 @@ class Lifecycle:
     def _check_peer(self, peer: str, now_s: float) -> list[Send]:
         link = self._links[peer]
         silence_s = link.silence_s(now_s)
-        can_lose = self._routes.is_authority and self.reason is None and peer not in self.lost
+        can_lose = peer != self._routes.toward_home and self.reason is None and peer not in self.lost
         if not can_lose or silence_s <= link.loss_limit_s(self._spec.peer_loss_margin_s):
             return []
         if self._spec.on_peer_loss == "wait":
@@ -259,20 +258,21 @@ class Lifecycle:
 
     def on_cancel(self, peer: str, cancel: Cancel, now_s: float) -> list[Send]:
         """A peer gave the session up."""
-        if not self._routes.is_authority:
-            self._giving_up = Cancel(reason=_CANCELLED)
-            return self._end("cancelled", None, now_s) + self.free()
+        if peer == self._routes.toward_home:
+            self.finished.add(peer)
+            return self._give_up("cancelled", None, Cancel(reason=_CANCELLED), now_s)
         if self.reason is not None:
             self.finished.add(peer)
             return self._free_if_finished()
         if self._spec.on_peer_loss == "continue" and not cancel.is_refused:
             return [] if peer in self.lost else self._lose(peer, cancel.reason)
         self.finished.add(peer)
-        return self.fail(f"{at_start(peer)} gave the query up: {cancel.reason}", now_s)
+        because = f"{at_start(peer)} gave the query up: {cancel.reason}"
+        return self.fail(because, now_s, is_refused=cancel.is_refused)
 
     def on_last_word(self, peer: str, now_s: float) -> list[Send]:
         """A peer has freed the session; an authority that is not done was silent for too long."""
-        if not self._routes.is_authority:
+        if peer == self._routes.toward_home and (self.reason is None or not self._routes.is_authority):
             return self.free()
         if self.reason is not None:
             self.finished.add(peer)

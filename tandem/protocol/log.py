@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from tandem.modes.roles import Roles
@@ -12,6 +12,7 @@ from tandem.protocol.messages import (
     Commit,
     Logprobs,
     Verdict,
+    VerdictToHome,
     VerdictWithLogprobs,
     VerifyResult,
     in_127ths,
@@ -135,19 +136,23 @@ def _without_first(verdict: Verdict, count: int) -> Verdict:
     """The same from the next step on."""
     if count == 0:
         return verdict
-    return _change(
-        verdict,
-        logprobs_of(verdict)[count:],
-        step=verdict.step + count,
-        tokens=verdict.tokens[count:],
-        accepted=tuple(mask >> count for mask in verdict.accepted),
-    )
+    rest: dict[str, Any] = {
+        "step": verdict.step + count,
+        "tokens": verdict.tokens[count:],
+        "accepted": tuple(mask >> count for mask in verdict.accepted),
+    }
+    logprobs = logprobs_of(verdict)[count:]
+    if isinstance(verdict, VerdictToHome):
+        return replace(verdict, **rest, logprobs=logprobs, last_voters=verdict.last_voters[count:])
+    return _change(verdict, logprobs, **rest)
 
 
 def join_verdicts(verdicts: Sequence[Verdict]) -> Verdict:
     """One verdict for successive ones, whose tokens are at most MAX_VERDICT_TOKENS. What is expected of the drafters
     differs from step to step, so the last one's holds for all."""
     step, last = verdicts[0].step, verdicts[-1]
+    if len(verdicts) == 1:
+        return last
     masks = [
         sum(mask << verdict.step - step for mask, verdict in zip(of_drafter, verdicts, strict=True))
         for of_drafter in zip(*(verdict.accepted for verdict in verdicts), strict=True)
@@ -160,6 +165,19 @@ def join_verdicts(verdicts: Sequence[Verdict]) -> Verdict:
 def logprobs_of(verdict: Verdict) -> tuple[Logprobs, ...]:
     """How probable each of its tokens was; empty: it does not say."""
     return verdict.logprobs if isinstance(verdict, VerdictWithLogprobs) else ()
+
+
+def to_home(verdict: Verdict, lost: Sequence[int], last_voters: Sequence[int]) -> VerdictToHome:
+    """The same with what only its decider knows. lost, last_voters: as `VerdictToHome` has them."""
+    values = {field.name: getattr(verdict, field.name) for field in fields(Verdict)}
+    return VerdictToHome(
+        **values, logprobs=logprobs_of(verdict), lost=tuple(lost), last_voters=tuple(last_voters)
+    )
+
+
+def plain(verdict: Verdict) -> Verdict:
+    """The same for a party that the client did not ask."""
+    return _change(verdict, ())
 
 
 def _change(verdict: Verdict, logprobs: Sequence[Logprobs], **changes: Any) -> Verdict:

@@ -52,7 +52,7 @@ class LogprobLimits:
     @classmethod
     def of(cls, spec: SessionSpec) -> LogprobLimits | None:
         """Of a query; None: no peer sends any."""
-        if spec.num_logprobs is None or not spec.votes_are_tokens:
+        if spec.num_logprobs is None or not spec.tells_logprobs:
             return None
         return cls(spec.num_logprobs, spec.vocab_size)
 

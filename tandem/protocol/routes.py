@@ -12,8 +12,10 @@ from tandem.protocol.messages import (
     LinkBody,
     ListRequest,
     Proposal,
+    RelayedSources,
     Resync,
     Verdict,
+    VerdictToHome,
     VerdictWithLogprobs,
     Votes,
 )
@@ -48,6 +50,7 @@ class Routes:
         follows = self._mode.has_bonus
         self.proposals_go_to = (voters if follows else deciders) if own.drafts else ()
         self.votes_go_to = deciders if own.votes and follows else ()
+        self.toward_home = roles.topology.toward_home(party)  # the peer through which the home is reached
         self.verdicts_go_to = peers if own.decides and not is_mirrored else ()
         self.follows_proposals = own.votes and follows
         self.leads = own.drafts and follows  # proposes, and does not vote
@@ -78,6 +81,11 @@ class Routes:
         """Whether the client asked this party."""
         return self.party == self.topology.home
 
+    @property
+    def has_others_behind(self) -> bool:
+        """Whether this party stands between the home and others."""
+        return len(self.topology.peers(self.party)) > 1
+
     def make_public(self, proposal: Proposal) -> Proposal:
         """A proposal as the peers need it: of a drafter without a vote ids are enough."""
         if self._mode.drafters_vote or self._sends_drafts:
@@ -95,6 +103,8 @@ class Routes:
                 self._check_verdict(source, body)
             case Resync():
                 self._check_resync(source, body)
+            case RelayedSources():
+                self._check_relayed(source, body.party)
             case ListRequest():
                 self._check_request(source)
             case _:
@@ -165,11 +175,36 @@ class Routes:
             raise ProtocolError(
                 f"{source} sent a verdict that accepts more than its tokens; check its version."
             )
+        if isinstance(verdict, VerdictToHome):
+            self._check_told(source, verdict)
         if isinstance(verdict, VerdictWithLogprobs):
             self._check_logprobs(source, verdict)
         self._check_decider(source, verdict.next_decider)
 
+    def _check_told(self, source: str, verdict: VerdictToHome) -> None:
+        """What a decider says of parties behind it."""
+        for party in verdict.lost:
+            self._check_relayed(source, party)
+        if len(verdict.last_voters) != len(verdict.tokens):
+            raise ProtocolError(
+                f"{source} named the last voters of {len(verdict.last_voters)} tokens in a verdict of "
+                f"{len(verdict.tokens)}; check its version."
+            )
+        for party in verdict.last_voters:
+            if party >= len(self.roles.roles):
+                raise ProtocolError(f"{source} named party {party}, which there is not; check its version.")
+
+    def _check_relayed(self, source: str, party: int) -> None:
+        """Of a party behind the sender, to the home."""
+        behind = {name for name in self.topology.parties if name not in (source, self.party)}
+        if not self.is_home or party >= len(self.roles.roles) or self.topology.name(party) not in behind:
+            raise ProtocolError(
+                f"{source} sent word of party {party}, which is none behind it; check its settings."
+            )
+
     def _check_logprobs(self, source: str, verdict: VerdictWithLogprobs) -> None:
+        if isinstance(verdict, VerdictToHome) and not verdict.logprobs:
+            return
         limits = self._logprob_limits
         if limits is None or not self.is_home:
             raise ProtocolError(

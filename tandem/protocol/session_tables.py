@@ -235,6 +235,7 @@ class CoordinatorTable:
                 spec.session != frame.session
                 or topology.home == self.party
                 or self.party not in topology.parties
+                or source not in ("", topology.toward_home(self.party))
             ):
                 raise ProtocolError(
                     f"{at_start(self.party)} cannot take part in session {frame.session:08x} as it was opened "

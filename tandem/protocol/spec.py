@@ -83,6 +83,7 @@ class SessionSpec:
 
     committed: tuple[int, ...] = ()  # tokens of the answer that an earlier run of this query committed
     condensed: str = ""  # the question as the home's model wrote it from the conversation; empty: it did not
+    asked: str = ""  # mode "federated": the worker whose client asks; empty: the server's
 
     @property
     def first_aggregator(self) -> Party:
@@ -109,18 +110,23 @@ class SessionSpec:
         return self.condensed or self.query
 
     def sends_whole_votes(self, party: str) -> bool:
-        """Whether `party` sends its votes in full where lists of them would do: the home names probabilities."""
-        return self.num_logprobs is not None and party != self.home
+        """Whether `party` sends its votes in full where lists of them would do: who decides names probabilities."""
+        return self.num_logprobs is not None and (party != self.home or self.mode == "federated")
 
     def names_logprobs(self, party: str) -> bool:
-        """Whether `party` says how probable the tokens are that it decides: the home, or an only voter that decides."""
-        is_target = self.votes_are_tokens and self.roles.role(party).decides
+        """Whether `party` says how probable the tokens are that it decides: the home, or who alone knows the target."""
+        is_target = self.tells_logprobs and self.roles.role(party).decides
         return self.num_logprobs is not None and (party == self.home or is_target)
+
+    @property
+    def tells_logprobs(self) -> bool:
+        """Whether the home hears how probable tokens are from another party, which decides."""
+        return self.votes_are_tokens or self.home not in self.roles.deciders
 
     @property
     def roles(self) -> Roles:
         """Who drafts, votes and decides. Raises ConfigError where the mode does not allow it."""
-        return _roles(self.mode, self.only, self.placement, self.workers, self.weights)
+        return _roles(self.mode, self.only, self.placement, self.workers, self.weights, self.asked)
 
     @property
     def is_mirrored(self) -> bool:
@@ -189,7 +195,7 @@ class SessionSpec:
 
     @property
     def home(self) -> str:
-        """The party whose draft queue keeps the events for the client: device or server, or who answers alone."""
+        """The party whose draft queue keeps the events for the client: the one that is asked."""
         return self.roles.topology.home
 
     def check_weights(self, party: str, fingerprint: str) -> None:
@@ -246,7 +252,12 @@ class SessionSpec:
 
 @lru_cache(maxsize=64)
 def _roles(
-    mode: str, only: str | None, placement: str, workers: tuple[str, ...], weights: tuple[float, ...]
+    mode: str,
+    only: str | None,
+    placement: str,
+    workers: tuple[str, ...],
+    weights: tuple[float, ...],
+    asked: str,
 ) -> Roles:
     if only is not None:
         return solo(as_party(only))
@@ -254,7 +265,7 @@ def _roles(
         case "speculative":
             return speculative()
         case "federated":
-            return federated(weights, workers=workers)
+            return federated(weights, workers=workers, home=asked)
         case _:
             return dual(decides=placement if placement in PARTIES else "both")
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import heapq
 import random
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Sized
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
@@ -66,7 +66,7 @@ class ChainParty:
     num_starts: int = 0  # of its actors but the coordinator; what an earlier start does or is told is lost
     is_down: bool = False
     stalled_s: float = 0.0
-    cut_s: float = 0.0  # nothing passes between it and home until then
+    cut_s: float = 0.0  # nothing passes between it and the hub until then
 
 
 class ChainRun:
@@ -82,14 +82,14 @@ class ChainRun:
         self.rng = random.Random(number("chain run", scenario.seed))
         self.trace = trace or EventLog(0)
         self.committed: list[int] = []  # at home
-        self._standing: tuple[object, ...] = ()  # of home, when all parties were compared with it
+        self._standing: tuple[object, ...] = ()  # of home and hub, when all were compared
         self.tokens: list[TokenEvent] = []
         self.peer_events: list[PeerEvent] = []
         self.rounds: list[RoundEvent] = []
         self.done: DoneEvent | None = None
         self.lengths: list[int] = []  # of proposals, as the scheduler chose them
         topology = scenario.spec.roles.topology
-        self.home = topology.home
+        self.home, self.hub = topology.home, topology.authority
         self.parties = {party: self._make_party(party) for party in topology.parties}
         self.proposed: set[tuple[int, ...]] = set()  # what the drafter's proposals lead to
         self._drafter = drafter or make_drafter(scenario)
@@ -168,10 +168,11 @@ class ChainRun:
         return self.done is not None and not any(state.queue.sessions for state in self.parties.values())
 
     def _check(self, acting: str) -> None:
-        """Home's tokens never change; the others' agree with them, but for a party that a Resync must still reach."""
-        home = self._session(self.home)
+        """Home's tokens never change; all agree with the hub's, but for a party that a Resync must still reach, and a
+        home that goes on without the hub."""
+        home, hub = self._session(self.home), self._session(self.hub)
         assert home is not None
-        tokens, standing = home.prefix.tokens, (home.prefix.digest, home.log.view, *home.lifecycle.lost)
+        tokens, standing = home.prefix.tokens, (home.prefix.digest, *_standing_of(hub))
         others = [acting] if acting else []
         if standing != self._standing:
             self._standing, others = standing, list(self.parties)
@@ -184,16 +185,23 @@ class ChainRun:
             if session is None:
                 continue
             self._check_size(party, session)
-            if session.prefix.digest == home.prefix.digest or party in home.lifecycle.lost:
+            if hub is None or session.prefix.digest == hub.prefix.digest or self._may_differ(hub, session):
                 continue
-            if session.log.view < home.links[party].view:
-                continue
-            shared = min(len(tokens), len(session.prefix))
-            if session.prefix.tokens[:shared] != tokens[:shared]:
-                raise InvariantError(f"{party} committed {session.prefix.tokens}, home {tokens}")
+            shared = min(len(hub.prefix), len(session.prefix))
+            if session.prefix.tokens[:shared] != hub.prefix.tokens[:shared]:
+                raise InvariantError(
+                    f"{party} committed {session.prefix.tokens}, {self.hub} {hub.prefix.tokens}"
+                )
+
+    def _may_differ(self, hub: SessionCoordinator, session: SessionCoordinator) -> bool:
+        is_apart = session.party in hub.lifecycle.lost or self.hub in session.lifecycle.lost
+        return is_apart or session.log.view < hub.links[session.party].view
 
     def _check_size(self, party: str, session: SessionCoordinator) -> None:
-        kept = [*session.ballots.entries.values(), *(link.backlog.parcels for link in session.links.values())]
+        kept: list[Sized] = [
+            *session.ballots.entries.values(),
+            *(link.backlog.parcels for link in session.links.values()),
+        ]
         most = max(len(session.log.verdicts), *map(len, kept))
         if most > MAX_KEPT:
             raise InvariantError(f"{party} keeps {most} entries")
@@ -218,6 +226,8 @@ class ChainRun:
             if send.to == "peer":
                 self.cross(party, send)
             elif send.to == "client":
+                if party != self.home:
+                    raise InvariantError(f"{party} has events of a query that was asked at {self.home}")
                 self._on_event(send.message.event)
             else:
                 start = self.parties[party].num_starts
@@ -229,7 +239,7 @@ class ChainRun:
         data = encode(send.message)
         self.trace.add(self.now_s, f"{party} to {send.peer}", send.message)
         self._check_budget(party, send.message.body)
-        worker = self.parties[send.peer if party == self.home else party]
+        worker = self.parties[send.peer if party == self.hub else party]
         if self.now_s < worker.cut_s:
             return
         for arrival_s in self.wires[party, send.peer].arrivals(self.now_s, len(data), self.rng):
@@ -437,12 +447,19 @@ class ChainRun:
         self._deliver(party, state.queue.restart("decoder") + state.queue.restart("aggregator"))
 
     def _come_back(self, party: str) -> None:
-        """The party knows what was asked, and nothing else."""
+        """The party knows what was asked, and nothing else; a hub that is not at home does not even know that."""
         fresh, old = self._make_party(party), self.parties[party]
         self.parties[party] = fresh
         fresh.num_starts, fresh.stalled_s, fresh.cut_s = old.num_starts, old.stalled_s, old.cut_s
+        if party == self.hub:
+            return
         incarnation = self.rng.getrandbits(32)
         self._deliver(party, fresh.queue.reopen(self.scenario.spec, incarnation, self.now_s))
+
+
+def _standing_of(hub: SessionCoordinator | None) -> tuple[object, ...]:
+    """What decides whether the others may differ from it."""
+    return () if hub is None else (hub.prefix.digest, hub.log.view, *hub.lifecycle.lost)
 
 
 def play_chain(

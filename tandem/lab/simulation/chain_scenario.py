@@ -40,7 +40,7 @@ class ChainFault:
     """What goes wrong at one party.
 
     stall: it stands still. crash: it loses all that it knew, and asks for a Resync when it is back. models: its decoder
-    is restarted. aggregator: so is that. cut: nothing passes between it and home.
+    is restarted. aggregator: so is that. cut: nothing passes between it and the hub.
     """
 
     kind: ChainFaultKind
@@ -94,7 +94,7 @@ def make_chain_scenario(seed: int, num_workers: int) -> ChainScenario:
     faults = tuple(_plan_fault(rng, parties) for _ in range(rng.choice([0, 1, 2, 4])))
     # What a Resync rolls back is computed again in any case.
     may_recompute = not any(fault.kind in ("crash", "cut", "stall") for fault in faults)
-    return ChainScenario(
+    scenario = ChainScenario(
         seed=seed,
         spec=spec,
         drafter=rng.choice(DRAFTERS),
@@ -104,6 +104,27 @@ def make_chain_scenario(seed: int, num_workers: int) -> ChainScenario:
         cancel_s=3.0 * rng.random() if rng.random() < 0.05 else None,
         is_recomputing=may_recompute and rng.random() < 0.5,
     )
+    return _move_home(scenario) if num_workers else scenario
+
+
+def _move_home(scenario: ChainScenario) -> ChainScenario:
+    """Half of the federated queries are asked at a worker. Drawn apart, so that recorded seeds keep the rest.
+
+    The coordinator that holds the user's answer does not crash: with it the query is gone. The server may where the
+    home goes on without it.
+    """
+    rng = random.Random(number("home", scenario.seed))
+    spec, server = scenario.spec, scenario.spec.roles.topology.authority
+    home = rng.choice(spec.roles.voters)
+    if rng.random() < 0.5:
+        return scenario
+    may_crash = spec.on_peer_loss == "continue" and rng.random() < 0.5
+    elsewhere = server if may_crash else next(name for name in spec.roles.voters if name != home)
+    faults = tuple(
+        replace(fault, party=elsewhere) if (fault.kind, fault.party) == ("crash", home) else fault
+        for fault in scenario.faults
+    )
+    return replace(scenario, spec=replace(spec, workers=spec.roles.voters, asked=home), faults=faults)
 
 
 def _vary_votes(spec: SessionSpec, seed: int) -> SessionSpec:
@@ -229,6 +250,8 @@ def expected_chain(scenario: ChainScenario, events: Sequence[PeerEvent] = ()) ->
 
     def present(step: int) -> list[int]:
         lost = {event.party: event.is_alone for event in events if event.step <= step}
+        if lost.get(spec.roles.topology.authority, False):  # the home goes on by itself
+            return [names.index(spec.home)]
         return [number for number, name in enumerate(names) if not lost.get(name, False)]
 
     if events:

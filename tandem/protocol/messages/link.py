@@ -104,6 +104,15 @@ class VerdictWithLogprobs(Verdict):
     logprobs: Annotated[tuple[Any, ...], sequence(registry.nested(Logprobs))]  # of each token
 
 
+@registry.message(23)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerdictToHome(VerdictWithLogprobs):
+    """A Verdict of several voters to the home of the query, where that is one of them: what only the decider knows."""
+
+    lost: Varints  # parties without which it was decided, by their index, ascending
+    last_voters: Varints  # whose vote on each token came last; the decider itself, which has none: not told
+
+
 @registry.message(3)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Done:
@@ -156,7 +165,7 @@ class Rejoin:
 @registry.message(11)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Open:
-    """A query begins. The home coordinator repeats it until a frame of the peer arrives in this session."""
+    """A query begins. Home -> peer, and on to parties behind it; repeated until a frame of the receiver arrives."""
 
     spec: Text  # SessionSpec.to_json(), as the receiver may see it
 
@@ -170,6 +179,14 @@ class Sources:
     retrieve_us: Varint  # time the retrieval took, microseconds
     prefill_us: Varint
     notes: Lines  # sentences for the user: a truncated document, ...
+
+
+@registry.message(24)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RelayedSources(Sources):
+    """Sources of a party that has no link to the home. Decider -> home."""
+
+    party: PartyIndex  # whose
 
 
 @registry.message(14)
@@ -200,6 +217,7 @@ LinkBody: TypeAlias = (
     Proposal
     | Verdict
     | VerdictWithLogprobs
+    | VerdictToHome
     | Done
     | Resync
     | Heartbeat
@@ -208,6 +226,7 @@ LinkBody: TypeAlias = (
     | Rejoin
     | Open
     | Sources
+    | RelayedSources
     | Votes
     | ListRequest
 )
@@ -237,6 +256,7 @@ class LinkFrame:
             Proposal,
             Verdict,
             VerdictWithLogprobs,
+            VerdictToHome,
             Done,
             Resync,
             Heartbeat,
@@ -245,6 +265,7 @@ class LinkFrame:
             Rejoin,
             Open,
             Sources,
+            RelayedSources,
             Votes,
             ListRequest,
         ),

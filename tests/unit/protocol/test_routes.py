@@ -16,8 +16,10 @@ from tandem.protocol.messages import (
     Logprobs,
     Open,
     Proposal,
+    RelayedSources,
     Resync,
     Verdict,
+    VerdictToHome,
     VerdictWithLogprobs,
     Votes,
 )
@@ -36,6 +38,18 @@ NAMED = make_spec(mode="speculative", num_logprobs=2, vocab_size=8)
 FEDERATED = make_spec(mode="federated", weights=(0.5, 0.5))
 BY_DOCUMENTS = make_spec(mode="federated", workers=("ada", "ben"))
 DUAL = make_spec(placement="device")
+ASKED_AT_ADA = replace(BY_DOCUMENTS, asked="ada")
+RELAYED = RelayedSources(ids=("7f",), retrieve_us=1, prefill_us=1, notes=(), party=2)
+TO_HOME = VerdictToHome(
+    step=0,
+    tokens=(1,),
+    accepted=(1,),
+    acceptance=(),
+    next_decider=0,
+    logprobs=(),
+    lost=(2,),
+    last_voters=(2,),
+)
 
 
 def known(*top: tuple[int, float], logprob: float = -1.0) -> Logprobs:
@@ -159,6 +173,32 @@ def frame(body: LinkBody) -> LinkFrame:
         (
             "device", "cloud", DUAL, Resync(decider=0, tokens=()),
             "cloud sent its tokens to be adopted, but device is the authority; check its settings.",
+        ),
+        *(
+            (
+                party, source, ASKED_AT_ADA, body,
+                f"{source} sent word of party {number}, which is none behind it; check its settings.",
+            )
+            for party, source, body, number in (
+                ("ada", "server", replace(RELAYED, party=1), 1),
+                ("ada", "server", replace(RELAYED, party=0), 0),
+                ("ada", "server", replace(RELAYED, party=3), 3),
+                ("server", "ben", RELAYED, 2),
+                ("ada", "server", replace(TO_HOME, lost=(1,)), 1),
+                ("ben", "server", replace(TO_HOME, lost=(1,)), 1),
+            )
+        ),
+        (
+            "ada", "server", ASKED_AT_ADA, replace(TO_HOME, last_voters=()),
+            "server named the last voters of 0 tokens in a verdict of 1; check its version.",
+        ),
+        (
+            "ada", "server", ASKED_AT_ADA, replace(TO_HOME, last_voters=(3,)),
+            "server named party 3, which there is not; check its version.",
+        ),
+        (
+            "ada", "server", ASKED_AT_ADA, replace(TO_HOME, logprobs=(known(),)),
+            "server sent log probabilities, which this query does not ask of it; check its version.",
         ),
     ],
 )  # fmt: skip

@@ -1,0 +1,108 @@
+"""What only the decider knows, and tells the home of a query that is one of its voters.
+
+The home has no link to the other voters. Of their documents it gets what their own link would bring it, opaque marks;
+of their losses and of whose vote came last it reads in each verdict, so that it knows at which step they counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tandem.events import PeerEvent
+from tandem.protocol.ballots import BallotBox
+from tandem.protocol.lifecycle import Lifecycle
+from tandem.protocol.log import CommittedLog, plain, to_home
+from tandem.protocol.messages import (
+    Cancel,
+    DecoderReady,
+    Done,
+    LinkBody,
+    RelayedSources,
+    Sources,
+    Verdict,
+    VerdictToHome,
+)
+from tandem.protocol.outbox import Send
+from tandem.protocol.prefix import extend_digest
+from tandem.protocol.report import Reporter
+from tandem.protocol.routes import Routes
+from tandem.topology import Topology
+
+
+class Messenger:
+    """What one party sends towards home.
+
+    Invariant: log probabilities and sources go that way and no other.
+    """
+
+    def __init__(
+        self, routes: Routes, log: CommittedLog, ballots: BallotBox, reporter: Reporter, lifecycle: Lifecycle
+    ) -> None:
+        self._routes, self._log, self._ballots = routes, log, ballots
+        self._reporter, self._lifecycle = reporter, lifecycle
+
+    def tell_sources(self, ready: DecoderReady, now_s: float) -> list[Send]:
+        """Tell the client, who is at home, of this party's documents."""
+        if (nearer := self._routes.toward_home) is None:
+            return self._reporter.emit_own_sources(ready)
+        sources = self._reporter.note_sources(ready)
+        return [] if sources is None else self._lifecycle.post((nearer,), sources, now_s)
+
+    def take_sources(self, source: str, sources: Sources, now_s: float) -> list[Send]:
+        """Documents of a peer, or of a party behind it: for the client here, or on towards home."""
+        topology, nearer = self._routes.topology, self._routes.toward_home
+        if nearer is None:
+            owner = topology.name(sources.party) if isinstance(sources, RelayedSources) else source
+            return self._reporter.emit_sources(owner, sources)
+        relayed = RelayedSources(
+            ids=sources.ids,
+            retrieve_us=sources.retrieve_us,
+            prefill_us=sources.prefill_us,
+            notes=sources.notes,
+            party=topology.index(source),
+        )
+        return self._lifecycle.post((nearer,), relayed, now_s)
+
+    def address(self, verdict: Verdict) -> list[tuple[Sequence[str], Verdict]]:
+        """An own verdict that is not committed yet, and to whom it goes."""
+        peers, home = self._routes.verdicts_go_to, self._routes.toward_home
+        if home is None or not self._routes.has_others_behind:
+            return [(peers, verdict)]
+        index, digest = self._routes.topology.index, self._log.prefix.digest
+        last_voters = []
+        for token in verdict.tokens:
+            last = self._ballots.find_last_voter(digest, self._lifecycle.voters)
+            last_voters.append(index(last or self._routes.party))
+            digest = extend_digest(digest, token)
+        told = to_home(verdict, sorted(map(index, self._lifecycle.lost)), last_voters)
+        return [([peer for peer in peers if peer != home], plain(verdict)), ((home,), told)]
+
+    def dismiss(self, peer: str, body: LinkBody, now_s: float) -> list[Send]:
+        """To an authority that is back after the home has gone on without it. body: what it sent."""
+        is_last_word = isinstance(body, Cancel) or (isinstance(body, Done) and body.is_reply)
+        return [] if is_last_word else self._lifecycle.to_peer(peer, self._lifecycle.last_word(peer), now_s)
+
+
+class AtHome:
+    """What the home knows of parties to which it has no link."""
+
+    def __init__(self, topology: Topology, reporter: Reporter) -> None:
+        self.lost: frozenset[str] = frozenset()  # those without whose votes the last verdict was made
+        self._topology, self._reporter = topology, reporter
+
+    def follow(self, verdict: Verdict, step: int) -> list[Send]:
+        """A verdict is committed from `step` on: who is missing from then on, and who is back."""
+        if not isinstance(verdict, VerdictToHome):
+            return []
+        before, self.lost = self.lost, frozenset(map(self._topology.name, verdict.lost))
+        changed = [name for name in self._topology.parties if name in before ^ self.lost]
+        return self._reporter.emit(
+            *(PeerEvent(step=step, is_alone=name in self.lost, party=name) for name in changed)
+        )
+
+    def last_voter(self, verdict: Verdict, step: int) -> str | None:
+        """Whose vote on the token of this step came last, where the decider says so."""
+        if not isinstance(verdict, VerdictToHome):
+            return None
+        party = verdict.last_voters[step - verdict.step]
+        return self._topology.name(party) if party != self._topology.index(self._topology.authority) else None

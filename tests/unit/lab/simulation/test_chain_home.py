@@ -1,0 +1,226 @@
+"""Federated queries that are asked at a worker: the tokens of the draft-free loop, whatever is lost."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tandem.events import RoundEvent
+from tandem.lab.simulation.chain import ChainRun, play_chain
+from tandem.lab.simulation.chain_scenario import (
+    ChainFault,
+    ChainScenario,
+    make_chain_scenario,
+)
+from tandem.lab.simulation.faults import FaultyWire
+from tandem.lab.simulation.invariants import InvariantError
+from tandem.lab.simulation.link import Link
+from tandem.lab.simulation.specs import change_spec
+from tandem.protocol import committing, coordinator
+from tandem.protocol.lifecycle import Lifecycle
+from tandem.protocol.messages import LinkBody, Verdict
+from tandem.protocol.outbox import Send
+from tandem.protocol.report import Reporter
+from tandem.protocol.spec import SessionSpec
+from tandem.protocol.to_home import AtHome, Messenger
+from tandem.topology import SERVER
+
+
+def asked_at(worker: str, seed: int, num_workers: int, *faults: ChainFault, **changes: Any) -> ChainScenario:
+    """A scenario of a long answer in which only these faults are planted."""
+    scenario = make_chain_scenario(seed, num_workers)
+    values: dict[str, Any] = {
+        "workers": scenario.spec.roles.voters, "asked": worker, "on_peer_loss": "continue",
+        "peer_loss_margin_s": 0.3, "max_new_tokens": 40, "max_proposal": 2, "pacing": "pipelined",
+        "length_policy": "fixed", **changes,
+    }  # fmt: skip
+    return replace(
+        scenario,
+        drafter="good",
+        spec=change_spec(scenario.spec, **values),
+        faults=faults,
+        cancel_s=None,
+        is_recomputing=False,
+        first_end=1 << 30,
+        model_s=dict.fromkeys(scenario.model_s, 0.1),
+    )
+
+
+def cut(party: str, seconds: float = 3.0) -> ChainFault:
+    return ChainFault(kind="cut", party=party, at_s=0.6, seconds=seconds)
+
+
+def play(scenario: ChainScenario) -> ChainRun:
+    run = ChainRun(scenario)
+    run.wires = {key: FaultyWire(Link(delay_s=0.05, is_in_order=True), {}) for key in run.wires}
+    run.run()
+    run.check_end()
+    return run
+
+
+def test_about_half_of_the_scenarios_are_asked_at_a_worker() -> None:
+    homes = Counter(make_chain_scenario(seed, 2).spec.home for seed in range(100))
+    assert set(homes) == {SERVER, "worker-1", "worker-2"}
+    assert 30 < homes[SERVER] < 70
+    assert all(not make_chain_scenario(seed, 0).spec.asked for seed in range(20))
+
+
+def test_the_rest_of_a_scenario_does_not_depend_on_who_is_asked() -> None:
+    """Recorded seeds keep what they drew before a worker could be asked."""
+    scenario = make_chain_scenario(3, 2)
+    assert (scenario.drafter, scenario.spec.max_proposal, len(scenario.faults)) == ("good", 1, 2)
+
+
+@pytest.mark.parametrize("num_workers", [2, 5])
+def test_every_run_gives_the_tokens_of_the_draft_free_loop(num_workers: int) -> None:
+    seeds = [seed for seed in range(9) if make_chain_scenario(seed, num_workers).spec.asked]
+    assert len(seeds) > 1
+    for seed in seeds:
+        play_chain(seed, num_workers)
+
+
+@pytest.mark.parametrize("pacing", ["stop_and_wait", "pipelined"])
+def test_who_is_asked_does_not_show_in_the_answer(pacing: str) -> None:
+    for seed in range(2):
+        answers = {
+            tuple(play(asked_at(home, seed, 3, on_peer_loss="wait", pacing=pacing)).committed)
+            for home in ("", "worker-1", "worker-3")
+        }
+        assert len(answers) == 1
+
+
+def test_the_home_knows_whose_drafts_were_accepted_and_who_was_last() -> None:
+    at_server, at_worker = (
+        play(asked_at(home, 5, 3, max_proposal=5, pacing="stop_and_wait")) for home in ("", "worker-2")
+    )
+    assert any(token.device_accepted for token in at_worker.tokens)
+    accepted = [[token.device_accepted for token in run.tokens] for run in (at_server, at_worker)]
+    assert accepted[0] == accepted[1]
+    for run in (at_server, at_worker):
+        assert {token.aggregator for token in run.tokens} == {SERVER}
+        assert {token.last_voter for token in run.tokens} <= {"worker-1", "worker-2", "worker-3"}
+    assert not any(isinstance(event, RoundEvent) for event in at_worker.rounds)
+
+
+def test_a_home_that_is_cut_off_goes_on_alone_to_the_end() -> None:
+    for seed in range(3):
+        run = play(asked_at("worker-1", seed, 2, cut("worker-1", 1.5)))
+        (lost,) = [event for event in run.peer_events if event.party == SERVER]
+        assert lost.is_alone
+        assert {token.aggregator for token in run.tokens[lost.step :]} == {"worker-1"}
+        assert all(token.is_alone for token in run.tokens[lost.step :])
+        assert not any(token.is_alone for token in run.tokens[: lost.step])
+
+
+def test_a_home_that_is_cut_off_waits_if_it_is_told_to() -> None:
+    for seed in range(2):
+        run = play(asked_at("worker-1", seed, 2, cut("worker-1", 1.5), on_peer_loss="wait"))
+        assert not run.peer_events
+
+
+def test_a_server_that_is_gone_for_good_leaves_the_home_alone() -> None:
+    crash = ChainFault(kind="crash", party=SERVER, at_s=0.6, seconds=1.0)
+    run = play(asked_at("worker-2", 2, 3, crash))
+    assert [event.party for event in run.peer_events] == [SERVER]
+    assert run.tokens[-1].aggregator == "worker-2"
+
+
+def test_another_worker_that_is_lost_is_missed_from_a_stated_step() -> None:
+    for seed in range(3):
+        run = play(asked_at("worker-1", seed, 3, cut("worker-2")))
+        lost, *back = run.peer_events
+        assert (lost.party, lost.is_alone) == ("worker-2", True)
+        assert [(event.party, event.is_alone) for event in back] in ([], [("worker-2", False)])
+        assert {token.aggregator for token in run.tokens} == {SERVER}
+
+
+# ---- defects -------------------------------------------------------------------------------------------------------
+
+
+class AuthorityHasTheEvents(Reporter):
+    """The client of the server is told, as if it had asked."""
+
+    def __init__(self, spec: SessionSpec, party: str) -> None:
+        super().__init__(spec, party)
+        self._is_home = party == spec.roles.topology.authority
+
+
+class BothHaveTheEvents(Reporter):
+    """The client of the server listens."""
+
+    def __init__(self, spec: SessionSpec, party: str) -> None:
+        super().__init__(spec, party)
+        self._is_home = self._is_home or party == spec.roles.topology.authority
+
+
+class HomeIsNotTold(Messenger):
+    """The home hears what every worker hears."""
+
+    def address(self, verdict: Verdict) -> Any:
+        return [(self._routes.verdicts_go_to, verdict)]
+
+
+class LossesOneStepLate(AtHome):
+    """A verdict says who was there for the step before."""
+
+    def follow(self, verdict: Verdict, step: int) -> list[Send]:
+        sends = super().follow(verdict, step)
+        for send in sends:
+            event = send.message.event
+            object.__setattr__(event, "step", event.step + 1)
+        return sends
+
+
+class ServerIsTakenBack(Messenger):
+    """A home that goes on alone listens to a server that is back."""
+
+    def dismiss(self, peer: str, body: LinkBody, now_s: float) -> list[Send]:
+        self._lifecycle.lost.discard(peer)
+        return []
+
+
+class HomeCountsAll(Lifecycle):
+    """A home that goes on alone waits for the votes of all."""
+
+    @property
+    def voters(self) -> tuple[str, ...]:
+        return tuple(name for name in self._routes.roles.voters if name not in self.lost)
+
+
+Plant = Callable[[pytest.MonkeyPatch], None]
+
+
+def put(module: Any, mutant: type[Any]) -> Plant:
+    return lambda patch: patch.setattr(module, mutant.__mro__[1].__name__, mutant)
+
+
+MUTANTS: dict[str, tuple[Plant, str]] = {
+    "authority_has_the_events": (put(coordinator, AuthorityHasTheEvents), "worker-2"),
+    "both_have_the_events": (put(coordinator, BothHaveTheEvents), "worker-2"),
+    "home_is_not_told_of_losses": (put(coordinator, HomeIsNotTold), "worker-2"),
+    "losses_one_step_late": (put(committing, LossesOneStepLate), "worker-2"),
+    "server_is_taken_back": (put(coordinator, ServerIsTakenBack), "worker-1"),
+    "home_counts_all": (put(coordinator, HomeCountsAll), "worker-1"),
+}
+"""By name: the mutant, and who is cut off; worker-1 is home. Without a mutant the tests above play these cuts."""
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_the_comparison_finds(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    plant, party = MUTANTS[name]
+    scenarios = [asked_at("worker-1", seed, 2, cut(party, 1.5)) for seed in range(3)]
+    plant(monkeypatch)
+    monkeypatch.setattr("tandem.lab.simulation.chain.LIMIT_S", 40.0)
+
+    def fails(scenario: ChainScenario) -> bool:
+        try:
+            play(scenario)
+        except InvariantError:
+            return True
+        return False
+
+    assert any(map(fails, scenarios))
