@@ -19,13 +19,10 @@ import argparse
 import json
 import os
 import re
-import subprocess
 import sys
-import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -39,6 +36,7 @@ from tandem import Config, Tandem
 from tandem.cluster import registry
 from tandem.errors import TandemError
 from tandem.lab.reliability.bench import Watched, follow
+from tandem.lab.reliability.cluster import run_command, two_nodes
 from tandem.lab.training.bundle import read_bundled_questions
 from tandem.protocol.outbox import ROLES
 from tandem.topology import PARTIES, Party
@@ -51,29 +49,6 @@ BACK_S = 240.0
 """After which a process or a whole answer that has not come counts as lost."""
 AGAIN_S = 0.25
 """Between two looks at what has come back."""
-
-
-def tandem_command(*arguments: str) -> None:
-    """A command of Tandem, as a user would type it. Raises RuntimeError with what it said if it fails."""
-    done = subprocess.run(
-        [sys.executable, "-m", "tandem", *arguments], capture_output=True, text=True, check=False
-    )
-    if done.returncode:
-        raise RuntimeError(f"tandem {' '.join(arguments)}: {done.stderr.strip()[-500:]}")
-
-
-@contextmanager
-def two_nodes() -> Iterator[str]:
-    """A device's node and a cloud's, in a state folder of their own; the cluster's address."""
-    with tempfile.TemporaryDirectory(prefix="tandem-kills-") as folder:
-        os.environ |= {"XDG_STATE_HOME": folder, "RAY_USAGE_STATS_ENABLED": "0"}
-        try:
-            tandem_command("up", Party.DEVICE)
-            address = registry.running_nodes()[0].address
-            tandem_command("up", Party.CLOUD, "--join", address)
-            yield address
-        finally:
-            tandem_command("down")
 
 
 class Cluster:
@@ -130,7 +105,7 @@ class Cluster:
         until_s = time.monotonic() + BACK_S
         while victim == RAYLET:
             try:
-                return tandem_command("up", Party.CLOUD, "--join", self._address)
+                return run_command("up", Party.CLOUD, "--join", self._address)
             except RuntimeError:
                 if time.monotonic() > until_s:
                     raise

@@ -5,7 +5,8 @@ else: hops between actors, pairing, aggregation, commit. That rest is the framew
 cores: at most 3 ms at the median, 1.5 ms in the speculative loop, where decoding overlaps with all of this, and 6 ms
 at the 95th percentile. Prediction for actors apart: 6 hops of about 0.09 ms (half of the 0.18 ms round trip measured
 for an asyncio socket) plus about 0.3 ms of Python in five actors: 0.9 ms; with the light actors together, 2 of the
-hops remain: 0.5 ms; inline, in one process without Ray, none: 0.35 ms, with a target of 1 ms in the speculative loop.
+hops remain: 0.5 ms; without Ray none: 0.35 ms, with a target of 1 ms in the speculative loop. `joined` is a device
+that is one process and has joined a cloud by a link, which is another process; `inline` has both parties in one.
 
 The shapes are measured in turn, each in clusters of its own, and compared turn by turn. Expected run time: 6 minutes;
 `--smoke` 1 minute.
@@ -14,11 +15,14 @@ The shapes are measured in turn, each in clusters of its own, and compared turn 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import statistics
 import sys
+import tempfile
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -30,10 +34,13 @@ import itertools
 
 from benchmarks._common import finish, summary
 from tandem import Answer, Config, Tandem
+from tandem.lab.reliability.processes import child, cloud_arguments
 from tandem.lab.training.bundle import read_bundled_questions
 
-PREDICTED_MS = {"apart": 0.9, "together": 0.5, "inline": 0.35}
+PREDICTED_MS = {"apart": 0.9, "together": 0.5, "inline": 0.35, "joined": 0.35}
 TARGET_MS = {"synchronous": 3.0, "speculative": 1.5}
+WITHOUT_RAY = {"inline", "joined"}
+TARGET_WITHOUT_RAY_MS = TARGET_MS | {"speculative": 1.0}
 TARGET_P95_MS = 6.0
 SETTLE_S = 3.0
 """Ray's own start-up work dies down."""
@@ -55,7 +62,7 @@ def paces_ms(answer: Answer) -> list[float]:
 
 
 def cpu_s(rag: Tandem) -> dict[str, float]:
-    """CPU time so far of each process, which is named after its actors; inline of each thread, in steps of 10 ms.
+    """CPU time so far of each process, which is named after its actors; without Ray of each thread of this one.
 
     The thread "tandem" is the event loop: all that is neither model nor index.
     """
@@ -63,6 +70,28 @@ def cpu_s(rag: Tandem) -> dict[str, float]:
         spent = {each.id: each.user_time + each.system_time for each in psutil.Process().threads()}
         return {thread.name: spent.get(thread.native_id or 0, 0.0) for thread in threading.enumerate()}
     return {actor["process"]: actor["cpu_s"] for actor in rag.status()["actors"]}
+
+
+@contextlib.contextmanager
+def running(plane: str, shape: str) -> Iterator[Tandem]:
+    """Both parties in a shape."""
+    settings = (f"link.data_plane={plane}", "link.on_peer_loss=wait")
+    if shape == "joined":
+        with (
+            tempfile.TemporaryDirectory(prefix="tandem-overhead-") as keys,
+            child(*cloud_arguments(Path(keys), 0, settings)) as cloud,
+            Tandem.join(cloud.hello["link"], Config.load(None, settings)) as rag,
+        ):
+            yield rag
+        return
+    runs = "cluster.runtime=inline" if shape == "inline" else f"cluster.light_actors={shape}"
+    with Tandem.launch(Config.load(None, (*settings, runs))) as rag:
+        yield rag
+
+
+def target_ms(shape: str, loop: str) -> float:
+    """At the median."""
+    return (TARGET_WITHOUT_RAY_MS if shape in WITHOUT_RAY else TARGET_MS)[loop]
 
 
 class Tally:
@@ -138,11 +167,9 @@ def main() -> None:
     )
     tallies: dict[tuple[str, str, str], Tally] = {}
     for turn, plane, shape in itertools.product(range(num_turns), planes, arguments.shapes):
-        if shape == "inline" and plane == "ray":
+        if shape in WITHOUT_RAY and plane == "ray":
             continue
-        runs = "cluster.runtime=inline" if shape == "inline" else f"cluster.light_actors={shape}"
-        settings = (f"link.data_plane={plane}", runs, "link.on_peer_loss=wait")
-        with Tandem.launch(Config.load(None, settings)) as rag:
+        with running(plane, shape) as rag:
             time.sleep(SETTLE_S)
             for loop in TARGET_MS:
                 tally = tallies.setdefault((plane, shape, loop), Tally())
@@ -178,7 +205,7 @@ def _show(plane: str, shape: str, loop: str, measured: dict[str, Any]) -> None:
     overhead, pace = measured["overhead_ms"], measured["commit_to_commit_ms"]
     print(
         f"{plane:6} {shape:8} {loop:11}  overhead p50 {overhead['p50']:5.2f} [{overhead['p25']:.2f}, "
-        f"{overhead['p75']:.2f}] p95 {overhead['p95']:6.2f} ms ({overhead['p50'] / TARGET_MS[loop]:.0%} and "
+        f"{overhead['p75']:.2f}] p95 {overhead['p95']:6.2f} ms ({overhead['p50'] / target_ms(shape, loop):.0%} and "
         f"{overhead['p95'] / TARGET_P95_MS:.0%} of target)  commit to commit p50 {pace['p50']:6.2f} ms"
         f"  bytes/token {measured['device_to_cloud_bytes_per_token']:.0f} up"
         f" {measured['cloud_to_device_bytes_per_token']:.0f} down  ({measured['num_tokens']} tokens)"

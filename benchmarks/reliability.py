@@ -35,7 +35,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from benchmarks._common import finish, summary
 from tandem.lab.reliability import hostile, malformed, outages, soak
-from tandem.lab.reliability.bench import Bench, running
+from tandem.lab.reliability.bench import Bench, Trial, running
 
 COUNTS = {"outages": 50, "kills": 20, "soak": 300, "hostile": 1000, "frames": 1_000_000}
 SMOKE = {"outages": 4, "kills": 1, "soak": 12, "hostile": 33, "frames": 20_000}
@@ -52,7 +52,7 @@ SETTINGS = ("devices.max_bytes_per_s=1073741824",)
 """A million frames are to be sent as fast as they can be read."""
 
 
-def run_outages(bench: Bench, count: int, seconds: float, random: Random) -> dict[str, Any]:
+def run_outages(bench: Trial, count: int, seconds: float, random: Random) -> dict[str, Any]:
     """Rows and their summary."""
     rows = _print_rows(outages.cut_often(bench, count, seconds, random))
     result: dict[str, Any] = {"cut_s": seconds, "wrong": sum(not row["is_right"] for row in rows)}

@@ -26,15 +26,13 @@ from tandem.actors.statistics import ActorStatistics, resident_bytes
 from tandem.errors import ProtocolError, TandemError
 from tandem.protocol.messages import decode, decode_link, encode
 from tandem.protocol.outbox import ActorKind, Send
-from tandem.topology import PARTIES, at_start
+from tandem.topology import at_start
 from tandem.transport.exchange import Exchange
 from tandem.transport.port import DataPlane, Endpoint
 
 T = TypeVar("T")
 
 _log = logging.getLogger("tandem")
-MAX_REASON_CHARS = 10_000
-"""A reason why a query failed is cut here, far below the size of a message."""
 
 
 class SiteActor:
@@ -77,6 +75,15 @@ class SiteActor:
         """The address that `bind` returned."""
         assert self._endpoint is not None
         return self._endpoint
+
+    async def is_prepared(self) -> bool:
+        """Whether others can connect. That all of a party are means that it is up."""
+        return self._endpoint is not None
+
+    async def forget_sessions(self) -> None:
+        """The draft queue that began them is no more. One that its peer still holds may begin again."""
+        if (table := getattr(self, "table", None)) is not None:
+            table.forget()
 
     async def connect_peers(self, endpoints: list[Endpoint]) -> None:
         """Connect to those of `endpoints` that this actor dials."""
@@ -283,15 +290,3 @@ class SiteActor:
         counter = self._plane().counters[source]
         counter.received_frames += len(frames)
         counter.received_bytes += sum(map(len, frames))
-
-
-def remedy_for(party: str) -> str:
-    """What helps where an actor of a party has died."""
-    if party not in PARTIES:
-        return "close this cluster and launch another"
-    return f"ask again in a moment where `tandem up {party}` started it, else launch again"
-
-
-def sendable(text: str) -> str:
-    """`text` in a form that fits a message: characters that UTF-8 cannot encode are escaped, long texts are cut."""
-    return text[:MAX_REASON_CHARS].encode("utf-8", "backslashreplace").decode()

@@ -166,3 +166,8 @@ def _attempt(act: Callable[[], T]) -> T | Exception:
         return act()
     except Exception as error:
         return error
+
+
+def count_malformed(drafter: Drafter | None) -> int:
+    """Proposals that a session's drafter could not read; they counted as none."""
+    return 0 if drafter is None else drafter.num_malformed

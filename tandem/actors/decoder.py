@@ -17,9 +17,10 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from tandem.actors import batching
-from tandem.actors.base import Runtime, SiteActor, remedy_for, sendable
+from tandem.actors.base import Runtime, SiteActor
 from tandem.actors.batching import Draft, Opened
 from tandem.actors.lessons import Lessons
+from tandem.actors.sentences import remedy_for, sendable
 from tandem.codecs import Codec, codec_of
 from tandem.errors import TandemError
 from tandem.protocol.decoding import DecodingSession, Forward, Job, Prefill
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
     from tandem.engine.engine import Engine, OpenResult
 
 T = TypeVar("T")
-
 
 MAX_ROWS = 128
 """Rows of one batch. More rows at once are no faster each, and the first would wait for the last."""
@@ -110,6 +110,12 @@ class DecoderActor(SiteActor):
     async def tokenizer_json(self) -> str:
         """For the draft queue, which turns tokens into text without torch."""
         return self.engine.tokenizer_json
+
+    async def forget_sessions(self) -> None:
+        """As the base class, and in the engine."""
+        for session in list(self.table.sessions):
+            self.handle(End(session=session), self.name)
+        await super().forget_sessions()
 
     # ---- data plane ------------------------------------------------------------------------------------------
 
@@ -271,7 +277,7 @@ class DecoderActor(SiteActor):
         """Close the engine's sessions that have ended."""
         while self._ended:
             session = self._ended.pop()
-            self.num_malformed_proposals += _count_malformed(self._drafters.pop(session, None))
+            self.num_malformed_proposals += batching.count_malformed(self._drafters.pop(session, None))
             self.engine.close(str(session))
 
     def notes(self, opened: OpenResult) -> tuple[str, ...]:
@@ -285,13 +291,8 @@ class DecoderActor(SiteActor):
             "num_passes": self.num_passes,
             "num_abandoned": self.num_abandoned,
             "num_malformed_proposals": self.num_malformed_proposals
-            + sum(map(_count_malformed, self._drafters.values())),
+            + sum(map(batching.count_malformed, self._drafters.values())),
             "decode_s": self.decode_s,
             "num_lessons": 0 if self._lessons is None else self._lessons.num_learned,
             **(self._loaded.caches.statistics() | self._loaded.turns.statistics() if self._loaded else {}),
         }
-
-
-def _count_malformed(drafter: Drafter | None) -> int:
-    """Proposals that a session's drafter could not read; they counted as none."""
-    return 0 if drafter is None else drafter.num_malformed

@@ -19,17 +19,12 @@ from dataclasses import replace
 from functools import reduce
 from typing import Any, ClassVar
 
-from tandem.actors.base import Runtime, SiteActor, remedy_for, sendable
+from tandem.actors.base import Runtime, SiteActor
 from tandem.actors.event_log import EventLog
+from tandem.actors.sentences import remedy_for, sendable
 from tandem.engine.tokenizer import Detokenizer, StopRule
 from tandem.errors import TandemError
-from tandem.events import (
-    ClientEvent,
-    DoneEvent,
-    Event,
-    SessionStatistics,
-    SourcesEvent,
-)
+from tandem.events import ClientEvent, DoneEvent, Event, SessionStatistics, SourcesEvent
 from tandem.protocol.admission import AdmittingTable
 from tandem.protocol.messages import DecoderFailed, End, ProposalLength, Window
 from tandem.protocol.outbox import ActorKind, Send
@@ -83,8 +78,8 @@ class DraftQueueActor(SiteActor):
         self._detokenizer = Detokenizer(tokenizer_json)
 
     async def is_prepared(self) -> bool:
-        """Whether this party can be asked: the tokenizer is the last thing that a starting party gets."""
-        return self._detokenizer is not None
+        """As the base class; the tokenizer is the last thing that a starting party gets."""
+        return await super().is_prepared() and self._detokenizer is not None
 
     async def available_decoders(self) -> tuple[str, ...]:
         """The decoders that sessions are given to."""
@@ -174,11 +169,13 @@ class DraftQueueActor(SiteActor):
         log.add(event)
 
     def on_connected(self, name: str) -> None:
-        """Resend at once what a peer has not acknowledged. A decoder that is back learns what has ended meanwhile."""
+        """Resend what a peer has not acknowledged. A decoder learns what has ended, other own actors what is open."""
         party, _, role = name.partition("/")
         if name in self.decoders.names:
             for session in self.decoders.find(name):
                 self._send_out(Send("decoder", End(session=session)), name)
+        elif party == self.party:
+            self.dispatch([send for kind in self.dials if kind == role for send in self.table.restart(kind)])
         if party in self.peers and role == self.role and self.table.sessions:
             self.dispatch(self.table.resend_all(time.monotonic(), party))
 

@@ -34,7 +34,8 @@ class RayPlane:
         return Endpoint(self.name)
 
     async def connect(self, endpoint: Endpoint) -> None:
-        """Look the actor up."""
+        """Look the actor up, perhaps another one of that name than before."""
+        self._methods.pop(endpoint.name, None)
         self._look_up(endpoint.name)
         self._on_connected(endpoint.name)
 

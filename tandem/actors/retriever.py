@@ -16,7 +16,8 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from tandem.actors.base import Runtime, SiteActor, sendable
+from tandem.actors.base import Runtime, SiteActor
+from tandem.actors.sentences import sendable
 from tandem.errors import TandemError
 from tandem.protocol.messages import (
     RescoreRequest,

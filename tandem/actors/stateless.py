@@ -10,7 +10,8 @@ from __future__ import annotations
 from functools import cached_property
 from typing import Any, ClassVar
 
-from tandem.actors.base import Runtime, SiteActor, sendable
+from tandem.actors.base import Runtime, SiteActor
+from tandem.actors.sentences import sendable
 from tandem.codecs import codec_of
 from tandem.errors import TandemError
 from tandem.protocol.estimating_tables import ProfilingTable, SchedulingTable

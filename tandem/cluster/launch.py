@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -79,23 +79,31 @@ def runtime_for(config: Config, secret: bytes, host: str | None) -> Runtime:
 
 
 def create_party(
-    party: str, runtime: Runtime, *, detached: bool, actor_classes: ActorClasses = ACTOR_CLASSES
+    party: str,
+    runtime: Runtime,
+    *,
+    detached: bool,
+    actor_classes: ActorClasses = ACTOR_CLASSES,
+    wanted: Collection[str] | None = None,
 ) -> RayHandles:
     """Ask Ray for the six actors of a side, in as many processes as the settings say; they start in parallel.
 
-    actor_classes: an extension point: classes to use instead of those in ACTOR_CLASSES, from which they derive; a kind
-    that is not named keeps its class.
+    wanted: only these, by role, each with all that share its process; None: all. actor_classes: an extension point:
+    classes to use instead of those in ACTOR_CLASSES, from which they derive; a kind that is not named keeps its class.
     """
     classes = {**ACTOR_CLASSES, **actor_classes}
     handles: RayHandles = {}
     for roles in plan_processes(runtime.config):
+        if wanted is not None and not set(roles) & set(wanted):
+            continue
         handles |= _create(party, {role: classes[role] for role in roles}, runtime, detached)
     several = decoder_roles(runtime.config.party(party).num_decoders)[1:]
     further = {
         role: create_decoder(party, runtime, role, detached=detached, decoder_class=classes["decoder"])
         for role in several
+        if wanted is None or role in wanted
     }
-    return {role: handles[role] for role in ROLES} | further
+    return {role: handles[role] for role in ROLES if role in handles} | further
 
 
 def create_decoder(
@@ -123,12 +131,17 @@ def find_party(party: str, config: Config) -> RayHandles:
         for actor in needed(read_actors(config, (party,))):
             role = "decoder" if actor.is_decoder else actor.kind
             handles.setdefault(role, find_actor(actor.name, config.cluster.namespace))
-        is_prepared = ray.get(handles["draft_queue"].is_prepared.remote(), timeout=ANSWER_S)
+        is_prepared = are_prepared(handles.values())
     except (ValueError, RayError):
         raise PartyLost(f"The {party} side has just lost an actor; see `tandem status`.") from None
-    if not is_prepared:
+    if not all(is_prepared):
         raise PartyLost(f"The {party} side is still loading its model and index; try again in a moment.")
     return handles
+
+
+def are_prepared(handles: Iterable[Any]) -> list[bool]:
+    """Whether each of these actors is. Raises RayError if one does not answer."""
+    return list(ray.get([handle.is_prepared.remote() for handle in handles], timeout=ANSWER_S))
 
 
 def find_loss(address: str, party: str, config: Config) -> str | None:

@@ -25,12 +25,19 @@ from tandem.errors import ClusterError
 
 PARTY_RESOURCE = "tandem_{party}"
 """Custom resource that a party's node offers; each of its actors takes a sliver of it."""
+OWN_RESOURCE = "tandem_node_"
+"""Beginning of the name of a custom resource that one node alone offers."""
+UNITS = 1000
+"""Of each custom resource that a node offers; an actor takes a thousandth of one."""
 ACTORS_PER_NODE = 6
 OBJECT_STORE_BYTES = 100_000_000  # nothing large is put there
 _SOCKETS = f"tandem-{os.getuid()}-"
 FRESH_S = 60.0
 """A folder for sockets younger than this may belong to a cluster that is just starting."""
 STOP_LIMIT_S = 5.0
+LINK_LOST = {"RAY_health_check_failure_threshold": "20"}
+"""Ray's head asks each node every 3 s whether it lives, and gives it up for good after 5 failures: where connections
+are refused, a cut of 10 s was enough. 20 last a minute, as long as a node waits for its head."""
 
 
 def node_environment() -> dict[str, str]:
@@ -42,6 +49,8 @@ def node_environment() -> dict[str, str]:
         name in environment for name in ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
     ):
         environment["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
+    for name, value in LINK_LOST.items():
+        environment.setdefault(name, value)
     environment.setdefault("OMP_NUM_THREADS", "1")
     environment.setdefault("TOKENIZERS_PARALLELISM", "false")
     return environment
@@ -196,6 +205,7 @@ def _start(
     offers_gpus: bool,
 ) -> NodeInfo:
     descriptor, log = tempfile.mkstemp(prefix=f"tandem-{party}-", suffix=".log", dir=directory or None)
+    offered = (PARTY_RESOURCE.format(party=party), f"{OWN_RESOURCE}{secrets.token_hex(8)}")
     command = [
         *host.prefix,
         *_ray_program(),
@@ -206,7 +216,7 @@ def _start(
         f"--num-cpus={ACTORS_PER_NODE}",  # also the number of workers that Ray starts ahead
         *([] if offers_gpus else ["--num-gpus=0"]),
         f"--object-store-memory={OBJECT_STORE_BYTES}",
-        f"--resources={json.dumps({PARTY_RESOURCE.format(party=party): 1000})}",
+        f"--resources={json.dumps(dict.fromkeys(offered, UNITS))}",
         "--disable-usage-stats",
     ]
     with os.fdopen(descriptor, "wb") as output:

@@ -35,11 +35,15 @@ def at_home(party: str) -> NodeAffinitySchedulingStrategy:
     return NodeAffinitySchedulingStrategy(node_id=party_nodes(party)[0]["NodeID"], soft=False)
 
 
-def in_turn(party: str, role: str) -> NodeAffinitySchedulingStrategy:
-    """Ray's strategy for one of several decoders: the first is at home, the next on the next node, and so on."""
+def in_turn(party: str, role: str) -> str:
+    """The own resource of the node for one of several decoders: the first is at home, the next on the next node, ...
+
+    Ray waits for a node that offers it; a wish for a node by its id it may forget where it has not heard of that yet.
+    """
     known = party_nodes(party)
     number = int(role.partition("-")[2] or 0)
-    return NodeAffinitySchedulingStrategy(node_id=known[number % len(known)]["NodeID"], soft=True)
+    resources = known[number % len(known)]["Resources"]
+    return next(str(name) for name in resources if name.startswith(nodes.OWN_RESOURCE))
 
 
 def place(party: str, role: str, config: Config, *, detached: bool) -> dict[str, Any]:
@@ -48,7 +52,8 @@ def place(party: str, role: str, config: Config, *, detached: bool) -> dict[str,
     detached: the party may have several nodes; else it has one, which need not have joined yet.
     """
     settings = config.party(party)
-    options: dict[str, Any] = {"resources": {nodes.PARTY_RESOURCE.format(party=party): 0.001}}
+    resources = {nodes.PARTY_RESOURCE.format(party=party): 0.001}
+    options: dict[str, Any] = {"resources": resources}
     if is_decoder(role) and settings.gpus_per_decoder:
         options["num_gpus"] = settings.gpus_per_decoder
     if not detached:
@@ -58,5 +63,5 @@ def place(party: str, role: str, config: Config, *, detached: bool) -> dict[str,
     elif settings.gpus_per_decoder:
         options["scheduling_strategy"] = "SPREAD"
     else:
-        options["scheduling_strategy"] = in_turn(party, role)
+        resources[in_turn(party, role)] = 0.001
     return options

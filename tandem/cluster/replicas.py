@@ -20,7 +20,7 @@ from tandem.actors.ray_handles import find_actor, kill_actors, wrap
 from tandem.cluster.launch import create_decoder
 from tandem.errors import ClusterError
 from tandem.protocol.replicas import decoder_roles
-from tandem.sites.wiring import join_decoder
+from tandem.sites.wiring import join_actors
 
 FIRST_PAUSE_S = 1.0
 MAX_PAUSE_S = 60.0
@@ -91,7 +91,7 @@ def replace_decoder(party: str, runtime: Runtime, role: str) -> None:
     handles[known] = find_actor(f"{party}/{known}", config.cluster.namespace)
     handles[role] = create_decoder(party, runtime, role, detached=True)
     try:
-        joining = join_decoder(wrap(handles), role, known)
+        joining = join_actors(wrap(handles), [role])
         asyncio.run(asyncio.wait_for(joining, config.cluster.start_timeout_s))
     except BaseException:
         kill_actors([handles[role]])

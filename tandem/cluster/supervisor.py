@@ -1,12 +1,13 @@
 """Starts a party on a cluster that runs, and keeps it up: what has died is started again without a user.
 
     `tandem up` --> the six actors of the party, and PARTY/supervisor
-    supervisor --finds one dead in Ray's table--> replaces the six --> has the draft queues of the parties meet
-    supervisor --finds one of several decoders dead--> replaces that one (`tandem.cluster.replicas`)
+    supervisor --finds one dead in Ray's table--> replaces it --> has the draft queues of the parties meet
+    supervisor --finds one of several decoders dead--> replaces it while it looks on (`tandem.cluster.replicas`)
 
-All six are replaced, as `tandem up` does it: they share sessions, which end by the rules for a lost actor or peer. The
-supervisor itself is restarted by Ray, with what it was created with; it has no other state. It runs on the party's
-node and goes with it. Every ten seconds it records what the actors count in Ray's metrics.
+The others keep what they have loaded; sessions end by the rules for a lost actor or peer. Where that fails, or a
+supervisor that was restarted finds it half done, all six are replaced, as `tandem up` does it. The supervisor itself is
+restarted by Ray, with what it was created with; it has no other state. It runs on the party's node and goes with it.
+Every ten seconds it records what the actors count in Ray's metrics.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import os
 import secrets
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -27,11 +28,11 @@ from ray.exceptions import RayError
 
 from tandem.actors.base import Runtime
 from tandem.actors.handles import Handles
-from tandem.actors.ray_handles import find_actor, kill_actors, wrap
+from tandem.actors.ray_handles import RayHandles, find_actor, kill_actors, wrap
 from tandem.cluster import nodes
 from tandem.cluster.actor_table import SUPERVISOR, explain_party, read_actors
 from tandem.cluster.attach import wait_for_roles
-from tandem.cluster.launch import create_party, find_party, runtime_for
+from tandem.cluster.launch import are_prepared, create_party, find_party, runtime_for
 from tandem.cluster.metrics import RayMetrics
 from tandem.cluster.placement import at_home, party_nodes
 from tandem.cluster.replicas import Replacements, Run, in_thread, replace_decoder, stop_strays
@@ -42,7 +43,7 @@ from tandem.protocol.outbox import ROLES
 from tandem.protocol.replicas import decoder_roles
 from tandem.sites.deployment import Progress
 from tandem.sites.status import ActorState
-from tandem.sites.wiring import connect_parties, start_actors
+from tandem.sites.wiring import connect_parties, join_actors, start_actors
 
 WATCH_S = 1.0
 """Between two looks at Ray's table."""
@@ -111,18 +112,20 @@ class Watch:
         self._pause_s = WATCH_S
 
     def look(self) -> float:
-        """Replace the actors if one of them is dead, and have the parties meet; returns the seconds until the next."""
+        """Replace the actors that are dead, and have the parties meet; returns the seconds until the next look."""
         try:
             if self.is_whole is None:
                 self.is_whole = self._is_prepared()
                 stop_strays(self._party, self._runtime)
             dead = self._dead_roles()
-            if not self.is_whole or dead - self._decoders or dead >= self._decoders:
+            lost = dead if dead >= self._decoders else dead - self._decoders
+            if not self.is_whole or lost:
+                among = None if not self.is_whole or lost >= {*ROLES} else lost
                 self.is_whole = self._has_met = False
-                replace_actors(self._party, self._runtime)
+                replace_actors(self._party, self._runtime, among)
                 self.num_replaced += 1
-                _log.warning("The actors of the %s were replaced.", self._party)
-                self.is_whole, dead = True, set()
+                _log.warning("Of the %s %s were replaced.", self._party, ", ".join(sorted(among or ROLES)))
+                self.is_whole, dead = True, set() if among is None else dead - among
             self.replacements.replace(dead)
             self._has_met = self._has_met or self._meet()
             self.problem, self._pause_s = "", WATCH_S
@@ -145,18 +148,18 @@ class Watch:
 
     def _dead_roles(self) -> set[str]:
         """The actors that neither live nor start, by role."""
-        up = {actor.kind for actor in self._read_actors() if actor.state not in ("dead", "absent")}
-        return {*ROLES, *self._decoders} - up
+        return {*ROLES, *self._decoders} - self._roles_up()
+
+    def _roles_up(self) -> set[str]:
+        return {actor.kind for actor in self._read_actors() if actor.state not in ("dead", "absent")}
 
     def _read_actors(self) -> Sequence[ActorState]:
         return read_actors(self._runtime.config, (self._party,))
 
     def _is_prepared(self) -> bool:
-        try:
-            find_party(self._party, self._runtime.config)
-        except ClusterError:
-            return False
-        return True
+        """Whether all that live or start are ready; one of several decoders may be a stray."""
+        strays = self._decoders if len(self._decoders) > 1 else set()
+        return self._roles_up() - strays <= find_serving(self._party, self._runtime.config).keys()
 
     def _meet(self) -> bool:
         """Have the draft queues of the party and of its peers that are up connect; whether that were all."""
@@ -194,7 +197,7 @@ def start_party(role: str, config: Config, progress: Progress = lambda line: Non
     runtime = runtime_for(config, _shared_secret(role, config), host)
     supervisor = _create(role, runtime)
     try:
-        replace_actors(role, runtime, progress)
+        replace_actors(role, runtime, progress=progress)
         ray.get(supervisor.watch.remote(), timeout=config.cluster.start_timeout_s)
     except BaseException:
         kill_actors([supervisor])
@@ -207,19 +210,43 @@ def stop_supervisor(party: str, config: Config) -> None:
         kill_actors([find_actor(f"{party}/{SUPERVISOR}", config.cluster.namespace)])
 
 
-def replace_actors(party: str, runtime: Runtime, progress: Progress = lambda line: None) -> None:
-    """Start a party's actors; what is left of earlier ones is stopped first, so that their names are free."""
+def replace_actors(
+    party: str,
+    runtime: Runtime,
+    lost: Collection[str] | None = None,
+    progress: Progress = lambda line: None,
+) -> None:
+    """Start a party's actors; what is left of earlier ones is stopped first, so that their names are free.
+
+    lost: only these, by role, while the others of the party stay; None: all.
+    """
     config = runtime.config
+    others = {} if lost is None else find_serving(party, config)
     for actor in read_actors(config, (party,)):
-        with contextlib.suppress(ValueError):  # there is none of that name
-            kill_actors([find_actor(actor.name, config.cluster.namespace)])
-    handles = create_party(party, runtime, detached=True)
+        if lost is None or actor.kind in lost:
+            with contextlib.suppress(ValueError):  # there is none of that name
+                kill_actors([find_actor(actor.name, config.cluster.namespace)])
+    handles = create_party(party, runtime, detached=True, wanted=lost)
     try:
-        starting = start_actors({party: wrap(handles)}, progress)
+        if lost is None:
+            starting: Any = start_actors({party: wrap(handles)}, progress)
+        else:
+            starting = join_actors(wrap(others | handles), list(handles))
         asyncio.run(asyncio.wait_for(starting, config.cluster.start_timeout_s))
     except BaseException:
         kill_actors(handles.values())
         raise
+
+
+def find_serving(party: str, config: Config) -> RayHandles:
+    """Those of a party's actors that others can connect to. Raises RayError or ValueError if one has just died."""
+    handles = {
+        actor.kind: find_actor(actor.name, config.cluster.namespace)
+        for actor in read_actors(config, (party,))
+        if actor.is_alive
+    }
+    prepared = zip(handles.items(), are_prepared(handles.values()), strict=True)
+    return {role: handle for (role, handle), is_prepared in prepared if is_prepared}
 
 
 def _create(party: str, runtime: Runtime) -> Any:

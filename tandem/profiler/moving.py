@@ -27,7 +27,8 @@ class MovingAverage:
 class MovingLine:
     """A line through points, fitted by least squares with exponentially decreasing weights; it never falls.
 
-    Where the points hardly differ in x the slope is near 0: `ridge` is added to their variance.
+    Where the points hardly differ in x the slope is near 0: `ridge` is added to their variance. What is known of the
+    slope is not forgotten while new points hardly differ, or a length that is kept would seem to cost nothing.
     """
 
     __slots__ = ("_covariance", "_variance", "mean_x", "mean_y", "ridge", "share")
@@ -45,7 +46,8 @@ class MovingLine:
         if isnan(self.mean_x):
             self.mean_x, self.mean_y = x, y
             return
-        far_x, far_y, kept = x - self.mean_x, y - self.mean_y, 1.0 - self.share
+        far_x, far_y = x - self.mean_x, y - self.mean_y
+        kept = 1.0 - self.share if self._variance > self.ridge else 1.0
         self.mean_x += self.share * far_x
         self.mean_y += self.share * far_y
         self._variance = kept * (self._variance + self.share * far_x * far_x)

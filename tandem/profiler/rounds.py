@@ -43,10 +43,11 @@ class RoundEstimator:
     fitted on one line, a length that follows the link would look like the cause of its delay.
     """
 
-    def __init__(self, max_length: int, *, goes_on: bool = False) -> None:
-        """max_length: tokens of the longest proposal. goes_on: the decider does not wait for proposals."""
+    def __init__(self, max_length: int, *, goes_on: bool = False, is_pipelined: bool = False) -> None:
+        """max_length: tokens of the longest proposal. goes_on: the decider does not wait for proposals; is_pipelined:
+        nor does the drafter for verdicts, and the decider for proposals."""
         self.acceptance = ProposalAcceptance(max_length)
-        self._goes_on = goes_on
+        self._goes_on, self._is_pipelined = goes_on, is_pipelined
         self._draft_s, self._token_bytes = MovingAverage(), MovingAverage()
         self._rtt_s = MovingAverage(RTT_SHARE)
         self._pass_s = MovingLine()
@@ -83,6 +84,8 @@ class RoundEstimator:
             fixed_s=max(fixed_s, MIN_TOKEN_S),
             token_s=max(token_s, MIN_TOKEN_S),
             alone_s=max(alone_s, MIN_TOKEN_S),
+            draft_s=draft_s if self._is_pipelined else nan,
+            pass_s=self._pass_s.intercept if self._is_pipelined else 0.0,
         )
 
     def _send_s(self, num_bytes: float) -> float:
@@ -90,9 +93,10 @@ class RoundEstimator:
         is_known = self._bytes_per_s > 0.0 and isfinite(num_bytes)
         return num_bytes / self._bytes_per_s if is_known else 0.0
 
-    def carry_over(self, *, acceptance: bool) -> RoundEstimator:
+    def carry_over(self, *, acceptance: bool, is_pipelined: bool = False) -> RoundEstimator:
         """An independent estimator for the next query. acceptance: whether the rates still apply."""
         estimator = deepcopy(self)
+        estimator._is_pipelined = is_pipelined
         if not acceptance:
             estimator.acceptance = ProposalAcceptance(len(self.acceptance.rates))
         return estimator

@@ -25,10 +25,13 @@ class RoundProfilingSession:
         self._estimator = _new_estimator(spec) if before is None else before.carry_over(spec)
 
     def carry_over(self, spec: SessionSpec) -> RoundEstimator:
-        """This query's estimates for another one: times where the pacing is the same, rates where all else is, too."""
-        if spec.pacing != self.spec.pacing or spec.longest_proposal != self.spec.longest_proposal:
+        """This query's estimates for another one: times if both deciders go on or neither does, rates if drafts are
+        alike."""
+        goes_on = [each.pacing == "cloud_goes_on" for each in (spec, self.spec)]
+        if goes_on[0] != goes_on[1] or spec.longest_proposal != self.spec.longest_proposal:
             return _new_estimator(spec)
-        return self._estimator.carry_over(acceptance=_drafts_of(spec) == _drafts_of(self.spec))
+        is_alike = _drafts_of(spec) == _drafts_of(self.spec)
+        return self._estimator.carry_over(acceptance=is_alike, is_pipelined=spec.pacing == "pipelined")
 
     def begin(self) -> list[Send]:
         """What earlier queries showed, if there were any."""
@@ -62,6 +65,8 @@ class RoundProfilingSession:
             fixed_s=costs.fixed_s,
             token_s=costs.token_s,
             alone_s=costs.alone_s,
+            draft_s=costs.draft_s,
+            pass_s=costs.pass_s,
         )
 
 
@@ -89,14 +94,24 @@ class LengthSession:
             self._policy.observe(observed.length, observed.num_accepted)
         if isnan(profile.fixed_s):
             return []
-        costs = RoundCosts(fixed_s=profile.fixed_s, token_s=profile.token_s, alone_s=profile.alone_s)
+        costs = RoundCosts(
+            fixed_s=profile.fixed_s,
+            token_s=profile.token_s,
+            alone_s=profile.alone_s,
+            draft_s=profile.draft_s,
+            pass_s=profile.pass_s,
+        )
         chosen = self._policy.choose(profile.rates, costs, profile.error)
         length = max(0, min(int(chosen), self.spec.longest_proposal))
         return [Send("decoder", ProposalLength(session=self.spec.session, length=length))]
 
 
 def _new_estimator(spec: SessionSpec) -> RoundEstimator:
-    return RoundEstimator(spec.longest_proposal, goes_on=spec.pacing == "cloud_goes_on")
+    return RoundEstimator(
+        spec.longest_proposal,
+        goes_on=spec.pacing == "cloud_goes_on",
+        is_pipelined=spec.pacing == "pipelined",
+    )
 
 
 def _drafts_of(spec: SessionSpec) -> tuple[object, ...]:

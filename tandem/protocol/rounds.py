@@ -6,7 +6,7 @@ A round is known by the committed tokens alone: a proposed token counts as accep
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import nan
+from math import isnan, nan
 
 from tandem.events import AcceptanceLowEvent, RoundEvent
 from tandem.profiler.acceptance_alarm import AcceptanceAlarm
@@ -36,7 +36,7 @@ class ProposalRounds:
         self._session, self._reporter = spec.session, reporter
         self.alarm = AcceptanceAlarm()  # a table gives all queries of a mode the same
         self._is_wanted, self._adapts = spec.proposes(party), spec.adapts_lengths(party)
-        self._goes_on = spec.pacing == "cloud_goes_on"
+        self._goes_on, self._is_pipelined = spec.pacing == "cloud_goes_on", spec.pacing == "pipelined"
         self._waiting: list[_Waiting] = []
         self._unreported: list[Round] = []
         self._committed_s = nan
@@ -87,6 +87,10 @@ class ProposalRounds:
         proposal = kept.proposal
         num_bytes = sum(map(len, proposal.payloads))
         waited_s = now_s - kept.sent_s
+        if self._is_pipelined and not isnan(
+            self._committed_s
+        ):  # without the wait behind the proposal before it
+            waited_s = min(waited_s, now_s - self._committed_s + self._reporter.link[0])
         return self._make(len(proposal.tokens), num_accepted, proposal.decode_us, num_bytes, waited_s)
 
     def _make(self, length: int, num_accepted: int, draft_us: int, num_bytes: int, waited_s: float) -> Round:

@@ -76,6 +76,11 @@ class SessionTable(ABC, Generic[S]):
             return []
         return self._act(known, message)
 
+    def forget(self) -> None:
+        """The coordinator that began the sessions is lost with them. Another one may begin one of the same number."""
+        self.sessions.clear()
+        self._early = ReorderBuffer()
+
     def _start(self, begin: Begin) -> list[Send]:
         if self._early.has_ended(begin.session):
             return []

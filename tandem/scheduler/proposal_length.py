@@ -5,6 +5,11 @@ fixed_s + K * token_s (FlexSpec Eq. 7 to 10). NOT in the paper: the tokens that 
 a_1, a_2, ... by position they are 1 + a_1 + a_1 a_2 + ..., for one rate a (1 - a^(K + 1)) / (1 - a); the count
 of FlexSpec Algorithm 2, 1 + a K, makes either 1 or the longest length best in every situation (`printed_length`).
 Lengths may be 0: the decider then goes on by itself.
+
+NOT in the paper: a drafter that goes on drafting while its proposals are under way. A whole round follows only a
+rejection; behind a proposal that is accepted as a whole, the next one is decided as soon as the slower of both, drafter
+and decider, is through with it. So proposals need not be long to hide a round trip, only long enough to share the fixed
+part of a pass.
 """
 
 from __future__ import annotations
@@ -12,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
+from math import isnan, nan
 from operator import mul
 from typing import Protocol
 
@@ -32,10 +38,18 @@ class RoundCosts:
     fixed_s: float  # round trip, the decider's pass, a frame's header, whatever does not depend on the length
     token_s: float  # to draft, send and verify one proposed token
     alone_s: float  # a token that the decider commits by itself, without any proposal
+    draft_s: float = (
+        nan  # of token_s, to draft it, where the drafter does not wait for verdicts; nan: it waits
+    )
+    pass_s: float = 0.0  # of fixed_s, the decider's pass
 
     def round_s(self, length: int) -> float:
         """Seconds of a round with so many proposed tokens; 0: without a proposal."""
         return self.fixed_s + length * self.token_s if length else self.alone_s
+
+    def following_s(self, length: int) -> float:
+        """Seconds from one verdict to the next, where proposals follow each other and all their tokens are accepted."""
+        return max(length * self.draft_s, self.pass_s + length * (self.token_s - self.draft_s))
 
 
 def expected_tokens(rates: Sequence[float]) -> list[float]:
@@ -48,7 +62,15 @@ def expected_tokens(rates: Sequence[float]) -> list[float]:
 
 def throughputs(rates: Sequence[float], costs: RoundCosts) -> list[float]:
     """Committed tokens per second, by the length of proposals, [len(rates) + 1]."""
-    return [tokens / costs.round_s(length) for length, tokens in enumerate(expected_tokens(rates))]
+    tokens = expected_tokens(rates)
+    if isnan(costs.draft_s):
+        return [count / costs.round_s(length) for length, count in enumerate(tokens)]
+    speeds = [1.0 / costs.round_s(0)]
+    for length, whole in enumerate(accumulate(rates, mul), start=1):
+        # The token behind a whole proposal is the next one's first. whole: probability that there is a next one.
+        round_s = (1.0 - whole) * costs.round_s(length) + whole * costs.following_s(length)
+        speeds.append(tokens[length - 1] / round_s)
+    return speeds
 
 
 def best_length(rates: Sequence[float], costs: RoundCosts, least: int = 0) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from tandem.actors.handles import Handles
@@ -77,21 +77,29 @@ async def start_actors(parties: Mapping[str, Handles], progress: Progress) -> di
         }  # no count: a store
         progress(f"{plural}: " + ", ".join(f"{party} {shown[party]}" for party in parties))
     for handles in parties.values():
-        await handles["draft_queue"].set_tokenizer.remote(await handles["decoder"].tokenizer_json.remote())
+        await _give_tokenizer(handles)
     return described
 
 
-async def join_decoder(handles: Handles, role: str, known: str) -> None:
-    """Have one more decoder of a party that runs load its model, and get sessions. known: one that has them already.
+async def join_actors(handles: Handles, new: Collection[str]) -> None:
+    """Have new actors of a party that runs load, bind and connect. handles: theirs, and those of others that serve.
 
-    Nobody can connect to it before it has loaded. Raises TandemError.
+    Nobody can connect to one before it has loaded. What a lost draft queue had begun ends. Raises TandemError.
     """
-    new = handles[role]
-    described = {known: await handles[known].describe.remote(), role: await new.prepare.remote()}
+    others = {role: handle for role, handle in handles.items() if role not in new}
+    loading = _prepare({role: handles[role] for role in new})
+    described = {role: await others[role].describe.remote() for role in others if is_decoder(role)}
+    described |= {role: await future for role, future in loading.items() if is_decoder(role)}
     compare_decoders(described)
-    endpoint = await new.bind.remote()
-    await new.connect_peers.remote([await handles["retriever"].endpoint.remote()])
-    await handles["draft_queue"].connect_peers.remote([endpoint])
+    await asyncio.gather(*loading.values())
+    if "draft_queue" in new:
+        await call_all({"": others}, "forget_sessions")
+    endpoints = await call_all({"": {role: handles[role] for role in new}}, "bind")
+    known = [*endpoints, *await call_all({"": others}, "endpoint")]
+    for role in new:
+        await handles[role].connect_peers.remote(known)
+    await asyncio.gather(*(_result(other.connect_peers.remote(endpoints)) for other in others.values()))
+    await _give_tokenizer(handles)
 
 
 async def connect_parties(parties: Mapping[str, Handles], topology: Topology = PAIR) -> None:
@@ -122,6 +130,11 @@ def _prepare(handles: Handles) -> dict[str, asyncio.Future[Any]]:
     for future in loading.values():  # where another one fails first, nobody asks for the error of this one
         future.add_done_callback(lambda done: done.cancelled() or done.exception())
     return loading
+
+
+async def _give_tokenizer(handles: Handles) -> None:
+    decoder = next(handle for role, handle in handles.items() if is_decoder(role))
+    await handles["draft_queue"].set_tokenizer.remote(await decoder.tokenizer_json.remote())
 
 
 async def _result(reference: Any) -> Any:

@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -269,6 +269,7 @@ def test_decoders_on_two_nodes_answer_as_one_and_one_of_them_may_die(address: st
     several = run("up", "cloud", "--set", "cloud.num_decoders=2")
     assert several.returncode == 0, several.stderr
     with Tandem.connect(None, ROOMY) as tandem:
+        assert nodes_of(tandem, DECODERS) == 2, "each node has one"
         assert [answer.token_ids for answer in ask_all(tandem, questions)] == expected
         assert all(counted(tandem, name, "num_forwards") > 0 for name in DECODERS)
 
@@ -291,6 +292,12 @@ def test_decoders_on_two_nodes_answer_as_one_and_one_of_them_may_die(address: st
         assert tandem.status()["supervisors"]["cloud"]["num_replaced"] == 0, "the others stay"
         assert [answer.token_ids for answer in ask_all(tandem, questions)] == expected
         assert counted(tandem, DECODERS[0], "num_forwards") > 0, "it has sessions again"
+        assert nodes_of(tandem, DECODERS) == 2, "the new one is where the lost one was"
+
+
+def nodes_of(tandem: Tandem, names: Iterable[str]) -> int:
+    """How many nodes these actors are on: each has a raylet, which starts its processes."""
+    return len({process_of(tandem, name).ppid() for name in names})
 
 
 def is_replaced(tandem: Tandem, times: int) -> bool:

@@ -25,7 +25,7 @@ from tandem.lab.cli.bench_options import (
     parse_floors,
 )
 from tandem.lab.cli.inner import run_inside
-from tandem.lab.federated.systems import PAGE, SYSTEMS, TOKEN_WISE
+from tandem.lab.federated.systems import CALIBRATION, PAGE, SYSTEMS, TOKEN_WISE
 from tandem.lab.latency.plan import CellPlan, Plan, plan_of
 from tandem.lab.latency.records import Setting
 from tandem.lab.latency.systems import select_systems
@@ -184,8 +184,16 @@ def _cells(grid: Grid) -> list[CellPlan]:
     ]
 
 
+def calibration_of(plan: Plan) -> Plan:
+    """What is measured first, without a delay, for the predictions of these cells."""
+    settings = {
+        replace(cell.setting, rtt_s=0.0): None for cell in plan.cells if cell.setting.floors_s is not None
+    }
+    return replace(plan, cells=tuple(CellPlan(setting=setting, systems=CALIBRATION) for setting in settings))
+
+
 def measure(lab: NetLab, config: Config, plan: Plan, folder: Path, log: StageLog) -> int:
-    """Predict, measure what is missing, write. Raises TandemError."""
+    """Calibrate, predict, measure what is missing, write. Raises TandemError."""
     from tandem.lab.federated.predictions import FederatedPredictor
     from tandem.lab.federated.workers import LocalWorkers
     from tandem.lab.latency.half import configs_of
@@ -196,6 +204,8 @@ def measure(lab: NetLab, config: Config, plan: Plan, folder: Path, log: StageLog
             group: FederatedPredictor(partial(LocalWorkers, own), plan.questions)
             for group, own in configs.items()
         }
+        for cell in Bench(lab, configs, calibration_of(plan), folder, predictors, log, TOKEN_WISE).run():
+            log(predictors[cell.setting.group].calibrate(cell))
         cells = Bench(lab, configs, plan, folder, predictors, log, TOKEN_WISE).run()
     return write_report(cells, config, folder, log)
 

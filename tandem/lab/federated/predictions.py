@@ -1,13 +1,15 @@
 """What each system should take, before anybody measures: the real models' acceptance in the simulated protocol.
 
 The draft-free loop gives the tokens that every system must commit, and along them the server's model says at which
-steps its token is the same. `tandem.lab.simulation.timed` plays such an answer with the times of the benchmark.
+steps its token is the same. `tandem.lab.simulation.timed` plays such an answer with the times of the benchmark: the
+floors of a draft and a pass, the link, and the parties' own work as measured without a delay
+(`tandem.lab.federated.calibration`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from math import nan
 from statistics import fmean, median
@@ -19,9 +21,11 @@ from numpy.typing import NDArray
 from tandem.aggregation.coupling import noise
 from tandem.aggregation.race_lists import certify, race_list
 from tandem.codecs.race_lists import encode_race_list
+from tandem.lab.federated.calibration import Calibration, calibrate, describe, floors_s, token_s
+from tandem.lab.federated.systems import STOP_AND_WAIT
 from tandem.lab.federated.workers import LocalWorkers
 from tandem.lab.latency.predictions import Prediction
-from tandem.lab.latency.records import Setting
+from tandem.lab.latency.records import Cell, Setting
 from tandem.lab.latency.systems import System
 from tandem.lab.simulation.conditions import pace_s
 from tandem.lab.simulation.timed import Times, Timing, play_timed
@@ -46,6 +50,20 @@ class FederatedPredictor:
         """load: called once, at the first prediction."""
         self._load, self._questions = cache(load), questions
         self._paths: dict[tuple[float, int], list[Path]] = {}
+        self._calibrations: dict[Setting, Calibration] = {}
+
+    def calibrate(self, cell: Cell) -> str:
+        """Use what answers without a delay took, for all cells that differ in the round trip alone; in words."""
+        setting = cell.setting
+
+        def play_s(system: System, times: Times) -> float:
+            return _pace_s(
+                [play_timed(system.options, times, path.accepted) for path in self._follow(setting)]
+            )
+
+        calibration = self._calibrations[setting] = calibrate(cell, play_s)
+        simulated_s = play_s(STOP_AND_WAIT, calibration.times(setting))
+        return describe(calibration, setting, token_s(cell.of(STOP_AND_WAIT.name)) / simulated_s - 1.0)
 
     def reference(self, setting: Setting) -> tuple[tuple[int, ...], ...]:
         """The answer to each question; its number is its seed."""
@@ -56,30 +74,33 @@ class FederatedPredictor:
         paths = self._follow(setting)
         if setting.floors_s is None:
             return Prediction(token_s=nan)
-        timings = [self._play(system, setting, path) for path in paths]
+        timings, bare = (
+            [play_timed(system.options, times, path.accepted) for path in paths]
+            for times in self._times(setting)
+        )
         num_tokens = sum(len(path.tokens) for path in paths)
         num_passes = {
             party: sum(timing.num_passes.get(party, 0) for timing in timings) / num_tokens
             for party in (SERVER, *setting.workers)
         }
         return Prediction(
-            token_s=pace_s([timing.committed_s for timing in timings]),
+            token_s=_pace_s(timings),
             acceptance={SERVER: sum(timing.num_accepted for timing in timings) / num_tokens},
             forwards_per_token=num_passes,
             also={
                 "acceptance": fmean(is_right for path in paths for is_right in path.accepted),
                 "first_s": median(timing.committed_s[0] for timing in timings),
+                "floors_s": _pace_s(bare),
                 "vote_bytes": fmean(path.vote_bytes for path in paths),
                 "certified": fmean(path.certified for path in paths),
             },
         )
 
-    def _play(self, system: System, setting: Setting, path: Path) -> Timing:
-        assert setting.floors_s is not None
-        server_s, worker_s = setting.floors_s
-        passes_s = {SERVER: server_s, **dict.fromkeys(setting.workers, worker_s)}
-        passes_s[setting.workers[-1]] = setting.slow * worker_s
-        return play_timed(system.options, Times(passes_s=passes_s, rtt_s=setting.rtt_s), path.accepted)
+    def _times(self, setting: Setting) -> tuple[Times, Times]:
+        """With the parties' own work, where it was measured, and with the floors alone."""
+        bare = Times(passes_s=floors_s(setting), rtt_s=setting.rtt_s)
+        calibration = self._calibrations.get(replace(setting, rtt_s=0.0))
+        return (bare if calibration is None else calibration.times(setting)), bare
 
     def _follow(self, setting: Setting) -> list[Path]:
         key = (setting.temperature, setting.max_new_tokens)
@@ -90,6 +111,11 @@ class FederatedPredictor:
                 for seed, question in enumerate(self._questions)
             ]
         return self._paths[key]
+
+
+def _pace_s(timings: Sequence[Timing]) -> float:
+    """Seconds per token."""
+    return pace_s([timing.committed_s for timing in timings])
 
 
 def follow(local: LocalWorkers, spec: SessionSpec) -> Path:

@@ -49,3 +49,5 @@ ADAPTIVE = (
 )
 SYSTEMS: tuple[System, ...] = (TOKEN_WISE, STOP_AND_WAIT, PIPELINED, *ADAPTIVE)
 """In the order of tables and legends."""
+CALIBRATION: tuple[System, ...] = (TOKEN_WISE, STOP_AND_WAIT)
+"""What is measured without a delay, for the predictions."""

@@ -9,11 +9,13 @@ from tandem.lab.federated.systems import SYSTEMS
 from tandem.lab.speculative.tables import Tables, shown
 
 HEADER = (
-    f"{'system':20} {'ms/token':>8} {'predicted':>9} {'off':>5} {'TTFT ms':>7} {'accepted':>8} {'drafts':>11} "
-    f"{'passes':>11} {'up B':>6} {'down B':>6} {'vote B':>6} {'wrong':>5}  last vote"
+    f"{'system':20} {'ms/token':>8} {'predicted':>9} {'off':>5} {'floors':>6} {'TTFT ms':>7} {'accepted':>8} "
+    f"{'drafts':>11} {'passes':>11} {'up B':>6} {'down B':>6} {'vote B':>6} {'wrong':>5}  last vote"
 )
 LEGEND = """\
 Measured/predicted; all but TTFT is per token. ms/token: after the tokens of the first verdict, median of runs.
+predicted: from acceptance, floors, link, and the parties' own work as measured without a delay, on token-wise and
+stop-and-wait answers; floors: predicted as if they had no work but the floors.
 accepted: share of the committed tokens that the server had proposed. drafts: forwards of the server; passes: of a
 worker. up, down: bytes from and to one worker on its data connection, with headers and acknowledgements; vote B: of a
 vote's race list, without its frame. wrong: tokens that are not those of the draft-free loop. last vote: for whose vote
@@ -25,6 +27,7 @@ def _line(row: Row) -> str:
     return (
         f"{row.system:20} {shown(1e3 * row.token_s, '.1f'):>8} "
         f"{shown(1e3 * row.predicted_s, '.1f'):>9} {shown(row.deviation, '+.0%'):>5} "
+        f"{shown(1e3 * row.predicted.get('floors_s', nan), '.1f'):>6} "
         f"{shown(1e3 * row.first_s, '.0f'):>7} {row.accepted:>8.2f} {_both(row, 'drafts'):>11} "
         f"{_both(row, 'passes'):>11} {shown(row.up_bytes, '.0f'):>6} "
         f"{shown(row.down_bytes, '.0f'):>6} "

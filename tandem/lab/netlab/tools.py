@@ -21,6 +21,7 @@ PACKAGES = {
     "tc": "iproute2",
     "unshare": "util-linux",
     "linux.uml": "user-mode-linux",
+    "nft": "nftables",
     "insmod": "kmod",
     "ping": "iputils-ping",
     "ss": "iproute2",

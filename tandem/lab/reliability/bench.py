@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, Protocol
 
 from tandem.client import Tandem
 from tandem.config import Config
@@ -71,23 +71,55 @@ def follow(
     return watched
 
 
-@dataclass
-class Bench:
-    """What runs, and whole answers by question and seed."""
+class BreakableLink(Protocol):
+    """Whatever is between the parties."""
 
-    cloud: Child
-    device: Child
-    link: Link
-    join_link: JoinLink
+    def cut(self, how: Cut) -> None:
+        """From now on nothing gets through."""
+
+    def heal(self) -> None:
+        """What is sent from now on gets through."""
+
+
+@dataclass(kw_only=True)
+class Trial:
+    """Two parties with a link between them, and whole answers by question and seed."""
+
+    link: BreakableLink
     clients: dict[str, Tandem]  # by `link.on_peer_loss`
-    folder: Path
     questions: list[str]
-    settings: list[str]
     whole: dict[tuple[str, int], list[int]] = field(default_factory=dict)
 
     def ask(self, question: str, seed: int, on_token: Any = None, policy: str = "continue") -> Watched:
         """As `follow`."""
         return follow(self.clients[policy], question, seed, on_token)
+
+    def whole_answer(self, question: str, seed: int) -> list[int]:
+        """The tokens of an answer that nothing disturbs."""
+        if (question, seed) not in self.whole:
+            watched = self.ask(question, seed, policy="wait")
+            if watched.error or watched.degraded_from is not None:
+                raise RuntimeError(f"An undisturbed answer is not whole ({watched.error}).")
+            self.whole[question, seed] = watched.tokens
+        return self.whole[question, seed]
+
+    def detach(self) -> None:
+        """Leave the parties."""
+        for client in self.clients.values():
+            with contextlib.suppress(TandemError):
+                client.close()
+
+
+@dataclass(kw_only=True)
+class Bench(Trial):
+    """A cloud and a device as processes of their own."""
+
+    link: Link
+    cloud: Child
+    device: Child
+    join_link: JoinLink
+    folder: Path
+    settings: list[str]
 
     @property
     def keys(self) -> Path:
@@ -123,15 +155,6 @@ class Bench:
 
         return cut
 
-    def whole_answer(self, question: str, seed: int) -> list[int]:
-        """The tokens of an answer that nothing disturbs."""
-        if (question, seed) not in self.whole:
-            watched = self.ask(question, seed, policy="wait")
-            if watched.error or watched.degraded_from is not None:
-                raise RuntimeError(f"An undisturbed answer is not whole ({watched.error}).")
-            self.whole[question, seed] = watched.tokens
-        return self.whole[question, seed]
-
     def ask_until_joined(self) -> float:
         """Ask one question that waits for the cloud; seconds until its first token. Raises RuntimeError if it fails."""
         watched = self.ask(self.questions[0], 0, policy="wait")
@@ -144,17 +167,16 @@ class Bench:
         self.detach()
         self.clients = attach_all(self.folder, self.settings)
 
-    def detach(self) -> None:
-        """Leave the device."""
-        for client in self.clients.values():
-            with contextlib.suppress(TandemError):
-                client.close()
-
 
 def attach_all(folder: Path, settings: Sequence[str]) -> dict[str, Tandem]:
     """A client of the device for each policy."""
-    configs = {policy: Config.load(None, [*settings, f"link.on_peer_loss={policy}"]) for policy in POLICIES}
+    configs = configs_of(settings)
     return {policy: Tandem(config, attach(lambda line: None, folder)) for policy, config in configs.items()}
+
+
+def configs_of(settings: Sequence[str] = ()) -> dict[str, Config]:
+    """Settings for each policy."""
+    return {policy: Config.load(None, [*settings, f"link.on_peer_loss={policy}"]) for policy in POLICIES}
 
 
 def _note(watched: Watched, event: Event, on_token: Any) -> None:
@@ -172,6 +194,11 @@ def _note(watched: Watched, event: Event, on_token: Any) -> None:
             watched.error = event.error or ""
 
 
+def first_questions(num_questions: int = NUM_QUESTIONS) -> list[str]:
+    """Of the bundled ones."""
+    return [asked.question for asked in read_bundled_questions()][:num_questions]
+
+
 @contextlib.contextmanager
 def running(settings: Sequence[str] = ()) -> Iterator[Bench]:
     """A cloud's process, a relay, a device's process that joined through it, and this process as its client."""
@@ -184,9 +211,16 @@ def running(settings: Sequence[str] = ()) -> Iterator[Bench]:
         device = stack.enter_context(
             child(*device_arguments(join_link, link.port, folder / "device", settings))
         )
-        questions = [asked.question for asked in read_bundled_questions()][:NUM_QUESTIONS]
-        clients = attach_all(folder / "device", settings)
-        bench = Bench(cloud, device, link, join_link, clients, folder / "device", questions, list(settings))
+        bench = Bench(
+            cloud=cloud,
+            device=device,
+            link=link,
+            join_link=join_link,
+            clients=attach_all(folder / "device", settings),
+            folder=folder / "device",
+            questions=first_questions(),
+            settings=list(settings),
+        )
         try:
             yield bench
         finally:
@@ -206,7 +240,7 @@ def with_another_device(bench: Bench, name: str) -> Iterator[Bench]:
             other.detach()
 
 
-def pick(bench: Bench, random: Random, num_seeds: int = 3) -> tuple[str, int, list[int]]:
+def pick(bench: Trial, random: Random, num_seeds: int = 3) -> tuple[str, int, list[int]]:
     """A question, a seed, and the tokens of the undisturbed answer."""
     question, seed = random.choice(bench.questions), random.randrange(num_seeds)
     return question, seed, bench.whole_answer(question, seed)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from random import Random
 from typing import Any
 
-from tandem.lab.reliability.bench import POLICIES, Bench, Watched, pick
+from tandem.lab.reliability.bench import POLICIES, Bench, Trial, Watched, pick
 from tandem.lab.reliability.proxy import Cut
 
 CUTS: tuple[Cut, ...] = ("stall", "reset")
@@ -16,7 +16,7 @@ STARTED_AGAIN_S = 0.2
 """Between the end of a device that was killed and its start."""
 
 
-def cut_often(bench: Bench, num_cuts: int, cut_s: float, random: Random) -> Iterator[dict[str, Any]]:
+def cut_often(bench: Trial, num_cuts: int, cut_s: float, random: Random) -> Iterator[dict[str, Any]]:
     """One row per cut: what became of the answer, the gap in its stream, and how soon the parties were together again.
 
     Under `wait` that is the time from the moment when the link is back to the answer's next token. Where the answer

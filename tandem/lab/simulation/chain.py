@@ -350,8 +350,11 @@ class ChainRun:
         state.busy_with = job = state.decoder.next_job()
         if job is None:
             return
+        self._start(party, job)
+
+    def _start(self, party: str, job: Job) -> None:
         done_s = self.now_s + self.pass_s(party, job)
-        self._at(done_s, party, partial(self._finish, party, state.num_starts, job))
+        self._at(done_s, party, partial(self._finish, party, self.parties[party].num_starts, job))
 
     def pass_s(self, party: str, job: Job) -> float:
         """How long a job of a party's model takes."""

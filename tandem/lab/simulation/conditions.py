@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import inf
+from math import inf, nan
 from typing import Literal
 
 from tandem.lab.numbers import ratio
@@ -36,6 +36,8 @@ class Conditions:
             fixed_s=self.rtt_s + frames_s + self.pass_s + self.token_s,
             token_s=self.draft_s + self.token_s + 8 * self.proposed_bytes / self.bits_per_s,
             alone_s=alone_s if pacing == "cloud_goes_on" else alone_s + self.rtt_s + frames_s,
+            draft_s=self.draft_s if pacing == "pipelined" else nan,
+            pass_s=alone_s,
         )
 
 

@@ -2,19 +2,22 @@
 
 The machines are the protocol's own, the votes scripted. Whether the draft for a step is the target is given, as coupled
 drafts have it (it depends on the committed tokens alone). Frames go out one after the other at the rate of the link and
-take half a round trip, and nothing is lost.
+take half a round trip, and nothing is lost. Where the processor time of passes and frames is known, parties that share
+a core wait for each other.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import inf
 from typing import Any
 
 from tandem.lab.simulation.chain import ChainRun
 from tandem.lab.simulation.chain_scenario import ChainScenario, certain, expected_chain
+from tandem.lab.simulation.core import Core, Task
 from tandem.lab.simulation.faults import FaultyWire
 from tandem.lab.simulation.link import Link
 from tandem.lab.simulation.specs import make_spec
@@ -25,17 +28,32 @@ from tandem.protocol.outbox import Send
 from tandem.topology import SERVER
 
 HOP_S = 0.0005
-"""Between two actors of one party."""
+"""Between two actors of one party, unless another time is given."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """Processor time, in seconds. Parties with one number of a core share it."""
+
+    pass_s: Mapping[str, float]  # by party: of a pass of its model, beside its tokens
+    token_s: Mapping[str, float]  # of each token that a pass drafts or votes on
+    frame_s: Mapping[str, float]  # to send a frame, and to take one in
+    core: Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Times:
     """What takes how long, in seconds."""
 
-    passes_s: Mapping[str, float]  # a pass of each party's model, whatever the number of its tokens
+    passes_s: Mapping[str, float]  # a pass of each party's model, at least, whatever the number of its tokens
     rtt_s: float
     bits_per_s: float = inf  # each way, by each pair of parties
     header_bytes: int = 0  # of each frame, besides its own
+    hop_s: float = HOP_S  # between two actors of one party
+    late_s: float = 0.0  # from the end of a pass until its result is handed over
+    work: Work | None = (
+        None  # None: nothing but `passes_s` takes time, everyone has a core, and nothing is late
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +83,10 @@ class TimedRun(ChainRun):
         super().__init__(scenario, drafter=draft)
         self.num_passes: Counter[str] = Counter()
         self._times = times
+        self._started_s: dict[str, float] = {}  # by party, its last pass
+        self._passes: dict[str, Task] = {}
+        self._cores: dict[int, Core] = {}
+        self._turns: Counter[Core] = Counter()
         self.num_frames: Counter[str] = Counter()
         self.num_bytes: Counter[str] = Counter()
         link = Link(
@@ -75,9 +97,14 @@ class TimedRun(ChainRun):
         )
         self.wires = {ends: FaultyWire(link, {}) for ends in self.wires}
 
+    def learn_from(self, before: TimedRun) -> None:
+        """Estimates of an earlier run at the home party, before this one begins."""
+        own, earlier = self.parties[self.home], before.parties[self.home]
+        own.profiler, own.scheduler = earlier.profiler, earlier.scheduler
+
     def hop_s(self) -> float:
         """Always the same."""
-        return HOP_S
+        return self._times.hop_s
 
     def pass_s(self, party: str, job: Job) -> float:
         """As given; prompts are read at once."""
@@ -88,14 +115,60 @@ class TimedRun(ChainRun):
 
     def compute(self, party: str, job: Forward) -> list[Result]:
         """As the base class, with the time that the pass took."""
-        pass_us = round(1e6 * self._times.passes_s[party])
+        pass_us = round(1e6 * (self.now_s - self._started_s[party]))
         return [result._replace(decode_us=pass_us) for result in super().compute(party, job)]
 
     def cross(self, party: str, send: Send) -> None:
-        """As the base class; counted."""
+        """As the base class; counted, and no sooner than the party has the time."""
         self.num_frames[party] += 1
         self.num_bytes[party] += len(encode(send.message)) + self._times.header_bytes
-        super().cross(party, send)
+        self._handle(party, partial(super().cross, party, send))
+
+    def _receive(self, party: str, source: str, data: bytes) -> None:
+        self._handle(party, partial(super()._receive, party, source, data))
+
+    def _handle(self, party: str, done: Callable[[], None]) -> None:
+        """A frame passes a party's draft queue."""
+        if self._times.work is None:
+            done()
+        else:
+            self._load(party, Task(f"{party}/draft_queue", self._times.work.frame_s[party], done))
+
+    def _start(self, party: str, job: Job) -> None:
+        """As the base class; a pass that computes for longer than the least time is done then."""
+        self._started_s[party] = self.now_s
+        if self._times.work is None or isinstance(job, Prefill):
+            super()._start(party, job)
+            return
+        work, num_tokens = self._times.work, 1 + len(job.earlier)
+        least_s, start = self.now_s + self.pass_s(party, job), self.parties[party].num_starts
+
+        def finish() -> None:
+            done_s = max(self.now_s, least_s) + self._times.late_s
+            self._at(done_s, party, partial(self._finish, party, start, job))
+
+        work_s = work.pass_s[party] + num_tokens * work.token_s[party]
+        self._passes[party] = Task(f"{party}/decoder", work_s, finish)
+        self._load(party, self._passes[party])
+
+    def _load(self, party: str, task: Task) -> None:
+        assert self._times.work is not None
+        core = self._cores.setdefault(self._times.work.core[party], Core())
+        core.add(self.now_s, task)
+        self._plan_turn(core)
+
+    def _plan_turn(self, core: Core) -> None:
+        """The core's next task is done then; one that was planned before is out of date."""
+        if (next_s := core.next_s()) < inf:
+            self._turns[core] += 1
+            self._at(next_s, "", partial(self._take_turn, core, self._turns[core]))
+
+    def _take_turn(self, core: Core, turn: int) -> None:
+        if turn != self._turns[core]:
+            return
+        for task in core.take_done(self.now_s):
+            self._at(self.now_s, task.process.partition("/")[0], task.done)
+        self._plan_turn(core)
 
     def _work(self, party: str) -> None:
         """A pass that nobody wants any more is abandoned, as on a real model."""
@@ -105,6 +178,10 @@ class TimedRun(ChainRun):
             session = state.decoder.sessions.get(job.session)
             if session is None or not session.is_current(job):
                 state.busy_with = None
+                if self._times.work is not None:
+                    core = self._cores[self._times.work.core[party]]
+                    core.remove(self.now_s, self._passes[party])
+                    self._plan_turn(core)
         super()._work(party)
 
 
@@ -140,6 +217,10 @@ def play_timed(
         is_recomputing=False,
     )
     run = TimedRun(scenario, times, accepted)
+    if spec.adapts_lengths(spec.home):  # what an answer before this one has shown, as in a benchmark
+        before = TimedRun(scenario, times, accepted)
+        before.run()
+        run.learn_from(before)
     run.run()
     run.check_end()
     return Timing(

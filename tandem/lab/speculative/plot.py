@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from math import isfinite
+from math import ceil, isfinite
 from pathlib import Path
 from typing import Any
 
@@ -54,8 +54,11 @@ def plot_throughput(cells: Sequence[Cell], path: Path) -> None:
     from matplotlib.figure import Figure
 
     rates, temperatures = settings_of(cells, "bits_per_s"), settings_of(cells, "temperature")
-    size = (3.8 * len(rates), 3.4 * len(temperatures) + 0.8)
-    figure = Figure(figsize=size, dpi=120, layout="constrained")
+    width = max(3.8 * len(rates), 8.0)
+    columns = min(5, int(width / 2.6))  # of names such as "stop_and_wait/double_dqn, join link"
+    num_lines = len({(cell.setting.variant, name) for cell in cells for name in rows_of(cell)})
+    height = 3.4 * len(temperatures) + 0.2 + 0.2 * ceil(num_lines / columns)
+    figure = Figure(figsize=(width, height), dpi=120, layout="constrained")
     plots = figure.subplots(len(temperatures), len(rates), squeeze=False)
     handles: dict[str, Any] = {}
     for row, temperature in zip(plots, temperatures, strict=True):
@@ -72,7 +75,7 @@ def plot_throughput(cells: Sequence[Cell], path: Path) -> None:
             plot.set(ylabel="tokens per second", ylim=(0, None))
             title = "unlimited" if rate is None else f"{rate / 1e3:g} kbit/s"
             plot.set_title(f"{title}, T {temperature:g}", fontsize=10, loc="left")
-    columns = min(5, 2 * len(rates))  # what fits below the plots
+            plot.set_xticks(sorted({1e3 * cell.setting.rtt_s for cell in members}))
     figure.legend(
         handles.values(), handles.keys(), loc="outside lower center", ncols=columns, frameon=False, fontsize=9
     )

@@ -99,3 +99,5 @@ class RoundProfile:
     fixed_s: Float64  # of a round, whatever it proposes
     token_s: Float64  # of each proposed token
     alone_s: Float64  # of a token that the decider commits without a proposal
+    draft_s: Float64  # of token_s, to draft it, where the drafter does not wait for verdicts; nan: it waits
+    pass_s: Float64  # of fixed_s, the decider's pass, where the drafter does not wait

@@ -87,3 +87,14 @@ def test_a_node_that_has_ended_can_be_stopped(start: Start) -> None:
         time.sleep(0.01)
     node.stop()
     assert not node.is_running()
+
+
+def test_a_node_survives_a_cut_of_its_link_unless_the_user_wants_it_otherwise(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Ray's own threshold gives a node up 12 s after its connections are refused (`benchmarks/cluster_cuts.py`)."""
+    name = "RAY_health_check_failure_threshold"
+    monkeypatch.delenv(name, raising=False)
+    assert int(nodes.node_environment()[name]) * 3 >= 60
+    monkeypatch.setenv(name, "5")
+    assert nodes.node_environment()[name] == "5"

@@ -17,7 +17,11 @@ SLIVER = {"tandem_cloud": 0.001}
 
 
 def node(name: str, party: str = "cloud", *, is_alive: bool = True) -> dict[str, Any]:
-    return {"NodeID": name * 56, "Alive": is_alive, "Resources": {f"tandem_{party}": 1000.0}}
+    return {
+        "NodeID": name * 56,
+        "Alive": is_alive,
+        "Resources": {f"tandem_{party}": 1000.0, f"tandem_node_{name}": 1000.0},
+    }
 
 
 @pytest.fixture(autouse=True)
@@ -30,26 +34,33 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     return known
 
 
-def placed(role: str, *settings: str) -> tuple[str, bool]:
-    """Node of an actor, and whether it may also be another."""
-    strategy = place("cloud", role, Config.load(None, settings), detached=True)["scheduling_strategy"]
-    return strategy.node_id[0], strategy.soft
+def placed(role: str, *settings: str) -> str:
+    """The node of an actor, which may be no other one."""
+    options = place("cloud", role, Config.load(None, settings), detached=True)
+    resources = dict(options["resources"])
+    assert resources.pop("tandem_cloud") == 0.001
+    if (strategy := options.get("scheduling_strategy")) is None:
+        ((resource, amount),) = resources.items()
+        assert amount == 0.001
+        return str(resource.removeprefix("tandem_node_"))
+    assert not strategy.soft
+    return str(strategy.node_id[0])
 
 
 @pytest.mark.parametrize("num_decoders", [1, 3])
 def test_all_but_decoders_are_at_home(num_decoders: int) -> None:
-    assert placed("draft_queue", f"cloud.num_decoders={num_decoders}") == ("b", False)
+    assert placed("draft_queue", f"cloud.num_decoders={num_decoders}") == "b"
 
 
 def test_a_single_decoder_is_at_home() -> None:
-    assert placed("decoder") == ("b", False)
+    assert placed("decoder") == "b"
 
 
 def test_several_decoders_take_the_nodes_in_turn(cluster: list[dict[str, Any]]) -> None:
     roles = decoder_roles(5)
-    assert [placed(role, "cloud.num_decoders=5") for role in roles] == [(name, True) for name in "bacba"]
+    assert [placed(role, "cloud.num_decoders=5") for role in roles] == [*"bacba"]
     del cluster[3]
-    assert [placed(role, "cloud.num_decoders=5")[0] for role in roles] == [*"bcbcb"], "one node is lost"
+    assert [placed(role, "cloud.num_decoders=5") for role in roles] == [*"bcbcb"], "one node is lost"
 
 
 def test_decoders_with_gpus_go_where_these_are_free() -> None:

@@ -51,13 +51,21 @@ class FakeCluster:
             raise PartyLost(f"The {party} side has lost an actor.")
         return {"draft_queue": party}
 
-    def replace_actors(self, party: Party, runtime: Runtime) -> None:
+    def find_serving(self, party: str, config: Config) -> dict[str, Any]:
+        is_ready = party not in self.unprepared
+        return {
+            actor.kind: party for actor in self.read_actors(config, (party,)) if is_ready and actor.is_alive
+        }
+
+    def replace_actors(self, party: Party, runtime: Runtime, lost: set[str] | None) -> None:
         assert runtime in (RUNTIME, SEVERAL), "the secret and the settings stay"
-        self.done.append(f"replace {party}")
+        self.done.append(
+            f"replace {party}" if lost is None else f"replace {'+'.join(sorted(lost))} of {party}"
+        )
         if self.failures:
             raise self.failures.pop(0)
         self.unprepared.discard(party)
-        roles = {*ROLES, *decoder_roles(runtime.config.party(party).num_decoders)}
+        roles = lost or {*ROLES, *decoder_roles(runtime.config.party(party).num_decoders)}
         self.states |= {f"{party}/{role}": "alive" for role in roles}
 
     def replace_decoder(self, party: str, runtime: Runtime, role: str) -> None:
@@ -79,6 +87,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> FakeCluster:
     names = (
         "read_actors",
         "find_party",
+        "find_serving",
         "replace_actors",
         "connect_parties",
         "replace_decoder",
@@ -98,14 +107,24 @@ def test_parties_that_are_up_meet_once_and_are_left_alone(cluster: FakeCluster) 
 
 
 @pytest.mark.parametrize("state", ["dead", "absent"])
-def test_a_dead_actor_has_its_party_replaced_and_meet_the_other(cluster: FakeCluster, state: State) -> None:
+def test_a_dead_actor_is_replaced_and_its_party_meets_the_other(cluster: FakeCluster, state: State) -> None:
     watch = Watch(Party.CLOUD, RUNTIME)
     watch.look()
     cluster.states["cloud/decoder"] = state
     watch.look()
     watch.look()
-    assert cluster.done == ["connect device+cloud", "replace cloud", "connect device+cloud"]
+    assert cluster.done == ["connect device+cloud", "replace decoder of cloud", "connect device+cloud"]
     assert (watch.num_replaced, watch.problem) == (1, "")
+
+
+def test_all_that_died_is_replaced_at_once(cluster: FakeCluster) -> None:
+    watch = Watch(Party.CLOUD, RUNTIME)
+    cluster.states |= dict.fromkeys(("cloud/scheduler", "cloud/draft_queue"), "dead")
+    watch.look()
+    assert cluster.done == ["replace draft_queue+scheduler of cloud", "connect device+cloud"]
+    cluster.states |= dict.fromkeys((f"cloud/{role}" for role in ROLES), "dead")
+    watch.look()
+    assert cluster.done[2:] == ["replace cloud", "connect device+cloud"], "as `tandem up` does it"
 
 
 def test_a_dead_actor_of_the_other_party_is_not_its_business(cluster: FakeCluster) -> None:
@@ -147,7 +166,8 @@ def test_a_start_that_fails_is_tried_again_ever_more_rarely(cluster: FakeCluster
     assert pauses[:2] == [4 * WATCH_S, 8 * WATCH_S]
     assert pauses[-1] == MAX_PAUSE_S
     assert (watch.look(), watch.problem, watch.num_replaced) == (WATCH_S, "", 1)
-    assert cluster.done == ["replace device"] * 11 + ["connect device+cloud"]
+    assert cluster.done[0] == "replace retriever of device"
+    assert cluster.done[1:] == ["replace device"] * 10 + ["connect device+cloud"], "alone it did not work"
 
 
 def test_one_that_was_restarted_finishes_what_it_was_at(cluster: FakeCluster) -> None:
@@ -161,6 +181,11 @@ def test_one_that_was_restarted_finishes_what_it_was_at(cluster: FakeCluster) ->
     again.is_whole = None
     again.look()
     assert cluster.done[3:] == ["stop strays of cloud", "connect device+cloud"], "nothing was under way"
+    cluster.states["cloud/aggregator"] = "dead"
+    last = Watch(Party.CLOUD, RUNTIME)
+    last.is_whole = None
+    last.look()
+    assert cluster.done[5:] == ["stop strays of cloud", "replace aggregator of cloud", "connect device+cloud"]
 
 
 def watch_of_several(cluster: FakeCluster, run: Run = at_once) -> Watch:
@@ -189,14 +214,23 @@ def test_a_decoder_that_never_was_is_started(cluster: FakeCluster) -> None:
     assert cluster.done == ["replace cloud/decoder-1"]
 
 
-@pytest.mark.parametrize("lost", [("decoder", "decoder-1", "decoder-2"), ("decoder-1", "retriever")])
-def test_without_what_it_needs_the_whole_party_is_replaced(
-    cluster: FakeCluster, lost: tuple[str, ...]
+@pytest.mark.parametrize(
+    ("lost", "done"),
+    [
+        (decoder_roles(3), ["replace decoder+decoder-1+decoder-2 of cloud", "connect device+cloud"]),
+        (
+            ("decoder-1", "retriever"),
+            ["replace retriever of cloud", "replace cloud/decoder-1", "connect device+cloud"],
+        ),
+    ],
+)
+def test_what_a_party_needs_is_replaced_before_one_of_several_decoders(
+    cluster: FakeCluster, lost: tuple[str, ...], done: list[str]
 ) -> None:
     watch = watch_of_several(cluster)
     cluster.states |= dict.fromkeys((f"cloud/{role}" for role in lost), "dead")
     watch.look()
-    assert cluster.done == ["replace cloud", "connect device+cloud"]
+    assert cluster.done == done
 
 
 def test_a_decoder_that_is_being_started_is_left_alone(cluster: FakeCluster) -> None:
@@ -222,4 +256,4 @@ def test_a_decoder_that_cannot_be_started_does_not_stop_the_watch(cluster: FakeC
     assert (watch.problem, watch.replacements.problem) == ("", "There is no GPU left.")
     cluster.states["cloud/retriever"] = "dead"
     watch.look()
-    assert cluster.done[1:] == ["replace cloud", "connect device+cloud"]
+    assert cluster.done[1:] == ["replace retriever of cloud"]

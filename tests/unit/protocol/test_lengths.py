@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from math import inf, nan
+from math import inf, isnan, nan
 from typing import Any
 
 import pytest
@@ -156,7 +156,11 @@ def test_the_next_query_begins_with_what_the_last_one_showed() -> None:
     (warmer,) = begun(3, temperature=0.3)
     assert warmer.fixed_s == same.fixed_s
     assert warmer.rates[0] == pytest.approx(0.7)
-    assert begun(4, pacing="pipelined") == []
+    (other,) = begun(4, pacing="pipelined")
+    assert (other.fixed_s, other.rates[0]) == (same.fixed_s, warmer.rates[0])
+    assert isnan(same.draft_s)
+    assert other.draft_s == pytest.approx(0.015)
+    assert begun(5, pacing="cloud_goes_on") == []
 
 
 def test_tables_take_what_is_meant_for_the_session() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itertools import product
-from math import isnan, nan
+from math import inf, isnan, nan
 from typing import Any
 
 import pytest
@@ -18,10 +18,13 @@ from tandem.protocol.rounds import ProposalRounds, count_accepted
 from tandem.topology import Party
 
 
-def made(**changes: Any) -> ProposalRounds:
+def made(rtt_s: float | None = None, **changes: Any) -> ProposalRounds:
     values = {"mode": "speculative", "pacing": "stop_and_wait", "length_policy": "best", "max_proposal": 8}
     spec = make_spec(**{**values, **changes})
-    return ProposalRounds(spec, Party.DEVICE, Reporter(spec, Party.DEVICE))
+    reporter = Reporter(spec, Party.DEVICE)
+    if rtt_s is not None:
+        reporter.measure(rtt_s, inf)
+    return ProposalRounds(spec, Party.DEVICE, reporter)
 
 
 def proposal(before: tuple[int, ...], *tokens: int) -> Proposal:
@@ -149,3 +152,15 @@ def test_low_acceptance_is_told_whether_or_not_lengths_adapt(length_policy: str)
     (low,) = told
     assert 120 < low.step <= 120 + 64
     assert low.rate < 0.5 * low.usual_rate == 0.5
+
+
+def test_a_proposal_does_not_answer_for_the_wait_behind_the_one_before_it() -> None:
+    """Two proposals 10 ms apart, a round trip of 100 ms and passes of 50: the second one's pass begins later."""
+    for pacing, waited_s in (("pipelined", 0.15), ("stop_and_wait", 0.19)):
+        rounds = made(pacing=pacing, rtt_s=0.1)
+        rounds.propose(proposal((5,), 6, 7), 1, 2.0)
+        rounds.propose(proposal((5, 6, 7), 8, 9), 1, 2.01)
+        (first,) = reported(commit(rounds, 5, 6, 7, num_new=2, now_s=2.15))
+        (second,) = reported(commit(rounds, 5, 6, 7, 8, 9, num_new=2, now_s=2.2))
+        assert first.waited_s == pytest.approx(0.15)
+        assert second.waited_s == pytest.approx(waited_s)

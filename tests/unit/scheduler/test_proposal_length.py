@@ -76,6 +76,37 @@ def test_known_best_lengths(token_s: float, fixed_s: float, lengths: list[int]) 
     assert [best_length(flat(rate), costs) for rate in ALL_RATES] == lengths
 
 
+PIPELINED = RoundCosts(fixed_s=0.23, token_s=0.018, alone_s=0.23, draft_s=0.015, pass_s=0.03)
+
+
+def chain_speed(rate: float, costs: RoundCosts, length: int, seed: int) -> float:
+    """Tokens per second of a drafter that goes on, proposal by proposal."""
+    rng, num_tokens, lasted_s, is_following = np.random.default_rng(seed), 0, 0.0, False
+    for _ in range(20_000):
+        lasted_s += costs.following_s(length) if is_following else costs.round_s(length)
+        num_accepted = min(int(rng.geometric(1.0 - rate)) - 1, length)
+        is_following = num_accepted == length
+        num_tokens += num_accepted + (not is_following)
+    return num_tokens / lasted_s
+
+
+@pytest.mark.parametrize("rate", ALL_RATES)
+def test_a_drafter_that_goes_on_pays_a_whole_round_for_a_rejection_only(rate: float) -> None:
+    speeds = throughputs(flat(rate), PIPELINED)
+    for length in (1, 3, 8):
+        assert chain_speed(rate, PIPELINED, length, length) == pytest.approx(speeds[length], rel=0.03)
+
+
+def test_what_need_not_hide_a_round_trip_is_short() -> None:
+    waiting = RoundCosts(fixed_s=PIPELINED.fixed_s, token_s=PIPELINED.token_s, alone_s=PIPELINED.alone_s)
+    assert best_length(flat(0.94), waiting) >= 12
+    assert 2 <= best_length(flat(0.94), PIPELINED) <= 4
+    slow = RoundCosts(fixed_s=0.3, token_s=0.035, alone_s=0.3, draft_s=0.015, pass_s=0.1)
+    assert best_length(flat(0.94), slow) > best_length(flat(0.94), PIPELINED), (
+        "a long pass is shared by many tokens"
+    )
+
+
 def test_the_printed_rule_knows_two_lengths_only() -> None:
     """FlexSpec's Algorithm 2 takes 1 or the longest, and loses up to a third of the speed."""
     worst = 1.0

@@ -1,6 +1,6 @@
-"""A cloud with two decoders, over sockets in this process: answers, pins, and the loss of one; no Ray.
+"""A cloud with two decoders, over sockets in this process: answers, pins, and the loss of any actor; no Ray.
 
-The actors are the real ones with the bundled model. A decoder is lost when its connections break and it falls silent.
+The actors are the real ones with the bundled model. One is lost when its connections break and it falls silent.
 """
 
 from __future__ import annotations
@@ -20,15 +20,16 @@ from tandem.actors.shared import SharedProcess
 from tandem.errors import CallError, ClusterError, ConfigError, QueryError
 from tandem.events import Answer, DoneEvent, TokenEvent
 from tandem.loop_thread import LoopThread
-from tandem.protocol.outbox import ROLES
-from tandem.protocol.replicas import decoder_roles
+from tandem.protocol.outbox import ROLES, ActorKind
+from tandem.protocol.replicas import decoder_roles, is_decoder
 from tandem.sites.site import ACTOR_CLASSES, Site
-from tandem.sites.wiring import call_all, join_decoder, start_actors
+from tandem.sites.wiring import call_all, join_actors, start_actors
 from tandem.transport.memory import MemoryNetwork
 
 QUESTIONS = ("Which game should Mira try?", "Why is the sky blue?", "Who wrote it?", "What is a comet?")
 OPTIONS: dict[str, Any] = {"only": "cloud", "seed": 5, "temperature": 1.0, "max_new_tokens": 24}
 KILLED_AT = 4
+LIGHT: list[ActorKind] = [role for role in ROLES if role not in ("decoder", "retriever")]
 
 
 @dataclass
@@ -55,31 +56,34 @@ class Cloud:
     async def _start(self) -> None:
         """The light actors share the draft queue's process, as they may on Ray."""
         self.runtime = Runtime(secret=b"s", directory=str(self.folder), config=self.config)
-        light = [role for role in ROLES if role not in ("decoder", "retriever")]
-        shared = SharedProcess("cloud", self.runtime, {role: ACTOR_CLASSES[role] for role in light})
-        self.actors = {**shared.actors, "retriever": ACTOR_CLASSES["retriever"]("cloud", self.runtime)}
-        for role in decoder_roles(self.num_decoders):
-            self.actors[role] = self.make_decoder(role)
-        loop = self.loop.event_loop
-        self.handles |= {role: LocalActor(actor, loop) for role, actor in self.actors.items()}
+        self.make(*LIGHT, "retriever", *decoder_roles(self.num_decoders))
         self.described |= await start_actors({"cloud": self.handles}, lambda line: None)
 
-    def make_decoder(self, role: str) -> SiteActor:
-        return ACTOR_CLASSES["decoder"]("cloud", replace(self.runtime, role=role))
+    def make(self, *roles: str) -> None:
+        if "draft_queue" in roles:
+            classes = {role: ACTOR_CLASSES[role] for role in LIGHT}
+            self.actors |= SharedProcess("cloud", self.runtime, classes).actors
+        if "retriever" in roles:
+            self.actors["retriever"] = ACTOR_CLASSES["retriever"]("cloud", self.runtime)
+        for role in filter(is_decoder, roles):
+            self.actors[role] = ACTOR_CLASSES["decoder"]("cloud", replace(self.runtime, role=role))
+        self.handles |= {role: LocalActor(self.actors[role], self.loop.event_loop) for role in roles}
 
-    def kill(self, role: str) -> None:
-        """Nothing of it is left, and nothing was said."""
-        self.loop.run(self.actors.pop(role).close())
-        del self.handles[role]
+    def kill(self, *roles: str) -> None:
+        """Nothing of them is left, and nothing was said."""
+        for role in roles:
+            self.loop.run(self.actors.pop(role).close())
+            del self.handles[role]
 
-    def replace(self, role: str, known: str) -> None:
-        """Start a decoder again, as the supervisor does."""
+    def replace(self, *roles: str) -> None:
+        """Start actors again, as the supervisor does."""
 
         async def start() -> None:
-            self.actors[role] = actor = self.make_decoder(role)
-            self.handles[role] = LocalActor(actor, self.loop.event_loop)
-            await self.handles["draft_queue"].drop_decoder.remote(f"cloud/{role}")
-            await join_decoder(self.handles, role, known)
+            self.make(*roles)
+            if self.num_decoders > 1:
+                for role in filter(is_decoder, roles):
+                    await self.handles["draft_queue"].drop_decoder.remote(f"cloud/{role}")
+            await join_actors(self.handles, roles)
 
         self.loop.run(start())
 
@@ -140,7 +144,6 @@ def test_two_decoders_share_the_queries_and_answer_as_one(cloud: Cloud, alone: l
 def test_a_lost_decoder_changes_no_token_and_comes_back(cloud: Cloud, alone: list[Answer], role: str) -> None:
     """All queries are in the middle of their answers when it dies."""
     tandem = Tandem(Config(), cloud)
-    other = "decoder-1" if role == "decoder" else "decoder"
     ended: list[DoneEvent] = []
     seen: dict[str, list[int]] = {question: [] for question in QUESTIONS}
 
@@ -161,9 +164,34 @@ def test_a_lost_decoder_changes_no_token_and_comes_back(cloud: Cloud, alone: lis
     assert [tuple(known) for known in seen.values()] == tokens(alone)
     assert {event.statistics.degraded_from for event in ended} == {None}
     assert cloud.statistics("draft_queue").extra["num_moved"] == 2
-    cloud.replace(role, other)
+    cloud.replace(role)
     assert tokens(ask_all(tandem)) == tokens(alone)
     assert cloud.served()[role] > 0, "it has sessions again"
+
+
+@pytest.mark.parametrize("lost", [["retriever"], ["decoder"], LIGHT, ["retriever", *LIGHT]])
+@pytest.mark.parametrize("num_decoders", [1, 2])
+def test_whoever_is_lost_in_an_answer_is_replaced_among_the_others(
+    tmp_path: Path, alone: list[Answer], num_decoders: int, lost: list[str]
+) -> None:
+    """What the others hold for a draft queue that is no more, they free."""
+    cloud = Cloud(tmp_path, num_decoders)
+    tandem = Tandem(Config(), cloud)
+    stream = tandem.stream(QUESTIONS[0], **OPTIONS)
+    for event in stream:
+        if isinstance(event, TokenEvent) and event.step == 2:
+            break
+    kept = [actor for role, actor in cloud.actors.items() if role not in lost]
+    cloud.kill(*lost)
+    cloud.replace(*lost)
+    if "draft_queue" in lost:
+        assert [cloud.loop.run(actor.statistics()).num_sessions for actor in kept] == [0] * len(kept)
+    assert all(cloud.loop.run(actor.is_prepared()) for actor in cloud.actors.values())
+    again = Tandem(Config(), cloud)
+    assert tokens(ask_all(again)) == tokens(alone)
+    assert [actor for role, actor in cloud.actors.items() if role not in lost] == kept
+    stream.close()  # type: ignore[attr-defined]
+    tandem.close()
 
 
 def test_a_decoder_that_is_known_to_be_dead_gets_nothing(cloud: Cloud, alone: list[Answer]) -> None:
@@ -190,7 +218,7 @@ def test_a_decoder_with_another_model_is_refused(cloud: Cloud) -> None:
     with pytest.raises(
         ClusterError, match=r"^All decoders of a party must have the same model, decoder has "
     ):
-        cloud.replace("decoder-1", "decoder")
+        cloud.replace("decoder-1")
     queue: Any = cloud.actors["draft_queue"]
     assert cloud.loop.run(queue.available_decoders()) == ("cloud/decoder",)
 

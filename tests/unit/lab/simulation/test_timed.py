@@ -9,7 +9,7 @@ import pytest
 
 from tandem.lab.federated.systems import SYSTEMS
 from tandem.lab.simulation import conditions
-from tandem.lab.simulation.timed import Times, Timing, play_timed
+from tandem.lab.simulation.timed import Times, Timing, Work, play_timed
 from tandem.protocol.send_window import QUEUED_FRAMES, SendWindow
 from tandem.topology import SERVER
 
@@ -57,6 +57,50 @@ def test_lengths_follow_the_slowest_worker() -> None:
     for slow in (1.0, 8.0):
         fixed, best = play("stop_and_wait", slow=slow), play("stop_and_wait/best", slow=slow)
         assert pace_s(best) < (1.05 if slow == 1.0 else 0.8) * pace_s(fixed)
+
+
+def test_a_drafter_that_goes_on_chooses_lengths_for_itself() -> None:
+    """Proposals that hide a round trip by their length would take until the last of them is drafted."""
+    accepted = [step % 8 > 0 for step in range(NUM_TOKENS)]
+    assert pace_s(play("pipelined/best", accepted)) <= pace_s(play("pipelined", accepted))
+
+
+# ---- processors that are shared ----------------------------------------------------------------------------------
+
+PASS_WORK_S, TOKEN_WORK_S = 0.01, 0.004
+
+
+def play_on_cores(system: str, num_workers: int, *, together: bool, frame_s: float = 0.0) -> Timing:
+    """Without floors. together: all workers on one core, else each on its own."""
+    names = [f"worker-{number}" for number in range(1, num_workers + 1)]
+    work = Work(
+        pass_s={SERVER: 0.005, **dict.fromkeys(names, PASS_WORK_S)},
+        token_s={SERVER: 0.0, **dict.fromkeys(names, TOKEN_WORK_S)},
+        frame_s=dict.fromkeys([SERVER, *names], frame_s),
+        core={SERVER: 0, **{name: 1 if together else number for number, name in enumerate(names, start=1)}},
+    )
+    times = Times(passes_s=dict.fromkeys([SERVER, *names], 0.0), rtt_s=RTT_S, hop_s=0.0, work=work)
+    return play_timed(OPTIONS[system], times, [True] * NUM_TOKENS)
+
+
+@pytest.mark.parametrize("num_workers", [2, 4])
+def test_workers_on_one_core_wait_for_each_other(num_workers: int) -> None:
+    alone_s = PASS_WORK_S + TOKEN_WORK_S
+    assert pace_s(play_on_cores("token-wise", num_workers, together=False)) == pytest.approx(RTT_S + alone_s)
+    shared = play_on_cores("token-wise", num_workers, together=True)
+    assert pace_s(shared) == pytest.approx(RTT_S + num_workers * alone_s)
+
+
+def test_a_pass_takes_longer_for_each_token() -> None:
+    round_s = RTT_S + 4 * 0.005 + PASS_WORK_S + 5 * TOKEN_WORK_S
+    assert pace_s(play_on_cores("stop_and_wait", 2, together=False)) == pytest.approx(round_s / 5, rel=0.06)
+
+
+def test_frames_take_time_at_both_ends() -> None:
+    """An empty proposal, a vote and a verdict per token and worker; others are taken in at the same moment."""
+    slower = play_on_cores("token-wise", 2, together=False, frame_s=0.002)
+    least_s = RTT_S + PASS_WORK_S + TOKEN_WORK_S + 4 * 0.002
+    assert least_s <= pace_s(slower) <= least_s + 6 * 0.002
 
 
 # ---- a slow link -----------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -105,3 +106,19 @@ def test_pictures_are_drawn(tmp_path: Path) -> None:
     assert all(path.stat().st_size > 1000 for path in tmp_path.glob("*.png"))
     assert len(list(tmp_path.glob("*.png"))) == 3
     assert set(LOOK) == {system.name for system in SYSTEMS}
+
+
+def test_a_long_legend_leaves_the_picture_its_room(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib", reason="plots need the extra [lab]")
+    records = [record(name, 0.05) for name in LOOK]
+    cells = [cell(replace(SETTING, deployment=deployment), *records) for deployment in ("ray", "join")]
+    plot_throughput(cells, tmp_path / "both.svg")
+    svg = (tmp_path / "both.svg").read_text("utf-8")
+    frame = re.search(r'id="axes_1">.*?<path d="(.*?)"', svg, re.S)
+    assert frame is not None
+    across, down = (
+        [float(each) for each in axis]
+        for axis in zip(*re.findall(r"([\d.]+) ([\d.]+)", frame[1]), strict=True)
+    )
+    assert max(across) - min(across) > 4 * 72  # inches in points
+    assert max(down) - min(down) > 2 * 72
