@@ -59,7 +59,7 @@ def describe(answer: Answer) -> str:
 
 
 def main() -> None:
-    """Index, start the cluster, ask everybody, then one person alone."""
+    """Index, start the cluster, ask everybody, at the server and at ada, then one person alone."""
     question = sys.argv[1] if len(sys.argv) > 1 else QUESTION
     with tempfile.TemporaryDirectory() as scratch:
         config = settings(write_notes(Path(tempfile.mkdtemp(dir=scratch))), Path(scratch))
@@ -67,6 +67,9 @@ def main() -> None:
             answer = tandem.query(question, seed=7)
             print("together:", answer)
             print(describe(answer))
+            at_ada = tandem.query(question, seed=7, home="ada")  # the same answer, with ada's own titles
+            titles = sorted({source.title for source in at_ada.sources if source.title})
+            print(f"asked at ada: {at_ada} (own notes: {', '.join(titles)})")
             for name in NOTES:
                 print(f"{name} alone:", tandem.query(question, seed=7, only=name))
 

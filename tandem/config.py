@@ -164,9 +164,9 @@ class Config(Settings):
             self._check_inline()
         check_parties(self._by_party(), self.decoding.mode, self.link.data_plane, self.cluster.runtime)
         if self.is_federated:
-            check_federation(self.server, self.workers, self.weights.workers)
+            check_federation(self.server, self.workers, self.weights.workers, self.decoding.home)
         else:
-            check_no_workers(self.workers, self.decoding.mode)
+            check_no_workers(self.workers, self.decoding.mode, self.decoding.home)
         return self
 
     def require_cluster(self, what: str) -> None:

@@ -58,6 +58,10 @@ class DecodingConfig(Settings):
         default="cloud_goes_on",
         description="speculative, federated: one proposal at a time, many, or many while the cloud goes on by itself",
     )
+    home: str = Field(
+        default="",
+        description="federated: the worker at which the question is asked and the answer streams; empty: the server",
+    )
 
     @model_validator(mode="after")
     def _check_rule(self) -> DecodingConfig:
@@ -99,3 +103,4 @@ class DecodingOptions(TypedDict, total=False):
     length_policy: LengthPolicyName | None
     uplink_budget_bits: int | None
     pacing: Pacing | None
+    home: str | None

@@ -8,7 +8,7 @@ from math import nan
 from typing import Any, Literal, TypeAlias
 
 from tandem.errors import QueryError
-from tandem.topology import Party, in_words
+from tandem.topology import SERVER, Party, in_words
 
 SHOWN_CHARS = 60
 """Of an answer's text in its `repr`."""
@@ -79,8 +79,8 @@ class TokenEvent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProvisionalEvent:
-    """A draft of the home party, not yet committed: the TokenEvent of this step confirms it, unless a RetractEvent
-    comes first. Drafts come in step order, and each extends the tokens shown so far."""
+    """A draft of the home party, or of who drafts for it, not yet committed: the TokenEvent of this step confirms it,
+    unless a RetractEvent comes first. Drafts come in step order, and each extends the tokens shown so far."""
 
     step: int
     token: int
@@ -269,11 +269,11 @@ class Answer:
             return None
         lost = [event for event in self.peer_events if event.is_alone and event.step <= step]
         back = [event for event in self.peer_events if not event.is_alone and event.step > step]
-        cause = (lost[-1].reason if lost else None) or "it fell silent"
+        cause, peer = (lost[-1].reason, lost[-1].party) if lost else (None, Party.CLOUD)
         until = f"; it came back at token {back[0].step}" if back else ""
-        peer = lost[-1].party if lost else Party.CLOUD
-        who = "the device answered" if peer == Party.CLOUD else "the others answered"
-        return f"From token {step} on {who} without {in_words(peer)} ({cause.rstrip('.')}){until}."
+        home = self.tokens[step].aggregator if peer == SERVER else "the device"  # goes on by itself
+        who = f"{home if peer in (Party.CLOUD, SERVER) else 'the others'} answered without {in_words(peer)}"
+        return f"From token {step} on {who} ({(cause or 'it fell silent').rstrip('.')}){until}."
 
 
 def collect(events: Sequence[Event], seed: int) -> Answer:

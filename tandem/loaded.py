@@ -45,12 +45,13 @@ def _check_placement(spec: SessionSpec, described: Mapping[Any, Mapping[str, Any
 
 
 def _check_length_policy(spec: SessionSpec, described: Mapping[Any, Mapping[str, Any]]) -> None:
-    """A length policy of one's own is the one that the drafter, who is asked, has loaded."""
-    is_needed = spec.adapts_lengths(spec.home) and is_extension(spec.length_policy)
-    loaded = described[spec.home].get("length_policy", "") if is_needed else ""
+    """A length policy of one's own is the one that the drafter has loaded."""
+    drafter = spec.roles.drafters[0]
+    is_needed = spec.adapts_lengths(drafter) and is_extension(spec.length_policy)
+    loaded = described[drafter].get("length_policy", "") if is_needed else ""
     if is_needed and loaded != spec.length_policy:
         raise ConfigError(
-            f"{at_start(spec.home)} has not loaded the length policy {spec.length_policy!r} "
+            f"{at_start(drafter)} has not loaded the length policy {spec.length_policy!r} "
             f"(it has {loaded or 'none'}); "
             "name it as decoding.length_policy in its settings and start it again."
         )

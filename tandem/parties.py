@@ -13,6 +13,7 @@ from pydantic.dataclasses import dataclass
 
 from tandem.conversation import SYSTEM_PROMPT
 from tandem.errors import ConfigError
+from tandem.nearest import did_you_mean
 from tandem.paths import absolute, check_bundled, resolve_model
 from tandem.topology import MAX_PARTIES, PARTIES, SERVER, Party
 from tandem.validation import STRICT, Settings, WordOrPath
@@ -173,8 +174,13 @@ def check_one_decoder(parties: Mapping[str, PartyConfig]) -> None:
             )
 
 
-def check_no_workers(workers: Mapping[str, WorkerConfig], mode: str) -> None:
-    """Raise ConfigError if there are workers, which this mode has not."""
+def check_no_workers(workers: Mapping[str, WorkerConfig], mode: str, home: str = "") -> None:
+    """Raise ConfigError if there are workers, which this mode has not. home: the worker that is asked, or empty."""
+    if home:
+        raise ConfigError(
+            f'The setting decoding.home names who is asked in mode "federated" (got {home!r}), but decoding.mode is '
+            f'"{mode}"; remove it.'
+        )
     if workers:
         raise ConfigError(
             f'Workers ({", ".join(workers)}) answer in mode "federated", but decoding.mode is "{mode}"; set it to '
@@ -182,10 +188,12 @@ def check_no_workers(workers: Mapping[str, WorkerConfig], mode: str) -> None:
         )
 
 
-def check_federation(server: PartyConfig, workers: Mapping[str, WorkerConfig], weighed_by: str) -> None:
+def check_federation(
+    server: PartyConfig, workers: Mapping[str, WorkerConfig], weighed_by: str, home: str = ""
+) -> None:
     """Raise ConfigError, one sentence, unless a server and these workers can answer together.
 
-    weighed_by: "fixed" weights, or the scores of each worker's "documents".
+    weighed_by: "fixed" weights, or the scores of each worker's "documents". home: who is asked; empty: the server.
     """
     if not MIN_WORKERS <= len(workers) < MAX_PARTIES:
         names = ", ".join(workers) or "none"
@@ -199,6 +207,11 @@ def check_federation(server: PartyConfig, workers: Mapping[str, WorkerConfig], w
                 f"A worker has a name of letters, digits, _ and -, and is not called device, cloud or server (got "
                 f"{name!r}); rename [workers.{name}]."
             )
+    if home not in ("", SERVER, *workers):
+        raise ConfigError(
+            f"The setting decoding.home must be a worker or the server, but it is {home!r}; "
+            f"{did_you_mean(home, (SERVER, *workers))}"
+        )
     parties: dict[str, PartyConfig] = {
         SERVER: server,
         **{f"workers.{name}": workers[name] for name in workers},

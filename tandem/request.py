@@ -24,7 +24,7 @@ from tandem.protocol.logprobs import check_logprobs
 from tandem.protocol.spec import SessionSpec
 from tandem.questions import check_question
 from tandem.sampling import SamplingOptions, SamplingParams
-from tandem.topology import PARTIES, Party, as_party, in_words
+from tandem.topology import PARTIES, SERVER, Party, as_party, in_words
 from tandem.validation import Settings, change
 
 if TYPE_CHECKING:
@@ -105,6 +105,7 @@ def spec_of(config: Config) -> SessionSpec:
         weights=shares_of(config.workers) if config.is_federated and weights.workers == "fixed" else (),
         on_peer_loss=link.on_peer_loss,
         peer_loss_margin_s=link.peer_loss_margin_s,
+        asked=decoding.home if decoding.home != SERVER else "",
         race_depth=config.codec.race_depth,
         chat_query=config.retrieval.chat_query,
     )

@@ -17,7 +17,7 @@ from tandem.events import (
     TokenEvent,
     WaitEvent,
 )
-from tandem.topology import Party
+from tandem.topology import SERVER, Party
 
 
 def make_printer(provisional: bool, *, is_silent: bool) -> PlainText | LiveText:
@@ -81,7 +81,11 @@ def _log_event(event: Event, log: StageLog) -> None:
             )
         case PeerEvent(is_alone=True):
             reason = f" ({event.reason})" if event.reason else ""
-            who = "the device continues alone" if event.party == Party.CLOUD else "the others go on"
+            alone = {
+                Party.CLOUD: "the device continues alone",
+                SERVER: "the worker that is asked continues alone",
+            }
+            who = alone.get(event.party, "the others go on")
             log(f"{event.party}: lost at token {event.step}, {who}{reason}")
         case PeerEvent():
             log(f"{event.party}: back at token {event.step}")

@@ -28,6 +28,7 @@ QUESTION_SETTINGS = (
     "decoding.placement",
     "decoding.pacing",
     "decoding.length_policy",
+    "decoding.home",
     "cluster.runtime",
 )
 """Settings that commands which ask questions have as options."""
@@ -222,11 +223,11 @@ def with_settings(*keys: str) -> Callable[[Function], Function]:
 def _parameter(section: str, setting: Setting) -> inspect.Parameter:
     is_list = setting.type is tuple
     default = f"{setting.default:g}" if isinstance(setting.default, int | float) else setting.default
-    more = "; may be repeated" if is_list else f" (default: {default})"
+    more = "; may be repeated" if is_list else f" (default: {default})" if default != "" else ""
     choices = f": {', '.join(setting.choices)}" if setting.choices else ""
     option = typer.Option(
         f"--{setting.name.replace('_', '-')}",
-        metavar="TEXT" if is_list else "NAME" if setting.choices else "N",
+        metavar="TEXT" if is_list else "NAME" if setting.choices or setting.type is str else "N",
         help=f"{setting.meaning.removesuffix(OR_A_LIST)}{choices}{more}",
         show_default=False,
     )

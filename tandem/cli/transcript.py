@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from typing import Any
@@ -151,8 +152,14 @@ class Transcript:
         yield "placement", self._placements()
         yield "verdicts", self._verdicts()
         if statistics.degraded_from is not None:
-            missing = "a worker" if self.placement == SERVER else "the cloud"
-            who = "the others" if self.placement == SERVER else "the device"
+            who, missing = (
+                ("the others", "a worker") if self.placement == SERVER else ("the device", "the cloud")
+            )
+            if (
+                missing == "a worker"
+                and (alone := self.tokens[statistics.degraded_from].aggregator) != SERVER
+            ):
+                who, missing = alone, "the server"
             yield "degraded", f"from token {statistics.degraded_from} on {who} answered without {missing}"
         yield "seed", str(self.seed)
 
@@ -183,7 +190,8 @@ class Transcript:
             solo = f", except {num_solo} by the device alone" if num_solo else ""
             return f"each party decided all {len(self.tokens)} itself{solo}"
         if self.placement == SERVER:
-            return f"server {len(self.tokens)}"
+            deciders = Counter(event.aggregator for event in self.tokens)
+            return ", ".join(f"{party} {deciders[party]}" for party in deciders)
         counts = [f"{party} {sum(event.aggregator == party for event in self.tokens)}" for party in PARTIES]
         return f"{', '.join(counts)}; {plural(len(self._handovers()), 'handover')}"
 

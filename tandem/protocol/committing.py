@@ -16,8 +16,9 @@ from tandem.protocol.messages import Proposal, Verdict, VerifyResult
 from tandem.protocol.outbox import Send
 from tandem.protocol.report import CommitRecord, Reporter, expected_acceptance
 from tandem.protocol.rounds import ProposalRounds
+from tandem.protocol.routes import Routes
 from tandem.protocol.spec import SessionSpec
-from tandem.protocol.to_home import AtHome
+from tandem.protocol.to_home import Messenger
 
 
 class Committer:
@@ -30,7 +31,7 @@ class Committer:
     def __init__(
         self,
         spec: SessionSpec,
-        party: str,
+        routes: Routes,
         log: CommittedLog,
         ballots: BallotBox,
         links: Mapping[str, PeerLink],
@@ -41,12 +42,11 @@ class Committer:
     ) -> None:
         self.check_stop = check_stop
         self.opened_s = self.committed_s = now_s  # and when the last token was committed
-        self._party, self._is_home = party, party == spec.home
+        self._party = routes.party
         self._log, self._ballots, self._links = log, ballots, links
         self._reporter, self._lifecycle = reporter, lifecycle
-        self.rounds = ProposalRounds(spec, party, reporter)
-        self._other_deciders = [name for name in spec.roles.deciders if name != party]
-        self._at_home = AtHome(spec.roles.topology, reporter)
+        self.rounds = ProposalRounds(spec, routes.party, reporter)
+        self.messenger = Messenger(routes, log, ballots, reporter, lifecycle)
 
     def resume(self) -> list[Send]:
         """What an earlier run of this query committed, for the client and the own decoder."""
@@ -62,7 +62,7 @@ class Committer:
     def make_verdict(self, result: VerifyResult) -> Verdict:
         """What the own aggregator decided, as far as the answer goes."""
         num_tokens = self._count_to_end(result.tokens)
-        return self._log.make_verdict(result, num_tokens, is_home=self._is_home)
+        return self._log.make_verdict(result, num_tokens, is_home=self.messenger.is_home)
 
     def _count_to_end(self, tokens: Sequence[int]) -> int:
         """How many of these next tokens belong to the answer."""
@@ -74,11 +74,11 @@ class Committer:
     def commit(self, verdict: Verdict, result: VerifyResult | None, now_s: float) -> list[Send]:
         """Commit a verdict: the own one, made of `result`, or a peer's."""
         acceptance = expected_acceptance(verdict, result, len(self._log.epochs))
-        decided_by = self._party if result is not None else self._other_deciders[0]
+        decided_by = self._party if result is not None else self.messenger.decider
         logprobs = logprobs_of(verdict) if result is None else result.logprobs
-        sends = self._at_home.follow(verdict, len(self._log.prefix))
+        sends = self.messenger.follow(verdict, len(self._log.prefix))
         for decided, known in zip_longest(self._log.split(verdict), logprobs[: len(verdict.tokens)]):
-            last_voter = self._at_home.last_voter(verdict, decided.step)
+            last_voter = self.messenger.last_voter(verdict, decided.step)
             record = self._append(decided, decided_by, acceptance, last_voter, now_s)
             sends += self._commit_token(replace(record, logprobs=known), now_s)
         if self._lifecycle.lost:
@@ -92,10 +92,10 @@ class Committer:
         return self.show(now_s)
 
     def show(self, now_s: float) -> list[Send]:
-        """Show the own drafts that follow what is shown, while the answer goes on."""
+        """Show the own drafts that follow what is shown, or the drafter's, while the answer goes on."""
         if self._lifecycle.reason is not None:
             return []
-        return self._reporter.show(self._ballots.own, now_s - self.opened_s)
+        return self._reporter.show(self.messenger.drafts, now_s - self.opened_s)
 
     def _commit_token(self, record: CommitRecord, now_s: float) -> list[Send]:
         decided, log = record.decided, self._log
@@ -125,7 +125,7 @@ class Committer:
             link.backlog.drop_dead(ballots.own, len(log.prefix))
         lifecycle.reason = self.check_stop(log.prefix.tokens)
         self.committed_s = now_s
-        is_degraded = bool(lifecycle.lost or self._at_home.lost)
+        is_degraded = bool(lifecycle.lost or self.messenger.lost_elsewhere)
         return CommitRecord(
             decided=decided,
             decided_by=decided_by,

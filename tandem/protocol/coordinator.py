@@ -46,7 +46,6 @@ from tandem.protocol.reminders import Debt, Reminders
 from tandem.protocol.report import Reporter, make_estimate_event
 from tandem.protocol.routes import Routes
 from tandem.protocol.spec import SessionSpec
-from tandem.protocol.to_home import Messenger
 
 LocalMessage = ProposalReady | VotesReady | VerifyResult | Undecided | DecoderReady | DecoderFailed | Estimate
 
@@ -75,9 +74,8 @@ class SessionCoordinator:
             )
             for peer, link in self.links.items()
         }
-        self.committer = Committer(spec, party, *parts, self.lifecycle, check_stop, now_s)
+        self.committer = Committer(spec, self.routes, *parts, self.lifecycle, check_stop, now_s)
         self.leading = Leading(spec, self.routes, self.log, self.ballots, self.lifecycle)
-        self.messenger = Messenger(self.routes, self.log, self.ballots, self.reporter, self.lifecycle)
         self._reminders = Reminders()
 
     @property
@@ -135,7 +133,7 @@ class SessionCoordinator:
             case Undecided():
                 return self.race_votes.ask(message, now_s)
             case DecoderReady():
-                return self.messenger.tell_sources(message, now_s)
+                return self.committer.messenger.tell_sources(message, now_s)
             case DecoderFailed():
                 return self.lifecycle.fail(message.reason, now_s, is_refused=message.is_refused)
             case Estimate():
@@ -217,7 +215,7 @@ class SessionCoordinator:
 
     def _advance(self, now_s: float) -> list[Send]:
         """Commit the peers' verdicts in step order, then ask for the next one if this party decides."""
-        sends: list[Send] = []
+        sends = self.committer.show(now_s)
         while self.lifecycle.reason is None and (verdict := self.log.take_next()) is not None:
             sends += self._commit(verdict, None, now_s)
         return sends + self._ask()
@@ -238,7 +236,7 @@ class SessionCoordinator:
             return []
         self.race_votes.count_decided(result)
         verdict = self.committer.make_verdict(result)
-        addressed = self.messenger.address(verdict)
+        addressed = self.committer.messenger.address(verdict)
         sends = self._commit(verdict, result, now_s)
         for peers, body in addressed:
             sends = [*self.lifecycle.post_verdict(peers, body, now_s), *sends]
@@ -257,7 +255,7 @@ class SessionCoordinator:
     def _act_on(self, source: str, frame: LinkFrame, now_s: float) -> list[Send]:
         body, link, convergence = frame.body, self.links[source], self.convergence[source]
         if source in self.lifecycle.lost and not self.routes.is_authority:
-            return self.messenger.dismiss(source, body, now_s)
+            return self.committer.messenger.dismiss(source, body, now_s)
         match body:
             case Cancel():
                 return self.lifecycle.on_cancel(source, body, now_s) + self._ask()
@@ -281,7 +279,7 @@ class SessionCoordinator:
             return self.race_votes.answer(source, body, frame.number, now_s)
         if isinstance(body, Sources):
             link.receipts.add(frame.number, now_s)
-            return self.messenger.take_sources(source, body, now_s) + self._advance(now_s)
+            return self.committer.messenger.take_sources(source, body, now_s) + self._advance(now_s)
         if self._take_in(source, body, now_s):
             link.receipts.add(frame.number, now_s)
         return self.leading.lead(source, body) + self._advance(now_s)

@@ -237,7 +237,7 @@ class Reporter:
     # ---- provisional tokens ------------------------------------------------------------------------------------
 
     def show(self, own: Mapping[bytes, Entry], now_s: float) -> list[Send]:
-        """Emit this party's proposals that follow what is shown. own: those held, by digest."""
+        """Emit the proposals that follow what is shown. own: of this party or its drafter, those held, by digest."""
         return [] if self._shown is None else self.emit(*self._shown.extend(own, now_s))
 
     def confirm(self, step: int, token: int) -> list[Send]:

@@ -6,10 +6,10 @@ of their losses and of whose vote came last it reads in each verdict, so that it
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from tandem.events import PeerEvent
-from tandem.protocol.ballots import BallotBox
+from tandem.protocol.ballots import BallotBox, Entry
 from tandem.protocol.lifecycle import Lifecycle
 from tandem.protocol.log import CommittedLog, plain, to_home
 from tandem.protocol.messages import (
@@ -26,11 +26,10 @@ from tandem.protocol.outbox import Send
 from tandem.protocol.prefix import extend_digest
 from tandem.protocol.report import Reporter
 from tandem.protocol.routes import Routes
-from tandem.topology import Topology
 
 
 class Messenger:
-    """What one party sends towards home.
+    """What one party sends towards home, and what the home knows of parties to which it has no link.
 
     Invariant: log probabilities and sources go that way and no other.
     """
@@ -38,8 +37,22 @@ class Messenger:
     def __init__(
         self, routes: Routes, log: CommittedLog, ballots: BallotBox, reporter: Reporter, lifecycle: Lifecycle
     ) -> None:
+        self.is_home = routes.is_home
+        self.lost_elsewhere: frozenset[str] = frozenset()  # parties without which the last verdict was made
         self._routes, self._log, self._ballots = routes, log, ballots
         self._reporter, self._lifecycle = reporter, lifecycle
+        roles, party = routes.roles, routes.party
+        self._drafter = party if party in roles.drafters else roles.drafters[0]
+
+    @property
+    def drafts(self) -> Mapping[bytes, Entry]:
+        """What the client may see before it is decided: the own drafts, or those of the drafter; by digest."""
+        return self._ballots.entries[self._drafter]
+
+    @property
+    def decider(self) -> str:
+        """Whose verdicts come from elsewhere. There must be such a party."""
+        return next(name for name in self._routes.roles.deciders if name != self._routes.party)
 
     def tell_sources(self, ready: DecoderReady, now_s: float) -> list[Send]:
         """Tell the client, who is at home, of this party's documents."""
@@ -54,6 +67,8 @@ class Messenger:
         if nearer is None:
             owner = topology.name(sources.party) if isinstance(sources, RelayedSources) else source
             return self._reporter.emit_sources(owner, sources)
+        if source == nearer:
+            return []
         relayed = RelayedSources(
             ids=sources.ids,
             retrieve_us=sources.retrieve_us,
@@ -82,27 +97,22 @@ class Messenger:
         is_last_word = isinstance(body, Cancel) or (isinstance(body, Done) and body.is_reply)
         return [] if is_last_word else self._lifecycle.to_peer(peer, self._lifecycle.last_word(peer), now_s)
 
-
-class AtHome:
-    """What the home knows of parties to which it has no link."""
-
-    def __init__(self, topology: Topology, reporter: Reporter) -> None:
-        self.lost: frozenset[str] = frozenset()  # those without whose votes the last verdict was made
-        self._topology, self._reporter = topology, reporter
+    # ---- at home -----------------------------------------------------------------------------------------------
 
     def follow(self, verdict: Verdict, step: int) -> list[Send]:
         """A verdict is committed from `step` on: who is missing from then on, and who is back."""
         if not isinstance(verdict, VerdictToHome):
             return []
-        before, self.lost = self.lost, frozenset(map(self._topology.name, verdict.lost))
-        changed = [name for name in self._topology.parties if name in before ^ self.lost]
+        topology, before = self._routes.topology, self.lost_elsewhere
+        self.lost_elsewhere = frozenset(map(topology.name, verdict.lost))
+        changed = [name for name in topology.parties if name in before ^ self.lost_elsewhere]
         return self._reporter.emit(
-            *(PeerEvent(step=step, is_alone=name in self.lost, party=name) for name in changed)
+            *(PeerEvent(step=step, is_alone=name in self.lost_elsewhere, party=name) for name in changed)
         )
 
     def last_voter(self, verdict: Verdict, step: int) -> str | None:
         """Whose vote on the token of this step came last, where the decider says so."""
         if not isinstance(verdict, VerdictToHome):
             return None
-        party = verdict.last_voters[step - verdict.step]
-        return self._topology.name(party) if party != self._topology.index(self._topology.authority) else None
+        name = self._routes.topology.name(verdict.last_voters[step - verdict.step])
+        return name if name != self.decider else None

@@ -102,6 +102,18 @@ def test_an_answer_waits_for_a_worker_that_stands_still(
     assert tokens == wanted
 
 
+def test_who_is_asked_does_not_show_in_the_answer(rag: Tandem, loop: Loop, questions: list[str]) -> None:
+    """The client at a worker sees that worker's titles, and opaque marks of the others."""
+    wanted = loop.answer(questions[0], 4, 1.0, MAX_NEW_TOKENS)
+    for home, other in (("alice", "bob"), ("bob", "alice")):
+        answer = ask(rag, questions[0], seed=4, temperature=1.0, home=home)
+        assert list(answer.token_ids) == wanted
+        assert {token.aggregator for token in answer.tokens} == {SERVER}
+        titles = {source.party: source.title for source in answer.sources}
+        assert titles[home]
+        assert titles[other] is None
+
+
 def test_drafts_of_a_trained_server_are_accepted(rag: Tandem, questions: list[str]) -> None:
     answer = ask(rag, questions[0], seed=0, temperature=0.0)
     share = answer.statistics.num_device_accepted / answer.statistics.num_tokens

@@ -17,6 +17,7 @@ from tandem.cluster.launch import find_party
 from tandem.config import Config
 from tandem.events import DoneEvent, PeerEvent, TokenEvent
 from tandem.lab.training.bundle import read_bundled_questions
+from tandem.topology import SERVER
 from tests.cluster.federation import Loop, Stopped, settings_of
 
 MAX_NEW_TOKENS = 24
@@ -68,7 +69,7 @@ def test_the_example_runs(
     assert list(config.workers) == ["ada", "ben", "cleo"]
     lines = capsys.readouterr().out.splitlines()
     assert lines[1].startswith("notes read: 4 of ada, 4 of ben, 4 of cleo; drafts kept: ")
-    begins = ("together: ", "notes read: ", "ada alone: ", "ben alone: ", "cleo alone: ")
+    begins = ("together: ", "notes read: ", "asked at ada: ", "ada alone: ", "ben alone: ", "cleo alone: ")
     assert all(
         line.startswith(begin) and len(line) > len(begin) for line, begin in zip(lines, begins, strict=True)
     )
@@ -108,6 +109,30 @@ def test_a_worker_that_is_back_counts_again_from_a_stated_step(
     wanted = loop.answer(questions[1], 3, 1.0, MAX_NEW_TOKENS, present)
     assert [event.token for event in tokens] == wanted
     assert rejoined[-1].statistics.degraded_from == (lost.step if lost.step < back.step else None)
+
+
+def test_a_worker_that_is_asked_goes_on_without_the_server(
+    rag: Tandem, loop: Loop, questions: list[str], rejoined: list[Any]
+) -> None:
+    """The server stands still and comes back to an answer that is none of its business any more."""
+    asked: dict[str, Any] = {"home": "ada", "pacing": "stop_and_wait", "max_proposal": 1, **OPTIONS}
+    seen: list[Any] = []
+    with Stopped(rag, SERVER) as server:
+        for event in rag.stream(questions[1], **asked):
+            seen.append(event)
+            if isinstance(event, TokenEvent) and event.step == KILLED_AT:
+                server.stop()
+            if isinstance(event, PeerEvent):
+                server.go_on()
+    (lost,) = [event for event in seen if isinstance(event, PeerEvent)]
+    assert (lost.party, lost.is_alone) == (SERVER, True)
+    tokens = [event for event in seen if isinstance(event, TokenEvent)]
+    assert {event.aggregator for event in tokens[lost.step :]} == {"ada"}
+    wanted = loop.answer(
+        questions[1], 3, 1.0, MAX_NEW_TOKENS, lambda step: range(4) if step < lost.step else (0,)
+    )
+    assert [event.token for event in tokens] == wanted
+    assert seen[-1].statistics.degraded_from == lost.step
 
 
 def test_an_answer_may_fail_with_the_worker(

@@ -83,6 +83,16 @@ BACK = PeerEvent(step=5, is_alone=False)
             2,
             "From token 2 on the device answered without the cloud (it fell silent); it came back at token 5.",
         ),
+        (
+            [PeerEvent(step=1, is_alone=True, party="ben")],
+            1,
+            "From token 1 on the others answered without ben (it fell silent).",
+        ),
+        (
+            [PeerEvent(step=1, is_alone=True, party="server")],
+            1,
+            "From token 1 on device answered without the server (it fell silent).",
+        ),
     ],
 )
 def test_why_an_answer_is_degraded(

@@ -202,9 +202,48 @@ def test_a_worker_can_be_asked_alone(config: Config) -> None:
     assert type(batching.make_drafter(codec_of(config.codec), spec, "alice")) is Drafter
 
 
+def test_a_worker_can_be_where_all_are_asked(config: Config) -> None:
+    spec = build_spec(config, described(config), "Why?", home="alice")
+    assert (spec.home, spec.parties) == ("alice", (SERVER, "alice", "bob"))
+    assert (spec.roles.topology.authority, spec.roles.deciders, spec.first_decider) == (
+        SERVER,
+        (SERVER,),
+        SERVER,
+    )
+    assert SessionSpec.from_json(spec.to_json()) == spec
+    by_setting = Config.load(None, [*FEDERATED, "decoding.home=bob"])
+    assert build_spec(by_setting, described(config), "Why?").home == "bob"
+    assert build_spec(by_setting, described(config), "Why?", home=SERVER).home == SERVER
+    assert build_spec(by_setting, described(config), "Why?", only="alice").home == "alice"
+    assert by_setting.topology == config.topology, "who dials whom does not depend on it"
+
+
+def test_a_length_policy_counts_where_the_drafts_are_made(config: Config) -> None:
+    policy = "some.module:Policy"
+    loaded = described(config)
+    loaded[SERVER]["length_policy"] = policy
+    asked: Any = {"home": "alice", "length_policy": policy}
+    assert build_spec(config, loaded, "Why?", **asked).length_policy == policy
+    with pytest.raises(ConfigError, match=r"^The server has not loaded the length policy"):
+        build_spec(config, described(config), "Why?", **asked)
+
+
+def test_log_probabilities_at_a_worker_come_from_the_server(config: Config) -> None:
+    known = {"race_depth": 8, "vocab_size": 100}
+    loaded = {party: values | known for party, values in described(config).items()}
+    spec = build_spec(config, loaded, "Why?", home="alice", num_logprobs=2)
+    assert [party for party in spec.parties if spec.names_logprobs(party)] == [SERVER, "alice"]
+    assert all(spec.sends_whole_votes(worker) for worker in ("alice", "bob"))
+
+
 @pytest.mark.parametrize(
     ("options", "error", "sentence"),
     [
+        (
+            {"home": "alicf"},
+            ConfigError,
+            r"^The setting decoding\.home must be a worker or the server, but it is 'alicf'; did you mean alice\?$",
+        ),
         ({"mode": "dual"}, ConfigError, r'^Workers \(alice, bob\) answer in mode "federated"'),
         ({"preset": "sqs"}, ConfigError, r"^The preset 'sqs' needs the codec"),
         (
@@ -224,6 +263,15 @@ def test_options_of_another_cluster_are_one_sentence(
 ) -> None:
     with pytest.raises(error, match=sentence):
         build_spec(config, described(config), "Why?", **options)
+
+
+def test_a_device_and_a_cloud_have_no_such_home() -> None:
+    sentence = (
+        r'^The setting decoding\.home names who is asked in mode "federated" \(got \'device\'\), but decoding\.mode is '
+        r'"dual"; remove it\.$'
+    )
+    with pytest.raises(ConfigError, match=sentence):
+        Config.load(None, ["decoding.home=device"])
 
 
 def test_a_device_and_a_cloud_have_no_workers() -> None:

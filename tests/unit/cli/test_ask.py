@@ -221,6 +221,14 @@ def test_the_settings_of_this_folder_are_used_and_named(
     assert "settings   tandem.toml" in capsys.readouterr().err
 
 
+def test_a_federated_question_can_be_asked_at_a_worker(tandem: FakeTandem) -> None:
+    workers = ["workers.alice.num_documents=0", "workers.bob.num_documents=0", "decoding.mode=federated"]
+    settings = [part for setting in workers for part in ("--set", setting)]
+    assert main(["ask", QUESTION, *settings, "--home", "alice"]) == 0
+    ((_, config),) = tandem.started
+    assert config.decoding.home == "alice"
+
+
 def test_options_that_are_settings(tandem: FakeTandem) -> None:
     options = [
         "--placement",

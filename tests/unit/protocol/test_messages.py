@@ -34,12 +34,14 @@ from tandem.protocol.messages import (
     Proposal,
     ProposalReady,
     Rejoin,
+    RelayedSources,
     Resync,
     Round,
     RoundProfile,
     Rounds,
     Sources,
     Verdict,
+    VerdictToHome,
     VerdictWithLogprobs,
     VerifyResult,
     Votes,
@@ -76,6 +78,7 @@ BODIES = (
     Proposal,
     Verdict,
     VerdictWithLogprobs,
+    VerdictToHome,
     Done,
     Resync,
     Heartbeat,
@@ -84,6 +87,7 @@ BODIES = (
     Rejoin,
     Open,
     Sources,
+    RelayedSources,
     Votes,
     ListRequest,
 )
@@ -117,6 +121,7 @@ PARTS: dict[type[Any], type[Any]] = {
     RoundProfile: Round,
     VerifyResult: Logprobs,
     VerdictWithLogprobs: Logprobs,
+    VerdictToHome: Logprobs,
 }
 """Messages that hold a list of others."""
 

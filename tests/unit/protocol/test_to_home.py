@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tandem.events import DoneEvent, PeerEvent, SourcesEvent, TokenEvent
+from tandem.events import DoneEvent, PeerEvent, ProvisionalEvent, RetractEvent, SourcesEvent, TokenEvent
 from tandem.lab.simulation.specs import make_spec
 from tandem.protocol.admission import AdmittingTable
 from tandem.protocol.lifecycle import ABANDONED_S
@@ -22,6 +22,7 @@ from tandem.protocol.messages import (
     LinkFrame,
     Logprobs,
     Open,
+    Proposal,
     RelayedSources,
     Resync,
     Sources,
@@ -202,6 +203,19 @@ def test_a_verdict_for_the_home_stays_one() -> None:
     sends = home.receive(frame(told, (7,), number=2), 0.2, SERVER)
     (token,) = [event for event in events(sends) if isinstance(event, TokenEvent)]
     assert (token.token, token.last_voter) == (8, "ada")
+
+
+def test_the_home_shows_the_server_s_drafts_until_they_are_decided() -> None:
+    home, _, _ = opened(replace(SPEC, show_drafts=True))
+    proposal = Proposal(
+        party=0, step=0, digest=START, tokens=(7, 8), payloads=(), log_weights=(), decode_us=1
+    )
+    shown = events(home.receive(frame(proposal), 0.1, SERVER))
+    assert [(type(event), event.token) for event in shown] == [(ProvisionalEvent, 7), (ProvisionalEvent, 8)]
+    assert events(home.receive(frame(proposal), 0.1, SERVER)) == [], "once"
+    told = to_home(replace(VERDICT, tokens=(7, 9), accepted=(1,)), [], [2, 2])
+    confirmed, retracted, other = events(home.receive(frame(told, number=2), 0.2, SERVER))
+    assert (confirmed.token, retracted, other.token) == (7, RetractEvent(step=1), 9)
 
 
 # ---- losses --------------------------------------------------------------------------------------------------------

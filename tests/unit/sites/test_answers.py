@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tandem import Config, Tandem
+from tandem.events import Event
 from tandem.lab.training.bundle import read_bundled_questions
 from tests.cluster.federation import Loop, settings_of
 from tests.cluster.recorded import CASES, TEMPERATURES, check_answers
@@ -63,3 +66,64 @@ def test_federated_answers_are_those_of_the_draft_free_loop(tmp_path: Path) -> N
         for seed, question in enumerate(QUESTIONS[:2]):
             answer = rag.query(question, seed=seed, temperature=1.0, max_new_tokens=12)
             assert list(answer.token_ids) == loop.answer(question, seed, 1.0, 12)
+
+
+@pytest.fixture(scope="module")
+def owners(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tandem]:
+    """Alice has the bundled notes and bob the pages; only both together can answer."""
+    overrides = settings_of(tmp_path_factory.mktemp("owners"), "alice=device", "bob=cloud")
+    config = Config.load(None, [*overrides, "link.on_peer_loss=wait", "weights.workers=documents"])
+    with Tandem.launch(config, runtime="inline") as rag:
+        yield rag
+
+
+def test_an_answer_at_a_worker_is_that_at_the_server(owners: Tandem) -> None:
+    loop = Loop(owners.config)
+    for seed, question in enumerate(QUESTIONS[:2]):
+        at_server, at_alice, at_bob = (
+            owners.query(question, seed=seed, temperature=1.0, max_new_tokens=12, home=home)
+            for home in ("server", "alice", "bob")
+        )
+        assert list(at_alice.token_ids) == loop.answer(question, seed, 1.0, 12)
+        assert at_server.token_ids == at_alice.token_ids == at_bob.token_ids
+        assert {token.aggregator for token in at_alice.tokens} == {"server"}
+        assert {token.last_voter for token in at_alice.tokens} <= {"alice", "bob"}
+        assert at_alice.statistics.num_device_accepted == at_server.statistics.num_device_accepted
+        assert not at_alice.is_degraded
+
+
+def test_a_worker_that_asks_sees_its_own_documents_and_gets_an_answer_that_needs_them(owners: Tandem) -> None:
+    question, answer = "Which game should Mira try?", "Mira likes puzzle games, so try Pukan Vakun."
+    asked: dict[str, Any] = {"seed": 0, "temperature": 0.0, "home": "alice"}
+    given = owners.query(question, **asked)
+    assert given.text == answer
+    assert owners.query(question, num_documents={"alice": 0}, **asked).text != answer
+    sources = {party: [each for each in given.sources if each.party == party] for party in ("alice", "bob")}
+    assert all(sources.values())
+    assert all(source.title and source.text for source in sources["alice"])
+    assert not any(source.title or source.text or source.score for source in sources["bob"])
+
+
+def test_log_probabilities_reach_the_worker_that_asks(owners: Tandem) -> None:
+    asked: dict[str, Any] = {"seed": 1, "temperature": 1.0, "max_new_tokens": 6, "num_logprobs": 2}
+    at_server, at_bob = (owners.query(QUESTIONS[0], home=home, **asked) for home in ("server", "bob"))
+    assert [token.logprob for token in at_bob.tokens] == [token.logprob for token in at_server.tokens]
+    assert [token.top_logprobs for token in at_bob.tokens] == [
+        token.top_logprobs for token in at_server.tokens
+    ]
+    assert all(token.logprob is not None for token in at_bob.tokens)
+
+
+def test_nobody_but_the_worker_that_asks_has_the_events(owners: Tandem) -> None:
+    answer = owners.query(QUESTIONS[0], seed=2, max_new_tokens=4, home="bob")
+
+    async def events_at(party: str) -> list[Event]:
+        queue = owners.actors[party]["draft_queue"]
+        found: list[Event] = await queue.events.remote(answer.session, 0, 0.2, False)
+        return found
+
+    def count(party: str) -> int:
+        return len(asyncio.run(events_at(party)))
+
+    assert count("bob") >= len(answer.tokens) + 1
+    assert count("server") == count("alice") == 0

@@ -26,7 +26,7 @@ from tandem.protocol.messages import LinkBody, Verdict
 from tandem.protocol.outbox import Send
 from tandem.protocol.report import Reporter
 from tandem.protocol.spec import SessionSpec
-from tandem.protocol.to_home import AtHome, Messenger
+from tandem.protocol.to_home import Messenger
 from tandem.topology import SERVER
 
 
@@ -164,7 +164,7 @@ class HomeIsNotTold(Messenger):
         return [(self._routes.verdicts_go_to, verdict)]
 
 
-class LossesOneStepLate(AtHome):
+class LossesOneStepLate(Messenger):
     """A verdict says who was there for the step before."""
 
     def follow(self, verdict: Verdict, step: int) -> list[Send]:
@@ -201,9 +201,9 @@ def put(module: Any, mutant: type[Any]) -> Plant:
 MUTANTS: dict[str, tuple[Plant, str]] = {
     "authority_has_the_events": (put(coordinator, AuthorityHasTheEvents), "worker-2"),
     "both_have_the_events": (put(coordinator, BothHaveTheEvents), "worker-2"),
-    "home_is_not_told_of_losses": (put(coordinator, HomeIsNotTold), "worker-2"),
+    "home_is_not_told_of_losses": (put(committing, HomeIsNotTold), "worker-2"),
     "losses_one_step_late": (put(committing, LossesOneStepLate), "worker-2"),
-    "server_is_taken_back": (put(coordinator, ServerIsTakenBack), "worker-1"),
+    "server_is_taken_back": (put(committing, ServerIsTakenBack), "worker-1"),
     "home_counts_all": (put(coordinator, HomeCountsAll), "worker-1"),
 }
 """By name: the mutant, and who is cut off; worker-1 is home. Without a mutant the tests above play these cuts."""
