@@ -270,8 +270,10 @@ class SocketPlane:
 
     def _finish_dial(self, name: str, task: asyncio.Task[None]) -> None:
         self._dialling.pop(name, None)
-        if not task.cancelled():
-            task.exception()  # mark as retrieved: after a renewal nobody waits
+        if task.cancelled() or task.exception() is not None:  # retrieved: after a renewal nobody waits
+            return
+        if name not in self._connections:  # it broke before the dialling had ended
+            self.renew(name)
 
     def _replace(self, ends: dict[str, Connection], name: str, connection: Connection) -> None:
         """Drop the connection that was there before: it may hang for as long as TCP likes."""
