@@ -1,6 +1,6 @@
 """Can a cloud that follows the protocol, but is curious, guess what the device's private notes say?
 
-The bundled questions are asked over notes whose facts (which of eight kinds of a thing a person likes) are dealt anew,
+The bundled questions are asked over notes whose facts (which of eight kinds of a thing a person likes) are reshuffled,
 so that chance is 1 in 8 and no fact follows from another. Both parties run in one process; everything that the device
 hands to the link is recorded as bytes, and an attacker with all that a cloud has by right guesses from it
 (`tandem.lab.curious.attacker`): from the whole answer, from all that came before the token that states the fact, from

@@ -1,7 +1,7 @@
 """Are answers of many owners those of the loop without drafts, token by token?
 
 Two and four workers, in this process or as Ray actors, with the bundled reader; half of them hold the bundled notes,
-the others the bundled pages, and weigh as fixed or by their documents, anew every few tokens. Question, seed,
+the others the bundled pages, and weigh as fixed or by their documents, re-estimated every few tokens. Question, seed,
 temperature, pacing, length policy and longest proposal of an answer are drawn at random. What it must be is computed
 from the same models and documents by `tandem.modes.reference`, which knows nothing of drafts, proposals or a link.
 

@@ -47,7 +47,9 @@ def main() -> None:
     options = parser(__doc__)
     options.add_argument("--sequence", type=int, default=0, help="which of the 50")
     arguments = options.parse_args()
-    print("prediction: handovers only after a rejection on the other side; between rejections 60 ms a token")
+    print(
+        "prediction: handovers only after a rejection on the other side; between rejections 60 ms per token"
+    )
     accepted = read_acceptance(RECORDED)["1"][arguments.sequence]
     run = replay(accepted, seconds(DEVICE_MS, CLOUD_MS), link_of(RTT_MS / 1e3, wave=WAVE), "greedy")
     first, last = snapshot(run)

@@ -89,7 +89,7 @@ def row(name: str, sequences: Sequences, pair: tuple[int, int], rtt_ms: float) -
 
 def table(count: int, pairs: Sequence[tuple[int, int]], rtts_ms: Sequence[int]) -> list[dict[str, Any]]:
     """All settings, printed as they come."""
-    print(f"\n{'acceptance':18} {'decode':7} {'rtt':>4} | ms a token: " + "  ".join(f"{s:>6}" for s in STRATEGIES)
+    print(f"\n{'acceptance':18} {'decode':7} {'rtt':>4} | ms per token: " + "  ".join(f"{s:>6}" for s in STRATEGIES)
           + " | greedy to best, mirror to greedy, switches | Eq. (7) error device, cloud")  # fmt: skip
     rows = []
     for pair, (name, sequences), rtt_ms in itertools.product(pairs, acceptances(count).items(), rtts_ms):

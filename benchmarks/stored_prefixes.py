@@ -185,7 +185,7 @@ def slope(documents: Sequence[int], seconds: Sequence[float]) -> float:
 def _show_prediction(prediction: Prediction, lengths: Sequence[int]) -> None:
     print(
         f"prediction: {prediction.num_parameters / 1e6:.1f} million parameters, "
-        f"{prediction.bytes_per_token} bytes a token; {prediction.bytes_per_s / 1e9:.1f} GB/s, "
+        f"{prediction.bytes_per_token} bytes per token; {prediction.bytes_per_s / 1e9:.1f} GB/s, "
         f"{prediction.operations_per_s / 1e9:.0f} GFLOP/s; at {AT[0]} x {AT[1]} at least {TARGET:g} x"
     )
     for length in lengths:

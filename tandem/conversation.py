@@ -11,7 +11,7 @@ from tandem.errors import QueryError
 Role = Literal["user", "assistant"]
 ROLES: tuple[Role, Role] = ("user", "assistant")
 SYSTEM_PROMPT = "Answer the question briefly. Where a document is given, rely on what it says."
-"""What a chat model is told by default."""
+"""The default system message of a chat model."""
 EARLIER_CHARS = 600
 """Of earlier questions that documents are retrieved by: embedders read the beginning of a text, often 256 tokens."""
 

@@ -16,7 +16,7 @@ class Figure:
     name: str
     help: str
     labels: tuple[str, ...]
-    is_count: bool = False  # only grows, and begins anew with its actor
+    is_count: bool = False  # only grows, and starts again with its actor
 
 
 LINK_BYTES = Figure(

@@ -90,7 +90,7 @@ class DraftQueueActor(SiteActor):
         self.on_lost(name)
 
     async def open(self, spec_json: str) -> None:
-        """Start a query whose client is here, or let it wait; the peer is told across the link once it starts."""
+        """Start a query whose client is here, or let it wait; the peer learns of it over the link once it starts."""
         spec = SessionSpec.from_json(spec_json)
         now_s = time.monotonic()
         self.forget_old_logs(now_s)

@@ -56,7 +56,7 @@ def read_turns(tandem: Tandem, turns: Sequence[tuple[str, str]]) -> tuple[str, l
 
 
 def _check_system_prompt(tandem: Tandem, text: str) -> None:
-    """What a model is told first is a setting of its party, part of its stored caches; a message can only repeat it."""
+    """The system message is a setting of the party, part of its stored caches; a message can only repeat it."""
     configured = tandem.config.party(next(iter(tandem.actors))).system_prompt
     if text.strip() not in ("", configured.strip()):
         raise QueryError(

@@ -101,7 +101,7 @@ class CloudHandshake:
     max_frame_bytes = MAX_HELLO_BYTES
 
     def __init__(self, recognise: Recognise, about: Mapping[str, Any], find_obstacle: FindObstacle) -> None:
-        """about: what devices that were recognised are told of this cloud."""
+        """about: what recognised devices learn about this cloud."""
         self._recognise = recognise
         self._about = about
         self._find_obstacle = find_obstacle

@@ -30,7 +30,7 @@ class Fall(NamedTuple):
 class AcceptanceAlarm:
     """What is remembered of one drafter's acceptance, from query to query.
 
-    Invariant: one fall is told once; what it fell to is what is usual from then on.
+    Invariant: one fall is reported once; what it fell to is the new normal.
     """
 
     def __init__(self) -> None:

@@ -11,7 +11,7 @@ SLOWEST_BYTES_PER_S = 1250.0
 class Repeats:
     """The wait of the bodies that one peer has not shown to have.
 
-    Invariant: from one repetition to the next the wait doubles, up to MAX_TIMEOUT_S, until it begins anew.
+    Invariant: from one repetition to the next the wait doubles, up to MAX_TIMEOUT_S, until it starts again.
     """
 
     def __init__(self, now_s: float) -> None:
@@ -24,7 +24,7 @@ class Repeats:
         self.opening_s = num_bytes / SLOWEST_BYTES_PER_S
 
     def restart(self, now_s: float) -> None:
-        """The wait begins anew."""
+        """The wait starts again."""
         self._since_s, self._wait_s = now_s, MIN_TIMEOUT_S
 
     def take_due(self, now_s: float, timeout_s: float, *, is_opening: bool) -> bool:

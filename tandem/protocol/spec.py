@@ -159,7 +159,7 @@ class SessionSpec:
         return is_decider and self.pacing == "cloud_goes_on"
 
     def adapts_lengths(self, party: str) -> bool:
-        """Whether `party` chooses the length of its proposals anew after each."""
+        """Whether `party` chooses the length of its proposals again after each."""
         return self._has_lengths and self.proposes(party)
 
     @property

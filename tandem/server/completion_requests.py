@@ -213,7 +213,7 @@ def _read_content(param: str, content: Any) -> str:
 
 
 def _check_system_prompt(text: str, configured: str) -> None:
-    """What a model is told first is a setting of its party, part of its stored caches; a client can only repeat it."""
+    """The system message is a setting of the party, part of its stored caches; a client can only repeat it."""
     if text.strip() not in ("", configured.strip()):
         raise unsupported(
             "messages[0].role",

@@ -44,7 +44,7 @@ class Service:
 
     @property
     def system_prompt(self) -> str:
-        """What a chat model at home is told first."""
+        """The system message for a chat model at home."""
         return self.tandem.config.party(self.home).system_prompt
 
     @property

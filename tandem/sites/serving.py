@@ -63,7 +63,7 @@ class Door:
     """Who may come in: the cloud's end of all links to devices."""
 
     def __init__(self, config: Config, identity: Identity, devices: DeviceList, address: Address) -> None:
-        self.about: dict[str, Any] | None = None  # what devices are told, once the models are loaded
+        self.about: dict[str, Any] | None = None  # what devices receive once the models are loaded
         self.plane: SocketPlane | None = None
         self.watching: asyncio.Task[None] | None = None  # ends with the event loop
         self._config = config

@@ -42,10 +42,10 @@ class Handshake(Protocol):
 
 
 class Refusal(ProtocolError):
-    """A refusal of which the other end is told before the connection is closed."""
+    """A refusal that the other end receives before the connection is closed."""
 
     def __init__(self, sentence: str, frame: bytes) -> None:
-        """frame: what it is told."""
+        """frame: what it receives."""
         super().__init__(sentence)
         self.frame = frame
 

@@ -79,7 +79,7 @@ class MemoryPlane:
                 end.open_to(name)
 
     async def close(self) -> None:
-        """Drop all links; the other ends are told."""
+        """Drop all links; the other ends notice."""
         self._planes.pop(self.name, None)
         for name in list(self._splitters):
             del self._splitters[name]

@@ -30,7 +30,7 @@ PACINGS: dict[str, dict[str, Any]] = {
 @pytest.fixture(scope="module", params=["bundled-drafter", "untrained"])
 def overrides(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
     """Two owners and a server that drafts well, or nothing but garbage. In the first cluster documents say how much a
-    worker counts, anew every few tokens; in the other one the second worker counts less."""
+    worker counts, re-estimated every few tokens; in the other one the second worker counts less."""
     folder = tmp_path_factory.mktemp("federation")
     server = request.param if request.param != "untrained" else str(write_untrained(folder / "untrained"))
     owners = settings_of(folder, "alice=device", "bob=cloud", server=server)
@@ -67,7 +67,7 @@ def test_answers_are_those_of_the_draft_free_loop(
 
 
 def test_a_vote_crosses_as_a_short_list(rag: Tandem, questions: list[str]) -> None:
-    """Of two workers, with heartbeats and whatever is resent; two whole votes would take 13,000 bytes a token."""
+    """Of two workers, with heartbeats and whatever is resent; two whole votes would take 13,000 bytes per token."""
     answer = ask(rag, questions[0], seed=0, temperature=1.0, max_proposal=0, pacing="stop_and_wait")
     counted = answer.statistics
     assert counted.num_certified + counted.num_escalated >= len(answer.token_ids)

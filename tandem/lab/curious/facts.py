@@ -1,4 +1,4 @@
-"""The bundled questions over notes whose facts are dealt anew, so that nobody can know them but from the notes."""
+"""The bundled questions over notes whose facts are reshuffled, so that nobody can know them but from the notes."""
 
 from __future__ import annotations
 

@@ -89,7 +89,7 @@ def _against_device(cell: Cell, rows: Mapping[str, Row], *, is_asked_for: bool) 
         ratio = row.token_s / base_s
         yield Check(
             promise=f"{name} takes at most {limit:g} x the device alone",
-            numbers=f"{1e3 * row.token_s:.1f} / {1e3 * base_s:.1f} ms a token = {ratio:.2f}",
+            numbers=f"{1e3 * row.token_s:.1f} / {1e3 * base_s:.1f} ms per token = {ratio:.2f}",
             holds=ratio <= limit if is_asked_for else None,
         )
 
@@ -132,7 +132,7 @@ def _against_token_wise(rows: Mapping[str, Row], *, is_asked_for: bool) -> Itera
         reduction = 1 - row.token_s / base_s
         yield Check(
             promise=f"{name} is at least {wanted:.1%} below DRDG/TW where the cloud's acceptance is {from_alpha:g}",
-            numbers=f"{1e3 * row.token_s:.1f} / {1e3 * base_s:.1f} ms a token: {reduction:.1%} below, "
+            numbers=f"{1e3 * row.token_s:.1f} / {1e3 * base_s:.1f} ms per token: {reduction:.1%} below, "
             f"acceptance {alpha:.2f}" + _sequence_wise(row, rows),
             holds=reduction >= wanted if is_asked_for and alpha >= from_alpha else None,
         )
@@ -178,7 +178,7 @@ def _forwards(cell: Cell, rows: Mapping[str, Row]) -> Iterator[Check]:
             predicted = cell.predicted_forwards.get(name, {}).get(party)
             beside = "" if predicted is None else f", simulated {predicted:.2f}"
             yield Check(
-                promise=f"{name}, {party}: at most {FORWARDS:g} forwards a token where its acceptance is "
+                promise=f"{name}, {party}: at most {FORWARDS:g} forwards per token where its acceptance is "
                 f"{FORWARDS_ACCEPTANCE:g}",
                 numbers=f"{count:.2f} at {alpha:.2f}{beside}",
                 holds=count <= FORWARDS if alpha >= FORWARDS_ACCEPTANCE else None,
@@ -196,7 +196,7 @@ def _bytes(cell: Cell, rows: Mapping[str, Row], cells: Sequence[Cell]) -> Iterat
     for party in PARTIES:
         value = row.wire_bytes[party].get("data", 0.0)
         yield Check(
-            promise=f"{MIRROR.name} puts at most {SOCKET_BYTES:g} bytes a token on the data connection "
+            promise=f"{MIRROR.name} puts at most {SOCKET_BYTES:g} bytes per token on the data connection "
             f"from the {party}",
             numbers=f"{value:.0f}, in frames of {row.bytes_per_frame[party]:.0f} bytes",
             holds=value <= SOCKET_BYTES if is_asked_for else None,

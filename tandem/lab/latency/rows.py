@@ -1,4 +1,4 @@
-"""One system in one cell as a line of a table: medians over runs, and sums a token.
+"""One system in one cell as a line of a table: medians over runs, and sums per token.
 
 Knows records and no thresholds; what must hold is in `tandem.lab.latency.checks`.
 """

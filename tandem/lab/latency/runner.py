@@ -1,7 +1,7 @@
 """Measures the cells of a plan over the test network, one deployment after the other, and keeps each cell at once.
 
-Predictions of all cells are told before anything is measured. Runs go through all systems in turn, so that what drifts
-drifts for all. Knows networks, clusters and the clock; nothing of tables or plots.
+The predictions of all cells are printed before anything is measured. Runs go through all systems in turn, so that drift
+affects all of them. Knows networks, clusters and the clock; nothing of tables or plots.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class Bench:
         prediction = self._prediction(system, setting)
         if not isfinite(prediction.token_s):
             return "nothing: decode times are the machine's own"
-        text = f"{1e3 * prediction.token_s:6.1f} ms a token"
+        text = f"{1e3 * prediction.token_s:6.1f} ms per token"
         if prediction.forwards_per_token:
             pairs = (
                 f"{name} {'/'.join(f'{value:.2f}' for value in values.values())}"

@@ -51,7 +51,7 @@ def jitter(rtt_ms: float) -> LinkSchedule:
 
 
 def redrawn(rtt_ms: float, seed: int = 1) -> LinkSchedule:
-    """Every second an RTT drawn anew, uniform within 1/5 of the middle one."""
+    """Every second a new RTT, uniform within 1/5 of the middle one."""
     rng = random.Random(seed)
     rtts_s = [rtt_ms / 1e3 * (1 + SHARE * rng.uniform(-1, 1)) for _ in range(RANDOM_S)]
     return LinkSchedule(

@@ -190,7 +190,7 @@ class Router:
         """
         if not namespaces.is_running(pid):
             raise NetLabError(
-                f"The router of {self._layout.name!r} must be running, but it is not; start the network anew with "
+                f"The router of {self._layout.name!r} must be running, but it is not; restart the network with "
                 f"`tandem lab netlab down --name {self._layout.name}` and `up`."
             )
         self._shorten_log()
@@ -204,7 +204,7 @@ class Router:
         while not (end := own.search(said := self._said(start))):
             if self._clock() > until_s:
                 raise NetLabError(
-                    f"The router must answer within {ANSWER_S:g} s, but it said nothing; start the network anew with "
+                    f"The router must answer within {ANSWER_S:g} s, but it said nothing; restart the network with "
                     f"`tandem lab netlab down --name {self._layout.name}` and `up`."
                 )
             self._sleep(ANSWER_POLL_S)

@@ -72,7 +72,7 @@ class Shape:
         return QUEUE_PACKETS + math.ceil(round(one_way_s * self.rate_bits_per_s / PACKET_BITS, 6))
 
     def commands(self, device: str) -> list[list[str]]:
-        """What `tc` is told, for one way: the arguments of each call.
+        """The arguments of `tc` for one direction, call by call.
 
         A rate for one port needs two queues, and filters that know the port. The plain queue before them removes those
         of an earlier shape.
@@ -105,7 +105,7 @@ class Shape:
         ]
 
     def netem(self) -> list[str]:
-        """What netem is told, for one way.
+        """The arguments of netem for one direction.
 
         Every part is named each time, because netem keeps the rate that it has where none is named.
         """

@@ -43,7 +43,7 @@ class DocumentSet:
     is_halved: bool
     estimate: Callable[[str], list[float]]  # scores of all documents for a text
     ranked_again: Mapping[tuple[Party, int], tuple[int, ...]] = field(default_factory=dict)
-    # by side and number searched for, where a scoring model ranks the nearest anew: fewer are not the first of more
+    # by side and number searched for, where a scoring model ranks the nearest again: fewer are not the first of more
     _scores: dict[str, list[float]] = field(default_factory=dict)
 
     def documents(self, party: Party, counts: Counts) -> tuple[int, ...]:

@@ -64,7 +64,7 @@ def parse_steps(letters: str) -> list[Accepted]:
     """Steps of a recorded sequence; TandemError for another letter."""
     if unknown := set(letters) - LETTERS.keys():
         raise TandemError(
-            f"An acceptance sequence consists of {', '.join(LETTERS)}, but {min(unknown)!r} is in it; record it anew."
+            f"An acceptance sequence consists of {', '.join(LETTERS)}, but {min(unknown)!r} is in it; record it again."
         )
     return [LETTERS[letter] for letter in letters]
 

@@ -159,7 +159,7 @@ class ChainRun:
         if self.committed != expected:
             raise InvariantError(f"home committed {self.committed}, the draft-free loop {expected}")
         if [event.token for event in self.tokens] != self.committed:
-            raise InvariantError("the user was told other tokens than are committed")
+            raise InvariantError("the user saw other tokens than are committed")
         degraded = [event.step for event in self.tokens if event.is_alone]
         if self.done.statistics.degraded_from != (degraded[0] if degraded else None):
             raise InvariantError("the answer is not marked degraded from the right step")

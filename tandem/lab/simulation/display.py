@@ -1,6 +1,6 @@
 """What somebody sees who draws the tokens of an answer as their events come, provisional ones included.
 
-A display that is told something it cannot draw without lying raises. Knows events only.
+A display that receives something it cannot draw truthfully raises. Knows events only.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ MIN_TOKENS = 16
 LIMIT_S = 300.0
 """Virtual time after which a run counts as hung: all that is planted is over within a minute."""
 TAIL = 60
-"""Events that are told of a run that failed."""
+"""Events in the report of a failed run."""
 RACE_LISTS = 0.4
 """Share of the queries with coupled drafts whose votes are race lists."""
 CHUNK = 25
@@ -62,7 +62,7 @@ class Scenario:
     frames: dict[Party, dict[int, FrameFault]]  # by sender and number
     faults: tuple[Fault, ...]
     slips: dict[int, int]  # by step: how far the cloud's token is off
-    is_rounding: bool  # a decoder that was started anew computes old laws a little otherwise
+    is_rounding: bool  # a decoder that was restarted computes old laws a little otherwise
     first_end: int  # no end-of-sequence and no stop pattern up to so many tokens
     decode_s: dict[Party, float]  # mean of an exponential distribution
     hop_jitter_s: float  # messages within a side overtake each other

@@ -165,7 +165,7 @@ class WatchedRun(VirtualRun):
         if isinstance(event, TokenEvent):
             queue = self._queue(Party.DEVICE)
             if queue is None or queue.prefix.tokens[event.step] != event.token:
-                raise InvariantError(f"the user is told another token of step {event.step} than is committed")
+                raise InvariantError(f"the user sees another token at step {event.step} than is committed")
 
     def tick(self, party: Party) -> list[Send]:
         """Without reminders, where nothing gets lost within a site: they would hide what makes them necessary."""
@@ -227,7 +227,7 @@ class WatchedRun(VirtualRun):
             raise InvariantError(f"the answer {done.reason}: {done.error}")
         told = [event.token for event in outcome.events if isinstance(event, TokenEvent)]
         if told != self.committed:
-            raise InvariantError("the user was told other tokens than the device committed")
+            raise InvariantError("the user saw other tokens than the device committed")
         self._check_counters(outcome)
         alone_from = done.statistics.degraded_from
         if not self._is_answer_open():
@@ -248,7 +248,7 @@ class WatchedRun(VirtualRun):
             raise InvariantError(f"{found.num_resyncs} Resyncs without divergence, loss or crash")
 
     def _is_answer_open(self) -> bool:
-        """Whether a law that was computed anew, a little otherwise, may have been the first that the device saw."""
+        """Whether a law that was recomputed, slightly different, may have been the first that the device saw."""
         is_rounded = any(self._world(party).rounded for party in PARTIES)
         return is_rounded and bool(
             self._is_first_unseen()
@@ -258,7 +258,7 @@ class WatchedRun(VirtualRun):
         )
 
     def _is_first_unseen(self) -> bool:
-        """Whether a law that was computed anew had been lost within the site before anybody saw it."""
+        """Whether a law that was recomputed had been lost within the site before anybody saw it."""
         return any(
             (party, Prefix(self.spec.session, tokens).digest) in self._unseen
             for party in PARTIES

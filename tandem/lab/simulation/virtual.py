@@ -191,7 +191,7 @@ class VirtualRun:
         state.stalled_until_s = max(state.stalled_until_s, self.now_s + seconds)
 
     def crash(self, party: Party, role: ActorKind, down_s: float) -> None:
-        """An actor loses its state and all messages to it, until it is started anew after `down_s`.
+        """An actor loses its state and all messages to it, until it is restarted after `down_s`.
 
         Of the draft queues only the cloud's can be: the device's holds the user's answer.
         """

@@ -121,7 +121,7 @@ class World:
         is_rounding: bool = False,
         codec: StatelessCodec = CODEC,
     ) -> None:
-        """is_rounding: a model that was started anew computes a law that it had computed before a little otherwise."""
+        """is_rounding: a model that was restarted computes a law that it had computed before a little otherwise."""
         self.seed, self.party = seed, party
         self.cached: list[int] = []  # tokens that the model holds
         self.conditioned_on: dict[bytes, set[tuple[int, ...]]] = {}  # by law: the tokens it was computed from

@@ -43,7 +43,7 @@ PROPOSAL_BYTES, VERDICT_BYTES = 111.0, 107.0
 headers of TCP, IP and Ethernet (`benchmarks/round_bytes.py`)."""
 FORWARD_S, FRAME_S = 0.0018, 0.0025
 """What Tandem adds to a forward, and to a frame's way from one decoder to the other: on two cores without a delay the
-streamed cloud takes 28.8 ms a token where a pass takes 27, and one that is asked for each takes 34."""
+streamed cloud takes 28.8 ms per token where a pass takes 27, and one that is asked for each takes 34."""
 
 
 @dataclass(frozen=True, slots=True)

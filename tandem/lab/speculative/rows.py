@@ -103,7 +103,7 @@ def _speed(cell: Cell, rows: Mapping[str, Row]) -> Iterator[Check]:
     share = accepted_along(cell)
     yield Check(
         promise=f"pipelined is {wanted:g} x as fast as asking for each token where {SPEED_ACCEPTANCE:g} are accepted",
-        numbers=f"{1e3 * asked.token_s:.1f} / {1e3 * pipelined.token_s:.1f} ms a token = {speedup:.2f}, "
+        numbers=f"{1e3 * asked.token_s:.1f} / {1e3 * pipelined.token_s:.1f} ms per token = {speedup:.2f}, "
         f"the device's token is the cloud's at {share:.2f} of the steps",
         holds=speedup >= wanted if share >= SPEED_ACCEPTANCE else None,
     )
@@ -121,7 +121,7 @@ def _goes_on(rows: Mapping[str, Row]) -> Iterator[Check]:
     times = own.token_s / streamed.token_s
     yield Check(
         promise=f"cloud_goes_on takes at most {GOES_ON:g} x the streamed cloud",
-        numbers=f"{1e3 * own.token_s:.1f} / {1e3 * streamed.token_s:.1f} ms a token = {times:.2f}",
+        numbers=f"{1e3 * own.token_s:.1f} / {1e3 * streamed.token_s:.1f} ms per token = {times:.2f}",
         holds=times <= GOES_ON,
     )
 

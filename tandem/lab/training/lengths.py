@@ -3,7 +3,7 @@
 A double deep Q-network (QS IV-C): many answers at once in the model of `tandem.lab.simulation.rounds`, whose
 acceptance jumps between two rates and whose link between two states with probability 1/2, as in the paper. The reward
 of a round is its expected tokens per second (QS Eq. 13), the last one's those of the whole answer; discount 0.1 and the
-copies of the network are those of the authors' code. NOT in the paper: rates and links are drawn anew for each answer,
+copies of the network are those of the authors' code. NOT in the paper: rates and links are drawn again for each answer,
 so that one network serves all; a reward is relative to a round of one token, so that every link counts alike.
 
 Seeded. 4 minutes on one core. Writes the weights in half precision; every line that it prints is a JSON object.

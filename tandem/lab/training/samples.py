@@ -97,7 +97,7 @@ def draw_roll_call(rng: Random, split: Split, lesson: Lesson) -> list[Sample]:
     """A drill: one document on several people and some kinds of a domain, and answers on people drawn from them.
 
     The document does not tell of one more person, nor of every kind. One such row teaches as much about telling people
-    and kinds apart as a dozen plain ones. Kinds are independent, and people are drawn anew for each answer: else what
+    and kinds apart as a dozen plain ones. Kinds are independent, and people are drawn again for each answer: else what
     is left over tells a kind as well as the name does, and no name is ever looked at.
     """
     domain = rng.choice(DOMAINS)

@@ -266,7 +266,7 @@ def test_a_document_beyond_the_context_is_one_sentence(llama: Engine) -> None:
 
 
 def entry(num_tokens: int) -> DocumentCache:
-    """16 bytes a token."""
+    """16 bytes per token."""
     return DocumentCache(keys=(torch.zeros(1, num_tokens, 2),), values=(torch.zeros(1, num_tokens, 2),))
 
 

@@ -109,7 +109,7 @@ def probes_in_short_answers(remembers: bool) -> int:
 
 
 def test_an_asked_cloud_is_tried_again_though_every_answer_is_short() -> None:
-    """A policy that begins anew with each answer never gets to a probe."""
+    """A policy that starts again with each answer never gets to a probe."""
     assert 0 < probes_in_short_answers(remembers=True) < 30
     assert probes_in_short_answers(remembers=False) == 0
 

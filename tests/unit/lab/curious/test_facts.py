@@ -1,4 +1,4 @@
-"""Facts that are dealt anew stand in the notes, and only there."""
+"""Facts that are reshuffled are in the notes, and only there."""
 
 from random import Random
 

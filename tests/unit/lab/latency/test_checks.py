@@ -149,7 +149,7 @@ def test_half_accepted_means_half_of_both_parties_drafts(device: int, cloud: int
 
 def test_long_tails_are_not_held_to_the_bytes_of_short_ones() -> None:
     for check in checks_of(cell(setting=replace(HALF, temperature=0.0)), []):
-        assert "bytes a token" not in check.promise or check.holds is None
+        assert "bytes per token" not in check.promise or check.holds is None
 
 
 def test_the_table_says_what_a_reader_needs() -> None:

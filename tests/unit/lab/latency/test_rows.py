@@ -1,4 +1,4 @@
-"""Rows: medians over runs, sums a token, and tokens that are wrong."""
+"""Rows: medians over runs, sums per token, and tokens that are wrong."""
 
 from __future__ import annotations
 

@@ -141,7 +141,7 @@ def test_a_router_that_is_gone_is_one_sentence(tmp_path: Path) -> None:
     gone = subprocess.Popen(["true"])
     gone.wait()
     with pytest.raises(
-        NetLabError, match="The router of 'lab' must be running, but it is not; start the network anew"
+        NetLabError, match="The router of 'lab' must be running, but it is not; restart the network"
     ):
         the_router(tmp_path).shape(gone.pid, Shape())
 

@@ -49,5 +49,5 @@ def test_recorded(tmp_path: Path) -> None:
 
 
 def test_another_letter_is_refused() -> None:
-    with pytest.raises(TandemError, match=r"consists of B, D, C, N, but 'X' is in it; record it anew"):
+    with pytest.raises(TandemError, match=r"consists of B, D, C, N, but 'X' is in it; record it again"):
         parse_steps("BX")

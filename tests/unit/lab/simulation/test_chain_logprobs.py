@@ -97,7 +97,7 @@ def verdicts(run: Watched) -> list[Verdict]:
 
 
 def test_they_are_the_cloud_s_distribution_whatever_fails_and_alter_nothing() -> None:
-    """Frames are lost and doubled, parties crash, stall and are cut off, decoders start anew."""
+    """Frames are lost and doubled, parties crash, stall and are cut off, decoders restart."""
     num_alone = num_resent = 0
     for seed in range(16):
         scenario = named(make_chain_scenario(seed, 0))
