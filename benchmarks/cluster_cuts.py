@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -66,6 +67,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--within", help=argparse.SUPPRESS)
     arguments = parser.parse_args(argv)
     count = 4 if arguments.smoke else arguments.count
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that nothing is left
     if arguments.within is None:
         print(f"prediction: {PREDICTION}", flush=True)
         lab, again = NetLab(f"cuts-{os.getpid()}"), sys.argv[1:] if argv is None else list(argv)

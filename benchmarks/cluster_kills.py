@@ -1,15 +1,17 @@
 """What does a user of a Ray cluster get when one of its processes is killed in the middle of an answer?
 
 Two nodes as `tandem up` starts them, and this process, which asks. At a random token of an answer one process is killed
-(SIGKILL): each actor, each party's supervisor, the cloud's raylet. Then the same question is asked again and again
-until it gets its whole, undegraded answer, and until another process stands in the place of the killed one. For a
-raylet somebody has to run `tandem up` again, which this process does.
+(SIGKILL): each actor, which is a worker of Ray, each party's supervisor, each raylet. Then the same question is asked
+again and again until it gets its whole, undegraded answer, and until another process stands in the place of the killed
+one. For a raylet somebody has to run `tandem up` again, which this process does.
 
 Prediction: no token that both parties decided is wrong, ever. Of the device's actors most end the answer with one
 sentence; of the cloud's, the device goes on alone; a supervisor's death shows nowhere. After it the next whole answer
 comes within 30 s without a user; after a raylet's, as soon as the node is up again.
 
-Expected run time: 11 minutes for one kill each, 4 hours for --count 20; `--smoke`: 3 minutes, three of the processes.
+Where the first node's raylet dies, `tandem ask` ends, and `tandem resume` gives the answer once both nodes run again.
+
+Expected run time: 8 minutes for one kill each, 2 hours for --count 20; `--smoke`: 2 minutes, three of the processes.
 Exit code 1 if a token is wrong or a process does not come back.
 """
 
@@ -19,6 +21,7 @@ import argparse
 import json
 import os
 import re
+import subprocess
 import sys
 import time
 from collections import Counter
@@ -43,12 +46,21 @@ from tandem.topology import PARTIES, Party
 
 NUM_QUESTIONS, NUM_SEEDS = 4, 2
 RAYLET = f"{Party.CLOUD}/raylet"
-VICTIMS = (*(f"{party}/{role}" for party in PARTIES for role in (*ROLES, "supervisor")), RAYLET)
+HEAD = f"{Party.DEVICE}/raylet"
+PROCESSES = tuple(f"{party}/{role}" for party in PARTIES for role in (*ROLES, "supervisor"))
+VICTIMS = (*PROCESSES, RAYLET, HEAD)
 SMOKE = (f"{Party.DEVICE}/draft_queue", f"{Party.CLOUD}/decoder", f"{Party.CLOUD}/supervisor")
 BACK_S = 240.0
 """After which a process or a whole answer that has not come counts as lost."""
 AGAIN_S = 0.25
 """Between two looks at what has come back."""
+
+
+def raylet_of(party: str) -> psutil.Process | None:
+    """The raylet of a party's node."""
+    node = registry.running_node(party)
+    below = psutil.Process(node.pid).children(recursive=True) if node else []
+    return next((each for each in below if each.name() == "raylet"), None)
 
 
 class Cluster:
@@ -83,9 +95,7 @@ class Cluster:
     def process(self, victim: str) -> psutil.Process | None:
         """The process in a place; None while there is none."""
         if victim == RAYLET:
-            node = registry.running_node(Party.CLOUD)
-            below = psutil.Process(node.pid).children(recursive=True) if node else []
-            return next((each for each in below if each.name() == "raylet"), None)
+            return raylet_of(Party.CLOUD)
         try:
             status = self._client.status()
             party, _, role = victim.partition("/")
@@ -163,6 +173,51 @@ def kill_once(cluster: Cluster, victim: str, random: Random) -> dict[str, Any]:
     }
 
 
+def kill_head(random: Random) -> dict[str, Any]:
+    """SIGKILL of the device's raylet, which holds the cluster together, while `tandem ask` prints an answer.
+
+    A user then has to stop and start both nodes; `tandem resume` gives the rest of the answer.
+    """
+    question = random.choice([asked.question for asked in read_bundled_questions()][:NUM_QUESTIONS])
+    asked = ("ask", "--quiet", "--seed", "1", "--temperature", "1", question)
+    with two_nodes():
+        whole = _tandem(*asked).communicate()[0].strip()
+        at, raylet, process = random.randrange(1, len(whole) // 2), raylet_of(Party.DEVICE), _tandem(*asked)
+        assert raylet is not None
+        assert process.stdout is not None
+        # Byte by byte: `communicate` would miss what a reader of texts has read ahead.
+        begun = b"".join(os.read(process.stdout.fileno(), 1) for _ in range(at)).decode()
+        raylet.kill()
+        killed_s = time.monotonic()
+        rest, said = process.communicate(timeout=BACK_S)
+        ended_s, text = time.monotonic() - killed_s, (begun + rest).strip()
+        run_command("down")
+        run_command("up", Party.DEVICE)
+        run_command("up", Party.CLOUD)
+        resumed = _tandem("resume", "--quiet").communicate()[0].strip() if process.returncode else whole
+        again = _tandem(*asked).communicate()[0].strip()
+        whole_s = time.monotonic() - killed_s
+    is_sentence = process.returncode == 1 and said.startswith("tandem: ") and said.count("\n") == 1
+    return {
+        "victim": HEAD,
+        "at": at,
+        "outcome": "whole" if not process.returncode else "one sentence" if is_sentence else "other",
+        "sentence": _sentence(said.strip()[-500:]),
+        "is_right": again == resumed == whole,
+        "is_clean": whole.startswith(text),  # Ray may write among the answer
+        "gap_s": round(ended_s, 2),
+        "whole_again_s": whole_s,
+        "replaced_s": whole_s,
+        "load": os.getloadavg()[0],
+    }
+
+
+def _tandem(*arguments: str) -> subprocess.Popen[str]:
+    """A command of Tandem that is to be watched."""
+    command = [sys.executable, "-m", "tandem", *arguments]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
 def _sentence(error: str) -> str:
     """An error without the numbers that differ each time."""
     return re.sub(r"\d+", "N", error)
@@ -178,8 +233,9 @@ def table(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
             "wrong": sum(not row["is_right"] for row in own),
             "lost": sum(None in (row["whole_again_s"], row["replaced_s"]) for row in own),
         } | {
-            name: summary([row[name] for row in own if row[name] is not None] or [0.0])
+            name: summary(values) | {"max": max(values)}
             for name in ("gap_s", "whole_again_s", "replaced_s")
+            if (values := [row[name] for row in own if row[name] is not None])
         }
     return result
 
@@ -196,14 +252,19 @@ def main(argv: Sequence[str] | None = None) -> None:
     arguments = parser.parse_args(argv)
     print("prediction: 0 wrong, 0 lost", flush=True)
     random, rows = Random(arguments.seed), []
-    with two_nodes() as address:
-        cluster = Cluster(address)
-        try:
-            for victim in (SMOKE if arguments.smoke else arguments.victims) * arguments.count:
-                rows.append(kill_once(cluster, victim, random))
-                print(json.dumps(rows[-1]), flush=True)
-        finally:
-            cluster.close()
+    victims = (SMOKE if arguments.smoke else arguments.victims) * arguments.count
+    if others := [victim for victim in victims if victim != HEAD]:
+        with two_nodes() as address:
+            cluster = Cluster(address)
+            try:
+                for victim in others:
+                    rows.append(kill_once(cluster, victim, random))
+                    print(json.dumps(rows[-1]), flush=True)
+            finally:
+                cluster.close()
+    for _ in range(victims.count(HEAD)):
+        rows.append(kill_head(random))
+        print(json.dumps(rows[-1]), flush=True)
     result = table(rows)
     finish({"seed": arguments.seed, "victims": result})
     if any(each["wrong"] or each["lost"] for each in result.values()):

@@ -2,7 +2,9 @@
 
 Cost: one estimate of relevance by the embedder (one short text, whatever the number of documents) and by a
 cross-encoder of the size of ms-marco-MiniLM-L6-v2 (every document again). Prediction: the embedder's does not depend on
-the documents; the cross-encoder's is proportional to their number and about to their length.
+the documents; the cross-encoder's is proportional to their number and about to their length. And whole answers of both
+parties in one process, by `weights.interval`: bytes over the link, processor time of both, right answers. Prediction:
+the bytes stay, since a vote has its weight anyway and no estimate crosses; at n = 1 each token waits for an embedding.
 
 Quality: static weights against weights estimated every n tokens, with and without momentum. Exact answers through the
 protocol's state machines at temperature 0, and the perplexity of the right answer, teacher-forced, on
@@ -32,9 +34,11 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from benchmarks._common import finish, summary
+from tandem.client import Tandem
 from tandem.codecs import codec_of
 from tandem.config import Config, WeightsConfig
 from tandem.lab.quality import statistics
+from tandem.lab.quality.answers import exact_match
 from tandem.lab.quality.document_sets import Counts
 from tandem.lab.quality.heldout import indexes_of, retrievers_of, split_world, worlds
 from tandem.lab.quality.methods import METHODS
@@ -127,6 +131,34 @@ def text_of(num_words: int) -> str:
     return " ".join(words[place % len(words)] for place in range(num_words))
 
 
+def live(num_questions: int) -> list[dict[str, Any]]:
+    """Answers to bundled questions at temperature 0, both parties in this process, by interval; 0 is static."""
+    rows = []
+    for interval in (0, 3, 1):
+        overrides = ("cluster.runtime=inline", "sampling.temperature=0", f"weights.interval={interval}")
+        with Tandem.launch(Config.load(None, overrides)) as tandem:
+            asked = list(read_questions(QUESTIONS))[:num_questions]
+            tandem.query(asked[0].text)  # caches and connections
+            started_s = time.process_time()
+            answers = [tandem.query(question.text) for question in asked]
+            worked_s = time.process_time() - started_s
+        num_tokens = sum(len(answer.tokens) for answer in answers)
+        sent = [each.statistics.sent_bytes + each.statistics.received_bytes for each in answers]
+        right = [
+            exact_match(each.text, question.answers) for each, question in zip(answers, asked, strict=True)
+        ]
+        rows.append(
+            {
+                "interval": interval,
+                "bytes_per_token": sum(sent) / num_tokens,
+                "ms_per_token": 1e3 * worked_s / num_tokens,
+                "right": sum(right),
+                "questions": len(right),
+            }
+        )
+    return rows
+
+
 # ---- quality -------------------------------------------------------------------------------------------------
 
 
@@ -204,6 +236,7 @@ def main() -> None:
     parser.add_argument("--scales", default="10", help="values of weights.scale, such as 5,10,20")
     parser.add_argument("--counts", default="4+16", help="documents of device and cloud")
     parser.add_argument("--scorer", help="a cross-encoder by hub name or path: its cost, and its quality too")
+    parser.add_argument("--cost-only", action="store_true", help="leave quality out")
     parser.add_argument("--smoke", action="store_true", help="3 questions, few settings")
     arguments = parser.parse_args()
     print(
@@ -219,6 +252,15 @@ def main() -> None:
         print(
             f"{row['scorer']:14} {row['documents']!s:>4} documents, {row['words']:4} words: {row['ms']['p50']:8.2f} ms"
         )
+    result["live"] = live(2 if arguments.smoke else 20)
+    for row in result["live"]:
+        print(
+            f"interval {row['interval']}: {row['bytes_per_token']:.0f} bytes and {row['ms_per_token']:.1f} ms of "
+            f"processor time per token, {row['right']} of {row['questions']} right"
+        )
+    if arguments.cost_only:
+        finish(result)
+        return
     engines, config = load_engines(Config()), Config()
     device, _, cloud = arguments.counts.partition("+")
     counts = Counts(int(device), int(cloud or device))

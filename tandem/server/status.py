@@ -48,6 +48,7 @@ def _party(party: str, state: dict[str, Any]) -> dict[str, Any]:
     return {
         "name": party,
         "is_connected": _is_connected(party, state),
+        "can_answer_alone": any(actor["party"] == party for actor in state["actors"]),  # not over a join link
         **{name: described.get(name) for name in SHOWN_OF_PARTY},
     }
 

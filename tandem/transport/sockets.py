@@ -270,13 +270,13 @@ class SocketPlane:
 
     def _finish_dial(self, name: str, task: asyncio.Task[None]) -> None:
         self._dialling.pop(name, None)
-        if not task.cancelled():
-            task.exception()  # mark as retrieved: after a renewal nobody waits
+        has_failed = task.cancelled() or task.exception() is not None  # asked for: often nobody waits
+        if not has_failed and name not in self._connections:  # it broke before the dialling had ended
+            self.renew(name)
 
     def _replace(self, ends: dict[str, Connection], name: str, connection: Connection) -> None:
         """Drop the connection that was there before: it may hang for as long as TCP likes."""
-        old = ends.get(name)
-        ends[name] = connection
+        old, ends[name] = ends.get(name), connection
         if old is not None and old is not connection:
             old.abort()
 

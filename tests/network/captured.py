@@ -1,35 +1,45 @@
 """Runs in the device's host: asks about a private document, then something that is meant to be seen, and captures both.
 
-Usage: captured.py NETWORK FOLDER; FOLDER/asked.json holds the document's sentence, the question, and the name of a file
-that the device's filter lets through besides. The packets and what came of it go there too. For each data plane one
-cluster.
+Usage: captured.py NETWORK FOLDER; FOLDER/asked.json holds the document's sentence, pieces of it, the question, and the
+name of a file that the device's filter lets through besides. The packets and what came of it go there too. For each
+data plane one cluster, which is searched for the pieces and, with sockets, scanned for open ports.
 """
 
 from __future__ import annotations
 
 import json
+import os
+import re
 import shutil
 import sys
+import tempfile
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+import httpx
 import ray
 
 from tandem.cli import main as tandem_command
 from tandem.client import Tandem
+from tandem.cluster.actor_table import raw_rows
 from tandem.cluster.launch import find_party
 from tandem.config import Config
 from tandem.lab.latency.cluster import launch
-from tandem.lab.netlab import NetLab, Shape
+from tandem.lab.netlab import NetLab, Shape, tools
 from tandem.lab.netlab.capture import capturing, data_plane_flows
 from tandem.lab.training.bundle import DEVICE_CORPUS
-from tandem.topology import Party
+from tandem.topology import PARTIES, Party
+from tests.leaks import files_holding, open_ports, processes_holding
+from tests.server.running import serving
+
+PUBLIC = ("raylet", "draft_queue", "tandem_tokens_total")
+"""What logs, listings and metrics hold."""
 
 
 def main(name: str, folder: str) -> None:
     out, lab = Path(folder), NetLab(name)
-    marker, question, file = json.loads((out / "asked.json").read_text("utf-8"))
+    marker, pieces, question, file = json.loads((out / "asked.json").read_text("utf-8"))
     corpus = shutil.copytree(DEVICE_CORPUS, out / "corpus")
     (corpus / "secret.md").write_text(f"# Umbrellas\n\n{marker}\n", "utf-8")
     assert tandem_command(["index", "device", str(corpus), "--out", str(out / "index")]) == 0
@@ -41,12 +51,15 @@ def main(name: str, folder: str) -> None:
             replace(config, link=replace(config.link, data_plane=plane)),
             out / plane,
             marker,
+            pieces,
             question,
             file,
         )
 
 
-def one_cluster(lab: NetLab, config: Config, out: Path, marker: str, question: str, file: str) -> None:
+def one_cluster(
+    lab: NetLab, config: Config, out: Path, marker: str, pieces: list[str], question: str, file: str
+) -> None:
     lab.shape(Shape(rtt_s=0.05))
     before = lab.counters(Party.CLOUD)
     private = capturing(lab, out / "private.pcap")
@@ -56,12 +69,65 @@ def one_cluster(lab: NetLab, config: Config, out: Path, marker: str, question: s
         found["flows"] = data_plane_flows(lab, tandem)
         private.__exit__(None, None, None)
         found["interface"] = asdict(lab.counters(Party.CLOUD).since(before))
+        found["client_pid"] = os.getpid()
+        found["leaks"] = leaks(lab, tandem, pieces)
         with capturing(lab, out / "control.pcap"):
             ask(tandem, marker)
+        found["control_leaks"] = leaks(lab, tandem, [*pieces, *PUBLIC])
+        if config.link.data_plane == "socket":
+            found["ports"] = ports(lab)
         handles = find_party(Party.DEVICE, tandem.config)
         found["tokenizer"] = ray.get(handles["decoder"].tokenizer_json.remote())
         found["vocab_size"] = tandem.described[Party.DEVICE]["vocab_size"]
     (out / "results.json").write_text(json.dumps(found), "utf-8")
+
+
+def leaks(lab: NetLab, tandem: Tandem, pieces: list[str]) -> dict[str, list[str]]:
+    """Where the pieces can be seen: in processes of each host, and in what Ray and Tandem write, list and count."""
+    listed = json.dumps([tandem.status(), ray.nodes()], default=str) + b"".join(raw_rows()).decode("latin-1")
+    counted = metrics_of(tandem)
+    return {
+        **{host: processes_holding(pids(lab, host), pieces) for host in PARTIES},
+        "logs": files_holding([Path(tempfile.gettempdir())], pieces),  # all files of this network's processes
+        "listings": [piece for piece in pieces if piece in listed],
+        "metrics": [piece for piece in pieces if piece in counted],
+    }
+
+
+def pids(lab: NetLab, host: str) -> list[int]:
+    """All processes of a host."""
+    namespace = lab.enter(host)[-1]
+    return [int(pid) for pid in tools.run(["ip", "netns", "pids", namespace]).split()]
+
+
+def metrics_of(tandem: Tandem) -> str:
+    """The page of `/metrics`."""
+    with serving(tandem) as server:
+        return httpx.get(f"{server.url}/metrics", timeout=60).text
+
+
+def ports(lab: NetLab) -> dict[str, Any]:
+    """What a scan of each host from the other one finds, and whose it is: the command that listens there."""
+    lab.shape(Shape())
+    found = {}
+    for host, other in zip(PARTIES, reversed(PARTIES), strict=True):
+        owners = listening(lab, host)
+        scanned = open_ports(lab.enter(other), lab.address(host))
+        found[host] = {port: owners.get(port, "nobody") for port in scanned}
+    return found
+
+
+def listening(lab: NetLab, host: str) -> dict[int, str]:
+    """Command by TCP port of a host."""
+    command = [*lab.enter(host), "ss", "--no-header", "--listening", "--numeric", "--tcp", "--processes"]
+    owners = {}
+    for line in tools.run(command).splitlines():
+        port, process = line.split()[3].rpartition(":")[2], re.search(r"pid=(\d+)", line)
+        assert process is not None, line
+        owners[int(port)] = (
+            Path(f"/proc/{process[1]}/cmdline").read_bytes().replace(b"\0", b" ").decode().strip()
+        )
+    return owners
 
 
 def ask(tandem: Tandem, question: str, **options: Any) -> dict[str, Any]:

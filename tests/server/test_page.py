@@ -189,7 +189,8 @@ def test_a_file_that_cannot_be_read_says_why(page: Page, served: ServedPage, wat
         "Only txt, md, html, pdf and jsonl files can be read"
     )
     drop(page, "empty.txt", " ")
-    expect(page.locator("#uploads li.failed").last).to_contain_text("it holds no text")
+    expect(page.locator("#uploads li.failed")).to_contain_text("it holds no text")
+    expect(page.locator("#uploads li")).to_have_count(1)  # not that of the upload before
     assert all("400 (Bad Request)" in error for error in watched.errors)
 
 
@@ -203,14 +204,39 @@ def test_a_lost_link_is_shown_and_regained(opened: Page, served: ServedPage) -> 
         wait_for_end(opened)
         assert opened.locator(".token.alone").count() > 0
         expect(opened.locator("#link-word")).to_have_text("lost during the last answer")
+        served.relay.release()
+        ask(opened)
+        opened.locator(".turn:last-child .token").first.wait_for()
+        expect(opened.locator("#link-word")).to_have_text(
+            "connected", timeout=100
+        )  # once the cloud takes part again
     finally:
         served.relay.delay_s = usual_s
         served.relay.release()
-    ask(opened)
     wait_for_end(opened)
     expect(opened.locator("#link-word")).to_have_text("connected")
     assert opened.locator(".turn:last-child .token").count() > 0
     assert opened.locator(".turn:last-child .token.alone").count() == 0
+
+
+def test_a_cloud_that_is_silent_from_the_start(opened: Page, served: ServedPage) -> None:
+    served.relay.hold()
+    try:
+        ask(opened)
+        wait_for_end(opened)
+        expect(opened.locator(".notice.lost")).to_have_text(
+            "The device answered alone: the link to the cloud was lost."
+        )
+    finally:
+        served.relay.release()
+
+
+def test_a_device_that_has_joined_offers_what_it_can_do(opened: Page) -> None:
+    expect(opened.locator("#examples")).to_be_visible()
+    opened.click("#options > summary")
+    expect(opened.locator("[name=with_history]")).not_to_be_checked()
+    modes = opened.locator("#mode option").evaluate_all("options => options.map((option) => option.value)")
+    assert modes == ["dual", "speculative", "device"], "nobody can ask the cloud alone over a join link"
 
 
 def test_a_question_that_is_too_long_is_no_lost_link(opened: Page) -> None:
@@ -218,6 +244,10 @@ def test_a_question_that_is_too_long_is_no_lost_link(opened: Page) -> None:
     wait_for_end(opened)
     expect(opened.locator(".notice")).to_have_count(1)
     expect(opened.locator(".notice.error")).to_contain_text("do not fit the model's context of 512")
+    expect(opened.locator(".notice.error")).to_be_in_viewport(ratio=1)  # below the question
+    opened.locator(".question").focus()
+    opened.keyboard.press("End")
+    opened.wait_for_function("document.querySelector('.question').scrollTop > 0")
     assert "lost" not in opened.locator(".notices").inner_text()
     expect(opened.locator("#link-word")).to_have_text("connected")
 

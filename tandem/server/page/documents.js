@@ -63,7 +63,7 @@ export class DocumentsPanel {
   async remove(name) {
     try {
       await deleteDocument(name);
-      for (const line of byId("uploads").children) if (line.dataset.name === name) line.remove();
+      for (const line of [...byId("uploads").children]) if (line.dataset.name === name) line.remove();
       this.announce(`${name} was deleted.`);
     } catch (error) {
       byId("documents-note").textContent = error.message;
@@ -72,8 +72,9 @@ export class DocumentsPanel {
     await this.refresh();
   }
 
-  /** Upload files, one after the other. */
+  /** Upload files, one after the other. How earlier uploads ended is shown until then. */
   take(files) {
+    for (const line of byId("uploads").querySelectorAll(".finished, .failed")) line.remove();
     for (const file of files) {
       const line = this.makeLine(file);
       byId("uploads").append(line.element);

@@ -7,7 +7,7 @@ import { DocumentsPanel } from "./documents.js";
 import { byId, make } from "./dom.js";
 import { HistoryPanel } from "./history.js";
 import { LinkStatus } from "./link.js";
-import { Options, setTheme } from "./options.js";
+import { isBundled, Options, setTheme } from "./options.js";
 import { begin, missingParties, textOf } from "./transcript.js";
 import { Turn } from "./turn.js";
 
@@ -127,6 +127,7 @@ class Page {
   }
 
   async follow(turn, body) {
+    const { options } = turn.state;
     const abort = new AbortController();
     this.setAnswering(abort);
     announce("Answering.");
@@ -134,7 +135,10 @@ class Page {
       for await (const event of ask(body, abort.signal)) {
         turn.take(event);
         if (event.type === "peer") this.link.show(missingParties(turn.state).length ? "degraded" : "connected");
-        if (event.type === "token") keepInView(turn.strip.element);
+        if (event.type === "token") {
+          if (!options.only && !missingParties(turn.state).length) this.link.show("connected");
+          keepInView(turn.strip.element);
+        }
       }
       if (turn.state.done?.reason === "failed") turn.state.error = turn.state.done.error ?? "The query failed.";
       else if (!turn.state.done) turn.state.error = "The server ended this answer early; ask again.";
@@ -183,9 +187,9 @@ function explain(error) {
 }
 
 /** What this server is. The examples fit the bundled notes. */
-function welcome({ mode, parties }) {
-  const isFederated = mode === "federated";
-  byId("examples").hidden = isFederated || !parties.every((party) => party.model === "bundled");
+function welcome(status) {
+  const isFederated = status.mode === "federated";
+  byId("examples").hidden = isFederated || !isBundled(status);
   byId("documents-panel").hidden = isFederated;
   if (!isFederated) return;
   byId("welcome-title").textContent = "Many models, one answer";

@@ -22,16 +22,18 @@ export class Options {
   }
 
   /** Offer what this server can do. status: of the server. */
-  offer({ mode, parties }) {
+  offer(status) {
     if (this.isOffered) return;
     this.isOffered = true;
+    const { mode, parties } = status;
     this.serverMode = mode;
     const names = mode === "federated" ? ["federated"] : ["dual", "speculative"];
-    if (mode !== "federated") names.push(...parties.map((party) => party.name).filter((name) => name in MODES));
+    const alone = parties.filter((party) => party.can_answer_alone && party.name in MODES);
+    if (mode !== "federated") names.push(...alone.map((party) => party.name));
     byId("mode").replaceChildren(...names.map((name) => make("option", { value: name }, MODES[name])));
     byId("mode").value = mode;
-    // the bundled models were trained on single questions
-    this.form.elements.with_history.checked = !parties.every((party) => party.model === "bundled");
+    // the bundled model was trained on single questions
+    this.form.elements.with_history.checked = !isBundled(status);
     this.restore();
   }
 
@@ -100,6 +102,11 @@ export class Options {
       elements.max_new_tokens.value && `${elements.max_new_tokens.value} tokens`];
     byId("options-summary").textContent = parts.filter(Boolean).join(", ");
   }
+}
+
+/** Whether the model here is the bundled one; of a cloud that this device has joined it is not known. */
+export function isBundled({ home, parties }) {
+  return parties.find((party) => party.name === home)?.model === "bundled";
 }
 
 /** Light, dark, or "" for what the system prefers. */

@@ -139,7 +139,7 @@ export function peerSentences(state) {
     if (reason && !state.tokens.length) return `${capitalize(peer)} refused the question: ${reason}`;
     const who = state.mode === "federated" ? "the others answered" : "the device answered alone";
     const why = reason ? `${peer} gave up. ${reason}` : `the link to ${peer} was lost.`;
-    return `From token ${step} on, ${who}: ${why}`;
+    return step ? `From token ${step} on, ${who}: ${why}` : `${capitalize(who)}: ${why}`;
   });
 }
 

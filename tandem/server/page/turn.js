@@ -16,6 +16,7 @@ const ENDS = {
 };
 
 const MAX_MARKS = 32;
+const LONG_QUESTION = 300; // characters; from here on it may need to be scrolled, which a keyboard does where it has focus
 
 let numTurns = 0;
 
@@ -34,7 +35,7 @@ export class Turn {
     this.evidence = make("details", { class: "evidence", open: true },
       make("summary", {}, this.summary), this.body);
     this.element = make("article", { class: "turn", "aria-labelledby": id },
-      make("h2", { id, class: "question" }, state.question),
+      make("h2", { id, class: "question", tabindex: state.question.length > LONG_QUESTION && "0" }, state.question),
       this.spoken, this.strip.element, this.notices, this.evidence);
     this.isDrawn = false;
   }

@@ -418,6 +418,22 @@ def test_a_restarted_server_is_dialled_again(directory: str, tcp: bool) -> None:
     run(main)
 
 
+def test_a_connection_that_breaks_at_once_is_dialled_again(directory: str) -> None:
+    """Also where it breaks before the dialling that opened it has ended, and nobody sends anything."""
+
+    async def main() -> None:
+        cloud, device, _ = await pair(directory)
+        for number in range(1, 5):
+            async with asyncio.timeout(10.0):
+                while len(device.connected) < number:  # noqa: ASYNC110 - at the very turn of the event loop
+                    await asyncio.sleep(0)
+            device.plane.drop(QUEUE)
+        await until(lambda: len(device.connected) == 5, 10.0)
+        await close(cloud, device)
+
+    run(main)
+
+
 def test_an_actor_that_was_replaced_is_dialled_at_its_new_address(directory: str) -> None:
     """Also where its old address is being dialled already, because the connection broke."""
 
