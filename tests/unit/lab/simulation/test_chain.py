@@ -77,8 +77,9 @@ def test_every_run_gives_the_tokens_of_the_draft_free_loop(num_workers: int) -> 
 
 
 def calm(seed: int, num_workers: int, **changes: Any) -> ChainScenario:
-    """A scenario in which nothing is planted."""
+    """A scenario in which nothing is planted, asked where the drafter is."""
     scenario = make_chain_scenario(seed, num_workers)
+    changes.setdefault("asked", "")
     of_scenario = {key: changes.pop(key) for key in ("drafter", "faults") if key in changes}
     values = {"faults": (), "cancel_s": None, "is_recomputing": False, "first_end": 1 << 30, **of_scenario}
     return replace(scenario, spec=change_spec(scenario.spec, **changes), **values)
