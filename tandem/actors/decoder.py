@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from tandem.engine.engine import Engine, OpenResult
 
 T = TypeVar("T")
-
 MAX_ROWS = 128
 """Rows of one batch. More rows at once are no faster each, and the first would wait for the last."""
 
@@ -226,8 +225,9 @@ class DecoderActor(SiteActor):
         )
 
     def _finish_prefill(self, session: DecodingSession, opened: Opened) -> list[Send]:
-        result = opened.result
-        return session.finish_prefill(opened.prefill_us, self.notes(result), result.documents)
+        result, is_home = opened.result, session.spec.home == self.party
+        notes = self.notes(result, is_home=is_home)
+        return session.finish_prefill(opened.prefill_us, notes, result.documents)
 
     async def draft(
         self, sessions: Sequence[DecodingSession], jobs: Sequence[Forward]
@@ -280,9 +280,11 @@ class DecoderActor(SiteActor):
             self.num_malformed_proposals += batching.count_malformed(self._drafters.pop(session, None))
             self.engine.close(str(session))
 
-    def notes(self, opened: OpenResult) -> tuple[str, ...]:
-        """Sentences for the user about documents and stored caches; each is given once."""
+    def notes(self, opened: OpenResult, *, is_home: bool) -> tuple[str, ...]:
+        """Sentences about documents and stored caches, each given once; elsewhere than at home without local paths."""
         notes, self._kv_notes = [sendable(note) for note in self._kv_notes], []
+        if notes and not is_home:
+            notes = [f"{at_start(self.party)} cannot use its stored caches; its log says why."]
         return (*notes, *opened.notes)
 
     def _extra_statistics(self) -> dict[str, float]:

@@ -101,13 +101,28 @@ def test_what_the_store_left_unused_is_noted_once(tmp_path: Path) -> None:
         for path in kv_folder(Party.DEVICE, first.config).glob("*/*/*"):
             path.write_bytes(path.read_bytes()[:-1])
         again = await decoder(Party.DEVICE, tmp_path)
-        notes = again.notes(answer(again))
+        notes = again.notes(answer(again), is_home=True)
         assert len(notes) == 2
         assert all("is damaged or of another kind" in note for note in notes)
-        assert again.notes(answer(again)) == ()
+        assert again.notes(answer(again), is_home=True) == ()
         other = await decoder(Party.DEVICE, tmp_path, "device.dtype=bfloat16")
-        assert "was made by another model, template" in other.notes(answer(other))[0]
+        assert "was made by another model, template" in other.notes(answer(other), is_home=True)[0]
         for actor in (first, again, other):
+            await actor.close()
+
+    asyncio.run(run())
+
+
+def test_no_path_of_this_machine_goes_elsewhere(tmp_path: Path) -> None:
+    async def run() -> None:
+        first = await decoder(Party.CLOUD, tmp_path)
+        answer(first)
+        for path in kv_folder(Party.CLOUD, first.config).glob("*/*/*"):
+            path.write_bytes(path.read_bytes()[:-1])
+        again = await decoder(Party.CLOUD, tmp_path)
+        notes = again.notes(answer(again), is_home=False)
+        assert notes == ("The cloud cannot use its stored caches; its log says why.",)
+        for actor in (first, again):
             await actor.close()
 
     asyncio.run(run())
