@@ -152,16 +152,18 @@ class Transcript:
         yield "placement", self._placements()
         yield "verdicts", self._verdicts()
         if statistics.degraded_from is not None:
-            who, missing = (
-                ("the others", "a worker") if self.placement == SERVER else ("the device", "the cloud")
-            )
-            if (
-                missing == "a worker"
-                and (alone := self.tokens[statistics.degraded_from].aggregator) != SERVER
-            ):
-                who, missing = alone, "the server"
-            yield "degraded", f"from token {statistics.degraded_from} on {who} answered without {missing}"
+            yield "degraded", self._degraded(statistics.degraded_from)
         yield "seed", str(self.seed)
+
+    def _degraded(self, step: int) -> str:
+        """Who answered without whom from a step on."""
+        if self.placement != SERVER:
+            who, missing = "the device", "the cloud"
+        elif (alone := self.tokens[step].aggregator) == SERVER:
+            who, missing = "the others", "a worker"
+        else:
+            who, missing = alone, "the server"
+        return f"from token {step} on {who} answered without {missing}"
 
     def _accepted(self, statistics: SessionStatistics, count: int) -> str:
         """Whose drafts the tokens are. In mode speculative the cloud verifies and drafts nothing."""

@@ -38,9 +38,7 @@ class RoundCosts:
     fixed_s: float  # round trip, the decider's pass, a frame's header, whatever does not depend on the length
     token_s: float  # to draft, send and verify one proposed token
     alone_s: float  # a token that the decider commits by itself, without any proposal
-    draft_s: float = (
-        nan  # of token_s, to draft it, where the drafter does not wait for verdicts; nan: it waits
-    )
+    draft_s: float = nan  # of token_s, to draft it; nan: the drafter waits for verdicts
     pass_s: float = 0.0  # of fixed_s, the decider's pass
 
     def round_s(self, length: int) -> float:
