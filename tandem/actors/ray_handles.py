@@ -5,8 +5,11 @@ A process is named after its actors: "device/decoder", or "device/draft_queue+ag
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import importlib
+import socket
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +19,11 @@ from ray.exceptions import RayActorError, RayError
 from tandem.actors.handles import Call, Handles
 from tandem.errors import CallError, TandemError
 from tandem.protocol.outbox import ActorKind
+
+LOOK_AFTER_S = 1.0
+"""A call that takes so long looks whether this machine's node is there still, and then again after as long."""
+
+NODE_ENDED = "This machine's Ray node and its actors have ended; run `tandem down`, then `tandem up` for each party again."
 
 RayHandles = dict[str, Any]
 """Ray handles of one party's actors by role, or Members of a process that several share."""
@@ -106,11 +114,46 @@ class RayMethod:
 
         async def wait() -> Any:
             try:
-                return await reference
+                return await while_node_runs(reference)
             except RayError as error:
                 raise self.actors.translate(error) from error
 
         return Call(wait)
+
+
+async def while_node_runs(reference: Awaitable[Any]) -> Any:
+    """The result of a call. Raises CallError where this machine's node has ended, and its actors with it.
+
+    Ray itself waits a minute for another head, and then ends this process.
+    """
+    result = asyncio.ensure_future(reference)
+    try:
+        while not (await asyncio.wait([result], timeout=LOOK_AFTER_S))[0]:
+            if not await asyncio.to_thread(is_node_there):
+                raise CallError(NODE_ENDED)
+        return await result
+    finally:
+        result.cancel()
+
+
+def is_node_there() -> bool:
+    """Whether the raylet through which this process takes part in a cluster listens."""
+    path = raylet_socket()
+    if not path:
+        return True
+    with socket.socket(socket.AF_UNIX) as probe:
+        try:
+            probe.connect(path)
+        except OSError:
+            return False
+    return True
+
+
+def raylet_socket() -> str:
+    """Where this machine's raylet listens; empty if it cannot be told."""
+    with contextlib.suppress(ImportError, AttributeError):  # private to Ray; a test fails if it disappears
+        return str(importlib.import_module("ray._private.worker").global_worker.node.raylet_socket_name)
+    return ""
 
 
 def unwrap(error: RayError) -> TandemError:

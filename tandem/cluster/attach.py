@@ -11,7 +11,7 @@ import signal
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import ray
@@ -21,6 +21,8 @@ from tandem.cluster import credentials, nodes
 from tandem.cluster.nodes import Host, NodeInfo
 from tandem.config import Config
 from tandem.errors import ClusterError
+
+_log = logging.getLogger("tandem")
 
 ATTACH_LIMIT_S = 20.0
 """A head that listens accepts a driver within this time, or never."""
@@ -93,6 +95,7 @@ def attach(address: str, config: Config) -> None:
                     configure_logging=False,
                 )
             _attached_to[_cluster_id(client)] = address
+            _log_errors()
             return
         except (ConnectionError, RuntimeError, OSError, ValueError, RayError) as error:
             if time.monotonic() > deadline_s:
@@ -209,6 +212,17 @@ def _anonymously() -> Iterator[None]:
         yield
     finally:
         utils.get_entrypoint_name = original
+
+
+def _log_errors() -> None:
+    """Log what Ray has to say of the cluster's troubles, which it would print among this process's output."""
+    worker: Any = importlib.import_module("ray._private.worker")
+
+    def log(data: Mapping[str, Any], **_: Any) -> None:
+        _log.info("Ray: %s", "\n".join(data["lines"]))
+
+    if hasattr(worker, "print_to_stdstream"):  # private to Ray; a test fails if it disappears
+        worker.print_to_stdstream = log
 
 
 def _read_authentication_again() -> None:

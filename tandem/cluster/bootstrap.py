@@ -20,7 +20,7 @@ from ray.exceptions import RayActorError, RayError
 
 from tandem.actors.base import Runtime
 from tandem.actors.handles import Handles
-from tandem.actors.ray_handles import RayHandles, wrap
+from tandem.actors.ray_handles import NODE_ENDED, RayHandles, is_node_there, wrap
 from tandem.cluster import credentials, nodes
 from tandem.cluster import launch as actors
 from tandem.cluster.discovery import find_address
@@ -136,6 +136,8 @@ def _find_parties(cluster: Cluster, config: Config, progress: Progress) -> None:
             cluster.described = cluster.loop.run(_meet(cluster.parties, config))
             return
         except actors.PartyLost as error:
+            if not is_node_there():
+                raise ClusterError(NODE_ENDED) from None
             if time.monotonic() > deadline_s:
                 raise
             if not is_waiting:

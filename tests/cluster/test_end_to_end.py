@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import threading
 import time
+from pathlib import Path
 
 import pytest
 import ray
 
 from tandem import Tandem
+from tandem.actors.ray_handles import is_node_there, raylet_socket
 from tandem.cluster import launch
 from tandem.cluster.supervisor import start_party
 from tandem.errors import ConfigError, QueryError, TandemError
@@ -25,6 +28,13 @@ def test_two_ray_nodes_one_for_each_role(rag: Tandem) -> None:
     nodes = [node for node in ray.nodes() if node["Alive"]]
     roles = sorted(name for node in nodes for name in node["Resources"] if name.startswith("tandem_"))
     assert (len(nodes), roles) == (2, ["tandem_cloud", "tandem_device"])
+
+
+def test_it_is_known_where_this_machines_raylet_listens(rag: Tandem) -> None:
+    """Ray keeps it to itself; with it gone from there, a query whose node has ended would wait for a minute."""
+    assert Path(raylet_socket()).is_socket()
+    assert is_node_there()
+    assert hasattr(importlib.import_module("ray._private.worker"), "print_to_stdstream")
 
 
 def test_every_actor_runs_on_the_node_of_its_party(rag: Tandem) -> None:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+from pathlib import Path
 from typing import Any
 
 import pytest
 from ray.exceptions import RayActorError, RaySystemError
 
+from tandem.actors import ray_handles
 from tandem.actors.base import Runtime
 from tandem.actors.handles import LocalActor
-from tandem.actors.ray_handles import wrap
+from tandem.actors.ray_handles import while_node_runs, wrap
 from tandem.actors.stateless import ProfilerActor
 from tandem.config import Config
 from tandem.errors import CallError, ClusterError, QueryError
@@ -161,3 +164,45 @@ def test_a_party_that_has_lost_an_actor_is_found_again() -> None:
         assert not outcomes
 
     asyncio.run(run())
+
+
+def test_a_call_ends_when_this_machines_node_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A long call goes on while the node is there, and is one sentence afterwards."""
+    looks = iter([True, True, False])
+    monkeypatch.setattr(ray_handles, "LOOK_AFTER_S", 0.01)
+    monkeypatch.setattr(ray_handles, "is_node_there", lambda: next(looks))
+
+    async def run() -> None:
+        call = asyncio.get_running_loop().create_future()
+        with pytest.raises(
+            CallError, match=r"^This machine's Ray node and its actors have ended; run `tandem down`"
+        ):
+            await while_node_runs(call)
+        assert call.cancelled()
+        assert next(looks, None) is None
+
+    asyncio.run(run())
+
+
+def test_a_result_needs_no_look_at_the_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ray_handles, "is_node_there", lambda: pytest.fail("it was there"))
+
+    async def run() -> None:
+        call = asyncio.get_running_loop().create_future()
+        call.set_result(7)
+        assert await while_node_runs(call) == 7
+
+    asyncio.run(run())
+
+
+def test_a_raylet_that_does_not_listen_has_ended(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    path = tmp_path / "raylet"
+    monkeypatch.setattr(ray_handles, "raylet_socket", lambda: str(path))
+    assert not ray_handles.is_node_there()
+    with socket.socket(socket.AF_UNIX) as raylet:
+        raylet.bind(str(path))
+        raylet.listen()
+        assert ray_handles.is_node_there()
+    assert not ray_handles.is_node_there(), "it was killed, and its file is left"
+    monkeypatch.setattr(ray_handles, "raylet_socket", lambda: "")
+    assert ray_handles.is_node_there(), "it cannot be told"
