@@ -26,8 +26,10 @@ ANSWER = read_bundled_questions()[0].answer
 
 def test_two_ray_nodes_one_for_each_role(rag: Tandem) -> None:
     nodes = [node for node in ray.nodes() if node["Alive"]]
-    roles = sorted(name for node in nodes for name in node["Resources"] if name.startswith("tandem_"))
+    names = sorted(name for node in nodes for name in node["Resources"] if name.startswith("tandem_"))
+    roles = [name for name in names if not name.startswith("tandem_node_")]
     assert (len(nodes), roles) == (2, ["tandem_cloud", "tandem_device"])
+    assert len(names) - len(roles) == 2, "and each has a resource that only it offers"
 
 
 def test_it_is_known_where_this_machines_raylet_listens(rag: Tandem) -> None:
