@@ -23,7 +23,7 @@ from tandem.protocol.outbox import ActorKind
 LOOK_AFTER_S = 1.0
 """A call that takes so long looks whether this machine's node is there still, and then again after as long."""
 
-NODE_ENDED = "This machine's Ray node and its actors have ended; run `tandem down`, then `tandem up` for each party again."
+NODE_ENDED = "This machine's Ray node and its actors have ended; run `tandem down`, then `tandem up` again."
 
 RayHandles = dict[str, Any]
 """Ray handles of one party's actors by role, or Members of a process that several share."""

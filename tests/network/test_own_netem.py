@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tandem.lab.netlab import router, tools
+from tandem.lab.netlab import router
 from tests.network.conftest import has_netem
 
 pytestmark = pytest.mark.timed
@@ -67,14 +67,21 @@ def in_another_kernel(folder: Path) -> str:
     init.write_text("\n".join([*script, ""]), "utf-8")
     init.chmod(0o700)
     kernel = [
-        tools.which(router.KERNEL),
+        *router.kernel_command(),
         "mem=256M",
         "rootfstype=hostfs",
         "rootflags=/",
         "ro",
         f"init={init}",
     ]
-    own = [f"umid={folder.name}", f"uml_dir={folder}/", "con=null", "con0=null,fd:1", "panic=-1"]
+    own = [
+        f"umid={folder.name}",
+        f"uml_dir={folder}/",
+        "con=null",
+        "con0=null,fd:1",
+        "panic=-1",
+        *router.kernel_arguments(),
+    ]
     done = subprocess.run(
         ["unshare", "--net", "--pid", "--fork", "--kill-child", *kernel, *own],
         stdin=subprocess.DEVNULL,

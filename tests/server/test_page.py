@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from importlib.resources import files
 from pathlib import Path
@@ -247,7 +248,10 @@ def test_a_question_that_is_too_long_is_no_lost_link(opened: Page) -> None:
     expect(opened.locator(".notice.error")).to_be_in_viewport(ratio=1)  # below the question
     opened.locator(".question").focus()
     opened.keyboard.press("End")
-    opened.wait_for_function("document.querySelector('.question').scrollTop > 0")
+    until_s = time.monotonic() + 10.0  # the page's policy forbids what `wait_for_function` would evaluate
+    while opened.locator(".question").evaluate("question => question.scrollTop") == 0:
+        assert time.monotonic() < until_s
+        opened.wait_for_timeout(50)
     assert "lost" not in opened.locator(".notices").inner_text()
     expect(opened.locator("#link-word")).to_have_text("connected")
 

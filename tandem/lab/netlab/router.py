@@ -122,6 +122,16 @@ def has_amx(cpuinfo: Path = CPUINFO) -> bool:
     return re.search(r"^flags\b.* amx_tile\b", cpuinfo.read_text("utf-8"), re.MULTILINE) is not None
 
 
+def kernel_command(kernel: str = KERNEL) -> list[str]:
+    """How a User-Mode-Linux kernel is started on this processor."""
+    return [*([sys.executable, "-I", without_xstate.__file__] if has_amx() else []), tools.which(kernel)]
+
+
+def kernel_arguments() -> list[str]:
+    """What the command line of such a kernel must have on this processor."""
+    return [without_xstate.VARIABLE] if has_amx() else []
+
+
 class Router:
     """The router of one network; `folder` holds its files: init script, console and log."""
 
@@ -156,8 +166,7 @@ class Router:
             "netns",
             "exec",
             self._layout.namespace("router"),
-            *([sys.executable, "-I", without_xstate.__file__] if has_amx() else []),
-            tools.which(kernel),
+            *kernel_command(kernel),
         ]
         console = os.open(self._console, os.O_RDWR)
         log = os.open(self._log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
@@ -180,8 +189,8 @@ class Router:
         taps = [f"vec{i}:transport=tap,ifname=tap-{host},depth=128" for i, host in enumerate(HOSTS)]
         files = ["rootfstype=hostfs", "rootflags=/", "ro", f"init={self._init}"]
         own = [f"umid={self._layout.namespace('router')}", f"uml_dir={self._folder}/"]
-        plain = [without_xstate.VARIABLE] if has_amx() else []
-        return [f"mem={MEMORY}", *files, *own, *taps, "panic=-1", "con=null", "con0=fd:0,fd:1", *plain]
+        console = ["panic=-1", "con=null", "con0=fd:0,fd:1"]
+        return [f"mem={MEMORY}", *files, *own, *taps, *console, *kernel_arguments()]
 
     def shape(self, pid: int, wanted: Shape) -> None:
         """Shapes both ways and returns when that is done; pid: the router's.
