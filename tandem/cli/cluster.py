@@ -164,6 +164,7 @@ def _start(
         registry.register(entry)
         log(f"node: {party} at {node.address}")
         launch.attach(node.address, config)
+        launch.wait_for_node(node, config.cluster.start_timeout_s)
         if node_only:
             return entry
         supervisor.start_party(party, config, log)

@@ -250,3 +250,15 @@ def wait_for_roles(roles: Sequence[str], limit_s: float, still_running: Callable
             )
         if missing:
             time.sleep(0.05)
+
+
+def wait_for_node(node: NodeInfo, limit_s: float) -> None:
+    """Wait until the cluster that this process is attached to lists a node. Raises ClusterError if it never does."""
+    deadline_s = time.monotonic() + limit_s
+    while not any(each["Alive"] and node.resource in each["Resources"] for each in ray.nodes()):
+        if not node.is_running() or time.monotonic() > deadline_s:
+            raise ClusterError(
+                f"The {node.party}'s node did not join the cluster at {node.address}; check that both machines reach "
+                "each other, and start it again."
+            )
+        time.sleep(0.05)

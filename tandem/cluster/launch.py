@@ -28,7 +28,7 @@ from tandem.actors.ray_handles import (
 from tandem.actors.shared import SharedProcess
 from tandem.cluster import nodes
 from tandem.cluster.actor_table import explain_loss, explain_party, is_supervised, needed, read_actors
-from tandem.cluster.attach import attach, attached, start_node, stop_node, wait_for_roles
+from tandem.cluster.attach import attach, attached, start_node, stop_node, wait_for_node, wait_for_roles
 from tandem.cluster.nodes import is_listening
 from tandem.cluster.placement import place
 from tandem.config import Config
@@ -55,6 +55,7 @@ __all__ = [
     "start_node",
     "stop_node",
     "unwrap",
+    "wait_for_node",
     "wait_for_roles",
 ]
 

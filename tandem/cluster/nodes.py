@@ -75,6 +75,7 @@ class NodeInfo:
     pid: int  # of the `ray start` process, head of its own process group
     directory: str  # temporary files of the head; empty for a node that joined
     log: str  # what the node printed
+    resource: str = ""  # its own, see OWN_RESOURCE
 
     def is_running(self) -> bool:
         """Whether its process runs; reaps it if it is an ended child of this one."""
@@ -205,7 +206,8 @@ def _start(
     offers_gpus: bool,
 ) -> NodeInfo:
     descriptor, log = tempfile.mkstemp(prefix=f"tandem-{party}-", suffix=".log", dir=directory or None)
-    offered = (PARTY_RESOURCE.format(party=party), f"{OWN_RESOURCE}{secrets.token_hex(8)}")
+    own = f"{OWN_RESOURCE}{secrets.token_hex(8)}"
+    offered = (PARTY_RESOURCE.format(party=party), own)
     command = [
         *host.prefix,
         *_ray_program(),
@@ -228,7 +230,7 @@ def _start(
             stderr=output,
             start_new_session=True,
         )
-    return NodeInfo(party, address, process.pid, directory, log)
+    return NodeInfo(party, address, process.pid, directory, log, own)
 
 
 def _ray_program() -> list[str]:

@@ -201,6 +201,9 @@ class FakeLauncher:
     def attach(self, address: str, config: Config) -> None:
         self.calls.append(("attach", address))
 
+    def wait_for_node(self, node: FakeNode, limit_s: float) -> None:
+        self.calls.append(("wait_for_node", node.party))
+
     def start_party(self, party: Party, config: Config, progress: Any) -> None:
         self.calls.append(("start_party", party))
         if self.failure:

@@ -38,6 +38,7 @@ def test_up_and_down(launcher: FakeLauncher, capsys: pytest.CaptureFixture[str])
     assert launcher.calls == [
         ("start_node", Party.DEVICE, None),
         ("attach", "127.0.0.1:7001"),
+        ("wait_for_node", Party.DEVICE),
         ("start_party", Party.DEVICE),
     ]
     assert main(["down"]) == 0

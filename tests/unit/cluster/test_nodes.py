@@ -1,4 +1,4 @@
-"""Stopping a node: all that it started ends too, politely or not, and nothing else."""
+"""Stopping a node: all that it started ends too, politely or not, and nothing else. Waiting until one is listed."""
 
 from __future__ import annotations
 
@@ -7,12 +7,15 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import psutil
 import pytest
 
-from tandem.cluster import nodes
+from tandem.cluster import attach, nodes
 from tandem.cluster.nodes import NodeInfo
+from tandem.errors import ClusterError
 from tandem.topology import Party
 
 LIMIT_S = 0.5
@@ -98,3 +101,36 @@ def test_a_node_survives_a_cut_of_its_link_unless_the_user_wants_it_otherwise(
     assert int(nodes.node_environment()[name]) * 3 >= 60
     monkeypatch.setenv(name, "5")
     assert nodes.node_environment()[name] == "5"
+
+
+@pytest.fixture
+def listings(monkeypatch: pytest.MonkeyPatch) -> list[list[dict[str, Any]]]:
+    """What Ray's head lists at each look; the last one stays."""
+    listed: list[list[dict[str, Any]]] = []
+    fake = SimpleNamespace(nodes=lambda: listed.pop(0) if len(listed) > 1 else listed[0])
+    monkeypatch.setattr(attach, "ray", fake)
+    return listed
+
+
+def listed(resource: str, *, is_alive: bool = True) -> dict[str, Any]:
+    return {"Alive": is_alive, "Resources": {resource: 1000.0}}
+
+
+def test_a_node_has_joined_once_it_is_listed(start: Start, listings: list[list[dict[str, Any]]]) -> None:
+    node, _ = start()
+    node.resource = "tandem_node_own"
+    other = listed("tandem_node_other")
+    listings += [[other], [other, listed(node.resource, is_alive=False)], [other, listed(node.resource)]]
+    attach.wait_for_node(node, 60.0)
+    assert len(listings) == 1, "it waited for its own, and alive"
+
+
+@pytest.mark.parametrize("ends", [True, False])
+def test_a_node_that_never_joins(start: Start, listings: list[list[dict[str, Any]]], ends: bool) -> None:
+    node, processes = start()
+    node.resource = "tandem_node_own"
+    listings.append([listed("tandem_node_other")])
+    if ends:
+        processes[0].kill()
+    with pytest.raises(ClusterError, match=r"The device's node did not join the cluster at 127\.0\.0\.1:1"):
+        attach.wait_for_node(node, 60.0 if ends else 0.2)
