@@ -8,6 +8,7 @@ prefix and its position alone, so whoever goes on from any part of the file gets
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import logging
 import os
@@ -51,9 +52,11 @@ class Unfinished:
             descriptor = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)
             file = os.fdopen(descriptor, "r+b", buffering=0)
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            file.write(spec.to_json().encode() + b"\n")
+            _write(file, spec.to_json().encode() + b"\n")
             draft.replace(path)
         except OSError as error:
+            with contextlib.suppress(OSError):
+                draft.unlink(missing_ok=True)
             _log.warning("The answer cannot be kept in %s while it grows (%s).", folder, error.strerror)
             return None
         return cls(spec, file, path)
@@ -90,7 +93,7 @@ class Unfinished:
         if self._file is None or event.step < self.num_tokens:
             return
         try:
-            self._file.write(b"%d\n" % event.token)
+            _write(self._file, b"%d\n" % event.token)
             self.num_tokens += 1
         except OSError as error:
             _log.warning("The answer is not kept any more in %s (%s).", self._path, error.strerror)
@@ -142,6 +145,12 @@ async def keep(events: AsyncGenerator[Event, None], kept: Unfinished) -> AsyncGe
         raise
     finally:
         kept.close()
+
+
+def _write(file: BinaryIO, content: bytes) -> None:
+    """Write it whole. Raises OSError, also where a full disk took a part of it: what follows would join on to that."""
+    if file.write(content) < len(content):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def _folder() -> Path:

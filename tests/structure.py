@@ -86,6 +86,7 @@ LAYERS = {
         "loop_thread",
         "paths",
         "parties",
+        "private_files",
         "protocol",
         "retrieval",
         "topology",
@@ -110,6 +111,7 @@ LAYERS = {
         "nearest",
         "overrides",
         "paths",
+        "private_files",
         "request",
         "retrieval",
         "topology",
@@ -122,7 +124,7 @@ LAYERS = {
         "extras",
         "request",
     },
-    "joining": {"errors", "nearest", "protocol", "transport"},
+    "joining": {"errors", "nearest", "private_files", "protocol", "transport"},
     "corpora": set(),
 }
 """Packages and modules of tandem that a package may import besides itself."""

@@ -6,6 +6,7 @@ user can cause ends in one sentence on stderr and exit code 1, a wrong command l
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import sys
@@ -18,6 +19,8 @@ from tandem.errors import TandemError
 FAILED, WRONG_USAGE = 1, 2
 INTERRUPTED = 128 + signal.SIGINT
 TERMINATED = 128 + signal.SIGTERM
+DISK_TROUBLES = {errno.EACCES, errno.EDQUOT, errno.ENOSPC, errno.EPERM, errno.EROFS}
+"""Of the user's files, which a sentence explains better than a traceback."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -37,6 +40,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         # Whoever read our output has gone; what is still buffered must not raise again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return FAILED
+    except OSError as error:
+        if error.errno not in DISK_TROUBLES:
+            raise
+        problem = f"{error.filename or 'A file'} cannot be used ({error.strerror})"
+        print(f"tandem: {problem}; check the disk and the permissions.", file=sys.stderr)
         return FAILED
     finally:
         signal.signal(signal.SIGTERM, previous)

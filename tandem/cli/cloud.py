@@ -15,8 +15,8 @@ from tandem.cli.options import LOOPBACK, AsJson, ConfigFile, Overrides, load_set
 from tandem.cli.output import StageLog, print_json
 from tandem.cli.usage import new_app
 from tandem.errors import ConfigError
-from tandem.joining.private_files import read_private, write_private
 from tandem.paths import data_folder
+from tandem.private_files import read_private, write_private
 
 if TYPE_CHECKING:
     from tandem.joining.devices import Device

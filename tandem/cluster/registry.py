@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import json
-import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,6 +20,7 @@ import psutil
 
 from tandem.errors import ClusterError
 from tandem.paths import state_folder
+from tandem.private_files import write_private
 from tandem.topology import PARTIES
 
 _SUFFIX = ".json"
@@ -74,16 +74,19 @@ def running_node(party: str) -> Entry | None:
 
 
 def register(entry: Entry) -> None:
-    """Record a node, readable by this user alone; a head's token also goes into a file of its own, to be copied."""
+    """Record a node, readable by this user alone; a head's token also goes into a file of its own, to be copied.
+
+    Raises ConfigError where it cannot be written; what was recorded before stays.
+    """
     content = {
         "node": entry.node,
         "token": entry.token,
         "settings": entry.settings,
         "started_s": _seconds_after_boot(entry.pid),
     }
-    _write_private(_entry_file(entry.party), json.dumps(content, indent=2))
+    write_private(_entry_file(entry.party), json.dumps(content, indent=2).encode() + b"\n")
     if entry.is_head and entry.token:
-        _write_private(token_file(entry.party), entry.token)
+        write_private(token_file(entry.party), entry.token.encode() + b"\n")
 
 
 def unregister(party: str) -> None:
@@ -111,12 +114,6 @@ def locked() -> Iterator[None]:
             print("tandem: waiting for another `tandem up` or `tandem down`", file=sys.stderr)
             fcntl.flock(file, fcntl.LOCK_EX)
         yield
-
-
-def _write_private(path: Path, text: str) -> None:
-    path.unlink(missing_ok=True)
-    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
-        file.write(text + "\n")
 
 
 def _read(party: str) -> tuple[Entry, bool] | None:

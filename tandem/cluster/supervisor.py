@@ -64,6 +64,7 @@ class Supervisor:
         self._secret = runtime.secret
         self._metrics = RayMetrics()
         self._watch = Watch(party, runtime)
+        self._thread = threading.Thread(target=self._look_forever, name="watch", daemon=True)
         if ray.get_runtime_context().was_current_actor_reconstructed:
             self._watch.is_whole = None
             self.watch()
@@ -73,8 +74,11 @@ class Supervisor:
         return self._secret
 
     def watch(self) -> None:
-        """The party is up: keep it so."""
-        threading.Thread(target=self._look_forever, name="watch", daemon=True).start()
+        """The party is up: keep it so. It may be called again."""
+        with contextlib.suppress(
+            RuntimeError
+        ):  # it looks already, as one does that Ray has restarted meanwhile
+            self._thread.start()
 
     def report(self) -> dict[str, Any]:
         """Its process, how often it replaced the party's actors, and why that failed the last time."""

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
-import fcntl
 import hmac
 import json
 import re
 import secrets
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from hashlib import sha256
 from pathlib import Path
 
 from tandem.errors import ConfigError
 from tandem.joining.join_link import SECRET_BYTES
-from tandem.joining.private_files import make_folder, read_private, write_private
 from tandem.nearest import nearest
+from tandem.private_files import locked, read_private, write_private
 
 FILE, LOCK = "devices.json", "devices.lock"
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,31}")
@@ -67,7 +65,7 @@ class DeviceList:
                 "another."
             )
         secret = secrets.token_bytes(SECRET_BYTES)
-        with self._locked():
+        with locked(self._folder / LOCK):
             devices = self.all()
             if any(device.name == name and device.is_welcome for device in devices):
                 raise ConfigError(
@@ -80,7 +78,7 @@ class DeviceList:
 
     def revoke(self, name: str, now: dt.datetime | None = None) -> Device:
         """The device of that name, which may not join any more. Raises ConfigError if there is none."""
-        with self._locked():
+        with locked(self._folder / LOCK):
             found = self._find(name)
             changed = found if found.revoked else replace(found, revoked=_stamp(now))
             self._write([changed if device.name == name else device for device in self.all()])
@@ -96,7 +94,7 @@ class DeviceList:
 
     def note_joined(self, name: str, now: dt.datetime | None = None) -> None:
         """Record when a device joined."""
-        with self._locked():
+        with locked(self._folder / LOCK):
             devices = [
                 replace(device, joined=_stamp(now)) if device.name == name else device
                 for device in self.all()
@@ -120,13 +118,6 @@ class DeviceList:
     def _write(self, devices: list[Device]) -> None:
         text = json.dumps({"devices": [asdict(device) for device in devices]}, indent=1)
         write_private(self._path, text.encode() + b"\n")
-
-    @contextlib.contextmanager
-    def _locked(self) -> Iterator[None]:
-        make_folder(self._folder)
-        with (self._folder / LOCK).open("a") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
-            yield
 
 
 def _digest(secret: bytes) -> str:

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 from starlette.datastructures import Headers
 
 from tandem.errors import ConfigError
-from tandem.joining.private_files import read_private
+from tandem.private_files import read_private
 from tandem.server.errors import ApiError
 
 KEY_VARIABLE = "TANDEM_API_KEY"

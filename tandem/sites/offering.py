@@ -18,7 +18,7 @@ from typing import Any
 from tandem import __version__
 from tandem.config import Config
 from tandem.errors import CallError, ClusterError, TandemError
-from tandem.joining.private_files import make_folder
+from tandem.private_files import make_folder, open_lock
 from tandem.protocol.spec import SessionSpec
 from tandem.sites.deployment import Deployment
 from tandem.sites.local_calls import CALLS, MAX_LINE_BYTES, encode_error, encode_result, read_line, write_line
@@ -32,18 +32,18 @@ SOCKET, LOCK = "socket", "lock"
 def reserved(folder: Path) -> Iterator[None]:
     """One device per folder: raises ClusterError where another process has it."""
     make_folder(folder)
-    with (folder / LOCK).open("a+") as file:
+    with open_lock(folder / LOCK) as descriptor:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            file.seek(0)
+            process = os.read(descriptor, 20).decode() or "unknown"
             raise ClusterError(
-                f"A device of this user is running already (process {file.read().strip() or 'unknown'}); `tandem ask` "
-                "finds it, or stop it first."
+                f"A device of this user is running already (process {process}); `tandem ask` finds it, or stop it "
+                "first."
             ) from None
-        file.truncate(0)
-        file.write(str(os.getpid()))
-        file.flush()
+        os.ftruncate(descriptor, 0)
+        with contextlib.suppress(OSError):  # it is a help only
+            os.write(descriptor, str(os.getpid()).encode())
         yield
 
 

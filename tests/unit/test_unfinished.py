@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import resource
 import stat
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterator
 from dataclasses import replace
 from math import nan
 from pathlib import Path
@@ -164,3 +166,31 @@ def test_a_query_that_failed_says_what_is_kept(folder: Path) -> None:
     (*_, last) = follow(done("failed", "The question is too long."))
     assert last == done("failed", "The question is too long."), "there is nothing to keep"
     assert not list(folder.iterdir())
+
+
+@contextlib.contextmanager
+def room_for(num_bytes: int) -> Iterator[None]:
+    """Meanwhile the system refuses what would make a file longer, and takes what fits, as a full disk does."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_a_disk_that_is_full_at_the_beginning(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with room_for(10):
+        assert Unfinished.create(SPEC) is None
+    assert list(folder.iterdir()) == [], "the question does not stay there"
+    assert "cannot be kept" in caplog.text
+
+
+def test_no_token_joins_on_to_what_a_full_disk_took_of_another(folder: Path) -> None:
+    unfinished = create()
+    unfinished.add(token(0, 5))
+    (path,) = folder.iterdir()
+    with room_for(path.stat().st_size + 2):
+        unfinished.add(token(1, 123))
+    unfinished.add(token(2, 45))
+    assert list(folder.iterdir()) == []

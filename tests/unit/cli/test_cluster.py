@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import stat
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tandem import private_files
 from tandem.cli import main
 from tandem.cluster import registry
 from tandem.cluster.registry import token_file
@@ -259,6 +261,22 @@ def test_a_registry_that_cannot_be_kept(
     monkeypatch.setenv("XDG_STATE_HOME", str(folders / "file"))
     assert main(["up", "device"]) == 1
     assert "cannot be kept in" in capsys.readouterr().err
+
+
+def test_a_full_disk_does_not_lose_a_running_node(
+    launcher: FakeLauncher, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["up", "device"]) == 0
+    before = registry.running_nodes()
+
+    def full(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    launcher.losses[Party.DEVICE] = "The device side's actor device/decoder has died."
+    monkeypatch.setattr(private_files.os, "fsync", full)
+    assert main(["up", "device"]) == 1
+    assert "device.json cannot be written (No space left on device)" in capsys.readouterr().err
+    assert registry.running_nodes() == before, "`tandem down` finds it"
 
 
 @pytest.mark.parametrize(

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
 
 import pytest
 
 import tandem
+from tandem import cli
 from tandem.cli import main
 
 ROOT = Path(tandem.__file__).parents[1]
@@ -218,3 +221,21 @@ def test_the_package_offers_its_names_lazily() -> None:
     assert set(tandem.__all__) <= set(dir(tandem))
     with pytest.raises(AttributeError, match="no attribute 'Tandme'"):
         tandem.Tandme  # noqa: B018
+
+
+def test_a_full_disk_is_one_sentence(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(number: int) -> Callable[[], NoReturn]:
+        def build_command() -> NoReturn:
+            raise OSError(number, os.strerror(number), "/home/it")
+
+        return build_command
+
+    monkeypatch.setattr(cli, "build_command", fail(errno.ENOSPC))
+    assert main(["status"]) == 1
+    sentence = "/home/it cannot be used (No space left on device); check the disk and the permissions."
+    assert capsys.readouterr().err == f"tandem: {sentence}\n"
+    monkeypatch.setattr(cli, "build_command", fail(errno.EBADF))
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        main(["status"])

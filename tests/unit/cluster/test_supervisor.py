@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,7 +14,7 @@ from tandem.actors.base import Runtime
 from tandem.cluster import supervisor
 from tandem.cluster.launch import PartyLost
 from tandem.cluster.replicas import Run
-from tandem.cluster.supervisor import MAX_PAUSE_S, WATCH_S, Watch
+from tandem.cluster.supervisor import MAX_PAUSE_S, WATCH_S, Supervisor, Watch
 from tandem.config import Config
 from tandem.errors import ClusterError
 from tandem.protocol.outbox import ROLES
@@ -257,3 +259,27 @@ def test_a_decoder_that_cannot_be_started_does_not_stop_the_watch(cluster: FakeC
     cluster.states["cloud/retriever"] = "dead"
     watch.look()
     assert cluster.done[1:] == ["replace retriever of cloud"]
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_it_looks_after_the_party_in_one_thread(monkeypatch: pytest.MonkeyPatch, is_restarted: bool) -> None:
+    """One that Ray has restarted looks at once, and `tandem up` may tell it to all the same."""
+    looks: list[str] = []
+
+    class FakeWatch(Watch):
+        def look(self) -> float:
+            looks.append("once")
+            raise SystemExit  # ends the thread
+
+    context = SimpleNamespace(was_current_actor_reconstructed=is_restarted)
+    monkeypatch.setattr(supervisor, "ray", SimpleNamespace(get_runtime_context=lambda: context))
+    monkeypatch.setattr(supervisor, "RayMetrics", SimpleNamespace)
+    monkeypatch.setattr(supervisor, "Watch", FakeWatch)
+    watched = Supervisor("device", RUNTIME)
+    watched.watch()
+    watched.watch()
+    for thread in threading.enumerate():
+        if thread.name == "watch":
+            thread.join(10)
+    assert looks == ["once"]

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tandem import private_files
 from tandem.errors import ConfigError, ProtocolError
-from tandem.joining import private_files
 from tandem.joining.identity import (
     CERTIFICATE_FILE,
     KEY_FILE,
@@ -113,6 +113,13 @@ def test_a_full_disk_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         load_identity(tmp_path, NOW + 3 * VALID)
     assert identity.certificate_file.read_bytes() == before
     assert sorted(os.listdir(tmp_path)) == [KEY_FILE, CERTIFICATE_FILE]
+
+
+def test_a_lock_that_cannot_be_opened(tmp_path: Path) -> None:
+    (tmp_path / "lock").mkdir()
+    refused = pytest.raises(ConfigError, match=r"lock cannot be opened \(Is a directory\); check the disk")
+    with refused, private_files.locked(tmp_path / "lock"):
+        raise AssertionError
 
 
 def test_tls_below_1_3_is_not_spoken(tmp_path: Path) -> None:

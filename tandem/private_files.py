@@ -1,10 +1,12 @@
-"""Files that this user alone may read: keys and tokens."""
+"""Files that this user alone may read: keys, tokens, records of what runs."""
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import stat
+from collections.abc import Iterator
 from pathlib import Path
 
 from tandem.errors import ConfigError
@@ -18,7 +20,7 @@ def make_folder(folder: Path) -> None:
         folder.mkdir(mode=PRIVATE_FOLDER, parents=True, exist_ok=True)
     except OSError as error:
         raise ConfigError(
-            f"The folder {folder} for keys cannot be made ({error.strerror}); check the permissions above it."
+            f"The folder {folder} cannot be made ({error.strerror}); check the permissions above it."
         ) from None
 
 
@@ -59,3 +61,27 @@ def read_private(path: Path) -> bytes | None:
         return None
     except OSError as error:
         raise ConfigError(f"{path} cannot be read ({error.strerror}); check its permissions.") from None
+
+
+@contextlib.contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Keep other processes that lock this file waiting. Raises ConfigError."""
+    make_folder(path.parent)
+    with open_lock(path) as descriptor:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+
+
+@contextlib.contextmanager
+def open_lock(path: Path) -> Iterator[int]:
+    """The descriptor of a file to lock. Raises ConfigError."""
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, PRIVATE_FILE)
+    except OSError as error:
+        raise ConfigError(
+            f"{path} cannot be opened ({error.strerror}); check the disk and the folder's permissions."
+        ) from None
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
