@@ -102,12 +102,11 @@ class LinkConfig(Settings):
     peer_loss_margin_s: float = Field(
         default=1.0, ge=0, description="silence allowed beyond max(4 RTT, 0.5 s), in seconds"
     )
-    host: str = Field(
-        default="", description="address at which a party awaits its peer; empty: the node's own"
-    )
+    host: str = Field(default="", description="where a party awaits its peer; empty: its node's address")
     port: int = Field(
         default=0, ge=0, le=65535, description="port at which a party awaits its peer; 0: any free one"
     )
+    allow_plain: bool = Field(default=False, description="`tandem up` without TLS or token, as within a VPN")
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)

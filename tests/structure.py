@@ -95,6 +95,7 @@ LAYERS = {
     },
     "server": {
         "",
+        "addresses",
         "answers",
         "client",
         "config",

@@ -65,9 +65,9 @@ def own_address() -> str:
 
 def _cluster_tls() -> tuple[ssl.SSLContext | None, ssl.SSLContext | None]:
     """The cluster's certificates, if Ray uses TLS."""
-    if os.environ.get("RAY_USE_TLS", "0").lower() not in ("1", "true"):
-        return None, None
-    from tandem.transport.tls import tls_contexts
+    from tandem.transport.tls import tls_contexts, uses_tls
 
+    if not uses_tls():
+        return None, None
     names = ("RAY_TLS_SERVER_CERT", "RAY_TLS_SERVER_KEY", "RAY_TLS_CA_CERT")
     return tls_contexts(*(os.environ[name] for name in names))

@@ -34,7 +34,12 @@ _attached_to: dict[
 
 
 def start_node(role: str, *, join: str | None, config: Config) -> NodeInfo:
-    """Start this machine's node: the first of a cluster, or one that joins at `join` (host:port)."""
+    """Start this machine's node: the first of a cluster, or one that joins at `join` (host:port).
+
+    Raises ClusterError, also where others could read or change what it sends.
+    """
+    for place in (config.link.host, (join or "").rpartition(":")[0]):
+        credentials.require_protection(place, config)
     environment = nodes.node_environment()
     os.environ.update({name: value for name, value in environment.items() if name.startswith("RAY_")})
     limit_s = config.cluster.start_timeout_s

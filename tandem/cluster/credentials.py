@@ -13,8 +13,11 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+from tandem.addresses import is_loopback
 from tandem.cluster import registry
+from tandem.config import Config
 from tandem.errors import ClusterError
+from tandem.transport.tls import uses_tls
 
 MODE, TOKEN, TOKEN_PATH = "RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"
 TOKEN_BYTES = 32
@@ -90,6 +93,21 @@ def require_token(address: str, file: str | None) -> str | None:
             f"other machine and pass --token-file FILE, or set {TOKEN_PATH}."
         )
     return token
+
+
+def require_protection(host: str, config: Config) -> None:
+    """Nobody on the way may read or change what a node and other machines send. Raises ClusterError.
+
+    host: where the node is reached, or what it joins; empty: Ray's choice, this machine alone.
+    """
+    lacks = [] if uses_tls() else ["TLS (RAY_USE_TLS=1 and certificates)"]
+    lacks += ["a token (RAY_AUTH_MODE=token)"] if os.environ.get(MODE, "token") != "token" else []
+    if lacks and host and not is_loopback(host) and not config.link.allow_plain:
+        raise ClusterError(
+            f"A node that other machines reach ({host}) needs {' and '.join(lacks)}, since questions, answers and "
+            "distributions cross the network; set that up on each machine, or within a VPN pass --set "
+            "link.allow_plain=true."
+        )
 
 
 def _read_token(path: Path) -> str:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import hmac
-import ipaddress
 import os
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
 
+from tandem.addresses import is_loopback
 from tandem.errors import ConfigError
 from tandem.private_files import read_private
 from tandem.server.errors import ApiError
@@ -52,14 +52,6 @@ def check_listener(host: str, key: str) -> None:
             f"Listening on {host}, which other machines can reach, needs an API key; pass --api-key-file FILE or set "
             f"{KEY_VARIABLE}, or listen on 127.0.0.1."
         )
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches that address."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 class Guard:

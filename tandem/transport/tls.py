@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import ssl
+
+
+def uses_tls() -> bool:
+    """Whether Ray encrypts what crosses between processes (RAY_USE_TLS); then the data plane does, too."""
+    return os.environ.get("RAY_USE_TLS", "0").lower() in ("1", "true")
 
 
 def tls_contexts(certificate: str, key: str, authority: str) -> tuple[ssl.SSLContext, ssl.SSLContext]:

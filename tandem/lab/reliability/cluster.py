@@ -49,8 +49,8 @@ def two_nodes(lab: NetLab | None = None) -> Iterator[str]:
 def _start(party: str, lab: NetLab | None, *arguments: str) -> None:
     if lab is None:
         return run_command("up", party, *arguments)
-    place = f"link.host={lab.address(party)}"
-    return run_command("up", party, *arguments, "--set", place, prefix=lab.enter(party))
+    settings = ("--set", f"link.host={lab.address(party)}", "--set", "link.allow_plain=true")
+    return run_command("up", party, *arguments, *settings, prefix=lab.enter(party))
 
 
 class NetworkLink:

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tandem.cluster import credentials, registry
+from tandem.cluster import attach, credentials, registry
 from tandem.cluster.registry import Entry
+from tandem.config import Config
 from tandem.errors import ClusterError
 from tandem.paths import state_folder
 from tandem.topology import Party
@@ -86,3 +87,31 @@ def test_a_token_file_that_ray_would_die_of(home: Path, monkeypatch: pytest.Monk
     credentials.find_token(ADDRESS)
     with pytest.raises(ClusterError, match=r"^The token file .*nowhere cannot be read \(No such file"):
         credentials.check_token_file()
+
+
+@pytest.mark.parametrize("host", ["", "127.0.0.1", "::1", "[::1]", "localhost"])
+def test_what_stays_on_this_machine_needs_no_protection(host: str) -> None:
+    credentials.require_protection(host, Config())
+
+
+def test_a_node_that_others_reach_is_refused_without_tls_and_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    host, plain = "10.0.0.1", Config.load(None, ["link.allow_plain=true"])
+    with pytest.raises(
+        ClusterError, match=r"\(10\.0\.0\.1\) needs TLS \(RAY_USE_TLS=1 and certificates\), since"
+    ):
+        credentials.require_protection(host, Config())
+    credentials.require_protection(host, plain)
+    monkeypatch.setenv("RAY_USE_TLS", "1")
+    credentials.require_protection(host, Config())
+    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
+    with pytest.raises(ClusterError, match=r"needs a token \(RAY_AUTH_MODE=token\), since"):
+        credentials.require_protection(host, Config())
+    monkeypatch.delenv("RAY_USE_TLS")
+    with pytest.raises(ClusterError, match=r"certificates\) and a token"):
+        credentials.require_protection("cloud.example", Config())
+
+
+@pytest.mark.parametrize(("join", "settings"), [(None, ["link.host=10.0.0.1"]), ("10.0.0.1:6379", [])])
+def test_no_such_node_is_started(join: str | None, settings: list[str]) -> None:
+    with pytest.raises(ClusterError, match=r"10\.0\.0\.1\) needs TLS"):
+        attach.start_node("device", join=join, config=Config.load(None, settings))
