@@ -6,13 +6,13 @@ hands to the link is recorded as bytes, and an attacker with all that a cloud ha
 (`tandem.lab.curious.attacker`): from the whole answer, from all that came before the token that states the fact, from
 the votes, drafted ids, document weights alone, and from sizes and timing alone.
 
-Predictions: in mode dual the whole answer gives the fact away in at least 9 of 11 cases, since the answer states it;
+Predictions: in mode dual the whole answer gives the fact away in at least 9 of 10 cases, since the answer states it;
 what comes before that token, the first document weight, sizes and timing give less than half. In mode speculative the
 fact is given away where the device drafts with its notes, and not where it drafts without. Solo, nothing is received.
 Controls: given the note, the attacker is right every time; its guesses, compared with the facts of another deal, are
 right in 1 of 8 cases.
 
-Expected run time: 5 minutes for 5 deals of 11 cases and 10 questions on a quiet machine; `--smoke` one minute.
+Expected run time: 6 minutes for 5 deals of 17 cases and 10 questions on a quiet machine; `--smoke` one minute.
 """
 
 from __future__ import annotations

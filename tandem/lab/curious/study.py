@@ -51,6 +51,11 @@ def _dual(placement: str, codec: str, temperature: float = 1.0) -> Case:
     return Case(name, {"placement": placement, "temperature": temperature}, codec)
 
 
+def _algorithm1(placement: str, codec: str) -> Case:
+    options = {"placement": placement, "temperature": 1.0, "draft_rule": "algorithm1"}
+    return Case(f"dual, {placement}, Algorithm 1, {codec}", options, codec)
+
+
 def _speculative(has_notes: bool, rule: str, codec: str) -> Case:
     """The device proposes every token: where the cloud goes on by itself, less crosses, as the timing has it."""
     options: dict[str, Any] = {
@@ -67,10 +72,12 @@ def _speculative(has_notes: bool, rule: str, codec: str) -> Case:
 
 CASES: tuple[Case, ...] = (
     *(_dual(placement, "auto", 0.0) for placement in ("mirror", "device")),
-    *(_dual(placement, "auto") for placement in ("mirror", "device", "cloud")),
-    _dual("mirror", "top_p"),
+    *(_dual(placement, "auto") for placement in ("mirror", "device", "cloud", "greedy")),
+    *(_dual("mirror", codec) for codec in ("top_p", "top_k", "lattice")),
+    _algorithm1("cloud", "top_p"),
     *(_speculative(has_notes, "coupled", "auto") for has_notes in (True, False)),
-    *(_speculative(has_notes, "rejection", "k_sqs") for has_notes in (True, False)),
+    *(_speculative(True, "rejection", codec) for codec in ("k_sqs", "c_sqs", "lattice")),
+    _speculative(False, "rejection", "k_sqs"),
     Case("solo, device", {"only": "device", "temperature": 1.0}),
 )
 
