@@ -47,6 +47,7 @@ class Committer:
         self._reporter, self._lifecycle = reporter, lifecycle
         self.rounds = ProposalRounds(spec, routes.party, reporter)
         self.messenger = Messenger(routes, log, ballots, reporter, lifecycle)
+        self._lost: frozenset[str] = frozenset()  # when the last verdict was committed
 
     def resume(self) -> list[Send]:
         """What an earlier run of this query committed, for the client and the own decoder."""
@@ -81,7 +82,8 @@ class Committer:
             last_voter = self.messenger.last_voter(verdict, decided.step)
             record = self._append(decided, decided_by, acceptance, last_voter, now_s)
             sends += self._commit_token(replace(record, logprobs=known), now_s)
-        if self._lifecycle.lost:
+        is_known, self._lost = self._lifecycle.lost == self._lost, frozenset(self._lifecycle.lost)
+        if self._lifecycle.decides_alone or not is_known:
             self.rounds.forget()
             return sends
         return sends + self.rounds.commit(self._log.prefix, len(verdict.tokens), now_s, self.opened_s)

@@ -234,8 +234,8 @@ class SessionCoordinator:
         is_next = self.ballots.is_pending(result) and result.digest == self.prefix.digest
         if self.lifecycle.reason is not None or not is_next:
             return []
-        self.race_votes.count_decided(result)
         verdict = self.committer.make_verdict(result)
+        self.race_votes.count_decided(result, len(verdict.tokens))
         addressed = self.committer.messenger.address(verdict)
         sends = self._commit(verdict, result, now_s)
         for peers, body in addressed:

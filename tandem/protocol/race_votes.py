@@ -142,12 +142,16 @@ class RaceVotes:
             sends.append(self._links[peer].post(request, prefix, now_s))
         return sends
 
-    def count_decided(self, result: VerifyResult) -> None:
-        """A step is decided here: by the first lists, or only with a longer one."""
+    def count_decided(self, result: VerifyResult, num_tokens: int) -> None:
+        """So many steps are decided here: by the first lists, or the first of them only with a longer one.
+
+        A later one that needs a longer list ends the result before it, and begins the next.
+        """
         if not self._spec.has_race_lists or len(result.voters) < 2:
             return
         is_escalated = any(digest == result.digest for _, digest, _ in self._asked.values())
-        self._reporter.count("num_escalated" if is_escalated else "num_certified")
+        self._reporter.count("num_escalated", int(is_escalated))
+        self._reporter.count("num_certified", num_tokens - is_escalated)
 
     def _known(self, peer: str, digest: bytes) -> int:
         """How much of a peer's vote is held, or was asked for in this view."""

@@ -140,9 +140,9 @@ class Reporter:
             rtt_s=self._last_rtt_s,
         )
 
-    def count(self, name: str) -> None:
-        """Add one to a counter of `SessionStatistics`."""
-        self._counts = replace(self._counts, **{name: getattr(self._counts, name) + 1})
+    def count(self, name: str, number: int = 1) -> None:
+        """Add to a counter of `SessionStatistics`."""
+        self._counts = replace(self._counts, **{name: getattr(self._counts, name) + number})
 
     def measure(self, rtt_s: float, bytes_per_s: float) -> None:
         """Take in what a frame's header showed; nan: nothing."""

@@ -49,7 +49,7 @@ class ProposalRounds:
         self._waiting = [*others, _Waiting(proposal, now_s if num_committed else nan)]
 
     def forget(self) -> None:
-        """The voter is lost: nobody judges what is on its way."""
+        """All voters are lost, and nobody judges what is on its way; or one is, which it waited for."""
         self._waiting.clear()
         self._committed_s = nan
 

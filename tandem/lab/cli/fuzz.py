@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from tandem.lab.simulation.fuzz import FuzzFailure, Report
 
 NUM_RUNS = 1000
-ROLES = ("dual", "solo", "speculative", "federated-2", "federated-3", "federated-5", "federated-8")
+ROLES = ("dual", "solo", "speculative", *(f"federated-{count}" for count in range(2, 9)))
 
 Runs = Annotated[
     int | None, typer.Option(metavar="N", parser=parse_count, help=f"how many (default: {NUM_RUNS})")
