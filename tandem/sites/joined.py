@@ -53,8 +53,10 @@ class JoinedDevice:
     async def status(self, config: Config) -> dict[str, Any]:
         """The device's actors, and whether the cloud is there."""
         is_there = self.plane is not None and self.plane.is_connected(CLOUD_QUEUE)
+        why_not = f": {self.refusal.rstrip('.')}" if self.refusal else ""
         return {
-            "cluster": f"joined to {self.link.address}" + ("" if is_there else " (not connected now)"),
+            "cluster": f"joined to {self.link.address}"
+            + ("" if is_there else f" (not connected now{why_not})"),
             "connected": [Party.CLOUD] if is_there else [],
             "nodes": [],
             "parties": {party: dict(known) for party, known in self.described.items()},

@@ -189,10 +189,12 @@ def test_a_device_that_is_revoked_is_disconnected_and_told(
         assert not tandem.query(QUESTIONS[0], seed=1, on_peer_loss="wait").is_degraded
         cloud.devices.revoke("lost")
         deadline_s = time.monotonic() + 10 * serving.WATCH_S
-        while not tandem.status()["cluster"].endswith("(not connected now)"):
+        revoked = f"The cloud at {link.address} has revoked this join link; ask its owner for a new one"
+        while not tandem.status()["cluster"].endswith(f"(not connected now: {revoked})"):
             assert time.monotonic() < deadline_s
             time.sleep(0.05)
-        assert tandem.query(QUESTIONS[0], seed=1).is_degraded
+        answer = tandem.query(QUESTIONS[0], seed=1)
+        assert answer.degraded_reason == f"From token 0 on the device answered without the cloud ({revoked})."
     with pytest.raises(ProtocolError, match="has revoked this join link"):
         Tandem.join(str(link), WAIT)
 
@@ -266,7 +268,9 @@ def test_a_second_process_with_the_same_link_is_told(
             Tandem.join(str(link), fail)
         config = Config.load(None, ["link.peer_loss_margin_s=0.2"])
         with Tandem.join(str(link), config, progress=said.append) as second:
-            assert second.query(QUESTIONS[0], seed=1).is_degraded
+            assert in_use in second.status()["cluster"]
+            answer = second.query(QUESTIONS[0], seed=1)
+            assert in_use in (answer.degraded_reason or "")
         assert not first.query(QUESTIONS[0], seed=1).is_degraded
     assert any(in_use in line and line.endswith("until then the device answers by itself") for line in said)
     with Tandem.join(str(link), fail) as third:
