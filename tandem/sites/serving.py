@@ -38,8 +38,8 @@ WATCH_S = 1.0
 """Between two looks at the list of devices: a revoked one is disconnected by then."""
 RENEW_S = 86_400.0
 """Between two looks at the certificate's end."""
-STARTING_S = 5.0
-"""When a device may come back while models are being loaded."""
+STARTING_S = 1.0
+"""When a device may come back while models are being loaded. It does where a question waits there, else more rarely."""
 NOTE_S = 60.0
 """Between two notes that a device has joined: each is written to disk, and a device may come back as it likes."""
 BUSY_S = 30.0
