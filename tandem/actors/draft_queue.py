@@ -24,7 +24,7 @@ from tandem.actors.event_log import EventLog
 from tandem.actors.sentences import remedy_for, sendable
 from tandem.engine.tokenizer import Detokenizer, StopRule
 from tandem.errors import TandemError
-from tandem.events import ClientEvent, DoneEvent, Event, SessionStatistics, SourcesEvent
+from tandem.events import ClientEvent, DoneEvent, Event, PeerEvent, SessionStatistics, SourcesEvent
 from tandem.protocol.admission import AdmittingTable
 from tandem.protocol.messages import DecoderFailed, End, ProposalLength, Window
 from tandem.protocol.outbox import ActorKind, Send
@@ -162,6 +162,8 @@ class DraftQueueActor(SiteActor):
             log.wake()
             return
         event = log.with_text(client_event.event)
+        if isinstance(event, PeerEvent) and event.is_alone and event.reason is None:  # it was silent
+            event = replace(event, reason=self._plane().refusal_of(f"{event.party}/{self.role}"))
         if isinstance(event, DoneEvent):
             log.ended_s = time.monotonic()
             counted = self._with_link_counters(log, event.statistics)

@@ -67,6 +67,10 @@ class RayPlane:
             return False
         return True
 
+    def refusal_of(self, to: str) -> str | None:
+        """Nobody refuses an actor of the cluster."""
+        return None
+
     def renew(self, to: str) -> None:
         """Nothing to do: Ray manages its own connections."""
 

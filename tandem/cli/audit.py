@@ -93,10 +93,10 @@ def count(
     if join is None:
         opened = Tandem.launch(config, runtime="inline", actor_classes=classes, progress=log)
     else:
-        from tandem.joining.handshakes import hello_of
+        from tandem.joining.handshakes import hello_of, new_instance
         from tandem.joining.join_link import read_link
 
-        tally.add_handshake(hello_of(read_link(join)))
+        tally.add_handshake(hello_of(read_link(join), new_instance()))
         opened = Tandem.join(join, config, actor_classes=classes, progress=log)
     with opened as tandem:
         answer = tandem.query(question, **options)

@@ -5,28 +5,35 @@
 
 JSON objects, so that a later version can add to them; what an end does not know it ignores. A refusal is a word, not a
 sentence: what the device's user reads is composed here, never by the cloud.
+
+Hello also has a random id of the device's process, its *instance*. A process that dials again, from another address
+perhaps, takes the place of its own connection; another process with the same link waits until that one has ended.
 """
 
 from __future__ import annotations
 
 import json
+import secrets
 import sys
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from tandem.errors import ProtocolError
 from tandem.joining.devices import Device
 from tandem.joining.identity import check_certificate
 from tandem.joining.join_link import JoinLink
 from tandem.protocol.messages import PROTOCOL_VERSION
-from tandem.transport.handshake import Refusal
+from tandem.transport.handshake import Refusal, Refused
 
 JOINING_VERSION = 1
 """Of these frames; those of sessions have a version of their own."""
 MAX_HELLO_BYTES = 1024
 MAX_WELCOME_BYTES = 16 * 1024
 MAX_RETRY_AFTER_S = 3600.0
+IN_USE_S = 5.0
+"""When a process may come back while another one uses its link; one that vanished is noticed after 25 s."""
+INSTANCE_BYTES = 8
 CLOUD_QUEUE = "cloud/draft_queue"
 REFUSALS: Mapping[str, str] = {
     "stranger": "The cloud at {address} does not know the token of this join link; ask its owner for a new link.",
@@ -34,21 +41,42 @@ REFUSALS: Mapping[str, str] = {
     "version": "The cloud at {address} speaks another version of Tandem's protocol (it has {value}, this device "
     "{own}); install the same version of Tandem on both.",
     "busy": "The cloud at {address} is busy; retry after {value:g} s.",
+    "in_use": "This link to the cloud at {address} is in use by another process; stop that one, or give this one a "
+    "link of its own (`tandem cloud add NAME`).",
 }
 """What the user of a refused device reads."""
+FOR_NOW = ("busy", "in_use")
+"""Refusals that say when to come back."""
 
 Recognise = Callable[[bytes], Device | None]
 """The device with a secret, also one that was revoked."""
-FindObstacle = Callable[[str], float | None]
-"""For how many seconds a device, by its name, cannot be taken; None: it can."""
 
 
-class Refused(ProtocolError):
-    """The cloud did not take this device; `retry_after_s` is set where it may come back."""
+class Obstacle(NamedTuple):
+    """Why a device cannot be taken now."""
 
-    def __init__(self, sentence: str, retry_after_s: float | None = None) -> None:
-        super().__init__(sentence)
-        self.retry_after_s = retry_after_s
+    word: str  # of FOR_NOW
+    retry_after_s: float
+
+
+FindObstacle = Callable[[str, str], Obstacle | None]
+"""Why a device, by its name and instance, cannot be taken; None: it can, and is."""
+
+
+class Holders:
+    """The process that has each device's link: while its connection lives, no other takes its place."""
+
+    def __init__(self, is_connected: Callable[[str], bool]) -> None:
+        """is_connected: whether the draft queue of this name has a connection."""
+        self._is_connected = is_connected
+        self._instances: dict[str, str] = {}  # the latest of each device
+
+    def take(self, device: str, instance: str) -> Obstacle | None:
+        """Give a process the device's link, unless another one has it."""
+        if self._instances.get(device) != instance and self._is_connected(queue_of(device)):
+            return Obstacle("in_use", IN_USE_S)
+        self._instances[device] = instance
+        return None
 
 
 class DeviceHandshake:
@@ -56,15 +84,16 @@ class DeviceHandshake:
 
     max_frame_bytes = MAX_WELCOME_BYTES
 
-    def __init__(self, link: JoinLink, on_welcome: Callable[[dict[str, Any]], None]) -> None:
-        """on_welcome: called with what the cloud says of itself."""
+    def __init__(self, link: JoinLink, instance: str, on_welcome: Callable[[dict[str, Any]], None]) -> None:
+        """instance: of this process; on_welcome: called with what the cloud says of itself."""
         self._link = link
+        self._instance = instance
         self._on_welcome = on_welcome
 
     def begin(self, certificate: bytes | None) -> list[bytes]:
         """Hello. Raises ProtocolError for another cloud's certificate."""
         check_certificate(certificate, self._link.fingerprint, self._link.address)
-        return [hello_of(self._link)]
+        return [hello_of(self._link, self._instance)]
 
     def receive(self, frame: bytes) -> tuple[list[bytes], str | None]:
         """Welcome or Refused. Raises Refused, or ProtocolError for neither."""
@@ -87,7 +116,7 @@ class DeviceHandshake:
                 f"The cloud at {self._link.address} refused this device for a reason that this version of Tandem does "
                 f"not know ({word!r:.40}); install the same version on both."
             )
-        if word == "busy":
+        if word in FOR_NOW:
             number = min(max(number, 0.0), MAX_RETRY_AFTER_S)
             return Refused(REFUSALS[word].format(address=self._link.address, value=number), number)
         return Refused(
@@ -129,16 +158,22 @@ class CloudHandshake:
                 "version",
                 PROTOCOL_VERSION,
             )
-        retry_after_s = self._find_obstacle(device.name)
-        if retry_after_s is not None:
-            raise _refusal(f"The device {device.name!r} came while there was no room.", "busy", retry_after_s)
+        instance = hello.get("instance")
+        obstacle = self._find_obstacle(device.name, instance if isinstance(instance, str) else "")
+        if obstacle is not None:
+            raise _refusal(f"The device {device.name!r} cannot be taken now ({obstacle.word}).", *obstacle)
         return [_pack(tandem=JOINING_VERSION, about=dict(self._about))], queue_of(device.name)
 
 
-def hello_of(link: JoinLink) -> bytes:
-    """With what a device introduces itself to the cloud of its link."""
+def new_instance() -> str:
+    """A random id of a process that joins, always of the same length."""
+    return secrets.token_hex(INSTANCE_BYTES)
+
+
+def hello_of(link: JoinLink, instance: str = "") -> bytes:
+    """With what a device introduces itself to the cloud of its link; instance: of its process."""
     secret = b64encode(link.secret).decode()
-    return _pack(tandem=JOINING_VERSION, protocol=PROTOCOL_VERSION, secret=secret)
+    return _pack(tandem=JOINING_VERSION, protocol=PROTOCOL_VERSION, secret=secret, instance=instance)
 
 
 def queue_of(device: str) -> str:

@@ -89,7 +89,8 @@ def _address(text: str) -> tuple[str, int]:
     try:
         parts = urlsplit(text)
         host, port = parts.hostname, parts.port
-    except ValueError:  # a port that is no number, or half an address of IPv6
+        (host or "").encode("idna")  # as it is looked up
+    except ValueError:  # a port that is no number, half an address of IPv6, or no name of a host
         parts, host, port = None, None, None
     plain = parts is not None and parts.path in ("", "/") and not (parts.query or parts.username)
     if parts is None or parts.scheme != SCHEME or not host or not port or not plain or re.search(r"\s", text):

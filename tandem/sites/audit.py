@@ -29,7 +29,7 @@ from tandem.protocol.wire import varint_bytes
 from tandem.transport.framing import join_frames
 
 KINDS = {
-    "handshake": "the token of the join link and versions, once per connection",
+    "handshake": "the token of the join link, versions and a random number, once per connection",
     "question": "the question and earlier turns of the conversation, as text",
     "filter": "the metadata filter for the peer's documents",
     "opening": "sampling options, seed, stop texts and settings of the question",

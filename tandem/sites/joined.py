@@ -16,7 +16,7 @@ from tandem.actors.handles import Handles
 from tandem.config import Config
 from tandem.errors import CallError, ClusterError, ConfigError, ProtocolError, TandemError
 from tandem.joining.about import read_about
-from tandem.joining.handshakes import CLOUD_QUEUE, DeviceHandshake
+from tandem.joining.handshakes import CLOUD_QUEUE, DeviceHandshake, new_instance
 from tandem.joining.identity import client_context
 from tandem.joining.join_link import JoinLink
 from tandem.loop_thread import LoopThread
@@ -43,6 +43,7 @@ class JoinedDevice:
     nodes: tuple[()] = ()
     socket_folder: str = ""
     plane: SocketPlane | None = None
+    instance: str = field(default_factory=new_instance)  # tells this process from others with the same link
 
     @property
     def parties(self) -> dict[str, Handles]:
@@ -52,13 +53,20 @@ class JoinedDevice:
     async def status(self, config: Config) -> dict[str, Any]:
         """The device's actors, and whether the cloud is there."""
         is_there = self.plane is not None and self.plane.is_connected(CLOUD_QUEUE)
+        why_not = f": {self.refusal.rstrip('.')}" if self.refusal else ""
         return {
-            "cluster": f"joined to {self.link.address}" + ("" if is_there else " (not connected now)"),
+            "cluster": f"joined to {self.link.address}"
+            + ("" if is_there else f" (not connected now{why_not})"),
             "connected": [Party.CLOUD] if is_there else [],
             "nodes": [],
             "parties": {party: dict(known) for party, known in self.described.items()},
             "actors": [] if self.site is None else await self.site.status(),
         }
+
+    @property
+    def refusal(self) -> str | None:
+        """With what sentence the cloud has refused this device since it was last connected, if it has."""
+        return None if self.plane is None else self.plane.refusal_of(CLOUD_QUEUE)
 
     def explain_loss(self, error: CallError, config: Config) -> str:
         """No actor dies by itself here, so the error says it all."""
@@ -76,7 +84,7 @@ class JoinedDevice:
         self.plane = SocketPlane(
             owner.name,
             owner.on_frames,
-            handshake=lambda dials, crosses: DeviceHandshake(self.link, self._meet),
+            handshake=lambda dials, crosses: DeviceHandshake(self.link, self.instance, self._meet),
             on_connected=owner.on_connected,
             on_lost=owner.on_lost,
             client_tls=client_context(),
@@ -132,10 +140,11 @@ async def _start(
             await device.site.handles["draft_queue"].connect_peers.remote([where])
         progress(f"link: joined the cloud at {device.link.address}")
     except TimeoutError:
-        sentence = (
+        unanswered = (
             f"No cloud answers at {device.link.address}; check that `tandem cloud serve` runs there and that its port "
-            "can be reached from here"
+            "can be reached from here."
         )
+        sentence = (device.refusal or unanswered).rstrip(".")
         if config.link.on_peer_loss == "fail":
             raise ClusterError(f"{sentence}.") from None
         goes_on = (

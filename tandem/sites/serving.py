@@ -22,7 +22,7 @@ from tandem.config import Config
 from tandem.errors import CallError, ClusterError, TandemError
 from tandem.joining.about import describe_publicly
 from tandem.joining.devices import DeviceList
-from tandem.joining.handshakes import CloudHandshake, queue_of
+from tandem.joining.handshakes import CloudHandshake, Holders, Obstacle, queue_of
 from tandem.joining.identity import Identity, load_identity
 from tandem.joining.join_link import JoinLink
 from tandem.loop_thread import LoopThread
@@ -38,8 +38,8 @@ WATCH_S = 1.0
 """Between two looks at the list of devices: a revoked one is disconnected by then."""
 RENEW_S = 86_400.0
 """Between two looks at the certificate's end."""
-STARTING_S = 5.0
-"""When a device may come back while models are being loaded."""
+STARTING_S = 1.0
+"""When a device may come back while models are being loaded. It does where a question waits there, else more rarely."""
 NOTE_S = 60.0
 """Between two notes that a device has joined: each is written to disk, and a device may come back as it likes."""
 BUSY_S = 30.0
@@ -71,6 +71,7 @@ class Door:
         self._devices = devices
         self.address = address
         self._tls = identity.server_context()
+        self._holders = Holders(lambda name: self.plane is not None and self.plane.is_connected(name))
         self._noted_s: dict[str, float] = {}  # when a device's joining was last written down
 
     def open(self, owner: PlaneOwner) -> SocketPlane:
@@ -90,14 +91,14 @@ class Door:
         )
         return self.plane
 
-    def find_obstacle(self, device: str) -> float | None:
-        """For how long a device cannot be taken, in seconds; None if it can."""
+    def find_obstacle(self, device: str, instance: str) -> Obstacle | None:
+        """Why a process of a device cannot be taken now; None if it can."""
         if self.about is None:
-            return STARTING_S
+            return Obstacle("busy", STARTING_S)
         assert self.plane is not None
         joined = self.plane.connected_names
         is_full = len(joined) >= self._config.devices.max_devices and queue_of(device) not in joined
-        return BUSY_S if is_full else None
+        return Obstacle("busy", BUSY_S) if is_full else self._holders.take(device, instance)
 
     async def watch(self) -> None:
         """Disconnect devices that are revoked, and renew the certificate in time; runs until it is cancelled."""

@@ -14,6 +14,9 @@ from tandem.transport.handshake import Handshake, Refusal
 
 KEEPALIVE = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}
 """After 10 s without a packet TCP asks every 5 s; a host that vanished is noticed after 25 s."""
+VANISHED_MS = 25_000
+"""Where bytes are under way to it TCP does not ask, but repeats them for a quarter of an hour. The end that accepts
+gives up after the same time, so that a device's link is free again; the end that dials tries again by itself."""
 
 
 class ConnectionOwner(Protocol):
@@ -54,7 +57,7 @@ class Connection(asyncio.Protocol):
         self.transport = transport = cast(asyncio.Transport, transport)
         handle = transport.get_extra_info("socket")
         if handle is not None and handle.family in (socket.AF_INET, socket.AF_INET6):
-            _set_options(handle)
+            _set_options(handle, dials=self.dials)
         self._deadline = asyncio.get_running_loop().call_later(self._limit_s, self.abort)
         self._owner.opened(self)
         try:
@@ -144,10 +147,11 @@ def _certificate_of(transport: asyncio.Transport) -> bytes | None:
     return None if tls is None else tls.getpeercert(binary_form=True)
 
 
-def _set_options(handle: socket.socket) -> None:
+def _set_options(handle: socket.socket, *, dials: bool) -> None:
     """Send small frames at once, and notice a host that vanished without a word."""
     handle.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     handle.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for name, value in KEEPALIVE.items():
+    limits = KEEPALIVE if dials else {**KEEPALIVE, "TCP_USER_TIMEOUT": VANISHED_MS}
+    for name, value in limits.items():
         with contextlib.suppress(AttributeError):  # other systems lack some of them
             handle.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)

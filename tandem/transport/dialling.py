@@ -9,6 +9,7 @@ from typing import Any
 
 from tandem.errors import ProtocolError
 from tandem.transport.connection import Connection
+from tandem.transport.handshake import Refused
 
 RETRY_S = 0.5
 """Between the beginnings of two attempts where the first has failed and somebody waits for the connection."""
@@ -30,15 +31,18 @@ class Dialling:
     """Attempts at one connection until one of them succeeds.
 
     An attempt does not wait for the end of the one before: what was sent into a link that was cut is repeated by TCP
-    after ever longer pauses, while the link may be back.
+    after ever longer pauses, while the link may be back. An end that says when to come back is not asked before.
     """
 
-    def __init__(self, attempt: Attempt, on_refusal: Callable[[ProtocolError], None]) -> None:
-        """on_refusal is told of refusals, and may raise to give up."""
+    def __init__(
+        self, attempt: Attempt, on_refusal: Callable[[ProtocolError], None], num_failed: int = 0
+    ) -> None:
+        """on_refusal is told of refusals, and may raise to give up; num_failed: attempts that failed just before."""
         self._attempt = attempt
         self._on_refusal = on_refusal
-        self._num_unawaited = 0  # attempts since somebody waited
+        self._num_unawaited = num_failed  # attempts since somebody waited
         self._begun_s = -inf  # of the event loop's clock
+        self._not_before_s = -inf  # of that clock, too: as the other end said
         self._attempts: set[asyncio.Task[Connection]] = set()
 
     def hurry(self) -> None:
@@ -47,6 +51,8 @@ class Dialling:
 
     async def run(self) -> Connection:
         """The first connection that an attempt opens."""
+        if self._num_unawaited:
+            self._begun_s = asyncio.get_running_loop().time()
         try:
             while (connection := await self._round()) is None:
                 pass
@@ -67,7 +73,8 @@ class Dialling:
     async def _round(self) -> Connection | None:
         """Begin an attempt where one is due; wait for a result, but no longer than RETRY_S."""
         loop = asyncio.get_running_loop()
-        if (now_s := loop.time()) >= self._begun_s + self._pause_s() and len(self._attempts) < MAX_ATTEMPTS:
+        due_s = max(self._begun_s + self._pause_s(), self._not_before_s)
+        if (now_s := loop.time()) >= due_s and len(self._attempts) < MAX_ATTEMPTS:
             self._attempts.add(loop.create_task(self._attempt()))
             self._begun_s = now_s
             self._num_unawaited += 1
@@ -87,6 +94,8 @@ class Dialling:
             return task.result()
         except ProtocolError as error:
             self._on_refusal(error)
+            if isinstance(error, Refused) and error.retry_after_s is not None:
+                self._not_before_s = asyncio.get_running_loop().time() + error.retry_after_s
         except (OSError, TimeoutError):
             pass
         return None

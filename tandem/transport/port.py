@@ -82,6 +82,9 @@ class DataPlane(Protocol):
     def is_connected(self, to: str) -> bool:
         """Whether a frame handed over now has a connection to go out on."""
 
+    def refusal_of(self, to: str) -> str | None:
+        """With what sentence an actor has refused this one since there last was a connection, if it has."""
+
     def renew(self, to: str) -> None:
         """Re-dial a silent actor unless a dial is already in progress."""
 

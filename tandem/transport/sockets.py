@@ -8,28 +8,22 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import os
 import ssl
 from collections import defaultdict
-from collections.abc import Callable
 
-from tandem.errors import ProtocolError
 from tandem.transport.accepting import Door
 from tandem.transport.connection import Connection
 from tandem.transport.dialling import Dialling
 from tandem.transport.framing import join_frames
 from tandem.transport.handshake import NewHandshake
+from tandem.transport.history import DialHistory
 from tandem.transport.port import Endpoint, LinkCounters, OnConnected, OnFrames, OnLost
 from tandem.transport.rate import RateLimits
 from tandem.transport.unix_paths import bind, shorten
 
-_log = logging.getLogger("tandem")
-
 DIAL_LIMIT_S = 5.0
 """For one attempt: connection, TLS and proof. An end that connects has as long for each of its steps."""
-MAX_REFUSALS = 3
-"""Attempts in a row that may be refused before an actor that was never reached is given up."""
 MAX_UNPROVEN = 64
 """Accepted connections in their handshake; the oldest makes room for the next."""
 MAX_BUFFERED_BYTES = 1 << 20
@@ -76,7 +70,7 @@ class SocketPlane:
         self._waiting: dict[str, list[bytes]] = {}  # frames until the next flush
         self._dialling: dict[str, tuple[Dialling, asyncio.Task[None]]] = {}
         self._rates = RateLimits(max_bytes_per_s)
-        self._refusing: set[str] = set()  # actors whose refusal has been logged
+        self._histories: dict[str, DialHistory] = {}  # of actors that this one dials
 
     async def start(self) -> Endpoint:
         """Listen on a Unix-domain socket and, where a host is given, on TCP."""
@@ -127,6 +121,11 @@ class SocketPlane:
         """Whether there is a proven connection to an actor."""
         return to in self._connections
 
+    def refusal_of(self, to: str) -> str | None:
+        """With what sentence an actor has refused this one since there last was a connection, if it has."""
+        refusal = self._history(to).refusal
+        return None if refusal is None else str(refusal)
+
     def connection_to(self, name: str) -> Connection | None:
         """The connection that frames for an actor go out on."""
         return self._connections.get(name)
@@ -156,7 +155,8 @@ class SocketPlane:
         if to in self._dialling:
             self._dialling[to][0].hurry()
         elif to in self._endpoints and not self._is_closed:
-            dialling = Dialling(lambda: self._attempt(to), self._refusals_of(to))
+            history = self._history(to)
+            dialling = Dialling(lambda: self._attempt(to), history.refused, history.begin())
             task = asyncio.get_running_loop().create_task(self._dial(to, dialling))
             self._dialling[to] = dialling, task
             task.add_done_callback(lambda task: self._finish_dial(to, task))
@@ -191,8 +191,9 @@ class SocketPlane:
     def proven(self, connection: Connection, name: str) -> None:
         """A connection may carry frames; it replaces an older one to the same actor."""
         self._connections[name] = connection
-        self._refusing.discard(name)
-        if not connection.dials:
+        if connection.dials:
+            self._history(name).opened(asyncio.get_running_loop().time())
+        else:
             self._replace(self._accepted, name, connection)
         self.counters[name].connections += 1
         self._on_connected(name)
@@ -221,6 +222,8 @@ class SocketPlane:
             del self._connections[name]
             if not self._is_closed:
                 self._on_lost(name)
+                if connection.dials:
+                    self._history(name).lost(asyncio.get_running_loop().time())
                 self.renew(name)
 
     # ---- private ---------------------------------------------------------------------------------------------
@@ -237,18 +240,8 @@ class SocketPlane:
     async def _dial(self, name: str, dialling: Dialling) -> None:
         self._replace(self._dialled, name, await dialling.run())
 
-    def _refusals_of(self, name: str) -> Callable[[ProtocolError], None]:
-        """Logs the first refusal of an actor, and gives one up that was never reached."""
-        num_refusals = 0
-
-        def refused(error: ProtocolError) -> None:
-            nonlocal num_refusals
-            num_refusals += 1
-            self._log_refusal(name, error)
-            if num_refusals == MAX_REFUSALS and not self.counters[name].connections:
-                raise error
-
-        return refused
+    def _history(self, name: str) -> DialHistory:
+        return self._histories.setdefault(name, DialHistory(self.name, name))
 
     async def _attempt(self, name: str) -> Connection:
         """One attempt at the newest address: an actor may have been replaced."""
@@ -262,11 +255,6 @@ class SocketPlane:
             if connection is not None:
                 connection.abort()
             raise
-
-    def _log_refusal(self, name: str, error: ProtocolError) -> None:
-        if name not in self._refusing:
-            self._refusing.add(name)
-            _log.error("%s cannot connect to %s: %s", self.name, name, error)
 
     def _finish_dial(self, name: str, task: asyncio.Task[None]) -> None:
         self._dialling.pop(name, None)

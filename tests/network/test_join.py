@@ -96,6 +96,14 @@ def cloud(home: Home, tmp_path_factory: pytest.TempPathFactory, link_file: Path)
     assert serving.stop() == 0, serving.said
 
 
+def add_device(home: Home, cloud: Serving, name: str, folder: Path) -> Path:
+    """A file with the link of another device: each serves one process at a time."""
+    link_file = folder / name
+    link_file.write_text(home.run("cloud", [*TANDEM, "cloud", "add", name, "--keys", cloud.keys]).stdout)
+    link_file.chmod(0o600)
+    return link_file
+
+
 def ask(home: Home, *options: str) -> dict[str, Any]:
     done = home.run(
         "device", [*TANDEM, "ask", QUESTION, "--seed", "7", "--temperature", "1", "--json", *options]
@@ -189,7 +197,7 @@ def test_a_scan_finds_one_port_and_nobody_dials_the_device(
     assert unreachable.returncode != 0, "no masquerading stands between them"
 
 
-def test_a_cut_in_the_middle_of_a_dialogue(home: Home, cloud: Serving, link_file: Path) -> None:
+def test_a_cut_in_the_middle_of_a_dialogue(home: Home, cloud: Serving, tmp_path: Path) -> None:
     """The link is away for a while; the device goes on by itself, and joins again without being told."""
     chat = subprocess.Popen(
         [
@@ -201,7 +209,7 @@ def test_a_cut_in_the_middle_of_a_dialogue(home: Home, cloud: Serving, link_file
             "--concurrency",
             "1",
             "--join",
-            str(link_file),
+            str(add_device(home, cloud, "tablet", tmp_path)),
         ],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -225,14 +233,12 @@ def test_a_cut_in_the_middle_of_a_dialogue(home: Home, cloud: Serving, link_file
     )
 
 
-def test_a_revoked_device_is_told_so(home: Home, cloud: Serving, link_file: Path, tmp_path: Path) -> None:
+def test_a_revoked_device_is_told_so(home: Home, cloud: Serving, tmp_path: Path) -> None:
     keys = cloud.keys
-    link = home.run("cloud", [*TANDEM, "cloud", "add", "laptop", "--keys", keys]).stdout
-    (tmp_path / "laptop").write_text(link)
-    (tmp_path / "laptop").chmod(0o600)
+    link_file = add_device(home, cloud, "laptop", tmp_path)
     revoked = home.run("cloud", [*TANDEM, "cloud", "revoke", "laptop", "--keys", keys])
     assert revoked.returncode == 0, revoked.stderr
-    done = home.run("device", [*TANDEM, "ask", QUESTION, "--join", str(tmp_path / "laptop")])
+    done = home.run("device", [*TANDEM, "ask", QUESTION, "--join", str(link_file)])
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1].endswith(
         f"The cloud at {CLOUD}:7800 has revoked this join link; ask its owner for a new one."

@@ -21,13 +21,14 @@ from random import Random
 from typing import Any
 
 from tandem.errors import ProtocolError
-from tandem.joining.handshakes import CLOUD_QUEUE, DeviceHandshake, hello_of
+from tandem.joining.handshakes import CLOUD_QUEUE, DeviceHandshake, hello_of, new_instance
 from tandem.joining.identity import client_context, load_identity
 from tandem.joining.join_link import JoinLink
 from tandem.lab.reliability.bench import Bench
 from tandem.transport.framing import join_frames
+from tandem.transport.history import MAX_REFUSALS
 from tandem.transport.port import Endpoint
-from tandem.transport.sockets import MAX_REFUSALS, SocketPlane
+from tandem.transport.sockets import SocketPlane
 
 HELD_S = 2.0
 """How long a silent connection is held."""
@@ -228,7 +229,7 @@ async def _refuse_cloud(context: ssl.SSLContext, link: JoinLink, num_connections
         SocketPlane(
             "device/draft_queue",
             lambda source, frames: None,
-            handshake=lambda dials, crosses: DeviceHandshake(own, lambda about: None),
+            handshake=lambda dials, crosses: DeviceHandshake(own, new_instance(), lambda about: None),
             client_tls=client_context(),
         )
         for _ in range(-(-num_connections // MAX_REFUSALS))

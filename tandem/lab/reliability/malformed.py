@@ -13,7 +13,7 @@ import psutil
 from tandem.client import Tandem
 from tandem.config import Config
 from tandem.errors import ProtocolError
-from tandem.joining.handshakes import CLOUD_QUEUE, DeviceHandshake
+from tandem.joining.handshakes import CLOUD_QUEUE, DeviceHandshake, new_instance
 from tandem.joining.identity import client_context
 from tandem.joining.join_link import JoinLink
 from tandem.lab.reliability.bench import Bench
@@ -151,10 +151,11 @@ def _received(measured: dict[str, Any]) -> int:
 
 async def _send(link: JoinLink, frames: Iterator[bytes], is_read: Callable[[], bool]) -> None:
     """Until all are read: what is still under way when a connection is dropped is lost."""
+    instance = new_instance()
     plane = SocketPlane(
         "device/draft_queue",
         lambda source, frames: None,
-        handshake=lambda dials, crosses: DeviceHandshake(link, lambda about: None),
+        handshake=lambda dials, crosses: DeviceHandshake(link, instance, lambda about: None),
         client_tls=client_context(),
     )
     await plane.start()

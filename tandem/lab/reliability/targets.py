@@ -62,12 +62,12 @@ def read_votes(data: bytes) -> None:
 
 def read_hello(data: bytes) -> None:
     """What a device says first; any token is known."""
-    CloudHandshake(lambda secret: KNOWN, {}, lambda device: None).receive(data)
+    CloudHandshake(lambda secret: KNOWN, {}, lambda device, instance: None).receive(data)
 
 
 def read_welcome(data: bytes) -> None:
     """What a cloud answers, and what it says of itself."""
-    DeviceHandshake(LINK, _meet).receive(data)
+    DeviceHandshake(LINK, "", _meet).receive(data)
 
 
 def _meet(told: dict[str, Any]) -> None:
@@ -104,7 +104,9 @@ def seeds(frames: Sequence[bytes]) -> list[bytes]:
         b'{"tandem":1,"about":{"protocol_version":%d,"vocab_size":8,"decode_line":[0.1]}}' % PROTOCOL_VERSION
     )
     refusal = b'{"tandem":1,"refused":"busy","value":3.5}'
-    hello = b'{"tandem":1,"protocol":%d,"secret":"AAAAAAAAAAAAAAAAAAAAAA=="}' % PROTOCOL_VERSION
+    hello = (
+        b'{"tandem":1,"protocol":%d,"secret":"AAAAAAAAAAAAAAAAAAAAAA==","instance":"0a"}' % PROTOCOL_VERSION
+    )
     return [
         *(bytes([0]) + frame for frame in frames),
         *(bytes([1, 7]) + join_frames(list(frames[start : start + 4])) for start in range(0, len(frames), 4)),

@@ -9,7 +9,14 @@ from typing import Any
 import pytest
 
 from tandem.joining.devices import DeviceList
-from tandem.joining.handshakes import CLOUD_QUEUE, CloudHandshake, DeviceHandshake
+from tandem.joining.handshakes import (
+    CLOUD_QUEUE,
+    CloudHandshake,
+    DeviceHandshake,
+    Holders,
+    Obstacle,
+    new_instance,
+)
 from tandem.joining.identity import Identity, client_context, load_identity
 from tandem.joining.join_link import JoinLink
 from tandem.transport import dialling, sockets
@@ -42,14 +49,20 @@ class Cloud:
         self.frames: list[tuple[str, bytes]] = []
         self.lost: list[str] = []
         self.port = 0
+        self._holders = Holders(lambda name: self.plane.is_connected(name))
         self.plane = self._make_plane()
+
+    def _find_obstacle(self, device: str, instance: str) -> Obstacle | None:
+        if self.retry_after_s is not None:
+            return Obstacle("busy", self.retry_after_s)
+        return self._holders.take(device, instance)
 
     def _make_plane(self) -> SocketPlane:
         return SocketPlane(
             CLOUD_QUEUE,
             lambda source, frames: self.frames.extend((source, frame) for frame in frames),
             handshake=lambda dials, crosses: CloudHandshake(
-                self.devices.recognise, ABOUT, lambda device: self.retry_after_s
+                self.devices.recognise, ABOUT, self._find_obstacle
             ),
             host="127.0.0.1",
             port=self.port,
@@ -72,14 +85,16 @@ class Cloud:
 class Phone:
     """The end of a device, and what it heard."""
 
-    def __init__(self, link: JoinLink) -> None:
+    def __init__(self, link: JoinLink, instance: str = "") -> None:
+        """instance: of its process, another one if empty."""
         self.link = link
+        instance = instance or new_instance()
         self.welcomes: list[dict[str, Any]] = []
         self.frames: list[bytes] = []
         self.plane = SocketPlane(
             "device/draft_queue",
             lambda source, frames: self.frames.extend(frames),
-            handshake=lambda dials, crosses: DeviceHandshake(link, self.welcomes.append),
+            handshake=lambda dials, crosses: DeviceHandshake(link, instance, self.welcomes.append),
             client_tls=client_context(),
         )
 

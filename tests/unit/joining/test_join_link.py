@@ -59,6 +59,8 @@ def test_a_mistyped_character_is_noticed(position: int, character: str) -> None:
         ("tandem://me@cloud.example:7800/#a.b", "looks like"),
         ("tandem://cloud.example:7800/x/#a.b", "looks like"),
         ("tandem://[::1:7800/#a.b", "looks like"),
+        ("tandem://cloud..example:7800/#a.b", "looks like"),
+        (f"tandem://{'a' * 64}.example:7800/#a.b", "looks like"),
         ("tandem://cloud.example:7800/", "no fingerprint and token"),
         ("tandem://cloud.example:7800/#abc", "no fingerprint and token"),
         (TEXT[:-1], "damaged"),

@@ -15,7 +15,7 @@ import pytest
 
 from tandem.errors import ProtocolError
 from tandem.joining import handshakes
-from tandem.joining.handshakes import CLOUD_QUEUE, MAX_HELLO_BYTES, Refused, queue_of
+from tandem.joining.handshakes import CLOUD_QUEUE, MAX_HELLO_BYTES, CloudHandshake, queue_of
 from tandem.joining.identity import client_context, load_identity
 from tandem.joining.join_link import JoinLink
 from tandem.transport.framing import join_frames
@@ -56,36 +56,69 @@ def test_frames_go_both_ways_and_the_cloud_knows_whose_they_are(cloud: Cloud) ->
     run(main)
 
 
-async def refusal(link: JoinLink) -> ProtocolError:
+async def refusal(link: JoinLink) -> str:
     """What a device with this link is told."""
     phone = Phone(link)
-    try:
-        with pytest.raises(ProtocolError) as raised:
-            await asyncio.wait_for(phone.join(), 60)
-        return raised.value
-    finally:
-        await phone.plane.close()
+    joining = asyncio.create_task(phone.join())
+    await until(lambda: phone.plane.refusal_of(CLOUD_QUEUE))
+    said = phone.plane.refusal_of(CLOUD_QUEUE)
+    await phone.plane.close()
+    await asyncio.gather(joining, return_exceptions=True)
+    assert said is not None
+    return said
 
 
-def test_who_is_not_welcome_is_told_why(cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_is_not_welcome_is_told_why(cloud: Cloud) -> None:
     async def main() -> None:
         await cloud.start()
         link = cloud.link_for("phone")
         stranger = replace(link, secret=bytes(16))
-        assert "does not know the token" in str(await refusal(stranger))
+        assert "does not know the token" in await refusal(stranger)
         cloud.retry_after_s = 7.0
-        busy = await refusal(link)
-        assert isinstance(busy, Refused)
-        assert busy.retry_after_s == 7.0
-        assert "busy; retry after 7 s" in str(busy)
+        assert "busy; retry after 7 s" in await refusal(link)
         cloud.retry_after_s = None
         cloud.devices.revoke("phone")
-        assert "has revoked this join link" in str(await refusal(link))
+        assert "has revoked this join link" in await refusal(link)
+        phone = Phone(link)
+        with pytest.raises(ProtocolError, match="has revoked this join link"):  # after a few attempts
+            await asyncio.wait_for(phone.join(), 60)
+        await phone.plane.close()
         cloud.devices.add("phone")
-        assert "does not know the token" in str(await refusal(link)), "an old token of a new device"
+        assert "does not know the token" in await refusal(link), "an old token of a new device"
         await cloud.plane.close()
 
     run(main)
+
+
+def test_a_device_comes_back_to_a_busy_cloud_when_it_was_told_to(cloud: Cloud) -> None:
+    """It does not give up, as it does after three other refusals."""
+
+    async def main() -> None:
+        await cloud.start()
+        phone = Phone(cloud.link_for("phone"))
+        cloud.retry_after_s = 0.1
+        joining = asyncio.create_task(phone.join())
+        await asyncio.sleep(0.8)
+        assert not joining.done()
+        assert 3 < cloud.plane.num_turned_away <= 8
+        cloud.retry_after_s = None
+        await asyncio.wait_for(joining, 60)
+        assert phone.plane.refusal_of(CLOUD_QUEUE) is None
+        await phone.plane.close()
+        await cloud.plane.close()
+
+    run(main)
+
+
+@pytest.mark.parametrize("shown", [{}, {"instance": 3}, {"instance": None}, {"instance": ["x"]}])
+def test_a_device_that_names_no_process_is_one_process(cloud: Cloud, shown: dict[str, Any]) -> None:
+    """As of a version that shows none: it replaces its own connection."""
+    taken: list[tuple[str, str]] = []
+    handshake = CloudHandshake(cloud.devices.recognise, ABOUT, lambda *asked: taken.append(asked))
+    secret = b64encode(cloud.devices.add("phone")).decode()
+    hello = {"tandem": 1, "protocol": handshakes.PROTOCOL_VERSION, "secret": secret, **shown}
+    assert handshake.receive(json.dumps(hello).encode())[1] == queue_of("phone")
+    assert taken == [("phone", "")]
 
 
 def test_another_version_is_told_both(cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -97,7 +130,7 @@ def test_another_version_is_told_both(cloud: Cloud, monkeypatch: pytest.MonkeyPa
             patch.setattr(
                 handshakes.DeviceHandshake, "begin", lambda self, certificate: [json.dumps(hello).encode()]
             )
-            said = str(await refusal(link))
+            said = await refusal(link)
         assert f"it has {handshakes.PROTOCOL_VERSION}, this device" in said
         await cloud.plane.close()
 
@@ -115,7 +148,7 @@ def test_another_cloud_does_not_get_to_see_the_token(
         heard: list[bytes] = []
         monkeypatch.setattr(other.devices, "recognise", heard.append)
         link = replace(cloud_link, port=other.port)
-        said = str(await refusal(link))
+        said = await refusal(link)
         assert "is not the cloud of this join link" in said
         assert not heard
         await other.plane.close()
@@ -130,7 +163,7 @@ def test_a_device_whose_address_changed_replaces_its_own_connection(cloud: Cloud
     async def main() -> None:
         await cloud.start()
         link = cloud.link_for("phone")
-        before, after = Phone(link), Phone(link)
+        before, after = Phone(link, "one process"), Phone(link, "one process")
         await before.join()
         await after.join()
         await until(lambda: cloud.plane.num_connections == 1)
@@ -140,6 +173,50 @@ def test_a_device_whose_address_changed_replaces_its_own_connection(cloud: Cloud
         await before.plane.close()
         await after.plane.close()
         await cloud.plane.close()
+
+    run(main)
+
+
+def test_a_link_serves_one_process_at_a_time(cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second waits, and neither disturbs the first nor gives up; it gets in once the first has gone."""
+    monkeypatch.setattr(handshakes, "IN_USE_S", 0.1)
+
+    async def main() -> None:
+        await cloud.start()
+        link = cloud.link_for("phone")
+        first, second = Phone(link), Phone(link)
+        await first.join()
+        joining = asyncio.create_task(second.join())
+        await asyncio.sleep(0.8)
+        assert "is in use by another process; stop that one, or" in (
+            second.plane.refusal_of(CLOUD_QUEUE) or ""
+        )
+        assert cloud.plane.counters[queue_of("phone")].connections == 1
+        send(cloud, queue_of("phone"), b"to the first")
+        await until(lambda: first.frames)
+        await first.plane.close()
+        await asyncio.wait_for(joining, 60)
+        send(cloud, queue_of("phone"), b"to the second")
+        await until(lambda: second.frames)
+        await second.plane.close()
+        await cloud.plane.close()
+
+    run(main)
+
+
+def test_two_ends_that_replace_each_other_do_so_ever_more_rarely(cloud: Cloud) -> None:
+    """Copies of one process, or a cloud that knows no processes: a thousand connections per second it once was."""
+
+    async def main() -> None:
+        await cloud.start()
+        link = cloud.link_for("phone")
+        ends = [Phone(link, "one process") for _ in range(2)]
+        for end in ends:
+            await end.join()
+        await asyncio.sleep(1.5)
+        assert 2 < cloud.plane.counters[queue_of("phone")].connections <= 20
+        for end in (*ends, cloud):
+            await end.plane.close()
 
     run(main)
 
@@ -246,7 +323,7 @@ def test_a_hostile_cloud_cannot_choose_what_the_user_reads(
         await cloud.start()
         link = cloud.link_for("phone")
         monkeypatch.setattr(handshakes.CloudHandshake, "receive", lambda self, frame: ([answer], None))
-        said = str(await refusal(link))
+        said = await refusal(link)
         assert sentence in said
         assert said.isprintable()
         assert len(said) < 300

@@ -10,7 +10,7 @@ import pytest
 
 from tandem import Config, Tandem
 from tandem.cli import main
-from tandem.joining.handshakes import hello_of
+from tandem.joining.handshakes import hello_of, new_instance
 from tandem.protocol.messages import LinkFrame, Logprobs, Open, Proposal, VerdictWithLogprobs, Votes, encode
 from tandem.sites.audit import KINDS, Tally, listening_queue
 from tandem.sites.serving import Address, served
@@ -102,7 +102,7 @@ def test_over_a_join_link_with_the_handshake(tmp_path: Path, capsys: pytest.Capt
         assert main(["audit", QUESTION, "--seed", "7", "--join", str(link), "--json"]) == 0
         shown = json.loads(capsys.readouterr().out)
         (queue,) = [actor for actor in cloud.status() if actor["name"] == "cloud/draft_queue"]
-    hello = len(join_frames([hello_of(link)]))
+    hello = len(join_frames([hello_of(link, new_instance())]))
     assert shown["kinds"]["handshake"] == {"count": 1, "bytes": hello}
     assert shown["total_bytes"] == sum(kind["bytes"] for kind in shown["kinds"].values())
     assert shown["total_bytes"] - hello == queue["links"]["@phone/draft_queue"]["received_bytes"]

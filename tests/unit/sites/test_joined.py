@@ -189,10 +189,12 @@ def test_a_device_that_is_revoked_is_disconnected_and_told(
         assert not tandem.query(QUESTIONS[0], seed=1, on_peer_loss="wait").is_degraded
         cloud.devices.revoke("lost")
         deadline_s = time.monotonic() + 10 * serving.WATCH_S
-        while not tandem.status()["cluster"].endswith("(not connected now)"):
+        revoked = f"The cloud at {link.address} has revoked this join link; ask its owner for a new one"
+        while not tandem.status()["cluster"].endswith(f"(not connected now: {revoked})"):
             assert time.monotonic() < deadline_s
             time.sleep(0.05)
-        assert tandem.query(QUESTIONS[0], seed=1).is_degraded
+        answer = tandem.query(QUESTIONS[0], seed=1)
+        assert answer.degraded_reason == f"From token 0 on the device answered without the cloud ({revoked})."
     with pytest.raises(ProtocolError, match="has revoked this join link"):
         Tandem.join(str(link), WAIT)
 
@@ -252,12 +254,53 @@ def test_a_query_beyond_a_limit_is_refused_with_the_limit(tmp_path: Path) -> Non
         assert phone.query(QUESTIONS[0], max_new_tokens=20).text
 
 
+def test_a_second_process_with_the_same_link_is_told(
+    cloud: ServedCloud, phone: Tandem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first keeps its connection, and the second starts as where no cloud answers."""
+    monkeypatch.setattr(joined, "FIRST_JOIN_S", 0.5)
+    link = cloud.link_for("shared")
+    in_use = f"This link to the cloud at {link.address} is in use by another process; stop that one, or give"
+    said: list[str] = []
+    fail = Config.load(None, ["link.on_peer_loss=fail"])
+    with Tandem.join(str(link), WAIT) as first:
+        with pytest.raises(ClusterError, match=in_use):
+            Tandem.join(str(link), fail)
+        config = Config.load(None, ["link.peer_loss_margin_s=0.2"])
+        with Tandem.join(str(link), config, progress=said.append) as second:
+            assert in_use in second.status()["cluster"]
+            answer = second.query(QUESTIONS[0], seed=1)
+            assert in_use in (answer.degraded_reason or "")
+        assert not first.query(QUESTIONS[0], seed=1).is_degraded
+    assert any(in_use in line and line.endswith("until then the device answers by itself") for line in said)
+    with Tandem.join(str(link), fail) as third:
+        assert not third.query(QUESTIONS[0], seed=1).is_degraded
+
+
+def test_a_device_that_starts_while_its_cloud_loads(
+    cloud: ServedCloud, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It comes back when the cloud said, instead of ending after three refusals."""
+    monkeypatch.setattr(serving, "STARTING_S", 0.2)
+    monkeypatch.setattr(joined, "FIRST_JOIN_S", 1.0)
+    link, about, said = cloud.link_for("sooner"), cloud.door.about, list[str]()
+    cloud.door.about = None
+    try:
+        with Tandem.join(str(link), WAIT, progress=said.append) as tandem:
+            assert any("is busy; retry after 0.2 s; until then questions wait" in line for line in said)
+            cloud.door.about = about
+            assert not tandem.query(QUESTIONS[0], seed=1).is_degraded
+    finally:
+        cloud.door.about = about
+
+
 def test_as_many_devices_as_may_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    config = Config.load(None, ["devices.max_devices=1", "link.on_peer_loss=wait"])
+    monkeypatch.setattr(joined, "FIRST_JOIN_S", 1.0)
+    config = Config.load(None, ["devices.max_devices=1", "link.on_peer_loss=fail"])
     with served(config, ANYWHERE, tmp_path) as cloud:
         first, second = cloud.link_for("first"), cloud.link_for("second")
         with Tandem.join(str(first), config) as tandem:
-            with pytest.raises(ProtocolError, match="is busy; retry after 30 s"):
+            with pytest.raises(ClusterError, match="is busy; retry after 30 s"):
                 Tandem.join(str(second), config)
             assert not tandem.query(QUESTIONS[0], seed=1, on_peer_loss="wait").is_degraded
         with Tandem.join(str(second), config) as tandem:

@@ -11,6 +11,7 @@ from tandem.errors import ProtocolError
 from tandem.transport import dialling, sockets
 from tandem.transport.connection import Connection
 from tandem.transport.dialling import MAX_ATTEMPTS, Dialling
+from tandem.transport.handshake import Refused
 from tests.unit.transport.conftest import run
 
 RETRY_S = 0.05  # of the conftest
@@ -157,5 +158,43 @@ def test_refusals_are_told_and_may_end_it() -> None:
 
         with pytest.raises(ProtocolError, match="no"):
             await Dialling(refused, tell).run()
+
+    run(main)
+
+
+def test_an_end_that_says_when_to_come_back_is_not_asked_before() -> None:
+    """However much somebody hurries."""
+
+    async def main() -> None:
+        begun_s: list[float] = []
+
+        async def refused() -> Connection:
+            begun_s.append(asyncio.get_running_loop().time())
+            raise Refused("busy", 6 * RETRY_S)
+
+        one = Dialling(refused, lambda error: None)
+        dialled = asyncio.create_task(one.run())
+        for _ in range(30):
+            one.hurry()
+            await asyncio.sleep(RETRY_S / 2)
+        assert 2 <= len(begun_s) <= 3
+        assert begun_s[1] - begun_s[0] >= 6 * RETRY_S
+        dialled.cancel()
+        await asyncio.gather(dialled, return_exceptions=True)
+
+    run(main)
+
+
+def test_attempts_that_failed_before_count() -> None:
+    async def main() -> None:
+        begun_s: list[float] = []
+        start_s = asyncio.get_running_loop().time()
+
+        async def opens() -> Connection:
+            begun_s.append(asyncio.get_running_loop().time())
+            return cast(Connection, object())
+
+        await Dialling(opens, lambda error: None, num_failed=3).run()
+        assert begun_s[0] - start_s >= 4 * RETRY_S
 
     run(main)

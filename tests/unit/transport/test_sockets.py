@@ -345,6 +345,8 @@ def test_a_host_that_vanished_is_noticed(directory: str) -> None:
             assert handle.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) != 0
             options = [socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT]
             assert [handle.getsockopt(socket.IPPROTO_TCP, option) for option in options] == [10, 5, 3]
+            given_up_ms = handle.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT)
+            assert given_up_ms == (25_000 if recorder is cloud else 0)
         await close(cloud, device)
 
     run(main)
