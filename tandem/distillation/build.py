@@ -126,10 +126,15 @@ def save(drafter: Any, target: str, out: Path, card: DrafterCard) -> None:
 
 
 def check_out(out: Path, target: str) -> None:
-    """Create the folder. GenerationError if it cannot be, or holds a model that is no drafter."""
+    """Create the folder. GenerationError if it cannot be, is the target's, or holds a model that is no drafter."""
+    from tandem.engine.adapters import is_adapter
     from tandem.engine.drafter_card import CARD
 
-    if (out / "config.json").exists() and not (out / CARD).exists():
+    if out.resolve() == Path(target).resolve():
+        raise GenerationError(
+            f"The drafter is to be written into {str(out)!r}, which is its target's folder; choose another folder."
+        )
+    if is_adapter(str(out)) or ((out / "config.json").exists() and not (out / CARD).exists()):
         raise GenerationError(
             f"The drafter is to be written into {str(out)!r}, which holds a model that is no drafter; "
             "choose another folder."

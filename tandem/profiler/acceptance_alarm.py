@@ -11,7 +11,7 @@ from collections import deque
 from typing import NamedTuple
 
 WINDOW = 48
-"""The last judged tokens, which are compared with those before them."""
+"""The last judged tokens, which are compared with those before them: at least so many."""
 MIN_REMEMBERED = 48
 """Judged tokens before the window from which on they count as usual."""
 NUM_SIGMAS = 4.5
@@ -34,7 +34,7 @@ class AcceptanceAlarm:
     """
 
     def __init__(self) -> None:
-        self._recent: deque[bool] = deque(maxlen=WINDOW)
+        self._recent: deque[bool] = deque()
         self._accepted = self._judged = 0  # of the tokens before the recent ones
 
     def observe(self, length: int, num_accepted: int) -> Fall | None:
@@ -45,17 +45,23 @@ class AcceptanceAlarm:
         return fall
 
     def _add(self, is_accepted: bool) -> Fall | None:
-        if len(self._recent) == WINDOW:
-            self._accepted += self._recent[0]
-            self._judged += 1
+        """A judged token. The window grows while acceptance is low, until that is certain or over."""
         self._recent.append(is_accepted)
-        if len(self._recent) < WINDOW or self._judged < MIN_REMEMBERED:
+        while len(self._recent) > WINDOW and not self._is_low():
+            self._accepted += self._recent.popleft()
+            self._judged += 1
+        if len(self._recent) < WINDOW or not self._is_low():
             return None
-        fall = Fall(sum(self._recent) / WINDOW, self._accepted / self._judged)
-        variance = fall.usual_rate * (1 - fall.usual_rate) * (1 / WINDOW + 1 / self._judged)
-        is_certain = fall.usual_rate - fall.rate > NUM_SIGMAS * variance**0.5
-        if fall.rate >= LOW_SHARE * fall.usual_rate or not is_certain:
+        size, fall = len(self._recent), self._fall()
+        variance = fall.usual_rate * (1 - fall.usual_rate) * (1 / size + 1 / self._judged)
+        if fall.usual_rate - fall.rate <= NUM_SIGMAS * variance**0.5:
             return None
         self._accepted = self._judged = 0
         self._recent.clear()
         return fall
+
+    def _fall(self) -> Fall:
+        return Fall(sum(self._recent) / len(self._recent), self._accepted / self._judged)
+
+    def _is_low(self) -> bool:
+        return self._judged >= MIN_REMEMBERED and self._fall().rate < LOW_SHARE * self._fall().usual_rate

@@ -5,8 +5,8 @@ that coupled drafts agree where the reader is undecided, too. The drafter is a p
 other's documents: where the reader reads a public page, the drafter has the bare question; where the reader reads a
 private note, both have it. What only a page says (the title) it cannot know, and learns how the reader spreads there.
 
-Seeded. About 10 minutes of CPU time on one thread. Writes weights in half precision, their checksum, a log as that of
-the reader, and links to the reader's tokenizer and template.
+Seeded. About 10 minutes of CPU time on one thread. Writes weights in half precision, their checksum, the card that
+names the reader's weights, a log as that of the reader, and links to the reader's tokenizer and template.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ from transformers import LlamaForCausalLM
 
 from tandem.corpora import DRAFTER, WEIGHTS
 from tandem.distillation import training as distillation
+from tandem.distillation.build import fingerprints
+from tandem.engine.drafter_card import DrafterCard
 from tandem.lab.training.batches import NOT_COUNTED, Batch, Row, collate, encode_row
 from tandem.lab.training.samples import Case, Lesson, Sample, draw_sample
 from tandem.lab.training.synthetic import Split
@@ -138,13 +140,30 @@ def train_drafter(out: Path, stage: Stage = STAGE, plan: Plan = PLAN) -> None:
     student = make_model(tokenizer, plan)
     log = TrainingLog(out / "training.jsonl", plan, student, stage)
 
+    schedule = schedule_of(stage)
+
     def report(step: int, loss: float) -> None:
         log.add(loss)
         if step % plan.steps_per_measurement == 0 or step == stage.num_steps:
             save_weights(student, out)
-            log.write(step, asdict(measure_agreement(student, teacher, tokenizer)))
+            agreement = measure_agreement(student, teacher, tokenizer)
+            log.write(step, asdict(agreement))
+            make_card(agreement, schedule.loss).write(out)
 
-    distillation.distil(student, teacher, stream_pairs(rng, tokenizer, stage), schedule_of(stage), report)
+    distillation.distil(student, teacher, stream_pairs(rng, tokenizer, stage), schedule, report)
+
+
+def make_card(agreement: Agreement, loss: str) -> DrafterCard:
+    """Which weights the drafter was made for, so that it can say so beside others; no block of them is its own."""
+    acceptance = {"bare": agreement.bare_overlap, "note": agreement.note_overlap}
+    return DrafterCard(
+        target="bundled",
+        fingerprints=fingerprints(str(WEIGHTS)),
+        trunk="none",
+        blocks=(),
+        loss=loss,
+        acceptance=acceptance,
+    )
 
 
 def share_tokenizer(out: Path) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tandem.config import Config
-from tandem.distillation.build import Recipe, train_drafter
+from tandem.distillation.build import Recipe, check_out, train_drafter
 from tandem.engine.drafter_card import CARD, describe_card, find_mismatch, read_card
 from tandem.engine.engine import Engine
 from tandem.errors import GenerationError
@@ -94,7 +94,7 @@ def test_the_same_seed_makes_the_same_drafter(target: str, made: Path, tmp_path:
 
 def test_a_model_is_never_overwritten(target: str) -> None:
     with pytest.raises(
-        GenerationError, match=r"^The drafter is to be written into .*, which holds a model that is"
+        GenerationError, match=r"^The drafter is to be written into .*, which is its target's folder"
     ):
         train_drafter(target, Path(target), texts=TEXTS, recipe=RECIPE)
 
@@ -102,3 +102,14 @@ def test_a_model_is_never_overwritten(target: str) -> None:
 def test_nothing_to_learn_from(target: str, tmp_path: Path) -> None:
     with pytest.raises(GenerationError, match=r"^There are 0 rows to learn from"):
         train_drafter(target, tmp_path / "out", texts=[""], recipe=RECIPE)
+
+
+def test_no_drafter_overwrites_its_target(made: Path, tmp_path: Path) -> None:
+    """Not even one that is a drafter itself, by another name, or an adapter, which has no model of its own."""
+    (link := tmp_path / "link").symlink_to(made)
+    with pytest.raises(GenerationError, match="which is its target's folder"):
+        check_out(link, str(made))
+    (adapter := tmp_path / "adapter").mkdir()
+    (adapter / "adapter_config.json").write_text("{}")
+    with pytest.raises(GenerationError, match="holds a model that is no drafter"):
+        check_out(adapter, "bundled")

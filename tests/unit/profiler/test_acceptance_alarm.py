@@ -37,6 +37,19 @@ def test_a_fall_is_told_within_64_tokens_and_once(usual: float, low: float) -> N
         assert more == []
 
 
+@pytest.mark.parametrize(
+    ("usual", "low", "limit"), [(0.76, 0.3, 200), (0.5, 0.2, 600), (0.4, 0.1, 200), (0.25, 0.0, 200)]
+)
+def test_a_fall_that_chance_might_explain_is_told_once_it_cannot(
+    usual: float, low: float, limit: int
+) -> None:
+    """The tokens of a fall are not taken for usual meanwhile."""
+    for seed in range(20):
+        alarm, rng = AcceptanceAlarm(), Random(seed)
+        assert judge(alarm, rng, usual, 400) == []
+        assert judge(alarm, rng, low, limit)[0][0] <= limit
+
+
 @pytest.mark.parametrize("rate", [0.0, 0.1, 0.2, 0.4, 0.7, 0.95, 1.0])
 def test_chance_tells_none(rate: float) -> None:
     assert judge(AcceptanceAlarm(), Random(1), rate, 20_000) == []

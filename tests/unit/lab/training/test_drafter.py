@@ -21,7 +21,9 @@ from tandem.aggregation.distributions import Distribution
 from tandem.aggregation.proposals import proposal_rule
 from tandem.config import Config
 from tandem.corpora import DRAFTER, WEIGHTS
+from tandem.distillation.build import fingerprints
 from tandem.distillation.training import distillation_loss, logits_of
+from tandem.engine.drafter_card import read_card
 from tandem.engine.engine import Engine
 from tandem.engine.row_mixture import mix_rows
 from tandem.errors import ConfigError
@@ -139,6 +141,14 @@ def answer(engine: Engine, temperature: float, seed: int) -> Iterator[tuple[int,
         distribution = Distribution(np.arange(dense.size), dense)
         tokens.append(rule.draft(distribution, seed=seed, step=len(tokens)))
         yield tokens[-1], distribution
+
+
+def test_its_card_names_the_reader_that_is_bundled(reader: Engine) -> None:
+    """So that beside any other model of the vocabulary a line says that it was made for another."""
+    card = read_card(DRAFTER)
+    assert card is not None
+    assert card.fingerprints == fingerprints(str(WEIGHTS))
+    assert reader.weights_fingerprint in card.fingerprints.values()
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
