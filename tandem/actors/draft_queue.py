@@ -81,6 +81,10 @@ class DraftQueueActor(SiteActor):
         """As the base class; the tokenizer is the last thing that a starting party gets."""
         return await super().is_prepared() and self._detokenizer is not None
 
+    async def limit_queries(self, max_queries: int) -> None:
+        """So many are open at once, as the cloud of a join link takes them, and no more than the settings say."""
+        self.table.max_open = min(self.config.cluster.max_sessions, max_queries)
+
     async def available_decoders(self) -> tuple[str, ...]:
         """The decoders that sessions are given to."""
         return tuple(name for name in self.decoders.available if self.is_reachable(name))
@@ -265,13 +269,8 @@ class DraftQueueActor(SiteActor):
         now, start = self.peer_counters(), log.link
         if start is None:
             return statistics
-        return replace(
-            statistics,
-            sent_frames=now.sent_frames - start.sent_frames,
-            sent_bytes=now.sent_bytes - start.sent_bytes,
-            received_frames=now.received_frames - start.received_frames,
-            received_bytes=now.received_bytes - start.received_bytes,
-        )
+        counted = ("sent_frames", "sent_bytes", "received_frames", "received_bytes")
+        return replace(statistics, **{name: getattr(now, name) - getattr(start, name) for name in counted})
 
     def forget_old_logs(self, now_s: float) -> None:
         """Drop the events of sessions that ended a while ago."""

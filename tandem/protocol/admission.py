@@ -50,7 +50,7 @@ class AdmittingTable(CoordinatorTable):
         max_open: int,
     ) -> None:
         super().__init__(party, make_stop_check, find_obstacle)
-        self._max_open = max_open
+        self.max_open = max_open  # may change; where it falls, open sessions go on
         self._waiting: OrderedDict[int, Waiting] = OrderedDict()
 
     @property
@@ -69,7 +69,7 @@ class AdmittingTable(CoordinatorTable):
 
     def open(self, spec: SessionSpec, now_s: float) -> list[Send]:
         """A query starts, or waits until there is room."""
-        if not self._waiting and len(self.sessions) < self._max_open:
+        if not self._waiting and len(self.sessions) < self.max_open:
             return super().open(spec, now_s)
         if len(self._waiting) >= MAX_WAITING:
             return self._refuse(spec, now_s)
@@ -100,7 +100,7 @@ class AdmittingTable(CoordinatorTable):
     def _admit(self, now_s: float) -> list[Send]:
         """Open what is next, as long as there is room."""
         sends: list[Send] = []
-        while self._waiting and len(self.sessions) < self._max_open:
+        while self._waiting and len(self.sessions) < self.max_open:
             num_open = Counter(map(self.owner_of, self.sessions))
             # of the least that are equal, `min` takes the first: what has waited longest
             following = min(self._waiting, key=lambda session: num_open[self.owner_of(session)])

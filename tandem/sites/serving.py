@@ -226,6 +226,6 @@ async def _start(
     except BaseException:
         await site.stop()
         raise
-    door.about = describe_publicly(described[Party.CLOUD])
+    door.about = describe_publicly(described[Party.CLOUD] | {"max_queries": config.devices.max_queries})
     door.watching = loop.create_task(door.watch(), name="door")
     return site, described[Party.CLOUD]

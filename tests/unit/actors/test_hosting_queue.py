@@ -154,18 +154,20 @@ def test_a_name_without_the_mark_of_a_device_is_an_actor_of_the_cloud() -> None:
 
 
 def test_so_many_queries_per_device() -> None:
+    """Twice those that it may ask at once, and no device answers by itself what was refused."""
+
     async def work(hosting: Hosting) -> None:
-        for session in (1, 2, 3):
+        for session in (1, 2, 3, 4, 5):
             hosting.open(PHONE, session)
-        hosting.open(LAPTOP, 4)
-        assert hosting.outbox.begun() == [1, 2, 4]
-        assert hosting.refusals(PHONE) == [
-            "This device has 2 queries open at the cloud, as many as it may; wait for one to end."
-        ]
+        hosting.open(LAPTOP, 6)
+        assert hosting.outbox.begun() == [1, 2, 3, 4, 6]
+        reason = "This device has 4 queries open at the cloud, as many as it may; wait for one to end."
+        assert Cancel(reason=reason, is_refused=True) in hosting.outbox.bodies_to(PHONE)
+        assert len(hosting.refusals(PHONE)) == 1
         assert hosting.refusals(LAPTOP) == []
         hosting.hear(PHONE, Cancel(reason="It is over."), 1)
-        hosting.open(PHONE, 5)
-        assert hosting.outbox.begun() == [1, 2, 4, 5]
+        hosting.open(PHONE, 7)
+        assert hosting.outbox.begun() == [1, 2, 3, 4, 6, 7]
 
     run(work, "devices.max_queries=2")
 

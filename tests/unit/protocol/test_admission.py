@@ -62,6 +62,18 @@ def test_the_rest_waits_in_order_and_the_peer_hears_of_none() -> None:
     assert not device.num_waiting
 
 
+def test_the_number_may_change_while_queries_are_open() -> None:
+    """A cloud says how many it takes when it is joined."""
+    device = table(max_open=2)
+    for session in (1, 2, 3, 4, 5):
+        device.open(make_spec(session=session), 0.0)
+    device.max_open = 1
+    assert begun_sessions(device.cancel(1, 0.1)) == []
+    assert begun_sessions(device.cancel(2, 0.2)) == [3]
+    device.max_open = 3
+    assert begun_sessions(device.tick(0.3)) == [4, 5]
+
+
 def test_a_new_query_does_not_overtake_those_that_wait() -> None:
     """There is room before the next tick, but another came first."""
     device = table()
