@@ -21,7 +21,7 @@ from tandem.actors.hosting_queue import HostingQueue
 from tandem.config import Config
 from tandem.errors import CallError, ClusterError, TandemError
 from tandem.joining.about import describe_publicly
-from tandem.joining.devices import DeviceList
+from tandem.joining.devices import Device, DeviceList
 from tandem.joining.handshakes import CloudHandshake, queue_of
 from tandem.joining.identity import Identity, load_identity
 from tandem.joining.join_link import JoinLink
@@ -71,6 +71,7 @@ class Door:
         self._devices = devices
         self.address = address
         self._tls = identity.server_context()
+        self._let_in: dict[str, str] = {}  # by the draft queue of each device: with which token it last came
         self._noted_s: dict[str, float] = {}  # when a device's joining was last written down
 
     def open(self, owner: PlaneOwner) -> SocketPlane:
@@ -79,7 +80,7 @@ class Door:
             owner.name,
             owner.on_frames,
             handshake=lambda dials, crosses: CloudHandshake(
-                self._devices.recognise, self.about or {}, self.find_obstacle
+                self._devices.recognise, self.about or {}, self.find_obstacle, self._welcome
             ),
             on_connected=lambda name: self._connected(owner, name),
             on_lost=owner.on_lost,
@@ -102,18 +103,25 @@ class Door:
     async def watch(self) -> None:
         """Disconnect devices that are revoked, and renew the certificate in time; runs until it is cancelled."""
         loop, version = asyncio.get_running_loop(), self._devices.version
-        renew_s = loop.time() + RENEW_S
+        renew_s, num_failed = loop.time() + RENEW_S, 0
         while True:
             await asyncio.sleep(WATCH_S)
             try:
-                if self._devices.version != version:
-                    version = self._devices.version
-                    self._disconnect_revoked()
                 if loop.time() > renew_s:
                     renew_s = loop.time() + RENEW_S
                     self.renew()
+                if (current := self._devices.version) != version:
+                    self._disconnect_revoked()
+                    version = current  # not before: a list that could not be read is read again
             except (TandemError, ssl.SSLError, OSError) as error:
-                _log.error("The cloud could not look after its devices: %s", error)
+                num_failed += 1
+                if num_failed.bit_count() == 1:
+                    _log.error(
+                        "The cloud could not look after its devices, %d times so far: %s", num_failed, error
+                    )
+
+    def _welcome(self, device: Device) -> None:
+        self._let_in[queue_of(device.name)] = device.digest
 
     def _connected(self, owner: PlaneOwner, name: str) -> None:
         device, now_s = name[1:].partition("/")[0], asyncio.get_running_loop().time()
@@ -125,11 +133,15 @@ class Door:
         owner.on_connected(name)
 
     def _disconnect_revoked(self) -> None:
+        """By token: a name may have been given to another device since."""
         assert self.plane is not None
-        welcome = {queue_of(device.name) for device in self._devices.all() if device.is_welcome}
-        for name in set(self.plane.connected_names) - welcome:
-            _log.warning("%s was revoked and is disconnected.", name)
-            self.plane.drop(name)
+        welcome = {
+            queue_of(device.name): device.digest for device in self._devices.all() if device.is_welcome
+        }
+        for name in self.plane.connected_names:
+            if welcome.get(name) != self._let_in.get(name):
+                _log.warning("%s was revoked and is disconnected.", name)
+                self.plane.drop(name)
 
     def renew(self) -> None:
         """Connections that are made from now on see the certificate as it is on disk, renewed if it is time."""
