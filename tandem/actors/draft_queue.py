@@ -25,7 +25,7 @@ from tandem.actors.sentences import remedy_for, sendable
 from tandem.engine.tokenizer import Detokenizer, StopRule
 from tandem.errors import TandemError
 from tandem.events import ClientEvent, DoneEvent, Event, SessionStatistics, SourcesEvent
-from tandem.protocol.admission import AdmittingTable
+from tandem.protocol.admission import CLOUD_REMEDY, OWN_REMEDY, AdmittingTable
 from tandem.protocol.messages import DecoderFailed, End, ProposalLength, Window
 from tandem.protocol.outbox import ActorKind, Send
 from tandem.protocol.replicas import Replicas, decoder_roles
@@ -83,7 +83,9 @@ class DraftQueueActor(SiteActor):
 
     async def limit_queries(self, max_queries: int) -> None:
         """So many are open at once, as the cloud of a join link takes them, and no more than the settings say."""
-        self.table.max_open = min(self.config.cluster.max_sessions, max_queries)
+        own = self.config.cluster.max_sessions
+        self.table.max_open = min(own, max_queries)
+        self.table.remedy = OWN_REMEDY if own <= max_queries else CLOUD_REMEDY
 
     async def available_decoders(self) -> tuple[str, ...]:
         """The decoders that sessions are given to."""

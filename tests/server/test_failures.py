@@ -50,8 +50,16 @@ async def test_an_unforeseen_error(caplog: pytest.LogCaptureFixture) -> None:
             "to end.",
             429,
         ),
+        (
+            "The cloud gave the query up: The cloud is busy: 32 queries are open and 256 wait; retry after 30 s, or "
+            "ask its owner to raise cluster.max_sessions.",
+            429,
+        ),
         ("The cloud gave the query up: The cloud's decoder has stopped; start it again.", 500),
     ],
 )
 def test_what_a_cloud_refuses_is_the_clients_fault_or_a_matter_of_time(sentence: str, status: int) -> None:
-    assert failure(QueryError(sentence)).status == status
+    refused = failure(QueryError(sentence))
+    assert refused.status == status
+    wait_s = "30" if "after 30 s" in sentence else "1"
+    assert refused.headers.get("Retry-After") == (wait_s if status == 429 else None)

@@ -17,7 +17,7 @@ from tandem.protocol.spec import SessionSpec
 from tandem.topology import Party
 from tests.unit.protocol.test_opening import begun, crossing, frame
 
-BUSY = "The {} is busy: 1 queries are open and 2 wait; try again later, or raise cluster.max_sessions."
+BUSY = "The {} is busy: 1 queries are open and 2 wait; retry after 30 s, or {}."
 
 
 def never_complete(spec: SessionSpec) -> StopCheck:
@@ -103,7 +103,7 @@ def test_beyond_the_queue_one_sentence(party: Party, monkeypatch: pytest.MonkeyP
     for session in (1, 2, 3):
         device.open(make_spec(session=session, only=party), 0.0)
     (done,) = shown(device.open(make_spec(session=4, only=party), 0.0))
-    assert (done.reason, done.error) == ("failed", BUSY.format(party))
+    assert (done.reason, done.error) == ("failed", BUSY.format(party, "raise cluster.max_sessions"))
     assert not device.holds(4)
     assert device.num_waiting == 2
 
@@ -201,6 +201,7 @@ def test_a_full_peer_refuses_one_too_many(monkeypatch: pytest.MonkeyPatch) -> No
     for session in (1, 2, 3):
         cloud.receive(opening(session), 0.0)
     (refusal,) = crossing(cloud.receive(opening(4), 0.0))
-    assert refusal.body == Cancel(reason=BUSY.format("cloud"))
+    reason = BUSY.format("cloud", "ask its owner to raise cluster.max_sessions")
+    assert refusal.body == Cancel(reason=reason, is_refused=True)
     assert cloud.num_refused == 1
     assert begun(cloud.tick(0.1)) == []
