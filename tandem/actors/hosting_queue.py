@@ -60,6 +60,13 @@ class HostingQueue(DraftQueueActor):
             self._forget_owners()
         if self.owners.get(message.session) != source:
             self.num_foreign += 1
+            if self.num_foreign.bit_count() == 1:
+                _log.warning(
+                    "%s dropped a frame of %s for a query that it has not opened, %d so far",
+                    self.name,
+                    source,
+                    self.num_foreign,
+                )
             return
         super().receive(message, PEER)
 

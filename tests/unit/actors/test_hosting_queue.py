@@ -134,15 +134,18 @@ def test_a_foreign_frame_touches_nothing() -> None:
     run(work)
 
 
-def test_a_frame_of_no_query_is_dropped() -> None:
+def test_a_frame_of_no_query_is_dropped(caplog: pytest.LogCaptureFixture) -> None:
     """None is kept for later: a device's frames come in order, and what has a number comes again."""
 
     async def work(hosting: Hosting) -> None:
-        hosting.hear(PHONE, Heartbeat(), 7)
+        for _ in range(9):
+            hosting.hear(PHONE, Heartbeat(), 7)
         assert hosting.queue.table.num_early_frames == 0
-        assert hosting.queue.num_foreign == 1
+        assert hosting.queue.num_foreign == 9
 
     run(work)
+    said = "cloud/draft_queue dropped a frame of @phone/draft_queue for a query that it has not opened, {} so far"
+    assert [line for line in caplog.messages if "dropped" in line] == [said.format(n) for n in (1, 2, 4, 8)]
 
 
 def test_a_name_without_the_mark_of_a_device_is_an_actor_of_the_cloud() -> None:

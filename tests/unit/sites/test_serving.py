@@ -6,15 +6,16 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tandem import Config
-from tandem.errors import ConfigError
+from tandem.errors import ConfigError, ProtocolError
 from tandem.joining.devices import Device, DeviceList
 from tandem.joining.handshakes import CLOUD_QUEUE, queue_of
-from tandem.joining.identity import load_identity
+from tandem.joining.identity import client_context, load_identity
 from tandem.joining.join_link import JoinLink
 from tandem.sites import serving
 from tandem.sites.serving import Address, Door
@@ -102,6 +103,35 @@ def test_a_token_that_was_taken_back_is_out_although_its_name_is_given_again(tmp
                     assert cloud.is_there("phone")
 
     run(main)
+
+
+def test_the_owner_reads_who_was_turned_away_but_not_each_time(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def main() -> None:
+        async with opened(tmp_path) as cloud:
+            link = cloud.link_for("phone")
+            for _ in range(5):
+                with pytest.raises(ProtocolError, match="does not know the token"):
+                    async with joined(replace(link, secret=bytes(16))):
+                        pass
+            cloud.devices.revoke("phone")
+            with pytest.raises(ProtocolError, match="has revoked"):
+                async with joined(link):
+                    pass
+            _, silent = await asyncio.open_connection("127.0.0.1", cloud.plane.port, ssl=client_context())
+            silent.close()
+            await until(lambda: "shown a valid token" in caplog.text)
+
+    with caplog.at_level(logging.WARNING, "tandem"):
+        run(main)
+    refusals = [line for line in caplog.messages if line.startswith("A connection was refused")]
+    strangers = [line for line in refusals if "has not given out" in line]
+    assert strangers[0] == (
+        "A connection was refused, 1 so far for this reason: A token that this cloud has not given out was shown."
+    )
+    assert len(strangers) < 5
+    assert any("The device 'phone' was revoked on" in line for line in refusals)
 
 
 def test_a_list_that_cannot_be_read_is_read_again(
