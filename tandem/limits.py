@@ -14,7 +14,9 @@ class DevicesConfig(Settings):
 
     max_devices: int = Field(default=64, ge=1, description="devices connected at once, at most")
     max_queries: int = Field(
-        default=4, ge=1, description="queries that one device has open or waiting at once, at most"
+        default=4,
+        ge=1,
+        description="queries that one device asks at once, at most; the rest waits at the device",
     )
     max_answer_tokens: int = Field(default=4096, ge=1, description="length of an answer, in tokens")
     max_documents: int = Field(

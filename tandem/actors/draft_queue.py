@@ -25,7 +25,7 @@ from tandem.actors.sentences import remedy_for, sendable
 from tandem.engine.tokenizer import Detokenizer, StopRule
 from tandem.errors import TandemError
 from tandem.events import ClientEvent, DoneEvent, Event, PeerEvent, SessionStatistics, SourcesEvent
-from tandem.protocol.admission import AdmittingTable
+from tandem.protocol.admission import CLOUD_REMEDY, OWN_REMEDY, AdmittingTable
 from tandem.protocol.messages import DecoderFailed, End, ProposalLength, Window
 from tandem.protocol.outbox import ActorKind, Send
 from tandem.protocol.replicas import Replicas, decoder_roles
@@ -80,6 +80,12 @@ class DraftQueueActor(SiteActor):
     async def is_prepared(self) -> bool:
         """As the base class; the tokenizer is the last thing that a starting party gets."""
         return await super().is_prepared() and self._detokenizer is not None
+
+    async def limit_queries(self, max_queries: int) -> None:
+        """So many are open at once, as the cloud of a join link takes them, and no more than the settings say."""
+        own = self.config.cluster.max_sessions
+        self.table.max_open = min(own, max_queries)
+        self.table.remedy = OWN_REMEDY if own <= max_queries else CLOUD_REMEDY
 
     async def available_decoders(self) -> tuple[str, ...]:
         """The decoders that sessions are given to."""
@@ -267,13 +273,8 @@ class DraftQueueActor(SiteActor):
         now, start = self.peer_counters(), log.link
         if start is None:
             return statistics
-        return replace(
-            statistics,
-            sent_frames=now.sent_frames - start.sent_frames,
-            sent_bytes=now.sent_bytes - start.sent_bytes,
-            received_frames=now.received_frames - start.received_frames,
-            received_bytes=now.received_bytes - start.received_bytes,
-        )
+        counted = ("sent_frames", "sent_bytes", "received_frames", "received_bytes")
+        return replace(statistics, **{name: getattr(now, name) - getattr(start, name) for name in counted})
 
     def forget_old_logs(self, now_s: float) -> None:
         """Drop the events of sessions that ended a while ago."""

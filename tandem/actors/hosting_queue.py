@@ -29,6 +29,8 @@ _log = logging.getLogger("tandem")
 PEER = f"{Party.DEVICE}/draft_queue"
 MAX_OWNERS = 1024
 """Sessions whose device is remembered, beyond those that are open."""
+SESSIONS_PER_QUERY = 2
+"""Of a device that keeps to its limit: after a broken link, what has ended there may still be open here."""
 
 
 def is_device(name: str) -> bool:
@@ -58,6 +60,13 @@ class HostingQueue(DraftQueueActor):
             self._forget_owners()
         if self.owners.get(message.session) != source:
             self.num_foreign += 1
+            if self.num_foreign.bit_count() == 1:
+                _log.warning(
+                    "%s dropped a frame of %s for a query that it has not opened, %d so far",
+                    self.name,
+                    source,
+                    self.num_foreign,
+                )
             return
         super().receive(message, PEER)
 
@@ -78,13 +87,13 @@ class HostingQueue(DraftQueueActor):
         return Counter(owner for session, owner in self.owners.items() if self.table.holds(session))
 
     def _find_refusal(self, opening: Open, source: str) -> str | None:
-        """Why a query of a device is not taken, if so. One that is malformed is for the table to refuse."""
+        """Why a query of a device is not taken, if so. One that is malformed is for the table to refuse.
+
+        Devices know `max_queries` and keep the rest waiting, so a limit protects the cloud from those that do not.
+        """
         limits = self.config.devices
-        if self.open_by_device()[source] >= limits.max_queries:
-            return (
-                f"This device has {limits.max_queries} queries open at the cloud, as many as it may; wait for one "
-                "to end."
-            )
+        if (num_open := self.open_by_device()[source]) >= SESSIONS_PER_QUERY * limits.max_queries:
+            return f"This device has {num_open} queries open at the cloud, as many as it may; wait for one to end."
         try:
             check_spec(SessionSpec.from_json(opening.spec), limits)
         except ProtocolError as error:
@@ -100,7 +109,7 @@ class HostingQueue(DraftQueueActor):
                 "%s refused a query of %s, %d so far: %s", self.name, source, self.table.num_refused, reason
             )
         link = PeerLink(frame.session, time.monotonic(), Party.DEVICE)
-        send = link.send(Cancel(reason=reason), Prefix(frame.session), time.monotonic())
+        send = link.send(Cancel(reason=reason, is_refused=True), Prefix(frame.session), time.monotonic())
         self.exchange.send(self._plane(), source, encode(send.message))
 
     def _forget_owners(self) -> None:

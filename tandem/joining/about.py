@@ -34,6 +34,7 @@ class About:
     embedder_fingerprint: Word | None = None
     scorer_fingerprint: Word | None = None
     factory: Word = ""  # of its index; only whether there is one matters
+    max_queries: Annotated[int, Field(ge=1)] | None = None  # that a device may ask at once
 
     def as_description(self) -> dict[str, Any]:
         """As actors describe themselves; what is not known is left out."""

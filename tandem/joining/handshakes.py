@@ -129,11 +129,18 @@ class CloudHandshake:
 
     max_frame_bytes = MAX_HELLO_BYTES
 
-    def __init__(self, recognise: Recognise, about: Mapping[str, Any], find_obstacle: FindObstacle) -> None:
-        """about: what recognised devices learn about this cloud."""
+    def __init__(
+        self,
+        recognise: Recognise,
+        about: Mapping[str, Any],
+        find_obstacle: FindObstacle,
+        on_welcome: Callable[[Device], None] = lambda device: None,
+    ) -> None:
+        """about: what recognised devices learn about this cloud. on_welcome: called with one that is let in."""
         self._recognise = recognise
         self._about = about
         self._find_obstacle = find_obstacle
+        self._on_welcome = on_welcome
 
     def begin(self, certificate: bytes | None) -> list[bytes]:
         """The device speaks first."""
@@ -162,6 +169,7 @@ class CloudHandshake:
         obstacle = self._find_obstacle(device.name, instance if isinstance(instance, str) else "")
         if obstacle is not None:
             raise _refusal(f"The device {device.name!r} cannot be taken now ({obstacle.word}).", *obstacle)
+        self._on_welcome(device)
         return [_pack(tandem=JOINING_VERSION, about=dict(self._about))], queue_of(device.name)
 
 

@@ -25,6 +25,11 @@ from tandem.topology import at_start
 
 MAX_WAITING = 256
 """Queries that wait at one party; one more is refused."""
+RETRY_AFTER_S = 30
+"""When there may be room again: a party cannot know, but all that wait will not have ended at once."""
+OWN_REMEDY = "raise cluster.max_sessions"
+CLOUD_REMEDY = "ask the cloud's owner to raise devices.max_queries"
+"""What makes room, where the limit is a setting of this party, or one of the cloud that it has joined."""
 
 
 @dataclass(slots=True)
@@ -50,7 +55,8 @@ class AdmittingTable(CoordinatorTable):
         max_open: int,
     ) -> None:
         super().__init__(party, make_stop_check, find_obstacle)
-        self._max_open = max_open
+        self.max_open = max_open  # may change; where it falls, open sessions go on
+        self.remedy = OWN_REMEDY  # of those whose queries begin here, where too many wait
         self._waiting: OrderedDict[int, Waiting] = OrderedDict()
 
     @property
@@ -69,7 +75,7 @@ class AdmittingTable(CoordinatorTable):
 
     def open(self, spec: SessionSpec, now_s: float) -> list[Send]:
         """A query starts, or waits until there is room."""
-        if not self._waiting and len(self.sessions) < self._max_open:
+        if not self._waiting and len(self.sessions) < self.max_open:
             return super().open(spec, now_s)
         if len(self._waiting) >= MAX_WAITING:
             return self._refuse(spec, now_s)
@@ -100,7 +106,7 @@ class AdmittingTable(CoordinatorTable):
     def _admit(self, now_s: float) -> list[Send]:
         """Open what is next, as long as there is room."""
         sends: list[Send] = []
-        while self._waiting and len(self.sessions) < self._max_open:
+        while self._waiting and len(self.sessions) < self.max_open:
             num_open = Counter(map(self.owner_of, self.sessions))
             # of the least that are equal, `min` takes the first: what has waited longest
             following = min(self._waiting, key=lambda session: num_open[self.owner_of(session)])
@@ -121,12 +127,13 @@ class AdmittingTable(CoordinatorTable):
 
     def _refuse(self, spec: SessionSpec, now_s: float) -> list[Send]:
         self.num_refused += 1
+        is_own = spec.home == self.party
         reason = (
             f"{at_start(self.party)} is busy: {len(self.sessions)} queries are open and {len(self._waiting)} wait; "
-            "try again later, or raise cluster.max_sessions."
+            f"retry after {RETRY_AFTER_S} s, or {self.remedy if is_own else f'ask its owner to {OWN_REMEDY}'}."
         )
-        if spec.home != self.party:
-            return [self._toward_home(spec, Cancel(reason=reason), now_s)]
+        if not is_own:
+            return [self._toward_home(spec, Cancel(reason=reason, is_refused=True), now_s)]
         done = DoneEvent(reason="failed", statistics=SessionStatistics(), error=reason)
         return [_to_client(spec, done)]
 

@@ -27,6 +27,7 @@ from tandem.protocol.messages import (
     LinkFrame,
     Open,
     Placement,
+    encode,
 )
 from tandem.protocol.outbox import ActorKind, Send
 from tandem.protocol.prefix import Prefix
@@ -35,12 +36,15 @@ from tandem.protocol.reminders import Farewells
 from tandem.protocol.send_window import LinkRoom
 from tandem.protocol.sessions import SessionTable, misdirected
 from tandem.protocol.spec import SessionSpec
+from tandem.protocol.wire import MAX_FRAME_BYTES
 from tandem.topology import PARTIES, at_start
 
 _log = logging.getLogger("tandem")
 
 MAX_EARLY_FRAMES = 256
 """Frames kept for sessions that the peer has opened and this party has not."""
+MAX_EARLY_BYTES = MAX_FRAME_BYTES
+"""Of all these frames together; what is dropped comes again."""
 MEASURE_AGAIN_S = 60.0
 """Time between queries that probe the link; the profiler remembers in between."""
 MAX_CLOSED_SESSIONS = 256
@@ -71,7 +75,7 @@ class CoordinatorTable:
             AcceptanceAlarm
         )  # of all queries, by mode
         self._rooms: defaultdict[tuple[str, str], LinkRoom] = defaultdict(LinkRoom)  # by owner and peer
-        self._early: list[tuple[float, str, LinkFrame]] = []  # with time of arrival and sender
+        self._early: list[tuple[float, str, LinkFrame, int]] = []  # with time of arrival, sender and size
         self._final: OrderedDict[int, dict[str, LinkFrame]] = (
             OrderedDict()
         )  # of ended sessions: what each peer is answered
@@ -101,7 +105,7 @@ class CoordinatorTable:
         early = [entry for entry in self._early if entry[2].session == spec.session]
         self._early = [entry for entry in self._early if entry[2].session != spec.session]
         sends = session.begin(now_s)
-        for arrived_s, source, frame in early:
+        for arrived_s, source, frame, _ in early:
             sends += self._take_in(session, frame, now_s, source, now_s - arrived_s)
         if obstacle is not None:
             sends += session.lifecycle.fail(obstacle, now_s)
@@ -144,7 +148,10 @@ class CoordinatorTable:
         except ProtocolError as error:
             self.num_refused_frames += 1
             session.reporter.count("num_refused_frames")
-            _log.warning("The %s refused a frame: %s", self.party, error)
+            if self.num_refused_frames.bit_count() == 1:  # ever more rarely: a peer decides how often
+                _log.warning(
+                    "The %s refused a frame, %d so far: %s", self.party, self.num_refused_frames, error
+                )
             return []
 
     @property
@@ -203,10 +210,14 @@ class CoordinatorTable:
             self._farewells.add(session.spec.session, now_s)
             if session.lifecycle.is_solo:  # no peer will ask how it ended
                 return sends
-            self._final[session.spec.session] = session.lifecycle.make_final_frames(now_s)
-            while len(self._final) > MAX_CLOSED_SESSIONS:
-                self._final.popitem(last=False)
+            self._keep_final(session.spec.session, session.lifecycle.make_final_frames(now_s))
         return sends
+
+    def _keep_final(self, session: int, frames: dict[str, LinkFrame]) -> None:
+        """What each peer is answered from now on."""
+        self._final[session] = frames
+        while len(self._final) > MAX_CLOSED_SESSIONS:
+            self._final.popitem(last=False)
 
     def _answer_closed(self, frame: LinkFrame, now_s: float, source: str) -> list[Send]:
         """Tell a peer that is still busy how the session ended; keep a frame of an unknown session for later."""
@@ -223,8 +234,10 @@ class CoordinatorTable:
 
     def keep_early(self, frame: LinkFrame, now_s: float, source: str = "") -> None:
         """Keep a frame until its session opens."""
-        self._early.append((now_s, source, frame))
+        self._early.append((now_s, source, frame, len(encode(frame))))
         del self._early[:-MAX_EARLY_FRAMES]
+        while sum(num_bytes for _, _, _, num_bytes in self._early) > MAX_EARLY_BYTES:
+            del self._early[0]
 
     def _open_for_peer(self, frame: LinkFrame, opening: Open, now_s: float, source: str) -> list[Send]:
         """A query begins at a peer. One that cannot be opened here is refused with one sentence."""
@@ -243,11 +256,12 @@ class CoordinatorTable:
                 )
         except (ProtocolError, ConfigError) as error:
             self.num_refused += 1
-            _log.warning("The %s refused a query: %s", self.party, error)
+            if self.num_refused.bit_count() == 1:
+                _log.warning("The %s refused a query, %d so far: %s", self.party, self.num_refused, error)
             refusal = PeerLink(frame.session, now_s, source).send(
                 Cancel(reason=str(error)), Prefix(frame.session), now_s
             )
-            self._final[frame.session] = {source: refusal.message}
+            self._keep_final(frame.session, {source: refusal.message})
             return [refusal]
         sends = self.open(spec, now_s)
         return sends + self.receive(frame, now_s, source) if frame.session in self.sessions else sends

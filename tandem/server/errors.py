@@ -15,8 +15,10 @@ from tandem.request import RENAMED_OPTIONS
 INVALID, SERVER = "invalid_request_error", "server_error"
 TOO_LONG = re.compile(r"do(es)? not fit the model's context|travels as at most \d+ bytes")
 """In the sentence of a query that no model can take."""
-BUSY = re.compile(r" is busy: | queries open at the cloud, as many as it may")
-"""In the sentence of a party that takes no further query now."""
+BUSY = re.compile(r" is busy: .*; retry after (\d+) s| queries open at the cloud, as many as it may")
+"""In the sentence of a party that takes no further query now; the group: when it may."""
+OVER = re.compile(r"This cloud allows at most \d+ for ")
+"""In the sentence of a query that asks for more than a cloud gives its devices."""
 UNFIT = re.compile(r"^(?:The (\w+) gave the query up: )?A filter must name metadata ")
 """The sentence of a query that only its client can correct; the group: whose filter it is, if not the home's."""
 LATE = re.compile(r"^An answer must be complete within ")
@@ -116,8 +118,10 @@ def failure(error: TandemError, names: Mapping[str, str] = NO_NAMES) -> ApiError
     message = str(error)
     if TOO_LONG.search(message):
         return _too_long(message, names)
-    if BUSY.search(message):
-        return busy(message, 1)
+    if full := BUSY.search(message):
+        return busy(message, int(full[1] or 1))
+    if OVER.search(message):
+        return bad_request(_in_words_of_request(message, names))
     if unfit := UNFIT.search(message):
         return bad_request(message, f"{unfit[1].lower()}_filter" if unfit[1] else "device_filter")
     if LATE.search(message):

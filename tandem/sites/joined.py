@@ -93,12 +93,15 @@ class JoinedDevice:
 
     def _meet(self, told: dict[str, Any]) -> None:
         """What the cloud says of itself. Raises ProtocolError where the two cannot answer together."""
-        about = read_about(told).as_description() | {"model": f"at {self.link.address}"}
+        about = read_about(told)
+        description = about.as_description() | {"model": f"at {self.link.address}"}
         try:
-            compare({Party.DEVICE: self.described[Party.DEVICE], Party.CLOUD: about})
+            compare({Party.DEVICE: self.described[Party.DEVICE], Party.CLOUD: description})
         except ClusterError as error:
             raise ProtocolError(str(error)) from None
-        self.described[Party.CLOUD] = about
+        self.described[Party.CLOUD] = description
+        if about.max_queries is not None:
+            self.parties[Party.DEVICE]["draft_queue"].limit_queries.remote(about.max_queries)
 
 
 def join(
@@ -134,6 +137,8 @@ async def _start(
         raise ClusterError(
             f"The device must be ready within {limit_s:g} s but is not; raise cluster.start_timeout_s."
         ) from None
+    # until the cloud says how many, its default: those that are begun without it must fit when it comes
+    await device.site.handles["draft_queue"].limit_queries.remote(Config().devices.max_queries)
     where = Endpoint(CLOUD_QUEUE, None, device.link.host, device.link.port)
     try:
         async with asyncio.timeout(FIRST_JOIN_S):

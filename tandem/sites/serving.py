@@ -12,16 +12,17 @@ import contextlib
 import logging
 import os
 import ssl
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from tandem.actors.hosting_queue import HostingQueue
 from tandem.config import Config
-from tandem.errors import CallError, ClusterError, TandemError
+from tandem.errors import CallError, ClusterError, ProtocolError, TandemError
 from tandem.joining.about import describe_publicly
-from tandem.joining.devices import DeviceList
+from tandem.joining.devices import Device, DeviceList
 from tandem.joining.handshakes import CloudHandshake, Holders, Obstacle, queue_of
 from tandem.joining.identity import Identity, load_identity
 from tandem.joining.join_link import JoinLink
@@ -30,6 +31,7 @@ from tandem.sites.deployment import ActorClasses, Progress
 from tandem.sites.site import Site
 from tandem.sites.wiring import check_files, start_actors
 from tandem.topology import Party
+from tandem.transport.handshake import Refusal
 from tandem.transport.port import PlaneOwner
 from tandem.transport.sockets import SocketPlane
 
@@ -59,6 +61,23 @@ class Address:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
+class LoggedHandshake(CloudHandshake):
+    """The cloud's end, whose refusals the cloud's owner can read."""
+
+    def __init__(self, note: Callable[[ProtocolError], None], *arguments: Any) -> None:
+        """note: called with each refusal. arguments: of a CloudHandshake."""
+        super().__init__(*arguments)
+        self._note = note
+
+    def receive(self, frame: bytes) -> tuple[list[bytes], str | None]:
+        """As every cloud's."""
+        try:
+            return super().receive(frame)
+        except ProtocolError as error:
+            self._note(error)
+            raise
+
+
 class Door:
     """Who may come in: the cloud's end of all links to devices."""
 
@@ -72,6 +91,8 @@ class Door:
         self.address = address
         self._tls = identity.server_context()
         self._holders = Holders(lambda name: self.plane is not None and self.plane.is_connected(name))
+        self._let_in: dict[str, str] = {}  # by the draft queue of each device: with which token it last came
+        self._num_refused: Counter[bytes] = Counter()  # connections, by what they were told
         self._noted_s: dict[str, float] = {}  # when a device's joining was last written down
 
     def open(self, owner: PlaneOwner) -> SocketPlane:
@@ -79,8 +100,12 @@ class Door:
         self.plane = SocketPlane(
             owner.name,
             owner.on_frames,
-            handshake=lambda dials, crosses: CloudHandshake(
-                self._devices.recognise, self.about or {}, self.find_obstacle
+            handshake=lambda dials, crosses: LoggedHandshake(
+                self.note_refusal,
+                self._devices.recognise,
+                self.about or {},
+                self.find_obstacle,
+                self._welcome,
             ),
             on_connected=lambda name: self._connected(owner, name),
             on_lost=owner.on_lost,
@@ -103,18 +128,44 @@ class Door:
     async def watch(self) -> None:
         """Disconnect devices that are revoked, and renew the certificate in time; runs until it is cancelled."""
         loop, version = asyncio.get_running_loop(), self._devices.version
-        renew_s = loop.time() + RENEW_S
+        renew_s, num_failed, num_logged = loop.time() + RENEW_S, 0, 0
         while True:
             await asyncio.sleep(WATCH_S)
+            num_logged = self._log_turned_away(num_logged)
             try:
-                if self._devices.version != version:
-                    version = self._devices.version
-                    self._disconnect_revoked()
                 if loop.time() > renew_s:
                     renew_s = loop.time() + RENEW_S
                     self.renew()
+                if (current := self._devices.version) != version:
+                    self._disconnect_revoked()
+                    version = current  # not before: a list that could not be read is read again
             except (TandemError, ssl.SSLError, OSError) as error:
-                _log.error("The cloud could not look after its devices: %s", error)
+                num_failed += 1
+                if num_failed.bit_count() == 1:
+                    _log.error(
+                        "The cloud could not look after its devices, %d times so far: %s", num_failed, error
+                    )
+
+    def note_refusal(self, error: ProtocolError) -> None:
+        """Log why a connection was refused, ever more rarely: whoever connects decides how often this happens."""
+        told = error.frame if isinstance(error, Refusal) else b""
+        self._num_refused[told] += 1
+        if self._num_refused[told].bit_count() == 1:
+            _log.warning(
+                "A connection was refused, %d so far for this reason: %s", self._num_refused[told], error
+            )
+
+    def _log_turned_away(self, num_logged: int) -> int:
+        """Also those that showed nothing that could be refused; at each doubling. Returns the number last logged."""
+        assert self.plane is not None
+        number = self.plane.num_turned_away
+        if number.bit_length() <= num_logged.bit_length():
+            return num_logged
+        _log.warning("Connections that ended before they had shown a valid token: %d so far.", number)
+        return number
+
+    def _welcome(self, device: Device) -> None:
+        self._let_in[queue_of(device.name)] = device.digest
 
     def _connected(self, owner: PlaneOwner, name: str) -> None:
         device, now_s = name[1:].partition("/")[0], asyncio.get_running_loop().time()
@@ -126,11 +177,15 @@ class Door:
         owner.on_connected(name)
 
     def _disconnect_revoked(self) -> None:
+        """By token: a name may have been given to another device since."""
         assert self.plane is not None
-        welcome = {queue_of(device.name) for device in self._devices.all() if device.is_welcome}
-        for name in set(self.plane.connected_names) - welcome:
-            _log.warning("%s was revoked and is disconnected.", name)
-            self.plane.drop(name)
+        welcome = {
+            queue_of(device.name): device.digest for device in self._devices.all() if device.is_welcome
+        }
+        for name in self.plane.connected_names:
+            if welcome.get(name) != self._let_in.get(name):
+                _log.warning("%s was revoked and is disconnected.", name)
+                self.plane.drop(name)
 
     def renew(self) -> None:
         """Connections that are made from now on see the certificate as it is on disk, renewed if it is time."""
@@ -227,6 +282,6 @@ async def _start(
     except BaseException:
         await site.stop()
         raise
-    door.about = describe_publicly(described[Party.CLOUD])
+    door.about = describe_publicly(described[Party.CLOUD] | {"max_queries": config.devices.max_queries})
     door.watching = loop.create_task(door.watch(), name="door")
     return site, described[Party.CLOUD]

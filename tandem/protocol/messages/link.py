@@ -142,7 +142,7 @@ class Cancel:
     """The sender has given up the session; drop it."""
 
     reason: Line  # one sentence about the session, never document text
-    is_refused: Flag = False  # the query itself is at fault, not the sender: the peer cannot answer it either
+    is_refused: Flag = False  # the query is at fault, or one too many: the peer is not to answer it alone
 
 
 @registry.message(8)

@@ -29,6 +29,7 @@ from tandem.events import (
     WaitEvent,
 )
 from tandem.lab.simulation.display import Display
+from tandem.protocol import admission
 from tandem.protocol.outbox import Send
 from tandem.request import spec_of
 from tandem.topology import Party
@@ -216,3 +217,32 @@ def test_a_waiting_query_can_be_cancelled() -> None:
     assert isinstance(last, DoneEvent)
     assert (last.reason, last.session) == ("cancelled", 2)
     assert opened == {3}
+
+
+@pytest.mark.parametrize(
+    ("taken", "num_open", "remedy"),
+    [(1, 1, "ask the cloud's owner to raise devices.max_queries"), (9, 2, "raise cluster.max_sessions")],
+)
+def test_a_device_opens_as_many_queries_as_its_cloud_takes(
+    monkeypatch: pytest.MonkeyPatch, taken: int, num_open: int, remedy: str
+) -> None:
+    """And no more than its own settings say; whoever is refused reads whose setting it is."""
+    monkeypatch.setattr(admission, "MAX_WAITING", 3 - num_open)
+
+    async def run() -> tuple[int, list[Event]]:
+        queue = await open_queue(2, 0)
+        await queue.limit_queries(taken)
+        for session in range(4):
+            spec = replace(spec_of(queue.config), session=session, query="q", only=Party.DEVICE)
+            await queue.open(spec.to_json())
+        refused = await queue.events(3, 0, 5.0, at_once=False)
+        await asyncio.sleep(0)  # its timer begins
+        opened = len(queue.table.sessions)
+        await queue.close()
+        return opened, refused
+
+    opened, (refused,) = asyncio.run(run())
+    assert opened == num_open
+    assert isinstance(refused, DoneEvent)
+    assert refused.error is not None
+    assert refused.error.endswith(f"wait; retry after 30 s, or {remedy}.")

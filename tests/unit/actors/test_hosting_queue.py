@@ -134,15 +134,18 @@ def test_a_foreign_frame_touches_nothing() -> None:
     run(work)
 
 
-def test_a_frame_of_no_query_is_dropped() -> None:
+def test_a_frame_of_no_query_is_dropped(caplog: pytest.LogCaptureFixture) -> None:
     """None is kept for later: a device's frames come in order, and what has a number comes again."""
 
     async def work(hosting: Hosting) -> None:
-        hosting.hear(PHONE, Heartbeat(), 7)
+        for _ in range(9):
+            hosting.hear(PHONE, Heartbeat(), 7)
         assert hosting.queue.table.num_early_frames == 0
-        assert hosting.queue.num_foreign == 1
+        assert hosting.queue.num_foreign == 9
 
     run(work)
+    said = "cloud/draft_queue dropped a frame of @phone/draft_queue for a query that it has not opened, {} so far"
+    assert [line for line in caplog.messages if "dropped" in line] == [said.format(n) for n in (1, 2, 4, 8)]
 
 
 def test_a_name_without_the_mark_of_a_device_is_an_actor_of_the_cloud() -> None:
@@ -154,18 +157,20 @@ def test_a_name_without_the_mark_of_a_device_is_an_actor_of_the_cloud() -> None:
 
 
 def test_so_many_queries_per_device() -> None:
+    """Twice those that it may ask at once, and no device answers by itself what was refused."""
+
     async def work(hosting: Hosting) -> None:
-        for session in (1, 2, 3):
+        for session in (1, 2, 3, 4, 5):
             hosting.open(PHONE, session)
-        hosting.open(LAPTOP, 4)
-        assert hosting.outbox.begun() == [1, 2, 4]
-        assert hosting.refusals(PHONE) == [
-            "This device has 2 queries open at the cloud, as many as it may; wait for one to end."
-        ]
+        hosting.open(LAPTOP, 6)
+        assert hosting.outbox.begun() == [1, 2, 3, 4, 6]
+        reason = "This device has 4 queries open at the cloud, as many as it may; wait for one to end."
+        assert Cancel(reason=reason, is_refused=True) in hosting.outbox.bodies_to(PHONE)
+        assert len(hosting.refusals(PHONE)) == 1
         assert hosting.refusals(LAPTOP) == []
         hosting.hear(PHONE, Cancel(reason="It is over."), 1)
-        hosting.open(PHONE, 5)
-        assert hosting.outbox.begun() == [1, 2, 4, 5]
+        hosting.open(PHONE, 7)
+        assert hosting.outbox.begun() == [1, 2, 3, 4, 6, 7]
 
     run(work, "devices.max_queries=2")
 

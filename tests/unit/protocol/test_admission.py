@@ -17,7 +17,7 @@ from tandem.protocol.spec import SessionSpec
 from tandem.topology import Party
 from tests.unit.protocol.test_opening import begun, crossing, frame
 
-BUSY = "The {} is busy: 1 queries are open and 2 wait; try again later, or raise cluster.max_sessions."
+BUSY = "The {} is busy: 1 queries are open and 2 wait; retry after 30 s, or {}."
 
 
 def never_complete(spec: SessionSpec) -> StopCheck:
@@ -62,6 +62,18 @@ def test_the_rest_waits_in_order_and_the_peer_hears_of_none() -> None:
     assert not device.num_waiting
 
 
+def test_the_number_may_change_while_queries_are_open() -> None:
+    """A cloud says how many it takes when it is joined."""
+    device = table(max_open=2)
+    for session in (1, 2, 3, 4, 5):
+        device.open(make_spec(session=session), 0.0)
+    device.max_open = 1
+    assert begun_sessions(device.cancel(1, 0.1)) == []
+    assert begun_sessions(device.cancel(2, 0.2)) == [3]
+    device.max_open = 3
+    assert begun_sessions(device.tick(0.3)) == [4, 5]
+
+
 def test_a_new_query_does_not_overtake_those_that_wait() -> None:
     """There is room before the next tick, but another came first."""
     device = table()
@@ -91,7 +103,7 @@ def test_beyond_the_queue_one_sentence(party: Party, monkeypatch: pytest.MonkeyP
     for session in (1, 2, 3):
         device.open(make_spec(session=session, only=party), 0.0)
     (done,) = shown(device.open(make_spec(session=4, only=party), 0.0))
-    assert (done.reason, done.error) == ("failed", BUSY.format(party))
+    assert (done.reason, done.error) == ("failed", BUSY.format(party, "raise cluster.max_sessions"))
     assert not device.holds(4)
     assert device.num_waiting == 2
 
@@ -189,6 +201,7 @@ def test_a_full_peer_refuses_one_too_many(monkeypatch: pytest.MonkeyPatch) -> No
     for session in (1, 2, 3):
         cloud.receive(opening(session), 0.0)
     (refusal,) = crossing(cloud.receive(opening(4), 0.0))
-    assert refusal.body == Cancel(reason=BUSY.format("cloud"))
+    reason = BUSY.format("cloud", "ask its owner to raise cluster.max_sessions")
+    assert refusal.body == Cancel(reason=reason, is_refused=True)
     assert cloud.num_refused == 1
     assert begun(cloud.tick(0.1)) == []

@@ -215,11 +215,23 @@ def test_what_a_role_does_not_allow_is_refused_counted_and_survived(
     session = table.sessions[1]
     with caplog.at_level(logging.WARNING, "tandem"):
         assert table.receive(frame(body), 0.1, source) == []
-    assert [record.getMessage() for record in caplog.records] == [f"The {party} refused a frame: {sentence}"]
+    assert [record.getMessage() for record in caplog.records] == [
+        f"The {party} refused a frame, 1 so far: {sentence}"
+    ]
     assert table.num_refused_frames == session.lifecycle.statistics.num_refused_frames == 1
     assert session.links[source].receipts.numbers == [], "not acknowledged"
     assert not any(session.ballots.entries.values())
     assert not session.lifecycle.is_over
+
+
+def test_who_repeats_what_is_refused_does_not_fill_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    table = CoordinatorTable("device", lambda spec: lambda tokens: None)
+    table.open(SPECULATIVE, 0.0)
+    with caplog.at_level(logging.WARNING, "tandem"):
+        for _ in range(100):
+            table.receive(frame(with_logprobs(known())), 0.1)
+    assert table.num_refused_frames == 100
+    assert len(caplog.records) == 7
 
 
 def test_log_probabilities_that_were_asked_for_reach_the_client() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import logging
 from dataclasses import replace
 from math import nan
 from typing import Any
@@ -37,6 +38,7 @@ from tandem.protocol.messages import (
     ProposalReady,
     Rejoin,
     Resync,
+    Sources,
     Verdict,
     VerifyResult,
     Votes,
@@ -47,6 +49,7 @@ from tandem.protocol.outbox import Send
 from tandem.protocol.prefix import Prefix
 from tandem.protocol.session_tables import (
     MAX_CLOSED_SESSIONS,
+    MAX_EARLY_BYTES,
     MAX_EARLY_FRAMES,
     AggregatingTable,
     CoordinatorTable,
@@ -172,6 +175,15 @@ def test_early_frames_are_bounded() -> None:
     assert cloud.num_early_frames == MAX_EARLY_FRAMES
 
 
+def test_early_frames_are_bounded_in_bytes() -> None:
+    """As many as may be kept, each as large as may be, would fill a gigabyte."""
+    cloud = host(Party.CLOUD)
+    large = Sources(ids=("x" * (MAX_EARLY_BYTES // 4),), retrieve_us=1, prefill_us=1, notes=())
+    for session in range(9):
+        cloud.receive(frame(large, session=session), 0.0)
+    assert cloud.num_early_frames == 3
+
+
 # ---- closed sessions -------------------------------------------------------------------------------------------
 
 
@@ -240,6 +252,18 @@ def test_closed_sessions_are_bounded() -> None:
         queue.cancel(session, 0.1)
     assert not queue.sessions
     assert queue.num_closed_sessions == MAX_CLOSED_SESSIONS
+
+
+def test_refused_sessions_are_bounded_and_do_not_fill_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    """A device opens one query under the numbers of many."""
+    cloud = host(Party.CLOUD)
+    with caplog.at_level(logging.WARNING, "tandem"):
+        for session in range(2, 4 * MAX_CLOSED_SESSIONS):
+            (answer,) = cloud.receive(frame(Open(spec=spec(1).to_json()), session=session), 0.0)
+            assert isinstance(answer.message.body, Cancel)
+    assert cloud.num_refused == 4 * MAX_CLOSED_SESSIONS - 2
+    assert cloud.num_closed_sessions == MAX_CLOSED_SESSIONS
+    assert len(caplog.records) == 10
 
 
 @pytest.mark.parametrize("party", PARTIES)

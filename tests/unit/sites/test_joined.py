@@ -78,6 +78,23 @@ def test_two_devices_at_once_get_their_own_answers(rag: Tandem, cloud: ServedClo
     assert queue["extra"]["num_foreign"] == 0
 
 
+@pytest.mark.parametrize("max_queries", [1, 4])
+def test_more_questions_than_a_device_may_ask_at_once(rag: Tandem, tmp_path: Path, max_queries: int) -> None:
+    """With the settings that everybody has, but for a longer margin: the machine of the tests may be busy."""
+    served_one = Config.load(None, [f"devices.max_queries={max_queries}"])
+    config = Config.load(None, ["link.peer_loss_margin_s=60"])
+    questions = [QUESTIONS[index % len(QUESTIONS)] for index in range(12)]
+    with (
+        served(served_one, ANYWHERE, tmp_path) as cloud,
+        Tandem.join(str(cloud.link_for("phone")), config) as phone,
+    ):
+        items = list(phone.batch(questions, concurrency=12, seed=1, max_new_tokens=6))
+        assert not [item.error for item in items if item.error is not None]
+        assert not [item.index for item in items if item.result().is_degraded]
+    expected = [rag.query(question, seed=1, max_new_tokens=6).token_ids for question in QUESTIONS]
+    assert {item.index: item.result().token_ids for item in items} == dict(enumerate(expected * 4))
+
+
 def test_what_crosses_holds_no_document_and_no_setting_of_the_device(tmp_path: Path) -> None:
     """Every frame as the cloud reads it, after TLS; the question itself is the positive control."""
     heard: list[bytes] = []
@@ -243,8 +260,9 @@ def test_mistakes_get_one_sentence(cloud: ServedCloud, phone: Tandem, tmp_path: 
         pass
 
 
-def test_a_query_beyond_a_limit_is_refused_with_the_limit(tmp_path: Path) -> None:
-    config = Config.load(None, ["devices.max_answer_tokens=20", "link.on_peer_loss=fail"])
+@pytest.mark.parametrize("on_peer_loss", ["continue", "wait", "fail"])
+def test_a_query_beyond_a_limit_is_refused_with_the_limit(tmp_path: Path, on_peer_loss: str) -> None:
+    config = Config.load(None, ["devices.max_answer_tokens=20", f"link.on_peer_loss={on_peer_loss}"])
     with (
         served(config, ANYWHERE, tmp_path) as cloud,
         Tandem.join(str(cloud.link_for("phone")), config) as phone,
