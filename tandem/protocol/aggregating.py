@@ -6,7 +6,7 @@ same tokens.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from math import nan
 from typing import TypeVar
@@ -27,11 +27,12 @@ from tandem.aggregation.rules import DRAFT_RULES, draft_rule
 from tandem.codecs import Codec
 from tandem.codecs.race_lists import read_vote
 from tandem.codecs.token import read_named_token, read_token
+from tandem.errors import ProtocolError
 from tandem.protocol.messages import Ballot, Logprobs, Undecided, VerifyResult
 from tandem.protocol.scheduling import policy_of
 from tandem.protocol.spec import SessionSpec
 from tandem.scheduler.policies import Policy
-from tandem.topology import PARTIES, Party
+from tandem.topology import PARTIES, Party, in_words
 
 T = TypeVar("T")
 
@@ -67,7 +68,7 @@ class AggregatorSession:
     def _decide_pair(self, ballot: Ballot) -> VerifyResult:
         """Algorithm 1 or the coupled race on the two decoded distributions (Eq. 4)."""
         eta_device, _ = self._shares(ballot)
-        device, cloud = map(self._decode, ballot.payloads)
+        device, cloud = self._decode_votes(ballot)
         decision = self._rule.verify(
             device, cloud, eta_device=eta_device, seed=self.spec.seed, step=ballot.step
         )
@@ -192,7 +193,7 @@ class AggregatorSession:
 
     def _mix(self, ballot: Ballot, position: int) -> Distribution:
         """The votes behind so many proposed tokens as one distribution."""
-        votes = list(map(self._decode, _row(ballot.payloads, ballot, position)))
+        votes = self._decode_votes(ballot, position)
         return votes[0] if len(votes) == 1 else mix_by_weights(votes, self._shares(ballot, position))
 
     def _settle(self, ballot: Ballot, position: int) -> Certificate:
@@ -216,11 +217,24 @@ class AggregatorSession:
         return self.roles.shares(ballot.voters)
 
     def _read_votes(self, ballot: Ballot, position: int = 0) -> list[RaceVote]:
-        payloads = _row(ballot.payloads, ballot, position)
-        return [read_vote(payload, self.spec.vocab_size) for payload in payloads]
+        return self._read(ballot, position, lambda payload: read_vote(payload, self.spec.vocab_size))
 
-    def _decode(self, payload: bytes) -> Distribution:
-        return self._codec.decode(payload, self.spec.vocab_size)
+    def _decode_votes(self, ballot: Ballot, position: int = 0) -> list[Distribution]:
+        return self._read(ballot, position, lambda payload: self._codec.decode(payload, self.spec.vocab_size))
+
+    def _read(self, ballot: Ballot, position: int, read: Callable[[bytes], T]) -> list[T]:
+        """What all voters say behind so many proposed tokens. Raises ProtocolError that names who says nothing."""
+        votes = []
+        for voter, payload in zip(ballot.voters, _row(ballot.payloads, ballot, position), strict=True):
+            try:
+                votes.append(read(payload))
+            except ProtocolError as error:
+                name, problem = self.roles.topology.name(voter), str(error).partition(";")[0]
+                raise ProtocolError(
+                    f"The vote of {in_words(name)} cannot be read ({problem}); install the same version of Tandem "
+                    "there."
+                ) from None
+        return votes
 
     def advise(self, aggregator: Party) -> None:
         """Who is to aggregate after a rejection of the remote draft; holds until the next advice."""

@@ -14,7 +14,7 @@ import typer
 from tandem.cli.options import ConfigFile, Overrides, load_settings, parse_count
 from tandem.cli.output import StageLog
 from tandem.config import Config
-from tandem.errors import TandemError
+from tandem.errors import ConfigError, TandemError
 from tandem.lab.cli import outputs
 from tandem.lab.cli.bench_options import (
     QUESTIONS,
@@ -145,7 +145,12 @@ def federated(
 
 def config_for(config: Config) -> Config:
     """The settings of the clusters: document weights estimated once per answer, so that nothing but the mode takes
-    time."""
+    time. Raises ConfigError where documents say how much a worker counts, which the predictions do not know."""
+    if config.weights.workers != "fixed":
+        raise ConfigError(
+            f"`tandem lab bench federated` predicts times for fixed weights only (got weights.workers = "
+            f'"{config.weights.workers}"); leave it at "fixed".'
+        )
     return replace(config, weights=replace(config.weights, interval=0))
 
 

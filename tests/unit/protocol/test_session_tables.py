@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tandem.errors import TandemError
+from tandem.errors import ProtocolError, TandemError
 from tandem.events import ClientEvent, DoneEvent, PlacementEvent, StopReason
 from tandem.lab.simulation.specs import make_spec
 from tandem.protocol.estimating_tables import ProfilingTable, SchedulingTable
@@ -553,6 +553,16 @@ def test_an_aggregator_decides_the_same_every_time_and_hands_over_when_told() ->
     assert aggregator.receive(rejected)[0].message.next_decider == 0
     assert third.message.tokens == first.message.tokens
     assert aggregator.receive(replace(pair, session=2)) == []
+
+
+def test_a_vote_that_cannot_be_read_names_its_voter() -> None:
+    aggregator = AggregatingTable(Party.DEVICE, CODEC)
+    aggregator.receive(Begin(session=1, spec=spec().to_json()))
+    pair = ballot(draft(Party.DEVICE), draft(Party.CLOUD))
+    with pytest.raises(
+        ProtocolError, match=r"^The vote of the cloud cannot be read \(.*\); install the same"
+    ):
+        aggregator.receive(replace(pair, payloads=(pair.payloads[0], pair.payloads[1][:-1])))
 
 
 def test_profiles_of_unknown_sessions_are_dropped() -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from tandem.cli import main
 from tandem.config import Config
+from tandem.errors import ConfigError
 from tandem.lab.cli import bench_federated as bench
 from tandem.lab.federated.systems import SYSTEMS
 from tandem.lab.latency.plan import Plan
@@ -76,3 +77,8 @@ def test_mistakes_are_one_sentence(
 ) -> None:
     assert main(["lab", "bench", "federated", *words, "--out", str(tmp_path)]) != 0
     assert sentence in capsys.readouterr().err
+
+
+def test_weights_by_documents_are_not_predicted() -> None:
+    with pytest.raises(ConfigError, match=r'fixed weights only \(got weights.workers = "documents"\)'):
+        bench.config_for(Config.load(None, ["weights.workers=documents"]))
