@@ -113,6 +113,17 @@ def test_the_printed_bound_with_factor_one_is_violated() -> None:
     assert np.abs(decoded(dense, 2, "renormalise") - dense).sum() > dropped * 1.9
 
 
+def test_a_residual_mixture_may_be_worse_than_a_renormalised_one() -> None:
+    """SpecFed calls the residual consistently better. It is for one vote; errors of two can cancel."""
+    votes = [np.array([0.6, 0.4, 0.0, 0.0]), np.array([0.4, 0.6, 0.0, 0.0])]
+
+    def error(rest: str) -> float:
+        return float(np.abs(sum(decoded(vote, 1, rest) - vote for vote in votes) / 2).sum())
+
+    assert error("renormalise") == pytest.approx(0.0, abs=1e-12)
+    assert error("residual") == pytest.approx(0.8 * 2 / 3, abs=1e-4)
+
+
 def test_the_winner_of_a_race_changes_seldom(binomial: Callable[..., None]) -> None:
     """With the probability that coupled acceptance gives, at most 2 D / (1 + D), D the total variation."""
     rng, num_steps, changed, rates = np.random.default_rng(2), 1500, 0, []
