@@ -10,7 +10,8 @@ from tandem.lab.speculative.tables import Tables, shown
 
 HEADER = (
     f"{'system':20} {'ms/token':>8} {'predicted':>9} {'off':>5} {'floors':>6} {'TTFT ms':>7} {'accepted':>8} "
-    f"{'drafts':>11} {'passes':>11} {'up B':>6} {'down B':>6} {'vote B':>6} {'wrong':>5}  last vote"
+    f"{'drafts':>11} {'passes':>11} {'up B':>6} {'down B':>6} {'vote B':>6} {'settled':>7} {'wrong':>5}  "
+    "last vote"
 )
 LEGEND = """\
 Measured/predicted; all but TTFT is per token. ms/token: after the tokens of the first verdict, median of runs.
@@ -18,8 +19,9 @@ predicted: from acceptance, floors, link, and the parties' own work as measured 
 stop-and-wait answers; floors: predicted as if they had no work but the floors.
 accepted: share of the committed tokens that the server had proposed. drafts: forwards of the server; passes: of a
 worker. up, down: bytes from and to one worker on its data connection, with headers and acknowledgements; vote B: of a
-vote's race list, without its frame. wrong: tokens that are not those of the draft-free loop. last vote: for whose vote
-the others waited, in percent of the tokens, by worker."""
+vote's race list, without its frame. settled: steps that these lists settle at once, in percent, as predicted.
+wrong: tokens that are not those of the draft-free loop. last vote: for whose vote the others waited, in percent of the
+tokens, by worker."""
 
 
 def _line(row: Row) -> str:
@@ -31,7 +33,8 @@ def _line(row: Row) -> str:
         f"{shown(1e3 * row.first_s, '.0f'):>7} {row.accepted:>8.2f} {_both(row, 'drafts'):>11} "
         f"{_both(row, 'passes'):>11} {shown(row.up_bytes, '.0f'):>6} "
         f"{shown(row.down_bytes, '.0f'):>6} "
-        f"{shown(row.predicted.get('vote_bytes', nan), '.0f'):>6} {row.num_wrong:>5}  {last}"
+        f"{shown(row.predicted.get('vote_bytes', nan), '.0f'):>6} "
+        f"{shown(100 * row.predicted.get('certified', nan), '.1f'):>7} {row.num_wrong:>5}  {last}"
     ).rstrip()
 
 

@@ -44,7 +44,7 @@ def cell(**changes: Any) -> Cell:
         "predicted_s": dict(PACES_S),
         "predicted_forwards": {"pipelined": {"server": 1.5, "worker-1": 0.4, "worker-2": 0.6}},
         "predicted_speedup": {},
-        "predicted_also": {"pipelined": {"vote_bytes": 45.0}},
+        "predicted_also": {"pipelined": {"vote_bytes": 45.0, "certified": 0.964}},
         "reference": (TOKENS,),
         "ping_s": (0.1, 0.101),
     }
@@ -79,7 +79,7 @@ def test_the_table_names_setting_and_stragglers() -> None:
         "models close to each other, 2 workers, one 4 times as slow, socket, decode floors 15 ms"
     )
     (line,) = [each for each in text.splitlines() if each.startswith("pipelined ")][:1]
-    assert line.endswith("0  20/80")
+    assert line.endswith("45    96.4     0  20/80")
     assert values_of([cell()])[0]["rows"][0]["system"] == "token-wise"
     assert Cell.from_json(cell().to_json()).setting == SETTING
 
