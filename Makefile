@@ -21,7 +21,7 @@ install: $(VENV)/.demo   ## Tandem into .venv
 # As many processes as the smallest machine has cores: nodes that wait too long for the processor give up. What
 # measures times or drives a browser comes by itself.
 test: $(VENV)/.test   ## every test that this machine can run; says why the others are skipped
-	@$(BIN)/python -m pytest --numprocesses 2 --dist loadfile -m "not timed" </dev/null
+	@$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --durations 30 -m "not timed" </dev/null
 	@$(BIN)/python -m pytest -m timed tests/network tests/server </dev/null
 
 lint: $(VENV)/.test   ## style and types
