@@ -113,7 +113,8 @@ def test_a_table_for_people(capsys: pytest.CaptureFixture[str]) -> None:
     shown = capsys.readouterr().out.splitlines()
     assert shown[0].startswith("Left the device for an answer of ")
     assert any(line.startswith("question                    1        27  the question") for line in shown)
-    assert any(line.startswith("Nothing of: handshake, filter, race lists, distributions,") for line in shown)
+    (nothing,) = [line for line in shown if line.startswith("Nothing of: handshake, filter, ")]
+    assert "race lists, distributions, document weights" in nothing  # and drafts, where the cloud was quicker
 
 
 def test_federated_mode_is_refused(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
