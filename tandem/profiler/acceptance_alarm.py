@@ -64,4 +64,7 @@ class AcceptanceAlarm:
         return Fall(sum(self._recent) / len(self._recent), self._accepted / self._judged)
 
     def _is_low(self) -> bool:
-        return self._judged >= MIN_REMEMBERED and self._fall().rate < LOW_SHARE * self._fall().usual_rate
+        if self._judged < MIN_REMEMBERED:
+            return False
+        fall = self._fall()
+        return fall.rate < LOW_SHARE * fall.usual_rate
