@@ -59,7 +59,7 @@ class DraftQueueActor(SiteActor):
         self.table = AdmittingTable(
             party,
             lambda spec: self._stop_rule(spec).find_reason,
-            self._find_obstacle,
+            self._obstacle,
             max_open=self.config.cluster.max_sessions,
         )
         self._detokenizer: Detokenizer | None = None
@@ -80,6 +80,10 @@ class DraftQueueActor(SiteActor):
     async def is_prepared(self) -> bool:
         """As the base class; the tokenizer is the last thing that a starting party gets."""
         return await super().is_prepared() and self._detokenizer is not None
+
+    async def find_obstacle(self) -> str | None:
+        """Why no query can be taken now, if so; an actor that was replaced may not be connected yet."""
+        return self._obstacle()
 
     async def limit_queries(self, max_queries: int) -> None:
         """So many are open at once, as the cloud of a join link takes them, and no more than the settings say."""
@@ -160,8 +164,7 @@ class DraftQueueActor(SiteActor):
 
     def on_event(self, client_event: ClientEvent) -> None:
         """Keep an event for this side's client, tokens with the text they add."""
-        log = self.logs.get(client_event.session)
-        if log is None:
+        if (log := self.logs.get(client_event.session)) is None:
             return
         if isinstance(client_event.event, SourcesEvent):
             log.sources[client_event.event.party] = client_event.event
@@ -209,13 +212,11 @@ class DraftQueueActor(SiteActor):
         """As everywhere, and for a decoder the one that has the session."""
         return self.decoders.receivers(send.message) if send.to == "decoder" else super().receivers(send)
 
-    def _find_obstacle(self) -> str | None:
-        """Why no query can be taken now, if so."""
-        for role in REQUIRED_ACTORS:
-            names = self.decoders.available if role == "decoder" else (f"{self.party}/{role}",)
-            if not any(map(self.is_reachable, names)):
-                return self._stopped(role)
-        return None
+    def _obstacle(self) -> str | None:
+        own = {role: (f"{self.party}/{role}",) for role in REQUIRED_ACTORS}
+        names = own | {"decoder": self.decoders.available}
+        lost = (role for role, each in names.items() if not any(map(self.is_reachable, each)))
+        return next(map(self._stopped, lost), None)
 
     def _stopped(self, role: str) -> str:
         return f"{at_start(self.party)}'s {role} has stopped; {remedy_for(self.party)}."
@@ -295,6 +296,5 @@ class DraftQueueActor(SiteActor):
         return {f"{party}/draft_queue" for party in self.config.topology.dials_of(self.party)}
 
     def _listening_host(self) -> str | None:
-        if self.party not in self.config.topology.dialled:
-            return None
-        return self.runtime.host or self.config.link.host or "127.0.0.1"
+        is_dialled = self.party in self.config.topology.dialled
+        return (self.runtime.host or self.config.link.host or "127.0.0.1") if is_dialled else None

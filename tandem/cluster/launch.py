@@ -133,10 +133,13 @@ def find_party(party: str, config: Config) -> RayHandles:
             role = "decoder" if actor.is_decoder else actor.kind
             handles.setdefault(role, find_actor(actor.name, config.cluster.namespace))
         is_prepared = are_prepared(handles.values())
+        obstacle = ray.get(handles["draft_queue"].find_obstacle.remote(), timeout=ANSWER_S)
     except (ValueError, RayError):
         raise PartyLost(f"The {party} side has just lost an actor; see `tandem status`.") from None
     if not all(is_prepared):
         raise PartyLost(f"The {party} side is still loading its model and index; try again in a moment.")
+    if obstacle:
+        raise PartyLost(obstacle)
     return handles
 
 

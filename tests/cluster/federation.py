@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -15,6 +13,8 @@ from tandem.config import Config
 from tandem.corpora import BUNDLED, DRAFTER
 from tandem.lab.federated.workers import LocalWorkers
 from tandem.retrieval import Embedder, build_index
+
+from .conftest import process_of
 
 PATIENT = ("cluster.start_timeout_s=300",)
 
@@ -49,16 +49,15 @@ class Stopped:
     """The coordinator of one party, which can be halted for a while; at the end of the block it runs."""
 
     def __init__(self, rag: Tandem, party: str) -> None:
-        actors = {actor["name"]: actor["pid"] for actor in rag.status()["actors"]}
-        self._pid = int(actors[f"{party}/draft_queue"])
+        self._process = process_of(rag, f"{party}/draft_queue")
 
     def stop(self) -> None:
         """From now on nothing is heard of it."""
-        os.kill(self._pid, signal.SIGSTOP)
+        self._process.suspend()
 
     def go_on(self) -> None:
         """It runs again, and knows what it knew."""
-        os.kill(self._pid, signal.SIGCONT)
+        self._process.resume()
 
     def __enter__(self) -> Stopped:
         return self

@@ -24,7 +24,7 @@ from tandem.events import DoneEvent, TokenEvent
 from tandem.lab.training.bundle import read_bundled_questions
 from tandem.topology import Party
 
-from .conftest import TOKEN_NAMES, alive, ask_all, descendants, run
+from .conftest import TOKEN_NAMES, alive, ask_all, descendants, process_of, run
 
 QUESTION = "Which game should Mira try?"
 ANSWER = read_bundled_questions()[0].answer
@@ -143,11 +143,6 @@ def test_a_side_whose_actors_live_is_not_started_again(address: str) -> None:
     again = run("up", "device")
     assert again.returncode == 1
     assert "tandem: The device node is already running at" in again.stderr
-
-
-def process_of(tandem: Tandem, name: str) -> psutil.Process:
-    (pid,) = (actor["pid"] for actor in tandem.status()["actors"] if actor["name"] == name)
-    return psutil.Process(pid)
 
 
 @pytest.mark.parametrize("victim", ["device/draft_queue", "cloud/decoder"])

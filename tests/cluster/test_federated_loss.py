@@ -12,12 +12,11 @@ from typing import Any
 import pytest
 
 from tandem import Tandem
-from tandem.actors.ray_handles import kill_actors
-from tandem.cluster.launch import find_party
 from tandem.config import Config
 from tandem.events import DoneEvent, PeerEvent, TokenEvent
 from tandem.lab.training.bundle import read_bundled_questions
 from tandem.topology import SERVER
+from tests.cluster.conftest import process_of
 from tests.cluster.federation import Loop, Stopped, settings_of
 
 MAX_NEW_TOKENS = 24
@@ -153,12 +152,12 @@ def test_an_answer_may_fail_with_the_worker(
 @pytest.fixture(scope="module")
 def events(rag: Tandem, questions: list[str], rejoined: list[Any]) -> list[object]:
     """The same query; the draft queue of one worker is killed once a few tokens are there."""
-    victim = find_party("ben", rag.config)["draft_queue"]
+    victim = process_of(rag, "ben/draft_queue")
     seen: list[object] = []
     for event in rag.stream(questions[1], pacing="stop_and_wait", max_proposal=1, **OPTIONS):
         seen.append(event)
         if isinstance(event, TokenEvent) and event.step == KILLED_AT:
-            kill_actors([victim])
+            victim.kill()
     return seen
 
 

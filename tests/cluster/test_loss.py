@@ -6,14 +6,14 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-import ray
 
 from tandem import Tandem
-from tandem.cluster.launch import find_party
 from tandem.errors import QueryError
 from tandem.events import DoneEvent, PeerEvent, SourcesEvent, TokenEvent
 from tandem.lab.baselines.experiments import Experiments
 from tandem.topology import Party
+
+from .conftest import process_of
 
 QUESTION = "Which game should Mira try?"
 OPTIONS = {"seed": 4, "temperature": 1.0, "max_new_tokens": 24}
@@ -29,7 +29,7 @@ def mode(request: pytest.FixtureRequest) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def experiments(mode: dict[str, Any]) -> Experiments:
     """A slow link, so that the answer is still growing when the cloud dies; each mode has a cluster to kill."""
-    return Experiments(extra_delay_s=0.05)
+    return Experiments(extra_delay_s=0.1)
 
 
 @pytest.fixture(scope="module")
@@ -48,12 +48,12 @@ def undisturbed(rag: Tandem, mode: dict[str, Any]) -> tuple[int, ...]:
 @pytest.fixture(scope="module")
 def events(rag: Tandem, mode: dict[str, Any], undisturbed: tuple[int, ...]) -> list[object]:
     """The same query; the cloud's draft queue is killed once a few tokens are there."""
-    victim = find_party(Party.CLOUD, rag.config)["draft_queue"]
+    victim = process_of(rag, "cloud/draft_queue")
     seen: list[object] = []
     for event in rag.stream(QUESTION, **OPTIONS, **mode):
         seen.append(event)
         if isinstance(event, TokenEvent) and event.step == KILLED_AT:
-            ray.kill(victim)
+            victim.kill()
     return seen
 
 
@@ -90,7 +90,7 @@ def test_the_next_query_is_answered_by_the_device_alone(
 def test_a_dead_decoder_of_the_device_is_one_sentence(
     rag: Tandem, mode: dict[str, Any], events: list[object]
 ) -> None:
-    ray.kill(find_party(Party.DEVICE, rag.config)["decoder"])
+    process_of(rag, "device/decoder").kill()
     with pytest.raises(QueryError, match=r"^The device's decoder has stopped"):
         rag.query(QUESTION, timeout_s=20.0, **mode)
     with pytest.raises(QueryError, match=r"^The device's decoder has stopped"):

@@ -246,3 +246,23 @@ def test_a_device_opens_as_many_queries_as_its_cloud_takes(
     assert isinstance(refused, DoneEvent)
     assert refused.error is not None
     assert refused.error.endswith(f"wait; retry after 30 s, or {remedy}.")
+
+
+class _WithoutDecoder(_Nowhere):
+    """As while a new decoder loads: the connection to it is not open yet."""
+
+    def is_connected(self, to: str) -> bool:
+        return not to.endswith("/decoder")
+
+
+def test_what_is_in_the_way_of_queries_can_be_asked() -> None:
+    async def run() -> tuple[str | None, str | None]:
+        queue = Queue(Party.CLOUD)
+        before = await queue.find_obstacle()
+        queue.plane = _WithoutDecoder()  # type: ignore[assignment]
+        return before, await queue.find_obstacle()
+
+    before, after = asyncio.run(run())
+    assert before is None
+    assert after is not None
+    assert after.startswith("The cloud's decoder has stopped; ")
