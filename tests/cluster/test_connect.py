@@ -212,8 +212,7 @@ def test_a_cloud_whose_draft_queue_died_is_reached_at_its_new_address(address: s
     without_supervisor(address, Party.CLOUD)
     for settings, name in ((("--set", "cluster.light_actors=together"), shared), ((), "cloud/draft_queue")):
         with Tandem.connect() as tandem:
-            (queue,) = (actor for actor in tandem.status()["actors"] if actor["name"] == "cloud/draft_queue")
-            psutil.Process(queue["pid"]).kill()
+            process_of(tandem, "cloud/draft_queue").kill()
         replaced = run("up", "cloud", *settings)
         without_supervisor(address, Party.CLOUD)
         assert replaced.returncode == 0, replaced.stderr

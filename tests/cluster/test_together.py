@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 
-import psutil
 import pytest
 
 from tandem import Event, Tandem, WaitEvent
@@ -13,6 +12,7 @@ from tandem.events import collect
 from tandem.lab.training.bundle import read_bundled_questions
 from tandem.protocol.outbox import ROLES
 from tandem.topology import Party
+from tests.cluster.conftest import process_of
 from tests.cluster.recorded import check_answers
 
 NUM_PAIRS = 4
@@ -72,11 +72,11 @@ def test_three_processes_per_party_and_every_actor_reports(rag: Tandem) -> None:
 @pytest.mark.usefixtures("killed")
 def test_a_process_that_dies_is_named_with_all_its_actors(rag: Tandem) -> None:
     """The last test of this cluster."""
-    (queue,) = (actor for actor in rag.status()["actors"] if actor["name"] == "device/draft_queue")
-    psutil.Process(queue["pid"]).kill()
+    queue = process_of(rag, "device/draft_queue")
+    queue.kill()
     with pytest.raises(QueryError) as caught:
         rag.query("Which game should Mira try?")
-    assert f"the device side has lost {SHARED} (process {queue['pid']}: " in str(caught.value)
+    assert f"the device side has lost {SHARED} (process {queue.pid}: " in str(caught.value)
     states = {actor["name"]: actor["state"] for actor in rag.status()["actors"]}
     dead = [name for name, state in states.items() if state != "alive"]
     assert dead == ["device/draft_queue", "device/aggregator", "device/profiler", "device/scheduler"]
