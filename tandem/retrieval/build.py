@@ -58,11 +58,16 @@ def build_index(
     previous = _try_open(directory)
     key = _choose_key(directory, id_key)
     chunks = split(loaded.documents, chunk_chars, overlap, key)
+    problems = list(loaded.problems)
+    if previous is not None and previous.manifest.roots == names:
+        kept = [chunk for chunk in previous.chunks() if source_of(chunk) in loaded.failed]
+        chunks += kept
+        problems += _describe_kept(kept)
     if previous is not None and not is_known:
         before = previous.manifest.roots
         roots.check_nothing_is_lost(directory, before, names[0], previous.chunks(), chunks)
     write = partial(write_index, id_key=key, num_threads=num_threads, progress=progress, roots=names)
-    return _bring_up_to_date(directory, previous, chunks, embedder, factory, loaded.problems, names, write)
+    return _bring_up_to_date(directory, previous, chunks, embedder, factory, problems, names, write)
 
 
 def update_index(
@@ -88,13 +93,15 @@ def update_index(
     held = list(previous.chunks())
     sources = {source_of(chunk) for chunk in held}
     names, name = _place(directory, previous.manifest.roots, add)
-    loaded = roots.load(add, name) if add else Loaded([], [])
+    loaded = roots.load(add, name) if add else Loaded([], [], set())
     names, wanted = roots.without(names, delete, sources)
     gone, problems = _match_sources(wanted, sources)
     inside, _ = _match_sources([name] if name else [], sources)
-    replaced = gone | inside | ({source_of(document) for document in loaded.documents} - {""})
+    found = {source_of(document) for document in loaded.documents} - {""}
+    replaced = gone | ((inside | found) - loaded.failed)
     key = bytes.fromhex(previous.manifest.id_key)
     chunks = [chunk for chunk in held if source_of(chunk) not in replaced]
+    kept = [chunk for chunk in chunks if source_of(chunk) in loaded.failed]
     known = {chunk.id for chunk in chunks}
     added = split(loaded.documents, chunk_chars, overlap, key)
     chunks += [chunk for chunk in added if chunk.id not in known]
@@ -106,7 +113,7 @@ def update_index(
         replaces=previous.manifest,
         roots=names,
     )
-    problems = loaded.problems + problems
+    problems = loaded.problems + _describe_kept(kept) + problems
     return _bring_up_to_date(directory, previous, chunks, embedder, factory, problems, names, write)
 
 
@@ -195,6 +202,12 @@ def _match_sources(names: Sequence[str], sources: set[str]) -> tuple[set[str], l
             hint = f"did you mean {nearest(name, sorted(sources))}?" if sources else "check the name."
             problems.append(f"{name} was not deleted: the index holds nothing of it; {hint}")
     return matches, problems
+
+
+def _describe_kept(chunks: Sequence[Document]) -> list[str]:
+    """A sentence for each file that could not be read now, but earlier."""
+    sources = dict.fromkeys(source_of(chunk) for chunk in chunks)
+    return [f"{source}: what the index held of it stays, since it was read before." for source in sources]
 
 
 def _is_current(index: Index, chunks: Sequence[Document], embedder: TextEmbedder, factory: str) -> bool:

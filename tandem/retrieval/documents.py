@@ -26,6 +26,11 @@ ID_BYTES = 10
 RESERVED = ("source", "chunk", "page", "line")
 """Metadata keys that Tandem sets itself; a file's own value under one of them is kept as `given_<key>`."""
 
+MAX_DEPTH = 64
+"""Objects and lists within each other that metadata may consist of; far less than Python's own limit, which ends what
+stores or sends them.
+"""
+
 
 def chunk_id(text: str, source: str, occurrence: int = 0, key: bytes = b"") -> str:
     """Stable opaque id of a chunk: a hash of its text, its relative source path and the number of earlier chunks with
@@ -59,6 +64,15 @@ def writable(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [writable(item) for item in value]
     return value
+
+
+def is_too_deep(value: object) -> bool:
+    """Whether more than MAX_DEPTH mappings and lists lie within each other. value: as JSON gives it."""
+    level = [value]
+    for _ in range(MAX_DEPTH + 1):
+        nested = [item for item in level if isinstance(item, dict | list | tuple)]
+        level = [part for item in nested for part in (item.values() if isinstance(item, dict) else item)]
+    return bool(nested)
 
 
 def make_writable(document: Document, **own: object) -> Document:

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import date
 from typing import Any
 
+from tandem.retrieval.documents import MAX_DEPTH
+
 _FRONT_MATTER = re.compile(r"\A---[ \t]*\n(.*?)^(?:---|\.\.\.)[ \t]*(?:\n|\Z)", re.DOTALL | re.MULTILINE)
+_QUOTES = re.compile(r"""(['"]).{1,2}\1|b?(['"]).*""", re.DOTALL)
 MAX_NAMED = 10
 """Ignored fields that one sentence names."""
+MAX_NAME_CHARS = 40
+"""So much of the name of an ignored field is shown."""
 
 
 def plain_fields(fields: Mapping[Any, Any]) -> tuple[dict[str, Any], list[str]]:
@@ -32,7 +37,9 @@ def describe_ignored(source: str, names: list[str]) -> list[str]:
     """One sentence about the ignored fields of a file; none if there are none."""
     if not names:
         return []
-    shown = ", ".join(names[:MAX_NAMED]) + (", ..." if len(names) > MAX_NAMED else "")
+    shown = ", ".join(name[:MAX_NAME_CHARS] for name in names[:MAX_NAMED]) + (
+        ", ..." if len(names) > MAX_NAMED else ""
+    )
     were, values = (
         ("field {} was", "its value is") if len(names) == 1 else ("fields {} were", "their values are")
     )
@@ -43,7 +50,8 @@ def describe_ignored(source: str, names: list[str]) -> list[str]:
 
 
 def split_front_matter(text: str) -> tuple[dict[str, Any], str, str]:
-    """The fields of a text's YAML front matter, the text behind it, and why it is none although it looks like it.
+    """The fields of a text's YAML front matter, the text behind it, and why it is none although it looks like it, with
+    the remedy.
 
     Without front matter: no fields, the whole text.
     """
@@ -52,13 +60,37 @@ def split_front_matter(text: str) -> tuple[dict[str, Any], str, str]:
         return {}, text, ""
     import yaml
 
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
-        fields = yaml.load(match[1], getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+        if _is_too_deep(yaml.parse(match[1], loader)):
+            return {}, text, f"it is nested more than {MAX_DEPTH} levels deep; flatten it"
+        fields = yaml.load(match[1], loader)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
-        return {}, text, _brief(error)
+        return {}, text, f"it is not valid YAML ({_brief(error)}); repair it"
     if not isinstance(fields, dict):  # a line across the page
         return {}, text, ""
     return fields, text[match.end() :], ""
+
+
+def without_quotes(text: str) -> str:
+    """At most 100 characters of an error's text, in which "..." stands for what it quotes of a file; a sign or two, as
+    in "expected ','", stay.
+    """
+    return _QUOTES.sub(lambda quoted: quoted[0] if quoted[1] else "...", text)[:100]
+
+
+def _is_too_deep(events: Iterable[Any]) -> bool:
+    """Whether YAML is nested too deeply to be loaded: what loads it recurses in C, what parses it into events does
+    not.
+    """
+    import yaml
+
+    depth = 0
+    for event in events:
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if depth > MAX_DEPTH:
+            return True
+    return False
 
 
 def _is_plain(value: Any) -> bool:
@@ -73,4 +105,4 @@ def _brief(error: Exception) -> str:
     """What is wrong and where, in a few words."""
     problem, mark = getattr(error, "problem", None), getattr(error, "problem_mark", None)
     where = f" in line {mark.line + 2}" if mark is not None else ""
-    return f"{problem or error}"[:100] + where
+    return without_quotes(f"{problem or error}") + where

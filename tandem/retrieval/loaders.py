@@ -17,8 +17,10 @@ from typing import NamedTuple
 
 from tandem.errors import RetrievalError
 from tandem.file_kinds import endings
-from tandem.retrieval.documents import Document, make_writable, readable_name
+from tandem.retrieval import reader_process
+from tandem.retrieval.documents import MAX_DEPTH, Document, is_too_deep, make_writable, readable_name
 from tandem.retrieval.old_format import is_old
+from tandem.retrieval.reader_process import ReaderFailed
 from tandem.retrieval.readers import READERS, Unreadable
 from tandem.retrieval.store import has_index
 
@@ -40,25 +42,25 @@ class Loaded(NamedTuple):
 
     documents: list[Document]  # folder by folder, sorted by name, then by place in the file
     problems: list[str]  # one sentence for each thing left out
+    failed: set[str]  # sources of files that ended their reader: what was known of them still holds
 
 
-def load_path(path: Path | str, name: str = "") -> Loaded:
+def load_path(path: Path | str, name: str = "", *, may_fail: bool = False) -> Loaded:
     """All documents of a file or folder, and a sentence for each thing that had to be left out.
 
     Every document's metadata holds `source`: for a file its name, in a folder the path relative to that (posix form).
     name: what the file is called instead, or what stands before the path. Raises RetrievalError if the path does not
-    exist or nothing under it could be read.
+    exist or nothing under it could be read, unless `may_fail` and it holds a file that ended its reader.
     """
     root = Path(path)
     if not root.exists():
         raise RetrievalError(
             f"A corpus must be a file or a folder, but {root} does not exist; check its path."
         )
-    problems: list[str] = []
-    documents = list(iterate(root, problems, name))
-    if not documents:
-        raise RetrievalError(_nothing(root, problems))
-    return Loaded(documents, problems)
+    loaded = read_path(root, name)
+    if not loaded.documents and not (may_fail and loaded.failed):
+        raise RetrievalError(_nothing(root, loaded.problems))
+    return loaded
 
 
 def load_documents(given: Iterable[Document]) -> Loaded:
@@ -79,27 +81,35 @@ def load_documents(given: Iterable[Document]) -> Loaded:
             )
         elif not document.page_content.strip():
             problems.append(f"{name or 'A document'} was left out: it holds no text; fill it or remove it.")
+        elif is_too_deep(document.metadata):
+            problems.append(
+                f"{name or 'A document'} was left out: its metadata is nested more than {MAX_DEPTH} levels deep; "
+                "flatten it."
+            )
         else:
             seen.update([document.id] if document.id else [])
             documents.append(make_writable(document, source=name))
     if not documents:
         more = f" ({problems[0].rstrip('.')})" if problems else ""
         raise RetrievalError(f"A corpus must hold at least one document, but it has none{more}; add one.")
-    return Loaded(documents, problems)
+    return Loaded(documents, problems, set())
 
 
-def iterate(root: Path, problems: list[str], name: str = "") -> Iterator[Document]:
-    """The documents of an existing file or folder one by one; sentences go to `problems` meanwhile."""
+def read_path(root: Path, name: str = "") -> Loaded:
+    """As `load_path` of what exists, but without an error if nothing could be read."""
+    loaded = Loaded([], [], set())
+    problems = loaded.problems
     skipped: Counter[str] = Counter()
     is_file = root.is_file()
     for path, relative in _files(root, problems):
         source = (name or relative) if is_file else f"{name}/{relative}".lstrip("/")
         if path.suffix.lower() in READERS:
-            yield from _read(path, source, problems)
+            _read(path, source, loaded)
         else:
             skipped[readable_name(path.suffix.lower())] += 1
     for suffix, count in sorted(skipped.items()):
         problems.append(_describe_skipped(suffix, count))
+    return loaded
 
 
 def _files(root: Path, problems: list[str]) -> Iterator[tuple[Path, str]]:
@@ -145,38 +155,37 @@ def _is_index(folder: Path) -> bool:
     return has_index(folder) or is_old(folder)
 
 
-def _read(path: Path, source: str, problems: list[str]) -> list[Document]:
-    """The documents of one file; what goes wrong becomes a sentence."""
+def _read(path: Path, source: str, loaded: Loaded) -> None:
+    """Adds the documents of one file; what goes wrong becomes a sentence."""
     try:
-        for _ in range(_ATTEMPTS):
-            sentences: list[str] = []
-            before = _state(path)
-            documents = _documents(path, source, sentences)
-            if _state(path) == before:
-                problems.extend(sentences)
-                return documents
+        reason = _try_to_read(path, source, loaded)
     except _NotAFileError:
-        problems.append(f"{source} was left out: it is a pipe, socket or device, not a file; remove it.")
-        return []
+        reason = "it is a pipe, socket or device, not a file; remove it"
     except OSError as error:
-        problems.append(
-            f"{source} was left out: it cannot be read ({error.strerror or error}); check its rights."
-        )
-        return []
-    problems.append(
-        f"{source} was left out: it changed while it was read; index it again when it is finished."
-    )
-    return []
-
-
-def _documents(path: Path, source: str, problems: list[str]) -> list[Document]:
-    """What the reader of a file's kind makes of it."""
-    documents: list[Document] = []
-    try:
-        documents.extend(READERS[path.suffix.lower()](path, source, problems))
+        reason = f"it cannot be read ({error.strerror or error}); check its rights"
     except Unreadable as error:
-        problems.append(f"{source} was left out: {error}.")
-    return documents
+        reason = str(error)
+        if isinstance(error, ReaderFailed):
+            loaded.failed.add(source)
+    if reason:
+        loaded.problems.append(f"{source} was left out: {reason}.")
+
+
+def _try_to_read(path: Path, source: str, loaded: Loaded) -> str:
+    """Adds the documents of one file, or says why not. Raises Unreadable, _NotAFileError or OSError."""
+    for _ in range(_ATTEMPTS):
+        before = _state(path)
+        try:
+            documents, problems = reader_process.SHARED.read(path, source)
+        except Unreadable:
+            if _state(path) == before:
+                raise
+            continue
+        if _state(path) == before:
+            loaded.documents.extend(documents)
+            loaded.problems.extend(problems)
+            return ""
+    return "it changed while it was read; index it again when it is finished"
 
 
 def _state(path: Path) -> tuple[int, int, int]:

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tandem.file_kinds import FILE_KINDS
-from tandem.retrieval.documents import Document, with_metadata
-from tandem.retrieval.fields import describe_ignored, plain_fields, split_front_matter
+from tandem.retrieval.documents import MAX_DEPTH, Document, is_too_deep, with_metadata
+from tandem.retrieval.fields import describe_ignored, plain_fields, split_front_matter, without_quotes
 
 if TYPE_CHECKING:
     from bs4 import BeautifulSoup
@@ -52,9 +52,7 @@ def read_markdown(path: Path, source: str, problems: list[str]) -> Iterator[Docu
     """An md file: one document; the fields of its front matter become metadata."""
     fields, text, flaw = split_front_matter(_decode(path.read_bytes()))
     if flaw:
-        problems.append(
-            f"{source}: its front matter was read as text: it is not valid YAML ({flaw}); repair it."
-        )
+        problems.append(f"{source}: its front matter was read as text: {flaw}.")
     if not text.strip():
         raise Unreadable("it holds no text; fill it or remove it")
     metadata, ignored = plain_fields(fields)
@@ -71,7 +69,9 @@ def read_html(path: Path, source: str, problems: list[str]) -> Iterator[Document
         page = BeautifulSoup(path.read_bytes(), "html.parser")
     except ParserRejectedMarkup as error:
         why = str(error).strip().splitlines()[-1].partition(": ")[2]
-        raise Unreadable(f"it is not sound html ({why[:100]}); repair it or save it as text") from None
+        raise Unreadable(
+            f"it is not sound html ({without_quotes(why)}); repair it or save it as text"
+        ) from None
     if page.contains_replacement_characters:
         raise Unreadable("its bytes do not fit its declared encoding; save it as UTF-8")
     title = " ".join(page.title.get_text().split()) if page.title else ""
@@ -88,6 +88,8 @@ def read_pdf(path: Path, source: str, problems: list[str]) -> Iterator[Document]
     for number in range(1, _num_pages(reader) + 1):
         try:
             text = reader.pages[number - 1].extract_text()
+        except MemoryError:
+            raise
         except Exception as error:  # pypdf raises many kinds on damaged pages; the others are still good
             problems.append(
                 f"{source} page {number} was left out: it is damaged ({_brief(error)}); print it to pdf again."
@@ -182,7 +184,7 @@ def _open_pdf(path: Path) -> PdfReader:
     try:
         reader = PdfReader(path)
         is_locked = reader.is_encrypted and not reader.decrypt("")
-    except OSError:
+    except (OSError, MemoryError):
         raise
     except DependencyError:
         raise Unreadable("it is encrypted; save it without a password") from None
@@ -197,6 +199,8 @@ def _num_pages(reader: PdfReader) -> int:
     """Number of pages; Unreadable if the page tree is damaged."""
     try:
         return len(reader.pages)
+    except MemoryError:
+        raise
     except Exception as error:  # as above
         raise Unreadable(f"it is not a sound pdf ({_brief(error)}); print it to pdf again") from None
 
@@ -207,6 +211,8 @@ def _record(line: str) -> tuple[str, dict[str, object], dict[str, object]]:
         record = json.loads(line)
     except (ValueError, RecursionError) as error:
         raise ValueError(f"it is not valid JSON ({_brief(error)}); repair it") from None
+    if is_too_deep(record):
+        raise ValueError(f"it is nested more than {MAX_DEPTH} levels deep; flatten it")
     text = record.get("text") if isinstance(record, dict) else None
     if not isinstance(text, str) or not text.strip():
         raise ValueError('it has no "text" with a non-empty string; add one')
@@ -218,6 +224,6 @@ def _record(line: str) -> tuple[str, dict[str, object], dict[str, object]]:
 
 
 def _brief(error: BaseException) -> str:
-    """First line of an error's text, without a final full stop, at most 100 characters."""
+    """First line of an error's text, without what it quotes of the file and without a final full stop."""
     lines = str(error).strip().splitlines()
-    return (lines[0] if lines else type(error).__name__)[:100].rstrip(" .")
+    return without_quotes(lines[0] if lines else type(error).__name__).rstrip(" .")

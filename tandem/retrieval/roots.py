@@ -36,16 +36,18 @@ def load_roots(roots: Sequence[str]) -> Loaded:
     """All documents of some roots. RetrievalError if one is missing or holds nothing."""
     documents: list[Document] = []
     problems: list[str] = []
+    failed: set[str] = set()
     for root, name in zip(roots, names_of(roots), strict=True):
         if not os.path.exists(root) and len(roots) > 1:
             raise RetrievalError(
                 f"The index was built from {' and '.join(roots)}, but {root} does not exist any more; bring it back, "
                 "remove its documents with --delete, or build it from another folder with --replace."
             )
-        loaded = load_path(root, name)
+        loaded = load_path(root, name, may_fail=bool(documents) or root != roots[-1])
         documents += loaded.documents
         problems += loaded.problems
-    return Loaded(documents, problems)
+        failed |= loaded.failed
+    return Loaded(documents, problems, failed)
 
 
 def load(source: Source, name: str = "") -> Loaded:

@@ -77,11 +77,11 @@ class DocumentStore:
 
     def check_readable(self, name: str, content: Path) -> None:
         """Raises RetrievalError, one sentence, for a file without any text that could be read."""
-        from tandem.retrieval.loaders import iterate
+        from tandem.retrieval.loaders import read_path
 
-        problems: list[str] = []
-        if next(iterate(content, problems, name), None) is None:
-            raise RetrievalError(problems[0])
+        loaded = read_path(content, name)
+        if not loaded.documents:
+            raise RetrievalError(loaded.problems[0])
 
     def add(self, name: str, content: Path, progress: Progress) -> BuildReport:
         """Index a file under that name, in place of one that has it. Raises RetrievalError; nothing changed then."""

@@ -9,9 +9,12 @@ from pathlib import Path
 import pytest
 
 from tandem.errors import RetrievalError
+from tandem.retrieval import reader_process
 from tandem.retrieval.build import build_index, update_index
+from tandem.retrieval.documents import Document
 from tandem.retrieval.index import Index
 from tandem.retrieval.loaders import Loaded, load_path
+from tandem.retrieval.reader_process import ReaderProcess
 
 
 def test_a_folder_is_read_in_a_fixed_order_with_relative_sources(corpus: Path) -> None:
@@ -25,7 +28,7 @@ def test_a_folder_is_read_in_a_fixed_order_with_relative_sources(corpus: Path) -
 
 
 def test_a_single_file(corpus: Path) -> None:
-    documents, problems = load_path(str(corpus / "chess.txt"))
+    documents, problems, _ = load_path(str(corpus / "chess.txt"))
     assert [document.metadata["source"] for document in documents] == ["chess.txt"]
     assert problems == []
 
@@ -48,14 +51,14 @@ def test_bad_files_among_good_ones_are_named_and_the_rest_goes_on(corpus: Path) 
 
 
 def test_a_file_that_cannot_be_read(corpus: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    read_bytes = Path.read_bytes
+    class Denied(ReaderProcess):
+        def read(self, path: Path, source: str) -> tuple[list[Document], list[str]]:
+            if path.name == "chess.txt":
+                raise PermissionError(13, "Permission denied")
+            return reader.read(path, source)
 
-    def denied(path: Path) -> bytes:
-        if path.name == "chess.txt":
-            raise PermissionError(13, "Permission denied")
-        return read_bytes(path)
-
-    monkeypatch.setattr(Path, "read_bytes", denied)
+    reader = reader_process.SHARED
+    monkeypatch.setattr(reader_process, "SHARED", Denied())
     loaded = load_path(corpus)
     assert len(loaded.documents) == 2
     assert loaded.problems == [
@@ -157,7 +160,7 @@ def test_links_that_lead_out_of_the_folder_are_not_followed(corpus: Path, tmp_pa
     (corpus / "loop.txt").symlink_to("loop.txt")
     (corpus / ".hidden.txt").symlink_to(outside / "a.txt")
     (corpus / "again.txt").symlink_to("soup.txt")
-    documents, problems = load_path(corpus)
+    documents, problems, _ = load_path(corpus)
     sources = [document.metadata["source"] for document in documents]
     assert sources == ["again.txt", "chess.txt", "puzzle.md", "soup.txt"]
     assert problems == [

@@ -80,7 +80,7 @@ def test_it_is_recognised_without_being_converted(old: Path, tmp_path: Path) -> 
     assert read_manifest(old).count == verify_index(old).count == 3
     assert "manifest.json" in names(old)
     (tmp_path / "text.txt").write_text("text")
-    documents, problems = load_path(tmp_path)
+    documents, problems, _ = load_path(tmp_path)
     assert ([document.page_content for document in documents], problems) == (["text"], [])
 
 

@@ -162,8 +162,7 @@ def test_jsonl_without_a_usable_line(tmp_path: Path) -> None:
 @pytest.mark.parametrize("data", ["<![ ", "<p>Chess.</p><![ x"])
 def test_html_that_the_parser_rejects(tmp_path: Path, data: str) -> None:
     sentence = refusal(tmp_path / "a.html", data)
-    assert sentence.startswith("it is not sound html (expected name token at '<![ ")
-    assert sentence.endswith("); repair it or save it as text")
+    assert sentence == "it is not sound html (expected name token at ...); repair it or save it as text"
 
 
 def test_html_with_sections_and_comments(tmp_path: Path) -> None:

@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 
 from tandem.errors import RetrievalError
-from tandem.retrieval import loaders, store, writer
+from tandem.retrieval import loaders, reader_process, store, writer
 from tandem.retrieval.build import BuildReport, build_index, update_index
 from tandem.retrieval.documents import Document
 from tandem.retrieval.index import Index
+from tandem.retrieval.reader_process import ReaderProcess
 from tandem.retrieval.store import NAME
 from tests.unit.retrieval.helpers import content
 
@@ -295,23 +296,24 @@ def test_a_disk_that_takes_no_more(tmp_path: Path, num_bytes: int) -> None:
 
 def write_while_read(path: Path, monkeypatch: pytest.MonkeyPatch, times: int) -> None:
     """Somebody writes to the file during its first `times` readings."""
-    read, left = Path.read_bytes, iter(range(times))
+    reader, left = reader_process.SHARED, iter(range(times))
 
-    def reading(self: Path) -> bytes:
-        data = read(self)
-        if self == path and next(left, None) is not None:
-            with path.open("a") as file:
-                file.write(" More.")
-        return data
+    class Overtaken(ReaderProcess):
+        def read(self, name: Path, source: str) -> tuple[list[Document], list[str]]:
+            answer = reader.read(name, source)
+            if name == path and next(left, None) is not None:
+                with path.open("a") as file:
+                    file.write(" More.")
+            return answer
 
-    monkeypatch.setattr(Path, "read_bytes", reading)
+    monkeypatch.setattr(reader_process, "SHARED", Overtaken())
 
 
 def test_a_file_that_changed_while_it_was_read_is_read_again(
     corpus: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_while_read(corpus / "chess.txt", monkeypatch, 1)
-    documents, problems = loaders.load_path(corpus)
+    documents, problems, _ = loaders.load_path(corpus)
     assert documents[0].page_content.endswith("players. More.")
     assert problems == []
 

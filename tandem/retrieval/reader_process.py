@@ -1,0 +1,254 @@
+"""Reads files in a process of its own, so that no file can end or hold up the process that indexes or serves.
+
+Parsers of foreign files recurse in C, or run and grow without bound. The reader process may take so much processor time
+and memory for a file; the kernel ends it in the middle of whatever it does, and the next file gets a new one. It is
+started for the first file, serves all others, and ends with the process that started it.
+
+Both ends are here. A request is a JSON line {"path", "source", "limit_s", "max_chars"}. The answer is a line for each
+document {"text", "metadata"}, then one with what else there is to say: {"problems"}, and perhaps "unreadable" (a
+sentence), "refused" (an errno) or "failed" (the name of an exception).
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any, NamedTuple
+
+from tandem.errors import RetrievalError
+from tandem.retrieval.documents import Document
+from tandem.retrieval.readers import READERS, Unreadable
+
+WAIT_FACTOR = 10
+"""A file may take this many times its processor time by the clock, should the reader wait for something."""
+
+MIN_CHARS = 100_000_000
+CHARS_PER_BYTE = 10
+"""How much text a file may give: what is packed grows, but what grows without bound is no document."""
+
+OUT_OF_MEMORY = 3
+"""Exit code of a reader that reached its limit of memory."""
+
+_TIMED_OUT = (signal.SIGPROF, signal.SIGALRM)
+
+
+class Limits(NamedTuple):
+    """What reading one file may take."""
+
+    seconds: float = 60  # of processor time: 400 times what the usual page of a book takes
+    seconds_per_mb: float = (
+        10  # more for each 10^6 bytes of the file, since a sound book of 2,000 pages takes minutes
+    )
+    memory_mb: int = 2_000  # of address space; a page of html takes about 50 times its size
+
+
+LIMITS = Limits()
+
+
+class ReaderFailed(Unreadable):
+    """The reader of a file was ended by its limits or by a fault, so nothing is known of what the file holds."""
+
+
+class ReaderProcess:
+    """Reads files one after the other in one process. Safe for threads, which wait for each other."""
+
+    def __init__(self, limits: Limits = LIMITS) -> None:
+        self._limits = limits
+        self._process: subprocess.Popen[bytes] | None = None
+        self._lock = threading.Lock()
+
+    def read(self, path: Path, source: str) -> tuple[list[Document], list[str]]:
+        """The documents of a file, and a sentence for each part that had to be left out.
+
+        source: what the file is called. Raises Unreadable for a file of no use, ReaderFailed for one that ended its
+        reader, OSError, and RetrievalError if no reader can be started.
+        """
+        num_bytes = path.stat().st_size
+        limit_s = self._limits.seconds + self._limits.seconds_per_mb * num_bytes / 1e6
+        request = {
+            "path": str(path),
+            "source": source,
+            "limit_s": limit_s,
+            "max_chars": max(MIN_CHARS, CHARS_PER_BYTE * num_bytes),
+        }
+        with self._lock:
+            try:
+                documents, end = self._exchange(json.dumps(request).encode() + b"\n")
+            except (
+                BaseException
+            ):  # of whatever kind: the rest of the answer must not be taken for the next one
+                self._end()
+                raise
+        match end:
+            case {"exit": int(code)}:
+                raise ReaderFailed(_explain_exit(code, limit_s, self._limits.memory_mb))
+            case {"failed": str(name)}:
+                raise ReaderFailed(f"its reader failed with {name}; repair it or save it as text")
+            case {"refused": int(number)}:
+                raise OSError(number, os.strerror(number))
+            case {"unreadable": str(reason)}:
+                raise Unreadable(reason)
+        return documents, end["problems"]
+
+    def pid(self) -> int | None:
+        """The number of the process; None while none runs."""
+        process = self._process
+        return process.pid if process is not None and process.poll() is None else None
+
+    def close(self) -> None:
+        """Ends the process; the next file starts another one."""
+        with self._lock:
+            self._end()
+
+    def _exchange(self, request: bytes) -> tuple[list[Document], dict[str, Any]]:
+        """The documents of a file, and the last line of the answer, or {"exit": code} if the process ended."""
+        if self.pid() is None:
+            self._start()
+        process = self._process
+        assert process is not None
+        assert process.stdin is not None
+        assert process.stdout is not None
+        with suppress(BrokenPipeError):  # it has ended, which shows below
+            process.stdin.write(request)
+            process.stdin.flush()
+        documents: list[Document] = []
+        for line in process.stdout:
+            if not line.endswith(b"\n"):  # it ended within
+                break
+            answer = json.loads(line)
+            if "text" not in answer:
+                return documents, answer
+            documents.append(Document(page_content=answer["text"], metadata=answer["metadata"]))
+        return documents, {"exit": process.wait()}
+
+    def _start(self) -> None:
+        """Starts a process, which finds Tandem where this one does. Raises RetrievalError."""
+        self._end()
+        command = [sys.executable, "-P", "-c", f"from {__name__} import serve; serve()"]
+        folders = os.pathsep.join(folder or os.getcwd() for folder in sys.path)
+        variables = {**os.environ, "PYTHONPATH": folders, "OPENBLAS_NUM_THREADS": "1"}
+        why = ""
+        try:
+            self._process = process = subprocess.Popen(
+                [*command, str(self._limits.memory_mb)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,  # a traceback quotes, and is of no use beside the sentence
+                env=variables,
+                start_new_session=True,  # Ctrl-C is for the process that reads the answers
+            )
+            assert process.stdout is not None
+            if not process.stdout.readline():
+                why = f"exit code {process.wait()}"
+        except OSError as error:
+            why = error.strerror or str(error)
+        if why:
+            raise RetrievalError(
+                f"Files are read in a process of its own, but {sys.executable} cannot be started for it ({why}); "
+                "free memory and processes, or repair the installation."
+            )
+
+    def _end(self) -> None:
+        process, self._process = self._process, None
+        if process is not None:
+            process.kill()
+            process.communicate()
+
+
+SHARED = ReaderProcess()
+"""The one that everything in this process reads files with."""
+
+atexit.register(lambda: SHARED.close())
+
+
+def _explain_exit(code: int, limit_s: float, memory_mb: int) -> str:
+    """Why a reader ended, and what to do about the file."""
+    if -code in _TIMED_OUT:
+        return f"reading it took longer than {limit_s:.0f} s; split it or save it as text"
+    if code == OUT_OF_MEMORY:
+        return f"reading it needed more than {memory_mb} MB of memory; split it or save it as text"
+    how = f"exit code {code}"
+    with suppress(ValueError):
+        how = f"signal {-code} ({signal.Signals(-code).name})" if code < 0 else how
+    return f"it ended its reader with {how}; repair it or save it as text"
+
+
+# ---- in the reader process ------------------------------------------------------------------------------------
+
+
+def serve() -> None:
+    """What the reader process does: answers requests on stdin until that ends. Its argument: megabytes of memory."""
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # what a parser prints is no answer
+    _limit_memory(int(sys.argv[1]) * 1_000_000)
+    for number in _TIMED_OUT:
+        signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _TIMED_OUT)
+    requests: SimpleQueue[bytes] = SimpleQueue()
+    threading.Thread(target=_receive, args=(requests,), daemon=True).start()
+
+    def answer(**fields: Any) -> None:
+        answers.write(json.dumps(fields).encode() + b"\n")
+
+    answer(ready=True)
+    while True:
+        answers.flush()
+        request = json.loads(requests.get())
+        _set_time(request["limit_s"])
+        try:
+            _answer(request, answer)
+        except MemoryError:
+            os._exit(OUT_OF_MEMORY)
+        _set_time(0)
+
+
+def _limit_memory(num_bytes: int) -> None:
+    """Also says that a crash leaves no file behind with what was in memory."""
+    for kind, most in ((resource.RLIMIT_AS, num_bytes), (resource.RLIMIT_CORE, 0)):
+        with suppress(ValueError, OSError):  # a system without it, or one that allows less anyway
+            resource.setrlimit(kind, (most, resource.getrlimit(kind)[1]))
+
+
+def _receive(requests: SimpleQueue[bytes]) -> None:
+    """Ends the process at once when the one that asks is gone, whatever a reader does."""
+    for line in sys.stdin.buffer:
+        requests.put(line)
+    os._exit(0)
+
+
+def _set_time(limit_s: float) -> None:
+    """The kernel ends the process after so much processor time; never for 0."""
+    signal.setitimer(signal.ITIMER_PROF, limit_s)
+    signal.setitimer(signal.ITIMER_REAL, WAIT_FACTOR * limit_s)
+
+
+def _answer(request: dict[str, Any], answer: Callable[..., None]) -> None:
+    """Answers one request. Raises MemoryError alone."""
+    path, left = Path(request["path"]), request["max_chars"]
+    problems: list[str] = []
+    end: dict[str, Any] = {}
+    try:
+        for document in READERS[path.suffix.lower()](path, request["source"], problems):
+            left -= len(document.page_content)
+            if left < 0:
+                raise Unreadable(f"it unpacks to more than {request['max_chars']} characters; split it")
+            answer(text=document.page_content, metadata=document.metadata)
+    except MemoryError:
+        raise
+    except Unreadable as error:
+        end = {"unreadable": str(error)}
+    except OSError as error:
+        end = {"refused": error.errno or 0}
+    except Exception as error:  # a fault of a parser
+        end = {"failed": type(error).__name__}
+    answer(problems=problems, **end)
