@@ -317,7 +317,12 @@ def _private_names() -> set[str]:
                 names.add(node.attr)
             elif isinstance(node, ast.Name):
                 names.add(node.id)
-    return {name for name in names if re.match(r"_[a-zA-Z]", name)} - {"_private", "_replace", "_asdict", "_exit"}
+    return {name for name in names if re.match(r"_[a-zA-Z]", name)} - {
+        "_private",
+        "_replace",
+        "_asdict",
+        "_exit",
+    }
 
 
 def main() -> None:

