@@ -36,6 +36,9 @@ MIN_CHARS = 100_000_000
 CHARS_PER_BYTE = 10
 """How much text a file may give: what is packed grows, but what grows without bound is no document."""
 
+WATCH_S = 0.05
+"""Time between two looks at the memory of a reader."""
+
 OUT_OF_MEMORY = 3
 """Exit code of a reader that reached its limit of memory."""
 
@@ -49,7 +52,7 @@ class Limits(NamedTuple):
     seconds_per_mb: float = (
         10  # more for each 10^6 bytes of the file, since a sound book of 2,000 pages takes minutes
     )
-    memory_mb: int = 2_000  # of address space; a page of html takes about 50 times its size
+    memory_mb: int = 2_000  # resident; a page of html takes about 50 times its size
 
 
 LIMITS = Limits()
@@ -190,7 +193,8 @@ def serve() -> None:
     """What the reader process does: answers requests on stdin until that ends. Its argument: megabytes of memory."""
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what a parser prints is no answer
-    _limit_memory(int(sys.argv[1]) * 1_000_000)
+    is_busy = threading.Event()
+    _limit_memory(int(sys.argv[1]) * 1_000_000, is_busy)
     for number in _TIMED_OUT:
         signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _TIMED_OUT)
@@ -205,18 +209,36 @@ def serve() -> None:
         answers.flush()
         request = json.loads(requests.get())
         _set_time(request["limit_s"])
+        is_busy.set()
         try:
             _answer(request, answer)
         except MemoryError:
             os._exit(OUT_OF_MEMORY)
+        is_busy.clear()
         _set_time(0)
 
 
-def _limit_memory(num_bytes: int) -> None:
-    """Also says that a crash leaves no file behind with what was in memory."""
-    for kind, most in ((resource.RLIMIT_AS, num_bytes), (resource.RLIMIT_CORE, 0)):
+def _limit_memory(num_bytes: int, is_busy: threading.Event) -> None:
+    """Ends the process soon after it holds more; no allocation succeeds that would take it to twice as much.
+
+    The second alone would not do: CPython 3.11 may spin where not even a small object can be allocated. Also says that
+    a crash leaves no file behind with what was in memory.
+    """
+    threading.Thread(target=_watch_memory, args=(num_bytes, is_busy), daemon=True).start()
+    for kind, most in ((resource.RLIMIT_AS, 2 * num_bytes), (resource.RLIMIT_CORE, 0)):
         with suppress(ValueError, OSError):  # a system without it, or one that allows less anyway
             resource.setrlimit(kind, (most, resource.getrlimit(kind)[1]))
+
+
+def _watch_memory(num_bytes: int, is_busy: threading.Event) -> None:
+    """Looks while a file is read; where the system does not say what is resident, not at all."""
+    pause = threading.Event()
+    with suppress(OSError):
+        while is_busy.wait():
+            num_pages = int(Path("/proc/self/statm").read_bytes().split()[1])
+            if num_pages * resource.getpagesize() > num_bytes:
+                os._exit(OUT_OF_MEMORY)
+            pause.wait(WATCH_S)
 
 
 def _receive(requests: SimpleQueue[bytes]) -> None:

@@ -126,11 +126,11 @@ def test_larger_files_get_more_time(tmp_path: Path, make_reader: MakeReader) -> 
 
 
 def test_a_file_that_needs_too_much_memory(tmp_path: Path, make_reader: MakeReader) -> None:
-    reader = make_reader(Limits(memory_mb=400))
+    reader = make_reader(Limits(memory_mb=200))
     path = tmp_path / "a.html"
     path.write_text("<b>x" * 1_000_000)
     with pytest.raises(
-        ReaderFailed, match=r"^reading it needed more than 400 MB of memory; split it or save"
+        ReaderFailed, match=r"^reading it needed more than 200 MB of memory; split it or save"
     ):
         reader.read(path, "a.html")
     path.write_text("<b>x")
