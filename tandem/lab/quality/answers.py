@@ -1,4 +1,5 @@
 """Exact match and F1 of an answer, normalised as in SQuAD: case, punctuation, articles and spaces do not count.
+For answers in whole sentences, whether they contain one that is accepted.
 
 Plain texts. Knows nothing of how an answer was made.
 """
@@ -7,6 +8,7 @@ from __future__ import annotations
 
 import re
 import string
+import unicodedata
 from collections import Counter
 from collections.abc import Sequence
 
@@ -22,6 +24,16 @@ def normalize(text: str) -> str:
 def exact_match(given: str, answers: Sequence[str]) -> bool:
     """Whether `given` equals one of the answers, both normalised."""
     return any(normalize(given) == normalize(answer) for answer in answers)
+
+
+def contains_answer(given: str, answers: Sequence[str]) -> bool:
+    """Whether `given` contains an answer as whole words; case, white space and Unicode form do not count."""
+    text = _unify(given)
+    return any(re.search(rf"(?<!\w){re.escape(_unify(answer))}(?!\w)", text) for answer in answers)
+
+
+def _unify(text: str) -> str:
+    return " ".join(unicodedata.normalize("NFKC", text).replace("\u2019", "'").casefold().split())
 
 
 def f1(given: str, answers: Sequence[str]) -> float:

@@ -1,26 +1,36 @@
 """Reads questions: with their answers for an evaluation, or their texts alone for a run.
 
 A file is UTF-8, a question a line: {"question": text, "answers": [text, ...]}, where `answer` with one text may stand
-for `answers`, as in the bundled questions. Where texts alone are wanted, a line may also be the bare question, and
-needs no answers. Knows files, not models.
+for `answers`, as in the bundled questions. A line may also say which documents hold the answer, and to which half of
+its set it belongs, as in HOUSEHOLD. Where texts alone are wanted, a line may also be the bare question, and needs no
+answers. Knows files, not models.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from tandem.errors import EvaluationError
 from tandem.lab.training import bundle
 from tandem.questions import entry_of, read_lines, read_texts, text_of
 
+HOUSEHOLD = Path(__file__).parent / "household.jsonl"
+"""200 questions about `tandem/corpora/household`: half of them to tune with, the others held out."""
+
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What to ask, and every text that counts as right."""
+    """What to ask, and every text that counts as right. What a line does not say is empty."""
 
     text: str
     answers: tuple[str, ...]  # at least one
+    id: str = ""
+    needs: str = ""  # whose documents hold the answer: "device", "cloud" or "both"
+    sources: tuple[str, ...] = ()  # these documents, as "device/name.md"
+    language: str = ""  # "en" or "de"
+    split: str = ""  # "tune" or "held-out"
 
 
 def read_questions(path: Path) -> list[Question]:
@@ -46,4 +56,23 @@ def _question(line: str, where: str) -> Question:
         raise EvaluationError(
             f'{where}: "answers" must be a list of texts that are not empty, it is {answers!r}; correct it.'
         )
-    return Question(text, tuple(listed))
+    return Question(
+        text,
+        tuple(listed),
+        id=str(entry.get("id", "")),
+        needs=_label(entry, "needs"),
+        sources=_sources(entry),
+        language=_label(entry, "language"),
+        split=_label(entry, "split"),
+    )
+
+
+def _label(entry: dict[str, Any], field: str) -> str:
+    """A text, or "" where there is none: files of other origin may use these names for something else."""
+    value = entry.get(field)
+    return value if isinstance(value, str) else ""
+
+
+def _sources(entry: dict[str, Any]) -> tuple[str, ...]:
+    value = entry.get("sources")
+    return tuple(source for source in value if isinstance(source, str)) if isinstance(value, list) else ()

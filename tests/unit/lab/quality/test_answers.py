@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tandem.lab.quality.answers import exact_match, f1, normalize
+from tandem.lab.quality.answers import contains_answer, exact_match, f1, normalize
 
 
 @pytest.mark.parametrize(
@@ -47,3 +47,19 @@ def test_exact_match(given: str, answers: list[str], is_exact: bool) -> None:
 )
 def test_f1(given: str, answers: list[str], expected: float) -> None:
     assert f1(given, answers) == pytest.approx(expected, abs=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("given", "answers", "is_right"),
+    [
+        ("It leaves at 7.30.", ["7:30", "7.30"], True),
+        ("It leaves at 17.30.", ["7.30"], False),  # whole words alone
+        ("Ask the OWL\nHOUSE", ["owl house"], True),
+        ("in a bowl", ["owl"], False),
+        ("Gro\u0308ße: 5\u00a0bar", ["größe", "5 bar"], True),
+        ("Piper\u2019s Chair", ["piper's chair"], True),
+        ("", ["x"], False),
+    ],
+)
+def test_contains_answer(given: str, answers: list[str], is_right: bool) -> None:
+    assert contains_answer(given, answers) is is_right

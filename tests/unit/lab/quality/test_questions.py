@@ -16,7 +16,20 @@ GOOD = '{"question": "Who?", "answers": ["A", "B"]}'
 def test_answers_may_be_several_or_one(tmp_path: Path) -> None:
     path = tmp_path / "q.jsonl"
     path.write_text(f'{GOOD}\n\n{{"question": "When?", "answer": "Now", "id": 3}}\n')
-    assert read_questions(path) == [Question("Who?", ("A", "B")), Question("When?", ("Now",))]
+    assert read_questions(path) == [Question("Who?", ("A", "B")), Question("When?", ("Now",), id="3")]
+
+
+def test_labels_are_read_and_others_of_the_same_name_are_no_error(tmp_path: Path) -> None:
+    path = tmp_path / "q.jsonl"
+    labels = '"needs": "both", "sources": ["device/a.md"], "language": "de", "split": "tune"'
+    others = '"needs": 1, "sources": "b", "language": null, "split": []'
+    path.write_text(
+        "".join(f'{{"question": "Who?", "answers": ["A"], {each}}}\n' for each in (labels, others))
+    )
+    assert read_questions(path) == [
+        Question("Who?", ("A",), needs="both", sources=("device/a.md",), language="de", split="tune"),
+        Question("Who?", ("A",)),
+    ]
 
 
 def test_the_bundled_questions_are_read() -> None:
