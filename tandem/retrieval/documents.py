@@ -104,7 +104,9 @@ def readable_name(name: str) -> str:
 def split(documents: Iterable[Document], chunk_chars: int, overlap: int, key: bytes = b"") -> list[Document]:
     """Chunks of at most `chunk_chars` characters, neighbours sharing up to `overlap`, in the order of the documents.
 
-    Each chunk keeps its document's metadata, gains `chunk` (its number within its source, from 0) and an id
+    A heading of Markdown is no chunk of its own, which would be found and say nothing: it stands before the text below
+    it, which may then be longer by it. Each chunk keeps its document's metadata, gains `chunk` (its number within its
+    source, from 0) and an id
     (see `chunk_id`; `key` as there). Raises RetrievalError for lengths that make no sense.
     """
     _check_lengths(chunk_chars, overlap)
@@ -114,13 +116,27 @@ def split(documents: Iterable[Document], chunk_chars: int, overlap: int, key: by
     occurrences: Counter[tuple[str, str]] = Counter()
     for document in documents:
         source = str(document.metadata.get("source", ""))
-        for text in splitters[source.lower().endswith(".md")].split_text(document.page_content):
+        is_markdown = source.lower().endswith(".md")
+        texts = splitters[is_markdown].split_text(document.page_content)
+        for text in _join_headings(texts) if is_markdown else texts:
             identity = chunk_id(text, source, occurrences[source, text], key)
             metadata = {**document.metadata, "chunk": numbers[source]}
             chunks.append(Document(page_content=text, metadata=metadata, id=identity))
             numbers[source] += 1
             occurrences[source, text] += 1
     return chunks
+
+
+def _join_headings(texts: Iterable[str]) -> list[str]:
+    """Chunks of Markdown, those that consist of headings alone joined to the next one."""
+    joined: list[str] = []
+    headings: list[str] = []
+    for text in texts:
+        headings.append(text)
+        if not all(line.startswith("#") for line in text.splitlines() if line.strip()):
+            joined.append("\n\n".join(headings))
+            headings = []
+    return [*joined, "\n\n".join(headings)] if headings else joined
 
 
 def _splitter(chunk_chars: int, overlap: int, is_markdown: bool) -> RecursiveCharacterTextSplitter:

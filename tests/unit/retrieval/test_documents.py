@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import date
 
-from tandem.retrieval.documents import ID_BYTES, Document, chunk_id, describe_passage, with_metadata
+from tandem.retrieval.documents import ID_BYTES, Document, chunk_id, describe_passage, split, with_metadata
 
 
 def test_an_id_is_stable_and_opaque() -> None:
@@ -33,3 +33,23 @@ def test_metadata_become_plain_values() -> None:
     metadata = {"source": "a.md", "when": date(2024, 5, 6), 3: object, "tags": ("a",)}
     passage = describe_passage(Document(page_content="text", metadata=metadata))
     assert passage["metadata"] == {"source": "a.md", "when": "2024-05-06", "3": str(object), "tags": ["a"]}
+
+
+def test_a_heading_is_no_chunk_of_its_own() -> None:
+    title, sections = (
+        "# Boiler",
+        [f"## Year {year}\n\n" + f"It was serviced in {year}. " * 30 for year in (2024, 2025)],
+    )
+    text = "\n\n".join([title, *sections])
+    chunks = [
+        chunk.page_content
+        for chunk in split([Document(page_content=text, metadata={"source": "a.md"})], 800, 0)
+    ]
+    assert chunks[0].startswith("# Boiler\n\n## Year 2024\n\nIt was")
+    assert all("It was serviced" in chunk for chunk in chunks)
+    assert "".join("".join(chunks).split()) == "".join(text.split()), "nothing is lost or doubled"
+
+
+def test_headings_alone_are_a_chunk_where_nothing_follows() -> None:
+    document = Document(page_content="# Empty\n\n## Still", metadata={"source": "a.md"})
+    assert [chunk.page_content for chunk in split([document], 10, 0)] == ["# Empty\n\n## Still"]
