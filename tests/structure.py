@@ -15,7 +15,7 @@ from typing import NamedTuple
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "tandem"
 LAB = "tandem.lab"
-MAX_LINES = 300
+MAX_LINES = 600
 FORBIDDEN = {
     "protocol": {"ray", "torch", "transformers", "asyncio"},
     "modes": {"ray", "torch", "transformers", "asyncio"},
