@@ -37,6 +37,15 @@ from tandem.topology import PARTIES, Party, in_words
 T = TypeVar("T")
 
 
+class UnreadableVoteError(ProtocolError):
+    """A vote cannot be decoded."""
+
+    def __init__(self, voter: int, problem: str) -> None:
+        """voter: its index in the topology. problem: one sentence that names it."""
+        super().__init__(problem)
+        self.voter = voter
+
+
 class AggregatorSession:
     """Decides the steps of one query."""
 
@@ -54,8 +63,13 @@ class AggregatorSession:
         self._rule = draft_rule(rule, spec.sampling.temperature)
 
     def decide(self, ballot: Ballot) -> VerifyResult | Undecided:
-        """The next tokens, by the votes that are there."""
-        result = self._decide(ballot)
+        """The next tokens, by the votes that are there. Raises ProtocolError if the own vote cannot be read."""
+        try:
+            result = self._decide(ballot)
+        except UnreadableVoteError as error:
+            if error.voter == self.roles.topology.index(self.party):
+                raise
+            return replace(_make_undecided(ballot, ()), unreadable=(error.voter,), problem=str(error))
         if isinstance(result, VerifyResult) and self.spec.names_logprobs(self.party):
             return replace(result, logprobs=self._logprobs(ballot, result.tokens))
         return result
@@ -128,7 +142,12 @@ class AggregatorSession:
         for position in range(len(ballot.payloads) // num_voters):
             proposed = ballot.tokens[position] if position < len(ballot.tokens) else None
             is_draft = is_single and proposed is not None
-            token = proposed if is_draft else self._choose(ballot, position)
+            try:
+                token = proposed if is_draft else self._choose(ballot, position)
+            except UnreadableVoteError:
+                if not tokens:
+                    raise
+                break  # what stands before it is decided
             if token is None:
                 break
             tokens.append(token)
@@ -223,16 +242,17 @@ class AggregatorSession:
         return self._read(ballot, position, lambda payload: self._codec.decode(payload, self.spec.vocab_size))
 
     def _read(self, ballot: Ballot, position: int, read: Callable[[bytes], T]) -> list[T]:
-        """What all voters say behind so many proposed tokens. Raises ProtocolError that names who says nothing."""
+        """What all voters say behind so many proposed tokens. Raises UnreadableVoteError."""
         votes = []
         for voter, payload in zip(ballot.voters, _row(ballot.payloads, ballot, position), strict=True):
             try:
                 votes.append(read(payload))
             except ProtocolError as error:
                 name, problem = self.roles.topology.name(voter), str(error).partition(";")[0]
-                raise ProtocolError(
+                raise UnreadableVoteError(
+                    voter,
                     f"The vote of {in_words(name)} cannot be read ({problem}); install the same version of Tandem "
-                    "there."
+                    "there.",
                 ) from None
         return votes
 

@@ -11,6 +11,8 @@ from tandem.protocol.round_trips import MAX_TIMEOUT_S
 
 RECEIPT_S = 0.1
 """A receipt waits at most this long, or half a round trip, for a frame to travel with."""
+MAX_RECEIPTS = 4096
+"""Receipts that wait for a frame; of more bodies at once the rest is not acknowledged, so it comes again."""
 
 
 Numbered: TypeAlias = Proposal | Verdict | Sources | Votes | ListRequest
@@ -47,6 +49,12 @@ class Backlog:
         self._last_number += 1
         self.parcels[self._last_number] = Parcel(body, now_s)
         return self._last_number
+
+    def supersede(self, body: Proposal | Votes) -> None:
+        """Forget what says less of the same prefix: one vote of the same party, a shorter list of it."""
+        self.parcels = {
+            key: parcel for key, parcel in self.parcels.items() if not _says_less(parcel.body, body)
+        }
 
     def receive_receipts(self, numbers: Iterable[int], now_s: float) -> None:
         """The peer has these. It is alive, so what it lacks need not wait any longer than at first."""
@@ -102,6 +110,16 @@ def _last_step(body: Proposal | Verdict | Votes | ListRequest) -> int:
             return body.step + max(1, len(body.tokens)) - 1
 
 
+def _says_less(body: Numbered, other: Proposal | Votes) -> bool:
+    match body, other:
+        case Proposal(), Proposal():
+            return body.digest == other.digest and len(body.tokens) == 1
+        case Votes(), Votes():
+            return body.digests == other.digests
+        case _:
+            return False
+
+
 def _is_dead(body: Numbered, live: Container[bytes], step: int) -> bool:
     if isinstance(body, ListRequest):
         return body.step < step
@@ -111,7 +129,8 @@ def _is_dead(body: Numbered, live: Container[bytes], step: int) -> bool:
 class Receipts:
     """Numbers of the peer's bodies that arrived and were not acknowledged yet.
 
-    Invariant: every arrival is acknowledged once, a repeated one too. A receipt that is lost costs a resend.
+    Invariant: every arrival is acknowledged once, a repeated one too, but for those beyond MAX_RECEIPTS. A receipt that
+    is lost costs a resend.
     """
 
     def __init__(self) -> None:
@@ -120,7 +139,7 @@ class Receipts:
 
     def add(self, number: int, now_s: float) -> None:
         """A body with this number has arrived, and is held or no longer needed. 0: it needs no receipt."""
-        if number == 0:
+        if number == 0 or len(self.numbers) >= MAX_RECEIPTS:
             return
         if not self.numbers:
             self._since_s = now_s

@@ -11,9 +11,12 @@ from tandem.protocol.lineage import Lineage
 from tandem.protocol.log import MAX_AHEAD
 from tandem.protocol.messages import Ballot, Proposal, Undecided, VerifyResult, Votes
 from tandem.protocol.prefix import Prefix, extend_digest
+from tandem.protocol.wire import MAX_FRAME_BYTES
 
 MAX_ENTRIES = 512
 """Entries of a peer beyond which only what is next is taken in; the sender keeps the rest and sends it again."""
+MAX_HELD_BYTES = 16 * MAX_FRAME_BYTES
+"""Of their payloads, likewise."""
 
 BallotKey = tuple[int, bytes, tuple[int, ...]]
 """View, prefix and voters of a ballot."""
@@ -38,7 +41,8 @@ class BallotBox:
     computes again; only a race list gives way to a longer one, and then the ballot is put to the vote again. A ballot
     holds only votes conditioned on exactly the committed prefix, or on its continuation by the proposal that they
     follow, in the topology's order. A prefix is put to the vote of the same voters once per view, unless `reopen` is
-    called. No entry is held whose branch is known to be dead, nor one that is too far ahead.
+    called. No entry is held whose branch is known to be dead, nor one that is too far ahead. How long a prefix is that
+    is not committed here, its sender says, and only its own entries depend on it.
     """
 
     def __init__(
@@ -50,7 +54,7 @@ class BallotBox:
         self.entries: dict[str, dict[bytes, Entry]] = {
             name: {} for name in roles.topology.parties
         }  # by party and digest
-        self.lineage = Lineage()
+        self._lineages = {name: Lineage() for name in roles.drafters}
         self.pending: BallotKey | None = None  # the ballot at the aggregator
         self._roles = roles
         self._measure = measure
@@ -67,14 +71,16 @@ class BallotBox:
     def hold_proposal(self, source: str, proposal: Proposal, prefix: Prefix, arrived_s: float) -> bool:
         """Take in a proposal. prefix: the committed one. False: it cannot be kept, and must come again."""
         last = proposal.step + len(proposal.tokens) - 1
-        if not self._has_room(source, proposal.step, last, prefix):
+        if last >= len(prefix) + MAX_AHEAD:
             return False
-        digest = proposal.digest
+        lineage, digest = self._lineage(source), proposal.digest
         for position, token in enumerate(proposal.tokens):
             step = proposal.step + position
-            self._kill_if_dead(digest, step, prefix)
+            if not self._has_room(source, step, prefix):
+                return False
+            _kill_if_dead(lineage, digest, step, prefix)
             if step >= len(prefix):
-                self.lineage.add(digest, step, token)
+                lineage.add(digest, step, token)
             entry = Entry(
                 step=step,
                 token=token,
@@ -85,27 +91,41 @@ class BallotBox:
             )
             self._hold(source, digest, entry, prefix)
             digest = extend_digest(digest, token)
-        self._kill_if_dead(digest, last + 1, prefix)
+        _kill_if_dead(lineage, digest, last + 1, prefix)
         return True
 
     def hold_votes(self, source: str, votes: Votes, prefix: Prefix, arrived_s: float) -> bool:
         """Take in votes. prefix: the committed one. False: some cannot be kept, and must come again."""
-        if not self._has_room(source, votes.step, votes.step + len(votes.digests) - 1, prefix):
+        if votes.step + len(votes.digests) > len(prefix) + MAX_AHEAD:
             return False
         log_weights = votes.log_weights or (None,) * len(votes.digests)
         rows = zip(votes.digests, votes.payloads, log_weights, strict=True)
         for step, (digest, payload, log_weight) in enumerate(rows, votes.step):
-            self._kill_if_dead(digest, step, prefix)
+            if not self._has_room(source, step, prefix):
+                return False
             entry = Entry(step=step, payload=payload, log_weight=log_weight, arrived_s=arrived_s)
             self._hold(source, digest, entry, prefix)
         return True
 
-    def _has_room(self, source: str, first: int, last: int, prefix: Prefix) -> bool:
-        is_full = len(self.entries[source]) >= MAX_ENTRIES and first > len(prefix) and source != self.party
-        return not is_full and last < len(prefix) + MAX_AHEAD
+    def drop(self, party: str, digest: bytes) -> None:
+        """What this party says after a prefix proved unusable: it counts as not received."""
+        self.entries[party].pop(digest, None)
+        self.reopen()
+
+    def _has_room(self, source: str, step: int, prefix: Prefix) -> bool:
+        """Whether an entry for this step can be kept: that of the next step always, and every own one."""
+        if step <= len(prefix) or source == self.party:
+            return True
+        held = self.entries[source]
+        num_bytes = sum(len(entry.payload or b"") for entry in held.values())
+        return len(held) < MAX_ENTRIES and num_bytes < MAX_HELD_BYTES
+
+    def _lineage(self, party: str) -> Lineage:
+        """That of a drafter's own proposals, or for a voter of those that it follows."""
+        return self._lineages[party if party in self._lineages else self._drafters[0]]
 
     def _hold(self, source: str, digest: bytes, entry: Entry, prefix: Prefix) -> None:
-        if entry.step >= len(prefix) and not self.lineage.is_dead(digest):
+        if entry.step >= len(prefix) and not self._is_dead(source, digest, entry.step, prefix):
             held = self.entries[source].setdefault(digest, entry)
             if self._holds_more(entry, held):
                 self.entries[source][digest] = replace(held, payload=entry.payload)
@@ -116,11 +136,6 @@ class BallotBox:
         if self._measure is None or entry.payload is None or held.payload is None:
             return False
         return self._measure(entry.payload) > self._measure(held.payload)
-
-    def _kill_if_dead(self, digest: bytes, step: int, prefix: Prefix) -> None:
-        """What continues a rejected token is dead, and so is whatever continues that."""
-        if step <= len(prefix) and digest != prefix.digests[step]:
-            self.lineage.kill(digest, step)
 
     # ---- putting to the vote -----------------------------------------------------------------------------------
 
@@ -217,18 +232,27 @@ class BallotBox:
 
     def advance(self, prefix: Prefix) -> None:
         """One more token is committed: drop entries for committed steps and on dead branches."""
-        self.lineage.commit(prefix)
+        for lineage in self._lineages.values():
+            lineage.commit(prefix)
         for party, held in self.entries.items():
             self.entries[party] = {
                 digest: entry
                 for digest, entry in held.items()
-                if entry.step >= len(prefix) and not self._is_dead(digest, entry.step, prefix)
+                if entry.step >= len(prefix) and not self._is_dead(party, digest, entry.step, prefix)
             }
 
     def adopt(self, prefix: Prefix) -> None:
         """The committed tokens were replaced by these: branches that were dead may be alive."""
-        self.lineage.clear()
+        for lineage in self._lineages.values():
+            lineage.clear()
         self.advance(prefix)
 
-    def _is_dead(self, digest: bytes, step: int, prefix: Prefix) -> bool:
-        return self.lineage.is_dead(digest) or (step == len(prefix) and digest != prefix.digest)
+    def _is_dead(self, party: str, digest: bytes, step: int, prefix: Prefix) -> bool:
+        is_dead = self._lineage(party).is_dead(digest)
+        return is_dead or (step == len(prefix) and digest != prefix.digest)
+
+
+def _kill_if_dead(lineage: Lineage, digest: bytes, step: int, prefix: Prefix) -> None:
+    """What continues a rejected token is dead, and so is whatever continues that."""
+    if step <= len(prefix) and digest != prefix.digests[step]:
+        lineage.kill(digest, step)

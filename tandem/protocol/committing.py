@@ -73,12 +73,15 @@ class Committer:
         return len(tokens)
 
     def commit(self, verdict: Verdict, result: VerifyResult | None, now_s: float) -> list[Send]:
-        """Commit a verdict: the own one, made of `result`, or a peer's."""
+        """Commit a verdict up to the end of the answer: the own one, made of `result`, or a peer's."""
+        num_before = len(self._log.prefix)
         acceptance = expected_acceptance(verdict, result, len(self._log.epochs))
         decided_by = self._party if result is not None else self.messenger.decider
         logprobs = logprobs_of(verdict) if result is None else result.logprobs
         sends = self.messenger.follow(verdict, len(self._log.prefix))
         for decided, known in zip_longest(self._log.split(verdict), logprobs[: len(verdict.tokens)]):
+            if self._lifecycle.reason is not None:  # a peer's verdict goes on behind the end
+                break
             last_voter = self.messenger.last_voter(verdict, decided.step)
             record = self._append(decided, decided_by, acceptance, last_voter, now_s)
             sends += self._commit_token(replace(record, logprobs=known), now_s)
@@ -86,7 +89,8 @@ class Committer:
         if self._lifecycle.decides_alone or not is_known:
             self.rounds.forget()
             return sends
-        return sends + self.rounds.commit(self._log.prefix, len(verdict.tokens), now_s, self.opened_s)
+        num_tokens = len(self._log.prefix) - num_before
+        return sends + self.rounds.commit(self._log.prefix, num_tokens, now_s, self.opened_s)
 
     def note(self, proposal: Proposal, now_s: float) -> list[Send]:
         """An own proposal goes out: show what it adds, and await what becomes of it."""

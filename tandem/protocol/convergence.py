@@ -5,6 +5,7 @@ The committed tokens of the authority win. Its peer only shows where it differs,
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Protocol, TypeVar
@@ -34,6 +35,9 @@ from tandem.protocol.spec import SessionSpec
 from tandem.topology import at_start
 
 B = TypeVar("B", Proposal, Votes)
+
+MAX_ANSWERED = 64
+"""Restarts of a peer that are remembered; one before these would be answered again."""
 
 
 class MakesPublic(Protocol):
@@ -69,7 +73,7 @@ class Convergence:
         self._reporter, self._lifecycle = reporter, lifecycle
         self._make_public = make_public
         self._peer_done: tuple[int, bytes] | None = None  # the peer's whole answer: count and digest
-        self._answered: set[int] = set()  # incarnations that a Resync has answered
+        self._answered: deque[int] = deque(maxlen=MAX_ANSWERED)  # incarnations that a Resync has answered
 
     def has_diverged(self, frame: LinkFrame) -> bool:
         """Two different digests for one count of committed tokens; a count not reached yet is remembered."""
@@ -100,7 +104,7 @@ class Convergence:
         is_answered = rejoin.incarnation in self._answered and self._link.peer not in self._lifecycle.lost
         if not self._routes.is_authority or is_answered:
             return []
-        self._answered.add(rejoin.incarnation)
+        self._answered.append(rejoin.incarnation)
         return self.resync(now_s)
 
     def on_done(self, frame: LinkFrame, now_s: float) -> list[Send]:

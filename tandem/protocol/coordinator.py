@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import assert_never
 
 from tandem.codecs.race_lists import vote_depth
+from tandem.errors import ProtocolError
 from tandem.protocol.ballots import BallotBox
 from tandem.protocol.committing import Committer
 from tandem.protocol.convergence import Convergence
@@ -46,6 +47,7 @@ from tandem.protocol.reminders import Debt, Reminders
 from tandem.protocol.report import Reporter, make_estimate_event
 from tandem.protocol.routes import Routes
 from tandem.protocol.spec import SessionSpec
+from tandem.topology import in_words
 
 LocalMessage = ProposalReady | VotesReady | VerifyResult | Undecided | DecoderReady | DecoderFailed | Estimate
 
@@ -57,8 +59,7 @@ class SessionCoordinator:
         self, spec: SessionSpec, party: str, check_stop: StopCheck, now_s: float, *, measures: bool = True
     ) -> None:
         """measures: probe round trip and bandwidth when the first frame of a peer arrives."""
-        self.spec = spec
-        self.routes = Routes.of(spec, party)
+        self.routes = Routes(spec, party)
         self.log = CommittedLog(spec.session, spec.roles, spec.first_decider, spec.committed)
         self.ballots = BallotBox(spec.session, spec.roles, party, vote_depth if spec.has_race_lists else None)
         peers = spec.roles.topology.peers(party)
@@ -76,7 +77,13 @@ class SessionCoordinator:
         }
         self.committer = Committer(spec, self.routes, *parts, self.lifecycle, check_stop, now_s)
         self.leading = Leading(spec, self.routes, self.log, self.ballots, self.lifecycle)
+        self.refusals: list[str] = []  # one sentence for each thing of a peer that proved unusable later on
         self._reminders = Reminders()
+
+    @property
+    def spec(self) -> SessionSpec:
+        """The query."""
+        return self.routes.spec
 
     @property
     def party(self) -> str:
@@ -131,7 +138,7 @@ class SessionCoordinator:
             case VerifyResult():
                 return self._on_result(message, now_s)
             case Undecided():
-                return self.race_votes.ask(message, now_s)
+                return self._on_undecided(message, now_s)
             case DecoderReady():
                 return self.committer.messenger.tell_sources(message, now_s)
             case DecoderFailed():
@@ -147,14 +154,20 @@ class SessionCoordinator:
     ) -> list[Send]:
         """A frame of a peer, by default the only one. waited_s: how long ago it arrived, before the query.
 
-        Raises ProtocolError, one sentence, where that peer may not send such a body; the session goes on.
+        Raises ProtocolError, one sentence, where that peer may not send such a frame; it changes nothing, and the
+        session goes on.
         """
-        if self.lifecycle.is_over or self.lifecycle.is_solo:
+        if self.lifecycle.is_over:
             return []
-        source = source or next(iter(self.links))
-        link = self.links[source]
-        self.reporter.measure(link.receive(frame, now_s, waited_s), link.round_trips.take_bytes_per_s())
+        source = source or next(iter(self.links), "a peer")
         self.routes.check(source, frame.body)
+        link = self.links[source]
+        if frame.view > link.view and self.routes.is_authority:
+            raise ProtocolError(
+                f"{source} sent a frame of view {frame.view}, but {in_words(self.party)} begins the views and has "
+                f"begun {link.view}; check its version."
+            )
+        self.reporter.measure(link.receive(frame, now_s, waited_s), link.round_trips.take_bytes_per_s())
         sends = link.answer_probe(frame.body, self.prefix, now_s) + self._act_on(source, frame, now_s)
         return sends + link.release(self.prefix, now_s)
 
@@ -217,7 +230,18 @@ class SessionCoordinator:
         """Commit the peers' verdicts in step order, then ask for the next one if this party decides."""
         sends = self.committer.show(now_s)
         while self.lifecycle.reason is None and (verdict := self.log.take_next()) is not None:
+            try:
+                decider = self.committer.messenger.decider
+                self.routes.check_turn(decider, verdict, len(self.prefix), self.log.decider)
+            except ProtocolError as error:  # it came before its turn, which then was not its sender's
+                self.refusals.append(str(error))
+                continue
             sends += self._commit(verdict, None, now_s)
+            if len(self.prefix) < verdict.step + len(verdict.tokens):
+                self.refusals.append(
+                    f"{decider} decided {len(verdict.tokens)} tokens from step {verdict.step} on, but the answer ends "
+                    f"with {len(self.prefix)}; check its settings."
+                )
         return sends + self._ask()
 
     def _ask(self) -> list[Send]:
@@ -227,6 +251,17 @@ class SessionCoordinator:
         ballot = self.ballots.take_ballot(self.log.view, self.prefix, self.lifecycle.voters)
         wanted = self.leading.go_on(0.0)
         return wanted if ballot is None else [*wanted, Send("aggregator", ballot)]
+
+    def _on_undecided(self, undecided: Undecided, now_s: float) -> list[Send]:
+        """A ballot needs more of a vote, or holds one that cannot be read: that counts as not received."""
+        if not undecided.unreadable:
+            return self.race_votes.ask(undecided, now_s)
+        if not self.ballots.is_pending(undecided):
+            return []
+        for voter in undecided.unreadable:
+            self.ballots.drop(self.routes.topology.name(voter), undecided.digest)
+        self.refusals.append(undecided.problem)
+        return self._advance(now_s)
 
     # ---- verdicts and commits ----------------------------------------------------------------------------------
 
@@ -269,6 +304,7 @@ class SessionCoordinator:
             return convergence.resync(now_s) + self._ask()
         if frame.view != link.view or convergence.incarnation is not None:
             return []
+        self.routes.check_turn(source, body, len(self.prefix), self.log.decider)
         if convergence.has_diverged(frame):
             return convergence.on_divergence(frame, now_s) + self._ask()
         # A peer that is ahead may be on another branch: a proposal that is not committed here may still be needed.

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from tandem.protocol.prefix import Prefix, extend_digest
 
+MAX_PREFIXES = 8192
+"""Prefixes remembered of one drafter; of what it proposes beyond them nothing is known, so it counts as alive."""
+
 
 class Lineage:
-    """Prefixes by digest: those that proposals were conditioned on, and those that their tokens lead to.
+    """Prefixes by digest: those that the proposals of one drafter were conditioned on, and those that they lead to.
 
     Invariants: a dead prefix differs from the committed one at a step that is committed, so it can never become it. A
     prefix whose parent is not known counts as alive until its own step is committed. Nothing shorter than the committed
@@ -18,17 +21,22 @@ class Lineage:
             bytes, tuple[int, set[bytes]]
         ] = {}  # by parent: its length, and its continuations
         self._dead: dict[bytes, int] = {}  # with their length
+        self._num_children = 0
 
     def __len__(self) -> int:
-        return len(self._children) + len(self._dead)
+        return self._num_children + len(self._dead)
 
     def add(self, digest: bytes, length: int, token: int) -> None:
         """A proposal conditioned on the prefix `digest` of that length drew `token`."""
+        if len(self) >= MAX_PREFIXES:
+            return
         child = extend_digest(digest, token)
         if digest in self._dead:
             self.kill(child, length + 1)
             return
-        self._children.setdefault(digest, (length, set()))[1].add(child)
+        _, children = self._children.setdefault(digest, (length, set()))
+        self._num_children += child not in children
+        children.add(child)
 
     def is_dead(self, digest: bytes) -> bool:
         """Whether no committed prefix can have this digest any more."""
@@ -38,8 +46,7 @@ class Lineage:
         """One token was committed: what does not begin with this prefix is dead."""
         length, committed = len(prefix), prefix.digest
         for parent in [key for key, (size, _) in self._children.items() if size < length]:
-            _, children = self._children.pop(parent)
-            for child in children - {committed}:
+            for child in self._pop(parent) - {committed}:
                 self.kill(child, length)
         for digest in [
             key for key, (size, _) in self._children.items() if size == length and key != committed
@@ -51,12 +58,19 @@ class Lineage:
         """The committed tokens were replaced: what was dead may be alive."""
         self._children.clear()
         self._dead.clear()
+        self._num_children = 0
 
     def kill(self, digest: bytes, length: int) -> None:
         """This prefix of that length is dead, and so is whatever continues it."""
         doomed = [(digest, length)]
         while doomed:
             dead, size = doomed.pop()
-            self._dead[dead] = size
-            _, children = self._children.pop(dead, (size, set()))
-            doomed += [(child, size + 1) for child in children]
+            doomed += [(child, size + 1) for child in self._pop(dead)]
+            if len(self) < MAX_PREFIXES:
+                self._dead[dead] = size
+
+    def _pop(self, digest: bytes) -> set[bytes]:
+        """Its continuations, which are forgotten."""
+        _, children = self._children.pop(digest, (0, set()))
+        self._num_children -= len(children)
+        return children

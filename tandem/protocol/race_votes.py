@@ -13,7 +13,6 @@ from dataclasses import replace
 from typing import TypeVar
 
 from tandem.codecs.race_lists import MAX_LISTED, WHOLE, cut_vote, vote_depth
-from tandem.errors import ProtocolError
 from tandem.protocol.ballots import BallotBox
 from tandem.protocol.link import PeerLink
 from tandem.protocol.log import CommittedLog
@@ -102,15 +101,8 @@ class RaceVotes:
         return replace(body, payloads=tuple(payloads))
 
     def answer(self, peer: str, request: ListRequest, number: int, now_s: float) -> list[Send]:
-        """A peer needs more of an own vote; one that is not computed yet goes out at that length. number: of its frame.
-
-        Raises ProtocolError, one sentence, if the session has no lists.
-        """
-        if not self._spec.has_race_lists:
-            raise ProtocolError(
-                f"{peer} asked for {request.depth} tokens of a vote, but votes of this query are whole distributions; "
-                "use the same codec at both parties."
-            )
+        """A peer needs more of an own vote; one that is not computed yet goes out at that length. number: of its
+        frame."""
         view = self._links[peer].view
         self._links[peer].receipts.add(number, now_s)
         answered = self._wanted.get(request.digest)
@@ -124,6 +116,7 @@ class RaceVotes:
         if kept is None:
             return []
         longer = replace(kept, payloads=(self._cut(kept, request.depth),))
+        self._links[peer].backlog.supersede(longer)
         return [self._links[peer].post(longer, self._log.prefix, now_s)]
 
     def ask(self, undecided: Undecided, now_s: float) -> list[Send]:

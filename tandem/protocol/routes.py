@@ -1,48 +1,75 @@
-"""Who sends what to whom: all in which the modes differ on the link. A function of the roles and the query."""
+"""Who sends what to whom, and when: all in which the modes differ on the link. A function of the query.
+
+A right to send is what an honest party in that place would send. One table (`Routes.rights`) says both what a party
+sends and what its peers take from it, so the two cannot differ.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
+from math import inf
 
 from tandem.errors import ProtocolError
-from tandem.modes.roles import Roles, find_mode
+from tandem.modes.roles import MAX_PROPOSAL, find_mode
+from tandem.protocol.log import MAX_VERDICT_TOKENS
 from tandem.protocol.logprobs import LogprobLimits
 from tandem.protocol.messages import (
+    Cancel,
+    Done,
+    Heartbeat,
     LinkBody,
     ListRequest,
+    Open,
+    Probe,
     Proposal,
+    Rejoin,
     RelayedSources,
     Resync,
+    Sources,
     Verdict,
     VerdictToHome,
     VerdictWithLogprobs,
     Votes,
 )
 from tandem.protocol.spec import SessionSpec
-from tandem.topology import Topology
+from tandem.topology import Topology, in_words
+
+NAMES: dict[type[LinkBody], str] = {
+    Proposal: "a proposal",
+    Votes: "votes",
+    Verdict: "a verdict",
+    VerdictWithLogprobs: "a verdict with log probabilities",
+    VerdictToHome: "a verdict for the home",
+    ListRequest: "a request for more of a vote",
+    Resync: "tokens to be adopted",
+    Rejoin: "a request for the committed tokens",
+    Open: "an opening",
+    Sources: "its sources",
+    RelayedSources: "sources of another party",
+    Done: "the end of the answer",
+    Cancel: "a cancellation",
+    Heartbeat: "a heartbeat",
+    Probe: "a probe",
+}
+"""Every body that crosses the link, in words."""
+
+IN_TURN = (Verdict, ListRequest)
+"""What a party may send for the next step only if it decides that step. Which party does, the verdicts before say."""
 
 
 class Routes:
     """What one party sends to its peers, and what it takes from them.
 
-    Invariant: nothing here depends on what has happened in the session.
+    Invariant: nothing here depends on what has happened in the session; `check_turn` gets what does.
     """
 
-    def __init__(
-        self,
-        roles: Roles,
-        party: str,
-        *,
-        is_mirrored: bool = False,
-        sends_drafts: bool = False,
-        logprob_limits: LogprobLimits | None = None,
-    ) -> None:
-        """is_mirrored: all parties decide every step by themselves. sends_drafts: of a drafter without a vote, too, the
-        distributions of its tokens travel. logprob_limits: of what comes with verdicts; None: nothing does."""
-        self.roles, self.party = roles, party
-        self._sends_drafts, self._logprob_limits = sends_drafts, logprob_limits
+    def __init__(self, spec: SessionSpec, party: str) -> None:
+        roles = spec.roles
+        self.spec, self.roles, self.party = spec, roles, party
         self._mode = find_mode(roles.mode)
+        self._logprob_limits = LogprobLimits.of(spec)
         peers = roles.topology.peers(party)
         own = roles.role(party)
         voters = tuple(peer for peer in peers if roles.role(peer).votes)
@@ -51,25 +78,57 @@ class Routes:
         self.proposals_go_to = (voters if follows else deciders) if own.drafts else ()
         self.votes_go_to = deciders if own.votes and follows else ()
         self.toward_home = roles.topology.toward_home(party)  # the peer through which the home is reached
-        self.verdicts_go_to = peers if own.decides and not is_mirrored else ()
-        self.follows_proposals = own.votes and follows
-        self.leads = own.drafts and follows  # proposes, and does not vote
+        self.verdicts_go_to = peers if own.decides and not spec.is_mirrored else ()
 
-    @classmethod
-    def of(cls, spec: SessionSpec, party: str) -> Routes:
-        """Those of one query."""
-        return cls(
-            spec.roles,
-            party,
-            is_mirrored=spec.is_mirrored,
-            sends_drafts=spec.sends_drafts,
-            logprob_limits=LogprobLimits.of(spec),
-        )
+    @cached_property
+    def rights(self) -> Mapping[type[LinkBody], tuple[str, ...]]:
+        """The table: to whom this party may send each kind of body. What is missing it may send to nobody.
+
+        A verdict has three forms: for a home behind whose decider there are others, for a home that asked for log
+        probabilities, and for everybody else.
+        """
+        topology, peers, own = self.topology, self.topology.peers(self.party), self.roles.role(self.party)
+        voters = tuple(peer for peer in peers if self.roles.role(peer).votes)
+        nearer = () if self.toward_home is None else (self.toward_home,)
+        told = nearer if self.has_others_behind else ()
+        named = nearer if self._logprob_limits is not None and not told else ()
+        authority = (topology.authority,) if topology.authority in peers else ()
+        return {
+            Heartbeat: peers,
+            Probe: peers,
+            Done: peers,
+            Cancel: peers,
+            Open: _without(peers, nearer),
+            Sources: nearer,
+            RelayedSources: told,
+            Proposal: self.proposals_go_to,
+            Votes: self.votes_go_to,
+            ListRequest: voters if own.decides and self.spec.has_race_lists else (),
+            Verdict: _without(self.verdicts_go_to, told),
+            VerdictToHome: told if self.verdicts_go_to else (),
+            VerdictWithLogprobs: named if self.verdicts_go_to else (),
+            Resync: peers if self.is_authority else (),
+            Rejoin: authority if not self.is_home else (),
+        }
+
+    @cached_property
+    def _rights_of(self) -> Mapping[str, Mapping[type[LinkBody], tuple[str, ...]]]:
+        return {peer: Routes(self.spec, peer).rights for peer in self.topology.peers(self.party)}
 
     @property
     def topology(self) -> Topology:
         """The parties of the session."""
         return self.roles.topology
+
+    @property
+    def follows_proposals(self) -> bool:
+        """Whether this party votes on what another one proposes."""
+        return self._mode.has_bonus and self.roles.role(self.party).votes
+
+    @property
+    def leads(self) -> bool:
+        """Whether this party proposes, and does not vote."""
+        return self._mode.has_bonus and self.roles.role(self.party).drafts
 
     @property
     def is_authority(self) -> bool:
@@ -88,12 +147,24 @@ class Routes:
 
     def make_public(self, proposal: Proposal) -> Proposal:
         """A proposal as the peers need it: of a drafter without a vote ids are enough."""
-        if self._mode.drafters_vote or self._sends_drafts:
+        if self._mode.drafters_vote or self.spec.sends_drafts:
             return proposal
         return replace(proposal, payloads=(), log_weights=())
 
     def check(self, source: str, body: LinkBody) -> None:
-        """Raise ProtocolError, one sentence, if `source` may not send this body."""
+        """Raise ProtocolError, one sentence, if `source` may not send this party such a body, or not of this form."""
+        if source not in self._rights_of:
+            raise ProtocolError(
+                f"{source} sent {NAMES[type(body)]} of a query in which it has no link to {in_words(self.party)}; "
+                "check its settings."
+            )
+        if self.party not in self._rights_of[source].get(type(body), ()):
+            placement = f" with placement {self.spec.placement}" if self.roles.mode == "dual" else ""
+            raise ProtocolError(
+                f"{source} sent {NAMES[type(body)]}, which it may not send {in_words(self.party)} in mode "
+                f"{self.roles.mode}{placement}; check its settings."
+            )
+        self._check_tokens(source, body)
         match body:
             case Proposal():
                 self._check_proposal(source, body)
@@ -105,16 +176,34 @@ class Routes:
                 self._check_resync(source, body)
             case RelayedSources():
                 self._check_relayed(source, body.party)
-            case ListRequest():
-                self._check_request(source)
             case _:
                 pass
 
-    def _check_proposal(self, source: str, proposal: Proposal) -> None:
-        if not self.roles.role(source).drafts:
+    def check_turn(self, source: str, body: LinkBody, num_committed: int, decider: str) -> None:
+        """Raise ProtocolError, one sentence, if `source` decides the next step out of turn, or asks for more of a vote.
+
+        num_committed: tokens so far. decider: of the next step. Under `mirror` it is everybody's turn. Of a later step
+        nobody can say yet whose turn it will be: a verdict waits, and is checked again when its step comes.
+        """
+        if not isinstance(body, IN_TURN) or self.spec.is_mirrored or decider == source:
+            return
+        num_steps = len(body.tokens) if isinstance(body, Verdict) else 1
+        if body.step <= num_committed < body.step + num_steps:
             raise ProtocolError(
-                f"{source} sent a proposal, but it does not draft in mode {self.roles.mode}; check its settings."
+                f"{source} sent {NAMES[type(body)]} for step {num_committed}, which is for {in_words(decider)} to "
+                "decide; check its settings."
             )
+
+    def _check_tokens(self, source: str, body: LinkBody) -> None:
+        if not isinstance(body, Proposal | Verdict | Resync):
+            return
+        if body.tokens and max(body.tokens) >= self.spec.vocab_size:
+            raise ProtocolError(
+                f"{source} sent token {max(body.tokens)}, but the vocabulary has {self.spec.vocab_size} tokens; "
+                "use the same tokenizer at all parties."
+            )
+
+    def _check_proposal(self, source: str, proposal: Proposal) -> None:
         self._check_sender(source, proposal.party, "a proposal")
         least, most = int(self._mode.drafters_vote), self._mode.max_proposal
         if not least <= len(proposal.tokens) <= most:
@@ -123,8 +212,9 @@ class Routes:
                 f"(got {len(proposal.tokens)} from {source}); check its settings."
             )
         count = len(proposal.tokens)
-        self._check_values(source, "distributions", proposal.payloads, count, is_due=self._sends_drafts)
+        self._check_values(source, "distributions", proposal.payloads, count, is_due=self.spec.sends_drafts)
         self._check_values(source, "log weights", proposal.log_weights, count)
+        _check_weights(source, proposal.log_weights)
 
     def _check_values(
         self, source: str, what: str, values: Sequence[object], count: int, *, is_due: bool = False
@@ -137,19 +227,15 @@ class Routes:
             )
 
     def _check_votes(self, source: str, votes: Votes) -> None:
-        if not self.roles.role(source).votes:
-            raise ProtocolError(
-                f"{source} sent votes, but it has none in mode {self.roles.mode}; check its settings."
-            )
-        if not self._mode.has_bonus:
-            raise ProtocolError(
-                f"{source} sent votes apart from proposals, which mode {self.roles.mode} does not have; "
-                "check its settings."
-            )
         self._check_sender(source, votes.party, "votes")
         if len(votes.digests) != len(votes.payloads):
             raise ProtocolError(
                 f"{source} sent {len(votes.payloads)} votes on {len(votes.digests)} prefixes; check its version."
+            )
+        if len(votes.digests) > MAX_PROPOSAL + 1:
+            raise ProtocolError(
+                f"A proposal of {MAX_PROPOSAL} tokens has {MAX_PROPOSAL + 1} votes at most "
+                f"(got {len(votes.digests)} from {source}); check its version."
             )
         due = len(votes.digests) if self.roles.weighs_by_documents else 0
         if len(votes.log_weights) != due:
@@ -157,12 +243,9 @@ class Routes:
                 f"{source} sent {len(votes.log_weights)} log weights with {len(votes.digests)} votes, of which this "
                 f"query has {due}; check its version."
             )
+        _check_weights(source, votes.log_weights)
 
     def _check_verdict(self, source: str, verdict: Verdict) -> None:
-        if not self.roles.role(source).decides:
-            raise ProtocolError(
-                f"{source} sent a verdict, but it does not decide in mode {self.roles.mode}; check its settings."
-            )
         num_drafters = len(self.roles.drafters)
         if len(verdict.accepted) != num_drafters or len(verdict.acceptance) not in (0, num_drafters):
             raise ProtocolError(
@@ -171,6 +254,17 @@ class Routes:
             )
         if not verdict.tokens:
             raise ProtocolError(f"{source} sent a verdict without a token; check its version.")
+        most = MAX_VERDICT_TOKENS if self._mode.has_bonus else 1
+        if len(verdict.tokens) > most:
+            raise ProtocolError(
+                f"A verdict in mode {self.roles.mode} has at most {most} token{'s' * (most > 1)} "
+                f"(got {len(verdict.tokens)} from {source}); check its version."
+            )
+        if max(verdict.acceptance, default=0) > 127:
+            raise ProtocolError(
+                f"An expected acceptance is at most 127 (got {max(verdict.acceptance)} from {source}); "
+                "check its version."
+            )
         if any(mask >> len(verdict.tokens) for mask in verdict.accepted):
             raise ProtocolError(
                 f"{source} sent a verdict that accepts more than its tokens; check its version."
@@ -206,7 +300,7 @@ class Routes:
         if isinstance(verdict, VerdictToHome) and not verdict.logprobs:
             return
         limits = self._logprob_limits
-        if limits is None or not self.is_home:
+        if limits is None:
             raise ProtocolError(
                 f"{source} sent log probabilities, which this query does not ask of it; check its version."
             )
@@ -222,19 +316,13 @@ class Routes:
             )
 
     def _check_resync(self, source: str, resync: Resync) -> None:
-        if source != self.roles.topology.authority:
+        most = max(self.spec.sampling.max_new_tokens, len(self.spec.committed))
+        if len(resync.tokens) > most:
             raise ProtocolError(
-                f"{source} sent its tokens to be adopted, but {self.roles.topology.authority} is the authority; "
+                f"{source} sent {len(resync.tokens)} tokens to be adopted, but an answer has at most {most}; "
                 "check its settings."
             )
         self._check_decider(source, resync.decider)
-
-    def _check_request(self, source: str) -> None:
-        if not self.roles.role(source).decides:
-            raise ProtocolError(
-                f"{source} asked for more of a vote, but it does not decide in mode {self.roles.mode}; "
-                "check its settings."
-            )
 
     def _check_sender(self, source: str, party: int, what: str) -> None:
         if party != self.roles.topology.index(source):
@@ -247,3 +335,15 @@ class Routes:
                 f"{source} hands over to party {party}, which does not decide in mode {self.roles.mode}; "
                 "check its settings."
             )
+
+
+def _check_weights(source: str, log_weights: Iterable[float]) -> None:
+    for log_weight in log_weights:
+        if not log_weight < inf:  # nan too; -inf is that of a party without documents
+            raise ProtocolError(
+                f"{source} sent a log weight of {log_weight}, which must be finite or -inf; check its version."
+            )
+
+
+def _without(parties: Iterable[str], others: Sequence[str]) -> tuple[str, ...]:
+    return tuple(party for party in parties if party not in others)

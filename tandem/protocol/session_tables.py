@@ -65,7 +65,7 @@ class CoordinatorTable:
         self.sessions: dict[int, SessionCoordinator] = {}
         self.owner_of: Callable[[int], str] = lambda session: ""  # whose query it is, by session
         self.num_refused = 0  # queries of a peer that could not be opened
-        self.num_refused_frames = 0  # whose sender may not send such a thing, by its role
+        self.num_refused_frames = 0  # whose sender may not send such a thing, or that proved unusable
         self._make_stop_check = make_stop_check
         self._find_obstacle = find_obstacle
         self._farewells = Farewells()
@@ -142,17 +142,22 @@ class CoordinatorTable:
     def _take_in(
         self, session: SessionCoordinator, frame: LinkFrame, now_s: float, source: str, waited_s: float = 0.0
     ) -> list[Send]:
-        """A frame of a peer. One that its sender's role does not allow is refused, and the session goes on."""
+        """A frame of a peer. One that its sender has no right to send is refused, and the session goes on."""
         try:
             return session.receive_frame(frame, now_s, source, waited_s)
         except ProtocolError as error:
+            session.refusals.append(str(error))
+            return []
+
+    def _count_refusals(self, session: SessionCoordinator) -> None:
+        for problem in session.refusals:
             self.num_refused_frames += 1
             session.reporter.count("num_refused_frames")
             if self.num_refused_frames.bit_count() == 1:  # ever more rarely: a peer decides how often
                 _log.warning(
-                    "The %s refused a frame, %d so far: %s", self.party, self.num_refused_frames, error
+                    "The %s refused a frame, %d so far: %s", self.party, self.num_refused_frames, problem
                 )
-            return []
+        session.refusals.clear()
 
     @property
     def needs_ticks(self) -> bool:
@@ -206,6 +211,7 @@ class CoordinatorTable:
         return sends
 
     def _close(self, session: SessionCoordinator, sends: list[Send], now_s: float) -> list[Send]:
+        self._count_refusals(session)
         if session.lifecycle.is_over and self.sessions.pop(session.spec.session, None) is not None:
             self._farewells.add(session.spec.session, now_s)
             if session.lifecycle.is_solo:  # no peer will ask how it ended

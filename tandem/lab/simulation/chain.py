@@ -156,6 +156,8 @@ class ChainRun:
             expected = expected[: len(self.committed)]
         elif self.done.reason not in ("eos", "stop", "length"):
             raise InvariantError(f"the answer {self.done.reason}: {self.done.error}")
+        if refused := [party for party, state in self.parties.items() if state.queue.num_refused_frames]:
+            raise InvariantError(f"{refused[0]} refused a frame of an honest peer")
         if self.committed != expected:
             raise InvariantError(f"home committed {self.committed}, the draft-free loop {expected}")
         if [event.token for event in self.tokens] != self.committed:

@@ -228,6 +228,8 @@ class WatchedRun(VirtualRun):
         told = [event.token for event in outcome.events if isinstance(event, TokenEvent)]
         if told != self.committed:
             raise InvariantError("the user saw other tokens than the device committed")
+        if refused := [party for party in PARTIES if self.parties[party].queue.num_refused_frames]:
+            raise InvariantError(f"the {refused[0]} refused a frame of an honest peer")
         self._check_counters(outcome)
         alone_from = done.statistics.degraded_from
         if not self._is_answer_open():

@@ -89,7 +89,7 @@ class VotesReady:
 @registry.message(21)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Undecided:
-    """The race lists of a ballot leave the winner open. Aggregator -> own coordinator."""
+    """The race lists of a ballot leave the winner open, or votes cannot be read. Aggregator -> own coordinator."""
 
     session: UInt32
     view: Varint  # of the ballot that it answers
@@ -97,6 +97,8 @@ class Undecided:
     step: Varint
     voters: Varints
     depths: Varints  # of each voter: tokens of the list that may settle it; 0: its vote is known in full
+    unreadable: Varints = ()  # peers whose vote cannot be decoded: it counts as not received
+    problem: Text = ""  # one sentence about them
 
 
 # ---- to a decoder ------------------------------------------------------------------------------------------

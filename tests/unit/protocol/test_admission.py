@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from tandem.lab.simulation.specs import make_spec
 from tandem.protocol import admission
 from tandem.protocol.admission import AdmittingTable
 from tandem.protocol.lifecycle import ABANDONED_S, StopCheck
-from tandem.protocol.messages import Begin, Cancel, Heartbeat, LinkFrame, Open, Sources
+from tandem.protocol.messages import Begin, Cancel, Heartbeat, LinkFrame, Open, Verdict
 from tandem.protocol.outbox import Send
 from tandem.protocol.spec import SessionSpec
 from tandem.topology import Party
@@ -141,15 +142,12 @@ def test_a_full_peer_shows_that_it_is_alive_and_joins_in_turn() -> None:
 
 
 def test_what_the_home_sent_meanwhile_counts() -> None:
-    """Its documents, say: they are acknowledged as soon as the query is open, and not before."""
+    """Its verdicts, say: they are acknowledged as soon as the query is open, and not before."""
     cloud = table(Party.CLOUD)
     cloud.receive(opening(1), 0.0)
     cloud.receive(opening(2), 0.0)
-    sources = Sources(ids=("a",), retrieve_us=1, prefill_us=1, notes=())
-    sent = LinkFrame(
-        session=2, view=0, number=7, committed=0, committed_digest=frame(Heartbeat(), 2).committed_digest,
-        stamp=1, echo=0, held_us=0, body=sources,
-    )  # fmt: skip
+    verdict = Verdict(step=0, tokens=(1,), accepted=(1, 1), acceptance=(), next_decider=0)
+    sent = replace(frame(verdict, 2), number=7)
     (answer,) = crossing(cloud.receive(sent, 0.1))
     assert answer.received == ()
     cloud.receive(frame(Cancel(reason="Enough.")), 0.2)

@@ -75,11 +75,13 @@ def frame(body: LinkBody) -> LinkFrame:
     [
         (
             "cloud", "device", SPECULATIVE, VOTES,
-            "device sent votes, but it has none in mode speculative; check its settings.",
+            "device sent votes, which it may not send the cloud in mode speculative; "
+            "check its settings.",
         ),
         (
             "device", "cloud", DUAL, replace(VOTES, party=1),
-            "cloud sent votes apart from proposals, which mode dual does not have; check its settings.",
+            "cloud sent votes, which it may not send the device in mode dual with placement device; "
+            "check its settings.",
         ),
         (
             "device", "cloud", SPECULATIVE, replace(VERDICT, accepted=(2,)),
@@ -116,7 +118,8 @@ def frame(body: LinkBody) -> LinkFrame:
         ),
         (
             "device", "cloud", SPECULATIVE, replace(IDS, party=1),
-            "cloud sent a proposal, but it does not draft in mode speculative; check its settings.",
+            "cloud sent a proposal, which it may not send the device in mode speculative; "
+            "check its settings.",
         ),
         (
             "device", "cloud", DUAL, DRAFT,
@@ -124,11 +127,13 @@ def frame(body: LinkBody) -> LinkFrame:
         ),
         (
             "cloud", "device", SPECULATIVE, VERDICT,
-            "device sent a verdict, but it does not decide in mode speculative; check its settings.",
+            "device sent a verdict, which it may not send the cloud in mode speculative; "
+            "check its settings.",
         ),
         (
             "device", "cloud", DUAL, PAIR_VERDICT,
-            "cloud sent a verdict, but it does not decide in mode dual; check its settings.",
+            "cloud sent a verdict, which it may not send the device in mode dual with placement device; "
+            "check its settings.",
         ),
         (
             "device", "cloud", SPECULATIVE, PAIR_VERDICT,
@@ -140,11 +145,13 @@ def frame(body: LinkBody) -> LinkFrame:
         ),
         (
             "device", "cloud", SPECULATIVE, with_logprobs(known()),
-            "cloud sent log probabilities, which this query does not ask of it; check its version.",
+            "cloud sent a verdict with log probabilities, which it may not send the device in mode speculative; "
+            "check its settings.",
         ),
         (
             "cloud", "device", replace(DUAL, num_logprobs=2), with_logprobs(known(), accepted=(1, 1)),
-            "device sent log probabilities, which this query does not ask of it; check its version.",
+            "device sent a verdict with log probabilities, which it may not send the cloud in mode dual with placement "
+            "device; check its settings.",
         ),
         (
             "device", "cloud", NAMED, with_logprobs(known(), known()),
@@ -172,7 +179,8 @@ def frame(body: LinkBody) -> LinkFrame:
         ),
         (
             "device", "cloud", DUAL, Resync(decider=0, tokens=()),
-            "cloud sent its tokens to be adopted, but device is the authority; check its settings.",
+            "cloud sent tokens to be adopted, which it may not send the device in mode dual with placement device; "
+            "check its settings.",
         ),
         *(
             (
@@ -183,9 +191,7 @@ def frame(body: LinkBody) -> LinkFrame:
                 ("ada", "server", replace(RELAYED, party=1), 1),
                 ("ada", "server", replace(RELAYED, party=0), 0),
                 ("ada", "server", replace(RELAYED, party=3), 3),
-                ("server", "ben", RELAYED, 2),
                 ("ada", "server", replace(TO_HOME, lost=(1,)), 1),
-                ("ben", "server", replace(TO_HOME, lost=(1,)), 1),
             )
         ),
         (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import re
 from dataclasses import replace
 from math import nan
 from typing import Any
@@ -39,6 +40,7 @@ from tandem.protocol.messages import (
     Rejoin,
     Resync,
     Sources,
+    Undecided,
     Verdict,
     VerifyResult,
     Votes,
@@ -379,7 +381,7 @@ def test_a_decision_counts_once_and_only_for_what_was_asked() -> None:
 
 def test_buffers_ahead_of_the_committed_prefix_are_bounded() -> None:
     cloud = host(Party.CLOUD)
-    cloud.open(spec(placement="mirror", max_new_tokens=10**6), 0.0)
+    cloud.open(spec(placement="greedy", max_new_tokens=10**6), 0.0)
     session = cloud.sessions[1]
     for step in range(1, 3 * MAX_AHEAD):
         far = Proposal(
@@ -434,16 +436,16 @@ def test_a_device_adopts_from_nobody() -> None:
 def test_a_cloud_that_is_ahead_shows_what_the_device_can_compare() -> None:
     """Of a greater count the device cannot judge, and neither would ever learn of the difference."""
     cloud = host(Party.CLOUD)
-    cloud.open(spec(placement="mirror", max_new_tokens=9), 0.0)
+    cloud.open(spec(max_new_tokens=9), 0.0)
     for step in range(2):
         cloud.receive(frame(verdict(step, 7), [7] * step), 0.1)
     (answer,) = cloud.receive(frame(Heartbeat(), [8]), 0.2)
     assert answer.message.committed == 1
     device = host()
-    device.open(spec(placement="mirror", max_new_tokens=9), 0.0)
-    device.receive(frame(verdict(0, 8)), 0.1)
+    device.open(spec(placement="cloud", max_new_tokens=9), 0.0)
+    device.receive(frame(verdict(0, 8, decider=1)), 0.1)
     resync = bodies(device.receive(answer.message, 0.3))
-    assert resync[0] == Resync(decider=0, tokens=(8,))
+    assert resync[0] == Resync(decider=1, tokens=(8,))
     assert device.sessions[1].lifecycle.statistics.num_divergences == 1
 
 
@@ -465,8 +467,9 @@ def test_a_new_connection_brings_everything_unacknowledged_at_once() -> None:
 def test_who_asked_hears_when_it_is_done_and_the_cloud_tells_nobody() -> None:
     for party in PARTIES:
         queue = host(party)
-        queue.open(spec(max_new_tokens=1, placement="greedy"), 0.0)
-        told = to("client", queue.receive(frame(verdict(0, 7)), 0.5))
+        queue.open(spec(max_new_tokens=1, placement=party.other), 0.0)
+        decider = PARTIES.index(party.other)
+        told = to("client", queue.receive(frame(verdict(0, 7, decider)), 0.5))
         if party is Party.CLOUD:
             assert told == []
         else:
@@ -479,8 +482,8 @@ def test_who_asked_hears_when_it_is_done_and_the_cloud_tells_nobody() -> None:
 def test_a_finished_device_lingers_while_the_cloud_is_heard_but_not_for_ever() -> None:
     silent, heard = host(), host()
     for queue in (silent, heard):
-        queue.open(spec(max_new_tokens=1, placement="greedy"), 0.0)
-        queue.receive(frame(verdict(0, 7)), 0.0)
+        queue.open(spec(max_new_tokens=1, placement="cloud"), 0.0)
+        queue.receive(frame(verdict(0, 7, decider=1)), 0.0)
     now_s = 0.0
     freed: dict[str, float] = {}
     while now_s < ABANDONED_S + 5:
@@ -559,10 +562,36 @@ def test_a_vote_that_cannot_be_read_names_its_voter() -> None:
     aggregator = AggregatingTable(Party.DEVICE, CODEC)
     aggregator.receive(Begin(session=1, spec=spec().to_json()))
     pair = ballot(draft(Party.DEVICE), draft(Party.CLOUD))
+    (send,) = aggregator.receive(replace(pair, payloads=(pair.payloads[0], pair.payloads[1][:-1])))
+    assert isinstance(send.message, Undecided)
+    assert send.message.unreadable == (1,)
+    assert re.match(r"The vote of the cloud cannot be read \(.*\); install the same", send.message.problem)
     with pytest.raises(
-        ProtocolError, match=r"^The vote of the cloud cannot be read \(.*\); install the same"
+        ProtocolError, match=r"^The vote of the device cannot be read \(.*\); install the same"
     ):
-        aggregator.receive(replace(pair, payloads=(pair.payloads[0], pair.payloads[1][:-1])))
+        aggregator.receive(replace(pair, payloads=(pair.payloads[0][:-1], pair.payloads[1])))
+
+
+def test_a_vote_that_cannot_be_read_counts_as_not_received() -> None:
+    """It is counted, and the next one of the same prefix takes its place."""
+    device = host()
+    device.open(spec(placement="mirror"), 0.0)
+    device.receive(ProposalReady(session=1, proposal=draft(Party.DEVICE)), 0.1)
+    good = draft(Party.CLOUD)
+    for payload in (good.payloads[0][:-1], good.payloads[0]):
+        sends = device.receive(frame(replace(good, payloads=(payload,))), 0.2)
+        (pair,) = to("aggregator", sends)
+        assert pair.payloads[1] == payload
+        unreadable = Undecided(
+            session=1, view=0, digest=pair.digest, step=0, voters=(0, 1), depths=(), unreadable=(1,),
+            problem="The vote of the cloud cannot be read (why); install the same version of Tandem there.",
+        )  # fmt: skip
+        if payload != good.payloads[0]:
+            assert device.receive(unreadable, 0.3) == []
+    assert device.num_refused_frames == 1
+    session = device.sessions[1]
+    assert session.lifecycle.statistics.num_refused_frames == 1
+    assert session.ballots.entries[Party.CLOUD][good.digest].payload == good.payloads[0]
 
 
 def test_profiles_of_unknown_sessions_are_dropped() -> None:

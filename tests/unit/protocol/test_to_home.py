@@ -144,7 +144,7 @@ def test_a_query_that_waits_at_a_worker_shows_that_to_the_server() -> None:
 def test_events_are_for_the_client_of_the_home_alone() -> None:
     home, server, other = opened()
     assert [type(event) for event in events(home.receive(READY, 0.1))] == [SourcesEvent]
-    home.receive(frame(VERDICT), 0.1, SERVER)
+    home.receive(frame(to_home(VERDICT, [], [2])), 0.1, SERVER)
     for party, index in (("ada", 1), ("ben", 2)):
         server.receive(frame(votes(index)), 0.1, party)
     assert events(decided(server, 0.2)) == []
@@ -199,7 +199,7 @@ def test_a_verdict_for_the_home_stays_one() -> None:
     assert join_verdicts([told]) is told
     assert plain(told) == replace(VERDICT, tokens=(7, 8), accepted=(3,))
     home, _, _ = opened()
-    sends = home.receive(frame(VERDICT), 0.1, SERVER)
+    sends = home.receive(frame(to_home(VERDICT, [], [2])), 0.1, SERVER)
     sends = home.receive(frame(told, (7,), number=2), 0.2, SERVER)
     (token,) = [event for event in events(sends) if isinstance(event, TokenEvent)]
     assert (token.token, token.last_voter) == (8, "ada")
@@ -259,7 +259,7 @@ def test_the_server_waits_for_the_home_and_frees_the_query_in_the_end() -> None:
 
 def test_a_home_that_lost_the_server_goes_on_with_its_own_votes() -> None:
     home, _, _ = opened()
-    home.receive(frame(VERDICT), 0.1, SERVER)
+    home.receive(frame(to_home(VERDICT, [], [2])), 0.1, SERVER)
     sends = [send for step in range(60) for send in home.tick(0.1 * step)]
     assert PeerEvent(step=1, is_alone=True, party=SERVER) in events(sends)
     wanted = [send.message for send in sends if isinstance(send.message, Follow)]
@@ -287,7 +287,7 @@ def lost_server(**changes: Any) -> tuple[CoordinatorTable, list[Send]]:
 
 def test_a_server_that_comes_back_is_dismissed_and_changes_no_token() -> None:
     home, _ = lost_server()
-    for body in (Heartbeat(), VERDICT, Resync(decider=0, tokens=(9,))):
+    for body in (Heartbeat(), to_home(VERDICT, [], [2]), Resync(decider=0, tokens=(9,))):
         ((to, last),) = crossing(home.receive(frame(body, view=1), 7.0, SERVER))
         assert (to, type(last)) == (SERVER, Cancel)
     assert crossing(home.receive(frame(Cancel(reason="It is over.")), 7.1, SERVER)) == []
@@ -342,7 +342,7 @@ def test_a_worker_that_refuses_the_query_fails_it_at_home() -> None:
 
 def test_shown_tokens_are_never_taken_back() -> None:
     home, _, _ = opened()
-    home.receive(frame(VERDICT), 0.1, SERVER)
+    home.receive(frame(to_home(VERDICT, [], [2])), 0.1, SERVER)
     (done,) = events(home.receive(frame(Resync(decider=0, tokens=(9,)), view=1), 0.2, SERVER))
     assert (done.reason, done.error) == (
         "failed",

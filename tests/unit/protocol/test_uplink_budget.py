@@ -62,7 +62,7 @@ def commit(step: int, token: int) -> Commit:
 
 def bits_on_the_link(of: SessionSpec, proposal: Proposal) -> int:
     """What its tokens and distributions add to the frame."""
-    public = Routes(of.roles, Party.DEVICE, sends_drafts=of.sends_drafts).make_public(proposal)
+    public = Routes(of, Party.DEVICE).make_public(proposal)
     header = {"session": 1, "view": 0, "committed": 0, "committed_digest": bytes(8)}
     times = {"stamp": 1, "echo": 0, "held_us": 0}
     bodies = public, replace(public, tokens=(), payloads=())

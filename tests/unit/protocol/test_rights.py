@@ -1,0 +1,415 @@
+"""Every frame that a party might send, in every mode and placement, in turn and out of turn: who may, and what happens.
+
+What is legal is written down here once more, by hand; `Routes.rights` derives it. Everything else must be refused and
+counted, and must change neither the committed tokens nor anything that is held, nor end the query.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from math import inf, nan
+from typing import Any
+
+import pytest
+
+from tandem.lab.simulation.specs import make_spec
+from tandem.protocol.messages import (
+    Cancel,
+    Done,
+    Heartbeat,
+    LinkBody,
+    LinkFrame,
+    ListRequest,
+    Logprobs,
+    Open,
+    Probe,
+    Proposal,
+    Rejoin,
+    RelayedSources,
+    Resync,
+    Sources,
+    Verdict,
+    VerdictToHome,
+    VerdictWithLogprobs,
+    Votes,
+)
+from tandem.protocol.prefix import Prefix
+from tandem.protocol.routes import NAMES, Routes
+from tandem.protocol.session_tables import CoordinatorTable
+from tandem.protocol.spec import SessionSpec
+
+START = Prefix(1)
+ALWAYS = {Heartbeat, Probe, Done, Cancel}
+DUAL_LISTS = {"race_depth": 2, "vocab_size": 16, "temperature": 1.0}
+WORKERS = ("ada", "ben", "cy")
+
+SPECS: dict[str, SessionSpec] = {
+    "device": make_spec(placement="device", **DUAL_LISTS),
+    "cloud": make_spec(placement="cloud", **DUAL_LISTS),
+    "greedy": make_spec(placement="greedy", **DUAL_LISTS),
+    "mirror": make_spec(placement="mirror", **DUAL_LISTS),
+    "mirror, whole votes": make_spec(placement="mirror"),
+    "solo": make_spec(only="device"),
+    "solo, cloud": make_spec(only="cloud"),
+    "speculative": make_spec(mode="speculative"),
+    "speculative, logprobs": make_spec(mode="speculative", num_logprobs=1, vocab_size=16),
+    "federated": make_spec(mode="federated", workers=WORKERS, weights=(0.5, 0.25, 0.25)),
+    "federated, lists": make_spec(mode="federated", workers=WORKERS, **DUAL_LISTS),
+    "federated at ada": make_spec(mode="federated", workers=WORKERS, asked="ada", **DUAL_LISTS),
+}
+
+# To whom who may send what, beside what everybody may send to every peer.
+UP = {("device", "cloud"): {Open, Resync}, ("cloud", "device"): {Sources, Rejoin}}
+TO_SERVER = {Votes, Sources, Rejoin}
+LEGAL: dict[str, dict[tuple[str, str], set[Any]]] = {
+    "device": {
+        ("device", "cloud"): {Open, Resync, Verdict, ListRequest},
+        ("cloud", "device"): {Sources, Rejoin, Proposal},
+    },
+    "cloud": {
+        ("device", "cloud"): {Open, Resync, Proposal},
+        ("cloud", "device"): {Sources, Rejoin, Verdict, ListRequest},
+    },
+    "greedy": {
+        ("device", "cloud"): {Open, Resync, Proposal, Verdict, ListRequest},
+        ("cloud", "device"): {Sources, Rejoin, Proposal, Verdict, ListRequest},
+    },
+    "mirror": {
+        ("device", "cloud"): {Open, Resync, Proposal, ListRequest},
+        ("cloud", "device"): {Sources, Rejoin, Proposal, ListRequest},
+    },
+    "mirror, whole votes": {
+        ("device", "cloud"): {Open, Resync, Proposal},
+        ("cloud", "device"): {Sources, Rejoin, Proposal},
+    },
+    "solo": {},
+    "solo, cloud": {},
+    "speculative": {
+        ("device", "cloud"): {Open, Resync, Proposal},
+        ("cloud", "device"): {Sources, Rejoin, Verdict},
+    },
+    "speculative, logprobs": {
+        ("device", "cloud"): {Open, Resync, Proposal},
+        ("cloud", "device"): {Sources, Rejoin, Verdict, VerdictWithLogprobs},
+    },
+    "federated": {
+        **{("server", worker): {Open, Resync, Proposal, Verdict} for worker in WORKERS},
+        **{(worker, "server"): TO_SERVER for worker in WORKERS},
+    },
+    "federated, lists": {
+        **{("server", worker): {Open, Resync, Proposal, Verdict, ListRequest} for worker in WORKERS},
+        **{(worker, "server"): TO_SERVER for worker in WORKERS},
+    },
+    "federated at ada": {
+        ("ada", "server"): {Open, Votes},
+        ("server", "ada"): {Resync, Proposal, VerdictToHome, ListRequest, Sources, RelayedSources},
+        **{
+            ("server", worker): {Open, Resync, Proposal, Verdict, ListRequest}
+            for worker in WORKERS
+            if worker != "ada"
+        },
+        **{(worker, "server"): TO_SERVER for worker in WORKERS if worker != "ada"},
+    },
+}
+
+
+@dataclass(frozen=True)
+class Try:
+    """One frame of `source` at `party`."""
+
+    name: str
+    source: str
+    party: str
+    body: LinkBody
+    is_legal: bool
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.source} to {self.party}, {NAMES[type(self.body)]}"
+
+
+def make_bodies(spec: SessionSpec, source: str) -> dict[Any, LinkBody]:
+    """One well-formed body of each kind, as far as the sender's place allows."""
+    roles = spec.roles
+    party = roles.topology.parties.index(source) if source in roles.topology.parties else 0
+    is_dual, num_drafters = roles.mode == "dual", len(roles.drafters)
+    verdict = {
+        "step": 0, "tokens": (1,), "accepted": (1,) * num_drafters, "acceptance": (),
+        "next_decider": roles.topology.parties.index(roles.deciders[0]),
+    }  # fmt: skip
+    known = Logprobs(logprob=-1.0, top_ids=(), top_logprobs=())
+    sources: dict[str, Any] = {"ids": ("7f",), "retrieve_us": 1, "prefill_us": 1, "notes": ()}
+    bodies: list[LinkBody] = [
+        Heartbeat(),
+        Probe(is_reply=False, padding=b""),
+        Done(is_reply=False),
+        Cancel(reason="Enough."),
+        Open(spec=spec.to_json()),
+        Sources(**sources),
+        RelayedSources(**sources, party=len(roles.roles) - 1),
+        Proposal(
+            party=party, step=0, digest=START.digest, tokens=(1,), payloads=(b"x",) * is_dual,
+            log_weights=(0.0,) * is_dual, decode_us=1,
+        ),
+        Votes(
+            party=party, step=0, digests=(START.digest,), payloads=(b"x",),
+            log_weights=(0.0,) * roles.weighs_by_documents,
+        ),
+        Verdict(**verdict),
+        VerdictWithLogprobs(**verdict, logprobs=(known,)),
+        VerdictToHome(**verdict, logprobs=(), lost=(), last_voters=(0,)),
+        ListRequest(step=0, digest=START.digest, depth=4),
+        Resync(decider=verdict["next_decider"], tokens=(2,)),
+        Rejoin(incarnation=7),
+    ]  # fmt: skip
+    assert {type(body) for body in bodies} == NAMES.keys(), "one of each kind"
+    return {type(body): body for body in bodies}
+
+
+def tries() -> Iterator[Try]:
+    everybody = ("device", "cloud", "server", *WORKERS)
+    for name, spec in SPECS.items():
+        parties = spec.roles.topology.parties
+        for party in parties:
+            for source in everybody:
+                if source == party:
+                    continue
+                peers = spec.roles.topology.peers(party)
+                legal = LEGAL[name].get((source, party), set()) | (ALWAYS if source in peers else set())
+                for kind, body in make_bodies(spec, source).items():
+                    yield Try(name, source, party, body, kind in legal)
+
+
+TRIES = list(tries())
+
+
+def frame(body: LinkBody, *, view: int = 0, number: int = 5, tokens: Any = ()) -> LinkFrame:
+    prefix = Prefix(1, tokens)
+    return LinkFrame(
+        session=1, view=view, number=number, committed=len(prefix), committed_digest=prefix.digest, stamp=1,
+        echo=0, held_us=0, body=body,
+    )  # fmt: skip
+
+
+def opened(spec: SessionSpec, party: str) -> CoordinatorTable:
+    table = CoordinatorTable(party, lambda spec: lambda tokens: "length" if len(tokens) >= 9 else None)
+    table.open(spec, 0.0)
+    return table
+
+
+def standing(table: CoordinatorTable) -> tuple[Any, ...]:
+    """All that a frame may change."""
+    session = table.sessions[1]
+    return (
+        list(session.prefix.tokens), session.log.decider, session.log.view, dict(session.log.verdicts),
+        {party: dict(held) for party, held in session.ballots.entries.items()}, session.ballots.pending,
+        session.lifecycle.reason, session.lifecycle.is_over, set(session.lifecycle.lost),
+        {peer: (link.view, link.peer_view, list(link.receipts.numbers)) for peer, link in session.links.items()},
+        {peer: dict(each.claims) for peer, each in session.convergence.items()},
+    )  # fmt: skip
+
+
+def test_the_tries_are_all_kinds_in_all_places() -> None:
+    assert len(TRIES) > 2000
+    assert sum(each.is_legal for each in TRIES) > 200
+    assert {type(each.body) for each in TRIES if each.is_legal} == NAMES.keys()
+
+
+@pytest.mark.parametrize("name", SPECS)
+def test_what_nobody_may_send_is_refused_and_counted_and_changes_nothing(name: str) -> None:
+    for each in (one for one in TRIES if one.name == name and not one.is_legal):
+        table = opened(SPECS[name], each.party)
+        before = standing(table)
+        assert table.receive(frame(each.body), 0.1, each.source) == [], each
+        assert table.num_refused_frames == 1, each
+        assert table.sessions[1].lifecycle.statistics.num_refused_frames == 1, each
+        assert standing(table) == before, each
+
+
+@pytest.mark.parametrize("name", SPECS)
+def test_what_an_honest_party_sends_is_taken(name: str) -> None:
+    for each in (one for one in TRIES if one.name == name and one.is_legal):
+        table = opened(SPECS[name], each.party)
+        spec = SPECS[name]
+        if name == "greedy" and each.source == "cloud" and isinstance(each.body, Verdict | ListRequest):
+            table.sessions[1].log.decider = "cloud"
+        view = 1 if isinstance(each.body, Resync) else 0
+        table.receive(frame(each.body, view=view), 0.1, each.source)
+        assert table.num_refused_frames == 0, each
+        assert isinstance(each.body, Verdict) == (_tokens(table) == [1]), each
+        assert type(each.body) in Routes(spec, each.source).rights
+
+
+def _tokens(table: CoordinatorTable) -> list[int]:
+    return table.sessions[1].prefix.tokens if 1 in table.sessions else []
+
+
+# ---- turns ---------------------------------------------------------------------------------------------------------
+
+
+def greedy(party: str) -> CoordinatorTable:
+    return opened(SPECS["greedy"], party)
+
+
+def decided(step: int, token: int, decider: int) -> Verdict:
+    return Verdict(step=step, tokens=(token,), accepted=(1, 1), acceptance=(), next_decider=decider)
+
+
+def test_a_step_is_decided_by_the_party_whose_turn_it_is() -> None:
+    """The device begins. Its cloud decides from the step on that a verdict hands over to it."""
+    cloud = greedy("cloud")
+    cloud.receive(frame(decided(0, 4, 0)), 0.1, "device")
+    cloud.receive(frame(decided(1, 5, 1)), 0.2, "device")
+    assert _tokens(cloud) == [4, 5]
+    cloud.receive(frame(decided(2, 6, 0), tokens=(4, 5)), 0.3, "device")
+    assert _tokens(cloud) == [4, 5]
+    assert cloud.num_refused_frames == 1
+    device = greedy("device")
+    device.receive(frame(decided(0, 4, 0)), 0.1, "cloud")
+    assert _tokens(device) == []
+    assert device.num_refused_frames == 1
+
+
+def test_a_verdict_before_its_turn_waits_and_is_judged_when_its_step_comes() -> None:
+    """Which party decides a later step is not known yet: a handover may be under way."""
+    for handover, tokens in ((1, [4, 5]), (0, [4])):
+        cloud = greedy("cloud")
+        cloud.receive(frame(decided(1, 5, 0)), 0.1, "device")
+        assert (cloud.num_refused_frames, _tokens(cloud)) == (0, [])
+        cloud.receive(frame(decided(0, 4, 1 - handover)), 0.2, "device")
+        assert _tokens(cloud) == tokens
+        assert cloud.num_refused_frames == len([4, 5]) - len(tokens)
+        assert cloud.sessions[1].lifecycle.statistics.num_refused_frames == cloud.num_refused_frames
+        assert not cloud.sessions[1].log.verdicts
+
+
+def test_a_verdict_on_a_committed_step_is_late_and_not_refused() -> None:
+    cloud = greedy("cloud")
+    cloud.receive(frame(decided(0, 4, 1)), 0.1, "device")
+    cloud.receive(frame(decided(0, 4, 1)), 0.2, "device")
+    assert (cloud.num_refused_frames, _tokens(cloud)) == (0, [4])
+
+
+def test_a_request_for_more_of_a_vote_keeps_to_turns() -> None:
+    device = greedy("device")
+    request = ListRequest(step=0, digest=START.digest, depth=4)
+    device.receive(frame(request), 0.1, "cloud")
+    assert device.num_refused_frames == 1
+    device.sessions[1].log.decider = "cloud"
+    device.receive(frame(request), 0.2, "cloud")
+    assert device.num_refused_frames == 1
+
+
+def test_after_a_loss_the_device_decides_and_a_verdict_of_the_old_view_is_too_late() -> None:
+    device = opened(make_spec(placement="cloud", on_peer_loss="continue", peer_loss_margin_s=0.1), "device")
+    device.tick(5.0)
+    assert device.sessions[1].lifecycle.decides_alone
+    device.receive(frame(decided(0, 4, 1)), 5.1, "cloud")
+    assert _tokens(device) == []
+    assert not device.sessions[1].lifecycle.lost, "it is back, in a new view"
+    device.receive(frame(decided(0, 4, 1)), 5.2, "cloud")
+    assert _tokens(device) == []
+    device.receive(frame(decided(0, 4, 1), view=1), 5.3, "cloud")
+    assert _tokens(device) == [4]
+    assert device.num_refused_frames == 0
+
+
+# ---- forms ---------------------------------------------------------------------------------------------------------
+
+DRAFT = make_bodies(SPECS["mirror"], "cloud")[Proposal]
+VOTE = make_bodies(SPECS["federated, lists"], "ada")[Votes]
+DECIDED = make_bodies(SPECS["speculative"], "cloud")[Verdict]
+
+
+def change(body: LinkBody, **values: Any) -> LinkBody:
+    return replace(body, **values)
+
+
+FORMS: list[tuple[str, str, str, LinkBody, str]] = [
+    *(
+        ("mirror", "device", "cloud", change(DRAFT, log_weights=(weight,)),
+         f"cloud sent a log weight of {weight}, which must be finite or -inf; check its version.")
+        for weight in (nan, inf)
+    ),
+    *(
+        ("federated, lists", "server", "ada", change(VOTE, log_weights=(weight,)),
+         f"ada sent a log weight of {weight}, which must be finite or -inf; check its version.")
+        for weight in (nan, inf)
+    ),
+    ("federated, lists", "server", "ada",
+     change(VOTE, digests=(START.digest,) * 18, payloads=(b"x",) * 18, log_weights=(0.0,) * 18),
+     "A proposal of 16 tokens has 17 votes at most (got 18 from ada); check its version."),
+    ("mirror", "device", "cloud", change(DRAFT, tokens=(16,)),
+     "cloud sent token 16, but the vocabulary has 16 tokens; use the same tokenizer at all parties."),
+    ("speculative", "device", "cloud", change(DECIDED, tokens=(1 << 32,)),
+     "cloud sent token 4294967296, but the vocabulary has 262144 tokens; use the same tokenizer at all parties."),
+    ("speculative", "device", "cloud", change(DECIDED, tokens=(1,) * 65),
+     "A verdict in mode speculative has at most 64 tokens (got 65 from cloud); check its version."),
+    ("cloud", "device", "cloud", change(decided(0, 4, 1), tokens=(1, 2)),
+     "A verdict in mode dual has at most 1 token (got 2 from cloud); check its version."),
+    ("cloud", "device", "cloud", change(decided(0, 4, 1), acceptance=(1, 128)),
+     "An expected acceptance is at most 127 (got 128 from cloud); check its version."),
+    ("speculative", "cloud", "device", Resync(decider=1, tokens=(1,) * 65),
+     "device sent 65 tokens to be adopted, but an answer has at most 64; check its settings."),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "party", "source", "body", "sentence"), FORMS)
+def test_a_form_that_no_honest_party_sends_is_refused_in_one_sentence(
+    name: str, party: str, source: str, body: LinkBody, sentence: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    table = opened(SPECS[name], party)
+    before = standing(table)
+    assert table.receive(frame(body, view=int(isinstance(body, Resync))), 0.1, source) == []
+    assert standing(table) == before
+    assert [record.getMessage() for record in caplog.records] == [
+        f"The {party} refused a frame, 1 so far: {sentence}"
+    ]
+
+
+def test_a_party_without_documents_has_a_weight_of_minus_infinity() -> None:
+    device = opened(SPECS["mirror"], "device")
+    device.receive(frame(change(DRAFT, log_weights=(-inf,))), 0.1, "cloud")
+    assert device.num_refused_frames == 0
+
+
+def test_a_verdict_that_goes_on_behind_the_end_is_cut_there_and_counted() -> None:
+    device = opened(SPECS["speculative"], "device")
+    device.receive(frame(change(DECIDED, tokens=(1,) * 12, accepted=(0,))), 0.1, "cloud")
+    assert _tokens(device) == [1] * 9
+    assert device.num_refused_frames == 1
+
+
+def test_a_view_that_the_authority_has_not_begun_is_refused() -> None:
+    device = opened(SPECS["mirror"], "device")
+    before = standing(device)
+    device.receive(frame(Heartbeat(), view=1), 0.1, "cloud")
+    assert device.num_refused_frames == 1
+    assert standing(device) == before
+
+
+# ---- mutants -------------------------------------------------------------------------------------------------------
+
+
+def test_a_right_by_role_alone_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever may decide may send verdicts: so it was, and a cloud wrote whole answers under `mirror`."""
+    original = Routes.rights.func
+
+    def by_role(self: Routes) -> Any:
+        peers = self.topology.peers(self.party)
+        return {**original(self), Verdict: peers if self.roles.role(self.party).decides else ()}
+
+    monkeypatch.setattr(Routes, "rights", property(by_role))
+    with pytest.raises(AssertionError):
+        test_what_nobody_may_send_is_refused_and_counted_and_changes_nothing("mirror")
+
+
+def test_a_right_without_a_turn_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Routes, "check_turn", lambda *args: None)
+    for test in (
+        test_a_step_is_decided_by_the_party_whose_turn_it_is,
+        test_a_verdict_before_its_turn_waits_and_is_judged_when_its_step_comes,
+        test_a_request_for_more_of_a_vote_keeps_to_turns,
+    ):
+        with pytest.raises(AssertionError):
+            test()
