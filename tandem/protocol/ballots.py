@@ -135,6 +135,8 @@ class BallotBox:
     def _holds_more(self, entry: Entry, held: Entry) -> bool:
         if self._measure is None or entry.payload is None or held.payload is None:
             return False
+        if entry.log_weight != held.log_weight:  # a longer list is of the same vote
+            return False
         return self._measure(entry.payload) > self._measure(held.payload)
 
     # ---- putting to the vote -----------------------------------------------------------------------------------

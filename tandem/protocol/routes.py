@@ -174,6 +174,8 @@ class Routes:
                 self._check_verdict(source, body)
             case Resync():
                 self._check_resync(source, body)
+            case ListRequest() if body.depth < 1:
+                raise ProtocolError(f"{source} asked for {body.depth} tokens of a vote; check its version.")
             case RelayedSources():
                 self._check_relayed(source, body.party)
             case _:

@@ -19,6 +19,18 @@ if TYPE_CHECKING:
 
 NUM_RUNS = 1000
 ROLES = ("dual", "solo", "speculative", *(f"federated-{count}" for count in range(2, 9)))
+HOSTILE = (
+    "hostile-mirror",
+    "hostile-device",
+    "hostile-cloud",
+    "hostile-greedy",
+    "hostile-asker",
+    "hostile-speculative-cloud",
+    "hostile-speculative-device",
+    "hostile-worker",
+    "hostile-server",
+)
+"""As `tandem.lab.simulation.hostile.CASES`, which is imported late."""
 
 Runs = Annotated[
     int | None, typer.Option(metavar="N", parser=parse_count, help=f"how many (default: {NUM_RUNS})")
@@ -32,7 +44,11 @@ Jobs = Annotated[
 ]
 Roles = Annotated[
     str | None,
-    typer.Option(metavar="ROLES", help=f"who drafts, votes and decides: {', '.join(ROLES)} (default: dual)"),
+    typer.Option(
+        metavar="ROLES",
+        help=f"who drafts, votes and decides: {', '.join(ROLES)}; or who is hostile: {', '.join(HOSTILE)} "
+        "(default: dual)",
+    ),
 ]
 OneSeed = Annotated[
     int | None,
@@ -48,7 +64,7 @@ def fuzz(
     roles: Roles = None,
     as_json: AsJson = False,
 ) -> int:
-    """Test the protocol: seeded runs over links that lose, hosts that stall or crash.
+    """Test the protocol: seeded runs over links that lose, hosts that stall or crash, or peers that forge frames.
 
     Exit code 1 if a run broke an invariant.
     """
@@ -59,8 +75,8 @@ def fuzz(
 
 
 def _find_roles(name: str) -> str:
-    if name not in ROLES:
-        raise ConfigError(f"There are no roles {name!r} to fuzz; {did_you_mean(name, ROLES)}")
+    if name not in (*ROLES, *HOSTILE):
+        raise ConfigError(f"There are no roles {name!r} to fuzz; {did_you_mean(name, (*ROLES, *HOSTILE))}")
     return name
 
 

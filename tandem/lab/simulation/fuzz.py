@@ -20,6 +20,7 @@ from tandem.events import TokenEvent
 from tandem.lab.simulation.chain import play_chain
 from tandem.lab.simulation.event_log import EventLog
 from tandem.lab.simulation.faults import Fault, FaultyWire, FrameFault, plan_faults, plan_frames, plan_link
+from tandem.lab.simulation.hostile import CASES, play_hostile
 from tandem.lab.simulation.invariants import InvariantError, WatchedRun
 from tandem.lab.simulation.link import Link
 from tandem.lab.simulation.oracle import answer, has_oracle
@@ -159,15 +160,18 @@ def expected(seed: int) -> tuple[int, ...]:
 def play(seed: int, *, tail: int | None = TAIL, roles: str = "dual") -> Report:
     """One run; FuzzFailure if it breaks an invariant or raises. tail: events kept for its trace; None: all.
 
-    roles: "dual", "solo", "speculative" or "federated-M" with M workers.
+    roles: "dual", "solo", "speculative", "federated-M" with M workers, or one of `hostile.CASES`.
     """
     return play_traced(seed, EventLog(tail), roles)
 
 
 def play_traced(seed: int, trace: EventLog, roles: str = "dual") -> Report:
     """The same with the events in `trace`, for a reader who wants those of a good run too."""
+    if roles in CASES:
+        return _play_guarded(seed, trace, lambda: play_hostile(roles, seed, trace))
     if roles not in ("dual", "solo"):
-        return _play_chain(seed, roles, trace)
+        num_workers = int(roles.partition("-")[2] or 0)
+        return _play_guarded(seed, trace, lambda: play_chain(seed, num_workers, trace))
     scenario = make_scenario(seed)
     if roles == "solo":
         return _play_solo(scenario, trace)
@@ -184,10 +188,10 @@ def play_traced(seed: int, trace: EventLog, roles: str = "dual") -> Report:
     return _report(run, outcome.done.statistics)
 
 
-def _play_chain(seed: int, roles: str, trace: EventLog) -> Report:
-    """One run of a mode whose drafter has no vote."""
+def _play_guarded(seed: int, trace: EventLog, run: Callable[[], tuple[int, Counter[str]]]) -> Report:
+    """One run that returns the number of tokens, and what happened."""
     try:
-        num_tokens, counts = play_chain(seed, int(roles.partition("-")[2] or 0), trace)
+        num_tokens, counts = run()
     except Exception as error:
         raise FuzzFailure(seed, f"{type(error).__name__}: {error}", trace.lines()) from error
     return Report(num_runs=1, num_tokens=num_tokens, counts=counts)

@@ -349,6 +349,8 @@ FORMS: list[tuple[str, str, str, LinkBody, str]] = [
      "A verdict in mode dual has at most 1 token (got 2 from cloud); check its version."),
     ("cloud", "device", "cloud", change(decided(0, 4, 1), acceptance=(1, 128)),
      "An expected acceptance is at most 127 (got 128 from cloud); check its version."),
+    ("mirror", "device", "cloud", ListRequest(step=0, digest=START.digest, depth=0),
+     "cloud asked for 0 tokens of a vote; check its version."),
     ("speculative", "cloud", "device", Resync(decider=1, tokens=(1,) * 65),
      "device sent 65 tokens to be adopted, but an answer has at most 64; check its settings."),
 ]  # fmt: skip

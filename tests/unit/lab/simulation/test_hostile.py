@@ -1,0 +1,196 @@
+"""Peers that know the protocol and forge frames: no token is committed without a reason by right.
+
+More frames: `tandem lab fuzz --roles hostile-mirror --runs 1000`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tandem.cli import main
+from tandem.errors import ProtocolError
+from tandem.lab.cli.fuzz import HOSTILE
+from tandem.lab.simulation.event_log import EventLog
+from tandem.lab.simulation.fuzz import fuzz
+from tandem.lab.simulation.hostile import CASES, count_items, play_hostile
+from tandem.lab.simulation.invariants import InvariantError
+from tandem.protocol import coordinator
+from tandem.protocol.aggregating import AggregatorSession
+from tandem.protocol.ballots import BallotBox
+from tandem.protocol.messages import Ballot, LinkBody, Proposal, Resync, Undecided, Verdict
+from tandem.protocol.routes import Routes
+
+NUM_RUNS = 10
+
+
+@pytest.fixture(autouse=True)
+def _silent() -> Iterator[None]:
+    """Refusals are logged by design, thousands of them here."""
+    logging.getLogger("tandem").setLevel(logging.ERROR)
+    yield
+    logging.getLogger("tandem").setLevel(logging.NOTSET)
+
+
+def test_the_command_offers_all_cases() -> None:
+    assert HOSTILE == CASES
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_hostile_peer_bends_no_answer(case: str) -> None:
+    report = fuzz(0, NUM_RUNS, roles=case)
+    assert not report.failures, "\n".join([*map(str, report.failures), *report.failures[0].trace])
+    counts = report.counts
+    assert counts["hostile frames"] > 1200
+    assert counts["hostile frames refused"] > 500, "they are counted"
+    assert counts["hostile frames refused"] < counts["hostile frames"], "and some are legal"
+    assert report.num_tokens > 10, "answers get somewhere all the same"
+
+
+def test_who_decides_by_design() -> None:
+    """Where a peer may decide, its verdicts count; elsewhere none of all that are forged does."""
+    by_peer = {case: fuzz(100, 3, roles=case).counts["tokens by a peer's right"] for case in CASES}
+    assert by_peer["hostile-mirror"] == by_peer["hostile-device"] == by_peer["hostile-worker"] == 0
+    assert by_peer["hostile-speculative-device"] == 0
+    for case in ("hostile-cloud", "hostile-greedy", "hostile-speculative-cloud", "hostile-server"):
+        assert by_peer[case] > 0, case
+
+
+def test_what_a_coordinator_holds_is_counted_through_everything() -> None:
+    assert count_items([1, (2, {3: b"x" * 640})]) == 1 + 1 + 1 + 1 + 1 + 1 + 11
+
+
+def test_a_hostile_run_is_an_entry_of_the_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["lab", "fuzz", "--roles", "hostile-mirror", "--runs", "2", "--jobs", "1"]) == 0
+    assert "hostile frames refused" in capsys.readouterr().out
+
+
+# ---- defects -------------------------------------------------------------------------------------------------------
+
+
+def found(case: str, num_runs: int = 30) -> bool:
+    for seed in range(num_runs):
+        try:
+            play_hostile(case, seed, EventLog(0))
+        except InvariantError:
+            return True
+    return False
+
+
+def rights_by_role(patch: pytest.MonkeyPatch) -> None:
+    """Whoever decides may send verdicts, also under `mirror`."""
+    original = Routes.rights.func
+
+    def by_role(self: Routes) -> Any:
+        peers = self.topology.peers(self.party)
+        return {**original(self), Verdict: peers if self.roles.role(self.party).decides else ()}
+
+    patch.setattr(Routes, "rights", property(by_role))
+
+
+def no_turns(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Routes, "check_turn", lambda *args: None)
+
+
+def early_verdicts_are_not_checked_again(patch: pytest.MonkeyPatch) -> None:
+    """The turn is checked on arrival alone."""
+    original = Routes.check_turn
+
+    def on_arrival(self: Routes, source: str, body: LinkBody, num_committed: int, decider: str) -> None:
+        is_late = isinstance(body, Verdict) and id(body) in held
+        held.add(id(body))
+        keep.append(body)
+        if not is_late:
+            original(self, source, body, num_committed, decider)
+
+    held: set[int] = set()
+    keep: list[LinkBody] = []
+    patch.setattr(Routes, "check_turn", on_arrival)
+
+
+def whose_vote_does_not_matter(patch: pytest.MonkeyPatch) -> None:
+    """A vote is of the party that it names."""
+    check, hold = Routes.check, BallotBox.hold_proposal
+
+    def check_the_rest(self: Routes, source: str, body: LinkBody) -> None:
+        if isinstance(body, Proposal):
+            body = replace(body, party=self.topology.index(source))
+        check(self, source, body)
+
+    def hold_proposal(self: BallotBox, source: str, proposal: Proposal, *args: Any) -> bool:
+        return hold(self, list(self.entries)[proposal.party % len(self.entries)], proposal, *args)
+
+    patch.setattr(Routes, "check", check_the_rest)
+    patch.setattr(BallotBox, "hold_proposal", hold_proposal)
+
+
+def latest_weight_counts(patch: pytest.MonkeyPatch) -> None:
+    """A vote keeps its place and takes the weight of another."""
+    hold = BallotBox.hold_proposal
+
+    def hold_proposal(self: BallotBox, source: str, proposal: Proposal, *args: Any) -> bool:
+        is_held = hold(self, source, proposal, *args)
+        entry = self.entries[source].get(proposal.digest)
+        if entry is not None and proposal.log_weights:
+            self.entries[source][proposal.digest] = replace(entry, log_weight=proposal.log_weights[0])
+        return is_held
+
+    patch.setattr(BallotBox, "hold_proposal", hold_proposal)
+
+
+def resyncs_of_anybody(patch: pytest.MonkeyPatch) -> None:
+    """A Resync is adopted whoever sends it, at home too."""
+    original = Routes.rights.func
+    patch.setattr(
+        Routes,
+        "rights",
+        property(lambda self: {**original(self), Resync: self.topology.peers(self.party)}),
+    )
+    patch.setattr(coordinator.SessionCoordinator, "receive_frame", _without_views)
+    patch.setattr(Routes, "is_home", property(lambda self: False))
+
+
+_receive_frame = coordinator.SessionCoordinator.receive_frame
+
+
+def _without_views(self: coordinator.SessionCoordinator, frame: Any, *args: Any) -> Any:
+    with pytest.MonkeyPatch.context() as patch:
+        if isinstance(frame.body, Resync):
+            patch.setattr(Routes, "is_authority", property(lambda routes: False))
+        return _receive_frame(self, frame, *args)
+
+
+MUTANTS = {
+    "rights_by_role": (rights_by_role, "hostile-mirror"),
+    "no_turns": (no_turns, "hostile-greedy"),
+    "early_verdicts_are_not_checked_again": (early_verdicts_are_not_checked_again, "hostile-greedy"),
+    "whose_vote_does_not_matter": (whose_vote_does_not_matter, "hostile-mirror"),
+    "latest_weight_counts": (latest_weight_counts, "hostile-mirror"),
+    "resyncs_of_anybody": (resyncs_of_anybody, "hostile-mirror"),
+}
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_the_witness_finds(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    plant, case = MUTANTS[name]
+    plant(monkeypatch)
+    assert found(case)
+
+
+def test_a_vote_that_ends_the_query_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An aggregator that fails on bytes that are no vote, as it once did."""
+    decide = AggregatorSession.decide
+
+    def fail(self: AggregatorSession, ballot: Ballot) -> Any:
+        result = decide(self, ballot)
+        if isinstance(result, Undecided) and result.unreadable:
+            raise ProtocolError(result.problem)
+        return result
+
+    monkeypatch.setattr(AggregatorSession, "decide", fail)
+    with pytest.raises(ProtocolError, match="cannot be read"):
+        found("hostile-mirror")

@@ -1,0 +1,134 @@
+"""What a peer can make a party remember is bounded, and what it claims of a prefix concerns its own entries alone."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tandem.codecs import RaceLists
+from tandem.lab.simulation.hostile import count_items
+from tandem.lab.simulation.specs import make_spec
+from tandem.lab.simulation.world import VOCAB, distribution
+from tandem.modes.roles import MAX_PROPOSAL, dual, speculative
+from tandem.protocol import ballots
+from tandem.protocol.backlog import MAX_RECEIPTS, Receipts
+from tandem.protocol.ballots import MAX_ENTRIES, BallotBox
+from tandem.protocol.lineage import MAX_PREFIXES, Lineage
+from tandem.protocol.messages import LinkFrame, ListRequest, Proposal, ProposalReady, Rejoin
+from tandem.protocol.prefix import Prefix, extend_digest
+from tandem.protocol.session_tables import CoordinatorTable
+from tandem.topology import Party
+
+DRAFT = Proposal(
+    party=1, step=0, digest=Prefix(1).digest, tokens=(1,), payloads=(b"x",), log_weights=(0.0,), decode_us=1
+)
+
+
+def test_a_lineage_remembers_so_many_prefixes() -> None:
+    """Children of one prefix, and of dead ones; a commit makes room again."""
+    for is_dead in (False, True):
+        lineage, prefix = Lineage(), Prefix(1)
+        parent = b"elsewhere" if is_dead else prefix.digest
+        if is_dead:
+            lineage.kill(parent, 0)
+        for token in range(2 * MAX_PREFIXES):
+            lineage.add(parent, 0, token)
+        assert len(lineage) == MAX_PREFIXES
+        for token in range(3):
+            prefix.append(token)
+            lineage.commit(prefix)
+        assert len(lineage) == 0
+
+
+def test_receipts_that_wait_are_bounded() -> None:
+    receipts = Receipts()
+    for number in range(1, 2 * MAX_RECEIPTS):
+        receipts.add(number, 0.0)
+    assert len(receipts.take()) == MAX_RECEIPTS
+    receipts.add(1, 0.0)
+    assert receipts.take() == (1,)
+
+
+def test_proposals_from_the_next_step_on_are_bounded_too() -> None:
+    """The first token of each is for the next step, which always has room; those behind it have not."""
+    box, prefix = BallotBox(1, speculative(), Party.CLOUD), Prefix(1)
+    empty = replace(DRAFT, party=0, payloads=(), log_weights=())
+    kept = [
+        box.hold_proposal(Party.DEVICE, replace(empty, tokens=(0, token, *range(14))), prefix, 0.0)
+        for token in range(200)
+    ]
+    assert len(box.entries[Party.DEVICE]) <= MAX_ENTRIES + MAX_PROPOSAL
+    assert kept[0]
+    assert not kept[-1], "it comes again"
+
+
+def test_payloads_of_a_peer_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ballots, "MAX_HELD_BYTES", 1000)
+    box, prefix = BallotBox(1, dual(decides="both"), Party.DEVICE), Prefix(1)
+    for step in range(1, 20):
+        late = replace(DRAFT, step=step, digest=bytes([step] * 8), payloads=(bytes(300),))
+        assert box.hold_proposal(Party.CLOUD, late, prefix, 0.0) is (step <= 4)
+    assert box.hold_proposal(Party.CLOUD, replace(DRAFT, payloads=(bytes(300),)), prefix, 0.0), (
+        "the next step's"
+    )
+
+
+def test_a_peer_cannot_void_own_proposals_by_a_false_length() -> None:
+    """It says of the prefix after two own drafts that it has no token, and so differs from the committed one."""
+    box, prefix = BallotBox(1, dual(decides="both"), Party.DEVICE), Prefix(1)
+    digest = prefix.digest
+    for step in range(3):
+        own = replace(DRAFT, party=0, step=step, digest=digest, tokens=(5,))
+        box.hold_proposal(Party.DEVICE, own, prefix, 0.0)
+        box.hold_proposal(Party.CLOUD, replace(DRAFT, digest=extend_digest(digest, 5)), prefix, 0.0)
+        digest = extend_digest(digest, 5)
+    prefix.append(5)
+    box.advance(prefix)
+    assert len(box.own) == 2
+    again = replace(DRAFT, party=0, step=3, digest=digest, tokens=(5,))
+    box.hold_proposal(Party.DEVICE, again, prefix, 0.0)
+    assert len(box.own) == 3
+
+
+def test_a_longer_list_of_another_weight_is_another_vote() -> None:
+    box, prefix = BallotBox(1, dual(decides="both"), Party.DEVICE, len), Prefix(1)
+    box.hold_proposal(Party.CLOUD, DRAFT, prefix, 0.0)
+    box.hold_proposal(Party.CLOUD, replace(DRAFT, payloads=(b"longer",), log_weights=(3e38,)), prefix, 0.0)
+    (entry,) = box.entries[Party.CLOUD].values()
+    assert (entry.payload, entry.log_weight) == (b"x", 0.0)
+    box.hold_proposal(Party.CLOUD, replace(DRAFT, payloads=(b"longer",)), prefix, 0.0)
+    (entry,) = box.entries[Party.CLOUD].values()
+    assert entry.payload == b"longer"
+
+
+def frame(body: object) -> LinkFrame:
+    return LinkFrame(
+        session=1, view=0, number=1, committed=0, committed_digest=Prefix(1).digest, stamp=1, echo=0,
+        held_us=0, body=body,
+    )  # fmt: skip
+
+
+def test_longer_lists_of_one_vote_are_kept_once() -> None:
+    """Whoever asks for one token more each time gets one reply to wait for, not hundreds."""
+    table = CoordinatorTable(Party.DEVICE, lambda spec: lambda tokens: None)
+    table.open(make_spec(placement="mirror", race_depth=1, vocab_size=VOCAB), 0.0)
+    vote = distribution(0, Party.DEVICE, (), (), codec=RaceLists())
+    own = replace(DRAFT, party=0, payloads=(vote,))
+    table.receive(ProposalReady(session=1, proposal=own), 0.1)
+    for depth in range(2, 12):
+        assert table.receive(frame(ListRequest(step=0, digest=DRAFT.digest, depth=depth)), 0.2)
+    assert len(table.sessions[1].links[Party.CLOUD].backlog) == 1
+
+
+def test_a_peer_that_restarts_all_the_time_is_answered_each_time_and_remembered_for_a_while() -> None:
+    table = CoordinatorTable(Party.DEVICE, lambda spec: lambda tokens: None)
+    table.open(make_spec(placement="mirror"), 0.0)
+    session = table.sessions[1]
+    num_items: list[int] = []
+    for incarnation in range(300):
+        num_items.append(count_items(session.convergence))
+        table.receive(frame(Rejoin(incarnation=incarnation)), 0.1)
+        table.receive(frame(Rejoin(incarnation=incarnation)), 0.1)
+    assert session.log.view == 300
+    assert num_items[299] == num_items[100]
