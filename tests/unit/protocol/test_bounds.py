@@ -131,4 +131,4 @@ def test_a_peer_that_restarts_all_the_time_is_answered_each_time_and_remembered_
         table.receive(frame(Rejoin(incarnation=incarnation)), 0.1)
         table.receive(frame(Rejoin(incarnation=incarnation)), 0.1)
     assert session.log.view == 300
-    assert num_items[299] == num_items[100]
+    assert num_items[299] == num_items[200]
