@@ -54,7 +54,7 @@ class BallotBox:
         self.entries: dict[str, dict[bytes, Entry]] = {
             name: {} for name in roles.topology.parties
         }  # by party and digest
-        self._lineages = {name: Lineage() for name in roles.drafters}
+        self.lineages = {name: Lineage() for name in roles.drafters}
         self.pending: BallotKey | None = None  # the ballot at the aggregator
         self._roles = roles
         self._measure = measure
@@ -122,7 +122,7 @@ class BallotBox:
 
     def _lineage(self, party: str) -> Lineage:
         """That of a drafter's own proposals, or for a voter of those that it follows."""
-        return self._lineages[party if party in self._lineages else self._drafters[0]]
+        return self.lineages[party if party in self.lineages else self._drafters[0]]
 
     def _hold(self, source: str, digest: bytes, entry: Entry, prefix: Prefix) -> None:
         if entry.step >= len(prefix) and not self._is_dead(source, digest, entry.step, prefix):
@@ -234,7 +234,7 @@ class BallotBox:
 
     def advance(self, prefix: Prefix) -> None:
         """One more token is committed: drop entries for committed steps and on dead branches."""
-        for lineage in self._lineages.values():
+        for lineage in self.lineages.values():
             lineage.commit(prefix)
         for party, held in self.entries.items():
             self.entries[party] = {
@@ -245,7 +245,7 @@ class BallotBox:
 
     def adopt(self, prefix: Prefix) -> None:
         """The committed tokens were replaced by these: branches that were dead may be alive."""
-        for lineage in self._lineages.values():
+        for lineage in self.lineages.values():
             lineage.clear()
         self.advance(prefix)
 

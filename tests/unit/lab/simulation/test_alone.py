@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from tandem.aggregation.rules import draft_rule
+from tandem.errors import ProtocolError
 from tandem.events import DoneEvent, EstimateEvent, PeerEvent, PlacementEvent, TokenEvent
 from tandem.lab.simulation.link import Link
 from tandem.lab.simulation.specs import make_spec as fixed_spec
@@ -115,14 +116,15 @@ def test_cancelled_and_failed_answers_are_freed_without_a_frame(party: Party, at
         assert outcome.ended_s < 60
 
 
-def test_frames_of_a_lone_session_are_not_heard() -> None:
+def test_frames_of_a_lone_session_are_refused() -> None:
     """Nobody but a peer with the same session could send one; there is none."""
     run = lone(3, Party.CLOUD).make()
     run.run(0.05)
     queue = run.parties[Party.CLOUD].queue.sessions[run.spec.session]
     device = SessionCoordinator(make_spec(3), Party.DEVICE, lambda tokens: None, 0.0)
     frame = device.begin(0.0)[-1].message
-    assert queue.receive_frame(frame, 0.3) == []
+    with pytest.raises(ProtocolError, match="of a query in which it has no link to the cloud"):
+        queue.receive_frame(frame, 0.3)
     assert queue.resend_all(0.3) == []
     assert not queue.lifecycle.is_peer_silent(1e6)
 

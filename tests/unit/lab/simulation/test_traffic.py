@@ -33,7 +33,8 @@ class Measured(VirtualRun):
                     self.most_kept, max(len(link.backlog) for link in session.links.values())
                 )
                 self.most_held = max(self.most_held, held)
-                self.most_remembered = max(self.most_remembered, len(session.ballots.lineage))
+                remembered = sum(map(len, session.ballots.lineages.values()))
+                self.most_remembered = max(self.most_remembered, remembered)
 
 
 def run(
