@@ -6,6 +6,7 @@ of their losses and of whose vote came last it reads in each verdict, so that it
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from tandem.events import PeerEvent
@@ -27,6 +28,9 @@ from tandem.protocol.prefix import extend_digest
 from tandem.protocol.report import Reporter
 from tandem.protocol.routes import Routes
 
+MAX_SOURCES = 64
+"""How often a party's documents are passed on: it names them again after a restart and after each Resync."""
+
 
 class Messenger:
     """What one party sends towards home, and what the home knows of parties to which it has no link.
@@ -42,6 +46,7 @@ class Messenger:
         self._routes, self._log, self._ballots = routes, log, ballots
         self._reporter, self._lifecycle = reporter, lifecycle
         roles, party = routes.roles, routes.party
+        self._num_sources: Counter[str] = Counter()  # messages, by party
         self._drafter = party if party in roles.drafters else roles.drafters[0]
 
     @property
@@ -64,8 +69,11 @@ class Messenger:
     def take_sources(self, source: str, sources: Sources, now_s: float) -> list[Send]:
         """Documents of a peer, or of a party behind it: for the client here, or on towards home."""
         topology, nearer = self._routes.topology, self._routes.toward_home
+        owner = topology.name(sources.party) if isinstance(sources, RelayedSources) else source
+        self._num_sources[owner] += 1
+        if self._num_sources[owner] > MAX_SOURCES:
+            return []
         if nearer is None:
-            owner = topology.name(sources.party) if isinstance(sources, RelayedSources) else source
             return self._reporter.emit_sources(owner, sources)
         if source == nearer:
             return []

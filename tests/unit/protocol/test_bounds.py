@@ -15,9 +15,10 @@ from tandem.protocol import ballots
 from tandem.protocol.backlog import MAX_RECEIPTS, Receipts
 from tandem.protocol.ballots import MAX_ENTRIES, BallotBox
 from tandem.protocol.lineage import MAX_PREFIXES, Lineage
-from tandem.protocol.messages import LinkFrame, ListRequest, Proposal, ProposalReady, Rejoin
+from tandem.protocol.messages import LinkFrame, ListRequest, Proposal, ProposalReady, Rejoin, Sources
 from tandem.protocol.prefix import Prefix, extend_digest
 from tandem.protocol.session_tables import CoordinatorTable
+from tandem.protocol.to_home import MAX_SOURCES
 from tandem.topology import Party
 
 DRAFT = Proposal(
@@ -132,3 +133,15 @@ def test_a_peer_that_restarts_all_the_time_is_answered_each_time_and_remembered_
         table.receive(frame(Rejoin(incarnation=incarnation)), 0.1)
     assert session.log.view == 300
     assert num_items[299] == num_items[200]
+
+
+def test_sources_that_a_peer_names_again_and_again_are_passed_on_for_a_while() -> None:
+    """A server keeps what it hands on until the home has it; a client's events have no other bound."""
+    spec = make_spec(mode="federated", workers=("ada", "ben"), asked="ada")
+    server = CoordinatorTable("server", lambda spec: lambda tokens: None)
+    server.open(spec, 0.0)
+    for number in range(3 * MAX_SOURCES):
+        sources = Sources(ids=(f"{number:x}",), retrieve_us=1, prefill_us=1, notes=())
+        server.receive(replace(frame(sources), number=number + 1), 0.1, "ben")
+    assert len(server.sessions[1].links["ada"].backlog) == MAX_SOURCES
+    assert server.num_refused_frames == 0
