@@ -1,6 +1,8 @@
 """From documents and a question to the token rows of one session, cut to the model's context.
 
-A row is two parts, tokenised separately, so that the first (which depends on the document alone) can be cached.
+A row is two parts, tokenised separately, so that the first (which depends on the document alone) can be cached. The
+white space between them goes to the part with which the tokenizer takes most texts apart as it takes them together;
+where it never does, the row is a little unlike the whole text, and just as good.
 Nothing is cut silently: `Prompt` says which documents were shortened and which found no room at all.
 """
 
@@ -8,13 +10,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import product
 
 from tokenizers import Tokenizer
 
 from tandem.conversation import Message
 from tandem.engine.template import DOCUMENT, Template, turn_mark
-from tandem.engine.template_tokens import TemplateTokenizer
+from tandem.engine.template_tokens import Gap, TemplateTokenizer
 from tandem.errors import GenerationError
+
+_ENDS = ("Mira likes puzzle games.", "Mira likes puzzle games", "Mira likes (puzzle) games (2)", "日本語")
+_BEGINNINGS = ("Which game should Mira try?", "3 games?", '"Which" game?', "日本語")
+"""How documents end and questions begin: the border between the two is where a tokenizer cuts most of these pairs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +45,13 @@ class PromptBuilder:
         self._encoder = TemplateTokenizer(tokenizer)
         self._bos = () if template.is_complete else bos
         self._bare = self._bos + tuple(self._encoder.encode(template.bare, {}))
-        self._gap = self._encoder.gap(template.document, DOCUMENT)
+        text = template.document
+        ends = range(len(text), len(text.rstrip()) - 1, -1)
+        self._gap, self._lead = max(  # the first of equals: the latest border
+            ((self._encoder.gap(text[:end], DOCUMENT), text[end:]) for end in ends),
+            key=lambda border: self._count_agreements(*border),
+        )
         self._context_length = context_length
-        if template.is_complete:
-            self._check_parts()
 
     @property
     def end_token_ids(self) -> tuple[int, ...]:
@@ -61,8 +71,12 @@ class PromptBuilder:
         query: a question, which the template frames; or token ids, which are used as they are. history: turns before
         the question.
         """
-        query_tokens = self.question_tokens(query, history) if isinstance(query, str) else tuple(query)
-        room = self._room_for_document(len(query_tokens), max_new_tokens, bool(history))
+        bare_query_tokens = self.question_tokens(query, history) if isinstance(query, str) else tuple(query)
+        query_tokens = bare_query_tokens
+        if isinstance(query, str) and documents and self._lead:
+            query_tokens = self.question_tokens(query, history, follows_document=True)
+        num_query_tokens = max(len(query_tokens), len(bare_query_tokens))
+        room = self._room_for_document(num_query_tokens, max_new_tokens, bool(history))
         rows: list[tuple[int, ...]] = []
         numbers: list[int] = []
         truncated: list[int] = []
@@ -74,17 +88,22 @@ class PromptBuilder:
                 truncated += [] if is_whole else [number]
         return Prompt(
             document_tokens=tuple(rows) or (self._bare,),
-            query_tokens=query_tokens,
+            query_tokens=query_tokens if rows else bare_query_tokens,
             documents=tuple(numbers),
             truncated=tuple(truncated),
             dropped=tuple(sorted(set(range(len(documents))) - set(numbers))),
         )
 
-    def question_tokens(self, question: str, history: Sequence[Message] = ()) -> tuple[int, ...]:
-        """The end of every row: the turns before the question, the question, and what makes the model answer."""
+    def question_tokens(
+        self, question: str, history: Sequence[Message] = (), *, follows_document: bool = False
+    ) -> tuple[int, ...]:
+        """The end of every row: the turns before the question, the question, and what makes the model answer.
+
+        follows_document: with the white space that belongs to this part of a row with a document.
+        """
         contents = [*(message.content for message in history), question]
         fill = {turn_mark(number): content for number, content in enumerate(contents)}
-        text = self._template.question(len(history))
+        text = (self._lead if follows_document else "") + self._template.question(len(history))
         return tuple(self._encoder.encode(text, fill, is_within_text=self._template.is_complete))
 
     def document_tokens(self, document: str) -> tuple[int, ...]:
@@ -100,17 +119,17 @@ class PromptBuilder:
             )
         return tokens
 
-    def _check_parts(self) -> None:
-        """The parts of a row, tokenised separately, must be the tokens of the template's whole text."""
-        document, question = "Mira likes puzzle games.", "Which game should Mira try?"
-        text = self._template.document + self._template.question(0)
-        whole = text.replace(DOCUMENT, document).replace(turn_mark(0), question)
-        parts = [*self._gap.tokens(document), *self.question_tokens(question)]
-        if parts != self._encoder.encode_whole(whole):
-            raise GenerationError(
-                "The chat template cannot be used: the tokenizer takes document and question apart differently from "
-                'both together; set template to "plain", or to a file with a template of your own.'
+    def _count_agreements(self, gap: Gap, lead: str) -> int:
+        """Of pairs of a document and a question: those whose parts have the tokens of the whole text."""
+        question = lead + self._template.question(0)
+        count = 0
+        for end, beginning in product(_ENDS, _BEGINNINGS):
+            fill = {DOCUMENT: end, turn_mark(0): beginning}
+            parts = gap.tokens(end) + self._encoder.encode(
+                question, fill, is_within_text=self._template.is_complete
             )
+            count += parts == self._encoder.encode_whole(gap.text + question, fill)
+        return count
 
     def _room_for_document(self, num_query_tokens: int, max_new_tokens: int, has_history: bool) -> int | None:
         """Tokens of a document's part after beginning-of-sequence, at most; None: no limit."""

@@ -18,6 +18,7 @@ class Gap(NamedTuple):
     tail: str  # text from the mark to the next special token
     trail: list[int]
     tokenizer: Tokenizer  # for head, text and tail as one
+    text: str  # the whole part, with the mark
 
     @property
     def num_fixed(self) -> int:
@@ -54,10 +55,10 @@ class TemplateTokenizer:
         match = self._pattern.match(text.lstrip())
         return self._special[match.group()][0] if match else None
 
-    def encode_whole(self, text: str) -> list[int]:
-        """Tokens of a template's text, as the tokenizer itself takes it."""
+    def encode_whole(self, text: str, fill: Mapping[str, str]) -> list[int]:
+        """Tokens of a template's filled text, as the tokenizer itself takes it."""
         self._at_start.encode_special_tokens = False
-        ids = list(self._at_start.encode(text, add_special_tokens=False).ids)
+        ids = self._encode_piece(text, self._at_start, fill)
         self._at_start.encode_special_tokens = True
         return ids
 
@@ -75,7 +76,7 @@ class TemplateTokenizer:
         for piece in self._split(text, False):
             if not isinstance(piece, int) and mark in piece[0]:
                 head, _, tail = piece[0].partition(mark)
-                gap = Gap(lead, head, tail, [], piece[1])
+                gap = Gap(lead, head, tail, [], piece[1], text)
             else:
                 target = lead if gap is None else gap.trail
                 target += [piece] if isinstance(piece, int) else self._encode_piece(*piece, {})

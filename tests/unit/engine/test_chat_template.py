@@ -208,15 +208,31 @@ def test_markers_that_swallow_space(wrapper: Any) -> None:
     rows_of(wrapper, ChatTemplate(wrapper, SYSTEM, jinja))  # which compares with the whole text
 
 
+def test_the_border_is_where_the_tokenizer_cuts(folder: Path, wrapper: Any) -> None:
+    """GPT-2's pattern takes an empty line before a word apart and one at the end of a text together."""
+    state = json.loads(wrapper.backend_tokenizer.to_str())
+    pair = wrapper.backend_tokenizer.encode("\n").tokens * 2
+    state["model"]["vocab"]["".join(pair)] = wrapper.backend_tokenizer.get_vocab_size()
+    state["model"]["merges"].insert(0, pair)
+    backend = Tokenizer.from_str(json.dumps(state))
+    template = ChatTemplate(wrapper, SYSTEM)
+    builder = PromptBuilder(backend, template, (), None)
+    with_documents, bare = (builder.build(QUESTION, documents, 8) for documents in (DOCUMENTS, []))
+    rows = [tokens + with_documents.query_tokens for tokens in with_documents.document_tokens]
+    texts = [f"{document}\n\n" for document in DOCUMENTS] + [""]
+    for row, first in zip([*rows, bare.document_tokens[0] + bare.query_tokens], texts, strict=True):
+        text = template.bare + first + template.question(0).replace("\ufdd10\ufdd2", QUESTION)
+        assert row == tuple(Tokenizer.from_str(json.dumps(state)).encode(text).ids)
+
+
 def test_a_tokenizer_that_joins_document_and_question(wrapper: Any) -> None:
+    """It is cut all the same."""
     tokenizer = wrapper.backend_tokenizer
-    tokenizer.add_tokens([AddedToken("\nWhich", normalized=False)])
-    with pytest.raises(GenerationError) as raised:
-        PromptBuilder(tokenizer, ChatTemplate(wrapper, SYSTEM), (), None)
-    assert str(raised.value) == (
-        "The chat template cannot be used: the tokenizer takes document and question apart differently from both "
-        'together; set template to "plain", or to a file with a template of your own.'
-    )
+    tokenizer.add_tokens([AddedToken("\n\nWhich", normalized=False), AddedToken("s.\n", normalized=False)])
+    builder = PromptBuilder(tokenizer, ChatTemplate(wrapper, SYSTEM), (), None)
+    prompt = builder.build(QUESTION, DOCUMENTS[:1], 8)
+    text = tokenizer.decode(prompt.document_tokens[0] + prompt.query_tokens, skip_special_tokens=False)
+    assert f"{DOCUMENTS[0]}\n\n{QUESTION}" in text
 
 
 # ---- refusals ------------------------------------------------------------------------------------------------
