@@ -67,12 +67,14 @@ def load_facts(party: PartyConfig) -> ModelFacts:
 
 def compare(device: ModelFacts, cloud: ModelFacts) -> list[Check]:
     """Whether models can work together, and what differs although they can."""
-    from tandem.engine.tokenizer_difference import find_difference
+    from tandem.engine.tokenizer_difference import find_difference, find_extra
 
     difference = find_difference(device.tokenizer, cloud.tokenizer, ("device", "cloud"))
     if difference:
         found = f"device: {device.name}; cloud: {cloud.name}: {difference}"
         vocabulary = missing("vocabulary", found, SAME_VOCABULARY)
+    elif extra := find_extra(device.tokenizer, cloud.tokenizer, ("device", "cloud")):
+        vocabulary = ok("vocabulary", f"{extra}; answers are of the tokens that both have")
     else:
         vocabulary = ok("vocabulary", "the same on both sides")
     return [vocabulary, _compare_templates(device, cloud), _compare_contexts(device, cloud)]

@@ -4,19 +4,38 @@
     |------- document part -------|---------------- question part ----------------|
 
 The template is rendered with marks for texts. So what it does to them (trimming, say) is not done to documents and
-questions, and a template that looks into them to decide what to write does not see them.
+questions, and a template that looks into them to decide what to write does not see them. Two texts it does see: the
+system prompt, in which it may look for switches, and an earlier answer, from which it may take what the model thought.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from datetime import date
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from tandem.conversation import ROLES, SYSTEM_PROMPT
-from tandem.engine.template import DOCUMENT, TEMPLATE_FILE, PlainTemplate, Template, no_file, turn_mark
+from tandem.engine.template import (
+    DOCUMENT,
+    SYSTEM,
+    TEMPLATE_FILE,
+    PlainTemplate,
+    Template,
+    fingerprint_texts,
+    no_file,
+    turn_mark,
+)
 from tandem.errors import GenerationError
 
 _GAP = "\n\n"  # between document and question, within one message
+_NO_DAY = "2024-07-26"  # where no day is named: what Llama 3 writes where it cannot know
+_OTHER_DAY = "2019-11-03"  # with another name of everything
+_WRITE_DAY = (  # in the place of the clock that transformers offers to templates
+    "{% macro strftime_now(form) %}{% set ns = namespace(text=form) %}{% for code, part in parts_of_day.items() %}"
+    "{% set ns.text = ns.text.replace(code, part) %}{% endfor %}{{ ns.text }}{% endmacro %}\n"
+)
 
 
 class ChatTemplate:
@@ -30,12 +49,14 @@ class ChatTemplate:
         system_prompt: str = SYSTEM_PROMPT,
         jinja: str | None = None,
         source: Path | str = "",
+        day: str = "",
     ) -> None:
         """wrapper: transformers' tokenizer. system_prompt: empty: none. jinja: a template instead of its own, from the
-        file or model `source`.
+        file or model `source`. day: that it may write, as 2026-11-25; empty: always the same.
         """
         self._wrapper, self._jinja, self._source = wrapper, jinja, str(source)
         self._system_prompt = system_prompt.strip()
+        self._day = day
         self._has_system_role = True
         try:
             self._find_parts()
@@ -45,9 +66,42 @@ class ChatTemplate:
             self._has_system_role = False
             self._find_parts()
 
+    @property
+    def texts(self) -> Mapping[str, str]:
+        """The system prompt, where it has a mark."""
+        return {SYSTEM: self._system_prompt} if self._system == SYSTEM else {}
+
+    @property
+    def fingerprint(self) -> str:
+        """Of the template as it is written, and the system prompt."""
+        return fingerprint_texts(self._source_text(), self._system_prompt)
+
+    @cached_property
+    def writes_day(self) -> bool:
+        """Whether what stands before or after the document is another text on another day."""
+        other = self._on(_OTHER_DAY)
+        return (self.document, self.question(2)) != (other.document, other.question(2))
+
+    def on(self, day: str) -> ChatTemplate:
+        """Itself where it writes no day; else the same template on that day."""
+        return self if day == self._day or not self.writes_day else self._on(day)
+
+    def _on(self, day: str) -> ChatTemplate:
+        return ChatTemplate(self._wrapper, self._system_prompt, self._jinja, self._source, day)
+
     def question(self, num_turns: int) -> str:
         """What follows the document, rendered with as many earlier messages."""
         return self._split(num_turns)[1]
+
+    def answer(self, text: str) -> str:
+        """What stands in the place of an earlier answer; the answer itself where the template cannot write it."""
+        before, _, after = self._conversation.partition(turn_mark(1))
+        try:
+            written = self._render(self._messages(2, answer=text))
+        except GenerationError:
+            return text
+        is_framed = written.startswith(before) and written.removeprefix(before).endswith(after)
+        return written.removeprefix(before).removesuffix(after) if is_framed else text
 
     def describe(self) -> str:
         """With where the system prompt goes."""
@@ -56,58 +110,79 @@ class ChatTemplate:
         return "chat" if self._has_system_role else "chat, the system prompt in the first message"
 
     def _find_parts(self) -> None:
+        self._system = SYSTEM if self._system_prompt else ""
+        before, _ = self._split(0)
+        if self._system not in before:
+            raise self._error("the system prompt does not come before the document")
+        # The template sees the prompt itself, unless that holds what the tokenizer would take for one of its tokens.
+        if not any(token in self._system_prompt for token in self._wrapper.get_added_vocab()):
+            self._system = self._system_prompt
         before, question = self._split(0)
         alone = self._render(self._messages(0, ""))
         if not alone.endswith(question):
             raise self._error("a question without a document ends differently from one with a document")
-        if self._system_prompt not in before:
-            raise self._error("the system prompt does not come before the document")
         if self._split(2)[0] != before:
             raise self._error("what comes before the document depends on the messages after it")
-        self.document = before + DOCUMENT + _GAP
+        self.document = before
         self.bare = alone.removesuffix(question)
-        self.after_answer = self._split(2)[1].partition(turn_mark(1))[2].partition(turn_mark(2))[0]
+        self._conversation = self._render(self._messages(2))
+        self.after_answer = self._conversation.partition(turn_mark(1))[2].partition(turn_mark(2))[0]
 
     def _split(self, num_turns: int) -> tuple[str, str]:
-        """What comes before the document, and what comes after it and the gap."""
+        """The document's part, with its mark and the gap after it, and what follows."""
         text = self._render(self._messages(num_turns, DOCUMENT + _GAP))
         marks = [DOCUMENT, *(turn_mark(number) for number in range(num_turns + 1))]
         places = [text.find(mark) for mark in marks]
         if any(text.count(mark) != 1 for mark in marks) or places != sorted(places):
             raise self._error("it does not write every message once and in order")
-        before, _, after = text.partition(DOCUMENT)
-        if not after.startswith(_GAP + turn_mark(0)):
-            raise self._error("it changes the text of a message")
-        return before, after.removeprefix(_GAP)
+        return text[: places[1]], text[places[1] :]
 
-    def _messages(self, num_turns: int, document: str) -> list[dict[str, str]]:
+    def _messages(
+        self, num_turns: int, document: str = "", answer: str | None = None
+    ) -> list[dict[str, str]]:
+        """A conversation of marks. answer: the text of the first answer instead of its mark."""
         messages = [
             {"role": ROLES[number % 2], "content": turn_mark(number)} for number in range(num_turns + 1)
         ]
         messages[0]["content"] = document + messages[0]["content"]
-        if not self._system_prompt:
+        if answer is not None:
+            messages[1]["content"] = answer
+        if not self._system:
             return messages
         if self._has_system_role:
-            return [{"role": "system", "content": self._system_prompt}, *messages]
-        messages[0]["content"] = self._system_prompt + _GAP + messages[0]["content"]
+            return [{"role": "system", "content": self._system}, *messages]
+        messages[0]["content"] = self._system + _GAP + messages[0]["content"]
         return messages
 
     def _render(self, messages: list[dict[str, str]]) -> str:
         try:
             return str(
                 self._wrapper.apply_chat_template(
-                    messages, chat_template=self._jinja, tokenize=False, add_generation_prompt=True
+                    messages,
+                    chat_template=_WRITE_DAY + self._source_text(),
+                    tokenize=False,
+                    add_generation_prompt=True,
+                    parts_of_day=_parts_of(self._day),
                 )
             )
         except Exception as error:  # the template's own, or whatever its code runs into
             reason = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".:")
             raise self._error(f"{reason:.200}") from None
 
+    def _source_text(self) -> str:
+        return self._jinja or str(self._wrapper.get_chat_template())
+
     def _error(self, reason: str) -> GenerationError:
         return GenerationError(
             f"The chat template{self._source and f' of {self._source}'} cannot be used: {reason}; "
             'set template to "plain", or to a file with a template of your own.'
         )
+
+
+def _parts_of(day: str) -> dict[str, str]:
+    """Code of strftime -> its text at the beginning of a day."""
+    codes = [f"%{sign}{letter}" for letter in "aAbBcdeFHIjmMpSuUwWxXyYZ" for sign in ("", "-")]
+    return {code: date.fromisoformat(day or _NO_DAY).strftime(code) for code in codes} | {"%%": "%"}
 
 
 def find_template(setting: str, model: str, wrapper: Any, system_prompt: str) -> Template:

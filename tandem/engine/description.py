@@ -13,7 +13,10 @@ def describe(engine: Engine) -> dict[str, Any]:
     return {
         "tokenizer": engine.tokenizer_name,
         "template": engine.template.describe(),
+        "template_fingerprint": engine.template.fingerprint,
+        "writes_day": engine.template.writes_day,
         "vocabulary_fingerprint": engine.vocabulary_fingerprint,
+        "vocabulary_prefixes": list(engine.vocabulary_prefixes),
         "weights_fingerprint": engine.weights_fingerprint,
         "vocab_size": engine.vocab_size,
         "context_length": engine.context_length,

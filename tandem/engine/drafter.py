@@ -81,7 +81,8 @@ class Drafter:
         return self._states.encode(dense, lineage), dense
 
     def distribution(self, logits: torch.Tensor, log_weights: Sequence[float]) -> NDArray[np.float64]:
-        """The party's distribution q [vocab] for one step."""
+        """The party's distribution q [vocab] for one step, over the tokens that all parties have."""
+        logits = logits[:, : self._vocab_size]
         return restrict(mix_rows(logits, log_weights, self._sampling.temperature), self._sampling)
 
     def draw(self, payload: bytes, *, seed: int, step: int, party: Party) -> int:

@@ -58,13 +58,15 @@ class Engine:
         self.name = name
         self.model = model  # of transformers; not to be changed
         self.vocab_size = tokenizers.vocab_size(tokenizer, models.num_logits(model), name)
-        self.vocabulary_fingerprint = tokenizers.fingerprint_vocabulary(tokenizer)
+        self.vocabulary_prefixes = tokenizers.fingerprint_prefixes(tokenizer)
+        self._holes = torch.tensor(tokenizers.find_holes(tokenizer), device=model.device)
         self.context_length = models.context_length(model.config)
         self.tokenizer_json = tokenizer.to_str()
         self.tokenizer_name = describe_tokenizer(tokenizer, wrapper)
-        bos = () if wrapper.bos_token_id is None else (int(wrapper.bos_token_id),)
         self.template = template
-        self._prompts = PromptBuilder(tokenizer, template, bos, self.context_length)
+        begin = tuple(map(int, wrapper.all_special_ids))
+        self._prompts = PromptBuilder(tokenizer, template, begin, self.context_length)
+        self._day = ""  # of these prompts
         eos = tokenizers.find_eos_token_ids(
             getattr(model, "generation_config", None), model.config, wrapper, self.vocab_size
         )
@@ -114,6 +116,7 @@ class Engine:
         *,
         history: Sequence[Message] = (),
         is_stored: bool = True,
+        day: str = "",
     ) -> OpenResult:
         """Start `session`. It only tokenises; the first `next_logits` computes the prompt, preemptibly.
 
@@ -121,12 +124,13 @@ class Engine:
         `OpenResult`. history: turns of the conversation before the query. is_stored: whether caches that are computed
         go to the store; not where several documents are joined in one, which hardly ever comes again, or where the
         store is not to know them. Those of documents that were cut never go there: the query decides where.
+        day: of the query, as 2026-11-25, for a template that writes it; one that is given none always writes the same.
         GenerationError if the query does not fit or the session is already open.
         """
         with self._lock:
             if session in self.sessions:
                 raise GenerationError(f"Session {session!r} is already open; close it first.")
-            prompt = self._prompts.build(query, documents, max_new_tokens, history)
+            prompt = self.build_prompt(query, documents, max_new_tokens, history, day)
             self.sessions[session] = self.make_session(
                 prompt, max_new_tokens, is_stored=is_stored, is_later_turn=bool(history)
             )
@@ -169,12 +173,16 @@ class Engine:
             raise GenerationError("A session has two feeds in one batch; give it one.")
         with self._lock, torch.inference_mode():
             if self._batch is None:
-                return [self._grow(feed, is_stale) for feed in batch]
+                return [self._without_holes(self._grow(feed, is_stale)) for feed in batch]
             sessions = [self._session(feed.session) for feed in batch]
             for session, feed in zip(sessions, batch, strict=True):
                 session.want(feed.tokens, feed.num_logits)
             compute(self._batch, sessions, is_stale)
-            return [session.logits for session in sessions]
+            return [self._without_holes(session.logits) for session in sessions]
+
+    def _without_holes(self, logits: torch.Tensor) -> torch.Tensor:
+        """Ids below the vocabulary's size that name no token are never drawn."""
+        return logits.index_fill(-1, self._holes, -torch.inf) if len(self._holes) else logits
 
     def next_logits(
         self, session: str, tokens: Sequence[int], *, is_stale: IsStale | None = None
@@ -236,20 +244,26 @@ class Engine:
         documents: Sequence[str],
         num_tokens: int,
         history: Sequence[Message] = (),
+        day: str = "",
     ) -> Prompt:
         """The rows of a query (a question, or token ids that are used as they are) with room for `num_tokens`."""
-        return self._prompts.build(query, documents, num_tokens, history)
+        return self._on(day).build(query, documents, num_tokens, history)
 
-    def document_tokens(self, document: str) -> tuple[int, ...]:
-        """The tokens with which the row of a whole document begins.
+    def _on(self, day: str) -> PromptBuilder:
+        if day != self._day:
+            self._prompts, self._day = self._prompts.on(day), day
+        return self._prompts
+
+    def document_tokens(self, document: str, day: str = "") -> tuple[int, ...]:
+        """The tokens with which the row of a whole document begins, on a day as in `open`.
 
         GenerationError if they fill the context, or there are none.
         """
-        return self._prompts.document_tokens(document)
+        return self._on(day).document_tokens(document)
 
-    def document_cache(self, document: str) -> DocumentCache:
+    def document_cache(self, document: str, day: str = "") -> DocumentCache:
         """The cache of those tokens: fetched, or computed and stored. GenerationError as above."""
-        tokens = self.document_tokens(document)
+        tokens = self.document_tokens(document, day)
         with self._lock, torch.inference_mode():
             cache = self.caches.find(tokens)
             if cache is None:
@@ -284,6 +298,11 @@ class Engine:
         if not self.template.is_complete:
             return self.computing_fingerprint  # as version 0.1 had it
         return sha256(f"{self.computing_fingerprint} {self.template.document}".encode()).hexdigest()[:32]
+
+    @property
+    def vocabulary_fingerprint(self) -> str:
+        """Equal for engines whose token ids mean the same."""
+        return self.vocabulary_prefixes[0]
 
     def text(self, tokens: Sequence[int]) -> str:
         """The text of an answer's `tokens`, special tokens left out."""

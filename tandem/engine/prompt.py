@@ -9,14 +9,15 @@ Nothing is cut silently: `Prompt` says which documents were shortened and which 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass
-from itertools import product
+from itertools import product, takewhile
 
 from tokenizers import Tokenizer
 
 from tandem.conversation import Message
 from tandem.engine.template import DOCUMENT, Template, turn_mark
-from tandem.engine.template_tokens import Gap, TemplateTokenizer
+from tandem.engine.template_tokens import Place, TemplateTokenizer
 from tandem.errors import GenerationError
 
 _ENDS = ("Mira likes puzzle games.", "Mira likes puzzle games", "Mira likes (puzzle) games (2)", "日本語")
@@ -29,35 +30,59 @@ class Prompt:
     """The rows of one session; row = document_tokens[row] + query_tokens. Without documents there is one bare row."""
 
     document_tokens: tuple[tuple[int, ...], ...]  # [rows]: beginning-of-sequence and the document part
-    query_tokens: tuple[int, ...]  # the same for all rows
+    query_tokens: tuple[int, ...]  # the same for all these rows
     documents: tuple[int, ...]  # [rows]: which document a row holds; empty for a bare row
     truncated: tuple[int, ...]  # documents whose end was cut off
     dropped: tuple[int, ...]  # documents that found no room, and have no row
 
 
 class PromptBuilder:
-    """Tokenises with one tokenizer and template. bos: ids that open every row, none or one."""
+    """Tokenises with one tokenizer and template.
+
+    bos: special tokens that may open a row; a row of a template that is not complete begins with those of them that
+    the tokenizer itself puts before a text.
+    """
 
     def __init__(
         self, tokenizer: Tokenizer, template: Template, bos: tuple[int, ...], context_length: int | None
     ) -> None:
+        self._context_length = context_length
+        begin = takewhile(lambda token: token in bos, tokenizer.encode("x").ids)
+        self._bos = () if template.is_complete else tuple(begin)
+        written = template.document + template.bare + template.question(2)
+        self._encoder = TemplateTokenizer(tokenizer, written)
+        self._set_template(template)
+
+    def _set_template(self, template: Template) -> None:
         self._template = template
-        self._encoder = TemplateTokenizer(tokenizer)
-        self._bos = () if template.is_complete else bos
-        self._bare = self._bos + tuple(self._encoder.encode(template.bare, {}))
+        self._bare = self._bos + tuple(self._encoder.encode(template.bare, template.texts))
         text = template.document
         ends = range(len(text), len(text.rstrip()) - 1, -1)
-        self._gap, self._lead = max(  # the first of equals: the latest border
-            ((self._encoder.gap(text[:end], DOCUMENT), text[end:]) for end in ends),
-            key=lambda border: self._count_agreements(*border),
+        places: tuple[Place, ...] = ("text", "marker") if template.is_complete else ("start",)
+        borders = product([(text[:end], text[end:]) for end in ends], places)
+        # The first of equals: the latest border.
+        (document, lead), place = max(
+            borders, key=lambda border: self._count_agreements(border[0][0], border[0][1], border[1])
         )
-        self._context_length = context_length
+        self._gap = self._encoder.gap(document, DOCUMENT, template.texts)
+        self._lead, self._place = lead, place
+        self._bare_place = max(
+            places, key=lambda place: self._count_agreements(template.bare, "", place, ends=("",))
+        )
+
+    def on(self, day: str) -> PromptBuilder:
+        """For the queries of a day, as 2026-11-25: with what the template writes on it."""
+        template = self._template.on(day)
+        if template is self._template:
+            return self
+        builder = copy(self)
+        builder._set_template(template)
+        return builder
 
     @property
     def end_token_ids(self) -> tuple[int, ...]:
-        """Special tokens with which the template ends an answer."""
-        end = self._encoder.first_special(self._template.after_answer)
-        return () if end is None else (end,)
+        """Markers with which the template ends an answer, or begins the next turn."""
+        return tuple(sorted(set(self._encoder.markers(self._template.after_answer))))
 
     def build(
         self,
@@ -73,7 +98,7 @@ class PromptBuilder:
         """
         bare_query_tokens = self.question_tokens(query, history) if isinstance(query, str) else tuple(query)
         query_tokens = bare_query_tokens
-        if isinstance(query, str) and documents and self._lead:
+        if isinstance(query, str) and documents and (self._lead or self._place != self._bare_place):
             query_tokens = self.question_tokens(query, history, follows_document=True)
         num_query_tokens = max(len(query_tokens), len(bare_query_tokens))
         room = self._room_for_document(num_query_tokens, max_new_tokens, bool(history))
@@ -97,14 +122,20 @@ class PromptBuilder:
     def question_tokens(
         self, question: str, history: Sequence[Message] = (), *, follows_document: bool = False
     ) -> tuple[int, ...]:
-        """The end of every row: the turns before the question, the question, and what makes the model answer.
+        """The end of a row: the turns before the question, the question, and what makes the model answer.
 
-        follows_document: with the white space that belongs to this part of a row with a document.
+        follows_document: as in a row with a document; a bare row's begins elsewhere.
         """
-        contents = [*(message.content for message in history), question]
-        fill = {turn_mark(number): content for number, content in enumerate(contents)}
-        text = (self._lead if follows_document else "") + self._template.question(len(history))
-        return tuple(self._encoder.encode(text, fill, is_within_text=self._template.is_complete))
+        turns = [
+            self._template.answer(message.content) if message.role == "assistant" else message.content
+            for message in history
+        ]
+        fill = {turn_mark(number): content for number, content in enumerate([*turns, question])}
+        fill |= self._template.texts
+        text = self._template.question(len(history))
+        if follows_document:
+            return tuple(self._encoder.encode(self._lead + text, fill, self._place))
+        return tuple(self._encoder.encode(text, fill, self._bare_place))
 
     def document_tokens(self, document: str) -> tuple[int, ...]:
         """The tokens with which a row of the whole `document` begins.
@@ -119,16 +150,14 @@ class PromptBuilder:
             )
         return tokens
 
-    def _count_agreements(self, gap: Gap, lead: str) -> int:
+    def _count_agreements(self, before: str, lead: str, place: Place, ends: tuple[str, ...] = _ENDS) -> int:
         """Of pairs of a document and a question: those whose parts have the tokens of the whole text."""
         question = lead + self._template.question(0)
         count = 0
-        for end, beginning in product(_ENDS, _BEGINNINGS):
-            fill = {DOCUMENT: end, turn_mark(0): beginning}
-            parts = gap.tokens(end) + self._encoder.encode(
-                question, fill, is_within_text=self._template.is_complete
-            )
-            count += parts == self._encoder.encode_whole(gap.text + question, fill)
+        for end, beginning in product(ends, _BEGINNINGS):
+            fill = {DOCUMENT: end, turn_mark(0): beginning, **self._template.texts}
+            parts = self._encoder.encode(before, fill) + self._encoder.encode(question, fill, place)
+            count += parts == self._encoder.encode_whole(before + question, fill)
         return count
 
     def _room_for_document(self, num_query_tokens: int, max_new_tokens: int, has_history: bool) -> int | None:

@@ -1,13 +1,16 @@
 """The texts around a document and a question, with marks where these go, and as a user writes them in `template.json`.
 
-A template is text of the model's maker or of the user: special tokens in it are recognised. What takes the place of a
-mark (a document, a question, an earlier answer) is somebody's text, in which nothing is.
+A template is text of the model's maker or of the user: special tokens in it are recognised, and so is every other added
+token that it writes. What takes the place of a mark (a document, a question, an earlier answer) is somebody's text, in
+which none of them is.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 from typing import Protocol
 
@@ -19,6 +22,9 @@ TEMPLATE_FILE = "template.json"
 
 DOCUMENT = "\ufdd0"
 """The mark of the document. It is a noncharacter of Unicode: no text holds it."""
+
+SYSTEM = "\ufdd3"
+"""The mark of a system prompt that holds something which the tokenizer has as a token of its own."""
 
 
 def turn_mark(number: int) -> str:
@@ -42,8 +48,26 @@ class Template(Protocol):
         """Whether it writes its own beginning-of-sequence, so that none is added."""
 
     @property
+    def texts(self) -> Mapping[str, str]:
+        """Mark -> text, for marks whose text is the same in every row."""
+
+    @property
     def after_answer(self) -> str:
-        """What follows an earlier answer: a special token at its beginning ends answers."""
+        """What stands between an earlier answer and the next question: special tokens in it end answers."""
+
+    @property
+    def fingerprint(self) -> str:
+        """16 hexadecimal digits of all that it writes, whatever the day."""
+
+    @property
+    def writes_day(self) -> bool:
+        """Whether it writes the day of the query."""
+
+    def on(self, day: str) -> Template:
+        """The same on a day, as 2026-11-25, for templates that write it; itself if it does not."""
+
+    def answer(self, text: str) -> str:
+        """What it makes of an earlier answer: it may leave out what the model thought."""
 
     def question(self, num_turns: int) -> str:
         """What follows in every row. num_turns: earlier messages, whose marks it holds before the question's."""
@@ -104,13 +128,36 @@ class PlainTemplate:
 
     @property
     def is_complete(self) -> bool:
-        """No: every row begins with the tokenizer's beginning-of-sequence."""
+        """No: every row begins as the tokenizer begins a text."""
         return False
+
+    @property
+    def texts(self) -> Mapping[str, str]:
+        """None."""
+        return {}
 
     @property
     def after_answer(self) -> str:
         """No special token."""
         return ""
+
+    @property
+    def fingerprint(self) -> str:
+        """Of both texts."""
+        return fingerprint_texts(self.document_text, self.query_text)
+
+    @property
+    def writes_day(self) -> bool:
+        """No."""
+        return False
+
+    def on(self, day: str) -> PlainTemplate:
+        """Itself."""
+        return self
+
+    def answer(self, text: str) -> str:
+        """The answer as it is."""
+        return text
 
     def question(self, num_turns: int) -> str:
         """Earlier questions in the same form, each with its answer after it."""
@@ -125,6 +172,11 @@ class PlainTemplate:
     def describe(self) -> str:
         """Where it is from."""
         return f"plain text of {Path(self.source).name}" if self.source else "plain text"
+
+
+def fingerprint_texts(*texts: str) -> str:
+    """16 hexadecimal digits."""
+    return sha256(json.dumps(texts).encode()).hexdigest()[:16]
 
 
 def no_file(path: Path) -> GenerationError:

@@ -1,24 +1,26 @@
-"""Tokens of a template's text with other texts at its marks: special tokens of the template count, others are text."""
+"""Tokens of a template's text with other texts at its marks: the template's markers count, those of others are text."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal, NamedTuple
 
 from tokenizers import AddedToken, Encoding, Tokenizer
+
+Place = Literal["start", "marker", "text"]
+"""Where a text begins: at the start of a row, after a marker, or within a text, which it continues without a gap."""
 
 
 class Gap(NamedTuple):
     """A part of a row around one mark, tokenised as far as it does not depend on the text there."""
 
-    lead: list[int]  # up to the last special token before the mark
+    lead: list[int]  # up to the last marker before the mark
     head: str  # text from there to the mark
-    tail: str  # text from the mark to the next special token
+    tail: str  # text from the mark to the next marker
     trail: list[int]
     tokenizer: Tokenizer  # for head, text and tail as one
-    text: str  # the whole part, with the mark
 
     @property
     def num_fixed(self) -> int:
@@ -35,66 +37,73 @@ class Gap(NamedTuple):
 
 
 class TemplateTokenizer:
-    """Tokenises as a tokenizer does a whole text, and puts other texts in without any special token of theirs."""
+    """Tokenises as a tokenizer does a whole text, and puts other texts in without any marker of theirs.
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
-        """tokenizer: from now on it takes special tokens for text."""
+    Markers are the tokenizer's special tokens, and every other added token that is not white space and that the
+    template writes: many models have turn markers that are not called special.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, template: str = "") -> None:
+        """tokenizer: from now on it takes special tokens for text. template: all that the template writes."""
         tokenizer.encode_special_tokens = True
-        added = tokenizer.get_added_tokens_decoder()
-        self._special: dict[str, tuple[int, AddedToken]] = {
-            token.content: (index, token) for index, token in added.items() if token.special
+        self._whole = tokenizer
+        added = {
+            token.content: (index, token) for index, token in tokenizer.get_added_tokens_decoder().items()
         }
-        names = sorted(self._special, key=len, reverse=True)
-        self._pattern = re.compile("|".join(map(re.escape, names)) or r"(?!)")
-        self._at_start = tokenizer
-        self._after_special = _change_prefix(tokenizer, is_within_text=False)
-        self._within_text = _change_prefix(tokenizer, is_within_text=True)
+        written = set(_any_of(name for name in added if not name.isspace()).findall(template))
+        self._markers = {
+            name: (index, token)
+            for name, (index, token) in added.items()
+            if token.special or (name in written and not name.isspace())
+        }
+        self._pattern = _any_of(self._markers)
+        self._at_start = _hide(tokenizer, self._markers)
+        self._after_special = _change_prefix(self._at_start, is_within_text=False)
+        self._within_text = _change_prefix(self._at_start, is_within_text=True)
 
-    def first_special(self, text: str) -> int | None:
-        """The id of the special token with which a text begins after white space; None if it begins otherwise."""
-        match = self._pattern.match(text.lstrip())
-        return self._special[match.group()][0] if match else None
+    def markers(self, text: str) -> tuple[int, ...]:
+        """The ids of the markers in a template's text."""
+        return tuple(self._markers[name][0] for name in self._pattern.findall(text))
 
     def encode_whole(self, text: str, fill: Mapping[str, str]) -> list[int]:
         """Tokens of a template's filled text, as the tokenizer itself takes it."""
-        self._at_start.encode_special_tokens = False
-        ids = self._encode_piece(text, self._at_start, fill)
-        self._at_start.encode_special_tokens = True
+        self._whole.encode_special_tokens = False
+        ids = self._encode_piece(text, self._whole, fill)
+        self._whole.encode_special_tokens = True
         return ids
 
-    def encode(self, text: str, fill: Mapping[str, str], *, is_within_text: bool = False) -> list[int]:
-        """Tokens of a template's text. fill: mark -> text. is_within_text: it continues a text, without a gap."""
+    def encode(self, text: str, fill: Mapping[str, str], place: Place = "start") -> list[int]:
+        """Tokens of a template's text. fill: mark -> text. place: where the text begins."""
         ids: list[int] = []
-        for piece in self._split(text, is_within_text):
+        for piece in self._split(text, place):
             ids += [piece] if isinstance(piece, int) else self._encode_piece(*piece, fill)
         return ids
 
-    def gap(self, text: str, mark: str) -> Gap:
-        """The same for a text with one mark, which is filled later."""
+    def gap(self, text: str, mark: str, fill: Mapping[str, str]) -> Gap:
+        """The same for a text with one more mark, which is filled later."""
         lead: list[int] = []
         gap: Gap | None = None
-        for piece in self._split(text, False):
+        for piece in self._split(text, "start"):
             if not isinstance(piece, int) and mark in piece[0]:
-                head, _, tail = piece[0].partition(mark)
-                gap = Gap(lead, head, tail, [], piece[1], text)
+                head, tail = (_fill(part, fill) for part in piece[0].split(mark))
+                gap = Gap(lead, head, tail, [], piece[1])
             else:
                 target = lead if gap is None else gap.trail
-                target += [piece] if isinstance(piece, int) else self._encode_piece(*piece, {})
+                target += [piece] if isinstance(piece, int) else self._encode_piece(*piece, fill)
         assert gap is not None  # the mark is in the text
         return gap
 
     def _encode_piece(self, text: str, tokenizer: Tokenizer, fill: Mapping[str, str]) -> list[int]:
-        filled = re.sub("|".join(map(re.escape, fill)) or r"(?!)", lambda match: fill[match.group()], text)
-        return list(tokenizer.encode(filled, add_special_tokens=False).ids)
+        return list(tokenizer.encode(_fill(text, fill), add_special_tokens=False).ids)
 
-    def _split(self, text: str, is_within_text: bool) -> list[int | tuple[str, Tokenizer]]:
-        """Special tokens as their ids, and the texts between them with the tokenizer for each."""
+    def _split(self, text: str, place: Place) -> list[int | tuple[str, Tokenizer]]:
+        """Markers as their ids, and the texts between them with the tokenizer for each."""
         pieces: list[int | tuple[str, Tokenizer]] = []
-        tokenizer = self._within_text if is_within_text else self._at_start
+        tokenizer = {"start": self._at_start, "marker": self._after_special, "text": self._within_text}[place]
         start = 0
-        strips = False  # the special token before swallows white space
+        strips = False  # the marker before swallows white space
         for match in self._pattern.finditer(text):
-            index, token = self._special[match.group()]
+            index, token = self._markers[match.group()]
             between = text[start : match.start()]
             between = between.lstrip() if strips else between
             between = between.rstrip() if token.lstrip else between
@@ -103,6 +112,45 @@ class TemplateTokenizer:
             tokenizer, start, strips = self._after_special, match.end(), token.rstrip
         rest = text[start:].lstrip() if strips else text[start:]
         return [*pieces, (rest, tokenizer)] if rest else pieces
+
+
+def _any_of(names: Iterable[str]) -> re.Pattern[str]:
+    """Matches the longest of some texts; nothing if there are none."""
+    return re.compile("|".join(map(re.escape, sorted(names, key=len, reverse=True))) or r"(?!)")
+
+
+def _fill(text: str, fill: Mapping[str, str]) -> str:
+    return _any_of(fill).sub(lambda match: fill[match.group()], text)
+
+
+def _hide(tokenizer: Tokenizer, markers: Mapping[str, tuple[int, AddedToken]]) -> Tokenizer:
+    """The tokenizer for texts that others wrote: it makes none of these tokens.
+
+    BPE makes tokens by its merges, which never lead to an added token. Other models know whole pieces, among them the
+    markers, which therefore get names that no text holds.
+    """
+    state = json.loads(tokenizer.to_str())
+    is_bpe = state["model"]["type"] == "BPE"
+    if is_bpe and all(token.special for _, token in markers.values()):
+        return tokenizer
+    if is_bpe:
+        for token in state["added_tokens"]:
+            token["special"] |= token["content"] in markers
+    else:
+        state["added_tokens"] = [token for token in state["added_tokens"] if token["content"] not in markers]
+        pieces = state["model"]["vocab"]
+        if isinstance(pieces, dict):
+            kept = {name: index for name, index in pieces.items() if name not in markers}
+            hidden = {f"\ufdd4{index}": index for name, index in pieces.items() if name in markers}
+            state["model"]["vocab"] = kept | hidden
+        else:
+            unknown = state["model"].get("unk_id")
+            for index, (name, score) in enumerate(pieces):
+                if name in markers and index != unknown:
+                    pieces[index] = [f"\ufdd4{index}", score]
+    copy: Tokenizer = Tokenizer.from_str(json.dumps(state))
+    copy.encode_special_tokens = True
+    return copy
 
 
 def _change_prefix(tokenizer: Tokenizer, *, is_within_text: bool) -> Tokenizer:

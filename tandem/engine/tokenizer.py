@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal
@@ -24,6 +24,8 @@ from tandem.errors import GenerationError
 
 StopReason = Literal["eos", "stop", "length"]
 
+MAX_MORE_TOKENS = 63
+"""By how many added tokens at their ends two vocabularies may differ."""
 _INCOMPLETE = "\ufffd"  # what decoders print for bytes that are not (yet) UTF-8
 _ENCODING_OPTIONS = ("add_prefix_space", "trim_offsets", "use_regex", "split")
 
@@ -39,6 +41,12 @@ def vocab_size(tokenizer: Tokenizer, num_logits: int, model: str) -> int:
     return size
 
 
+def find_holes(tokenizer: Tokenizer) -> list[int]:
+    """The ids below the size of the vocabulary that name no token, ascending."""
+    ids = set(tokenizer.get_vocab(with_added_tokens=True).values())
+    return [index for index in range(max(ids)) if index not in ids]
+
+
 def fingerprint_vocabulary(tokenizer: Tokenizer) -> str:
     """32 hex digits over what turns tokens into text: the map to ids, the ids of special tokens, the decoder.
 
@@ -46,11 +54,48 @@ def fingerprint_vocabulary(tokenizer: Tokenizer) -> str:
     Which special token *ends* an answer is not included: a base model and its chat version differ in that, share
     the vocabulary, and the end is agreed on with each query.
     """
-    tokens = sorted(tokenizer.get_vocab(with_added_tokens=True).items())
-    decoder = _drop_encoding_options(json.loads(tokenizer.to_str())["decoder"])
-    content = [tokens, sorted(_special_ids(tokenizer)), decoder]
-    text = json.dumps(content, ensure_ascii=True, separators=(",", ":"), sort_keys=True)
-    return hashlib.sha256(text.encode("ascii")).hexdigest()[:32]
+    return fingerprint_prefixes(tokenizer)[0]
+
+
+def fingerprint_prefixes(tokenizer: Tokenizer) -> tuple[str, ...]:
+    """The fingerprints of a vocabulary's beginnings, the longest first: the whole, all but the last id, and so on.
+
+    They go back over added tokens, of which models of one family have more or fewer, at most `MAX_MORE_TOKENS`. Where
+    two vocabularies have a beginning in common, their models can work together: they use the ids of that alone.
+    """
+    tokens = {index: token for token, index in tokenizer.get_vocab(with_added_tokens=True).items()}
+    added = tokenizer.get_added_tokens_decoder()
+    size = max(tokens) + 1
+    least = size
+    while least > max(1, size - MAX_MORE_TOKENS) and (least - 1 not in tokens or least - 1 in added):
+        least -= 1
+    special = _special_ids(tokenizer)
+    digest = hashlib.sha256(
+        _dump([_drop_encoding_options(json.loads(tokenizer.to_str())["decoder"])])
+        + b"".join(
+            _dump([index, tokens[index], index in special]) for index in sorted(tokens) if index < least
+        )
+    )
+    prints = [digest.hexdigest()[:32]]
+    for index in range(least, size):
+        if index in tokens:
+            digest.update(_dump([index, tokens[index], index in special]))
+        prints.append(digest.hexdigest()[:32])
+    return tuple(reversed(prints))
+
+
+def common_size(*described: Mapping[str, Any]) -> int | None:
+    """How many ids, from 0 on, mean the same to all parties, which described their engines; None: they do not fit."""
+    size = min(int(known["vocab_size"]) for known in described)
+    prints = set()
+    for known in described:
+        prefixes, place = known["vocabulary_prefixes"], int(known["vocab_size"]) - size
+        prints.add(prefixes[place] if place < len(prefixes) else None)
+    return size if len(prints) == 1 and None not in prints else None
+
+
+def _dump(value: Any) -> bytes:
+    return json.dumps(value, ensure_ascii=True, separators=(",", ":"), sort_keys=True).encode()
 
 
 def find_eos_token_ids(generation_config: Any, config: Any, wrapper: Any, size: int) -> tuple[int, ...]:
@@ -58,12 +103,15 @@ def find_eos_token_ids(generation_config: Any, config: Any, wrapper: Any, size: 
 
     The tokenizer's own, and those of a generation configuration that somebody wrote. One that transformers
     derived from the model's configuration, and that configuration itself, count only where nothing else is
-    known: their defaults name an id (2 for Llama) whatever the tokenizer means by it.
+    known, or where they are lists, which somebody wrote: their defaults name an id (2 for Llama) whatever the
+    tokenizer means by it.
     """
     ids = _as_set(wrapper.eos_token_id)
     if generation_config is not None and not getattr(generation_config, "_from_model_config", False):
         ids |= _as_set(generation_config.eos_token_id)
-    ids = ids or _as_set(getattr(config, "eos_token_id", None))
+    configured = getattr(config, "eos_token_id", None)
+    if not ids or isinstance(configured, list):
+        ids |= _as_set(configured)
     return tuple(sorted(index for index in ids if 0 <= index < size))
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from tandem.engine.tokenizer import fingerprint_vocabulary
+from tandem.engine.tokenizer import common_size, fingerprint_prefixes
 
 
 def describe_tokenizer(tokenizer: Tokenizer, wrapper: Any) -> str:
@@ -20,7 +20,7 @@ def describe_tokenizer(tokenizer: Tokenizer, wrapper: Any) -> str:
 
 def find_difference(first: Tokenizer, second: Tokenizer, names: tuple[str, str]) -> str | None:
     """Why two models with these tokenizers cannot work together, in part of a sentence; None if they can."""
-    if fingerprint_vocabulary(first) == fingerprint_vocabulary(second):
+    if common_size(_describe(first), _describe(second)) is not None:
         return None
     return (
         _in_tokens(first, second)
@@ -28,6 +28,16 @@ def find_difference(first: Tokenizer, second: Tokenizer, names: tuple[str, str])
         or _in_special_tokens(first, second, names)
         or f"they turn tokens into text differently ({_decoder(first)} and {_decoder(second)})"
     )
+
+
+def _describe(tokenizer: Tokenizer) -> dict[str, Any]:
+    prefixes = fingerprint_prefixes(tokenizer)
+    return {"vocab_size": max(_by_id(tokenizer)) + 1, "vocabulary_prefixes": prefixes}
+
+
+def find_extra(first: Tokenizer, second: Tokenizer, names: tuple[str, str]) -> str | None:
+    """Which tokens of two models that can work together only one has, in part of a sentence; None if there is none."""
+    return _in_length(first, second, names)
 
 
 def _in_tokens(first: Tokenizer, second: Tokenizer) -> str | None:

@@ -55,6 +55,7 @@ def save_tokenizer(tokenizer: Tokenizer, directory: Path) -> None:
     tokenizer.save(str(directory / "tokenizer.json"))
     settings = {
         "tokenizer_class": "PreTrainedTokenizerFast",
+        "add_bos_token": True,
         "bos_token": BOS,
         "eos_token": EOS,
         "pad_token": PAD,

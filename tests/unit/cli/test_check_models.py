@@ -11,7 +11,7 @@ import pytest
 from tokenizers import AddedToken, Tokenizer, decoders
 
 from tandem.cli import main
-from tandem.cli.check_models import SAME_VOCABULARY, check_models, load_facts
+from tandem.cli.check_models import SAME_VOCABULARY, ModelFacts, check_models, compare, load_facts
 from tandem.cli.checks import Check
 from tandem.config import Config
 from tandem.engine.tokenizer_difference import find_difference
@@ -125,10 +125,16 @@ def test_the_same(tokenizer: Tokenizer) -> None:
 
 
 def test_more_tokens(tokenizer: Tokenizer) -> None:
-    one = changed(tokenizer, lambda copy: copy.add_tokens(["<new>"]))
-    two = changed(tokenizer, lambda copy: copy.add_tokens(["<new>", "<newer>"]))
-    assert find_difference(one, tokenizer, NAMES) == "only the device's has id 1024 ('<new>')"
-    assert find_difference(tokenizer, two, NAMES) == "only the cloud's has id 1024 ('<new>') and 1 more"
+    """A few at the end are left out by both; many are another vocabulary."""
+    few = changed(tokenizer, lambda copy: copy.add_tokens(["<new>", "<newer>"]))
+    many = changed(tokenizer, lambda copy: copy.add_tokens([f"<new {number}>" for number in range(64)]))
+    for pair in ((few, tokenizer), (tokenizer, few)):
+        assert find_difference(*pair, NAMES) is None
+    assert find_difference(many, tokenizer, NAMES) == "only the device's has id 1024 ('<new 0>') and 63 more"
+    facts = [ModelFacts(each, "", "chat", None) for each in (tokenizer, few)]
+    assert compare(*facts)[0].found == (
+        "only the cloud's has id 1024 ('<new>') and 1 more; answers are of the tokens that both have"
+    )
 
 
 def test_other_tokens(tokenizer: Tokenizer) -> None:
