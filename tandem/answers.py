@@ -23,6 +23,7 @@ SEED_BITS = 53
 LOADED = (
     "weights_fingerprint",
     "vocabulary_fingerprint",
+    "template_fingerprint",
     "embedder_fingerprint",
     "scorer_fingerprint",
     "codec",

@@ -6,6 +6,7 @@ import json
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
+from datetime import date
 from typing import TYPE_CHECKING, Any, Unpack
 
 from pydantic_core import PydanticSerializationError
@@ -44,6 +45,8 @@ class QueryOptions(SamplingOptions, DecodingOptions, total=False):
     """All sampling options at once, instead of the configured ones; those that are given singly replace its fields."""
     seed: int | None
     """64 bits, fresh if None. With the documents, models and codec it determines the answer."""
+    day: str | None
+    """What a chat template takes for today, if it writes the date, as "2026-11-25"; today if None."""
     timeout_s: float | None
     """Limit for the whole answer, in seconds; `config.cluster.query_timeout_s` if None."""
     only: str | None
@@ -71,6 +74,7 @@ RENAMED_OPTIONS = {"alone": "only", "provisional": "show_drafts"}
 OPTION_CHECKS: tuple[tuple[str, str, Callable[[Any], bool]], ...] = (
     ("sampling", "a SamplingParams", lambda value: isinstance(value, SamplingParams)),
     ("seed", "a whole number from 0 to 2^64 - 1", lambda value: type(value) is int and 0 <= value < 1 << 64),
+    ("day", "a date such as 2026-11-25", lambda value: _is_day(value)),
     ("timeout_s", "a number of seconds above 0, at most 1e9", lambda value: _is_duration(value)),
     ("resumable", "true or false", lambda value: isinstance(value, bool)),
     ("show_drafts", "true or false", lambda value: isinstance(value, bool)),
@@ -140,11 +144,13 @@ def build_spec(
     check_policies(spec, described)
     _check_filters(spec)
     _check_size(spec)
-    home = described[spec.home]
+    home, loaded = described[spec.home], [described.get(party, {}) for party in spec.parties]
+    vocab_size = min(known.get("vocab_size", spec.vocab_size) for known in loaded)  # what all of them have
     spec = replace(
         spec,
-        eos_token_ids=tuple(home["eos_token_ids"]),
-        vocab_size=home.get("vocab_size", spec.vocab_size),
+        eos_token_ids=tuple(token for token in home["eos_token_ids"] if token < vocab_size),
+        vocab_size=vocab_size,
+        day=_day(options.get("day"), loaded),
         weights_fingerprints=_weights_fingerprints(described, spec),
         race_depth=home.get("race_depth", 0) if spec.race_depth else 0,  # of the codec that is loaded there
     )
@@ -226,6 +232,11 @@ def _weights_fingerprints(described: Mapping[Any, Mapping[str, Any]], spec: Sess
     return {party: found for party, found in known.items() if found and party != spec.home}
 
 
+def _day(day: str | None, loaded: Sequence[Mapping[str, Any]]) -> str:
+    """The query's, today if none is given; empty where no chat template of these parties writes it."""
+    return (day or date.today().isoformat()) if any(known.get("writes_day") for known in loaded) else ""
+
+
 def _decode_line(described: Mapping[Any, Mapping[str, Any]], party: Party) -> tuple[float, ...]:
     """The offline profile of a party; empty where it takes no part."""
     return tuple(described[party]["decode_line"]) if party in described else ()
@@ -290,6 +301,13 @@ def _check_filters(spec: SessionSpec) -> None:
 
 def _is_count(value: Any) -> bool:
     return type(value) is int and 0 <= value <= MAX_TOP_LOGPROBS
+
+
+def _is_day(value: Any) -> bool:
+    try:
+        return isinstance(value, str) and date.fromisoformat(value).isoformat() == value
+    except ValueError:
+        return False
 
 
 def _is_duration(value: Any) -> bool:

@@ -250,7 +250,7 @@ class DecoderActor(SiteActor):
         if self._lessons is not None:
             self._lessons.open(job)
         return self.engine.open(
-            str(job.session), job.query, job.documents, job.max_new_tokens, history=job.history
+            str(job.session), job.query, job.documents, job.max_new_tokens, history=job.history, day=job.day
         )
 
     def _drafter(self, session: DecodingSession) -> Drafter:

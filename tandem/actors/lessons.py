@@ -58,7 +58,7 @@ class Lessons:
 
     def open(self, job: Prefill) -> None:
         """A query begins: keep the row of its most relevant document."""
-        prompt = self._engine.build_prompt(job.query, job.documents, job.max_new_tokens, job.history)
+        prompt = self._engine.build_prompt(job.query, job.documents, job.max_new_tokens, job.history, job.day)
         document = prompt.document_tokens[0] if prompt.document_tokens else ()
         self._rows[job.session] = (*document, *prompt.query_tokens)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from typing import Annotated, Any
 
 from pydantic import Field, TypeAdapter, ValidationError
@@ -21,6 +21,9 @@ class About:
     protocol_version: int
     vocabulary_fingerprint: Word
     tokenizer: Word
+    vocabulary_prefixes: Annotated[list[Word], Field(max_length=64)] = field(default_factory=list)
+    template_fingerprint: Word = ""
+    writes_day: bool = False
     weights_fingerprint: Word
     codec: Word
     race_depth: Annotated[int, Field(ge=0, le=1 << 20)]
@@ -46,7 +49,7 @@ _JSON = TypeAdapter(About)
 
 def describe_publicly(description: Mapping[str, Any]) -> dict[str, Any]:
     """Of what a cloud's actors report, what its devices may know."""
-    known = {field.name for field in fields(About)}
+    known = {one.name for one in fields(About)}
     return {key: value for key, value in description.items() if key in known}
 
 

@@ -40,6 +40,7 @@ class Prefill:
     documents: tuple[str, ...]
     max_new_tokens: int
     history: tuple[Message, ...] = ()  # of the conversation, before the query
+    day: str = ""  # of the query, where a chat template writes it
 
     @property
     def num_rows(self) -> int:
@@ -252,6 +253,7 @@ class DecodingSession(ABC):
                 documents=self._retrieved.texts,
                 max_new_tokens=self.spec.sampling.max_new_tokens,
                 history=self.spec.history,
+                day=self.spec.day,
             )
         return self._next_forward(self._retrieved.ids)
 

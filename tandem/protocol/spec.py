@@ -84,6 +84,7 @@ class SessionSpec:
     committed: tuple[int, ...] = ()  # tokens of the answer that an earlier run of this query committed
     condensed: str = ""  # the question as the home's model wrote it from the conversation; empty: it did not
     asked: str = ""  # mode "federated": the worker whose client asks; empty: the server's
+    day: str = ""  # the query's, as 2026-11-25, for chat templates that write it; empty where none does
 
     @property
     def first_aggregator(self) -> Party:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tandem.actors.retriever import NO_INDEX
+from tandem.engine.tokenizer import common_size
 from tandem.errors import ClusterError
 from tandem.sites.deployment import Progress
 from tandem.topology import PARTIES, in_words
@@ -29,6 +30,7 @@ SAME_DECODERS = {
     "weights_fingerprint": ("model", "put the same model on all its nodes"),
     "vocabulary_fingerprint": ("vocabulary", "put the same model on all its nodes"),
     "template": ("template", "put the same model on all its nodes"),
+    "template_fingerprint": ("template", "put the same model and settings on all its nodes"),
     "codec": ("codec", "put the same codec on all its nodes"),
     "batching": (
         "outcome of the engine's self-check",
@@ -58,12 +60,20 @@ def compare(described: Mapping[Any, Mapping[str, Any]]) -> None:
         known = {party: values for party, values in described.items() if not _lacks(key, values)}
         for other in list(known)[1:]:
             first = next(iter(known))
-            if known[first].get(key) != known[other].get(key):
+            if known[first].get(key) != known[other].get(key) and not _may_differ(
+                key, known[first], known[other]
+            ):
                 one, another = _shown(key, known[first]), _shown(key, known[other])
                 raise ClusterError(
                     f"{parties} must have the same {what}, {in_words(first)} has {one!r} and "
                     f"{in_words(other)} {another!r}; {remedy}."
                 )
+
+
+def _may_differ(key: str, one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Whether parties with these can work together all the same: they use the tokens that both have."""
+    is_described = all("vocabulary_prefixes" in known for known in (one, other))
+    return key == "vocabulary_fingerprint" and is_described and common_size(one, other) is not None
 
 
 def _shown(key: str, known: Mapping[str, Any]) -> Any:

@@ -33,6 +33,16 @@ def test_a_difference_is_an_error_that_names_both_values_and_the_remedy(key: str
         compare(described)
 
 
+def test_vocabularies_that_differ_by_their_last_tokens_are_the_same() -> None:
+    few = {**SAME, "vocabulary_fingerprint": "b", "vocabulary_prefixes": ["b", "a"], "vocab_size": 9}
+    more = {**SAME, "vocabulary_fingerprint": "d", "vocabulary_prefixes": ["d", "c", "b"], "vocab_size": 11}
+    compare({Party.DEVICE: few, Party.CLOUD: more})
+    compare({Party.DEVICE: more, Party.CLOUD: few})
+    for prefixes in (["d", "c", "x"], ["d", "c"], []):
+        with pytest.raises(ClusterError, match="must have the same vocabulary"):
+            compare({Party.DEVICE: few, Party.CLOUD: {**more, "vocabulary_prefixes": prefixes}})
+
+
 def test_a_retriever_says_which_scoring_model_it_uses(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import fields, replace
+from datetime import date
 from typing import Any
 
 import pytest
@@ -99,6 +100,32 @@ def test_a_length_policy_of_ones_own_is_the_one_that_the_device_has_loaded() -> 
 def test_a_spec_knows_the_vocabulary_of_the_models() -> None:
     described = {party: {**DESCRIBED[party], "vocab_size": 2000} for party in PARTIES}
     assert build_spec(Config(), described, "Why?").vocab_size == 2000
+
+
+def test_an_answer_is_of_the_tokens_that_all_parties_have() -> None:
+    sizes = {Party.DEVICE: 2002, Party.CLOUD: 2000}
+    described = {
+        party: {**DESCRIBED[party], "eos_token_ids": [7, 1999, 2001], "vocab_size": sizes[party]}
+        for party in PARTIES
+    }
+    spec = build_spec(Config(), described, "Why?")
+    assert (spec.vocab_size, spec.eos_token_ids) == (2000, (7, 1999))
+    alone = build_spec(Config(), described, "Why?", only="device")
+    assert (alone.vocab_size, alone.eos_token_ids) == (2002, (7, 1999, 2001))
+
+
+def test_the_day_is_named_where_a_template_writes_it() -> None:
+    assert build_spec(Config(), DESCRIBED, "Why?", day="2026-11-25").day == ""
+    described = {**DESCRIBED, Party.CLOUD: {**DESCRIBED[Party.CLOUD], "writes_day": True}}
+    spec = build_spec(Config(), described, "Why?", day="2026-11-25")
+    assert SessionSpec.from_json(spec.to_json()).day == "2026-11-25"
+    assert build_spec(Config(), described, "Why?").day == date.today().isoformat()
+    assert build_spec(Config(), described, "Why?", only="device").day == ""
+    for wrong in ("25.11.2026", "2026-02-30", 5):
+        with pytest.raises(
+            ConfigError, match=r"^The option day must be a date such as 2026-11-25, but it is "
+        ):
+            build_spec(Config(), described, "Why?", day=wrong)  # type: ignore[arg-type]
 
 
 def test_votes_are_race_lists_if_the_parties_and_the_question_have_them() -> None:

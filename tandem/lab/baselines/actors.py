@@ -113,7 +113,7 @@ class BaselineDecoder(DecoderActor):
         """Caches of joined documents are hardly used again, and extra documents are the caller's: neither is stored."""
         is_stored = not self._treatment.is_static
         return self.engine.open(
-            str(job.session), job.query, job.documents, job.max_new_tokens, is_stored=is_stored
+            str(job.session), job.query, job.documents, job.max_new_tokens, is_stored=is_stored, day=job.day
         )
 
     async def draft(

@@ -46,6 +46,7 @@ class WorkerVoter(Documents):
                 query=spec.query,
                 documents=self.found.texts,
                 max_new_tokens=spec.sampling.max_new_tokens,
+                day=spec.day,
             )
         )
         if rows is not None:  # those that fit the model's context

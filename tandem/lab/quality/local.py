@@ -52,7 +52,9 @@ class LocalParty:
 
     def prefill(self, job: Prefill) -> tuple[int, ...] | None:
         """Open the session in the engine; indices of the documents that have a row."""
-        return self._engine.open(self._key, job.query, job.documents, job.max_new_tokens).documents
+        return self._engine.open(
+            self._key, job.query, job.documents, job.max_new_tokens, day=job.day
+        ).documents
 
     def payload(self, job: Forward) -> bytes:
         """One forward pass, mixed and encoded."""

@@ -33,7 +33,14 @@ class ModelVoter(Documents):
         super().__init__(spec, party, model, text)
         self._party_model = model
         kept = model.prefill(
-            Prefill(spec.session, spec.query, self.found.texts, spec.sampling.max_new_tokens, spec.history)
+            Prefill(
+                spec.session,
+                spec.query,
+                self.found.texts,
+                spec.sampling.max_new_tokens,
+                spec.history,
+                spec.day,
+            )
         )
         assert kept is None or len(kept) == len(self.found.ids), "every document fits the model's context"
 

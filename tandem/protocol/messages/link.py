@@ -29,7 +29,7 @@ from tandem.protocol.wire import (
     write_varint,
 )
 
-PROTOCOL_VERSION = 9
+PROTOCOL_VERSION = 10
 
 registry = Registry()
 
