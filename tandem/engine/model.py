@@ -208,14 +208,29 @@ def decoder_layers(model: Any) -> list[torch.nn.Module]:
 
 
 def check_cache(model: Any) -> None:
-    """GenerationError if the model keeps state that a rollback cannot crop (state space, say)."""
+    """GenerationError if the model keeps state that a rollback cannot crop (state space, say), or that is not kept.
+
+    Layers at the end without a cache of their own, which read that of an earlier one (Gemma 3n), are as good as any.
+    """
     from transformers import DynamicCache
 
-    kinds = {type(layer).__name__ for layer in DynamicCache(config=model.config).layers}
-    other = kinds - {"DynamicLayer", "DynamicSlidingWindowLayer"}
+    layers = list(DynamicCache(config=model.config).layers)
+    fixed = {type(layer).__name__ for layer in layers if not layer.is_croppable}
+    if fixed:
+        raise GenerationError(
+            f"The cache of {type(model).__name__} cannot be rolled back, since it has {sorted(fixed)}; "
+            "use a model with plain attention."
+        )
+    while layers and not hasattr(layers[-1], "lazy_initialization"):
+        layers.pop()
+    other = {
+        type(layer).__name__
+        for layer in layers
+        if hasattr(layer, "update_indexer") or not hasattr(layer, "lazy_initialization")
+    }
     if other:
         raise GenerationError(
-            f"The cache of {type(model).__name__} cannot be rolled back, since it has {sorted(other)}; "
+            f"The cache of {type(model).__name__} is not made of keys and values alone, since it has {sorted(other)}; "
             "use a model with plain attention."
         )
 

@@ -122,6 +122,26 @@ def test_state_space_models_are_refused() -> None:
         models.check_cache(AutoModelForCausalLM.from_config(config))
 
 
+def test_layers_that_read_the_cache_of_others_are_used(tmp_path: Path, save_model: Save) -> None:
+    """As Gemma 3n, whose last layers have no cache: one token at a time, rolled back with the same bits."""
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    config = AutoConfig.for_model(
+        "gemma3n_text", vocab_size=320, vocab_size_per_layer_input=320, hidden_size=32, intermediate_size=[64] * 4,
+        hidden_size_per_layer_input=8, num_hidden_layers=4, num_kv_shared_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, head_dim=8, laurel_rank=4, altup_num_inputs=2, activation_sparsity_pattern=[0.0] * 4,
+        layer_types=["sliding_attention", "full_attention"] * 2, pad_token_id=0,
+    )  # fmt: skip
+    folder = Path(shutil.copytree(save_model("llama"), tmp_path / "model"))
+    AutoModelForCausalLM.from_config(config).save_pretrained(folder)
+    engine = Engine.load(str(folder), num_threads=1)
+    assert "one token of one query at a time" in engine.fallback
+    engine.open("s", "Mira?", ["puzzle games", "Cor."], 8)
+    before = engine.next_logits("s", (30, 31, 32))
+    engine.next_logits("s", (30, 40))
+    assert torch.equal(engine.next_logits("s", (30, 31, 32)), before)
+
+
 def test_progress_bars_are_left_as_they_were(save_model: Save, capfd: pytest.CaptureFixture[str]) -> None:
     from transformers.utils import logging
 
