@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 
-from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
 from tandem.corpora import DOCUMENT_TEMPLATE, QUERY_TEMPLATE
 from tandem.lab.training import phrases
@@ -46,6 +46,9 @@ def train_tokenizer(rng: Random) -> Tokenizer:
     )
     tokenizer.train_from_iterator(_texts(rng), trainer)
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single=f"{BOS} $A", special_tokens=[(BOS, tokenizer.token_to_id(BOS))]
+    )  # so the rows of a model of it begin
     return tokenizer
 
 
@@ -55,7 +58,6 @@ def save_tokenizer(tokenizer: Tokenizer, directory: Path) -> None:
     tokenizer.save(str(directory / "tokenizer.json"))
     settings = {
         "tokenizer_class": "PreTrainedTokenizerFast",
-        "add_bos_token": True,
         "bos_token": BOS,
         "eos_token": EOS,
         "pad_token": PAD,
