@@ -52,9 +52,8 @@ class LocalParty:
 
     def prefill(self, job: Prefill) -> tuple[int, ...] | None:
         """Open the session in the engine; indices of the documents that have a row."""
-        return self._engine.open(
-            self._key, job.query, job.documents, job.max_new_tokens, day=job.day
-        ).documents
+        day = {"day": job.day} if job.day else {}  # engines that stand in for the product's take none
+        return self._engine.open(self._key, job.query, job.documents, job.max_new_tokens, **day).documents
 
     def payload(self, job: Forward) -> bytes:
         """One forward pass, mixed and encoded."""

@@ -27,8 +27,10 @@ def tokenizer() -> Tokenizer:
 
 def test_prompt_is_bos_document_part_query_part(tokenizer):
     document, query = "Mira enjoys puzzle games.", "Which game should Mira try?"
-    document_ids = tokenizer.encode("Mira enjoys puzzle games.\n").ids
-    query_ids = tokenizer.encode("Question: Which game should Mira try?\nAnswer:").ids
+    document_ids = tokenizer.encode("Mira enjoys puzzle games.\n", add_special_tokens=False).ids
+    query_ids = tokenizer.encode(
+        "Question: Which game should Mira try?\nAnswer:", add_special_tokens=False
+    ).ids
     assert prompt_ids(tokenizer, document, query) == [BOS_ID, *document_ids, *query_ids]
     assert prompt_ids(tokenizer, None, query) == [BOS_ID, *query_ids]
 

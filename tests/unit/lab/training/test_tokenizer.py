@@ -32,23 +32,26 @@ def test_a_title_is_the_same_four_tokens_wherever_it_stands(tokenizer, split: Sp
     rng = Random(1)
     for _ in range(200):
         title = make_title(rng, split)
-        ids = tokenizer.encode(f" {title}").ids
+        ids = tokenizer.encode(f" {title}", add_special_tokens=False).ids
         assert len(ids) == 4
-        assert str(ids)[1:-1] in str(tokenizer.encode(text.format(title)).ids)
+        assert str(ids)[1:-1] in str(tokenizer.encode(text.format(title), add_special_tokens=False).ids)
 
 
 def test_a_name_is_the_same_two_tokens_wherever_it_stands(tokenizer):
     rng = Random(2)
     for _ in range(200):
         name = make_name(rng, "heldout")
-        ids = tokenizer.encode(f" {name}").ids
+        ids = tokenizer.encode(f" {name}", add_special_tokens=False).ids
         assert len(ids) == 2
-        assert tokenizer.encode(f"{name} likes").ids[:2] == ids
+        assert tokenizer.encode(f"{name} likes", add_special_tokens=False).ids[:2] == ids
 
 
 def test_answer_decodes_to_itself(tokenizer):
     for question in make_world(Random(3), "heldout").questions:
-        assert tokenizer.decode(tokenizer.encode(f" {question.answer}").ids) == f" {question.answer}"
+        assert (
+            tokenizer.decode(tokenizer.encode(f" {question.answer}", add_special_tokens=False).ids)
+            == f" {question.answer}"
+        )
 
 
 def test_auto_tokenizer_loads_it_with_its_special_tokens(tokenizer):
@@ -56,7 +59,10 @@ def test_auto_tokenizer_loads_it_with_its_special_tokens(tokenizer):
     assert loaded.is_fast
     assert (loaded.bos_token_id, loaded.eos_token_id, loaded.pad_token_id) == (0, 1, 2)
     text = "Mira enjoys puzzle games.\n"
-    assert loaded(text, add_special_tokens=False)["input_ids"] == tokenizer.encode(text).ids
+    assert (
+        loaded(text, add_special_tokens=False)["input_ids"]
+        == tokenizer.encode(text, add_special_tokens=False).ids
+    )
 
 
 def test_template_beside_the_weights_is_that_of_the_package():

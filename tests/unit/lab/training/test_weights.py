@@ -93,8 +93,10 @@ def test_one_page_that_knows_outweighs_seven_that_do_not(model, tokenizer):
         titles = {kind: make_title(rng, "heldout") for kind in domain.kinds}
         kind = rng.choice(domain.kinds)
         asked = make_question(rng, make_name(rng, "heldout"), domain, kind, titles[kind])
-        before = tokenizer.encode(f" {asked.answer.split(titles[kind])[0].rstrip()}").ids
-        target = tokenizer.encode(f" {titles[kind]}").ids[0]
+        before = tokenizer.encode(
+            f" {asked.answer.split(titles[kind])[0].rstrip()}", add_special_tokens=False
+        ).ids
+        target = tokenizer.encode(f" {titles[kind]}", add_special_tokens=False).ids[0]
         pages = [make_page(rng, domain, k, titles[k], 1).text for k in domain.kinds]
         rows = [[*prompt_ids(tokenizer, page, asked.text), *before] for page in pages]
         with torch.inference_mode():
