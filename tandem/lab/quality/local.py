@@ -10,7 +10,7 @@ import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from random import Random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tandem.codecs import Codec
 from tandem.engine.drafter import Drafter
@@ -52,7 +52,7 @@ class LocalParty:
 
     def prefill(self, job: Prefill) -> tuple[int, ...] | None:
         """Open the session in the engine; indices of the documents that have a row."""
-        day = {"day": job.day} if job.day else {}  # engines that stand in for the product's take none
+        day: dict[str, Any] = {"day": job.day} if job.day else {}  # engines that stand in for the product's take none
         return self._engine.open(self._key, job.query, job.documents, job.max_new_tokens, **day).documents
 
     def payload(self, job: Forward) -> bytes:
