@@ -70,7 +70,7 @@ def halves(article: str) -> tuple[str, str]:
 
 def train_tokenizer(texts: Sequence[str], vocab_size: int) -> Any:
     """A byte-level BPE with beginning and end marks."""
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
     from transformers import PreTrainedTokenizerFast
 
     tokenizer = Tokenizer(models.BPE())
@@ -81,6 +81,9 @@ def train_tokenizer(texts: Sequence[str], vocab_size: int) -> Any:
         vocab_size=vocab_size, special_tokens=[BOS, EOS], initial_alphabet=alphabet, show_progress=False
     )
     tokenizer.train_from_iterator(texts, trainer)
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single=f"{BOS} $A", special_tokens=[(BOS, tokenizer.token_to_id(BOS))]
+    )
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token=BOS, eos_token=EOS)
 
 

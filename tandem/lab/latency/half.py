@@ -17,7 +17,7 @@ from itertools import islice, product
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
 from tandem.config import Config, PartyConfig
 from tandem.corpora import BUNDLED
@@ -130,6 +130,9 @@ def build_tokenizer() -> Tokenizer:
     merges = [tuple(pair) for pair in trained["merges"]]
     tokenizer = _byte_level(models.BPE({token: index for index, token in enumerate(tokens)}, merges))
     tokenizer.add_special_tokens([BOS, EOS])
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single=f"{BOS} $A", special_tokens=[(BOS, tokenizer.token_to_id(BOS))]
+    )
     return tokenizer
 
 

@@ -52,7 +52,9 @@ class LocalParty:
 
     def prefill(self, job: Prefill) -> tuple[int, ...] | None:
         """Open the session in the engine; indices of the documents that have a row."""
-        day: dict[str, Any] = {"day": job.day} if job.day else {}  # engines that stand in for the product's take none
+        day: dict[str, Any] = (
+            {"day": job.day} if job.day else {}
+        )  # engines that stand in for the product's take none
         return self._engine.open(self._key, job.query, job.documents, job.max_new_tokens, **day).documents
 
     def payload(self, job: Forward) -> bytes:
