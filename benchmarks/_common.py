@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import statistics
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -12,6 +13,8 @@ from tandem.lab.environment import describe_environment
 if TYPE_CHECKING:
     from tandem.config import Config
     from tandem.lab.quality.local import LocalPair
+
+os.environ.setdefault("TANDEM_MODEL", "bundled")  # what the log records was measured with the toys
 
 
 def summary(values: Sequence[float]) -> dict[str, float]:
@@ -33,12 +36,12 @@ def bundled_pair(config: Config) -> LocalPair:
     from tandem.lab.quality.local import LocalPair
     from tandem.loading import load_engine
     from tandem.retrieval.embedding import Embedder
-    from tandem.retrieval.factory import build_bundled_index
+    from tandem.retrieval.factory import build_given_index
     from tandem.retrieval.retriever import Retriever
     from tandem.topology import PARTIES
 
     engine, embedder = load_engine(config.device, num_threads=1), Embedder.load("offline", num_threads=1)
-    retrievers = {party: Retriever.open(build_bundled_index(party, embedder), embedder) for party in PARTIES}
+    retrievers = {party: Retriever.open(build_given_index(party, embedder), embedder) for party in PARTIES}
     return LocalPair(dict.fromkeys(PARTIES, engine), retrievers, codec_of(config.codec))
 
 

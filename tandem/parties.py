@@ -12,6 +12,7 @@ from pydantic import AfterValidator, Field
 from pydantic.dataclasses import dataclass
 
 from tandem.conversation import SYSTEM_PROMPT
+from tandem.corpora import AUTO, CORPORA, default_index, default_model
 from tandem.errors import ConfigError
 from tandem.nearest import did_you_mean
 from tandem.paths import absolute, check_bundled, resolve_model
@@ -34,9 +35,10 @@ class PartyConfig(Settings):
     """One party: its language model and its documents."""
 
     model: Annotated[str, AfterValidator(check_bundled)] = Field(
-        default="bundled",
+        default=AUTO,
         min_length=1,
-        description='language model: "bundled", "bundled-drafter", a hub id, or a path that starts with . / or ~',
+        description='language model: "smollm2", "bundled" (a toy), "bundled-drafter", a hub id, a folder, a GGUF file, '
+        'or "auto": smollm2 where it is installed, else bundled',
     )
     template: Annotated[str, TEMPLATES] = Field(
         default="auto",
@@ -46,9 +48,10 @@ class PartyConfig(Settings):
         default=SYSTEM_PROMPT, description="what a chat template tells the model first; empty: nothing"
     )
     index: str = Field(
-        default="bundled",
+        default=AUTO,
         min_length=1,
-        description='index: "bundled", a folder written by `tandem index`, or "langchain:MODULE:FUNCTION"',
+        description='index: a folder written by `tandem index`, "langchain:MODULE:FUNCTION", "household" or "bundled", '
+        'which come with Tandem, or "auto": bundled for the toys, else household',
     )
     num_documents: int = Field(
         default=4, ge=0, description="documents retrieved per question, one batch row each"
@@ -96,9 +99,14 @@ class PartyConfig(Settings):
 
     @property
     def index_folder(self) -> Path | None:
-        """The folder of the index; None for the bundled index or a LangChain store."""
-        is_name = self.index == "bundled" or self.index.startswith(LANGCHAIN)
+        """The folder of the index; None for documents that come with Tandem, or a LangChain store."""
+        is_name = self.has_given_documents or self.index.startswith(LANGCHAIN)
         return None if is_name else Path(self.index)
+
+    @property
+    def has_given_documents(self) -> bool:
+        """Whether its documents are some that come with Tandem."""
+        return self.index in (AUTO, *CORPORA)
 
     def with_paths(self, folder: Path) -> Self:
         """The same settings with every path absolute; relative ones count from `folder`."""
@@ -107,6 +115,15 @@ class PartyConfig(Settings):
         is_file = TEMPLATES.is_path(self.template)
         template = absolute(self.template, folder) if is_file else self.template
         return replace(self, model=resolve_model(self.model, folder), index=index, template=template)
+
+    def with_names(self, model: str | None = None) -> Self:
+        """The same settings with a name in the place of every "auto".
+
+        model: what that is for the model; default: what it is on this machine.
+        """
+        name = (model or default_model()) if self.model == AUTO else self.model
+        index = default_index(name) if self.index == AUTO else self.index
+        return replace(self, model=name, index=index)
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -217,9 +234,9 @@ def check_federation(
         **{f"workers.{name}": workers[name] for name in workers},
     }
     for section, party in parties.items():
-        if party.index == "bundled" and party.num_documents:
+        if party.has_given_documents and party.num_documents:
             raise ConfigError(
-                f'There are bundled documents of device and cloud only, but {section}.index is "bundled"; name a '
+                f'There are bundled documents of device and cloud only, but {section}.index is "{party.index}"; name a '
                 f"folder that `tandem index` wrote, or set {section}.num_documents to 0."
             )
     weighted = [name for name in workers if workers[name].weight != WorkerConfig().weight]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import platformdirs
 
-from tandem.corpora import BUNDLED_MODELS
+from tandem.corpora import AUTO, NAMED_MODELS, TOYS
 from tandem.errors import ConfigError
 from tandem.nearest import did_you_mean
 from tandem.topology import Party
@@ -63,16 +63,19 @@ def resolve(name: str, folder: Path) -> str:
 
 
 def resolve_model(name: str, folder: Path) -> str:
-    """As `resolve`; a folder that holds a model is found without the dot before its name, too."""
+    """As `resolve`; a folder that holds a model, or a GGUF file, is found without the dot before its name, too."""
+    if name in (AUTO, *NAMED_MODELS):
+        return name
     kinds = ("config.json", "adapter_config.json")
-    is_folder = name not in BUNDLED_MODELS and any(os.path.isfile(folder / name / file) for file in kinds)
-    return absolute(name, folder) if is_folder else resolve(name, folder)
+    is_file = name.lower().endswith(".gguf") and os.path.isfile(folder / name)
+    is_model = is_file or any(os.path.isfile(folder / name / file) for file in kinds)
+    return absolute(name, folder) if is_model else resolve(name, folder)
 
 
 def check_bundled(model: str) -> str:
     """The name of a model, unless it begins as those of the bundled ones do and is none of them. Raises ConfigError."""
-    if model.startswith("bundled") and "/" not in model and model not in BUNDLED_MODELS:
-        raise ConfigError(f"There is no bundled model {model!r}; {did_you_mean(model, BUNDLED_MODELS)}")
+    if model.startswith("bundled") and "/" not in model and model not in TOYS:
+        raise ConfigError(f"There is no bundled model {model!r}; {did_you_mean(model, list(TOYS))}")
     return model
 
 

@@ -15,6 +15,7 @@ import pytest
 os.environ.setdefault(
     "OMP_NUM_THREADS", "1"
 )  # before torch is imported: the processes of a run fill the cores
+os.environ["TANDEM_MODEL"] = "bundled"  # golden answers and most tests are of the toy, whatever is installed
 COMMANDS = ("bad_input", "connect", "extensions", "ten_minutes")
 """Modules of tests/cluster each of whose tests starts a cluster of its own, mostly by a command of Tandem."""
 SHARES = ("tests/cluster", "tests/cluster commands", "tests/network", "tests/server")

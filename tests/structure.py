@@ -79,6 +79,7 @@ LAYERS = {
     "sites": {
         "actors",
         "config",
+        "corpora",
         "errors",
         "events",
         "joining",
@@ -126,7 +127,7 @@ LAYERS = {
         "request",
     },
     "joining": {"errors", "nearest", "private_files", "protocol", "transport"},
-    "corpora": set(),
+    "corpora": {"errors", "extras"},
 }
 """Packages and modules of tandem that a package may import besides itself."""
 BASELINE_METHODS = ("sequence", "written", "cloud_texts", "cloud_caches", "lend_caches")

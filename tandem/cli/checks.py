@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Literal
 
 import psutil
 
-from tandem.corpora import BUNDLED_MODELS
+from tandem.corpora import AUTO, TOYS
 from tandem.extras import DISTRIBUTION, install_line
 
 if TYPE_CHECKING:
@@ -67,9 +67,9 @@ def bundled_model_note(config: Config) -> str:
     names = [
         f"{section}.index"
         for section, own in zip(sections, parties, strict=True)
-        if own.index != "bundled" and own.num_documents
+        if own.index not in (AUTO, "bundled") and own.num_documents
     ]
-    if not names or all(own.model not in BUNDLED_MODELS for own in parties):
+    if not names or all(own.model not in TOYS for own in parties):
         return ""
     name = "names others" if len(names) == 1 else "name others"
     return (

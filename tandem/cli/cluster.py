@@ -13,6 +13,7 @@ import typer
 from tandem.cli.options import AnyPartyArgument, ConfigFile, Overrides, load_settings
 from tandem.cli.output import StageLog
 from tandem.cli.usage import this_command
+from tandem.corpora import example_question
 from tandem.errors import ClusterError
 from tandem.paths import state_folder
 from tandem.topology import as_party, in_words
@@ -120,7 +121,7 @@ def _repair(
         _stop(entry)
         return None
     log(f"party: replacing the {entry.party}'s actors")
-    launch.check_files(config, (entry.party,))
+    launch.check_files(config, (entry.party,), log)
     credentials.find_token(entry.address)
     launch.attach(entry.address, config)
     supervisor.start_party(entry.party, config, log)
@@ -156,7 +157,7 @@ def _start(
     from tandem.cluster import launch, registry, supervisor
     from tandem.cluster.start_settings import start_settings
 
-    launch.check_files(config, (party,))
+    launch.check_files(config, (party,), log)
     node = launch.start_node(party, join=join, config=config)
     try:
         settings = start_settings(config, party)
@@ -209,8 +210,8 @@ def _ask_command(entry: Entry, config: Config, config_file: str | None) -> str:
     option = "" if found == entry.address else f" --address {entry.address}"
     if config_file and config.is_federated:
         option += f" --config {config_file}"
-    is_bundled = not config.is_federated and config.party(entry.party).index == "bundled"
-    question = "Which game should Mira try?" if is_bundled else "QUESTION"
+    where = "" if config.is_federated else config.party(entry.party).index
+    question = example_question(where) or "QUESTION"
     return f'{this_command()} ask{option} "{question}"'
 
 

@@ -86,7 +86,7 @@ def language_model(party: Party, config: PartyConfig) -> Check:
     from tandem import corpora
 
     name = f"{party} model"
-    if config.model in corpora.BUNDLED_MODELS:
+    if config.model in corpora.TOYS:
         return _bundled_model(name, config.model, Path(corpora.model_path(config.model)))
     if Path(config.model).is_dir():
         return _model_folder(name, Path(config.model))
@@ -100,6 +100,8 @@ def language_model(party: Party, config: PartyConfig) -> Check:
 
 def _bundled_model(name: str, model: str, folder: Path) -> Check:
     """Every file that a bundled model's checksum file names, compared with it."""
+    from tandem.corpora import describe_model
+
     remedy = "install Tandem again"
     try:
         expected = json.loads((folder / "checksum.json").read_text("utf-8"))
@@ -112,7 +114,7 @@ def _bundled_model(name: str, model: str, folder: Path) -> Check:
         return missing(
             name, f"the bundled model is damaged ({', '.join(wrong) or 'no tokenizer.json'})", remedy
         )
-    return ok(name, f"{model}, its checksum matches")
+    return ok(name, f"{describe_model(model)}; its checksum matches")
 
 
 def _model_folder(name: str, folder: Path) -> Check:
@@ -125,13 +127,13 @@ def _model_folder(name: str, folder: Path) -> Check:
 def index(party: Party, config: PartyConfig) -> Check:
     """The index of a party: there, and whole."""
     from tandem.config import LANGCHAIN
-    from tandem.corpora import BUNDLED
+    from tandem.corpora import CORPORA
 
     name = f"{party} index"
     if config.num_documents == 0:
         return ok(name, "not used: the party retrieves no documents")
-    if config.index == "bundled":
-        return _bundled_corpus(name, BUNDLED / party)
+    if config.index in CORPORA:
+        return _given_documents(name, config.index, CORPORA[config.index] / party)
     if config.index.startswith(LANGCHAIN):
         return _langchain(name, config.index)
     from tandem.retrieval.index import verify_index
@@ -145,10 +147,12 @@ def index(party: Party, config: PartyConfig) -> Check:
     return ok(name, f"{config.index}, {manifest.count} chunks, {manifest.factory}")
 
 
-def _bundled_corpus(name: str, folder: Path) -> Check:
+def _given_documents(name: str, corpus: str, folder: Path) -> Check:
     if not folder.is_dir() or not any(folder.iterdir()):
-        return missing(name, f"the bundled corpus {folder} is empty", "install Tandem again")
-    return ok(name, "bundled; made at first use")
+        return missing(
+            name, f"the documents that come with Tandem, {folder}, are not there", "install Tandem again"
+        )
+    return ok(name, f"{corpus}; made at first use")
 
 
 def embedder(config: Config) -> Check:

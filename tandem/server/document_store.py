@@ -17,7 +17,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from tandem.config import Config
-from tandem.corpora import BUNDLED
+from tandem.corpora import CORPORA
 from tandem.errors import RetrievalError
 from tandem.file_kinds import FILE_KINDS, endings
 from tandem.loading import drop_stale_caches
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from tandem.retrieval import BuildReport
     from tandem.retrieval.embedding import TextEmbedder
 
-BUNDLED_INDEX = "served-notes"
-"""Index, in the data folder, of a device whose documents are the bundled ones: those, and what was added."""
+SERVED_INDEXES = {"bundled": "served-notes", "household": "served-household"}
+"""Indexes, in the data folder, of a device whose documents come with Tandem: those, and what was added."""
 KINDS = tuple(ending for kind in FILE_KINDS for ending in kind.endings)
 MAX_NAME_BYTES = 200
 ID_KEY_BYTES = 32
@@ -113,12 +113,11 @@ class DocumentStore:
         for path in self.folder.glob(".*"):
             path.unlink(missing_ok=True)
 
-    def hold_bundled_notes(self) -> None:
-        """Make it the index of the bundled notes and of what was added, unless it is. Raises RetrievalError."""
+    def hold(self, notes: Path) -> None:
+        """Make it the index of these notes and of what was added, unless it is. Raises RetrievalError."""
         from tandem.retrieval.build import build_index
         from tandem.retrieval.index import Index
 
-        notes = BUNDLED / Party.DEVICE
         with contextlib.suppress(RetrievalError):
             Index.open(self.index, self._embedder.fingerprint).close()
             build_index(notes, self.index, self._embedder, **self._options)
@@ -202,20 +201,22 @@ def open_store(config: Config) -> tuple[Config, DocumentStore | None]:
     """The documents of the device, and the settings with which to start it so that it follows them.
 
     None where it has none that could be added to: in mode "federated", with a LangChain store, or where no question
-    uses documents. A device with the bundled notes gets an index of its own, which holds them too. Raises TandemError.
+    uses documents. A device with notes that come with Tandem gets an index of its own, which holds them too. Raises
+    TandemError.
     """
-    config = config.with_paths(Path.cwd())
+    config = config.resolve(Path.cwd())
     if Party.DEVICE not in config.parties or not config.device.num_documents:
         return config, None
     folder = config.device.index_folder
-    if folder is None and config.device.index != "bundled":
+    if folder is None and not config.device.has_given_documents:
         return config, None
     if folder is None:
-        folder = data_folder() / BUNDLED_INDEX
+        folder = data_folder() / SERVED_INDEXES[config.device.index]
+        notes = CORPORA[config.device.index] / Party.DEVICE
         config = replace_settings(config, {Party.DEVICE: {"index": str(folder)}})
         store = DocumentStore(folder, config)
         store.remove_remains()
-        store.hold_bundled_notes()
+        store.hold(notes)
         return config, store
     store = DocumentStore(folder, config)
     store.remove_remains()

@@ -69,8 +69,8 @@ def launch(
             'hosts says where Ray nodes run, but the runtime is "inline", which has none; leave out hosts, or use the '
             'runtime "ray".'
         )
-    config = config.with_paths(Path.cwd())
-    check_files(config)
+    config = config.resolve(Path.cwd())
+    check_files(config, progress=progress)
     deployment = InlineSites(LoopThread())
     try:
         deployment.described = deployment.loop.run(_start(deployment, config, progress, actor_classes))

@@ -113,8 +113,8 @@ def join(
             'A join link connects a device to a cloud, but decoding.mode is "federated"; choose "dual" or '
             '"speculative".'
         )
-    config = config.with_paths(Path.cwd())
-    check_files(config, (Party.DEVICE,))
+    config = config.resolve(Path.cwd())
+    check_files(config, (Party.DEVICE,), progress)
     device = JoinedDevice(LoopThread(), link)
     try:
         device.loop.run(_start(device, config, progress, actor_classes))

@@ -238,10 +238,10 @@ def served(
     progress: called with one line for each stage. actor_classes: as in `Tandem.launch`; a draft queue derives from
     HostingQueue.
     """
-    config = config.with_paths(Path.cwd())
+    config = config.resolve(Path.cwd())
     # Kept turns would make an answer come sooner where another device has asked the same, and so tell of it.
     config = replace(config, cloud=replace(config.cloud, turns_max_bytes=0))
-    check_files(config, (Party.CLOUD,))
+    check_files(config, (Party.CLOUD,), progress)
     identity, devices = load_identity(folder), DeviceList(folder)
     devices.all()  # a damaged list is an error now, not when somebody joins
     door = Door(config, identity, devices, address)

@@ -8,8 +8,9 @@ from typing import Any
 
 from tandem.actors.handles import Handles
 from tandem.config import Config
+from tandem.corpora import describe_model
 from tandem.errors import ClusterError
-from tandem.loading import check_model
+from tandem.loading import check_model, describe_conversion
 from tandem.protocol.replicas import is_decoder
 from tandem.sites.agreement import compare, compare_decoders
 from tandem.sites.deployment import Progress
@@ -17,18 +18,24 @@ from tandem.topology import PAIR, Topology
 from tandem.transport.port import Endpoint
 
 
-def check_files(config: Config, parties: Sequence[str] | None = None) -> None:
+def check_files(
+    config: Config, parties: Sequence[str] | None = None, progress: Progress = lambda line: None
+) -> None:
     """Check models and indexes on this machine without loading them, before anything starts. Raises TandemError.
 
-    parties: whose; default: of all.
+    parties: whose; default: of all. progress: receives a line where a model takes long to load for the first time.
     """
+    notes: dict[str, None] = {}
     for party in parties or config.parties:
         settings = config.party(party)
         check_model(settings)
+        notes[describe_conversion(settings)] = None
         if settings.index_folder is not None and settings.num_documents:
             from tandem.retrieval.index import read_manifest
 
             read_manifest(settings.index_folder)
+    for note in filter(None, notes):
+        progress(f"models: {note}")
 
 
 async def start_together(
@@ -73,7 +80,8 @@ async def start_actors(parties: Mapping[str, Handles], progress: Progress) -> di
                 compare_decoders({f"{party}/{role}": values for role, values in decoders.items()})
         what = "num_documents" if part == "retriever" else "model"
         shown = {
-            party: described[party][what] or described[party]["factory"] for party in parties
+            party: describe_model(str(described[party][what] or described[party]["factory"]))
+            for party in parties
         }  # no count: a store
         progress(f"{plural}: " + ", ".join(f"{party} {shown[party]}" for party in parties))
     for handles in parties.values():

@@ -15,7 +15,7 @@ from tandem.protocol.drafting import DraftingSession
 from tandem.protocol.messages import RetrieveRequest
 from tandem.request import spec_of
 from tandem.retrieval.embedding import Embedder
-from tandem.retrieval.factory import build_bundled_index
+from tandem.retrieval.factory import build_given_index
 from tandem.retrieval.retriever import Retriever
 from tandem.topology import Party
 
@@ -32,7 +32,7 @@ def turns(*questions: str) -> tuple[Message, ...]:
 @pytest.fixture(scope="module")
 def retriever() -> Retriever:
     embedder = Embedder.load("offline", num_threads=1)
-    return Retriever.open(build_bundled_index(Party.DEVICE, embedder), embedder)
+    return Retriever.open(build_given_index(Party.DEVICE, embedder), embedder)
 
 
 def rank_soup_notes(retriever: Retriever, name: str, chat_query: str) -> list[str]:

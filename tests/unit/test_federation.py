@@ -109,7 +109,7 @@ def test_each_party_is_told_its_own_paths_alone(config: Config) -> None:
         ([*FEDERATED, "workers.a b.num_documents=0"], "(got 'a b'); rename [workers.a b]."),
         (
             [*FEDERATED, "workers.bob.num_documents=4"],
-            'There are bundled documents of device and cloud only, but workers.bob.index is "bundled"; name a folder '
+            'There are bundled documents of device and cloud only, but workers.bob.index is "auto"; name a folder '
             "that `tandem index` wrote, or set workers.bob.num_documents to 0.",
         ),
         (

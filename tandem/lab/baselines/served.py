@@ -131,7 +131,7 @@ def cloud_process(
         connection = Connection(own.detach())
         try:
             cloud = CloudProcess(connection, config.cluster.query_timeout_s)
-            connection.send((config.with_paths(Path.cwd()), host.address or "127.0.0.1", port))
+            connection.send((config.resolve(Path.cwd()), host.address or "127.0.0.1", port))
             yield cloud, cloud.receive(config.cluster.start_timeout_s, progress)
         finally:
             connection.close()

@@ -189,7 +189,7 @@ class FakeLauncher:
     def find_loss(self, address: str, party: Party, config: Config) -> str | None:
         return self.losses.get(party)
 
-    def check_files(self, config: Config, parties: tuple[Party, ...]) -> None:
+    def check_files(self, config: Config, parties: tuple[Party, ...], progress: object) -> None:
         assert len(parties) == 1
 
     def start_node(self, party: Party, *, join: str | None, config: Config) -> FakeNode:

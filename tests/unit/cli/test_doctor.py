@@ -75,7 +75,7 @@ def write_model(folder: Path) -> Path:
 
 def test_the_bundled_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def check() -> str:
-        return status(doctor.language_model(Party.DEVICE, PartyConfig()))
+        return status(doctor.language_model(Party.DEVICE, PartyConfig(model="bundled")))
 
     monkeypatch.setattr(corpora, "WEIGHTS", tmp_path / "weights")
     assert check() == "missing"
@@ -131,7 +131,7 @@ def test_the_bundled_model_with_other_documents() -> None:
             "set device.model and cloud.model to a model of your own",
         )
     ]
-    assert not [check for check in doctor.all_checks(Config()) if check.name == "bundled model"]
+    assert not [check for check in doctor.all_checks(Config.load()) if check.name == "bundled model"]
 
 
 def test_embedders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

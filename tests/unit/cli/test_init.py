@@ -50,7 +50,7 @@ def test_without_a_folder_for_the_cloud_it_has_no_documents(
     config = Config.load("tandem.toml")
     assert (config.cloud.num_documents, config.cloud.index, config.device.model) == (0, "bundled", "bundled")
     assert "set device.model and cloud.model" in capsys.readouterr().out
-    assert '\n# model = "bundled"  # language model' in Path("tandem.toml").read_text()
+    assert '\n# model = "auto"  # language model' in Path("tandem.toml").read_text()
 
 
 def test_a_hub_id_stays_one(notes: Path) -> None:

@@ -14,6 +14,7 @@ from tandem.cluster.actor_table import ActorState
 from tandem.protocol.outbox import ROLES
 from tandem.topology import PARTIES, Party
 
+TOY = "bundled (a toy of 0.97 million parameters, trained on its own kind of sentences)"
 STARTED_S, DIED_S = time.time() - 60, time.time() - 5
 DESCRIBED = {
     "model": "bundled",
@@ -62,9 +63,9 @@ def test_all_alive() -> None:
     )
     assert list(summary_lines(state())) == [
         "cluster  10.0.0.1:6379, 2 nodes: device 10.0.0.1, cloud 10.0.0.2",
-        "device   model bundled, index Flat of 12 documents",
+        f"device   model {TOY}, index Flat of 12 documents",
         f"         alive since {clock(STARTED_S)}, with process ids: {device}",
-        "cloud    model bundled, index Flat of 12 documents",
+        f"cloud    model {TOY}, index Flat of 12 documents",
         f"         alive since {clock(STARTED_S)}, with process ids: {cloud}",
     ]
 
@@ -94,9 +95,9 @@ def test_the_engine_s_self_check() -> None:
     shown = state()
     shown["parties"] = {"device": DESCRIBED | {"batching": ""}, "cloud": DESCRIBED | {"batching": fallback}}
     lines = list(summary_lines(shown))
-    assert lines[1] == "device   model bundled in batches, index Flat of 12 documents"
+    assert lines[1] == f"device   model {TOY} in batches, index Flat of 12 documents"
     assert lines[3:5] == [
-        "cloud    model bundled, index Flat of 12 documents",
+        f"cloud    model {TOY}, index Flat of 12 documents",
         f"         engine: {fallback}",
     ]
 

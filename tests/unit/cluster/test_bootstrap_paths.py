@@ -14,7 +14,7 @@ from tandem.errors import ClusterError
 def test_paths_are_absolute_before_anything_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[Config] = []
 
-    def stop(config: Config) -> None:
+    def stop(config: Config, progress: object) -> None:
         seen.append(config)
         raise ClusterError("Enough.")
 

