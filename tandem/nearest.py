@@ -19,8 +19,13 @@ def nearest(name: str, choices: Iterable[str]) -> str:
 def did_you_mean(name: str, choices: Iterable[str]) -> str:
     """The end of a sentence about an unknown name: "did you mean x?", or all choices where none is close."""
     names = list(choices)
-    close = difflib.get_close_matches(name, names, 1)
-    return f"did you mean {close[0]}?" if close else f"choose one of {', '.join(names)}."
+    close = find_close(name, names)
+    return f"did you mean {close}?" if close else f"choose one of {', '.join(names)}."
+
+
+def find_close(name: str, choices: Iterable[str]) -> str | None:
+    """The choice that `name` is a misspelling of, if there is one."""
+    return next(iter(difflib.get_close_matches(name, list(choices), 1)), None)
 
 
 def _ratio(first: str, second: str) -> float:

@@ -49,6 +49,7 @@ LAYERS = {
         "codecs",
         "config",
         "conversation",
+        "corpora",
         "errors",
         "extras",
         "nearest",

@@ -8,8 +8,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tandem.cli.checks import GIB, Check, missing, ok, weak
+from tandem.cli.checks import GIB, Check, ok, refused, weak
 from tandem.corpora import model_path
+from tandem.engine import gguf
+from tandem.engine.places import expand_home
 from tandem.errors import GenerationError
 from tandem.topology import Party
 
@@ -39,12 +41,15 @@ def check_engines(config: Config, present: tuple[Party, ...]) -> list[Check]:
 
 def check_engine(name: str, party: PartyConfig) -> Check:
     """Load a party's model and try its batches."""
-    folder = Path(model_path(party.model)).expanduser()
-    if not folder.is_dir():
+    path = expand_home(model_path(party.model))
+    file = gguf.find_file(path)
+    if file is None and not Path(path).is_dir():
         return ok(name, NOT_LOADED.format("in the hub's cache"))
-    num_bytes = sum(
-        path.stat().st_size for kind in ("safetensors", "bin") for path in folder.glob(f"*.{kind}")
-    )
+    if file is not None:
+        num_bytes = gguf.check(file).memory_bytes(party.dtype)
+    else:
+        weights = (file for kind in ("safetensors", "bin") for file in Path(path).glob(f"*.{kind}"))
+        num_bytes = sum(file.stat().st_size for file in weights)
     if num_bytes > MAX_WEIGHT_BYTES:
         return ok(name, NOT_LOADED.format(f"{num_bytes / GIB:.1f} GiB"))
     from tandem.loading import load_engine
@@ -52,8 +57,7 @@ def check_engine(name: str, party: PartyConfig) -> Check:
     try:
         engine = load_engine(party)
     except GenerationError as error:
-        problem, _, remedy = str(error).rstrip(".").rpartition("; ")
-        return missing(name, problem or str(error), remedy)
+        return refused(name, error)
     if engine.fallback:
         problem = engine.fallback.partition("; ")[0]
         return weak(name, problem, "nothing for right answers; for many at once try another dtype or model")

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tandem.cli.checks import Check, missing, ok, weak
+from tandem.cli.checks import Check, missing, ok, refused, weak
 from tandem.corpora import model_path
 from tandem.errors import GenerationError
 from tandem.topology import PARTIES, Party
@@ -40,8 +40,7 @@ def check_models(config: Config, present: tuple[Party, ...] = PARTIES) -> list[C
         try:
             facts[party] = load_facts(config.party(party))
         except GenerationError as error:
-            problem, _, remedy = str(error).rstrip(".").rpartition("; ")
-            results.append(missing(name, problem, remedy))
+            results.append(refused(name, error))
         else:
             results.append(ok(name, _describe(facts[party])))
     if len(facts) == len(PARTIES):
@@ -54,10 +53,11 @@ def load_facts(party: PartyConfig) -> ModelFacts:
     from tandem.engine import model as models
     from tandem.engine.adapters import base_of
     from tandem.engine.chat_template import find_template
+    from tandem.engine.places import expand_home
     from tandem.engine.prompt import PromptBuilder
     from tandem.engine.tokenizer_difference import describe_tokenizer
 
-    path = models.expand_home(model_path(party.model))
+    path = expand_home(model_path(party.model))
     tokenizer, wrapper = models.load_tokenizer(path, is_local=True)
     template = find_template(party.template, base_of(path), wrapper, party.system_prompt)
     PromptBuilder(tokenizer, template, (), None)  # which refuses a template that cannot be split

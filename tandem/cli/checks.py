@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Literal
 import psutil
 
 from tandem.corpora import AUTO, TOYS
+from tandem.errors import TandemError
 from tandem.extras import DISTRIBUTION, install_line
 
 if TYPE_CHECKING:
@@ -58,6 +59,12 @@ def weak(name: str, found: str, remedy: str) -> Check:
 def missing(name: str, found: str, remedy: str) -> Check:
     """Tandem cannot run."""
     return Check(name=name, status="missing", found=found, remedy=remedy)
+
+
+def refused(name: str, error: TandemError) -> Check:
+    """Tandem cannot run, as an error of one sentence says: the problem before its last semicolon, then the remedy."""
+    problem, _, remedy = str(error).rstrip(".").rpartition("; ")
+    return missing(name, problem or remedy, remedy if problem else "correct the setting")
 
 
 def bundled_model_note(config: Config) -> str:

@@ -19,12 +19,15 @@ from typing import TYPE_CHECKING
 from tandem.cli import checks
 from tandem.cli.check_engine import check_engines
 from tandem.cli.check_models import check_models
-from tandem.cli.checks import GIB, Check, missing, ok, weak, writable
+from tandem.cli.checks import GIB, Check, missing, ok, refused, weak, writable
 from tandem.cli.options import AsJson, ConfigFile, Overrides, load_settings
 from tandem.cli.output import print_json
+from tandem.engine import gguf
+from tandem.engine.places import expand_home, is_cached
 from tandem.errors import TandemError
 from tandem.extras import install_line
-from tandem.paths import data_folder, state_folder, suggest_path
+from tandem.loading import check_model
+from tandem.paths import data_folder, state_folder
 from tandem.topology import PARTIES, Party
 
 if TYPE_CHECKING:
@@ -88,14 +91,28 @@ def language_model(party: Party, config: PartyConfig) -> Check:
     name = f"{party} model"
     if config.model in corpora.TOYS:
         return _bundled_model(name, config.model, Path(corpora.model_path(config.model)))
-    if Path(config.model).is_dir():
-        return _model_folder(name, Path(config.model))
-    if config.model.startswith("/"):
-        near = suggest_path(Path(config.model)).rstrip(".")
-        return missing(name, f"{config.model} is not a folder", f"{party}.model: {near}")
-    if is_cached(config.model, "config.json"):
+    try:
+        check_model(config)
+        path = expand_home(corpora.model_path(config.model))
+        file = gguf.find_file(path)
+    except TandemError as error:
+        return refused(name, error)
+    if file is not None:
+        return ok(name, f"{config.model}: {_describe_gguf(file, config.dtype)}")
+    if Path(path).is_dir():
+        return ok(name, config.model)
+    if is_cached(path, "config.json"):
         return ok(name, f"{config.model}, from the hub's cache")
     return weak(name, f"{config.model} is not in the hub's cache", HUB_CACHE_REMEDY)
+
+
+def _describe_gguf(file: Path, dtype: str) -> str:
+    """Its sizes, and whether the first start has to convert it."""
+    memory = gguf.check(file).memory_bytes(dtype)
+    text = (
+        f"{file.name}, {file.stat().st_size / 1e9:.2f} GB on disk, {memory / 1e9:.2f} GB in memory as {dtype}"
+    )
+    return f"{text}; converted at its first use" if gguf.describe_conversion(file, dtype) else text
 
 
 def _bundled_model(name: str, model: str, folder: Path) -> Check:
@@ -115,13 +132,6 @@ def _bundled_model(name: str, model: str, folder: Path) -> Check:
             name, f"the bundled model is damaged ({', '.join(wrong) or 'no tokenizer.json'})", remedy
         )
     return ok(name, f"{describe_model(model)}; its checksum matches")
-
-
-def _model_folder(name: str, folder: Path) -> Check:
-    lacking = [file for file in ("config.json", "tokenizer.json") if not (folder / file).is_file()]
-    if lacking:
-        return missing(name, f"{folder} lacks {' and '.join(lacking)}", "save model and fast tokenizer there")
-    return ok(name, str(folder))
 
 
 def index(party: Party, config: PartyConfig) -> Check:
@@ -209,17 +219,6 @@ def scorer(config: Config) -> Check:
     if is_cached(name, "config.json"):
         return ok("scorer", f"{name}, from the hub's cache")
     return weak("scorer", f"{name} is not on this machine", "run it once with access to the hub")
-
-
-def is_cached(repository: str, file: str) -> bool:
-    """Whether the hub's cache holds a file of a repository; asks no server."""
-    from huggingface_hub import try_to_load_from_cache
-    from huggingface_hub.errors import HFValidationError
-
-    try:
-        return isinstance(try_to_load_from_cache(repository, file), str)
-    except HFValidationError:
-        return False
 
 
 def _digest(path: Path) -> str:

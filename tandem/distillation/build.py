@@ -62,7 +62,8 @@ def train_drafter(
     from tandem.distillation.trunk import make_drafter, trunk_blocks
     from tandem.engine.drafter_card import DrafterCard
     from tandem.engine.engine import Engine
-    from tandem.engine.model import decoder_layers, expand_home
+    from tandem.engine.model import decoder_layers
+    from tandem.engine.places import expand_home
 
     recipe = recipe or Recipe()
     path = expand_home(model_path(model))

@@ -14,13 +14,15 @@ from tandem.errors import GenerationError
 from tandem.extras import install_line
 
 CONFIG = "adapter_config.json"
+WEIGHTS = (".safetensors", ".bin")
 
 
 def is_adapter(model: str) -> bool:
-    """Whether `model` is a folder with an adapter and no model of its own."""
-    return os.path.isfile(os.path.join(model, CONFIG)) and not os.path.isfile(
-        os.path.join(model, "config.json")
-    )
+    """Whether `model` is a folder with an adapter and no weights of a model; some tools write a config.json there."""
+    if not os.path.isfile(os.path.join(model, CONFIG)):
+        return False
+    files = os.listdir(model)
+    return not any(file.endswith(WEIGHTS) and not file.startswith("adapter_model") for file in files)
 
 
 def base_of(model: str) -> str:

@@ -25,6 +25,7 @@ from tandem.engine.feed import Feed, OpenResult
 from tandem.engine.forward import IsStale, Preempted, PreemptibleModel
 from tandem.engine.growing import GrowingSession, compute_document
 from tandem.engine.kv_cache import DocumentCache, DocumentCaches
+from tandem.engine.places import expand_home
 from tandem.engine.prompt import Prompt, PromptBuilder
 from tandem.engine.self_check import describe_fallback, find_fault
 from tandem.engine.session import Session, compute, compute_row
@@ -100,7 +101,7 @@ class Engine:
         """
         if num_threads is not None:
             models.set_num_threads(num_threads)
-        path = models.expand_home(model)
+        path = expand_home(model)
         models.convert(path, dtype)
         tokenizer, wrapper = models.load_tokenizer(path)
         if isinstance(template, str):

@@ -1,4 +1,4 @@
-"""A Hugging Face causal model and its fast tokenizer: where they are, loading them, and what identifies them.
+"""A Hugging Face causal model and its fast tokenizer: loading them, and what identifies them.
 
 Everything that can be wrong with a model is found here, before the first question, and reported in one sentence.
 PyTorch and transformers are imported by the functions that need them, since the path of a model is checked by
@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 from tokenizers import Tokenizer
 
 from tandem.engine import adapters, gguf
+from tandem.engine.places import check_directory
 from tandem.errors import GenerationError
-from tandem.paths import suggest_path
 
 if TYPE_CHECKING:
     import torch
@@ -29,47 +29,6 @@ DTYPES = ("bfloat16", "float16", "float32")
 
 _ORIGIN = ("_name_or_path", "transformers_version")
 """Keys of a configuration that say where it came from."""
-
-
-# ---- where a model is ----------------------------------------------------------------------------------------
-
-
-def expand_home(model: str) -> str:
-    """`model` with a leading ~ replaced by the home directory."""
-    return os.path.expanduser(model) if model.startswith("~") else model
-
-
-def check_directory(model: str) -> None:
-    """GenerationError if `model` looks like a path but is no directory of a model; a hub id may be anything.
-
-    Asks through `os.path`, which answers no instead of raising for a name that cannot be a path.
-    """
-    looks_local = os.path.isabs(model) or model.startswith((".", "~")) or model.count("/") > 1
-    if not looks_local and not os.path.exists(model):
-        return
-    if (file := gguf.find_file(model)) is not None:
-        gguf.check(file)
-        return
-    if not os.path.isdir(model):
-        is_file = os.path.exists(model)
-        reason = "it is a file" if is_file else "there is no such directory"
-        remedy = "correct the path." if is_file else _suggest(model)
-        raise GenerationError(f"{model!r:.200} is neither a model directory nor a hub id: {reason}; {remedy}")
-    if adapters.is_adapter(model):
-        check_directory(adapters.base_of(model))
-    elif not os.path.isfile(os.path.join(model, "config.json")):
-        inside = sorted(str(path.parent) for path in Path(model).glob("*/config.json"))
-        remedy = (
-            f"the nearest is {inside[0]}." if inside else "point to a directory that save_pretrained wrote."
-        )
-        raise GenerationError(f"The model directory {model!r} has no config.json; {remedy}")
-
-
-def _suggest(model: str) -> str:
-    try:
-        return suggest_path(Path(model).absolute())
-    except (OSError, ValueError):  # no name of a file
-        return "correct the path."
 
 
 # ---- loading -------------------------------------------------------------------------------------------------
@@ -126,10 +85,12 @@ def convert(model: str, dtype: str) -> str:
 def load_tokenizer(model: str, *, is_local: bool = False) -> tuple[Tokenizer, Any]:
     """The fast tokenizer (of the `tokenizers` package) of `model`, and its wrapper that knows bos and eos.
 
-    is_local: nothing is downloaded. An adapter has its base's.
+    is_local: nothing is downloaded. An adapter has its base's, unless one was saved with it: it may have further
+    tokens, or another chat template.
     """
     check_directory(model)
-    model = adapters.base_of(model)
+    if not os.path.isfile(os.path.join(model, "tokenizer.json")):
+        model = adapters.base_of(model)
     where, more = _source(model)
     with hide_progress_bars():
         from transformers import AutoTokenizer

@@ -57,8 +57,9 @@ def test_a_store_of_another_model_is_one_sentence(tmp_path: Path) -> None:
     ]
 
 
-def test_a_model_is_checked_without_loading_it(tmp_path: Path) -> None:
+def test_a_model_is_checked_without_loading_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     check_model(device())
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
     check_model(device("device.model=some/hub-id"))
     with pytest.raises(GenerationError, match=r"there is no such directory; correct the path\.$"):
         check_model(device(f"device.model={tmp_path / 'nowhere'}"))
@@ -75,6 +76,7 @@ def test_the_codec_of_the_settings() -> None:
 
 def test_a_damaged_template_is_found_before_anything_starts(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "pytorch_model.bin").touch()
     (tmp_path / "template.json").write_text("{")
     with pytest.raises(
         GenerationError, match=r"template\.json is not readable JSON: .*; correct or delete it\.$"

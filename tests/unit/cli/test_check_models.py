@@ -100,10 +100,11 @@ def test_a_tokenizer_that_is_damaged(folder: Path, copied: Path) -> None:
 
 
 def test_nothing_is_downloaded(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     monkeypatch.setattr("socket.socket.connect", lambda *_: pytest.fail("it asked a server"))
     check = checks("nobody/no-such-model", folder)["device prompt"]
     assert check.status == "missing"
-    assert check.found.startswith("The tokenizer of 'nobody/no-such-model' cannot be loaded: ")
+    assert check.found.startswith("The model 'nobody/no-such-model' is not in the hub's cache")
 
 
 # ---- differences of tokenizers ---------------------------------------------------------------------------------

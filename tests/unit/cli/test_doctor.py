@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from dataclasses import replace
 from hashlib import sha256
@@ -89,13 +90,14 @@ def test_the_bundled_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_other_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "is_cached", lambda name, file: name == "org/cached")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
 
     def check(model: str) -> str:
         return status(doctor.language_model(Party.CLOUD, PartyConfig(model=model)))
 
-    folder = write_model(tmp_path / "model")
+    folder = Path(shutil.copytree(corpora.WEIGHTS, tmp_path / "model"))
     assert check(str(folder)) == "ok"
-    (folder / "tokenizer.json").unlink()
+    (folder / "model.safetensors").unlink()
     assert check(str(folder)) == "missing"
     assert check(str(tmp_path / "none")) == "missing"
     assert check("org/cached") == "ok"

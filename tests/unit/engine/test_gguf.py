@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tandem.engine import gguf, model
+from tandem.engine import gguf, model, places
 from tandem.engine.engine import Engine
 from tandem.errors import GenerationError
 
@@ -170,7 +170,7 @@ def test_what_is_no_model_is_one_sentence(tmp_path: Path, content: bytes, reason
     file = tmp_path / "x.gguf"
     file.write_bytes(content)
     with pytest.raises(GenerationError) as caught:
-        model.check_directory(str(file))
+        places.check_directory(str(file))
     assert str(caught.value) == f"{str(file)!r} is no whole GGUF file: {reason}; download it again."
 
 

@@ -1,0 +1,209 @@
+"""Where a model is, and whether it is whole: checked in milliseconds, before anything is loaded or downloaded.
+
+Whatever is wrong with a name is one sentence with the remedy, the same for a question as for `tandem doctor`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+from pathlib import Path
+
+from tandem.corpora import NAMED_MODELS
+from tandem.engine import adapters, gguf
+from tandem.errors import GenerationError
+from tandem.nearest import find_close
+from tandem.paths import suggest_path
+
+_POINTER = b"version https://git-lfs"
+_POINTER_BYTES = 1024
+"""A Git LFS pointer is smaller."""
+_SERVICES = ("gpt-", "chatgpt", "o1", "o3", "o4", "claude", "gemini", "text-davinci", "command-r")
+_OLLAMA = {
+    "llama3": "meta-llama/Llama-3.2-1B-Instruct",
+    "llama": "meta-llama/Llama-3.2-1B-Instruct",
+    "qwen": "Qwen/Qwen2.5-0.5B-Instruct",
+    "mistral": "mistralai/Mistral-7B-Instruct-v0.3",
+    "gemma": "google/gemma-2-2b-it",
+    "phi": "microsoft/Phi-3.5-mini-instruct",
+    "tinyllama": "TinyLlama/TinyLlama-1.1B-Chat-v1.0",
+    "smollm": "HuggingFaceTB/SmolLM2-135M-Instruct",
+    "deepseek": "deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B",
+}
+"""Beginnings of names in Ollama's library -> a model of that family on the hub."""
+
+
+def expand_home(model: str) -> str:
+    """`model` with a leading ~ replaced by the home directory."""
+    return os.path.expanduser(model) if model.startswith("~") else model
+
+
+def check_directory(model: str) -> None:
+    """GenerationError unless `model` is a whole model here, or the id of one that the hub may have.
+
+    Asks no server, and through `os.path`, which answers no instead of raising for a name that cannot be a path.
+    """
+    if os.path.isdir(model):
+        _check_folder(model)
+    elif os.path.exists(model):
+        _check_file(model)
+    elif os.path.isabs(model) or model.startswith((".", "~")) or model.count("/") > 1 or "/" not in model:
+        if not is_cached(model, "config.json"):
+            raise _no_model(model)
+    elif is_offline() and not is_cached(model, "config.json"):
+        near = _suggest(model) if os.path.isdir(model.partition("/")[0]) else ""
+        raise GenerationError(
+            f"The model {model!r:.200} is not in the hub's cache, and HF_HUB_OFFLINE keeps it from being downloaded; "
+            f"{near or 'correct the name, download the model, or name a folder.'}"
+        )
+
+
+def is_cached(repository: str, file: str) -> bool:
+    """Whether the hub's cache holds a file of a repository; asks no server."""
+    from huggingface_hub import try_to_load_from_cache
+    from huggingface_hub.errors import HFValidationError
+
+    try:
+        return isinstance(try_to_load_from_cache(repository, file), str)
+    except HFValidationError:
+        return False
+
+
+def is_offline() -> bool:
+    """Whether huggingface_hub asks no server, as HF_HUB_OFFLINE says."""
+    from huggingface_hub import constants
+
+    return bool(constants.HF_HUB_OFFLINE)
+
+
+# ---- what is here --------------------------------------------------------------------------------------------
+
+
+def _check_file(model: str) -> None:
+    file = Path(model)
+    _check_pointer(file)
+    if gguf.find_file(model) is not None:
+        gguf.check(file)
+        return
+    remedy = "name the folder that it is in" if (file.parent / "config.json").is_file() else "name a folder"
+    raise GenerationError(f"{model!r:.200} is a file, and no GGUF file; {remedy}, or correct the path.")
+
+
+def _check_folder(model: str) -> None:
+    """Every file that loading will read is there, and whole as far as its size tells."""
+    folder = Path(model)
+    for file in sorted((*folder.glob("*.json"), *folder.glob("*.safetensors"), *folder.glob("*.bin"))):
+        _check_pointer(file)
+    if (found := gguf.find_file(model)) is not None:
+        _check_file(str(found))
+        return
+    if adapters.is_adapter(model):
+        base = adapters.base_of(model)
+        if Path(base).is_dir() and adapters.is_adapter(base):
+            raise GenerationError(
+                f"The base model {base!r} of the adapter {model!r} is an adapter; merge it first."
+            )
+        check_directory(base)
+        return
+    if not (folder / "config.json").is_file():
+        inside = sorted(str(path.parent) for path in folder.glob("*/config.json"))
+        remedy = (
+            f"the nearest is {inside[0]}." if inside else "point to a directory that save_pretrained wrote."
+        )
+        raise GenerationError(f"The model directory {model!r} has no config.json; {remedy}")
+    _check_weights(folder)
+
+
+def _check_weights(folder: Path) -> None:
+    for index in sorted(folder.glob("*.index.json")):
+        lacking = sorted(name for name in _shards(index) if not (folder / name).is_file())
+        if lacking:
+            raise GenerationError(
+                f"The model directory {str(folder)!r} lacks {len(lacking)} of the files that {index.name} names "
+                f"({lacking[0]}); download the model again, or copy what is missing."
+            )
+    files = sorted(folder.glob("*.safetensors"))
+    if not files and not any(folder.glob("*.bin")):
+        raise GenerationError(
+            f"The model directory {str(folder)!r} has a config.json but no weights (*.safetensors); download the model "
+            "again, or save it there with save_pretrained."
+        )
+    for file in files:
+        _check_safetensors(file)
+
+
+def _shards(index: Path) -> set[str]:
+    try:
+        return {str(name) for name in json.loads(index.read_text("utf-8"))["weight_map"].values()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        raise GenerationError(f"{str(index)!r} is damaged; download the model again.") from None
+
+
+def _check_safetensors(file: Path) -> None:
+    """Its header says how long it is."""
+    size = file.stat().st_size
+    try:
+        with file.open("rb") as stream:
+            (length,) = struct.unpack("<Q", stream.read(8))
+            header = json.loads(stream.read(min(length, size)))
+        ends = [entry["data_offsets"][1] for name, entry in header.items() if name != "__metadata__"]
+        wanted = 8 + length + max(ends, default=0)
+    except (struct.error, ValueError, KeyError, TypeError, IndexError, AttributeError):
+        raise GenerationError(
+            f"{str(file)!r} is no whole safetensors file; download the model again."
+        ) from None
+    if size < wanted:
+        raise GenerationError(
+            f"{str(file)!r} is no whole safetensors file: it has {size:,} of {wanted:,} bytes; download the model "
+            "again."
+        )
+
+
+def _check_pointer(file: Path) -> None:
+    if file.stat().st_size < _POINTER_BYTES and file.read_bytes().startswith(_POINTER):
+        raise GenerationError(
+            f"{str(file)!r} is a Git LFS pointer and not the file itself; run `git lfs pull` in its folder, or "
+            "download the model with `hf download`."
+        )
+
+
+# ---- what is not ---------------------------------------------------------------------------------------------
+
+
+def _no_model(model: str) -> GenerationError:
+    """For a name that is no path, no name of Tandem's, and nothing that the hub could know."""
+    looks_local = os.path.isabs(model) or model.startswith((".", "~")) or model.count("/") > 1
+    if looks_local or model.lower().endswith(gguf.SUFFIX):
+        what = "file" if model.lower().endswith(gguf.SUFFIX) else "directory"
+        return GenerationError(
+            f"{model!r:.200} is neither a model directory nor a hub id: there is no such {what}; {_suggest(model)}"
+        )
+    folders = [f"./{entry.name}" for entry in Path().iterdir() if entry.is_dir()]
+    if near := find_close(model, (*NAMED_MODELS, *folders)):
+        return GenerationError(f"There is no model {model!r:.200}; did you mean {near!r}?")
+    if model.lower().startswith(_SERVICES):
+        return GenerationError(
+            f"{model!r:.200} is a model of a service, and Tandem runs models itself; name a folder, a GGUF file, a hub "
+            f'id such as "{_OLLAMA["qwen"]}", or {_names()}.'
+        )
+    if family := next((begin for begin in _OLLAMA if model.lower().startswith(begin)), None):
+        return GenerationError(
+            f"There is no model {model!r:.200} (Ollama may call one so, whose names Tandem does not know); name its "
+            f'GGUF file, a folder, a hub id such as "{_OLLAMA[family]}", or {_names()}.'
+        )
+    return GenerationError(
+        f'There is no model {model!r:.200}; name a folder, a GGUF file, a hub id such as "{_OLLAMA["qwen"]}", or '
+        f"{_names()}."
+    )
+
+
+def _names() -> str:
+    return " or ".join(f'"{name}"' for name in ("smollm2", "bundled"))
+
+
+def _suggest(model: str) -> str:
+    try:
+        return suggest_path(Path(model).absolute())
+    except (OSError, ValueError):  # no name of a file
+        return "correct the path."
