@@ -29,6 +29,7 @@ from tandem.cli.options import (
     parse_count,
     parse_party,
     setting_overrides,
+    with_models,
     with_settings,
 )
 from tandem.cli.output import StageLog, print_json, warn
@@ -126,6 +127,7 @@ class Question:
         return cls(text=text, seed=new_seed() if seed is None else seed, only=only, **options)
 
 
+@with_models
 @with_settings(*QUESTION_SETTINGS)
 def ask(
     question: QuestionOrStdin = None,

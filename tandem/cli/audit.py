@@ -18,6 +18,7 @@ from tandem.cli.options import (
     merge_filters,
     new_seed,
     setting_overrides,
+    with_models,
     with_settings,
 )
 from tandem.cli.output import StageLog, print_json
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 WIDTH = 22
 
 
+@with_models
 @with_settings(*(key for key in QUESTION_SETTINGS if key != "cluster.runtime"))
 def audit(
     question: QuestionArgument,

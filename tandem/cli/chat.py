@@ -25,6 +25,7 @@ from tandem.cli.options import (
     merge_filters,
     new_seed,
     setting_overrides,
+    with_models,
     with_settings,
 )
 from tandem.cli.output import StageLog, warn
@@ -42,6 +43,7 @@ PROMPT = "> "
 WELCOME = "Ask a question; /help lists the commands, /quit or Ctrl-D leaves."
 
 
+@with_models
 @with_settings(*QUESTION_SETTINGS)
 def chat(
     seed: Seed = None,

@@ -11,7 +11,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tandem.cli.options import LOOPBACK, AsJson, ConfigFile, Overrides, load_settings, parse_address
+from tandem.cli.options import (
+    LOOPBACK,
+    AsJson,
+    ConfigFile,
+    Overrides,
+    load_settings,
+    parse_address,
+    with_models,
+)
 from tandem.cli.output import StageLog, print_json
 from tandem.cli.usage import new_app
 from tandem.errors import ConfigError
@@ -80,6 +88,7 @@ app = new_app(_cloud)
 
 
 @app.command()
+@with_models
 def serve(
     listen: Listen = None,
     public: Public = None,

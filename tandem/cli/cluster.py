@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tandem.cli.options import AnyPartyArgument, ConfigFile, Overrides, load_settings
+from tandem.cli.options import AnyPartyArgument, ConfigFile, Overrides, load_settings, with_models
 from tandem.cli.output import StageLog
 from tandem.cli.usage import this_command
 from tandem.corpora import example_question
@@ -46,6 +46,7 @@ NodeOnly = Annotated[
 ]
 
 
+@with_models
 def up(
     party: AnyPartyArgument,
     join: Join = None,

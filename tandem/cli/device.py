@@ -7,10 +7,11 @@ import threading
 
 import typer
 
-from tandem.cli.options import ConfigFile, Join, Overrides, load_settings
+from tandem.cli.options import ConfigFile, Join, Overrides, load_settings, with_models
 from tandem.cli.output import StageLog
 
 
+@with_models
 def device(join: Join = None, config_file: ConfigFile = None, overrides: Overrides = None) -> int:
     """Run the device until it is stopped, joined to a cloud; `tandem ask` and `chat` find it on this machine.
 

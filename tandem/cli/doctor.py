@@ -20,7 +20,7 @@ from tandem.cli import checks
 from tandem.cli.check_engine import check_engines
 from tandem.cli.check_models import check_models
 from tandem.cli.checks import GIB, Check, missing, ok, refused, weak, writable
-from tandem.cli.options import AsJson, ConfigFile, Overrides, load_settings
+from tandem.cli.options import AsJson, ConfigFile, Overrides, load_settings, with_models
 from tandem.cli.output import print_json
 from tandem.engine import gguf
 from tandem.engine.places import expand_home, is_cached
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 HUB_CACHE_REMEDY = "run it once with access to the hub, or give a local path"
 
 
+@with_models
 def doctor(as_json: AsJson = False, config_file: ConfigFile = None, overrides: Overrides = None) -> int:
     """Say what is missing on this machine, and the remedy.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import inspect
 import json
 import secrets
@@ -186,6 +187,51 @@ def load_settings(
     if file is not None and log is not None:
         log(f"settings: {file}")
     return config
+
+
+MODEL_OPTIONS = {
+    "model": (PARTIES, "language model of both parties, as the setting device.model"),
+    "device_model": (PARTIES[:1], "language model of the device"),
+    "cloud_model": (PARTIES[1:], "language model of the cloud"),
+}
+"""Options for the settings that are changed most often: the parties that each is for, and its meaning."""
+
+
+def with_models(command: Function) -> Function:
+    """Give a command that has --set the options of MODEL_OPTIONS, each another way to write such a setting."""
+    signature = inspect.signature(command, eval_str=True)
+    own = list(signature.parameters.values())
+    place = next(number for number, each in enumerate(own) if each.name == "overrides")
+    added = [
+        inspect.Parameter(
+            name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=None,
+            annotation=Annotated[str | None, typer.Option(metavar="NAME", help=meaning, show_default=False)],
+        )
+        for name, (_, meaning) in MODEL_OPTIONS.items()
+    ]
+
+    @functools.wraps(command)
+    def with_overrides(*values: Any, **options: Any) -> int:
+        named = {name: options.pop(name, None) for name in MODEL_OPTIONS}
+        models = [
+            f"{party}.model={named[name]}"
+            for name, (parties, _) in MODEL_OPTIONS.items()
+            if named[name] is not None
+            for party in parties
+        ]
+        if models:
+            options["overrides"] = [*(options.get("overrides") or ()), *models]
+        return command(*values, **options)
+
+    before = [
+        each.replace(kind=each.KEYWORD_ONLY) if each.kind is each.POSITIONAL_OR_KEYWORD else each
+        for each in own
+    ]
+    parameters = [*before[:place], *added, *before[place:]]
+    with_overrides.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    return with_overrides  # type: ignore[return-value]
 
 
 # ---- settings as options -------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tandem.cli.options import AsJson, ConfigFile, Overrides, load_settings, parse_count
+from tandem.cli.options import AsJson, ConfigFile, Overrides, load_settings, parse_count, with_models
 from tandem.cli.output import StageLog, plural, print_json, progress_bar
 from tandem.errors import TandemError
 from tandem.topology import PARTIES, Party
@@ -69,6 +69,7 @@ Plot = Annotated[
 ]
 
 
+@with_models
 def profile(
     name: Parties = "both",
     runs: Runs = None,

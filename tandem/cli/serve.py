@@ -21,6 +21,7 @@ from tandem.cli.options import (
     load_settings,
     parse_address,
     setting_overrides,
+    with_models,
     with_settings,
 )
 from tandem.cli.output import StageLog, warn
@@ -60,6 +61,7 @@ KeyFile = Annotated[
 LogJson = Annotated[bool, typer.Option("--log-json", help="log requests as JSON lines")]
 
 
+@with_models
 @with_settings(*QUESTION_SETTINGS)
 def serve(
     listen: Listen = None,

@@ -64,7 +64,9 @@ class Site:
         check_one_decoder({party: config.party(party)})
         self.party = party
         classes: dict[ActorKind, type] = {**ACTOR_CLASSES, **(actor_classes or {})}
-        runtime = Runtime(secret=b"", directory="", config=config.seen_by(party), open_link=open_link)
+        runtime = Runtime(
+            secret=b"", directory="", config=config.with_names().seen_by(party), open_link=open_link
+        )
         shared = SharedProcess(party, runtime, {role: classes[role] for role in ROLES})
         self.handles: Handles = {role: LocalActor(shared.actors[role], loop) for role in ROLES}
         self._started_s = time.time()

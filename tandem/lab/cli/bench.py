@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, cast
 
 import typer
 
-from tandem.cli.options import ConfigFile, Overrides, load_settings
+from tandem.cli.options import ConfigFile, Overrides, load_settings, with_models
 from tandem.cli.output import StageLog
 from tandem.cli.usage import new_app
 from tandem.config import Config
@@ -100,6 +100,7 @@ app = new_app(_bench)
 
 
 @app.command(cls=ListCommand)
+@with_models
 def latency(
     context: typer.Context,
     rtts: Rtts = None,
@@ -135,6 +136,7 @@ def latency(
 
 
 @app.command(cls=ListCommand)
+@with_models
 def ttft(
     context: typer.Context,
     rtts: Rtts = None,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
-from tandem.cli.options import ConfigFile, Overrides, load_settings, parse_count
+from tandem.cli.options import ConfigFile, Overrides, load_settings, parse_count, with_models
 from tandem.cli.output import StageLog
 from tandem.config import Config
 from tandem.extensions import CodecConfig
@@ -106,6 +106,7 @@ class Grid:
     is_smoke: bool = False
 
 
+@with_models
 def speculative(
     context: typer.Context,
     rtts: Rtts = None,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tandem.cli.options import AsJson, ConfigFile, Overrides, load_settings, parse_count
+from tandem.cli.options import AsJson, ConfigFile, Overrides, load_settings, parse_count, with_models
 from tandem.cli.output import StageLog, print_json, progress_bar
 from tandem.cli.usage import new_app
 from tandem.errors import ConfigError, EvaluationError
@@ -94,6 +94,7 @@ app = new_app(_eval)
 
 
 @app.command()
+@with_models
 def lm(
     text: Text,
     documents: Documents = None,
@@ -141,6 +142,7 @@ def lm(
 
 
 @app.command()
+@with_models
 def qa(
     questions: Questions = None,
     limit: Limit = None,

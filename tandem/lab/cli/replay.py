@@ -20,6 +20,7 @@ from tandem.cli.options import (
     Overrides,
     load_settings,
     setting_overrides,
+    with_models,
     with_settings,
 )
 from tandem.cli.output import StageLog, json_safe, plural, print_json
@@ -52,6 +53,7 @@ Out = Annotated[str, typer.Option(metavar="DIR", help="where the files go")]
 Within = Annotated[str | None, typer.Option(hidden=True)]  # the network, up already
 
 
+@with_models
 @with_settings("sampling")
 def replay(
     context: typer.Context,

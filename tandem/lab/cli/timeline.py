@@ -8,7 +8,15 @@ from typing import Annotated, Any
 import typer
 
 from tandem.cli.ask import Address, Fresh, Only, Question, QuestionArgument, Quiet, exit_code, stream_answer
-from tandem.cli.options import ConfigFile, Overrides, Seed, load_settings, setting_overrides, with_settings
+from tandem.cli.options import (
+    ConfigFile,
+    Overrides,
+    Seed,
+    load_settings,
+    setting_overrides,
+    with_models,
+    with_settings,
+)
 from tandem.cli.output import StageLog, plural
 from tandem.cli.transcript import Transcript
 from tandem.lab.cli import outputs
@@ -22,6 +30,7 @@ PlotFile = Annotated[
 ]
 
 
+@with_models
 @with_settings("sampling")
 def timeline(
     question: QuestionArgument,

@@ -18,7 +18,7 @@ from tandem.cli import check_engine, checks, doctor, main
 from tandem.cli.checks import Check, missing, ok
 from tandem.config import Config, PartyConfig
 from tandem.retrieval import embedding
-from tandem.topology import Party
+from tandem.topology import PARTIES, Party
 
 
 def status(check: Check) -> str:
@@ -230,3 +230,27 @@ def test_the_engine_is_tried_where_its_model_is_small(
         status(check_engine.check_engine("device engine", replace(config.device, model=str(tmp_path))))
         == "missing"
     )
+
+
+@pytest.mark.parametrize(
+    ("options", "models"),
+    [
+        (["--model", "./a"], ["a", "a"]),
+        (["--device-model", "./a", "--set", "device.model=./b"], ["a", "bundled"]),
+        (["--cloud-model", "./a", "--model", "./b"], ["b", "a"]),
+        ([], ["bundled", "bundled"]),
+    ],
+)
+def test_models_of_the_command_line(
+    options: list[str], models: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[Config] = []
+
+    def keep(config: Config) -> list[checks.Check]:
+        seen.append(config)
+        return []
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(doctor, "all_checks", keep)
+    assert main(["doctor", *options]) == 0
+    assert [Path(seen[0].party(party).model).name for party in PARTIES] == models
