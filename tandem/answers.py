@@ -14,7 +14,7 @@ from tandem import __version__
 from tandem.errors import QueryError
 from tandem.events import Answer, DoneEvent, Event, collect
 
-FINISH_REASONS = {"eos": "stop", "stop": "stop", "length": "length"}
+FINISH_REASONS = {"eos": "stop", "stop": "stop", "loop": "length", "length": "length"}
 """OpenAI's name for why an answer ended."""
 SOURCE_FIELDS = ("party", "id", "title", "score", "page")
 """Of a source; its text is among the typed events."""

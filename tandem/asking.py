@@ -7,6 +7,7 @@ import contextlib
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from tokenizers import Tokenizer
 
@@ -20,6 +21,8 @@ EVENTS_WAIT_S = 5.0
 """How long one call waits for events before the time limit is checked again."""
 RPC_GRACE_S = 1.0
 """Grace period on top of a time limit, so that an actor's own error reaches us before we give up."""
+FRAME_TOKENS = 1024
+"""More than a template and its system prompt have; beyond that, the model counts."""
 SOURCES_WAIT_S = 10.0
 """How long a finished answer waits for each party's sources while the link works."""
 LOST_SOURCES_WAIT_S = 1.0
@@ -29,8 +32,14 @@ LOST_SOURCES_WAIT_S = 1.0
 class Asker:
     """Asks through the actors of the parties."""
 
-    def __init__(self, parties: Mapping[str, Handles], explain_loss: Callable[[CallError], str]) -> None:
-        """explain_loss: makes a sentence of a call that failed; it may block."""
+    def __init__(
+        self,
+        parties: Mapping[str, Handles],
+        explain_loss: Callable[[CallError], str],
+        described: Callable[[], Mapping[str, Mapping[str, Any]]] = dict,
+    ) -> None:
+        """explain_loss: makes a sentence of a call that failed; it may block. described: what parties have loaded."""
+        self._described = described
         self._parties = parties
         self._explain_loss = explain_loss
         self._tokenizer: Tokenizer | None = None
@@ -49,6 +58,7 @@ class Asker:
         if condensing.is_wanted(spec):
             spec = replace(spec, condensed=await self._condense(spec, limit_s / 2))
         try:
+            spec = await self._fit(spec)
             await self._open(spec)
             async with contextlib.aclosing(self._events(spec, limit_s, at_once, started_s)) as events:
                 async for event in events:
@@ -80,6 +90,29 @@ class Asker:
             text = "".join(event.text for event in events if isinstance(event, TokenEvent))
             return condensing.read_question(text) if is_whole else ""
         return ""
+
+    async def _fit(self, spec: SessionSpec) -> SessionSpec:
+        """The spec with an answer that fits every model's context, so that all parties end it at the same token."""
+        rooms = await asyncio.gather(
+            *(self._room(party, spec) for party in spec.parties if party in self._parties)
+        )
+        longest = min([room for room in rooms if room is not None], default=spec.sampling.max_new_tokens)
+        if longest >= spec.sampling.max_new_tokens:
+            return spec
+        return replace(spec, sampling=replace(spec.sampling, max_new_tokens=longest))
+
+    async def _room(self, party: str, spec: SessionSpec) -> int | None:
+        """Tokens of an answer that fit a party's context; None: as many as are asked for.
+
+        Only a party whose context might be too short is asked. A text has at most as many tokens as bytes.
+        """
+        context = self._described().get(party, {}).get("context_length")
+        texts = (spec.query, *(message.content for message in spec.history))
+        num_bytes = sum(len(text.encode()) for text in texts)
+        if context is None or num_bytes + FRAME_TOKENS + 2 * spec.sampling.max_new_tokens <= context:
+            return None
+        room: int | None = await self._parties[party]["decoder"].answer_room.remote(spec.to_json())
+        return room
 
     async def _give_up(self, spec: SessionSpec) -> None:
         """Cancel a query, without waiting long for a party that is lost."""

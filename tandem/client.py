@@ -41,7 +41,11 @@ class Tandem:
         self.described = deployment.described
         self.actors = deployment.parties  # those that can be called from here, by party
         self._deployment = deployment
-        self._asker = Asker(self.actors, lambda error: deployment.explain_loss(error, self.config))
+        self._asker = Asker(
+            self.actors,
+            lambda error: deployment.explain_loss(error, self.config),
+            lambda: deployment.described,
+        )
         self._is_closed = False
         self._streams: set[AsyncGenerator[Any, None]] = set()  # half read
 

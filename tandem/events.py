@@ -12,7 +12,7 @@ from tandem.topology import SERVER, Party, in_words
 
 SHOWN_CHARS = 60
 """Of an answer's text in its `repr`."""
-StopReason = Literal["eos", "stop", "length", "cancelled", "failed"]
+StopReason = Literal["eos", "stop", "loop", "length", "cancelled", "failed"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -79,6 +79,7 @@ def load_engine(party: PartyConfig, *, num_threads: int | None = None) -> Engine
             num_threads=num_threads or party.num_threads,
             template=party.template,
             system_prompt=party.system_prompt,
+            shares_weights=not party.learns,  # a learner changes its own
         )
 
 

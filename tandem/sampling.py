@@ -30,7 +30,11 @@ class SamplingParams(Settings):
         le=1,
         description="drops tokens below this share of the largest probability; 0: none",
     )
-    max_new_tokens: int = Field(default=48, ge=1, description="longest answer, in tokens")
+    max_new_tokens: int = Field(
+        default=512,
+        ge=1,
+        description="longest answer, in tokens; it ends earlier where a model's context does",
+    )
     stop: Texts = Field(default=(), description="text that ends an answer, or a list of them")
 
     def without_end(self) -> SamplingParams:

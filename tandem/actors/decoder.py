@@ -27,6 +27,7 @@ from tandem.protocol.decoding import DecodingSession, Forward, Job, Prefill
 from tandem.protocol.drafting_table import DraftingTable
 from tandem.protocol.messages import PROTOCOL_VERSION, Begin, DecoderFailed, End
 from tandem.protocol.outbox import ActorKind, Send
+from tandem.protocol.spec import SessionSpec
 from tandem.scheduler.length_policies import own_length_policy
 from tandem.scheduler.policies import load_policy
 from tandem.topology import at_start
@@ -109,6 +110,11 @@ class DecoderActor(SiteActor):
     async def tokenizer_json(self) -> str:
         """For the draft queue, which turns tokens into text without torch."""
         return self.engine.tokenizer_json
+
+    async def answer_room(self, spec: str) -> int | None:
+        """Tokens that the answer to a question may have in the model's context; None: any number. spec: as JSON."""
+        asked = SessionSpec.from_json(spec)
+        return self.engine.answer_room(asked.query, asked.history, asked.day)
 
     async def forget_sessions(self) -> None:
         """As the base class, and in the engine."""

@@ -261,9 +261,7 @@ class DraftQueueActor(SiteActor):
                 self._plane().renew(name)
 
     def _stop_rule(self, spec: SessionSpec) -> StopRule:
-        return StopRule(
-            spec.eos_token_ids, spec.sampling.stop, spec.sampling.max_new_tokens, self._detokenizer
-        )
+        return StopRule.of(spec.eos_token_ids, spec.sampling, self._detokenizer)
 
     def peer_counters(self) -> LinkCounters:
         """The counters of the links so far, of all peers together."""

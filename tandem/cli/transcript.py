@@ -198,7 +198,13 @@ class Transcript:
         return f"{', '.join(counts)}; {plural(len(self._handovers()), 'handover')}"
 
 
-_ENDS = {"length": "its limit", "stop": "a stop text", "cancelled": "cancellation", "failed": "a failure"}
+_ENDS = {
+    "length": "its limit",
+    "stop": "a stop text",
+    "loop": "the rule against loops, since it repeats itself",
+    "cancelled": "cancellation",
+    "failed": "a failure",
+}
 
 
 def _compact(event: EstimateEvent) -> dict[str, Any]:

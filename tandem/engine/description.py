@@ -19,6 +19,8 @@ def describe(engine: Engine) -> dict[str, Any]:
         "vocabulary_prefixes": list(engine.vocabulary_prefixes),
         "weights_fingerprint": engine.weights_fingerprint,
         "vocab_size": engine.vocab_size,
+        "num_parameters": engine.model.num_parameters(),
+        "dtype": str(engine.model.dtype).removeprefix("torch."),
         "context_length": engine.context_length,
         "eos_token_ids": list(engine.eos_token_ids),
         "batching": engine.fallback,  # why sessions are not batched; "" if they are

@@ -37,6 +37,8 @@ from tandem.errors import GenerationError
 __all__ = ["Engine", "Feed", "OpenResult", "Preempted"]
 
 _log = logging.getLogger("tandem")
+EXPECTED_TOKENS = 64
+"""Of an answer, for which caches have room from the beginning; they grow."""
 
 
 class Engine:
@@ -80,6 +82,7 @@ class Engine:
         self.fault: str | None = "batching is off"  # why sessions are not batched; None if they are
         self._batch = self._try_batching() if is_batched else None
         self._lock = threading.Lock()
+        self.weights: models.Weights | None = None  # that it may share with others
 
     @classmethod
     def load(
@@ -92,12 +95,14 @@ class Engine:
         template: Template | str = "auto",
         system_prompt: str = SYSTEM_PROMPT,
         is_batched: bool = True,
+        shares_weights: bool = False,
     ) -> Engine:
         """Load a causal model and its tokenizer by directory or hub id; GenerationError says what is wrong.
 
         device: "cpu", "cuda" or "cuda:<n>". dtype: what it computes in, "float32", "bfloat16" or "float16".
         num_threads: of PyTorch in this whole process. template: as the setting of that name (`find_template`).
-        is_batched: as for the constructor.
+        is_batched: as for the constructor. shares_weights: with other engines of this process that do, where model,
+        device and dtype are equal; none of them may change a weight.
         """
         if num_threads is not None:
             models.set_num_threads(num_threads)
@@ -106,8 +111,13 @@ class Engine:
         tokenizer, wrapper = models.load_tokenizer(path)
         if isinstance(template, str):
             template = find_template(template, base_of(path), wrapper, system_prompt)
-        loaded = models.load_model(path, device=device, dtype=dtype)
-        return cls(model, loaded, tokenizer, wrapper, template, is_batched=is_batched)
+        if not shares_weights:
+            loaded = models.load_model(path, device=device, dtype=dtype)
+            return cls(model, loaded, tokenizer, wrapper, template, is_batched=is_batched)
+        weights = models.load_weights(path, device=device, dtype=dtype)
+        engine = cls(model, weights.make_model(), tokenizer, wrapper, template, is_batched=is_batched)
+        engine.weights = weights  # as long as it is here, another engine finds it
+        return engine
 
     def open(
         self,
@@ -122,16 +132,18 @@ class Engine:
     ) -> OpenResult:
         """Start `session`. It only tokenises; the first `next_logits` computes the prompt, preemptibly.
 
-        Documents that do not fit the context with the query and `max_new_tokens` are cut at their end, or dropped; see
-        `OpenResult`. history: turns of the conversation before the query. is_stored: whether caches that are computed
-        go to the store; not where several documents are joined in one, which hardly ever comes again, or where the
-        store is not to know them. Those of documents that were cut never go there: the query decides where.
-        day: of the query, as 2026-11-25, for a template that writes it; one that is given none always writes the same.
-        GenerationError if the query does not fit or the session is already open.
+        Of the context an answer gets `answer_room` at most, and documents that do not fit with it are cut at their end,
+        or dropped; see `OpenResult`. history: turns of the conversation before the query. is_stored: whether caches
+        that are computed go to the store; not where several documents are joined in one, which hardly ever comes again,
+        or where the store is not to know them. Those of documents that were cut never go there: the query decides
+        where. day: of the query, as 2026-11-25, for a template that writes it; one that is given none always writes the
+        same. GenerationError if the query does not fit or the session is already open.
         """
         with self._lock:
             if session in self.sessions:
                 raise GenerationError(f"Session {session!r} is already open; close it first.")
+            room = self._on(day).answer_room(query, history)
+            max_new_tokens = max_new_tokens if room is None else min(max_new_tokens, room)
             prompt = self.build_prompt(query, documents, max_new_tokens, history, day)
             self.sessions[session] = self.make_session(
                 prompt, max_new_tokens, is_stored=is_stored, is_later_turn=bool(history)
@@ -144,6 +156,11 @@ class Engine:
             dropped=prompt.dropped,
         )
 
+    def answer_room(self, query: str, history: Sequence[Message] = (), day: str = "") -> int | None:
+        """Tokens that an answer to this question may have in the model's context; None: any number. Rest: see `open`."""
+        with self._lock:
+            return self._on(day).answer_room(query, history)
+
     def make_session(
         self, prompt: Prompt, num_new_tokens: int, *, is_stored: bool, is_later_turn: bool = False
     ) -> Session | GrowingSession:
@@ -155,7 +172,7 @@ class Engine:
             self.caches,
             self.vocab_size,
             self._forward.device,
-            num_new_tokens=num_new_tokens,
+            num_new_tokens=min(num_new_tokens, EXPECTED_TOKENS),
             is_stored=is_stored,
             turns=self.turns if is_later_turn else None,
         )

@@ -7,6 +7,7 @@ processes that never load one.
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 import zlib
@@ -15,6 +16,7 @@ from contextlib import contextmanager
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from weakref import WeakValueDictionary
 
 from tokenizers import Tokenizer
 
@@ -61,6 +63,35 @@ def load_model(model: str, *, device: str, dtype: str) -> Any:
         )
     loaded = loaded.eval().to(target)
     return adapters.merge(loaded, model) if adapters.is_adapter(model) else loaded
+
+
+class Weights:
+    """A loaded model whose tensors several models use; none of them may change one."""
+
+    def __init__(self, model: Any) -> None:
+        self._model = model  # nobody computes with it, so that no hook is in its modules
+
+    def make_model(self) -> Any:
+        """A model of its own with these very tensors."""
+        tensors = [*self._model.parameters(), *self._model.buffers()]
+        return copy.deepcopy(self._model, {id(tensor): tensor for tensor in tensors})
+
+
+_LOADED: WeakValueDictionary[object, Weights] = WeakValueDictionary()
+
+
+def load_weights(model: str, *, device: str, dtype: str) -> Weights:
+    """As `load_model`; those that are loaded in this process already, and still used, where all of it is equal."""
+    files = [
+        (str(path), path.stat().st_size, path.stat().st_mtime_ns)
+        for folder in (model, convert(model, dtype))
+        for path in sorted(Path(folder).glob("*"))
+    ]
+    key = (model, device, dtype, *files)
+    weights = _LOADED.get(key)
+    if weights is None:
+        weights = _LOADED[key] = Weights(load_model(model, device=device, dtype=dtype))
+    return weights
 
 
 def convert(model: str, dtype: str) -> str:

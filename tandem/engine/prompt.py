@@ -36,6 +36,10 @@ class Prompt:
     dropped: tuple[int, ...]  # documents that found no room, and have no row
 
 
+MIN_ANSWER = 64
+"""Tokens of an answer that come before documents where the context is short."""
+
+
 class PromptBuilder:
     """Tokenises with one tokenizer and template.
 
@@ -119,6 +123,17 @@ class PromptBuilder:
             dropped=tuple(sorted(set(range(len(documents))) - set(numbers))),
         )
 
+    def answer_room(self, query: str | Sequence[int], history: Sequence[Message] = ()) -> int | None:
+        """Tokens that an answer may have: half of what the question leaves of the context, for documents have the other
+        half, but MIN_ANSWER of them where that is less; at least 1. None: no limit.
+        """
+        if self._context_length is None:
+            return None
+        places = (False, True) if isinstance(query, str) else ()
+        counts = [len(self.question_tokens(query, history, follows_document=place)) for place in places]
+        left = self._context_length - len(self._bare) - max(counts, default=len(query))
+        return max(left // 2, min(left, MIN_ANSWER), 1)
+
     def question_tokens(
         self, question: str, history: Sequence[Message] = (), *, follows_document: bool = False
     ) -> tuple[int, ...]:
@@ -173,6 +188,11 @@ class PromptBuilder:
             what, remedy = "question", "shorten the question"
             if has_history:
                 what, remedy = "conversation", "begin a new one"
+            if max_new_tokens == 1:
+                raise GenerationError(
+                    f"The {what} of {num_bare} tokens does not fit the model's context of {self._context_length} with "
+                    f"an answer; {remedy}, or use a model with a longer context."
+                )
             raise GenerationError(
                 f"The {what} of {num_bare} tokens and an answer of up to "
                 f"{max_new_tokens} tokens do not fit the model's context of {self._context_length}; "

@@ -21,8 +21,11 @@ from tokenizers import Tokenizer
 
 from tandem.engine.token_spelling import BYTE_TOKEN, Speller, Spelling
 from tandem.errors import GenerationError
+from tandem.sampling import SamplingParams
 
-StopReason = Literal["eos", "stop", "length"]
+StopReason = Literal["eos", "stop", "loop", "length"]
+LOOP_REPEATS, LOOP_TOKENS = 4, 24
+"""An answer that ends with one block of tokens so many times, and with so many tokens of it, is a loop."""
 
 MAX_MORE_TOKENS = 63
 """By how many added tokens at their ends two vocabularies may differ."""
@@ -166,13 +169,27 @@ class StopRule:
     """When an answer ends: travels with the query, and all parties apply it, to committed tokens only.
 
     eos_token_ids: tokens that end the answer. stop_strings: texts that end it; they need a `detokenizer`.
-    max_new_tokens: tokens at most.
+    max_new_tokens: tokens at most. ends_loops: whether an answer that repeats itself ends, as is_loop says.
     """
 
     eos_token_ids: tuple[int, ...]
     stop_strings: tuple[str, ...] = ()
     max_new_tokens: int = 256
     detokenizer: Detokenizer | None = field(default=None, compare=False, repr=False)
+    ends_loops: bool = False
+
+    @classmethod
+    def of(
+        cls, eos_token_ids: tuple[int, ...], sampling: SamplingParams, detokenizer: Detokenizer | None
+    ) -> StopRule:
+        """The rule of a query. At temperature 0 nothing leads out of a loop, so it ends the answer."""
+        return cls(
+            eos_token_ids,
+            sampling.stop,
+            sampling.max_new_tokens,
+            ends_loops=sampling.temperature == 0,
+            detokenizer=detokenizer,
+        )
 
     def __post_init__(self) -> None:
         if self.max_new_tokens < 0:
@@ -190,6 +207,8 @@ class StopRule:
             return "eos"
         if self.stop_strings and self._find_stop(self.text_before_stop(tokens)) is not None:
             return "stop"
+        if self.ends_loops and is_loop(tokens):
+            return "loop"
         return "length" if len(tokens) >= self.max_new_tokens else None
 
     def text(self, tokens: Sequence[int]) -> str:
@@ -221,6 +240,20 @@ class StopRule:
     def _find_stop(self, text: str) -> int | None:
         places = [index for stop in self.stop_strings if (index := text.find(stop)) >= 0]
         return min(places, default=None)
+
+
+def is_loop(tokens: Sequence[int]) -> bool:
+    """Whether `tokens` end with the same block, of any length, at least LOOP_REPEATS times and for LOOP_TOKENS tokens.
+
+    The last repetition may be the beginning of the block. A function of the tokens alone, asked after each one.
+    """
+    for period in range(1, len(tokens) // LOOP_REPEATS + 1):
+        span = max(LOOP_TOKENS, LOOP_REPEATS * period)
+        if span > len(tokens):
+            return False
+        if all(tokens[-at] == tokens[-at - period] for at in range(1, span - period + 1)):
+            return True
+    return False
 
 
 class TextStream:

@@ -78,15 +78,33 @@ async def start_actors(parties: Mapping[str, Handles], progress: Progress) -> di
                     role: await loading for role, loading in loaded[party].items() if is_decoder(role)
                 }
                 compare_decoders({f"{party}/{role}": values for role, values in decoders.items()})
-        what = "num_documents" if part == "retriever" else "model"
-        shown = {
-            party: describe_model(str(described[party][what] or described[party]["factory"]))
-            for party in parties
-        }  # no count: a store
-        progress(f"{plural}: " + ", ".join(f"{party} {shown[party]}" for party in parties))
+        show = _show_index if part == "retriever" else _show_model
+        shown = {party: show(described[party]) for party in parties}
+        progress(f"{plural}: {_join_equal(shown)}")
     for handles in parties.values():
         await _give_tokenizer(handles)
     return described
+
+
+def _show_index(described: Mapping[str, Any]) -> str:
+    return str(described["num_documents"] or described["factory"])  # no count: a store
+
+
+def _show_model(described: Mapping[str, Any]) -> str:
+    """Its name, and how large it is, where that is known."""
+    text = describe_model(described["model"])
+    if count := described.get("num_parameters"):
+        num_bytes = count * (4 if described["dtype"] == "float32" else 2)
+        text += f", {num_bytes / 1e6:.0f} MB of {described['dtype']}"
+    return text
+
+
+def _join_equal(shown: Mapping[str, str]) -> str:
+    """What parties have, once for those that have the same."""
+    by_text: dict[str, list[str]] = {}
+    for party, text in shown.items():
+        by_text.setdefault(text, []).append(party)
+    return "; ".join(f"{' and '.join(parties)} {text}" for text, parties in by_text.items())
 
 
 async def join_actors(handles: Handles, new: Collection[str]) -> None:

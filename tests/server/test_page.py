@@ -244,7 +244,7 @@ def test_a_question_that_is_too_long_is_no_lost_link(opened: Page) -> None:
     ask(opened, "word " * 1000)
     wait_for_end(opened)
     expect(opened.locator(".notice")).to_have_count(1)
-    expect(opened.locator(".notice.error")).to_contain_text("do not fit the model's context of 512")
+    expect(opened.locator(".notice.error")).to_contain_text("not fit the model's context of 512")
     expect(opened.locator(".notice.error")).to_be_in_viewport(ratio=1)  # below the question
     opened.locator(".question").focus()
     opened.keyboard.press("End")

@@ -100,7 +100,7 @@ def test_a_changed_page_is_noticed(
 ) -> None:
     (tmp_path / "reference").mkdir()
     (tmp_path / "reference/configuration.md").write_text(
-        page("reference/configuration.md").replace("`48`", "`64`"), "utf-8"
+        page("reference/configuration.md").replace("`512`", "`64`"), "utf-8"
     )
     monkeypatch.setattr(generate, "DOCS", tmp_path)
     text = generate.rendered("reference/configuration.md")

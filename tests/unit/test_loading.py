@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import weakref
 from pathlib import Path
 
 import pytest
@@ -109,3 +110,35 @@ def test_the_garbage_collector_rests_while_something_loads(monkeypatch: pytest.M
     finally:
         gc.enable()
     assert seen == [False, False, False]
+
+
+def test_parties_with_equal_models_share_their_weights() -> None:
+    first, second = load_engine(device()), load_engine(device("device.template=plain"))
+    own, other = (dict(engine.model.named_parameters()) for engine in (first, second))
+    assert all(own[name] is other[name] for name in own)
+    assert first.model is not second.model
+    tokens = first.open("x", "Which game should Mira try?", [TEXT], 4), second.open("x", "Why?", ["Else."], 4)
+    assert tokens
+    apart = load_engine(device("device.dtype=bfloat16"))
+    assert not set(map(id, apart.model.parameters())) & set(map(id, own.values()))
+    for one, another in zip(
+        [engine.next_logits("x", ()) for engine in (first, second)],
+        [engine.next_logits("x", ()) for engine in (first, second)],
+        strict=True,
+    ):
+        assert torch.equal(one, another)
+
+
+def test_a_learner_has_its_own_weights() -> None:
+    party = Config.load(None, ["decoding.mode=speculative", "device.learns=true"])
+    learner, voter = load_engine(party.device), load_engine(party.cloud)
+    assert not set(map(id, learner.model.parameters())) & set(map(id, voter.model.parameters()))
+
+
+def test_weights_that_nobody_uses_any_more_are_freed() -> None:
+    engine = load_engine(device("device.dtype=float16"))
+    weights = weakref.ref(engine.weights)
+    assert weights() is not None
+    del engine
+    gc.collect()
+    assert weights() is None

@@ -137,7 +137,7 @@ class LocalWorkers:
         """The stop rule of every party."""
         sampling = spec.sampling
         detokenizer = Detokenizer(self.engine(spec.home).tokenizer_json)
-        rule = StopRule(spec.eos_token_ids, sampling.stop, sampling.max_new_tokens, detokenizer)
+        rule = StopRule.of(spec.eos_token_ids, sampling, detokenizer)
         return lambda tokens: rule.find_reason(tokens) is not None
 
     def _open_retriever(self, party: str) -> MemoizedRetriever:

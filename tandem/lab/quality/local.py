@@ -94,9 +94,7 @@ class LocalPair:
         """The answer's text and what the run showed."""
         eos = self.engines[Party.DEVICE].eos_token_ids
         spec = replace(spec, session=secrets.randbits(32), eos_token_ids=tuple(eos))
-        rule = StopRule(
-            spec.eos_token_ids, spec.sampling.stop, spec.sampling.max_new_tokens, self._detokenizer
-        )
+        rule = StopRule.of(spec.eos_token_ids, spec.sampling, self._detokenizer)
         readers = {
             party: LocalParty(
                 self.engines[party],

@@ -172,12 +172,7 @@ def told_text(engine: Engine, wanted: Sequence[int], losses: Floats) -> str:
 
 def answer_alone(engine: Engine, codec: Codec, spec: SessionSpec, document: str) -> str:
     """The answer of one model from one row, compressed and drawn as a lone side's would be. document: "" for none."""
-    rule = StopRule(
-        spec.eos_token_ids,
-        spec.sampling.stop,
-        spec.sampling.max_new_tokens,
-        Detokenizer(engine.tokenizer_json),
-    )
+    rule = StopRule.of(spec.eos_token_ids, spec.sampling, Detokenizer(engine.tokenizer_json))
     drafter = Drafter(spec.codec_of_votes(codec), spec.sampling, spec.draft_rule, spec.vocab_size)
     key, prefix = "alone", Prefix(0)
     tokens = prefix.tokens

@@ -61,7 +61,7 @@ def answer_uncompressed(
     """The tokens of a query in dual mode with coupled drafts, or at temperature 0."""
     spec = replace(spec, session=1, eos_token_ids=tuple(engines[Party.DEVICE].eos_token_ids))
     detokenizer = Detokenizer(engines[Party.DEVICE].tokenizer_json)
-    rule = StopRule(spec.eos_token_ids, spec.sampling.stop, spec.sampling.max_new_tokens, detokenizer)
+    rule = StopRule.of(spec.eos_token_ids, spec.sampling, detokenizer)
     models = {
         party: LocalParty(
             engines[party],

@@ -147,7 +147,9 @@ class SpeculativePredictor:
             return parties[party].dense(tokens, temperature)
 
         stop = StopRule(
-            tuple(pair.engines[Party.CLOUD].eos_token_ids), max_new_tokens=max_new_tokens
+            tuple(pair.engines[Party.CLOUD].eos_token_ids),
+            max_new_tokens=max_new_tokens,
+            ends_loops=not temperature,
         ).find_reason
         tokens = solo(
             lambda so_far: Vote(dense(Party.CLOUD, tuple(so_far)).tolist()),

@@ -12,6 +12,7 @@ import {
 const ENDS = {
   length: "stopped at the token limit",
   stop: "ended at a stop text",
+  loop: "stopped, since it repeats itself",
   cancelled: "stopped",
 };
 
