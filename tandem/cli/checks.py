@@ -133,18 +133,18 @@ def cores(count: int | None = None) -> Check:
     return ok("cores", f"{count}")
 
 
-def memory(available_bytes: int | None = None) -> Check:
+def memory(free_bytes: int | None = None) -> Check:
     """Memory that is free for new processes."""
-    available_bytes = _available_bytes() if available_bytes is None else available_bytes
-    found = f"{available_bytes / GIB:.1f} GiB free"
-    if available_bytes < MIN_MEMORY_BYTES:
+    free_bytes = available_bytes() if free_bytes is None else free_bytes
+    found = f"{free_bytes / GIB:.1f} GiB free"
+    if free_bytes < MIN_MEMORY_BYTES:
         return weak(
             "memory", found, f"free some: both parties on one machine need {MIN_MEMORY_BYTES // GIB} GiB"
         )
     return ok("memory", found)
 
 
-def _available_bytes() -> int:
+def available_bytes() -> int:
     """Free memory, within the limit of the control group if there is one."""
     free: int = psutil.virtual_memory().available
     group = Path("/sys/fs/cgroup")

@@ -1,16 +1,20 @@
-"""`tandem init`: the settings for a folder of documents, as a file to begin with, and what to run next."""
+"""`tandem init`: from a folder of documents to an answer from them: models, settings, indexes, a first question."""
 
 from __future__ import annotations
 
 import os
 import shlex
+import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from tandem.cli.options import CONFIG_NAME
+from tandem.corpora import AUTO, NAMED_MODELS, SMOLLM2, can_load_smollm2
 from tandem.errors import ConfigError
+from tandem.extras import install_line, install_smollm2_line
 from tandem.nearest import did_you_mean
 from tandem.topology import Party
 
@@ -20,6 +24,30 @@ if TYPE_CHECKING:
 INDEXES = ".tandem"
 """Folder of the indexes, next to the settings; hidden, so that no build reads it."""
 
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """Models of both parties, of one family: a small one on the device, a larger one in the cloud."""
+
+    device: str
+    cloud: str
+    num_bytes: int
+    """Of both together, in memory, as bfloat16; about as much is downloaded."""
+    dtype: str = "bfloat16"
+
+
+SMOLLM2_PAIR = Pair(SMOLLM2, SMOLLM2, 540_000_000, "float32")
+"""Needs no hub."""
+HUB_PAIRS = (
+    Pair("HuggingFaceTB/SmolLM2-135M-Instruct", "HuggingFaceTB/SmolLM2-360M-Instruct", 1_000_000_000),
+    Pair("Qwen/Qwen2.5-0.5B-Instruct", "Qwen/Qwen2.5-1.5B-Instruct", 4_100_000_000),
+    Pair("Qwen/Qwen2.5-1.5B-Instruct", "Qwen/Qwen2.5-3B-Instruct", 9_300_000_000),
+    Pair("Qwen/Qwen2.5-1.5B-Instruct", "Qwen/Qwen2.5-7B-Instruct", 18_400_000_000),
+)
+"""Pairs on the hub that share a vocabulary, smallest first."""
+RESERVED_BYTES = 2_000_000_000
+"""Of the memory: for the processes themselves, the embedder and the caches."""
+
 Folder = Annotated[str, typer.Argument(metavar="FOLDER", help="the device's documents", show_default=False)]
 CloudFolder = Annotated[
     str | None,
@@ -27,60 +55,150 @@ CloudFolder = Annotated[
 ]
 Model = Annotated[
     str | None,
-    typer.Option(metavar="MODEL", help="a folder or a hub id, for both parties (default: the bundled model)"),
+    typer.Option(
+        metavar="MODEL",
+        help="a folder, a GGUF file, a hub id or a name, for both parties (default: smollm2 where it is installed; on "
+        "a terminal it asks)",
+    ),
+]
+FirstQuestion = Annotated[
+    str | None,
+    typer.Option("--ask", metavar="QUESTION", help="the first question (on a terminal it asks for one)"),
+]
+SettingsOnly = Annotated[
+    bool, typer.Option("--settings-only", help="write the settings; index and ask nothing")
 ]
 Force = Annotated[bool, typer.Option("--force", help=f"overwrite a {CONFIG_NAME} that is there")]
 
 
-def init(folder: Folder, cloud: CloudFolder = None, model: Model = None, force: Force = False) -> int:
-    """Write a tandem.toml for a folder of documents, and say what to run next.
+def init(
+    folder: Folder,
+    cloud: CloudFolder = None,
+    model: Model = None,
+    question: FirstQuestion = None,
+    settings_only: SettingsOnly = False,
+    force: Force = False,
+) -> int:
+    """Write a tandem.toml for a folder of documents, index them, and ask a first question.
 
     The file goes into the current folder, where every command finds it, and the indexes next to it. Every setting is in
-    it with its meaning; those that keep their default are comments.
+    it with its meaning; those that keep their default are comments. Nothing is downloaded unless you choose a model
+    from the hub.
     """
     folders = {Party.DEVICE: _existing(folder)}
     if cloud is not None:
         folders[Party.CLOUD] = _existing(cloud)
-    text = render(folders, None if model is None else _model(model))
+    if settings_only and question is not None:
+        raise typer.BadParameter("--ask needs an index, so it goes without --settings-only")
+    if Path(CONFIG_NAME).exists() and not force:
+        raise _is_there()
+    pair = _choose_pair() if model is None else Pair(_model(model), _model(model), 0, "float32")
+    _write(render(folders, pair), force=force)
+    print(f"Wrote {CONFIG_NAME}.")
+    if settings_only:
+        _print_next([*(_index_line(party, path) for party, path in folders.items()), *_later(pair)])
+        return 0
+    from tandem.cli.index import index
+
+    for party, path in folders.items():
+        index(party, str(path))
+    if question is None and pair is not None and is_interactive():
+        question = (
+            typer.prompt("Your first question (empty: none)", default="", show_default=False).strip() or None
+        )
+    if question is None:
+        _print_next(_later(pair))
+        return 0
+    from tandem.cli.ask import ask
+
+    return ask(question=question, cluster__runtime="inline")
+
+
+def propose(available_bytes: int) -> list[Pair]:
+    """The pairs that this machine could run, the one that is proposed first. available_bytes: of memory."""
+    from tandem.engine.places import is_cached, is_offline
+
+    here = [SMOLLM2_PAIR] if can_load_smollm2() else []
+    hub = [
+        pair
+        for pair in HUB_PAIRS
+        if pair.num_bytes + RESERVED_BYTES <= available_bytes
+        and (not is_offline() or all(is_cached(name, "config.json") for name in (pair.device, pair.cloud)))
+    ]
+    return here + hub
+
+
+def _choose_pair() -> Pair | None:
+    """The pair that a person chooses, or the one that needs no download; None: there is none."""
+    from tandem.cli.checks import available_bytes
+
+    pairs = propose(available_bytes())
+    if is_interactive() and pairs and pairs != [SMOLLM2_PAIR]:
+        print("Models for device and cloud, in the memory of this machine:")
+        for number, pair in enumerate(pairs, 1):
+            download = "" if pair is SMOLLM2_PAIR else ", downloaded from the hub unless it is there"
+            size = f"{pair.num_bytes / 1e9:.1f} GB as {pair.dtype}"
+            print(f"  {number}  {pair.device} and {pair.cloud}: {size}{download}")
+        number = int(typer.prompt("Which", default=1, type=int))
+        return pairs[min(max(number, 1), len(pairs)) - 1]
+    return next((pair for pair in pairs if pair is SMOLLM2_PAIR), None)
+
+
+def is_interactive() -> bool:
+    """Whether a person is there to be asked."""
+    return sys.stdin.isatty() and sys.stdout.isatty()
+
+
+def _is_there() -> ConfigError:
+    return ConfigError(
+        f"{Path(CONFIG_NAME).absolute()} is there already; edit it, or write it again with --force."
+    )
+
+
+def _write(text: str, *, force: bool) -> None:
     try:
         with Path(CONFIG_NAME).open("w" if force else "x", encoding="utf-8") as file:
             file.write(text)
     except FileExistsError:
-        raise ConfigError(
-            f"{Path(CONFIG_NAME).absolute()} is there already; edit it, or write it again with --force."
-        ) from None
+        raise _is_there() from None
     except OSError as error:
         raise ConfigError(f"{Path(CONFIG_NAME).absolute()} cannot be written ({error.strerror}).") from None
-    print(f"Wrote {CONFIG_NAME}. Next:", *(f"  {line}" for line in next_lines(folders, model)), sep="\n")
-    return 0
 
 
-def render(folders: dict[Party, Path], model: str | None) -> str:
-    """The file for these folders and this model of both parties."""
+def render(folders: dict[Party, Path], pair: Pair | None) -> str:
+    """The file for these folders and these models. pair: None keeps the default."""
     from tandem.cli.config import HEADER
 
     lines = ["# " + _index_line(party, path).replace("\n", "?") for party, path in folders.items()]
     head = "\n".join(
         [HEADER, "# Made by tandem init. These make the indexes, and bring them up to date:", *lines]
     )
-    return f"{head}\n\n{_settings(folders, model).to_toml(only_changed=True)}"
+    return f"{head}\n\n{_settings(folders, pair).to_toml(only_changed=True)}"
 
 
-def next_lines(folders: dict[Party, Path], model: str | None) -> list[str]:
-    """The commands that make use of the file."""
-    lines = [_index_line(party, path) for party, path in folders.items()]
-    if model is None:
-        lines.append(
-            f"edit {CONFIG_NAME}: set device.model and cloud.model (the bundled model is a demonstration)"
+def _later(pair: Pair | None) -> list[str]:
+    """The commands that make use of file and indexes."""
+    lines = ["tandem doctor", 'tandem search device "QUESTION"', 'tandem ask "QUESTION"']
+    if pair is None:
+        from tandem.engine.gguf import can_read
+
+        needed = (
+            install_smollm2_line() if can_read() else f"{install_line('offline')} && {install_smollm2_line()}"
         )
-    return [*lines, "tandem doctor", 'tandem search device "QUESTION"', 'tandem ask "QUESTION"']
+        note = f"or edit {CONFIG_NAME}: device.model and cloud.model (the bundled toy cannot read your documents)"
+        return [f"{needed}  # a small chat model", note, *lines]
+    return lines
+
+
+def _print_next(lines: list[str]) -> None:
+    print("Next:", *(f"  {line}" for line in lines), sep="\n")
 
 
 def _index_line(party: Party, path: Path) -> str:
     return f"tandem index {party} {shlex.quote(str(path))}"
 
 
-def _settings(folders: dict[Party, Path], model: str | None) -> Config:
+def _settings(folders: dict[Party, Path], pair: Pair | None) -> Config:
     from tandem.config import Config
     from tandem.overrides import replace_settings
 
@@ -88,8 +206,11 @@ def _settings(folders: dict[Party, Path], model: str | None) -> Config:
         party: {"index": f"{INDEXES}/{party}"} if party in folders else {"num_documents": 0}
         for party in Party
     }
-    if model is not None:
-        values = {party: {"model": model, **own} for party, own in values.items()}
+    if pair is not None:
+        models: dict[str, str] = {Party.DEVICE: pair.device, Party.CLOUD: pair.cloud}
+        values = {
+            party: {"model": models[party], "dtype": pair.dtype, **own} for party, own in values.items()
+        }
     return replace_settings(Config(), values)
 
 
@@ -105,12 +226,11 @@ def _existing(text: str) -> Path:
 
 
 def _model(text: str) -> str:
-    """A folder as the settings name it, or a hub id."""
-    path = Path(text).expanduser()
-    if not path.is_dir():
-        if text.startswith((".", "/", "~")):
-            raise ConfigError(
-                f"The model must be a folder or a hub id, but {text} is no folder; check its path."
-            )
+    """A folder or file as the settings name it, a hub id, or a name. Raises GenerationError where it is none."""
+    from tandem.engine.places import check_directory, expand_home
+
+    if text in (AUTO, *NAMED_MODELS):
         return text
-    return text if text.startswith((".", "/", "~")) else f"./{text}"
+    check_directory(expand_home(text))
+    is_path = Path(text).expanduser().exists() and not text.startswith((".", "/", "~"))
+    return f"./{text}" if is_path else text

@@ -157,9 +157,12 @@ class Engine:
         )
 
     def answer_room(self, query: str, history: Sequence[Message] = (), day: str = "") -> int | None:
-        """Tokens that an answer to this question may have in the model's context; None: any number. Rest: see `open`."""
-        with self._lock:
-            return self._on(day).answer_room(query, history)
+        """Tokens that an answer to this question may have in the model's context; None: any number. day: as in `open`.
+
+        Does not wait for a pass that is running.
+        """
+        prompts = self._prompts if day == self._day else self._prompts.on(day)
+        return prompts.answer_room(query, history)
 
     def make_session(
         self, prompt: Prompt, num_new_tokens: int, *, is_stored: bool, is_later_turn: bool = False

