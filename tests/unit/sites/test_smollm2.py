@@ -1,0 +1,38 @@
+"""A real chat model, SmolLM2-135M-Instruct, in one process: both parties share its weights and end at one token."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tandem import Tandem
+from tandem.config import Config
+from tandem.corpora import can_load_smollm2
+from tandem.extras import install_smollm2_line
+
+pytestmark = pytest.mark.skipif(
+    not can_load_smollm2(), reason=f"smollm2 is not installed; {install_smollm2_line()}"
+)
+NOTE = "The key of the shed hangs behind the kitchen door."
+
+
+def test_both_parties_share_its_weights_and_end_at_one_token(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tandem.retrieval import Embedder, build_index
+
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes" / "shed.md").write_text(NOTE, "utf-8")
+    build_index(tmp_path / "notes", tmp_path / "index", Embedder.load("auto"))
+    overrides = ["device.model=smollm2", "cloud.model=smollm2", "cloud.num_documents=0"]
+    config = Config.load(None, [*overrides, f"device.index={tmp_path / 'index'}", "device.num_documents=1"])
+    lines: list[str] = []
+    with Tandem.launch(config, runtime="inline", progress=lines.append) as tandem:
+        answer = tandem.query("Where is the key of the shed?", seed=1)
+        alone = tandem.query("Where is the key of the shed?", seed=1, only="device", max_new_tokens=4)
+    assert "models: device and cloud smollm2, 538 MB of float32" in lines
+    assert "shed" in answer.text  # it says what the key has to do with it, not always where it is
+    assert answer.reason == "eos"
+    assert answer.statistics.degraded_from is None
+    assert (alone.reason, len(alone.tokens)) == ("length", 4)
