@@ -1,19 +1,19 @@
-"""What do dynamic weights of documents cost, and what do they gain (DRAGON section 4.1)?
+"""What does weighing documents by evidence gain, and what does it cost?
 
-Cost: one estimate of relevance by the embedder (one short text, whatever the number of documents) and by a
-cross-encoder of the size of ms-marco-MiniLM-L6-v2 (every document again). Prediction: the embedder's does not depend on
-the documents; the cross-encoder's is proportional to their number and about to their length. And whole answers of both
-parties in one process, by `weights.interval`: bytes over the link, processor time of both, right answers. Prediction:
-the bytes stay, since a vote has its weight anyway and no estimate crosses; at n = 1 each token waits for an embedding.
+Cost: whole answers of both parties in one process, with static weights, with evidence, and with all documents joined in
+one row too: bytes over the link, processor time of both, right answers. Prediction: the bytes stay, since a vote has
+its weight anyway; evidence reads probabilities that the pass has computed, and costs a token fed once more only where
+the committed one was not the party's own draft.
 
-Quality: static weights against weights estimated every n tokens, with and without momentum. Exact answers through the
-protocol's state machines at temperature 0, and the perplexity of the right answer, teacher-forced, on
+Quality: static weights against the question's likelihood, evidence with several memories, and other layouts of rows.
+Exact answers through the protocol's state machines at temperature 0, and the perplexity of the right answer,
+teacher-forced, on
 - the bundled questions (notes on the device, pages in the cloud),
 - held-out worlds of the same kind,
 - held-out worlds whose notes and pages are dealt out to both sides, so that either may hold either fact.
-Prediction: the answer's first fact names what the second is about, so dynamic weights find the second page and static
-ones cannot; perplexity falls for every n, most for n = 1, and momentum delays it. Pages of the wrong kind have flat
-laws, which leaves the argmax alone: exact answers gain less than perplexity does.
+Prediction: the answer's first fact names what the second is about, but only the page itself tells the second, so the
+evidence for it comes with its first token; perplexity falls, least with memory 1, which cannot leave the document that
+told the first fact.
 
 Wilson's intervals, McNemar's test against static weights, paired bootstrap of the perplexity's ratio. Expected run
 time: 25 minutes for 100 questions on one core; `--smoke` under 20 s.
@@ -33,7 +33,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from benchmarks._common import finish, summary
+from benchmarks._common import finish
 from tandem.client import Tandem
 from tandem.codecs import codec_of
 from tandem.config import Config, WeightsConfig
@@ -47,95 +47,50 @@ from tandem.lab.quality.questions import Question, read_questions
 from tandem.lab.quality.setup import Parties, load_engines
 from tandem.lab.quality.teacher_forcing import Teacher
 from tandem.lab.training.bundle import QUESTIONS
-from tandem.retrieval.embedding import Embedder, resolve
+from tandem.retrieval.embedding import Embedder
 from tandem.retrieval.factory import open_index
 from tandem.retrieval.retriever import Retriever
-from tandem.retrieval.scoring import CrossEncoderScorer, Scorer
 from tandem.topology import PARTIES
 
 SEED = 11
-TEXT = "the jury for puzzle games chose another title this time and the votes were counted in spring"
+STATIC = ("weights.question=0", "weights.evidence=0")
+LIVE: Mapping[str, tuple[str, ...]] = {
+    "static": STATIC,
+    "evidence": (),
+    "both": ("device.documents=both", "cloud.documents=both"),
+}
+"""Settings of whole answers, by name."""
 Asked = Iterator[tuple[Parties, Question]]
 
 
 @dataclass(frozen=True)
 class Setting:
-    """Weights that are compared."""
+    """Weights that are compared, and how documents stand in rows."""
 
     name: str
     weights: WeightsConfig
+    method: str = "evidence"
 
 
 def settings(base: WeightsConfig, *, is_smoke: bool) -> list[Setting]:
     """Static first: the rival that the others are compared with."""
-    found = [Setting("static", replace(base, interval=0, momentum=0.0))]
-    for momentum in (0.0,) if is_smoke else (0.0, 0.5):
-        for interval in (3,) if is_smoke else (1, 3, 6):
-            name = f"dynamic n={interval}" + (f", momentum {momentum}" if momentum else "")
-            found.append(Setting(name, replace(base, interval=interval, momentum=momentum)))
-    return found
+    found = [Setting("static", base, "static"), Setting("the default", base)]
+    if is_smoke:
+        return found
+    found.append(Setting("question alone", replace(base, evidence=0.0)))
+    found.append(Setting("evidence alone", replace(base, question=0.0)))
+    found += [Setting(f"memory {memory:g}", replace(base, memory=memory)) for memory in (0.0, 0.8, 1.0)]
+    return [*found, Setting("joined", base, "joined"), Setting("both", base, "both")]
 
 
 # ---- cost ----------------------------------------------------------------------------------------------------
 
 
-def cross_encoder(name: str | None, folder: Path) -> CrossEncoderScorer:
-    """The one that is named, or one of MiniLM's six layers whose output layer is random: as fast, and knows nothing."""
-    if name is not None:
-        return CrossEncoderScorer.load(name, num_threads=1)
-    from transformers import AutoTokenizer, BertForSequenceClassification
-    from transformers.utils import logging
-
-    quiet: Any = logging
-    quiet.set_verbosity_error()  # that the output layer is random is known
-    quiet.disable_progress_bar()
-    trunk: Any = BertForSequenceClassification
-    trunk.from_pretrained(resolve("offline"), num_labels=1).save_pretrained(folder)
-    tokenizers: Any = AutoTokenizer
-    tokenizers.from_pretrained(resolve("offline")).save_pretrained(folder)
-    return CrossEncoderScorer.load(str(folder), num_threads=1)
-
-
-def costs(embedder: Embedder, scorer: Scorer, *, is_smoke: bool) -> list[dict[str, Any]]:
-    """Milliseconds of one estimate."""
-    rows = []
-    runs = 2 if is_smoke else 15
-    for num_words in (16,) if is_smoke else (16, 64, 160):
-        text = text_of(num_words)
-        times = timed(lambda text=text: embedder.embed([text], keep_end=True), runs)  # type: ignore[misc]
-        rows.append({"scorer": "embedder", "documents": "any", "words": num_words, "ms": times})
-    for num_documents in (1, 4) if is_smoke else (1, 4, 16):
-        for num_words in (32,) if is_smoke else (32, 128):
-            documents, text = [text_of(num_words)] * num_documents, text_of(24)
-            times = timed(lambda text=text, documents=documents: scorer.scores(text, documents), runs)  # type: ignore[misc]
-            rows.append(
-                {"scorer": "cross-encoder", "documents": num_documents, "words": num_words, "ms": times}
-            )
-    return rows
-
-
-def timed(work: Callable[[], Any], runs: int) -> dict[str, float]:
-    """Summary of the times of `runs` calls after one to warm up, in milliseconds."""
-    work()
-    times = []
-    for _ in range(runs):
-        started_s = time.perf_counter()
-        work()
-        times.append(1e3 * (time.perf_counter() - started_s))
-    return {name: round(value, 2) for name, value in summary(times).items()}
-
-
-def text_of(num_words: int) -> str:
-    """A text of so many words."""
-    words = TEXT.split()
-    return " ".join(words[place % len(words)] for place in range(num_words))
-
-
 def live(num_questions: int) -> list[dict[str, Any]]:
-    """Answers to bundled questions at temperature 0, both parties in this process, by interval; 0 is static."""
+    """Answers to bundled questions at temperature 0, both parties in this process."""
     rows = []
-    for interval in (0, 3, 1):
-        overrides = ("cluster.runtime=inline", "sampling.temperature=0", f"weights.interval={interval}")
+    for name, changes in LIVE.items():
+        overrides = ("cluster.runtime=inline", "sampling.temperature=0", *changes)
         with Tandem.launch(Config.load(None, overrides)) as tandem:
             asked = list(read_questions(QUESTIONS))[:num_questions]
             tandem.query(asked[0].text)  # caches and connections
@@ -147,15 +102,19 @@ def live(num_questions: int) -> list[dict[str, Any]]:
         right = [
             exact_match(each.text, question.answers) for each, question in zip(answers, asked, strict=True)
         ]
-        rows.append(
-            {
-                "interval": interval,
-                "bytes_per_token": sum(sent) / num_tokens,
-                "ms_per_token": 1e3 * worked_s / num_tokens,
-                "right": sum(right),
-                "questions": len(right),
-            }
+        row = {
+            "weights": name,
+            "bytes_per_token": sum(sent) / num_tokens,
+            "ms_per_token": 1e3 * worked_s / num_tokens,
+            "right": sum(right),
+            "questions": len(right),
+        }
+        print(
+            f"{name:9} {row['bytes_per_token']:.0f} bytes and {row['ms_per_token']:.1f} ms of processor time per "
+            f"token, {row['right']} of {row['questions']} right",
+            flush=True,
         )
+        rows.append(row)
     return rows
 
 
@@ -193,8 +152,8 @@ def compare(asked: Asked, chosen: Sequence[Setting], counts: Counts, name: str) 
         for setting in chosen:
             how = replace(config, weights=setting.weights)
             teacher = Teacher(both.engines, setting.weights)
-            one = predictions(both, question, {"dynamic": METHODS["dynamic"]}, [counts], how, teacher)
-            given[setting.name] += one
+            methods = {setting.method: METHODS[setting.method]}
+            given[setting.name] += predictions(both, question, methods, [counts], how, teacher)
     return {
         setting.name: judged(given[setting.name], given["static"], name, setting.name) for setting in chosen
     }
@@ -219,7 +178,7 @@ def judged(ours: Sequence[Prediction], static: Sequence[Prediction], where: str,
         "ratio_to_static": [ratio, ratio_low, ratio_high],
     }
     print(
-        f"{where:16} {name:26} exact {found['exact']:6.1%} [{low:.1%}, {high:.1%}]"
+        f"{where:16} {name:16} exact {found['exact']:6.1%} [{low:.1%}, {high:.1%}]"
         f"  against static +{only_ours} -{only_static} p {p_value:.2g}"
         f"  perplexity {found['perplexity']:.3f}, over static's {ratio:.3f} [{ratio_low:.3f}, {ratio_high:.3f}]",
         flush=True,
@@ -235,32 +194,15 @@ def main() -> None:
     parser.add_argument("--questions", type=int, default=100, help="of each kind of held-out worlds")
     parser.add_argument("--scales", default="10", help="values of weights.scale, such as 5,10,20")
     parser.add_argument("--counts", default="4+16", help="documents of device and cloud")
-    parser.add_argument("--scorer", help="a cross-encoder by hub name or path: its cost, and its quality too")
     parser.add_argument("--cost-only", action="store_true", help="leave quality out")
     parser.add_argument("--smoke", action="store_true", help="3 questions, few settings")
     arguments = parser.parse_args()
-    print(
-        "prediction: embedder's cost flat in documents, cross-encoder's proportional; "
-        "perplexity falls with dynamic weights"
-    )
-    embedder = Embedder.load("offline", num_threads=1)
-    result: dict[str, Any] = {}
-    with tempfile.TemporaryDirectory() as folder:
-        scorer = cross_encoder(arguments.scorer, Path(folder))
-        result["cost"] = costs(embedder, scorer, is_smoke=arguments.smoke)
-    for row in result["cost"]:
-        print(
-            f"{row['scorer']:14} {row['documents']!s:>4} documents, {row['words']:4} words: {row['ms']['p50']:8.2f} ms"
-        )
-    result["live"] = live(2 if arguments.smoke else 20)
-    for row in result["live"]:
-        print(
-            f"interval {row['interval']}: {row['bytes_per_token']:.0f} bytes and {row['ms_per_token']:.1f} ms of "
-            f"processor time per token, {row['right']} of {row['questions']} right"
-        )
+    print("prediction: evidence costs no bytes and little time; perplexity falls, least with memory 1")
+    result: dict[str, Any] = {"live": live(2 if arguments.smoke else 20)}
     if arguments.cost_only:
         finish(result)
         return
+    embedder = Embedder.load("offline", num_threads=1)
     engines, config = load_engines(Config()), Config()
     device, _, cloud = arguments.counts.partition("+")
     counts = Counts(int(device), int(cloud or device))
@@ -278,25 +220,7 @@ def main() -> None:
         print(f"scale {scale:g}, {counts.device} + {counts.cloud} documents")
         for name, asked in kinds.items():
             result[f"{name}, scale {scale:g}"] = compare(asked, chosen, counts, name)
-    if arguments.scorer is not None:
-        result["cross-encoder"] = ranked(parties, embedder, scorer, counts, count)
     finish(result)
-
-
-def ranked(
-    parties: Callable[[Mapping[Any, Retriever]], Parties],
-    embedder: Embedder,
-    scorer: Scorer,
-    counts: Counts,
-    count: int,
-) -> dict[str, Any]:
-    """The cross-encoder that was named, on held-out worlds: its logits are weights at scale 1."""
-
-    def with_scorer(retrievers: Mapping[Any, Retriever]) -> Parties:
-        return parties({party: Retriever(each.index, embedder, scorer) for party, each in retrievers.items()})
-
-    chosen = settings(replace(Config().weights, scale=1.0), is_smoke=True)
-    return compare(heldout(with_scorer, embedder, count, is_dealt=False), chosen, counts, scorer.name[-16:])
 
 
 if __name__ == "__main__":

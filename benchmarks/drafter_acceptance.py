@@ -35,12 +35,12 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from benchmarks._common import finish
 from tandem.aggregation.distributions import Distribution
-from tandem.aggregation.document_weights import text_to_score, weight_anchor
+from tandem.aggregation.document_weights import DocumentWeights, Evidence, log_evidence
 from tandem.aggregation.proposals import proposal_rule
 from tandem.config import Config, WeightsConfig
 from tandem.corpora import BUNDLED_MODELS, WEIGHTS, model_path
 from tandem.engine.engine import Engine
-from tandem.engine.row_mixture import mix_rows
+from tandem.engine.row_mixture import mix_rows, row_probabilities
 from tandem.lab.quality.heldout import retrievers_of, worlds
 from tandem.lab.training.batches import encode_row
 from tandem.lab.training.samples import draw_sample
@@ -79,31 +79,35 @@ class Model:
     def open(self, question: str) -> None:
         """Retrieve, and begin the answer."""
         self.engine.close("benchmark")
-        self._question = question
         hits = self.retriever.search(question, self.num_documents) if self.retriever else []
-        self._ids = [hit.id for hit in hits]
         texts = [hit.document.page_content for hit in hits]
-        self.engine.open("benchmark", question, texts, MAX_NEW_TOKENS)
-        self._scores: dict[int, list[float]] = {}
+        self.engine.open("benchmark", question, texts, MAX_NEW_TOKENS, scores_question=True)
+        self.engine.next_logits("benchmark", ())
+        scores = [hit.score for hit in hits] or [0.0]
+        prior = tuple(
+            self.weights.scale * score + self.weights.question * likelihood
+            for score, likelihood in zip(scores, self.engine.question_likelihoods("benchmark"), strict=True)
+        )
+        self._rule = DocumentWeights(prior, self.weights.evidence, self.weights.memory)
+        self._evidence: dict[tuple[int, ...], Evidence] = {(): self._rule.start}
 
     def distribution(self, prefix: Sequence[int], temperature: float) -> Dense:
         """[vocab], at temperature 0 that of temperature 1."""
-        log_weights = self._log_weights(prefix)
+        evidence = self._learn(tuple(prefix))
         begun = time.process_time()
         logits = self.engine.next_logits("benchmark", prefix)
         if prefix:  # the first pass reads the prompt
             self.seconds.append(time.process_time() - begun)
-        return mix_rows(logits, log_weights, temperature)
+        return mix_rows(logits, self._rule.weigh(evidence), temperature)
 
-    def _log_weights(self, prefix: Sequence[int]) -> list[float]:
-        if self.retriever is None:
-            return [0.0]
-        anchor = weight_anchor(len(prefix), self.weights.interval, self.weights.lag)
-        if anchor not in self._scores:
-            text = text_to_score(self._question, self.engine.text(prefix[:anchor]))
-            scores = self.retriever.relevance(self._ids, text)
-            self._scores[anchor] = [self.weights.scale * score for score in scores]
-        return self._scores[anchor]
+    def _learn(self, prefix: tuple[int, ...]) -> Evidence:
+        """What the tokens of a prefix say of the rows."""
+        if prefix not in self._evidence:
+            *before, token = prefix
+            said = row_probabilities(self.engine.next_logits("benchmark", before))[:, token]
+            evidence = self._rule.learn(self._learn(tuple(before)), log_evidence(said.tolist()))
+            self._evidence[prefix] = evidence
+        return self._evidence[prefix]
 
 
 class Trigrams:

@@ -1,9 +1,10 @@
 """Are answers of many owners those of the loop without drafts, token by token?
 
 Two and four workers, in this process or as Ray actors, with the bundled reader; half of them hold the bundled notes,
-the others the bundled pages, and weigh as fixed or by their documents, re-estimated every few tokens. Question, seed,
-temperature, pacing, length policy and longest proposal of an answer are drawn at random. What it must be is computed
-from the same models and documents by `tandem.modes.reference`, which knows nothing of drafts, proposals or a link.
+the others the bundled pages, and weigh as fixed or by their documents, which evidence weighs again at each token.
+Question, seed, temperature, pacing, length policy and longest proposal of an answer are drawn at random. What it must
+be is computed from the same models and documents by `tandem.modes.reference`, which knows nothing of drafts, proposals
+or a link.
 
 Prediction: 0 wrong tokens, whatever is drawn. How many answers another seed would have changed is counted, too: what is
 certain of itself would be right without any protocol.

@@ -7,7 +7,7 @@ both >= 95 %, device alone <= 10 %, cloud alone <= 25 %. Static weights stand be
 
 What is missing is told apart by two more rows: "retrieved", questions whose note and page are both among the
 documents, and "oracle", questions whose every token some document's row holds more probable than not. What the oracle
-lacks of what was retrieved is the reader's, what dynamic weights lack of the oracle is the weights'.
+lacks of what was retrieved is the reader's, what evidence lacks of the oracle is the weights'.
 
 In one process, through the protocol's own state machines; with coupled drafts and at temperature 0 the cluster gives
 the same tokens. Expected run time: 7 minutes for 200 questions of one seed on one core; `--smoke` 30 s.
@@ -76,9 +76,9 @@ def ask(
     """All rows of one seed, or only that which has a target for each seed."""
     codec, spec = codec_of(config.codec), heldout_spec(config)
     result: dict[str, Any] = {}
-    dynamic = ("dynamic", spec, ("both",) if both_only else tuple(ALONE))
-    static = ("static", replace(spec, weight_interval=0), ("both",))
-    for weights, kind, settings in [dynamic] if both_only else [dynamic, static]:
+    evidence = ("evidence", spec, ("both",) if both_only else tuple(ALONE))
+    static = ("static", replace(spec, question_weight=0.0, evidence_weight=0.0), ("both",))
+    for weights, kind, settings in [evidence] if both_only else [evidence, static]:
         found = defaultdict(list)
         for one in ask_heldout(
             engine, embedder, codec, kind, num_questions=num_questions, settings=settings, seed=seed
@@ -107,15 +107,15 @@ def main() -> None:
     parser.add_argument("--questions", type=int, default=200)
     parser.add_argument("--seeds", default=str(SEED), help="of the worlds, such as 11,12,13")
     parser.add_argument("--model", default="bundled", help="of both parties: bundled, or a folder")
-    parser.add_argument("--interval", type=int, help="of dynamic weights (default: that of the settings)")
+    parser.add_argument("--memory", type=float, help="of evidence (default: that of the settings)")
     parser.add_argument("--both-only", action="store_true", help="no side alone, no rival, no oracle")
     parser.add_argument("--smoke", action="store_true", help="24 questions")
     arguments = parser.parse_args()
     num_questions = 24 if arguments.smoke else arguments.questions
     print("targets: " + ", ".join(f"{name} {target}" for name, target in TARGETS.items()))
     config = Config()
-    if arguments.interval is not None:
-        config = replace(config, weights=replace(config.weights, interval=arguments.interval))
+    if arguments.memory is not None:
+        config = replace(config, weights=replace(config.weights, memory=arguments.memory))
     engine = Engine.load(model_path(arguments.model), num_threads=1)
     embedder = Embedder.load("offline", num_threads=1)
     result: dict[str, Any] = {}

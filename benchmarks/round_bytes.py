@@ -141,7 +141,7 @@ def measure(lab: NetLab, num_questions: int) -> dict[str, Any]:
     """In the device's host."""
     lab.shape(Shape(rtt_s=RTT_S))
     questions = [bundled.question for bundled in read_bundled_questions()][:num_questions]
-    basis = Config.load(None, ("weights.interval=0", "cluster.start_timeout_s=300"))
+    basis = Config.load(None, ("weights.evidence=0", "cluster.start_timeout_s=300"))
     with close_to_each_other(basis) as config, tempfile.TemporaryDirectory() as folder:
         settings = replace(config, link=replace(config.link, on_peer_loss="wait"))
         with launch(lab, settings, None, PADDED) as tandem:

@@ -95,7 +95,7 @@ class Step:
 def deal(folder: Path, embedder: Embedder) -> Iterator[tuple[int, Config]]:
     """Each number of workers, and the settings of their federation, with indexes built in `folder`."""
     for number in NUM_WORKERS:
-        made = ["decoding.mode=federated", "weights.interval=0"]  # one document has all the weight
+        made = ["decoding.mode=federated", "weights.evidence=0"]  # one document has all the weight
         for place in range(number):
             corpus, index = folder / f"{number}-{place}-corpus", folder / f"{number}-{place}"
             corpus.mkdir()

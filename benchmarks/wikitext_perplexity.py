@@ -35,7 +35,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from benchmarks._common import finish
-from tandem.config import Config, PartyConfig, RetrievalConfig, WeightsConfig
+from tandem.config import Config, PartyConfig, RetrievalConfig
 from tandem.lab.baselines.documents import JOINT
 from tandem.lab.quality.document_sets import Counts
 from tandem.lab.quality.lm import evaluate_text
@@ -195,7 +195,6 @@ def score(
         device=party,
         cloud=party,
         retrieval=RetrievalConfig(embedder="offline", chunk_chars=300, chunk_overlap=0),
-        weights=WeightsConfig(interval=64) if arguments.smoke else WeightsConfig(),
     )
     return evaluate_text(
         load(config, corpus),
@@ -223,9 +222,7 @@ def main() -> None:
     parser.add_argument("--windows", type=int, default=120)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--again", action="store_true", help="train even if there is a model in --out")
-    parser.add_argument(
-        "--smoke", action="store_true", help="3 steps, 2 windows, few estimates, a piece of the data"
-    )
+    parser.add_argument("--smoke", action="store_true", help="3 steps, 2 windows, a piece of the data")
     arguments = parser.parse_args()
     print(
         "prediction: flat with the training text; falls by some per cent with the first halves of the articles"

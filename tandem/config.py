@@ -69,7 +69,7 @@ class RetrievalConfig(Settings):
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class WeightsConfig(Settings):
-    """How documents are weighted while the answer grows (DRAGON 4.1), and the parties that hold them."""
+    """How documents are weighted, before the answer and while it grows (`tandem.aggregation.document_weights`)."""
 
     scorer: str = Field(
         default="embedder",
@@ -79,13 +79,26 @@ class WeightsConfig(Settings):
     scale: float = Field(
         default=10.0,
         gt=0,
-        description="R(d, x) is this times the score: 10 suits a cosine, 1 a cross-encoder's logit",
+        description="how much the score counts: 10 suits a cosine, 1 a cross-encoder's logit",
     )
-    interval: int = Field(
-        default=3, ge=0, description="tokens between two estimates of relevance; 0: one for the whole answer"
+    question: float = Field(
+        default=-1.0,
+        ge=-1,
+        le=100,
+        description="how much the question's log likelihood, given the document, counts; -1: 1, and 0 for the toys",
     )
-    lag: int = Field(default=1, ge=0, description="tokens between an estimate and its first use")
-    momentum: float = Field(default=0.0, ge=0, lt=1, description="share kept of the previous estimate")
+    evidence: float = Field(
+        default=1.0,
+        ge=0,
+        le=100,
+        description="how much that of the answer so far counts; 0: weights stay as they are",
+    )
+    memory: float = Field(
+        default=0.9,
+        ge=0,
+        le=1,
+        description="what is kept of the answer's evidence at each token; 1: all of it",
+    )
     workers: Literal["fixed", "documents"] = Field(
         default="fixed",
         description="federated: each worker counts by its weight (fixed), or by its documents' relevance, as in dual",
@@ -142,7 +155,7 @@ class Config(Settings):
     """Everything that can be set. Raises ConfigError if a value is wrong."""
 
     device: PartyConfig = PartyConfig()
-    cloud: PartyConfig = PartyConfig(num_documents=16)
+    cloud: PartyConfig = PartyConfig()
     server: PartyConfig = PartyConfig(num_documents=0)  # mode "federated": it drafts
     workers: dict[str, WorkerConfig] = Field(
         default_factory=dict
@@ -255,14 +268,21 @@ class Config(Settings):
         """The same settings with the name of a model and of documents in the place of every "auto".
 
         A model is the one that the environment variable TANDEM_MODEL names; without it "smollm2" where that is
-        installed, else "bundled". The server's is the first worker's, and for the toys their drafter.
+        installed, else "bundled". The server's is the first worker's, and for the toys their drafter. The number of
+        documents, and how much a question's likelihood counts, follow from the models.
         """
         workers = {name: worker.with_names() for name, worker in self.workers.items()}
+        device, cloud = self.device.with_names(), self.cloud.with_names(toy_documents=16)
+        voters = workers.values() if workers else (device, cloud)
+        question = self.weights.question
+        if question < 0:  # the toys have never read a question that a document makes likely
+            question = 0.0 if all(voter.model in TOYS for voter in voters) else 1.0
         voter = next((worker.model for worker in workers.values()), default_model())
         return replace(
             self,
-            device=self.device.with_names(),
-            cloud=self.cloud.with_names(),
+            device=device,
+            cloud=cloud,
+            weights=replace(self.weights, question=question),
             server=self.server.with_names("bundled-drafter" if voter in TOYS else voter),
             workers=workers,
         )

@@ -29,6 +29,14 @@ REMOVED = ("device.decode_floor_s", "cloud.decode_floor_s", "link.extra_delay_s"
 """Settings of version 0.1 for experiments, which `tandem lab bench` now sets by itself."""
 
 
+REPLACED = {
+    "weights.interval": "weights.evidence",
+    "weights.lag": "weights.memory",
+    "weights.momentum": "weights.memory",
+}
+"""Settings of re-estimated relevance, and the nearest of those that weigh documents now."""
+
+
 TABLES: Mapping[str, type[Settings]] = {"workers": WorkerConfig}
 """Fields of a tree that hold groups by a name that the user chooses: sections such as [workers.alice]."""
 
@@ -109,6 +117,11 @@ def unknown(key: str, tree: Settings, problem: str = "is not a setting") -> Conf
     if key in REMOVED:
         return ConfigError(
             f"{key} was for experiments and is no setting any more; remove it, see `tandem lab bench`."
+        )
+    if key in REPLACED:
+        return ConfigError(
+            f"{key} is gone, since documents are weighed by how well they predict the answer; remove it, the nearest "
+            f"setting is {REPLACED[key]}."
         )
     keys = [f"{section}.{setting.name}" for section, setting, _ in (*walk(tree), *_walk_member(key))]
     return ConfigError(f"{key!r} {problem}; the nearest is {nearest(key, keys)!r}.")

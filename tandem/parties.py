@@ -12,18 +12,21 @@ from pydantic import AfterValidator, Field
 from pydantic.dataclasses import dataclass
 
 from tandem.conversation import SYSTEM_PROMPT
-from tandem.corpora import AUTO, CORPORA, default_index, default_model
+from tandem.corpora import AUTO, CORPORA, TOYS, default_index, default_model
 from tandem.errors import ConfigError
 from tandem.nearest import did_you_mean
 from tandem.paths import absolute, check_bundled, resolve_model
 from tandem.topology import MAX_PARTIES, PARTIES, SERVER, Party
 from tandem.validation import STRICT, Settings, WordOrPath
 
+RowLayout = Literal["rows", "joined", "both"]
 LANGCHAIN = "langchain:"
 """Prefix of an index or embedder from LangChain: langchain:MODULE:FUNCTION."""
 TEMPLATES = WordOrPath(words=("auto", "chat", "plain"), example="./template.json")
 DRAFTERS: Mapping[str, str] = {"speculative": Party.DEVICE, "federated": SERVER}
 """Who drafts without a vote, by mode."""
+NUM_DOCUMENTS = 2
+"""Documents per question that suit a chat model (docs/explanation/evaluation.md)."""
 MIN_WORKERS = 2
 MAX_DECODERS = 64
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,31}")
@@ -54,7 +57,14 @@ class PartyConfig(Settings):
         'which come with Tandem, or "auto": bundled for the toys, else household',
     )
     num_documents: int = Field(
-        default=4, ge=0, description="documents retrieved per question, one batch row each"
+        default=-1,
+        ge=-1,
+        description="documents retrieved per question; -1: as many as suit the model, that is 2 (toys: 4, in the "
+        "cloud 16)",
+    )
+    documents: RowLayout = Field(
+        default="rows",
+        description='how they stand before the model: "rows" (each its own), "joined" (in one), "both" and one bare',
     )
     torch_device: str = Field(
         default="cpu",
@@ -116,14 +126,17 @@ class PartyConfig(Settings):
         template = absolute(self.template, folder) if is_file else self.template
         return replace(self, model=resolve_model(self.model, folder), index=index, template=template)
 
-    def with_names(self, model: str | None = None) -> Self:
-        """The same settings with a name in the place of every "auto".
+    def with_names(self, model: str | None = None, toy_documents: int = 4) -> Self:
+        """The same settings with a name in the place of every "auto", and a number of documents.
 
-        model: what that is for the model; default: what it is on this machine.
+        model: what "auto" is for the model; default: what it is on this machine. toy_documents: how many suit a toy.
         """
         name = (model or default_model()) if self.model == AUTO else self.model
         index = default_index(name) if self.index == AUTO else self.index
-        return replace(self, model=name, index=index)
+        count = self.num_documents
+        if count < 0:
+            count = toy_documents if name in TOYS else NUM_DOCUMENTS
+        return replace(self, model=name, index=index, num_documents=count)
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)

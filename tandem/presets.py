@@ -4,6 +4,8 @@ A preset stands for its rows of `PRESETS`. Whatever a file, an override or an op
 
 - dragon: DRAGON (Liu et al.). Each party sends the nucleus of its distribution with p = 0.8 (section 7.1), drafts stand
   by Algorithm 1 (section 4.2), and the aggregator is the party with which a token costs less (section 5.1, Eq. 8).
+  NOT in the paper: weights of documents are static, by the retriever's score alone. The paper estimates relevance again
+  during the answer (section 4.1), which Tandem does not (`tandem.aggregation.document_weights`).
 - sqs: SQS (arXiv 2510.09942). The device sends its K most probable tokens on a lattice of 1/100 (K-SQS), drafts stand
   by rejection, one proposal at a time, of as many tokens as fit 5,000 bits. NOT in the paper: ids and whole bytes are
   counted, and 16 tokens are the most (18 in the paper).
@@ -34,6 +36,7 @@ PRESETS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
             "placement": "greedy",
             "synchronous": False,
         },
+        "weights": {"question": 0.0, "evidence": 0.0},
     },
     "sqs": {
         "codec": {"name": "k_sqs", "k": 16, "resolution": 100, "index": "paper"},

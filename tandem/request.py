@@ -85,6 +85,7 @@ OPTION_CHECKS: tuple[tuple[str, str, Callable[[Any], bool]], ...] = (
 
 def spec_of(config: Config) -> SessionSpec:
     """The spec with everything that `config` determines; `build_spec` fills in the rest."""
+    config = config.with_names()
     decoding, weights, link = config.decoding, config.weights, config.link
     return SessionSpec(
         session=0,
@@ -96,9 +97,12 @@ def spec_of(config: Config) -> SessionSpec:
         synchronous=decoding.synchronous,
         documents={party: config.party(party).num_documents for party in config.parties},
         relevance_scale=weights.scale,
-        weight_interval=weights.interval,
-        weight_lag=weights.lag,
-        weight_momentum=weights.momentum,
+        question_weight=weights.question,
+        evidence_weight=weights.evidence,
+        evidence_memory=weights.memory,
+        layouts={
+            name: layout for name in config.parties if (layout := config.party(name).documents) != "rows"
+        },
         max_window=decoding.max_window,
         mode=decoding.mode,
         max_proposal=decoding.max_proposal,
@@ -194,6 +198,7 @@ def _configure(config: Config, options: Mapping[str, Any]) -> Config:
         sampling=change(options.get("sampling") or config.sampling, sampling, "sampling"),
         decoding=change(config.decoding, decoding, "decoding"),
         link=change(config.link, _changes(LinkConfig, options), "link"),
+        weights=change(config.weights, preset.get("weights", {}), "weights"),
         codec=codec,
         workers=workers,
         **parties,

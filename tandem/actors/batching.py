@@ -10,17 +10,16 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
+from tandem.aggregation.document_weights import Evidence, Weights, log_evidence
 from tandem.codecs import Codec
 from tandem.codecs.base import ROOT
-from tandem.protocol.decoding import DecodingSession, Forward, Prefill
+from tandem.protocol.decoding import DecodingSession, Forward, Prefill, Result, compute_steps
 from tandem.protocol.outbox import Send
 from tandem.protocol.spec import SessionSpec
 from tandem.topology import PARTIES, Party
 
 if TYPE_CHECKING:
-    import numpy as np
     import torch
-    from numpy.typing import NDArray
 
     from tandem.engine.drafter import Drafter
     from tandem.engine.engine import Engine, Feed, OpenResult
@@ -28,20 +27,16 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class Draft(NamedTuple):
-    """The result of a forward job at one step: a draft, or the vote of a party that does not draft."""
-
-    token: int
-    payload: bytes  # what is sent of it, mostly Codec.encode(q)
-    dense: NDArray[np.float64]  # q before the codec, [vocab]
-    decode_us: int
-
-
 class Opened(NamedTuple):
     """The result of one prefill job."""
 
     result: OpenResult
     prefill_us: int
+    question: tuple[float, ...]  # log likelihood of the question in each row, as far as it is wanted
+
+
+BASELINE = "/bare"
+"""After the name of a session: its question without any document."""
 
 
 def prefill(
@@ -59,14 +54,40 @@ def prefill(
     feeds = [Feed(str(job.session), ()) for job in ready]
     logits = iter(_forward(engine, feeds, [lambda job=job: is_wanted(job) for job in ready]))  # type: ignore[misc]
     results: list[Opened | Exception | None] = []
-    for result in opened:
-        if isinstance(result, Exception):
-            results.append(result)
+    for job, result in zip(jobs, opened, strict=True):
+        computed = result if isinstance(result, Exception) else next(logits)
+        if computed is None or isinstance(computed, Exception):
+            results.append(computed)
             continue
-        computed = next(logits)
-        is_there = computed is not None and not isinstance(computed, Exception)
-        results.append(Opened(result, elapsed_us(started_s)) if is_there else computed)  # type: ignore[arg-type]
+        assert not isinstance(result, Exception)
+        question = _attempt(lambda job=job: score_question(engine, str(job.session), job))  # type: ignore[misc]
+        if isinstance(question, Exception):
+            results.append(question)
+        else:
+            results.append(Opened(result, elapsed_us(started_s), question))
     return results
+
+
+def score_question(engine: Engine, session: str, job: Prefill) -> tuple[float, ...]:
+    """Log likelihood of the question in each row; with a baseline, what the documents add to it.
+
+    session: of the engine, whose prompt is computed.
+    """
+    if not job.scores_question:
+        return ()
+    likelihoods = engine.question_likelihoods(session)
+    if not job.has_baseline:
+        return likelihoods
+    name = f"{session}{BASELINE}"
+    engine.open(
+        name, job.query, (), job.max_new_tokens, history=job.history, scores_question=True, day=job.day
+    )
+    try:
+        engine.next_logits(name, ())
+        (bare,) = engine.question_likelihoods(name)
+    finally:
+        engine.close(name)
+    return tuple(likelihood - bare for likelihood in likelihoods)
 
 
 def draft(
@@ -74,23 +95,23 @@ def draft(
     drafter_of: Callable[[DecodingSession], Drafter],
     jobs: Sequence[Forward],
     sessions: Sequence[DecodingSession],
-) -> list[list[Draft] | Exception | None]:
+) -> list[list[Result] | Exception | None]:
     """The drafts of each job, by step; None where they are no longer wanted."""
     from tandem.engine.engine import Feed
 
     started_s = time.perf_counter()
-    feeds = [Feed(str(job.session), job.tokens, 1 + len(job.earlier)) for job in jobs]
+    feeds = [Feed(str(job.session), job.tokens, 1 + job.num_earlier) for job in jobs]
     pairs = list(zip(sessions, jobs, strict=True))
     wanted = [lambda session=session, job=job: session.is_current(job) for session, job in pairs]
-    results: list[list[Draft] | Exception | None] = []
+    results: list[list[Result] | Exception | None] = []
     for (session, job), logits in zip(pairs, _forward(engine, feeds, wanted), strict=True):
         if logits is None or isinstance(logits, Exception):
             results.append(logits)
         elif not session.is_current(job):
             results.append(None)
         else:
-            made = _attempt(lambda: _draw(session, job, drafter_of(session), logits, started_s))  # noqa: B023
-            results.append(made)
+            model = _Logits(session, job, drafter_of(session), logits)
+            results.append(_attempt(lambda: compute_steps(job, model, lambda: elapsed_us(started_s))))  # noqa: B023
     return results
 
 
@@ -124,24 +145,39 @@ def elapsed_us(started_s: float) -> int:
     return int((time.perf_counter() - started_s) * 1e6)
 
 
-def _draw(
-    session: DecodingSession, job: Forward, drafter: Drafter, logits: torch.Tensor, started_s: float
-) -> list[Draft]:
-    """logits: [rows, steps, vocab]."""
-    drafts = []
-    for position, weights in enumerate((*job.earlier, job.weights)):
-        step = job.first + position
-        token, payload, dense = drafter.draft(
-            logits[:, position],
+class _Logits:
+    """The logits of one job, [rows, steps, vocab], as `compute_steps` asks for them."""
+
+    def __init__(
+        self, session: DecodingSession, job: Forward, drafter: Drafter, logits: torch.Tensor
+    ) -> None:
+        self._session, self._job, self._drafter, self._logits = session, job, drafter, logits
+        self._last: int | None = None  # the step that was drawn last
+
+    def draw(self, step: int, weights: Weights) -> tuple[int, bytes]:
+        """The draft or vote at one step."""
+        job, session = self._job, self._session
+        result = self._drafter.draft(
+            self._logits[:, step - job.first],
             weights or (0.0,),
             seed=session.spec.seed,
             step=step,
             party=Party(session.party) if session.party in PARTIES else Party.CLOUD,  # of no matter there
             lineage=job.lineage[: step + 1] or ROOT,
-            proposed=job.proposed[position] if job.proposed else None,
+            proposed=job.proposed[step - job.wanted] if job.proposed else None,
         )
-        drafts.append(Draft(token, payload, dense, elapsed_us(started_s)))
-    return drafts
+        self._last = step
+        return result.token, result.payload
+
+    def learn(self, step: int, token: int) -> Evidence:
+        """How probable each row finds a token."""
+        from tandem.engine.row_mixture import row_probabilities
+
+        rows = self._drafter.rows if step == self._last else None
+        if rows is None:
+            logits = self._logits[:, step - self._job.first, : self._session.spec.vocab_size]
+            rows = row_probabilities(logits)  # as the drafter's: over the tokens that all parties have
+        return log_evidence(rows[:, token].tolist())
 
 
 def _forward(

@@ -1,7 +1,7 @@
 """The decoder: one side's language model, drafting ahead of the committed prefix.
 
     DraftQueue --Begin/Commit/Adopt/End--> Decoder --ProposalReady--> DraftQueue
-    Decoder --RetrieveRequest/RescoreRequest--> Retriever --RetrieveResult/RescoreResult--> Decoder
+    Decoder --RetrieveRequest--> Retriever --RetrieveResult--> Decoder
 
 The model runs in a thread of its own. Whenever it is free, it takes the next job of every session that waits, and
 computes them in one batch; the session table decides what to compute. A batch of which no session wants its part any
@@ -18,12 +18,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from tandem.actors import batching
 from tandem.actors.base import Runtime, SiteActor
-from tandem.actors.batching import Draft, Opened
+from tandem.actors.batching import Opened
 from tandem.actors.lessons import Lessons
 from tandem.actors.sentences import remedy_for, sendable
 from tandem.codecs import Codec, codec_of
 from tandem.errors import TandemError
-from tandem.protocol.decoding import DecodingSession, Forward, Job, Prefill
+from tandem.protocol.decoding import DecodingSession, Forward, Job, Prefill, Result
 from tandem.protocol.drafting_table import DraftingTable
 from tandem.protocol.messages import PROTOCOL_VERSION, Begin, DecoderFailed, End
 from tandem.protocol.outbox import ActorKind, Send
@@ -51,7 +51,7 @@ class DecoderActor(SiteActor):
 
     def __init__(self, party: str, runtime: Runtime) -> None:
         super().__init__(party, runtime)
-        self.table = DraftingTable(party, lambda tokens: self.engine.text(tokens))
+        self.table = DraftingTable(party)
         self.num_forwards = 0
         self.num_passes = 0  # batches of forwards
         self.num_abandoned = 0
@@ -233,11 +233,11 @@ class DecoderActor(SiteActor):
     def _finish_prefill(self, session: DecodingSession, opened: Opened) -> list[Send]:
         result, is_home = opened.result, session.spec.home == self.party
         notes = self.notes(result, is_home=is_home)
-        return session.finish_prefill(opened.prefill_us, notes, result.documents)
+        return session.finish_prefill(opened.prefill_us, notes, result.documents, opened.question)
 
     async def draft(
         self, sessions: Sequence[DecodingSession], jobs: Sequence[Forward]
-    ) -> list[list[Draft] | Exception | None]:
+    ) -> list[list[Result] | Exception | None]:
         """Compute the drafts or votes of each job; None where its prefix was rolled back and it was abandoned."""
         drafts = await self.on_model_thread(
             lambda: batching.draft(self.engine, self._drafter, jobs, sessions)
@@ -256,7 +256,14 @@ class DecoderActor(SiteActor):
         if self._lessons is not None:
             self._lessons.open(job)
         return self.engine.open(
-            str(job.session), job.query, job.documents, job.max_new_tokens, history=job.history, day=job.day
+            str(job.session),
+            job.query,
+            job.documents,
+            job.max_new_tokens,
+            history=job.history,
+            num_stored=job.num_stored,
+            scores_question=job.scores_question,
+            day=job.day,
         )
 
     def _drafter(self, session: DecodingSession) -> Drafter:

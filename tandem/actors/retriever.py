@@ -1,7 +1,6 @@
-"""The retriever: one side's index, embedder and scoring model.
+"""The retriever: one party's index, embedder and scoring model.
 
     Decoder --RetrieveRequest--> Retriever --RetrieveResult--> Decoder    (once per query)
-    Decoder --RescoreRequest---> Retriever --RescoreResult---> Decoder    (every few tokens, off the critical path)
 
 Document texts go to the decoder of the same side and nowhere else.
 """
@@ -19,15 +18,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from tandem.actors.base import Runtime, SiteActor
 from tandem.actors.sentences import sendable
 from tandem.errors import TandemError
-from tandem.protocol.messages import (
-    RescoreRequest,
-    RescoreResult,
-    RetrieveFailed,
-    RetrieveRequest,
-    RetrieveResult,
-)
+from tandem.protocol.messages import RetrieveFailed, RetrieveRequest, RetrieveResult
 from tandem.protocol.outbox import ActorKind, Send
-from tandem.protocol.retrieval_requests import find_documents, refuse_request, score_documents, to_result
+from tandem.protocol.retrieval_requests import find_documents, refuse_request, to_result
 
 if TYPE_CHECKING:
     from tandem.retrieval.documents import Document
@@ -56,8 +49,8 @@ class RetrieverActor(SiteActor):
         self._askers: OrderedDict[int, str] = (
             OrderedDict()
         )  # of several decoders, by session; the newest last
-        self._waiting: set[RetrieveRequest | RescoreRequest] = set()  # those in the queue or at work
-        self._requests: asyncio.Queue[RetrieveRequest | RescoreRequest] = asyncio.Queue(maxsize=1024)
+        self._waiting: set[RetrieveRequest] = set()  # those in the queue or at work
+        self._requests: asyncio.Queue[RetrieveRequest] = asyncio.Queue(maxsize=1024)
 
     @property
     def retriever(self) -> Retriever | StoreRetriever:
@@ -124,10 +117,8 @@ class RetrieverActor(SiteActor):
             finally:
                 self._waiting.discard(request)
 
-    def answer(self, request: RetrieveRequest | RescoreRequest) -> RetrieveResult | RescoreResult:
+    def answer(self, request: RetrieveRequest) -> RetrieveResult:
         """The answer to one request; blocking. Raises TandemError."""
-        if isinstance(request, RescoreRequest):
-            return score_documents(self.retriever, request)
         started_s = time.perf_counter()
         hits = self.search(request)
         retrieve_us = int((time.perf_counter() - started_s) * 1e6)
@@ -145,7 +136,7 @@ class RetrieverActor(SiteActor):
         while len(self._found) > MAX_REMEMBERED:
             self._found.popitem(last=False)
 
-    def _refuse(self, request: RetrieveRequest | RescoreRequest, error: Exception) -> RetrieveFailed:
+    def _refuse(self, request: RetrieveRequest, error: Exception) -> RetrieveFailed:
         """Why a query has no documents. Other errors than Tandem's are not quoted: they may hold a document."""
         if isinstance(error, TandemError):
             return refuse_request(request, sendable(str(error)), error)

@@ -1,75 +1,101 @@
-"""Which relevance estimates weigh the documents at a step, how momentum blends them, and what a side weighs by them.
+"""How much each row counts: what the retriever and the question say of its documents, then how well it predicts.
 
-Everything here is a function of the step, the interval and the estimates at earlier prefixes, never of
-timing: a weight that depended on when an estimate arrived could not be reproduced. It knows nothing of how
-relevance is measured, and a decoder that lacks an estimate has to wait for it.
+Every row of a party (a document, some joined in one, or none) is an expert that predicts the next token. Its log weight
+at step t is its prior and its evidence from the answer so far, and older evidence counts less and less:
 
-NOT in the paper: DRAGON section 4.1 re-estimates "during the decoding"; a fixed lag makes that deterministic.
+    log w_d(t) = scale * score_d + question * log p_d(question) + evidence * e_d(t)
+    e_d(0) = 0,  e_d(t+1) = memory * e_d(t) + log p_d(x_t)
+
+p_d is the row's own distribution at temperature 1, without restrictions. With memory 1 this is the posterior of
+RAG-Sequence (Lewis et al. 2020); below 1 it is dynamic model averaging with a forgetting factor (Raftery, Karny and
+Ettler 2010), by which an answer can move from one document to another. Scoring documents by the likelihood of the
+question is unsupervised passage re-ranking (Sachan et al. 2022).
+
+Weights need no normaliser: the same amount added to every row's log weight changes nothing. So a party's weights are a
+function of its own rows and of the committed tokens, it can draft as far ahead as it likes, and what crosses with a
+vote is one number, the logarithm of the sum of its rows' weights.
+
+NOT in the paper (DRAGON 4.1), which embeds question and answer again every few tokens.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from tandem.errors import GenerationError
 
+MIN_PROBABILITY = 1e-6
+"""Evidence is cut off here: no single token rules a document out."""
 
-def weight_anchor(step: int, interval: int, lag: int) -> int:
-    """Length kappa of the prefix on which the relevance at `step` is estimated: max(0, n * floor((t - lag) / n)).
+MAX_QUESTION = 32
+"""Tokens of a question that count in full. A longer one says as much as so many of its tokens do on average: they
+are not independent, and the sum over a page of text would leave one document only."""
 
-    interval: n, tokens between two estimates; 0 means one estimate for the whole answer (static weights).
-    lag: tokens that an estimate may take to arrive, >= 0.
+Weights = tuple[float, ...]
+"""The log weight of each row; none for a party without documents."""
+Evidence = tuple[float, ...]
+"""e_d of each row after some tokens of the answer."""
+
+
+def log_evidence(probabilities: Sequence[float]) -> Evidence:
+    """What one token says of each row. probabilities: p_d(token) of each, at temperature 1."""
+    return tuple(math.log(max(probability, MIN_PROBABILITY)) for probability in probabilities)
+
+
+def question_likelihood(total: float, num_tokens: int) -> float:
+    """What a question counts for a row. total: its log likelihood there. num_tokens: how many tokens that sums up."""
+    return total * min(1.0, MAX_QUESTION / max(1, num_tokens))
+
+
+@dataclass(frozen=True, slots=True)
+class DocumentWeights:
+    """The weights of one party's rows in one session."""
+
+    prior: Weights  # before the answer begins
+    evidence: float = 0.0  # how much the answer's evidence counts; 0: weights stay what they are
+    memory: float = 1.0  # what is kept of it at each step, 0 to 1
+
+    @property
+    def moves(self) -> bool:
+        """Whether the tokens of the answer change anything."""
+        return self.evidence > 0 and len(self.prior) > 0
+
+    @property
+    def start(self) -> Evidence:
+        """Before the first token."""
+        return (0.0,) * len(self.prior) if self.moves else ()
+
+    def weigh(self, evidence: Evidence) -> Weights:
+        """The log weight of each row by the evidence so far."""
+        if not self.moves:
+            return self.prior
+        return tuple(prior + self.evidence * each for prior, each in zip(self.prior, evidence, strict=True))
+
+    def learn(self, evidence: Evidence, token: Evidence) -> Evidence:
+        """The evidence after one more token. token: of `log_evidence`."""
+        if not self.moves:
+            return evidence
+        return tuple(self.memory * old + new for old, new in zip(evidence, token, strict=True))
+
+
+def log_weight(weights: Sequence[float]) -> float:
+    """log h of a party = log-sum-exp of its rows' log weights; no document: -inf. DRAGON Appendix A.1.
+
+    Raises GenerationError as `check_weights` does.
     """
-    if interval < 0 or lag < 0:
-        raise GenerationError(
-            f"The interval and the lag of document weights are {interval} and {lag} tokens; set them to at least 0 "
-            "(an interval of 0 for static weights)."
-        )
-    return max(0, interval * ((step - lag) // interval)) if interval else 0
-
-
-def checkpoints(step: int, interval: int, lag: int) -> range:
-    """Lengths of the prefixes whose estimates shape the weights at `step` by momentum: 0, n, ..., kappa."""
-    return range(0, weight_anchor(step, interval, lag) + 1, interval or 1)
-
-
-def blend(previous: Sequence[float] | None, estimate: Sequence[float], momentum: float) -> tuple[float, ...]:
-    """One update of the scores [rows]: momentum * previous + (1 - momentum) * estimate.
-
-    previous: None before the first estimate, which is taken as is; else of as many rows (ValueError).
-    momentum: in [0, 1); 0 forgets the previous scores.
-    """
-    if not 0 <= momentum < 1:
-        raise GenerationError(
-            f"The momentum of document weights lies in [0, 1), it is {momentum}; 0 is none."
-        )
-    if previous is None:
-        return tuple(estimate)
-    return tuple(momentum * old + (1.0 - momentum) * new for old, new in zip(previous, estimate, strict=True))
-
-
-def text_to_score(query: str, answer: str) -> str:
-    """The text x_<kappa that documents are scored against: the question and the answer so far."""
-    return f"{query} {answer.strip()}" if answer else query
-
-
-def log_weight(scores: Sequence[float]) -> float:
-    """log h of a side = log-sum-exp of its scores R(d, x) [documents]; no document: -inf. DRAGON Appendix A.1.
-
-    Raises GenerationError as `check_scores` does.
-    """
-    check_scores(scores)
-    largest = max(scores, default=-math.inf)
+    check_weights(weights)
+    largest = max(weights, default=-math.inf)
     if largest == -math.inf:  # -inf - -inf has no value
         return -math.inf
-    return largest + math.log(sum(math.exp(score - largest) for score in scores))
+    return largest + math.log(sum(math.exp(weight - largest) for weight in weights))
 
 
-def check_scores(scores: Sequence[float]) -> None:
-    """Raise GenerationError unless every score is a number below infinity; -inf is a document without weight."""
-    if not all(score < math.inf for score in scores):  # nan is not below either
+def check_weights(weights: Sequence[float]) -> None:
+    """Raise GenerationError unless every log weight is a number below infinity; -inf is a row without weight."""
+    if not all(weight < math.inf for weight in weights):  # nan is not below either
         raise GenerationError(
-            f"A document's score is a number below infinity, the scores are {list(scores)}; "
+            f"The log weight of a document is a number below infinity, but they are {list(weights)}; "
             "check the scoring model."
         )

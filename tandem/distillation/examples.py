@@ -101,7 +101,7 @@ def write_answers(
     answers: dict[str, list[int]] = {name: [] for name in names}
     try:
         for name, (question, documents) in zip(names, prompts, strict=True):
-            engine.open(name, question, documents, max_new_tokens, is_stored=False)
+            engine.open(name, question, documents, max_new_tokens, num_stored=0)
         going = list(names)
         while going:
             for name, logits in zip(

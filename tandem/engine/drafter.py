@@ -20,7 +20,7 @@ from tandem.aggregation.rules import DRAFT_RULES, draft_rule
 from tandem.codecs import Codec, CodecStates
 from tandem.codecs.base import MAX_VOCAB, ROOT
 from tandem.codecs.token import write_token
-from tandem.engine.row_mixture import mix_rows
+from tandem.engine.row_mixture import mix_and_keep
 from tandem.errors import ProtocolError
 from tandem.sampling import SamplingParams
 from tandem.topology import Party
@@ -51,6 +51,10 @@ class Drafter:
         self._codec = codec
         self._states = CodecStates(codec)
         self._sampling = sampling
+        self.rows: NDArray[np.float32] | None = (
+            None  # of the last step, [rows, vocab] at temperature 1, if known
+        )
+        self.dense: NDArray[np.float64] | None = None  # of the last step, q before the codec, [vocab]
         self._rule = draft_rule(rule, sampling.temperature)
 
     def draft(
@@ -82,8 +86,11 @@ class Drafter:
 
     def distribution(self, logits: torch.Tensor, log_weights: Sequence[float]) -> NDArray[np.float64]:
         """The party's distribution q [vocab] for one step, over the tokens that all parties have."""
-        logits = logits[:, : self._vocab_size]
-        return restrict(mix_rows(logits, log_weights, self._sampling.temperature), self._sampling)
+        temperature = self._sampling.temperature
+        mixed, rows = mix_and_keep(logits[:, : self._vocab_size], log_weights, temperature)
+        self.rows = rows if temperature in (0.0, 1.0) else None
+        self.dense = restrict(mixed, self._sampling)
+        return self.dense
 
     def draw(self, payload: bytes, *, seed: int, step: int, party: Party) -> int:
         """The token that `party` drafts from an encoded distribution. Raises ProtocolError if it is malformed."""

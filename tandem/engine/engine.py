@@ -127,17 +127,19 @@ class Engine:
         max_new_tokens: int,
         *,
         history: Sequence[Message] = (),
-        is_stored: bool = True,
+        num_stored: int | None = None,
+        scores_question: bool = False,
         day: str = "",
     ) -> OpenResult:
         """Start `session`. It only tokenises; the first `next_logits` computes the prompt, preemptibly.
 
         Of the context an answer gets `answer_room` at most, and documents that do not fit with it are cut at their end,
-        or dropped; see `OpenResult`. history: turns of the conversation before the query. is_stored: whether caches
-        that are computed go to the store; not where several documents are joined in one, which hardly ever comes again,
-        or where the store is not to know them. Those of documents that were cut never go there: the query decides
-        where. day: of the query, as 2026-11-25, for a template that writes it; one that is given none always writes the
-        same. GenerationError if the query does not fit or the session is already open.
+        or dropped; see `OpenResult`. An empty document is a row without one. history: turns of the conversation before
+        the query. num_stored: documents whose caches go to the store once computed, the first ones; None: all. Not
+        where several are joined in one, which hardly ever comes again, or where the store is not to know them. Those of
+        documents that were cut never go there: the query decides where. scores_question: whether
+        `question_likelihoods` is wanted. day: of the query, as 2026-11-25, for a template that writes it; one that is
+        given none always writes the same. GenerationError if the query does not fit or the session is already open.
         """
         with self._lock:
             if session in self.sessions:
@@ -146,7 +148,11 @@ class Engine:
             max_new_tokens = max_new_tokens if room is None else min(max_new_tokens, room)
             prompt = self.build_prompt(query, documents, max_new_tokens, history, day)
             self.sessions[session] = self.make_session(
-                prompt, max_new_tokens, is_stored=is_stored, is_later_turn=bool(history)
+                prompt,
+                max_new_tokens,
+                num_stored=num_stored,
+                is_later_turn=bool(history),
+                num_scored=prompt.num_question if scores_question else 0,
             )
         return OpenResult(
             num_rows=len(prompt.document_tokens),
@@ -165,18 +171,32 @@ class Engine:
         return prompts.answer_room(query, history)
 
     def make_session(
-        self, prompt: Prompt, num_new_tokens: int, *, is_stored: bool, is_later_turn: bool = False
+        self,
+        prompt: Prompt,
+        num_new_tokens: int,
+        *,
+        num_stored: int | None = None,
+        is_later_turn: bool = False,
+        num_scored: int = 0,
     ) -> Session | GrowingSession:
         """What `open` keeps for a prompt; not yet one of `sessions`. is_later_turn: whether it continues another."""
         if self._batch is None:
-            return GrowingSession(prompt, self._forward, self.caches, self.vocab_size, is_stored=is_stored)
+            return GrowingSession(
+                prompt,
+                self._forward,
+                self.caches,
+                self.vocab_size,
+                num_stored=num_stored,
+                num_scored=num_scored,
+            )
         return Session(
             prompt,
             self.caches,
             self.vocab_size,
             self._forward.device,
             num_new_tokens=min(num_new_tokens, EXPECTED_TOKENS),
-            is_stored=is_stored,
+            num_stored=num_stored,
+            num_scored=num_scored,
             turns=self.turns if is_later_turn else None,
         )
 
@@ -211,6 +231,12 @@ class Engine:
     ) -> torch.Tensor:
         """Logits [rows, vocab_size] float32 after the query and `tokens`; `forward` of one feed."""
         return self.forward([Feed(session, tokens)], is_stale=is_stale)[0][:, -1]
+
+    def question_likelihoods(self, session: str) -> tuple[float, ...]:
+        """Of each row: what the question counts (`question_likelihood`), without its first token; once the prompt is
+        computed."""
+        with self._lock:
+            return self.sessions[session].likelihoods
 
     def crop(self, session: str, num_tokens: int) -> None:
         """Forget all but the first `num_tokens` of the answer, as `forward` does where a feed has other tokens."""

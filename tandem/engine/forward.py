@@ -33,8 +33,9 @@ class PreemptibleModel:
         positions: torch.Tensor,
         cache: DynamicCache,
         is_stale: IsStale | None,
+        num_logits: int = 1,
     ) -> torch.Tensor:
-        """Logits [rows, vocab of the model] after the last of `ids`, extending `cache`; may raise Preempted.
+        """Logits [rows, num_logits, vocab of the model] after the last of `ids`, extending `cache`; may be Preempted.
 
         ids, positions: [rows, new]. mask: [rows, cached + new], 0 for padding. An abandoned pass leaves some
         layers of `cache` longer than others.
@@ -46,8 +47,8 @@ class PreemptibleModel:
             position_ids=positions,
             past_key_values=cache,
             use_cache=True,
-            logits_to_keep=1,
-        )[:, -1]
+            logits_to_keep=num_logits,
+        )
 
     def run(self, is_stale: IsStale | None, **inputs: Any) -> torch.Tensor:
         """The logits of one pass over `inputs`; may raise Preempted."""

@@ -18,10 +18,12 @@ import torch
 from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer
 
+from tandem.aggregation.document_weights import log_evidence, question_likelihood
 from tandem.engine.feed import common_length
 from tandem.engine.forward import IsStale, PreemptibleModel
 from tandem.engine.kv_cache import DocumentCache, DocumentCaches, split_prompt
 from tandem.engine.prompt import Prompt
+from tandem.engine.session import choose_stored
 
 
 class GrowingSession:
@@ -34,16 +36,18 @@ class GrowingSession:
         caches: DocumentCaches,
         vocab_size: int,
         *,
-        is_stored: bool = True,
+        num_stored: int | None = None,
+        num_scored: int = 0,
     ) -> None:
-        """is_stored: whether the caches of documents go to the store, if they are whole."""
+        """num_stored, num_scored: as of `Session`."""
         self._model = model
         self._vocab_size = vocab_size
         self._caches = caches
         self._documents, self._tails = split_prompt(prompt)
         self._width = max(len(tokens) for tokens in self._documents)  # of the documents part
-        whole = [document not in prompt.truncated for document in prompt.documents] or [True]
-        self._is_stored = [is_stored and is_whole for is_whole in whole]  # [rows]
+        self._is_stored = choose_stored(prompt, num_stored)
+        self._num_scored = num_scored
+        self.likelihoods: tuple[float, ...] = (0.0,) * len(self._documents)  # as of `Session`
         self._pads = [self._width - len(tokens) for tokens in self._documents]
         self._ready: list[DocumentCache | None] = []  # of the first rows until all are there; None: no tokens
         self._cache = DynamicCache()
@@ -87,8 +91,18 @@ class GrowingSession:
         if self._prompt_logits is None:
             if self._num_cached < self._width:
                 self._prefill_documents(is_stale)
-            self._prompt_logits = self._forward(self._tails, is_stale)
+            logits = self._forward(self._tails, is_stale, max(1, self._num_scored))
+            self._prompt_logits = logits[:, -1]
+            if self._num_scored:
+                self.likelihoods = self._score(logits[:, :-1])
         return self._prompt_logits
+
+    def _score(self, logits: torch.Tensor) -> tuple[float, ...]:
+        """Log probability of the last tokens of the tails. logits: [rows, scored - 1, vocab], before each."""
+        following = torch.tensor([tail[len(tail) - logits.shape[1] :] for tail in self._tails])
+        chosen = torch.softmax(logits, dim=-1).gather(2, following.to(logits.device)[:, :, None])[:, :, 0]
+        num_tokens = logits.shape[1]
+        return tuple(question_likelihood(sum(log_evidence(row)), num_tokens) for row in chosen.tolist())
 
     def _prefill_documents(self, is_stale: IsStale | None) -> None:
         """Whole documents that a preempted call computed are kept for the next."""
@@ -107,7 +121,7 @@ class GrowingSession:
         return cache
 
     def _feed(self, token: int, is_stale: IsStale | None) -> None:
-        self._last_logits = self._forward([[token]] * len(self._pads), is_stale)
+        self._last_logits = self._forward([[token]] * len(self._pads), is_stale)[:, -1]
         self._fed.append(token)
 
     def _rollback(self, num_tokens: int) -> None:
@@ -117,7 +131,8 @@ class GrowingSession:
         self._last_logits = None
         self._crop()
 
-    def _forward(self, rows: list[list[int]], is_stale: IsStale | None) -> torch.Tensor:
+    def _forward(self, rows: list[list[int]], is_stale: IsStale | None, num_logits: int = 1) -> torch.Tensor:
+        """Logits [rows, num_logits, vocab] float32 after the last tokens of each row."""
         start, end = self._num_cached, self._num_cached + len(rows[0])
         device = self._model.device
         columns = torch.arange(start, end, device=device)
@@ -125,12 +140,12 @@ class GrowingSession:
         positions = (columns[None, :] - pads[:, None]).clamp_(min=0)  # [rows, new]
         ids = torch.tensor(rows, device=device)
         try:
-            logits = self._model(ids, self._mask_until(end), positions, self._cache, is_stale)
+            logits = self._model(ids, self._mask_until(end), positions, self._cache, is_stale, num_logits)
         except BaseException:  # Preempted, or an interruption: some layers hold more than others
             self._crop()
             raise
         self._num_cached = end
-        return logits[:, : self._vocab_size].float()
+        return logits[:, :, : self._vocab_size].float()
 
     def _crop(self) -> None:
         """Cut every layer to `_num_cached` columns; `crop` takes minus the number of columns to remove."""

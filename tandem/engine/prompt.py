@@ -34,6 +34,7 @@ class Prompt:
     documents: tuple[int, ...]  # [rows]: which document a row holds; empty for a bare row
     truncated: tuple[int, ...]  # documents whose end was cut off
     dropped: tuple[int, ...]  # documents that found no room, and have no row
+    num_question: int = 0  # of the query's tokens, those of the last question and what follows it
 
 
 MIN_ANSWER = 64
@@ -97,8 +98,8 @@ class PromptBuilder:
     ) -> Prompt:
         """Rows for `documents` and `query` with room for `max_new_tokens`, else GenerationError.
 
-        query: a question, which the template frames; or token ids, which are used as they are. history: turns before
-        the question.
+        query: a question, which the template frames; or token ids, which are used as they are. documents: an empty one
+        has a bare row. history: turns before the question.
         """
         bare_query_tokens = self.question_tokens(query, history) if isinstance(query, str) else tuple(query)
         query_tokens = bare_query_tokens
@@ -110,17 +111,19 @@ class PromptBuilder:
         numbers: list[int] = []
         truncated: list[int] = []
         for number, document in enumerate(documents):
-            ids, is_whole = self._fit(document, room)
+            ids, is_whole = self._fit(document, room) if document else (self._bare[len(self._bos) :], True)
             if ids is not None:
                 rows.append(self._bos + tuple(ids))
                 numbers.append(number)
                 truncated += [] if is_whole else [number]
+        query_tokens = query_tokens if rows else bare_query_tokens
         return Prompt(
             document_tokens=tuple(rows) or (self._bare,),
-            query_tokens=query_tokens if rows else bare_query_tokens,
+            query_tokens=query_tokens,
             documents=tuple(numbers),
             truncated=tuple(truncated),
             dropped=tuple(sorted(set(range(len(documents))) - set(numbers))),
+            num_question=len(query_tokens) - self._count_before_question(history),
         )
 
     def answer_room(self, query: str | Sequence[int], history: Sequence[Message] = ()) -> int | None:
@@ -143,16 +146,26 @@ class PromptBuilder:
 
         follows_document: as in a row with a document; a bare row's begins elsewhere.
         """
+        text, fill = self._template.question(len(history)), self._fill(question, history)
+        if follows_document:
+            return tuple(self._encoder.encode(self._lead + text, fill, self._place))
+        return tuple(self._encoder.encode(text, fill, self._bare_place))
+
+    def _fill(self, question: str, history: Sequence[Message]) -> dict[str, str]:
+        """What takes the place of each mark."""
         turns = [
             self._template.answer(message.content) if message.role == "assistant" else message.content
             for message in history
         ]
         fill = {turn_mark(number): content for number, content in enumerate([*turns, question])}
-        fill |= self._template.texts
-        text = self._template.question(len(history))
-        if follows_document:
-            return tuple(self._encoder.encode(self._lead + text, fill, self._place))
-        return tuple(self._encoder.encode(text, fill, self._bare_place))
+        return {**fill, **self._template.texts}
+
+    def _count_before_question(self, history: Sequence[Message]) -> int:
+        """About how many tokens of a query belong to earlier turns."""
+        if not history:
+            return 0
+        before, _, _ = self._template.question(len(history)).partition(turn_mark(len(history)))
+        return len(self._encoder.encode(before, self._fill("", history), self._bare_place))
 
     def document_tokens(self, document: str) -> tuple[int, ...]:
         """The tokens with which a row of the whole `document` begins.
@@ -202,7 +215,7 @@ class PromptBuilder:
             )
         return self._context_length - len(self._bos) - num_query_tokens - max_new_tokens
 
-    def _fit(self, document: str, room: int | None) -> tuple[list[int] | None, bool]:
+    def _fit(self, document: str, room: int | None) -> tuple[Sequence[int] | None, bool]:
         """Ids of the document part in at most `room` tokens (None: no room), and whether it is whole."""
         encoding = self._gap.encode(document)
         if room is None or len(encoding.ids) + self._gap.num_fixed <= room:

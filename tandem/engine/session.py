@@ -12,6 +12,7 @@ from itertools import groupby
 
 import torch
 
+from tandem.aggregation.document_weights import log_evidence, question_likelihood
 from tandem.engine.batch import MAX_TOKENS, BatchModel, Piece
 from tandem.engine.feed import common_length
 from tandem.engine.forward import IsStale
@@ -32,18 +33,19 @@ class Session:
         device: torch.device,
         *,
         num_new_tokens: int = 0,
-        is_stored: bool = True,
+        num_stored: int | None = None,
         turns: TurnCaches | None = None,
+        num_scored: int = 0,
     ) -> None:
-        """num_new_tokens: expected of the answer. is_stored: whether the caches of whole documents go to the store.
-        turns: rows of earlier turns, for a prompt that continues them.
+        """num_new_tokens: expected of the answer. num_stored: rows whose cache goes to the store if their document is
+        whole, the first ones; None: all. turns: rows of earlier turns, for a prompt that continues them. num_scored:
+        the last tokens of the prompt, of which `likelihoods` tells.
         """
         self._caches, self._vocab_size, self._device = caches, vocab_size, device
         self._turns = turns
         self._documents, tails = split_prompt(prompt)
         self._prompts = [[*document, *tail] for document, tail in zip(self._documents, tails, strict=True)]
-        whole = [document not in prompt.truncated for document in prompt.documents] or [True]
-        self._is_stored = [is_stored and is_whole for is_whole in whole]  # [rows]
+        self._is_stored = choose_stored(prompt, num_stored)
         self._cache = RowCache(len(self._prompts), max(map(len, self._prompts)) + num_new_tokens)
         self._lengths: list[int] | None = (
             None  # [rows]: columns that are cached; None: documents not yet looked up
@@ -51,6 +53,16 @@ class Session:
         self._unsaved: set[int] = set()  # rows whose document is computed and not yet kept
         self._tokens: tuple[int, ...] = ()  # of the answer; those that are cached come first
         self._logits = torch.empty(0)  # [rows, wanted, vocab], filled by passes
+        self._num_scored = num_scored
+        self._next_scored = [
+            len(prompt) - num_scored for prompt in self._prompts
+        ]  # column that tells of the next
+        self._likelihoods = [0.0] * len(self._prompts)
+
+    @property
+    def likelihoods(self) -> tuple[float, ...]:
+        """Of each row: `question_likelihood` of the last `num_scored` - 1 tokens of its prompt, once computed."""
+        return tuple(question_likelihood(total, self._num_scored - 1) for total in self._likelihoods)
 
     @property
     def cache(self) -> RowCache:
@@ -109,9 +121,12 @@ class Session:
             range(piece.first_row, piece.first_row + piece.num_rows), piece.starts, logits, strict=True
         ):
             self._lengths[row] = end = start + piece.num_new
+            computed = row_logits[:, : self._vocab_size].float()
             at = wanted - (len(self._prompts[row]) + len(self._tokens) - end)  # behind the last one computed
-            if piece.num_logits:
-                self._logits[row, at - piece.num_logits : at] = row_logits[:, : self._vocab_size].float()
+            if piece.num_logits and at > 0:
+                num_kept = min(at, piece.num_logits)
+                self._logits[row, at - num_kept : at] = computed[piece.num_logits - num_kept :]
+            self._score(row, end - piece.num_logits, computed)
             if row in self._unsaved and end >= len(self._documents[row]):
                 self._save(row)
 
@@ -125,7 +140,8 @@ class Session:
         starts = [self._lengths[row] for row in rows]
         tokens = [self._row(row, start, start + count) for row, start in zip(rows, starts, strict=True)]
         left = num_pending - count
-        num_logits = min(count, max(0, self._logits.shape[1] - left))
+        wanted = max(self._logits.shape[1], 0 if self._tokens else self._num_scored)
+        num_logits = min(count, max(0, wanted - left))
         return Piece(self._cache, rows[0], starts, tokens, num_logits)
 
     def _row(self, row: int, start: int, end: int) -> list[int]:
@@ -133,6 +149,19 @@ class Session:
         prompt = self._prompts[row]
         answer = self._tokens[max(0, start - len(prompt)) : max(0, end - len(prompt))]
         return [*prompt[start:end], *answer]
+
+    def _score(self, row: int, first: int, logits: torch.Tensor) -> None:
+        """Add what columns from `first` on tell of the prompt's next tokens. logits: [columns, vocab]."""
+        prompt, start = self._prompts[row], self._next_scored[row]
+        stop = min(len(prompt) - 1, first + len(logits))
+        if not self._num_scored or not first <= start < stop:
+            return
+        following = torch.tensor(prompt[start + 1 : stop + 1], device=logits.device)
+        # Normalised row by row, so that the bits are the same however columns are grouped.
+        probabilities = torch.softmax(logits[start - first : stop - first], dim=-1)
+        for value in log_evidence(probabilities.gather(1, following[:, None])[:, 0].tolist()):
+            self._likelihoods[row] += value
+        self._next_scored[row] = stop
 
     def _shorten(self, num_logits: int) -> None:
         """Keep what the present tokens need, without the columns whose logits are wanted."""
@@ -143,7 +172,7 @@ class Session:
     def _look_up(self) -> list[int]:
         if self._lengths is None:
             self._lengths = [self._load(row, tokens) for row, tokens in enumerate(self._documents)]
-            self._shorten(self._logits.shape[1])
+            self._shorten(max(self._logits.shape[1], 0 if self._tokens else self._num_scored))
         return self._lengths
 
     def _load(self, row: int, tokens: tuple[int, ...]) -> int:
@@ -166,6 +195,12 @@ class Session:
         self._unsaved.remove(row)
         tokens = self._documents[row]
         self._caches.keep(tokens, lambda: self._cache.save(row, len(tokens)), is_stored=self._is_stored[row])
+
+
+def choose_stored(prompt: Prompt, num_stored: int | None) -> list[bool]:
+    """Of each row, whether its document's cache goes to the store: of the first `num_stored` those that are whole."""
+    whole = [document not in prompt.truncated for document in prompt.documents] or [True]
+    return [is_whole and (num_stored is None or row < num_stored) for row, is_whole in enumerate(whole)]
 
 
 def compute(model: BatchModel, sessions: Sequence[Session], is_stale: IsStale | None = None) -> None:

@@ -7,10 +7,9 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING
 
 from tandem.actors.base import Runtime
-from tandem.actors.batching import Draft
 from tandem.actors.decoder import DecoderActor
 from tandem.codecs.token import write_token
-from tandem.protocol.decoding import DecodingSession, Forward
+from tandem.protocol.decoding import DecodingSession, Forward, Result
 from tandem.sites.deployment import ActorClasses
 from tandem.topology import Party
 
@@ -28,7 +27,7 @@ class GarbageDecoder(DecoderActor):
 
     async def draft(
         self, sessions: Sequence[DecodingSession], jobs: Sequence[Forward]
-    ) -> list[list[Draft] | Exception | None]:
+    ) -> list[list[Result] | Exception | None]:
         """As the product's, with other tokens."""
         drafts = await super().draft(sessions, jobs)
         return [
@@ -38,7 +37,7 @@ class GarbageDecoder(DecoderActor):
             for session, job, made in zip(sessions, jobs, drafts, strict=True)
         ]
 
-    def _garbage(self, session: DecodingSession, step: int, draft: Draft) -> Draft:
+    def _garbage(self, session: DecodingSession, step: int, draft: Result) -> Result:
         digest = blake2b(f"{session.spec.seed} {step}".encode(), digest_size=4).digest()
         token = int.from_bytes(digest) % self.engine.vocab_size
         return draft._replace(token=token, payload=write_token(token))
@@ -54,7 +53,7 @@ class ReplacedDecoder(DecoderActor):
 
     async def draft(
         self, sessions: Sequence[DecodingSession], jobs: Sequence[Forward]
-    ) -> list[list[Draft] | Exception | None]:
+    ) -> list[list[Result] | Exception | None]:
         """As the product's, after which the head may be another."""
         drafts = await super().draft(sessions, jobs)
         if self.party == Party.DEVICE and self.num_passes % REPLACED_EVERY == 0:

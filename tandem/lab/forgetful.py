@@ -15,8 +15,6 @@ from tandem.protocol.messages import (
     Commit,
     DecoderReady,
     ProposalReady,
-    RescoreRequest,
-    RescoreResult,
     RetrieveRequest,
     RetrieveResult,
     VerifyResult,
@@ -25,8 +23,7 @@ from tandem.protocol.outbox import Send
 from tandem.sites.deployment import ActorClasses
 
 LOST: tuple[type[Any], ...] = (
-    Adopt, Ballot, Commit, DecoderReady, ProposalReady, RescoreRequest, RescoreResult, RetrieveRequest,
-    RetrieveResult, VerifyResult,
+    Adopt, Ballot, Commit, DecoderReady, ProposalReady, RetrieveRequest, RetrieveResult, VerifyResult,
 )  # fmt: skip
 
 
@@ -59,7 +56,7 @@ class ForgetfulDecoder(Forgetful, DecoderActor):
 
 
 class ForgetfulRetriever(Forgetful, RetrieverActor):
-    """Loses a RetrieveResult and a RescoreResult."""
+    """Loses a RetrieveResult."""
 
 
 class ForgetfulAggregator(Forgetful, AggregatorActor):

@@ -12,12 +12,14 @@ lowest id.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
 from tandem.aggregation.coupling import noise
+from tandem.aggregation.document_weights import MIN_PROBABILITY
 from tandem.aggregation.mixture import shares
 
 Probabilities = list[float]
@@ -33,6 +35,16 @@ class Vote(NamedTuple):
 
 Voter = Callable[[Sequence[int]], Vote]
 """The vote after these tokens."""
+
+
+class HasTokens(Protocol):
+    """Probabilities, of which single ones are asked for."""
+
+    def __getitem__(self, token: int, /) -> float: ...
+
+
+Row = Callable[[Sequence[int]], HasTokens]
+"""How probable one document's row finds each next token after these, at temperature 1."""
 IsComplete = Callable[[Sequence[int]], bool]
 """Whether these tokens are a whole answer."""
 
@@ -69,6 +81,40 @@ def federated(
 ) -> list[int]:
     """A server drafts and has no vote; the workers' votes are mixed by fixed weights, or by their documents (None)."""
     return answer(workers, weights, is_complete, seed)
+
+
+def reader(
+    rows: Sequence[Callable[[Sequence[int]], Probabilities]],
+    prior: Sequence[float],
+    evidence: float,
+    memory: float,
+) -> Voter:
+    """A voter with documents, each in a row of its own. prior: log weight of each before the answer begins."""
+
+    def vote(tokens: Sequence[int]) -> Vote:
+        weights = weigh(rows, prior, tokens, evidence, memory)
+        most = max(weights)
+        raw = [math.exp(weight - most) for weight in weights]
+        votes = [Vote(row(tokens)) for row in rows]
+        return Vote(mix(votes, [each / sum(raw) for each in raw]), most + math.log(sum(raw)))
+
+    return vote
+
+
+def weigh(
+    rows: Sequence[Row], prior: Sequence[float], tokens: Sequence[int], evidence: float, memory: float
+) -> list[float]:
+    """The log weight of each row after these tokens: a row that predicted them well counts more, and the older a token
+    the less it tells. evidence: how much it counts at all. memory: what is kept of it at each step.
+    """
+    learned = [0.0] * len(rows)
+    for position, token in enumerate(tokens):
+        before = tokens[:position]
+        learned = [
+            memory * old + math.log(max(row(before)[token], MIN_PROBABILITY))
+            for row, old in zip(rows, learned, strict=True)
+        ]
+    return [first + evidence * each for first, each in zip(prior, learned, strict=True)]
 
 
 def answer_with_losses(

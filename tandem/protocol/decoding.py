@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
+from tandem.aggregation.document_weights import DocumentWeights, Evidence, Weights, log_weight
 from tandem.aggregation.proposals import Proposed
 from tandem.conversation import Message
 from tandem.protocol.line import DraftLine
@@ -19,21 +20,24 @@ from tandem.protocol.messages import (
     Commit,
     DecoderFailed,
     DecoderReady,
-    RescoreResult,
     RetrieveFailed,
     RetrieveRequest,
     RetrieveResult,
 )
 from tandem.protocol.outbox import Send
-from tandem.protocol.prefix import Prefix
-from tandem.protocol.relevance import RelevanceWeights, Weights
+from tandem.protocol.prefix import Prefix, extend_digest
+from tandem.protocol.rows import Row, arrange_rows
 from tandem.protocol.spec import SessionSpec
+from tandem.protocol.wire import to_float32
 from tandem.topology import at_start
+
+MAX_BLOCK = 16
+"""Steps of one pass at most where the evidence of tokens is computed again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Prefill:
-    """Open the session in the engine: one row per document given here."""
+    """Open the session in the engine: one row per text given here; an empty one is a row without document."""
 
     session: int
     query: str
@@ -41,6 +45,9 @@ class Prefill:
     max_new_tokens: int
     history: tuple[Message, ...] = ()  # of the conversation, before the query
     day: str = ""  # of the query, where a chat template writes it
+    num_stored: int | None = None  # rows whose caches are worth storing, the first ones; None: all
+    scores_question: bool = False  # whether the likelihood of the question in each row is wanted
+    has_baseline: bool = False  # whether it counts against that of a row without document
 
     @property
     def num_rows(self) -> int:
@@ -50,26 +57,41 @@ class Prefill:
 
 @dataclass(frozen=True, slots=True)
 class Forward:
-    """Compute this party's distribution for one step, and for some steps before it in the same pass."""
+    """Compute this party's distribution for one step, and for some steps before it in the same pass.
+
+    At a step before `wanted` nothing is asked but what its token says of the rows.
+    """
 
     session: int
     step: int
     digest: bytes  # of `tokens`
     tokens: tuple[int, ...]  # x_<t
-    weights: Weights  # one per document
+    weights: DocumentWeights
+    evidence: Evidence  # at the first step
     lineage: tuple[bytes, ...] = field(default=(), compare=False)  # digests of all beginnings of `tokens`
-    earlier: tuple[Weights, ...] = ()  # of the steps before it that are wanted too, in order
-    proposed: tuple[Proposed | None, ...] = ()  # by another party at these steps and at this one, or nothing
+    num_earlier: int = 0  # steps before this one
+    num_learned: int = 0  # of these, the first ones that are not wanted
+    proposed: tuple[Proposed | None, ...] = ()  # by another party at the wanted steps, or nothing
 
     @property
     def first(self) -> int:
-        """The first step that is wanted."""
-        return self.step - len(self.earlier)
+        """The first step that is computed."""
+        return self.step - self.num_earlier
+
+    @property
+    def wanted(self) -> int:
+        """The first step whose result is wanted."""
+        return self.first + self.num_learned
+
+    @property
+    def is_catching_up(self) -> bool:
+        """Whether nothing is wanted but what the tokens say of the rows."""
+        return self.wanted > self.step
 
     @property
     def num_rows(self) -> int:
         """Rows of the model's batch."""
-        return max(1, len(self.weights)) * (1 + len(self.earlier))
+        return max(1, len(self.weights.prior)) * (1 + self.num_earlier)
 
 
 Job = Prefill | Forward
@@ -87,8 +109,16 @@ class Computed(Protocol):
         """What is sent of it."""
 
     @property
+    def log_weight(self) -> float:
+        """Of the party's rows at this step, as it is sent."""
+
+    @property
     def decode_us(self) -> int:
         """Time of the pass, microseconds."""
+
+    @property
+    def evidence(self) -> Evidence:
+        """After the token that follows in the job; after the last step, after `token`."""
 
 
 class Result(NamedTuple):
@@ -97,21 +127,50 @@ class Result(NamedTuple):
     token: int
     payload: bytes
     decode_us: int
+    log_weight: float = -float("inf")
+    evidence: Evidence = ()
+
+
+class StepModel(Protocol):
+    """What `compute_steps` asks of a model that has the logits of a job."""
+
+    def draw(self, step: int, weights: Weights) -> tuple[int, bytes]:
+        """The token at one step and what is sent, by the log weights of the rows."""
+
+    def learn(self, step: int, token: int) -> Evidence:
+        """`log_evidence` of a token at one step."""
+
+
+def compute_steps(job: Forward, model: StepModel, elapsed_us: Callable[[], int] = lambda: 0) -> list[Result]:
+    """The results of a job at each of its steps: weights follow the evidence of the tokens in between."""
+    results = []
+    evidence = job.evidence
+    for step in range(job.first, job.step + (not job.is_catching_up)):
+        weights = job.weights.weigh(evidence)
+        token, payload = model.draw(step, weights) if step >= job.wanted else (job.tokens[step], b"")
+        following = job.tokens[step] if step < job.step else token
+        if job.weights.moves:
+            evidence = job.weights.learn(evidence, model.learn(step, following))
+        weight = to_float32(log_weight(weights))
+        results.append(Result(token, payload, elapsed_us(), weight, evidence))
+    return results
 
 
 class DecodingSession(ABC):
     """The state of one query in a decoder.
 
-    Invariant: one result per prefix, ever; what was computed is stored and emitted again from the store.
+    Invariant: one result per prefix, ever; what was computed is stored and emitted again from the store. The weights of
+    the rows are a function of the prefix alone, so timing cannot change an answer, and they roll back with it.
     """
 
-    def __init__(self, spec: SessionSpec, party: str, text: Callable[[Sequence[int]], str]) -> None:
-        """text: turns answer tokens into text, for the re-estimation of relevance."""
+    def __init__(self, spec: SessionSpec, party: str) -> None:
         self.spec = spec
         self.party = party
         self.line = DraftLine(spec.session)
-        self.relevance = RelevanceWeights(spec, text)
+        self.weights = DocumentWeights(())
+        self._evidence: dict[bytes, Evidence] = {}  # by digest of the prefix
         self._retrieved: RetrieveResult | None = None
+        self._rows: tuple[Row, ...] = ()
         self._is_filtered_out = False
         self._is_prefilled = False
         self._ready: DecoderReady | None = None  # what the coordinator knows of the documents
@@ -121,6 +180,11 @@ class DecodingSession(ABC):
     def prefix(self) -> Prefix:
         """The committed tokens, then those that this party computes on."""
         return self.line.prefix
+
+    @property
+    def num_evidence(self) -> int:
+        """Prefixes whose evidence is stored."""
+        return len(self._evidence)
 
     # ---- what the roles differ in ------------------------------------------------------------------------------
 
@@ -133,8 +197,8 @@ class DecodingSession(ABC):
         """Whether the result of `job` is still wanted; the model asks between layers."""
 
     @abstractmethod
-    def _next_forward(self, ids: tuple[str, ...]) -> Forward | None:
-        """What to compute now with these documents; None: nothing, or a weight is still missing."""
+    def _next_forward(self) -> Forward | None:
+        """What to compute now; None: nothing."""
 
     @abstractmethod
     def _on_order(self, message: Any) -> list[Send]:
@@ -147,11 +211,6 @@ class DecodingSession(ABC):
     @abstractmethod
     def _forget(self) -> None:
         """Drop what no later step can need."""
-
-    @property
-    def _first_step(self) -> int:
-        """The first step whose weights are needed."""
-        return len(self.prefix)
 
     # ---- entries -------------------------------------------------------------------------------------------------
 
@@ -177,9 +236,7 @@ class DecodingSession(ABC):
         """
         if self._retrieved is None:
             return self.begin()
-        self.relevance.forget_request()
-        ready = [] if self._ready is None else [Send("draft_queue", self._ready)]
-        return [*ready, *self.request_weights()]
+        return [] if self._ready is None else [Send("draft_queue", self._ready)]
 
     def receive(self, message: Any) -> list[Send]:
         """Any message of this session."""
@@ -187,16 +244,13 @@ class DecodingSession(ABC):
             case RetrieveResult():
                 self._retrieved = message
                 self._is_filtered_out = self._lets_nothing_through(message)
-                self.relevance.weights[self.prefix.digests[0]] = self.relevance.scale(message.scores)
+                self._rows = arrange_rows(message, self.spec.row_layout(self.party))
                 return []
             case RetrieveFailed():
                 failed = DecoderFailed(
                     session=self.spec.session, reason=message.reason, is_refused=message.is_refused
                 )
                 return [Send("draft_queue", failed)]
-            case RescoreResult():
-                self.relevance.receive(message, self.prefix)
-                return self.request_weights()
             case Commit():
                 return self._on_commit(message)
             case Adopt():
@@ -205,23 +259,52 @@ class DecodingSession(ABC):
                 return self._on_order(message)
 
     def finish_prefill(
-        self, prefill_us: int, notes: tuple[str, ...], rows: Sequence[int] | None = None
+        self,
+        prefill_us: int,
+        notes: tuple[str, ...],
+        rows: Sequence[int] | None = None,
+        question: Sequence[float] = (),
     ) -> list[Send]:
-        """The engine holds the query and the documents `rows` of the job, one row each (indices; None: all)."""
+        """The engine holds the query and the texts `rows` of the job, one row each (indices; None: all).
+
+        question: the log likelihood of the question in each of these rows; empty: unknown.
+        """
         assert self._retrieved is not None
         self._is_prefilled = True
-        self._retrieved = retrieved = _select(self._retrieved, rows)
-        self.relevance.weights[self.prefix.digests[0]] = self.relevance.scale(retrieved.scores)
+        if rows is not None:
+            self._rows = tuple(self._rows[row] for row in rows)
+        self.weights = self._weigh_rows(question)
+        self._evidence[self.prefix.digests[0]] = self.weights.start
+        scores = dict(zip(self._retrieved.ids, self._retrieved.scores, strict=True))
+        sources = tuple(dict.fromkeys(name for row in self._rows for name in row.ids))
         self._ready = DecoderReady(
             session=self.spec.session,
-            sources=retrieved.ids,
-            scores=retrieved.scores,
-            retrieve_us=retrieved.retrieve_us,
+            sources=sources,
+            scores=tuple(scores[name] for name in sources),
+            retrieve_us=self._retrieved.retrieve_us,
             prefill_us=prefill_us,
             notes=(*self._notes_on_filter(), *notes),
         )
         # A restarted decoder, or a cloud that joins late, begins in the middle of an answer.
-        return [Send("draft_queue", self._ready), *self.request_weights()]
+        return [Send("draft_queue", self._ready)]
+
+    def _weigh_rows(self, question: Sequence[float]) -> DocumentWeights:
+        """The rule by which the rows weigh. Evidence is left out where it cannot change the target: with one row, and
+        no other party whose documents count."""
+        spec, rows = self.spec, self._rows
+        likelihoods = question or (0.0,) * len(rows)
+        prior = tuple(
+            spec.relevance_scale * row.score + spec.question_weight * likelihood
+            for row, likelihood in zip(rows, likelihoods, strict=True)
+        )
+        return DocumentWeights(prior, spec.evidence_weight if self._can_matter else 0.0, spec.evidence_memory)
+
+    @property
+    def _can_matter(self) -> bool:
+        """Whether weights of the rows can change the target."""
+        roles = self.spec.roles
+        num_holders = sum(self.spec.num_documents(voter) > 0 for voter in roles.voters)
+        return len(self._rows) > 1 or (len(self._rows) == 1 and roles.weighs_by_documents and num_holders > 1)
 
     def _lets_nothing_through(self, retrieved: RetrieveResult) -> bool:
         """Whether documents were searched for, and the filter left none."""
@@ -233,29 +316,65 @@ class DecodingSession(ABC):
             return ()
         return (f"{at_start(self.party)} has no document that its filter lets through; it answers without.",)
 
-    def request_weights(self) -> list[Send]:
-        """Ask the retriever for the next estimation that the line will need."""
-        # Until the prefill it is not known which documents have a row.
-        if self._retrieved is None or not self._is_prefilled or self._has_ended:
-            return []
-        return self.relevance.request_next(self.prefix, self._retrieved.ids, self._first_step)
-
     # ---- planning ------------------------------------------------------------------------------------------------
 
     def next_job(self) -> Job | None:
-        """What to compute now, or None: there is nothing to do, or a weight is still missing."""
+        """What to compute now, or None: there is nothing to do."""
         if self._retrieved is None or self._has_ended:
             return None
         if not self._is_prefilled:
+            scores_question = self.spec.question_weight > 0 and self._can_matter
             return Prefill(
                 session=self.spec.session,
                 query=self.spec.query,
-                documents=self._retrieved.texts,
+                documents=tuple(row.text for row in self._rows),
                 max_new_tokens=self.spec.sampling.max_new_tokens,
                 history=self.spec.history,
                 day=self.spec.day,
+                num_stored=sum(row.is_stored for row in self._rows),
+                scores_question=scores_question,
+                has_baseline=scores_question and self.spec.has_several_models,
             )
-        return self._next_forward(self._retrieved.ids)
+        return self._next_forward()
+
+    def _plan(self, wanted: int, last: int, proposed: Sequence[Proposed | None] = ()) -> Forward:
+        """The pass that gives the results at the steps from `wanted` to `last` of the line.
+
+        It begins where the evidence is known. If that is far back, such as after a restart, it only catches up.
+        """
+        prefix = self.prefix
+        first, evidence = wanted, self.weights.start
+        if self.weights.moves:
+            first = next(step for step in range(wanted, -1, -1) if prefix.digests[step] in self._evidence)
+            evidence = self._evidence[prefix.digests[first]]
+        if wanted - first > MAX_BLOCK:
+            last = first + MAX_BLOCK
+            wanted, proposed = last + 1, ()
+        return Forward(
+            self.spec.session,
+            last,
+            prefix.digests[last],
+            tuple(prefix.tokens[:last]),
+            self.weights,
+            evidence,
+            tuple(prefix.digests[: last + 1]),
+            num_earlier=last - first,
+            num_learned=wanted - first,
+            proposed=tuple(proposed),
+        )
+
+    def _forget_evidence(self) -> None:
+        """Drop that of other prefixes."""
+        digests = set(self.prefix.digests)
+        self._evidence = {digest: kept for digest, kept in self._evidence.items() if digest in digests}
+
+    def _learn(self, job: Forward, results: Sequence[Computed]) -> None:
+        """Keep the evidence of a pass."""
+        if not self.weights.moves:
+            return
+        for step, result in enumerate(results, job.first):
+            digest = job.lineage[step + 1] if step < job.step else extend_digest(job.digest, result.token)
+            self._evidence[digest] = result.evidence
 
     def _may_continue(self, step: int) -> bool:
         """Whether the answer can have a token at `step`, behind the line's tokens before it."""
@@ -282,13 +401,4 @@ class DecodingSession(ABC):
         """After a change of what is committed."""
         if (following := self.line.take_next()) is not None:
             return self._on_commit(following)
-        return [*self.request_weights(), *self._extend()]
-
-
-def _select(retrieved: RetrieveResult, rows: Sequence[int] | None) -> RetrieveResult:
-    if rows is None:
-        return retrieved
-    ids = tuple(retrieved.ids[row] for row in rows)
-    texts = tuple(retrieved.texts[row] for row in rows)
-    scores = tuple(retrieved.scores[row] for row in rows)
-    return replace(retrieved, ids=ids, texts=texts, scores=scores)
+        return self._extend()

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tandem.aggregation.document_weights import log_weight
 from tandem.protocol.decoding import Computed, DecodingSession, Forward
 from tandem.protocol.messages import Adopt, Alone, Proposal, ProposalLength, ProposalReady, Window
 from tandem.protocol.outbox import Send
 from tandem.protocol.spec import SessionSpec
-from tandem.protocol.wire import to_float32
+
+KEPT_DRAFTS = 8
+"""Drafts of committed steps that are kept: a Resync may take some tokens back."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,9 +35,8 @@ class DraftingSession(DecodingSession):
     less. A draft that exceeds the budget by itself is never proposed: the voter decides its step.
     """
 
-    def __init__(self, spec: SessionSpec, party: str, text: Callable[[Sequence[int]], str]) -> None:
-        """text: turns answer tokens into text, for the re-estimation of relevance."""
-        super().__init__(spec, party, text)
+    def __init__(self, spec: SessionSpec, party: str) -> None:
+        super().__init__(spec, party)
         role = spec.roles.role(party)
         self.has_vote = role.votes  # then each token is a proposal of its own, with its distribution
         self.length = 1 if self.has_vote else spec.first_length
@@ -60,38 +60,33 @@ class DraftingSession(DecodingSession):
 
     def finish(self, job: Forward, results: Sequence[Computed]) -> list[Send]:
         """Propose the result of `job`, which is one draft."""
-        (draft,) = results
-        return self.finish_forward(job, draft.payload, draft.token, draft.decode_us)
-
-    def finish_forward(self, job: Forward, payload: bytes, token: int, decode_us: int) -> list[Send]:
-        """Propose the result of `job`. payload: its encoded distribution; token: drawn from the decoded form."""
         if not self.is_current(job):
             return []
+        self._learn(job, results)
+        if job.is_catching_up:
+            return []
+        result = results[-1]
         draft = Draft(
             step=job.step,
-            token=token,
-            payload=payload,
-            log_weight=to_float32(log_weight(job.weights)),
-            decode_us=decode_us,
+            token=result.token,
+            payload=result.payload,
+            log_weight=result.log_weight,
+            decode_us=result.decode_us,
         )
         self._drafts[job.digest] = draft
         return [*self._emit(draft), *self._ask()]
 
     def is_current(self, job: Forward) -> bool:
         """Whether the result of `job` is still wanted; the model asks between layers."""
-        return not self._has_ended and len(self.prefix) == job.step and self.prefix.digest == job.digest
+        if self._has_ended or len(self.prefix) < job.step or self.prefix.digests[job.step] != job.digest:
+            return False
+        return job.is_catching_up or len(self.prefix) == job.step
 
     # ---- planning ------------------------------------------------------------------------------------------------
 
-    def _next_forward(self, ids: tuple[str, ...]) -> Forward | None:
+    def _next_forward(self) -> Forward | None:
         step = len(self.prefix)
-        if not self._may_draft():
-            return None
-        weights = self.relevance.weights_for(self.prefix, ids)
-        if weights is None:
-            return None
-        tokens, lineage = tuple(self.prefix.tokens), tuple(self.prefix.digests)
-        return Forward(self.spec.session, step, self.prefix.digest, tokens, weights, lineage)
+        return self._plan(step, step) if self._may_draft() else None
 
     def _may_draft(self) -> bool:
         step = len(self.prefix)
@@ -110,7 +105,7 @@ class DraftingSession(DecodingSession):
 
     def _emit(self, draft: Draft) -> list[Send]:
         self.prefix.append(draft.token)
-        return [*self._propose(), *self.request_weights()]
+        return self._propose()
 
     @property
     def _is_held_up(self) -> bool:
@@ -183,10 +178,14 @@ class DraftingSession(DecodingSession):
     # ---- changes -------------------------------------------------------------------------------------------------
 
     def finish_prefill(
-        self, prefill_us: int, notes: tuple[str, ...], rows: Sequence[int] | None = None
+        self,
+        prefill_us: int,
+        notes: tuple[str, ...],
+        rows: Sequence[int] | None = None,
+        question: Sequence[float] = (),
     ) -> list[Send]:
-        """The engine holds the query and the documents `rows` of the job, one row each (indices; None: all)."""
-        return [*super().finish_prefill(prefill_us, notes, rows), *self._ask()]
+        """As the base class."""
+        return [*super().finish_prefill(prefill_us, notes, rows, question), *self._ask()]
 
     def _on_order(self, message: Any) -> list[Send]:
         match message:
@@ -205,9 +204,9 @@ class DraftingSession(DecodingSession):
         return super()._on_adopt(adopt)
 
     def _forget(self) -> None:
-        """Drop what no later step can need: drafts and weights well before the committed prefix."""
+        """Drop what no later step can need."""
         num_committed = self.line.num_committed
-        horizon = num_committed - 2 * (self.spec.weight_interval + self.spec.weight_lag)
-        if horizon > 0 and num_committed % 32 == 0:
-            self.relevance.forget(self.prefix)
+        if num_committed % 32 == 0:
+            self._forget_evidence()
+            horizon = num_committed - KEPT_DRAFTS
             self._drafts = {key: kept for key, kept in self._drafts.items() if kept.step >= horizon}

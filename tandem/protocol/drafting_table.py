@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from typing import Any
 
 from tandem.protocol.decoding import DecodingSession, Job
@@ -17,14 +16,9 @@ class DraftingTable(SessionTable[DecodingSession]):
     """The decoder of one party: plans for all its sessions, one job of each at a time. After `End` the driver frees the
     session in the engine."""
 
-    def __init__(self, party: str, text: Callable[[Sequence[int]], str]) -> None:
-        """text: turns answer tokens into text."""
-        super().__init__(party)
-        self._text = text
-
     def _open(self, spec: SessionSpec) -> DecodingSession:
         make = DraftingSession if spec.roles.role(self.party).drafts else FollowingSession
-        return make(spec, self.party, self._text)
+        return make(spec, self.party)
 
     def _begin(self, session: DecodingSession) -> list[Send]:
         return session.begin()

@@ -7,21 +7,19 @@ wait for the commit, and a proposal that says otherwise is left at once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, takewhile
 from typing import Any
 
-from tandem.aggregation.document_weights import log_weight
 from tandem.aggregation.proposals import Proposed
 from tandem.modes.roles import MAX_PROPOSAL
 from tandem.protocol.decoding import Computed, DecodingSession, Forward
 from tandem.protocol.messages import Follow, Proposal, Votes, VotesReady
 from tandem.protocol.outbox import Send
 from tandem.protocol.prefix import extend_digest
-from tandem.protocol.relevance import Weights
 from tandem.protocol.spec import SessionSpec
-from tandem.protocol.wire import MAX_FRAME_BYTES, to_float32
+from tandem.protocol.wire import MAX_FRAME_BYTES
 
 MAX_VOTES_BYTES = MAX_FRAME_BYTES // 2
 """Of the votes of one message, if there are several."""
@@ -44,9 +42,8 @@ class FollowingSession(DecodingSession):
     committed tokens, then own votes if they decide, then what is proposed behind them.
     """
 
-    def __init__(self, spec: SessionSpec, party: str, text: Callable[[Sequence[int]], str]) -> None:
-        """text: turns answer tokens into text, for the re-estimation of relevance."""
-        super().__init__(spec, party, text)
+    def __init__(self, spec: SessionSpec, party: str) -> None:
+        super().__init__(spec, party)
         self._decides = spec.roles.voters == (party,)
         self._is_weighed = spec.roles.weighs_by_documents
         self._goes_on = self._decides and spec.pacing == "cloud_goes_on"
@@ -60,22 +57,22 @@ class FollowingSession(DecodingSession):
 
     def finish(self, job: Forward, results: Sequence[Computed]) -> list[Send]:
         """Vote after each prefix of the block, as far as the line still goes this way."""
+        self._learn(job, results)
         digests: list[bytes] = []
-        rows = zip(job.lineage[job.first :], results, (*job.earlier, job.weights), strict=True)
-        for step, (digest, result, weights) in enumerate(rows, job.first):
+        for step, result in enumerate(results[job.num_learned :], job.wanted):
+            digest = job.lineage[step]
             if self._has_ended or step > len(self.prefix) or self.prefix.digests[step] != digest:
                 break
-            weight = to_float32(log_weight(weights)) if self._is_weighed else None
+            weight = result.log_weight if self._is_weighed else None
             vote = self._votes.setdefault(digest, Vote(step, result.payload, result.token, weight))
             digests.append(digest)
             if self._decides:
                 self._follow_vote(vote)
-        sends = self._send(digests)
-        return [*sends, *self.request_weights()]
+        return self._send(digests)
 
     def is_current(self, job: Forward) -> bool:
         """Whether a result of `job` is still wanted; the model asks between layers."""
-        first = job.first
+        first = min(job.wanted, job.step)
         return (
             not self._has_ended
             and first <= len(self.prefix)
@@ -123,29 +120,16 @@ class FollowingSession(DecodingSession):
         steps = range(self.line.num_committed, len(digests))
         return next((step for step in steps if digests[step] not in self._votes), len(digests))
 
-    def _next_forward(self, ids: tuple[str, ...]) -> Forward | None:
+    def _next_forward(self) -> Forward | None:
         first = self._first_step
-        weights: list[Weights] = []
-        for step in range(first, min(len(self.prefix) + 1, first + MAX_PROPOSAL + 1)):
-            known = self.relevance.weights_for(self.prefix, ids, step) if self._wants(step) else None
-            if known is None:
-                break
-            weights.append(known)
-        if not weights:
+        steps = range(first, min(len(self.prefix) + 1, first + MAX_PROPOSAL + 1))
+        last = max(takewhile(self._wants, steps), default=None)
+        if last is None:
             return None
-        last = first + len(weights) - 1
-        digests = self.prefix.digests[: last + 1]
-        proposed = [self._proposed.get(digest, (0, None))[1] for digest in digests[first:]]
-        return Forward(
-            self.spec.session,
-            last,
-            digests[-1],
-            tuple(self.prefix.tokens[:last]),
-            weights[-1],
-            tuple(digests),
-            tuple(weights[:-1]),
-            tuple(proposed),
-        )
+        proposed = [
+            self._proposed.get(digest, (0, None))[1] for digest in self.prefix.digests[first : last + 1]
+        ]
+        return self._plan(first, last, proposed)
 
     def _wants(self, step: int) -> bool:
         """Whether a vote after the first `step` tokens of the line is wanted now."""
@@ -170,8 +154,7 @@ class FollowingSession(DecodingSession):
         self._follow_proposals()
         # A vote that is asked for again may be lost.
         is_repeated = not proposal.tokens and proposal.digest in self._votes
-        again = self._send([proposal.digest]) if is_repeated else []
-        return [*again, *self.request_weights()]
+        return self._send([proposal.digest]) if is_repeated else []
 
     def _follow_proposals(self) -> None:
         """Lengthen the line by own votes that decide and by what is proposed behind it."""
@@ -199,7 +182,7 @@ class FollowingSession(DecodingSession):
         """Drop what no later step can need; a Resync may take some tokens back."""
         horizon = self.line.num_committed - 2 * MAX_PROPOSAL
         if horizon > 0 and self.line.num_committed % 16 == 0:
-            self.relevance.forget(self.prefix)
+            self._forget_evidence()
             self._proposed = {key: kept for key, kept in self._proposed.items() if kept[0] >= horizon}
             self._wanted = {key: step for key, step in self._wanted.items() if step >= horizon}
             self._votes = {key: vote for key, vote in self._votes.items() if vote.step >= horizon}

@@ -7,13 +7,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from tandem.errors import FilterError, TandemError
-from tandem.protocol.messages import (
-    RescoreRequest,
-    RescoreResult,
-    RetrieveFailed,
-    RetrieveRequest,
-    RetrieveResult,
-)
+from tandem.protocol.messages import RetrieveFailed, RetrieveRequest, RetrieveResult
 
 
 class DocumentSource(Protocol):
@@ -21,9 +15,6 @@ class DocumentSource(Protocol):
 
     def search(self, query: str, k: int, *, filter: Any = None) -> Sequence[Any]:
         """The hits for a query, best first: `id`, `document` and `score` each."""
-
-    def relevance(self, ids: Sequence[str], text: str) -> list[float]:
-        """The score of each document for a text."""
 
 
 def find_documents(source: DocumentSource, request: RetrieveRequest) -> Sequence[Any]:
@@ -43,14 +34,6 @@ def to_result(request: RetrieveRequest, hits: Sequence[Any], retrieve_us: int = 
     )
 
 
-def score_documents(source: DocumentSource, request: RescoreRequest) -> RescoreResult:
-    """The current relevance of a query's documents. Raises TandemError."""
-    scores = source.relevance(request.ids, request.text)
-    return RescoreResult(session=request.session, digest=request.digest, scores=tuple(scores))
-
-
-def refuse_request(
-    request: RetrieveRequest | RescoreRequest, reason: str, error: TandemError
-) -> RetrieveFailed:
+def refuse_request(request: RetrieveRequest, reason: str, error: TandemError) -> RetrieveFailed:
     """Why there is no answer, and whether the request is at fault. reason: one sentence that fits a message."""
     return RetrieveFailed(session=request.session, reason=reason, is_refused=isinstance(error, FilterError))

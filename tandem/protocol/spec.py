@@ -44,10 +44,12 @@ class SessionSpec:
     weights_fingerprints: dict[str, str] = field(
         default_factory=dict, hash=False
     )  # of the models that the answer begins with, by party; of those who are not named any will do
-    relevance_scale: float  # R(d, x) = scale * score
-    weight_interval: int  # n, tokens between re-estimations; 0: static weights
-    weight_lag: int  # tokens between a re-estimation and its first use
-    weight_momentum: float  # share of the previous score that is kept
+    relevance_scale: float  # how much a document's score counts
+    question_weight: (
+        float  # how much the question's likelihood in a row counts; see `aggregation.document_weights`
+    )
+    evidence_weight: float  # how much that of the answer so far counts; 0: static weights
+    evidence_memory: float  # what is kept of its evidence at each step
     max_window: int  # most drafts past the last committed token
     on_peer_loss: PeerLoss
     peer_loss_margin_s: float  # silence allowed beyond max(4 RTT, 0.5 s)
@@ -83,6 +85,9 @@ class SessionSpec:
 
     committed: tuple[int, ...] = ()  # tokens of the answer that an earlier run of this query committed
     condensed: str = ""  # the question as the home's model wrote it from the conversation; empty: it did not
+    layouts: dict[str, str] = field(
+        default_factory=dict, hash=False
+    )  # how documents stand in rows, by party, where not each has its own (`protocol.rows`)
     asked: str = ""  # mode "federated": the worker whose client asks; empty: the server's
     day: str = ""  # the query's, as 2026-11-25, for chat templates that write it; empty where none does
 
@@ -209,6 +214,17 @@ class SessionSpec:
     def num_documents(self, party: str) -> int:
         """Documents that `party` retrieves."""
         return self.documents.get(party, 0)
+
+    def row_layout(self, party: str) -> str:
+        """How the documents of `party` stand in rows."""
+        return self.layouts.get(party, "rows")
+
+    @property
+    def has_several_models(self) -> bool:
+        """Whether parties that weigh against each other have, or may have, different models."""
+        voters = self.roles.voters
+        known = {self.weights_fingerprints.get(voter) for voter in voters}
+        return self.roles.weighs_by_documents and (len(known) > 1 or None in known)
 
     def filter(self, party: str) -> str:
         """Metadata that the documents of `party` must have: a JSON object, or empty."""

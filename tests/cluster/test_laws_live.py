@@ -26,7 +26,7 @@ from tandem.corpora import WEIGHTS
 from tandem.engine.drafter import Drafter
 from tandem.engine.engine import Engine
 from tandem.lab.quality.local import LocalParty
-from tandem.protocol.decoding import Forward, Prefill
+from tandem.protocol.decoding import Prefill
 from tandem.protocol.messages import RetrieveRequest
 from tandem.protocol.wire import to_float32
 from tandem.retrieval.embedding import Embedder
@@ -56,9 +56,14 @@ def first_laws(config: Config, codec: StatelessCodec) -> tuple[Distribution, Dis
         found = reader.retrieve(
             RetrieveRequest(session=1, query=QUESTION, num_documents=config.party(party).num_documents)
         )
-        reader.prefill(Prefill(1, QUESTION, found.texts, 8))  # type: ignore[union-attr]
-        weights = tuple(config.weights.scale * score for score in found.scores)  # type: ignore[union-attr]
-        distributions[party] = codec.decode(reader.payload(Forward(1, 0, b"", (), weights)))
+        _, question = reader.prefill(
+            Prefill(1, QUESTION, found.texts, 8, scores_question=True, has_baseline=True)
+        )
+        weights = tuple(
+            config.weights.scale * score + config.weights.question * likelihood
+            for score, likelihood in zip(found.scores, question, strict=True)
+        )
+        distributions[party] = codec.decode(reader.payload((), weights))
         log_weights[party] = to_float32(log_weight(weights))
         reader.close()
     eta_device, _ = shares(log_weights[Party.DEVICE], log_weights[Party.CLOUD])

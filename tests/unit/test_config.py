@@ -155,8 +155,13 @@ WRONG = [
     ("codec.p=0", RANGE.format("codec.p", "a number above 0 and of at most 1", "0", "0.8")),
     ("codec.p=1.5", RANGE.format("codec.p", "a number above 0 and of at most 1", "1.5", "0.8")),
     (
-        "weights.momentum=1",
-        RANGE.format("weights.momentum", "a number of at least 0 and below 1", "1", "0.0"),
+        "weights.interval=3",
+        "weights.interval is gone, since documents are weighed by how well they predict the answer; remove it, the "
+        "nearest setting is weights.evidence.",
+    ),
+    (
+        "weights.memory=2",
+        RANGE.format("weights.memory", "a number of at least 0 and of at most 1", "2", "0.9"),
     ),
     ("device.model=", RANGE.format("device.model", "a text that is not empty", "''", '"auto"')),
     ("decoding.synchronous=1", RANGE.format("decoding.synchronous", "true or false", "1", "false")),

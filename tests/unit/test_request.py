@@ -23,11 +23,11 @@ from tandem.topology import PARTIES, Party
 from tandem.validation import settings_of
 
 UNUSUAL = Config(
-    device=PartyConfig(num_documents=2),
+    device=PartyConfig(num_documents=2, documents="both"),
     cloud=PartyConfig(num_documents=5),
     sampling=SamplingParams(temperature=0.7, top_k=40, min_p=0.05, max_new_tokens=9, stop=("\n",)),
     decoding=DecodingConfig(draft_rule="algorithm1", placement="cloud", synchronous=True, max_window=3),
-    weights=WeightsConfig(scale=2.5, interval=7, lag=4, momentum=0.25),
+    weights=WeightsConfig(scale=2.5, question=0.75, evidence=0.5, memory=0.25),
     link=LinkConfig(on_peer_loss="fail", peer_loss_margin_s=0.5),
 )
 WANTED = SessionSpec(
@@ -40,9 +40,10 @@ WANTED = SessionSpec(
     synchronous=True,
     documents={"device": 2, "cloud": 5},
     relevance_scale=2.5,
-    weight_interval=7,
-    weight_lag=4,
-    weight_momentum=0.25,
+    question_weight=0.75,
+    evidence_weight=0.5,
+    evidence_memory=0.25,
+    layouts={"device": "both"},
     max_window=3,
     on_peer_loss="fail",
     peer_loss_margin_s=0.5,

@@ -12,19 +12,17 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from tandem.actors.base import Runtime
-from tandem.actors.batching import Draft
 from tandem.actors.decoder import DecoderActor
 from tandem.actors.draft_queue import DraftQueueActor
 from tandem.actors.retriever import RetrieverActor
 from tandem.actors.stateless import AggregatorActor
-from tandem.aggregation.document_weights import log_weight
 from tandem.codecs import codec_of
 from tandem.errors import TandemError
 from tandem.lab.baselines.documents import LentFirst, concatenate
 from tandem.lab.baselines.experiments import Treatment
 from tandem.lab.baselines.random_placement import RandomAggregatingTable
 from tandem.lab.baselines.sequences import SequenceResult, SequenceStore, Step
-from tandem.protocol.decoding import DecodingSession, Forward, Prefill
+from tandem.protocol.decoding import DecodingSession, Forward, Prefill, Result
 from tandem.protocol.messages import Begin, End, RetrieveRequest
 from tandem.protocol.outbox import Send
 from tandem.protocol.spec import SessionSpec
@@ -111,27 +109,27 @@ class BaselineDecoder(DecoderActor):
 
     def open_prompt(self, job: Prefill) -> OpenResult:
         """Caches of joined documents are hardly used again, and extra documents are the caller's: neither is stored."""
-        is_stored = not self._treatment.is_static
+        num_stored = 0 if self._treatment.is_static else None
         return self.engine.open(
-            str(job.session), job.query, job.documents, job.max_new_tokens, is_stored=is_stored, day=job.day
+            str(job.session), job.query, job.documents, job.max_new_tokens, num_stored=num_stored, day=job.day
         )
 
     async def draft(
         self, sessions: Sequence[DecodingSession], jobs: Sequence[Forward]
-    ) -> list[list[Draft] | Exception | None]:
+    ) -> list[list[Result] | Exception | None]:
         """As the product's, kept and padded."""
         started_s = time.perf_counter()
         drafts = [self._pad(draft) for draft in await super().draft(sessions, jobs)]
         await self._wait_until(started_s + self._min_decode_time_s, sessions, jobs)
         for job, computed in zip(jobs, drafts, strict=True):
             if isinstance(computed, list) and self._sequences.is_keeping(job.session):
-                draft = computed[-1]
-                dense = draft.dense.astype("<f2").tobytes()
-                step = Step(draft.token, draft.payload, dense, log_weight(job.weights))
+                draft, dense = computed[-1], self._drafters[job.session].dense
+                assert dense is not None
+                step = Step(draft.token, draft.payload, dense.astype("<f2").tobytes(), draft.log_weight)
                 self._sequences.add(job.session, job.step, step)
         return drafts
 
-    def _pad(self, drafts: list[Draft] | Exception | None) -> list[Draft] | Exception | None:
+    def _pad(self, drafts: list[Result] | Exception | None) -> list[Result] | Exception | None:
         if not isinstance(drafts, list):
             return drafts
         least_us = int(1e6 * self._min_decode_time_s)

@@ -28,13 +28,13 @@ class Treatment:
 
     @property
     def is_static(self) -> bool:
-        """Whether there is nothing to rescore: one row has one weight, and extra documents are in no index."""
+        """Whether weights stay as they begin, as these systems have it."""
         return self.concat_documents or bool(self.extra_documents)
 
     def apply_to(self, spec: SessionSpec) -> SessionSpec:
         """The session's spec with what the treatment changes."""
         if self.is_static:
-            spec = replace(spec, weight_interval=0)
+            spec = replace(spec, question_weight=0.0, evidence_weight=0.0)
         if self.keeps_distributions:  # as the codec encodes them
             spec = replace(spec, race_depth=0)
         return replace(spec, placement="random") if self.random_placement else spec

@@ -144,14 +144,14 @@ def federated(
 
 
 def config_for(config: Config) -> Config:
-    """The settings of the clusters: document weights estimated once per answer, so that nothing but the mode takes
+    """The settings of the clusters: document weights that stay as they begin, so that nothing but the mode takes
     time. Raises ConfigError where documents say how much a worker counts, which the predictions do not know."""
     if config.weights.workers != "fixed":
         raise ConfigError(
             f"`tandem lab bench federated` predicts times for fixed weights only (got weights.workers = "
             f'"{config.weights.workers}"); leave it at "fixed".'
         )
-    return replace(config, weights=replace(config.weights, interval=0))
+    return replace(config, weights=replace(config.weights, question=0.0, evidence=0.0))
 
 
 def make_plan(grid: Grid, config: Config) -> Plan:

@@ -146,11 +146,11 @@ def speculative(
 
 def config_for(config: Config) -> Config:
     """The settings of the clusters: distributions by k_sqs with K = 16 unless another codec is named, document weights
-    estimated once per answer, so that nothing but the mode takes time.
+    that stay as they begin, so that nothing but the mode takes time.
     """
     is_default = config.codec == CodecConfig()
     codec = CodecConfig(name="k_sqs", index="paper") if is_default else config.codec
-    return replace(config, codec=codec, weights=replace(config.weights, interval=0))
+    return replace(config, codec=codec, weights=replace(config.weights, question=0.0, evidence=0.0))
 
 
 def make_plan(grid: Grid, config: Config) -> Plan:

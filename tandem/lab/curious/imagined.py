@@ -13,7 +13,6 @@ import torch
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
-from tandem.aggregation.document_weights import text_to_score
 from tandem.codecs import Codec, CodecStates, RaceLists
 from tandem.codecs.base import ROOT
 from tandem.codecs.race_lists import cut_vote
@@ -74,7 +73,7 @@ class Imagination:
 
     def _similarities(self, question: Question) -> NDArray[np.float64]:
         """Cosines of the question and each note, [kinds, phrases]."""
-        vector = self._embedder.embed([text_to_score(question.text, "")], keep_end=True)[0]
+        vector = self._embedder.embed([question.text], keep_end=True)[0]
         found = cosines(self._embedder.embed(_notes(question, NOTES)), vector)
         return found.reshape(len(question.domain.kinds), len(NOTES))
 

@@ -8,69 +8,39 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tandem.aggregation.document_weights import log_weight
 from tandem.aggregation.race_lists import RaceList
 from tandem.codecs import Codec, codec_of
 from tandem.codecs.race_lists import read_vote
 from tandem.config import Config
 from tandem.engine.tokenizer import Detokenizer, StopRule
 from tandem.lab.latency.memoized import MemoizedEngine, MemoizedRetriever
-from tandem.lab.simulation.oracle import Documents, Text
+from tandem.lab.quality.local import LocalParty, LocalVoter
 from tandem.lab.simulation.specs import change_spec
 from tandem.modes import reference
-from tandem.protocol.decoding import Forward, Prefill
-from tandem.protocol.prefix import Prefix
 from tandem.protocol.spec import SessionSpec
-from tandem.protocol.wire import to_float32
 from tandem.request import spec_of
 
-if TYPE_CHECKING:
-    from tandem.lab.quality.local import LocalParty
 
-
-class WorkerVoter(Documents):
+class WorkerVoter(LocalVoter):
     """One party's vote after any tokens, by its own model and documents."""
 
-    def __init__(self, spec: SessionSpec, party: str, local: LocalParty, codec: Codec, text: Text) -> None:
+    def __init__(self, spec: SessionSpec, party: str, local: LocalParty, codec: Codec) -> None:
         """codec: of votes that are no race lists."""
-        super().__init__(spec, party, local, text)
-        self._local, self._codec = local, codec
-        rows = local.prefill(
-            Prefill(
-                session=spec.session,
-                query=spec.query,
-                documents=self.found.texts,
-                max_new_tokens=spec.sampling.max_new_tokens,
-                day=spec.day,
-            )
-        )
-        if rows is not None:  # those that fit the model's context
-            ids = tuple(self.found.ids[row] for row in rows)
-            scores = tuple(self.found.scores[row] for row in rows)
-            self.found = replace(self.found, ids=ids, scores=scores)
+        super().__init__(spec, party, local)
+        self._codec = codec
 
     def __call__(self, tokens: Sequence[int]) -> reference.Vote:
         """The party's distribution as it is counted, and how much its documents weigh."""
-        weight = to_float32(log_weight(self.weights(tokens)))
-        return reference.Vote(self.distribution(tokens).tolist(), weight)
+        return reference.Vote(self.distribution(tokens).tolist(), self.log_weight(tokens))
 
     def distribution(self, tokens: Sequence[int]) -> NDArray[np.float64]:
         """What the decider reads from the vote in full, [vocab]."""
-        spec, prefix = self.spec, Prefix(self.spec.session, list(tokens))
-        job = Forward(
-            spec.session,
-            len(tokens),
-            prefix.digest,
-            tuple(tokens),
-            self.weights(tokens),
-            tuple(prefix.digests),
-        )
-        payload = self._local.payload(job)
+        spec, payload = self.spec, self.vote(tokens)
         if not spec.has_race_lists:
             return self._codec.decode(payload, spec.vocab_size).dense(spec.vocab_size)
         vote = read_vote(payload, spec.vocab_size)
@@ -112,14 +82,13 @@ class LocalWorkers:
     def voter(self, spec: SessionSpec, party: str) -> WorkerVoter:
         """What a party says after any tokens."""
         from tandem.engine.drafter import Drafter
-        from tandem.lab.quality.local import LocalParty
 
         engine = self.engine(party)
         drafter = Drafter(spec.codec_of_votes(self._codec), spec.sampling, spec.draft_rule, spec.vocab_size)
         retriever = self._open_retriever(party) if spec.num_documents(party) else None
         key = f"{party} {spec.query} {spec.sampling.max_new_tokens}"
         local = LocalParty(cast(Any, engine), cast(Any, retriever), drafter, key)
-        return WorkerVoter(spec, party, local, self._codec, engine.text)
+        return WorkerVoter(spec, party, local, self._codec)
 
     def answer(self, spec: SessionSpec, present: Callable[[int], Sequence[int]] | None = None) -> list[int]:
         """The tokens of an answer, by the draft-free loop. present: the voters that are there at a step, by number."""

@@ -15,13 +15,14 @@ from tandem.config import Config
 from tandem.topology import PARTIES
 
 if TYPE_CHECKING:
+    from tandem.conversation import Message
     from tandem.engine.engine import Engine, OpenResult
     from tandem.lab.quality.local import LocalPair
     from tandem.retrieval.langchain import StoreRetriever
     from tandem.retrieval.retriever import Retriever
 
-_Prompt = tuple[str, tuple[str, ...], int]
-"""What a session is opened with: query, documents, max_new_tokens."""
+_Prompt = tuple[str, tuple[str, ...], int, tuple["Message", ...]]
+"""What a session is opened with: query, documents, max_new_tokens, history."""
 
 
 class MemoizedEngine:
@@ -33,11 +34,22 @@ class MemoizedEngine:
         self._opened: dict[_Prompt, OpenResult] = {}  # sessions of the engine itself, named by their prompt
         self._logits: dict[tuple[_Prompt, tuple[int, ...]], Any] = {}
 
-    def open(self, session: str, query: str, documents: Sequence[str], max_new_tokens: int) -> OpenResult:
-        """As `Engine.open`."""
-        prompt = (query, tuple(documents), max_new_tokens)
+    def open(
+        self,
+        session: str,
+        query: str,
+        documents: Sequence[str],
+        max_new_tokens: int,
+        *,
+        history: Sequence[Message] = (),
+        scores_question: bool = False,
+    ) -> OpenResult:
+        """As `Engine.open`; questions are always scored."""
+        prompt = (query, tuple(documents), max_new_tokens, tuple(history))
         if prompt not in self._opened:
-            self._opened[prompt] = self._engine.open(repr(prompt), query, documents, max_new_tokens)
+            self._opened[prompt] = self._engine.open(
+                repr(prompt), query, documents, max_new_tokens, history=history, scores_question=True
+            )
         self._prompts[session] = prompt
         return self._opened[prompt]
 
@@ -48,6 +60,10 @@ class MemoizedEngine:
         if key not in self._logits:
             self._logits[key] = self._engine.next_logits(repr(prompt), tokens)
         return self._logits[key]
+
+    def question_likelihoods(self, session: str) -> tuple[float, ...]:
+        """As `Engine.question_likelihoods`."""
+        return self._engine.question_likelihoods(repr(self._prompts[session]))
 
     def close(self, session: str) -> None:
         """As `Engine.close`; the engine keeps its own session."""
@@ -67,11 +83,6 @@ class MemoizedRetriever:
 
     def __init__(self, retriever: Retriever | StoreRetriever) -> None:
         self.search = cache(retriever.search)
-        self._relevance = cache(retriever.relevance)
-
-    def relevance(self, ids: Sequence[str], text: str) -> list[float]:
-        """As `Retriever.relevance`."""
-        return self._relevance(tuple(ids), text)
 
 
 def local_pair(config: Config) -> LocalPair:

@@ -14,8 +14,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from tandem.aggregation.document_weights import blend, check_scores, checkpoints, weight_anchor
+from tandem.aggregation.document_weights import DocumentWeights, check_weights, log_evidence
 from tandem.aggregation.mixture import shares
+from tandem.lab.quality.dynamic_weights import DynamicWeights, blend, checkpoints, weight_anchor
 from tandem.protocol.wire import to_float32
 
 Floats = NDArray[np.float64]
@@ -32,21 +33,27 @@ class PartyTokens:
 def relevance_by_step(
     num_tokens: int,
     estimate: Callable[[int], Sequence[float]],
-    *,
-    every: int,
-    lag: int,
-    momentum: float = 0.0,
+    rule: DynamicWeights,
 ) -> Floats:
     """R(d, x_<kappa(t)) [tokens, documents] at each step; DRAGON section 4.1.
 
     estimate: prefix length -> scores of the documents at that prefix, asked once for each length that is needed.
-    every, lag, momentum: as in `aggregation.document_weights`.
     """
     blended: dict[int, tuple[float, ...]] = {}
     previous: tuple[float, ...] | None = None
-    for length in checkpoints(num_tokens - 1, every, lag):
-        blended[length] = previous = blend(previous, estimate(length), momentum)
-    return np.array([blended[weight_anchor(step, every, lag)] for step in range(num_tokens)], np.float64)
+    for length in checkpoints(num_tokens - 1, rule.interval, rule.lag):
+        blended[length] = previous = blend(previous, estimate(length), rule.momentum)
+    anchors = (weight_anchor(step, rule.interval, rule.lag) for step in range(num_tokens))
+    return np.array([blended[anchor] for anchor in anchors], np.float64)
+
+
+def evidence_by_step(log_p: Floats, rule: DocumentWeights) -> Floats:
+    """Log weights [tokens, rows] at each step, by what each row said of the tokens before. log_p: [rows, tokens]."""
+    evidence, weights = rule.start, []
+    for token in log_p.T:
+        weights.append(rule.weigh(evidence))
+        evidence = rule.learn(evidence, log_evidence(np.exp(token).tolist()))
+    return np.array(weights, np.float64)
 
 
 def party_tokens(log_p: Floats, relevance: Floats | None) -> PartyTokens:
@@ -56,7 +63,7 @@ def party_tokens(log_p: Floats, relevance: Floats | None) -> PartyTokens:
     """
     if relevance is None:
         return PartyTokens(log_p[0], np.full(log_p.shape[1], -math.inf))
-    check_scores(relevance.reshape(-1).tolist())
+    check_weights(relevance.reshape(-1).tolist())
     log_weight = np.logaddexp.reduce(relevance, axis=1)
     log_q = np.logaddexp.reduce(relevance + log_p.T, axis=1) - log_weight
     return PartyTokens(log_q, log_weight)

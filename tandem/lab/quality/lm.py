@@ -97,17 +97,17 @@ def row(method: Method, name: str, counts: Counts, losses: Sequence[Floats]) -> 
 
 
 def _comparisons(losses: Losses, methods: Mapping[str, Method], counts: Sequence[Counts]) -> list[str]:
-    """Paired, at the largest numbers of documents: dynamic weights against every other method."""
-    if "dynamic" not in methods:
+    """Paired, at the largest numbers of documents: Tandem's weights against every other method."""
+    if "evidence" not in methods:
         return []
     sentences = []
     for name in methods:
-        if name != "dynamic":
+        if name != "evidence":
             most = max(counts)
-            ratio, low, high = statistics.ratio_interval(losses["dynamic", most], losses[name, most])
+            ratio, low, high = statistics.ratio_interval(losses["evidence", most], losses[name, most])
             interval = f" [{low:.3f}, {high:.3f}]" if len(losses[name, most]) > 1 else ""
             sentences.append(
-                f"{most.device} + {most.cloud} documents: perplexity of dynamic weights over that of {name}: "
+                f"{most.device} + {most.cloud} documents: perplexity of evidence weights over that of {name}: "
                 f"{ratio:.3f}{interval}."
             )
     return sentences

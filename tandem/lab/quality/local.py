@@ -7,21 +7,32 @@ documents, models and codec alone. Knows nothing of Ray.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from random import Random
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+from numpy.typing import NDArray
+
+from tandem.actors.batching import score_question
+from tandem.aggregation.document_weights import Evidence, Weights, log_evidence
 from tandem.codecs import Codec
 from tandem.engine.drafter import Drafter
 from tandem.engine.engine import Engine
+from tandem.engine.row_mixture import row_probabilities
 from tandem.engine.tokenizer import Detokenizer, StopRule
 from tandem.lab.simulation.link import Link
+from tandem.lab.simulation.oracle import Documents, can_matter
 from tandem.lab.simulation.virtual import Outcome, VirtualRun
-from tandem.protocol.decoding import Forward, Prefill
+from tandem.lab.simulation.world import Prefilled
+from tandem.protocol.decoding import Prefill
 from tandem.protocol.estimating_tables import ProfilingTable
-from tandem.protocol.messages import Message, RescoreRequest, RetrieveRequest
-from tandem.protocol.retrieval_requests import find_documents, score_documents, to_result
+from tandem.protocol.messages import RetrieveRequest, RetrieveResult
+from tandem.protocol.prefix import Prefix
+from tandem.protocol.retrieval_requests import find_documents, to_result
+from tandem.protocol.rows import arrange_rows
 from tandem.protocol.spec import SessionSpec
 from tandem.retrieval.retriever import Retriever
 from tandem.topology import PARTIES, Party
@@ -44,27 +55,89 @@ class LocalParty:
         self._engine, self._retriever, self._drafter = engine, retriever, drafter
         self._key = key
 
-    def retrieve(self, message: RetrieveRequest | RescoreRequest) -> Message:
-        """Search the index, or score the documents again."""
-        if isinstance(message, RescoreRequest):
-            return score_documents(self._retriever, message)
+    def retrieve(self, message: RetrieveRequest) -> RetrieveResult:
+        """Search the index."""
         return to_result(message, find_documents(self._retriever, message))
 
-    def prefill(self, job: Prefill) -> tuple[int, ...] | None:
-        """Open the session in the engine; indices of the documents that have a row."""
+    def prefill(self, job: Prefill) -> Prefilled:
+        """Open the session in the engine."""
         day: dict[str, Any] = (
             {"day": job.day} if job.day else {}
         )  # engines that stand in for the product's take none
-        return self._engine.open(self._key, job.query, job.documents, job.max_new_tokens, **day).documents
+        opened = self._engine.open(
+            self._key,
+            job.query,
+            job.documents,
+            job.max_new_tokens,
+            history=job.history,
+            scores_question=job.scores_question,
+            **day,
+        )
+        if job.scores_question:
+            self._engine.next_logits(self._key, ())
+        return Prefilled(opened.documents, score_question(self._engine, self._key, job))
 
-    def payload(self, job: Forward) -> bytes:
+    def payload(self, tokens: Sequence[int], weights: Weights, lineage: Sequence[bytes] = ()) -> bytes:
         """One forward pass, mixed and encoded."""
-        logits = self._engine.next_logits(self._key, job.tokens)
-        return self._drafter.encode(logits, job.weights or (0.0,), job.lineage)[0]
+        logits = self._engine.next_logits(self._key, tokens)
+        return self._drafter.encode(logits, weights or (0.0,), lineage)[0]
+
+    def evidence(self, tokens: Sequence[int], token: int, num_rows: int) -> Evidence:
+        """What a token after these says of each row."""
+        return log_evidence(self.probabilities(tokens)[:, token].tolist())
+
+    def probabilities(self, tokens: Sequence[int]) -> NDArray[np.float32]:
+        """How probable each row finds each token after these, [rows, vocab]."""
+        return row_probabilities(self._engine.next_logits(self._key, tokens))
 
     def close(self) -> None:
         """Free the session in the engine."""
         self._engine.close(self._key)
+
+
+class LocalVoter(Documents):
+    """A party's documents before its model, as the reference page takes them."""
+
+    def __init__(self, spec: SessionSpec, party: str, local: LocalParty) -> None:
+        request = RetrieveRequest(
+            session=spec.session,
+            query=spec.search_text,
+            num_documents=(number := spec.num_documents(party)),
+            filter=spec.filter(party),
+        )
+        nothing = RetrieveResult(session=spec.session, ids=(), texts=(), scores=(), retrieve_us=0)
+        rows = arrange_rows(local.retrieve(request) if number else nothing, spec.row_layout(party))
+        self.local = local
+        scores_question = spec.question_weight > 0 and can_matter(spec, party, len(rows))
+        kept, question = local.prefill(
+            Prefill(
+                session=spec.session,
+                query=spec.query,
+                documents=tuple(row.text for row in rows),
+                max_new_tokens=spec.sampling.max_new_tokens,
+                history=spec.history,
+                scores_question=scores_question,
+                has_baseline=scores_question and spec.has_several_models,
+            )
+        )
+        if kept is not None:  # those that fit the model's context
+            rows = tuple(rows[row] for row in kept)
+        readers = [partial(_ModelRow, local, row) for row in range(len(rows))]
+        super().__init__(spec, party, rows, question or (0.0,) * len(rows), readers)
+
+    def vote(self, tokens: Sequence[int]) -> bytes:
+        """The party's vote after these tokens, encoded."""
+        return self.local.payload(tokens, self.weights(tokens), Prefix(self.spec.session, tokens).digests)
+
+
+class _ModelRow:
+    """How probable one row finds each token after some tokens."""
+
+    def __init__(self, local: LocalParty, row: int, tokens: Sequence[int]) -> None:
+        self._local, self._row, self._tokens = local, row, tokens
+
+    def __getitem__(self, token: int) -> float:
+        return float(self._local.probabilities(self._tokens)[self._row, token])
 
 
 class LocalPair:
@@ -110,7 +183,6 @@ class LocalPair:
                 dict(readers),
                 self.codec,
                 finished=rule.find_reason,
-                text=self._detokenizer.text,
                 link=link,
                 decode_s=decode_s,
                 seed=seed,

@@ -6,6 +6,7 @@ Plain data: which sides' documents, together in one row or a row each, weighed o
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from tandem.errors import ConfigError
 from tandem.nearest import nearest
@@ -19,7 +20,8 @@ class Method:
     label: str
     parties: tuple[Party, ...]  # whose documents
     is_context: bool = False  # context aggregation: all in one row, instead of output aggregation: a row each
-    is_dynamic: bool = True  # of output aggregation: weights are estimated again as the settings say
+    weights: Literal["static", "dynamic", "evidence"] = "evidence"  # output aggregation: how rows count
+    layout: str = "rows"  # of output aggregation: how documents stand in rows, as `protocol.rows` has it
     is_ideal: bool = False  # of output aggregation: each token by the document that tells it best
 
 
@@ -30,15 +32,18 @@ METHODS: dict[str, Method] = {
     "drcg": Method("DRCG", PARTIES, is_context=True),
     "device": Method("output aggregation, device alone", (Party.DEVICE,)),
     "cloud": Method("output aggregation, cloud alone", (Party.CLOUD,)),
-    "static": Method("Tandem, static weights", PARTIES, is_dynamic=False),
-    "dynamic": Method("Tandem, dynamic weights", PARTIES),
+    "static": Method("static weights", PARTIES, weights="static"),
+    "dynamic": Method("DRAGON, dynamic weights", PARTIES, weights="dynamic"),
+    "evidence": Method("Tandem, evidence weights", PARTIES),
+    "joined": Method("Tandem, one row a party", PARTIES, layout="joined"),
+    "both": Method("Tandem, rows, joined and bare", PARTIES, layout="both"),
     "oracle": Method("ideal weights, in hindsight", PARTIES, is_ideal=True),
 }
 """By the name on the command line."""
 
 
 def select_methods(names: str) -> dict[str, Method]:
-    """The methods of a list such as "none,drcg,dynamic". Raises ConfigError for a name that there is not."""
+    """The methods of a list such as "none,drcg,evidence". Raises ConfigError for a name that there is not."""
     wanted = [name.strip() for name in names.split(",")]
     for name in wanted:
         if name not in METHODS:

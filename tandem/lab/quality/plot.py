@@ -21,7 +21,10 @@ STYLES = {  # of Okabe and Ito, told apart by the colour-blind
     "device": ("#0072b2", "v", "-"),
     "cloud": ("#d55e00", "^", "-"),
     "static": ("#cc79a7", "o", "-"),
-    "dynamic": ("#009e73", "o", "-"),
+    "evidence": ("#009e73", "o", "-"),
+    "both": ("#009e73", "s", "-"),
+    "joined": ("#009e73", "v", ":"),
+    "dynamic": ("#56b4e9", "o", "-"),
     "oracle": ("#666666", "x", "-."),
 }
 """Colour, marker and line of each method: context aggregation is dashed."""

@@ -152,10 +152,13 @@ def _answer(parties: Parties, method: Method, counts: Counts, found: DocumentSet
         documents = [each for party in method.parties for each in found.documents(party, counts)]
         return answer_alone(engine, parties.codec, spec, found.join_texts(documents, spec.query))
     used = {party: counts.of(party) if party in method.parties else 0 for party in PARTIES}
+    is_static = method.weights == "static"
     spec = replace(
         spec,
         documents={str(party): count for party, count in used.items()},
-        weight_interval=spec.weight_interval if method.is_dynamic else 0,
+        layouts=dict.fromkeys(map(str, PARTIES), method.layout),
+        question_weight=0.0 if is_static else spec.question_weight,
+        evidence_weight=0.0 if is_static else spec.evidence_weight,
     )
     pair = LocalPair(parties.engines, parties.retrievers, parties.codec)
     return pair.answer(spec)[0]
@@ -176,9 +179,7 @@ def answer_alone(engine: Engine, codec: Codec, spec: SessionSpec, document: str)
     drafter = Drafter(spec.codec_of_votes(codec), spec.sampling, spec.draft_rule, spec.vocab_size)
     key, prefix = "alone", Prefix(0)
     tokens = prefix.tokens
-    engine.open(
-        key, spec.query, [document] if document else [], spec.sampling.max_new_tokens, is_stored=False
-    )
+    engine.open(key, spec.query, [document] if document else [], spec.sampling.max_new_tokens, num_stored=0)
     try:
         while rule.find_reason(tokens) is None:
             logits = engine.next_logits(key, tokens)
@@ -201,16 +202,16 @@ def _comparisons(
     methods: Mapping[str, Method],
     counts: Sequence[Counts],
 ) -> list[str]:
-    """Paired, by McNemar's test: dynamic weights against every other method."""
+    """Paired, by McNemar's test: Tandem's weights against every other method."""
     sentences = []
     for each in counts:
-        for name in methods if "dynamic" in methods else ():
-            if name == "dynamic":
+        for name in methods if "evidence" in methods else ():
+            if name == "evidence":
                 continue
-            right = [[one.is_exact for one in asked[which, each]] for which in ("dynamic", name)]
-            only_dynamic, only_other, p_value = statistics.mcnemar(*right)
+            right = [[one.is_exact for one in asked[which, each]] for which in ("evidence", name)]
+            only_own, only_other, p_value = statistics.mcnemar(*right)
             sentences.append(
-                f"{each.device} + {each.cloud} documents, exact: only dynamic weights {only_dynamic}, "
+                f"{each.device} + {each.cloud} documents, exact: only evidence weights {only_own}, "
                 f"only {name} {only_other}, McNemar p = {p_value:.2g}."
             )
     return sentences

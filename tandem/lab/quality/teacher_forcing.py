@@ -15,12 +15,20 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from tandem.aggregation.document_weights import text_to_score
+from tandem.aggregation.document_weights import DocumentWeights, log_evidence, question_likelihood
 from tandem.config import WeightsConfig
 from tandem.engine.engine import Engine
 from tandem.engine.prompt import Prompt
-from tandem.lab.quality.aggregation import Floats, PartyTokens, party_tokens, relevance_by_step, target_tokens
+from tandem.lab.quality.aggregation import (
+    Floats,
+    PartyTokens,
+    evidence_by_step,
+    party_tokens,
+    relevance_by_step,
+    target_tokens,
+)
 from tandem.lab.quality.document_sets import Counts, DocumentSet
+from tandem.lab.quality.dynamic_weights import DynamicWeights, text_to_score
 from tandem.lab.quality.methods import Method
 from tandem.topology import PARTIES, Party
 
@@ -63,6 +71,7 @@ class Teacher:
         text
     )  # cuts joined documents to the budget of context aggregation
     notes: Notes = field(default_factory=Notes)
+    dynamic: DynamicWeights = field(default_factory=DynamicWeights)  # of the method of that name
 
     def losses(
         self, case: Case, found: DocumentSet, methods: Mapping[str, Method], counts: Sequence[Counts]
@@ -83,7 +92,8 @@ class _Case:
     def __init__(self, teacher: Teacher, case: Case, found: DocumentSet) -> None:
         self._teacher, self._case, self._found = teacher, case, found
         self._rows: dict[tuple[int, int | str], Floats] = {}  # engine, document or text -> [tokens]
-        self._relevance: dict[bool, Floats] = {}  # [tokens, documents], by whether weights are dynamic
+        self._questions: dict[tuple[int, int | str], float] = {}  # what the question counts there
+        self._relevance: Floats | None = None  # [tokens, documents], of dynamic weights
 
     def prepare(self, wanted: Iterable[tuple[Method, Counts]]) -> None:
         """Compute the rows of all documents that have one of their own, an engine at a time."""
@@ -94,9 +104,8 @@ class _Case:
                 needed.setdefault(id(self._teacher.engines[party]), set()).update(documents)
         for engine in {id(each): each for each in self._teacher.engines.values()}.values():
             ordered = sorted(needed.get(id(engine), ()))
-            kept, rows = self._forced(engine, ordered) if ordered else ([], ())
-            for document, row in zip(kept, rows, strict=False):  # without room for any there is a bare row
-                self._rows[id(engine), document] = row
+            if ordered:
+                self._force(engine, ordered)
 
     def log_probabilities(self, method: Method, counts: Counts) -> Floats:
         """log p of each token, [tokens]."""
@@ -123,44 +132,79 @@ class _Case:
 
     def _party(self, party: Party, counts: Counts, method: Method) -> PartyTokens:
         kept, log_p = self._party_rows(party, counts, method)
-        return party_tokens(log_p, self._relevances(method.is_dynamic)[:, kept] if kept else None)
+        if not kept:
+            return party_tokens(log_p, None)
+        if method.weights == "dynamic":
+            return party_tokens(log_p, self._dynamic()[:, [each for each in kept if isinstance(each, int)]])
+        rule = self._rule(party, counts, kept, method)
+        return party_tokens(log_p, evidence_by_step(log_p, rule))
 
-    def _party_rows(self, party: Party, counts: Counts, method: Method) -> tuple[list[int], Floats]:
-        """The documents of a side that have a row, and their rows [rows, tokens]; the bare row where there is none."""
-        engine = self._teacher.engines[party]
-        documents = self._found.documents(party, counts) if party in method.parties else ()
-        kept = [document for document in documents if (id(engine), document) in self._rows]
-        rows = [self._rows[id(engine), document] for document in kept] or [self._row(engine, "")]
+    def _rule(
+        self, party: Party, counts: Counts, kept: Sequence[int | str], method: Method
+    ) -> DocumentWeights:
+        """The weights of rows: of documents, of several joined, or of none."""
+        weights, engine = self._teacher.weights, self._teacher.engines[party]
+        scores = self._found.scores(self._case.query)
+        own = [scores[each] for each in self._documents(party, counts, method)]
+        is_static = method.weights == "static"
+        prior = []
+        for row in kept:
+            score = scores[row] if isinstance(row, int) else max(own) if row else min(own)
+            question = 0.0 if is_static else weights.question * self._question(engine, row)
+            prior.append(weights.scale * score + question)
+        return DocumentWeights(tuple(prior), 0.0 if is_static else weights.evidence, weights.memory)
+
+    def _question(self, engine: Engine, row: int | str) -> float:
+        """What the question counts in a row: against one without document where the parties' models differ."""
+        likelihood = self._questions[id(engine), row]
+        if len({id(each) for each in self._teacher.engines.values()}) == 1:
+            return likelihood
+        self._row(engine, "")
+        return likelihood - self._questions[id(engine), ""]
+
+    def _party_rows(self, party: Party, counts: Counts, method: Method) -> tuple[list[int | str], Floats]:
+        """What stands in a party's rows (a document, a text, or nothing), and the rows [rows, tokens]; the bare row
+        where there is no document."""
+        engine, documents = self._teacher.engines[party], self._documents(party, counts, method)
+        kept: list[int | str] = [*documents]
+        if method.layout != "rows" and kept:
+            joined = self._found.join_texts(documents, self._case.query)
+            both = [*kept, joined, ""] if len(kept) > 1 else [*kept, ""]
+            kept = [joined] if method.layout == "joined" else both
+        rows = [self._row(engine, each) for each in kept] or [self._row(engine, "")]
         return kept, np.stack(rows)
 
-    def _row(self, engine: Engine, text: str) -> Floats:
-        """The row of a text, or of no document where it is empty."""
-        key = (id(engine), text)
+    def _documents(self, party: Party, counts: Counts, method: Method) -> list[int]:
+        """Those of a party that have room for a row."""
+        documents = self._found.documents(party, counts) if party in method.parties else ()
+        return [each for each in documents if (id(self._teacher.engines[party]), each) in self._rows]
+
+    def _row(self, engine: Engine, what: int | str) -> Floats:
+        """The row of a document or a text, or of no document where it is empty."""
+        key = (id(engine), what)
         if key not in self._rows:
-            self._rows[key] = self._forced(engine, [text] if text else [])[1][0]
+            self._force(engine, [what])
         return self._rows[key]
 
-    def _forced(self, engine: Engine, documents: Sequence[int | str]) -> tuple[Sequence[int | str], Floats]:
-        """The documents that found room, and their rows [rows, tokens]; the bare row where none did."""
+    def _force(self, engine: Engine, documents: Sequence[int | str]) -> None:
+        """Compute the rows of documents or texts; those without room have none, a single text then the bare one."""
         texts = [self._found.texts[each] if isinstance(each, int) else each for each in documents]
         prompt = engine.build_prompt(self._case.prompt, texts, len(self._case.tokens))
         self._teacher.notes.num_truncated += len(prompt.truncated)
         self._teacher.notes.num_dropped += len(prompt.dropped)
-        rows = force_tokens(engine, prompt, self._case.tokens)
-        return [documents[place] for place in prompt.documents], rows[: len(prompt.documents) or 1]
+        rows, questions = force_tokens(engine, prompt, self._case.tokens)
+        kept = [documents[place] for place in prompt.documents]
+        if not kept and isinstance(documents[0], str):
+            kept = [documents[0]]
+        for each, row, question in zip(kept, rows, questions, strict=False):
+            self._rows[id(engine), each], self._questions[id(engine), each] = row, question
 
-    def _relevances(self, is_dynamic: bool) -> Floats:
-        if is_dynamic not in self._relevance:
-            weights = self._teacher.weights
-            raw = relevance_by_step(
-                len(self._case.tokens),
-                self._estimate,
-                every=weights.interval if is_dynamic else 0,
-                lag=weights.lag,
-                momentum=weights.momentum,
-            )
-            self._relevance[is_dynamic] = weights.scale * raw
-        return self._relevance[is_dynamic]
+    def _dynamic(self) -> Floats:
+        """The paper's weights of all documents, [tokens, documents]."""
+        if self._relevance is None:
+            raw = relevance_by_step(len(self._case.tokens), self._estimate, self._teacher.dynamic)
+            self._relevance = self._teacher.weights.scale * raw
+        return self._relevance
 
     def _estimate(self, length: int) -> list[float]:
         """Scores of all documents for the query and the first `length` tokens of the continuation."""
@@ -168,20 +212,30 @@ class _Case:
         return self._found.scores(text_to_score(self._case.query, answer))
 
 
-def force_tokens(engine: Engine, prompt: Prompt, tokens: Sequence[int]) -> NDArray[np.float64]:
-    """log p(x_t | row, x_<t) at temperature 1 of each of `tokens`, [rows, tokens]; opens no session.
+def force_tokens(
+    engine: Engine, prompt: Prompt, tokens: Sequence[int]
+) -> tuple[NDArray[np.float64], list[float]]:
+    """log p(x_t | row, x_<t) at temperature 1 of each of `tokens`, [rows, tokens]; opens no session. And what the
+    question counts in each row.
 
     The softmax runs in float32 over the engine's vocabulary, as in `row_mixture.mix_rows`. GenerationError if a token
     is outside of it.
     """
     engine.check_tokens(tokens)
-    size = engine.vocab_size
+    num_question = max(0, prompt.num_question - 1)
+    scored = [*prompt.query_tokens[len(prompt.query_tokens) - num_question :], *tokens]
     rows = [[*document, *prompt.query_tokens, *tokens[:-1]] for document in prompt.document_tokens]
-    at_once = max(1, MAX_LOGITS // (len(tokens) * size))
+    at_once = max(1, MAX_LOGITS // (len(scored) * engine.vocab_size))
     parts = [
-        _force_block(engine.model, rows[i : i + at_once], tokens, size) for i in range(0, len(rows), at_once)
+        _force_block(engine.model, rows[i : i + at_once], scored, engine.vocab_size)
+        for i in range(0, len(rows), at_once)
     ]
-    return np.concatenate(parts)
+    log_p = np.concatenate(parts)
+    questions = [
+        question_likelihood(sum(log_evidence(np.exp(row).tolist())), num_question)
+        for row in log_p[:, :num_question]
+    ]
+    return log_p[:, num_question:], questions
 
 
 def _force_block(

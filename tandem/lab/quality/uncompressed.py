@@ -8,51 +8,27 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from tandem.aggregation.document_weights import log_weight
 from tandem.aggregation.race_lists import RaceList
 from tandem.codecs import RaceLists
 from tandem.codecs.race_lists import read_vote
 from tandem.engine.drafter import Drafter
 from tandem.engine.engine import Engine
 from tandem.engine.tokenizer import Detokenizer, StopRule
-from tandem.lab.quality.local import LocalParty
-from tandem.lab.simulation.oracle import Documents, Text
+from tandem.lab.quality.local import LocalParty, LocalVoter
 from tandem.modes import reference
-from tandem.protocol.decoding import Forward, Prefill
-from tandem.protocol.prefix import Prefix
 from tandem.protocol.spec import SessionSpec
-from tandem.protocol.wire import to_float32
 from tandem.retrieval.retriever import Retriever
 from tandem.topology import PARTIES, Party
 
 
-class ModelVoter(Documents):
+class ModelVoter(LocalVoter):
     """One party's vote after any tokens: every probability of its model, as float32."""
-
-    def __init__(self, spec: SessionSpec, party: Party, model: LocalParty, text: Text) -> None:
-        super().__init__(spec, party, model, text)
-        self._party_model = model
-        kept = model.prefill(
-            Prefill(
-                spec.session,
-                spec.query,
-                self.found.texts,
-                spec.sampling.max_new_tokens,
-                spec.history,
-                spec.day,
-            )
-        )
-        assert kept is None or len(kept) == len(self.found.ids), "every document fits the model's context"
 
     def __call__(self, tokens: Sequence[int]) -> reference.Vote:
         """The party's distribution, and how much its documents weigh."""
-        weights, prefix = self.weights(tokens), Prefix(self.spec.session, tokens)
-        job = Forward(
-            self.spec.session, len(tokens), prefix.digest, tuple(tokens), weights, tuple(prefix.digests)
-        )
-        vote = read_vote(self._party_model.payload(job), self.spec.vocab_size)
+        vote = read_vote(self.vote(tokens), self.spec.vocab_size)
         assert not isinstance(vote, RaceList)
-        return reference.Vote([float(mass) for mass in vote], to_float32(log_weight(weights)))
+        return reference.Vote([float(mass) for mass in vote], self.log_weight(tokens))
 
 
 def answer_uncompressed(
@@ -76,7 +52,7 @@ def answer_uncompressed(
         return bool(tokens) and rule.find_reason(tokens) is not None
 
     try:
-        device, cloud = (ModelVoter(spec, party, models[party], detokenizer.text) for party in PARTIES)
+        device, cloud = (ModelVoter(spec, party, models[party]) for party in PARTIES)
         return reference.dual(
             device, cloud, is_complete, spec.seed if spec.sampling.temperature > 0 else None
         )

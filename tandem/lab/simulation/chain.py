@@ -14,8 +14,9 @@ from collections.abc import Callable, Sequence, Sized
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
-from typing import Any
+from typing import Any, NamedTuple
 
+from tandem.aggregation.document_weights import Evidence, Weights
 from tandem.codecs.token import read_token, write_token
 from tandem.events import DoneEvent, PeerEvent, RoundEvent, TokenEvent
 from tandem.lab.simulation.chain_scenario import (
@@ -37,7 +38,7 @@ from tandem.lab.simulation.world import CODEC, VOCAB, World, number
 from tandem.modes.roles import MAX_PROPOSAL
 from tandem.protocol.ballots import MAX_ENTRIES
 from tandem.protocol.coordinator import SessionCoordinator
-from tandem.protocol.decoding import Forward, Job, Prefill, Result
+from tandem.protocol.decoding import Forward, Job, Prefill, Result, compute_steps
 from tandem.protocol.drafting_table import DraftingTable
 from tandem.protocol.estimating_tables import ProfilingTable, SchedulingTable
 from tandem.protocol.messages import Ballot, Proposal, decode_link, encode
@@ -114,7 +115,7 @@ class ChainRun:
         scenario = self.scenario
         return ChainParty(
             CoordinatorTable(party, lambda _: scenario.check_stop),
-            DraftingTable(party, str),
+            DraftingTable(party),
             AggregatingTable(party, CODEC),
             ProfilingTable(party),
             SchedulingTable(party),
@@ -376,7 +377,8 @@ class ChainRun:
         if session is None:
             return
         if isinstance(job, Prefill):
-            self._deliver(party, session.finish_prefill(1, ()))
+            prefilled = World(self.scenario.seed, party).prefill(job)
+            self._deliver(party, session.finish_prefill(1, (), *prefilled))
             return
         self._check_followed(party, job)
         self._deliver(party, session.finish(job, self.compute(party, job)))
@@ -385,20 +387,21 @@ class ChainRun:
 
     def compute(self, party: str, job: Forward) -> list[Result]:
         """A pass. What a model computes once more it computes a little otherwise: only the first may count."""
-        results = []
-        for length, weights in enumerate((*job.earlier, job.weights), job.first):
-            tokens = job.tokens[:length]
-            if weights and weights != voter_of(self.scenario, party).weights(tokens):
-                raise InvariantError(f"{party} weighs its documents by other tokens than it votes on")
-            payload = self._payload(party, tokens, self._is_known(party, job.lineage[length : length + 1]))
-            is_token = party not in self.scenario.spec.roles.voters or self.scenario.spec.votes_are_tokens
-            token = read_token(payload, VOCAB) if is_token else 0
-            results.append(Result(token, payload, 1))
-            if party not in self.scenario.spec.roles.voters:
-                self.proposed.add((*tokens, token))
-            else:
-                self.counts["votes"] += 1
-        return results
+        return compute_steps(job, _Pass(self, party, job), lambda: 1)
+
+    def vote(self, party: str, job: Forward, step: int, weights: Weights) -> tuple[int, bytes]:
+        """What a pass gives at one step."""
+        tokens = job.tokens[:step]
+        if weights and weights != voter_of(self.scenario, party).weights(tokens):
+            raise InvariantError(f"{party} weighs its documents by other tokens than it votes on")
+        payload = self._payload(party, tokens, self._is_known(party, job.lineage[step : step + 1]))
+        is_token = party not in self.scenario.spec.roles.voters or self.scenario.spec.votes_are_tokens
+        token = read_token(payload, VOCAB) if is_token else 0
+        if party not in self.scenario.spec.roles.voters:
+            self.proposed.add((*tokens, token))
+        else:
+            self.counts["votes"] += 1
+        return token, payload
 
     def _is_known(self, party: str, digests: Sequence[bytes]) -> bool:
         """Whether the own coordinator has the vote on a prefix already."""
@@ -411,7 +414,7 @@ class ChainRun:
         if session is None or party not in spec.roles.voters or spec.votes_are_tokens:
             return
         committed = session.prefix.tokens
-        for length in range(job.first, job.step + 1):
+        for length in range(job.wanted, job.step + 1):
             tokens = job.tokens[:length]
             is_committed = list(tokens) == committed[:length]
             if not is_committed and tokens not in self.proposed:
@@ -448,7 +451,7 @@ class ChainRun:
         """The decoder knows nothing any more; the coordinator gives it the session as it stands."""
         state = self.parties[party]
         state.num_starts += 1
-        state.decoder, state.busy_with = DraftingTable(party, str), None
+        state.decoder, state.busy_with = DraftingTable(party), None
         self._deliver(party, state.queue.restart("decoder") + state.queue.restart("aggregator"))
 
     def _come_back(self, party: str) -> None:
@@ -465,6 +468,23 @@ class ChainRun:
 def _standing_of(hub: SessionCoordinator | None) -> tuple[object, ...]:
     """What decides whether the others may differ from it."""
     return () if hub is None else (hub.prefix.digest, hub.log.view, *hub.lifecycle.lost)
+
+
+class _Pass(NamedTuple):
+    """A party's model at work, as `compute_steps` asks it."""
+
+    run: ChainRun
+    party: str
+    job: Forward
+
+    def draw(self, step: int, weights: Weights) -> tuple[int, bytes]:
+        """What the party says at one step."""
+        return self.run.vote(self.party, self.job, step, weights)
+
+    def learn(self, step: int, token: int) -> Evidence:
+        """What a token says of each row."""
+        world = World(self.run.scenario.seed, self.party)
+        return world.evidence(self.job.tokens[:step], token, len(self.job.weights.prior))
 
 
 def play_chain(

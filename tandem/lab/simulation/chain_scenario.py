@@ -15,7 +15,7 @@ from tandem.aggregation.coupling import noise
 from tandem.aggregation.log_probabilities import TargetLogprobs, log_probabilities
 from tandem.events import PeerEvent
 from tandem.lab.simulation.oracle import WorldVoter
-from tandem.lab.simulation.specs import make_spec
+from tandem.lab.simulation.specs import make_spec, vary_layouts
 from tandem.lab.simulation.wild_lengths import WildLengths
 from tandem.lab.simulation.world import CODEC, NEVER, VOCAB, number, stop_rule
 from tandem.modes import reference
@@ -136,10 +136,11 @@ def _vary_votes(spec: SessionSpec, seed: int) -> SessionSpec:
         spec = replace(
             spec,
             documents={worker: rng.choice([0, 2, 3]) for worker in workers},
-            weight_interval=rng.choice([0, 1, 3]),
-            weight_lag=rng.choice([0, 1, 3]),
-            weight_momentum=rng.choice([0.0, 0.3]),
+            question_weight=rng.choice([0.0, 1.0, 0.5]),
+            evidence_weight=rng.choice([0.0, 1.0, 1.0]),
+            evidence_memory=rng.choice([0.5, 1.0]),
         )
+        spec = vary_layouts(spec, seed)
         if is_weighed:
             spec = replace(spec, workers=workers, weights=())
     if is_listed:
@@ -180,7 +181,7 @@ def voter_of(scenario: ChainScenario, party: str) -> WorldVoter:
 
 @lru_cache(maxsize=64)
 def _voter(spec: SessionSpec, party: str, first_end: int) -> WorldVoter:
-    return WorldVoter(spec, party, first_end, lambda tokens: str(list(tokens)))
+    return WorldVoter(spec, party, first_end)
 
 
 def draft_from(scenario: ChainScenario, payload: bytes, step: int) -> int:

@@ -24,7 +24,7 @@ from tandem.lab.simulation.hostile import CASES, play_hostile
 from tandem.lab.simulation.invariants import InvariantError, WatchedRun
 from tandem.lab.simulation.link import Link
 from tandem.lab.simulation.oracle import answer, has_oracle
-from tandem.lab.simulation.specs import make_spec
+from tandem.lab.simulation.specs import make_spec, vary_layouts
 from tandem.lab.simulation.virtual import VirtualRun
 from tandem.lab.simulation.world import CODEC, EOS, NEVER, VOCAB, World, codec_for, number, stop_rule
 from tandem.protocol.spec import SessionSpec
@@ -90,7 +90,7 @@ class Report:
 def make_scenario(seed: int) -> Scenario:
     """A query whose every dial is drawn from the seed, and at least one fault for it."""
     rng = random.Random(number("fuzz", seed))
-    spec = _with_race_lists(_make_spec(rng, seed), seed)
+    spec = vary_layouts(_with_race_lists(_make_spec(rng, seed), seed), seed)
     link = plan_link(rng)
     is_mirror = spec.placement == "mirror"
     steps = [rng.randrange(MIN_TOKENS) for _ in range(rng.choice([0, 1, 3, 6]))] if is_mirror else []
@@ -126,9 +126,9 @@ def _make_spec(rng: random.Random, seed: int) -> SessionSpec:
         max_new_tokens=rng.choice([MIN_TOKENS, MIN_TOKENS, 18, 24]),
         device_documents=rng.choice([0, 2, 2]),
         cloud_documents=rng.choice([0, 3, 3]),
-        weight_interval=rng.choice([0, 1, 2, 4]),
-        weight_lag=rng.choice([0, 1, 3]),
-        weight_momentum=rng.choice([0.0, 0.3]),
+        question_weight=rng.choice([0.0, 1.0, 1.0, 0.5]),
+        evidence_weight=rng.choice([0.0, 1.0, 1.0]),
+        evidence_memory=rng.choice([0.5, 1.0]),
         max_window=rng.randint(1, 16),
         on_peer_loss=rng.choice(["wait", "wait", "continue"]),
         peer_loss_margin_s=rng.choice([0.1, 1.0]),

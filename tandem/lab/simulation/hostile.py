@@ -573,7 +573,7 @@ class HostilePair(VirtualRun):
         """Call it before `run`."""
         victim = hostile.other
         rng = random.Random(number("hostile", self.spec.seed))
-        voters = {str(party): WorldVoter(self.spec, party, first_end, self._text) for party in PARTIES}
+        voters = {str(party): WorldVoter(self.spec, party, first_end) for party in PARTIES}
         forger = Forger(rng, self.spec, hostile, victim)
         witness = Witness(self.spec, victim, forger, voters, self._check_honest)
         self.attack = Attack(forger, witness, num_frames, counts, trace)
@@ -632,10 +632,7 @@ class HostileChain(ChainRun):
         """Call it before `run`."""
         scenario, spec = self.scenario, self.scenario.spec
         rng = random.Random(number("hostile", scenario.seed))
-        voters = {
-            party: WorldVoter(spec, party, scenario.first_end, lambda tokens: str(list(tokens)))
-            for party in spec.roles.voters
-        }
+        voters = {party: WorldVoter(spec, party, scenario.first_end) for party in spec.roles.voters}
         forger = Forger(rng, spec, hostile, victim)
         witness = Witness(spec, victim, forger, voters, self._check_honest)
         self.attack = Attack(forger, witness, num_frames, counts, self.trace)

@@ -5,68 +5,80 @@ Nothing of the protocol is used, only the definition of a weight and of a distri
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from functools import partial
 
-from tandem.aggregation.document_weights import blend, checkpoints, log_weight, text_to_score
+from tandem.aggregation.document_weights import log_weight
 from tandem.aggregation.race_lists import RaceList
 from tandem.codecs import StatelessCodec
 from tandem.codecs.race_lists import read_vote
-from tandem.lab.simulation.virtual import SideModel
 from tandem.lab.simulation.world import CODEC, VOCAB, World, codec_for, distribution
 from tandem.modes import reference
 from tandem.protocol.lifecycle import StopCheck
-from tandem.protocol.messages import RescoreRequest, RescoreResult, RetrieveRequest, RetrieveResult
+from tandem.protocol.messages import RetrieveRequest
+from tandem.protocol.rows import Row, arrange_rows
 from tandem.protocol.spec import SessionSpec
 from tandem.protocol.wire import to_float32
 from tandem.topology import Party
 
-Text = Callable[[Sequence[int]], str]
-
 
 class Documents:
-    """What one party has retrieved, and how much it weighs after any tokens."""
+    """What one party has retrieved, and how much it weighs after any tokens, by the reference page."""
 
-    def __init__(self, spec: SessionSpec, party: str, model: SideModel, text: Text) -> None:
-        self.spec, self.party, self.text = spec, party, text
-        self._model = model
-        num_documents = spec.num_documents(party)
-        request = RetrieveRequest(session=spec.session, query=spec.search_text, num_documents=num_documents)
-        nothing = RetrieveResult(session=spec.session, ids=(), texts=(), scores=(), retrieve_us=0)
-        found = model.retrieve(request) if num_documents else nothing
-        assert isinstance(found, RetrieveResult)
-        self.found = found
+    def __init__(
+        self,
+        spec: SessionSpec,
+        party: str,
+        rows: Sequence[Row],
+        likelihoods: Sequence[float],
+        readers: Sequence[reference.Row],
+    ) -> None:
+        """rows: those that have room. likelihoods: of the question in each. readers: what each says of a token."""
+        self.spec, self.party = spec, party
+        self._readers = readers
+        matters = can_matter(spec, party, len(rows))
+        self._evidence = spec.evidence_weight if matters else 0.0
+        counts = spec.question_weight if matters else 0.0
+        self._prior = tuple(
+            spec.relevance_scale * row.score + (counts * likelihood if counts else 0.0)
+            for row, likelihood in zip(rows, likelihoods, strict=True)
+        )
         self._weights: dict[tuple[int, ...], tuple[float, ...]] = {}
 
     def weights(self, tokens: Sequence[int]) -> tuple[float, ...]:
-        """The weight of each document at the step after `tokens`: estimate upon estimate, with momentum."""
+        """The log weight of each row at the step after `tokens`."""
         key = tuple(tokens)
         if key not in self._weights:
-            self._weights[key] = self._weigh(key)
+            memory = self.spec.evidence_memory
+            self._weights[key] = tuple(
+                reference.weigh(
+                    self._readers, self._prior, key if self._evidence else (), self._evidence, memory
+                )
+            )
         return self._weights[key]
 
-    def _weigh(self, tokens: tuple[int, ...]) -> tuple[float, ...]:
-        spec, found = self.spec, self.found
-        weights = self._scale(found.scores)
-        if not found.ids:
-            return weights
-        for position in checkpoints(len(tokens), spec.weight_interval, spec.weight_lag)[1:]:
-            text = text_to_score(spec.search_text, self.text(tokens[:position]))
-            scored = self._model.retrieve(
-                RescoreRequest(session=spec.session, digest=b"", ids=found.ids, text=text)
-            )
-            assert isinstance(scored, RescoreResult)
-            weights = blend(weights, self._scale(scored.scores), spec.weight_momentum)
-        return weights
+    def log_weight(self, tokens: Sequence[int]) -> float:
+        """How much the documents weigh, as it is sent."""
+        return to_float32(log_weight(self.weights(tokens)))
 
-    def _scale(self, scores: Sequence[float]) -> tuple[float, ...]:
-        return tuple(self.spec.relevance_scale * score for score in scores)
+
+def can_matter(spec: SessionSpec, party: str, num_rows: int) -> bool:
+    """Whether weights can change the target: not that of the only row that counts."""
+    others = [voter for voter in spec.roles.voters if voter != party and spec.num_documents(voter) > 0]
+    return num_rows > 1 or (num_rows == 1 and spec.roles.weighs_by_documents and len(others) > 0)
 
 
 class WorldVoter(Documents):
-    """One party's vote after any tokens."""
+    """One party's vote after any tokens, in a small world."""
 
-    def __init__(self, spec: SessionSpec, party: str, first_end: int, text: Text) -> None:
-        super().__init__(spec, party, World(spec.seed, party), text)
+    def __init__(self, spec: SessionSpec, party: str, first_end: int) -> None:
+        world = World(spec.seed, party)
+        request = RetrieveRequest(
+            session=spec.session, query=spec.search_text, num_documents=spec.num_documents(party)
+        )
+        rows = arrange_rows(world.retrieve(request), spec.row_layout(party))
+        readers = [partial(_WorldRow, world, row) for row in range(len(rows))]
+        super().__init__(spec, party, rows, world.question(len(rows)), readers)
         self._first_end = first_end
 
     def __call__(self, tokens: Sequence[int]) -> reference.Vote:
@@ -78,10 +90,6 @@ class WorldVoter(Documents):
             return reference.Vote([float(mass) for mass in vote], own_weight)
         return reference.Vote([float(mass) for mass in CODEC.decode(payload).dense(VOCAB)], own_weight)
 
-    def log_weight(self, tokens: Sequence[int]) -> float:
-        """How much the documents weigh, as it is sent."""
-        return to_float32(log_weight(self.weights(tokens)))
-
     def payload(self, tokens: Sequence[int], redone: int = 0, codec: StatelessCodec | None = None) -> bytes:
         """The encoded distribution, by the codec of votes unless another is given. redone: as in `distribution`."""
         weights, codec = self.weights(tokens), codec or codec_for(self.spec)
@@ -90,15 +98,19 @@ class WorldVoter(Documents):
         )
 
 
-def answer(
-    spec: SessionSpec,
-    check_stop: StopCheck,
-    *,
-    first_end: int = 0,
-    text: Text = lambda tokens: " ".join(map(str, tokens)),
-) -> tuple[int, ...]:
-    """The tokens of a query with coupled drafts, or at temperature 0. text: turns tokens into text."""
-    voters = [WorldVoter(spec, Party(party), first_end, text) for party in spec.parties]
+class _WorldRow:
+    """How probable one row of a world finds each token after some tokens."""
+
+    def __init__(self, world: World, row: int, tokens: Sequence[int]) -> None:
+        self._world, self._row, self._tokens = world, row, tuple(tokens)
+
+    def __getitem__(self, token: int) -> float:
+        return self._world.probability(self._tokens, token, self._row)
+
+
+def answer(spec: SessionSpec, check_stop: StopCheck, *, first_end: int = 0) -> tuple[int, ...]:
+    """The tokens of a query with coupled drafts, or at temperature 0."""
+    voters = [WorldVoter(spec, Party(party), first_end) for party in spec.parties]
     seed = spec.seed if spec.sampling.temperature > 0 else None
 
     def is_complete(tokens: Sequence[int]) -> bool:

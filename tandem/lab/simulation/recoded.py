@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from tandem.aggregation.document_weights import Weights
 from tandem.codecs import Codec, CodecStates
 from tandem.lab.simulation.fuzz import make_scenario
 from tandem.lab.simulation.link import Link
 from tandem.lab.simulation.virtual import Outcome, SideModel, VirtualRun
 from tandem.lab.simulation.world import CODEC, VOCAB, World, stop_rule
-from tandem.protocol.decoding import Forward
 from tandem.topology import PARTIES, Party
 
 
@@ -21,9 +22,9 @@ class RecodedWorld(World):
         super().__init__(seed, party, first_end=12)
         self.states = CodecStates(codec)
 
-    def payload(self, job: Forward) -> bytes:
+    def payload(self, tokens: Sequence[int], weights: Weights, lineage: Sequence[bytes] = ()) -> bytes:
         """The encoded distribution of one step."""
-        return self.states.encode(CODEC.decode(super().payload(job)).dense(VOCAB), job.lineage)
+        return self.states.encode(CODEC.decode(super().payload(tokens, weights)).dense(VOCAB), lineage)
 
 
 def simulate_codec(codec: Codec, seed: int, link: Link | None = None, **settings: Any) -> Outcome:

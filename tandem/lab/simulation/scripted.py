@@ -15,11 +15,13 @@ from typing import TypeAlias
 
 import numpy as np
 
+from tandem.aggregation.document_weights import Evidence, Weights
 from tandem.codecs import TopP
 from tandem.events import StopReason
 from tandem.lab.simulation.specs import make_spec
-from tandem.protocol.decoding import Forward, Prefill
-from tandem.protocol.messages import Message, RescoreRequest, RetrieveRequest
+from tandem.lab.simulation.world import Prefilled
+from tandem.protocol.decoding import Prefill
+from tandem.protocol.messages import RetrieveRequest, RetrieveResult
 from tandem.protocol.spec import SessionSpec
 from tandem.topology import PARTIES, Party
 
@@ -57,17 +59,21 @@ class ScriptedModel:
     def __init__(self, party: Party, accepted: Sequence[Accepted]) -> None:
         self.party, self.accepted = party, accepted
 
-    def retrieve(self, message: RetrieveRequest | RescoreRequest) -> Message:
+    def retrieve(self, message: RetrieveRequest) -> RetrieveResult:
         """Never asked: neither side has documents."""
         raise AssertionError(f"{message} for a model without documents")
 
-    def prefill(self, job: Prefill) -> Sequence[int] | None:
+    def prefill(self, job: Prefill) -> Prefilled:
         """Nothing to do."""
-        return None
+        return Prefilled()
 
-    def payload(self, job: Forward) -> bytes:
+    def evidence(self, tokens: Sequence[int], token: int, num_rows: int) -> Evidence:
+        """Never asked, likewise."""
+        raise AssertionError("evidence of a model without documents")
+
+    def payload(self, tokens: Sequence[int], weights: Weights, lineage: Sequence[bytes] = ()) -> bytes:
         """The encoded law of a step, whatever the prefix."""
-        return LAWS[self.accepted[job.step]][self.party]
+        return LAWS[self.accepted[len(tokens)]][self.party]
 
 
 def scripted_spec(num_tokens: int, **changes: object) -> SessionSpec:

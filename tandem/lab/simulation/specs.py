@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import fields, replace
 from typing import Any
 
 from tandem.config import Config
+from tandem.lab.simulation.world import number
 from tandem.protocol.spec import SessionSpec
 from tandem.request import spec_of
 from tandem.sampling import SamplingParams
@@ -31,3 +33,11 @@ def change_spec(spec: SessionSpec, **changes: Any) -> SessionSpec:
     }
     documents = changes.pop("documents", spec.documents) | counts
     return replace(spec, sampling=replace(spec.sampling, **sampling), documents=documents, **changes)
+
+
+def vary_layouts(spec: SessionSpec, seed: int) -> SessionSpec:
+    """How the documents of each party stand in rows, mostly each in its own. Drawn apart, so that recorded seeds keep
+    the rest of their query."""
+    rng = random.Random(number("layouts", seed))
+    drawn = {party: rng.choice(["rows", "rows", "rows", "joined", "both"]) for party in spec.documents}
+    return replace(spec, layouts={party: layout for party, layout in drawn.items() if layout != "rows"})

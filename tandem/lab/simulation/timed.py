@@ -140,7 +140,7 @@ class TimedRun(ChainRun):
         if self._times.work is None or isinstance(job, Prefill):
             super()._start(party, job)
             return
-        work, num_tokens = self._times.work, 1 + len(job.earlier)
+        work, num_tokens = self._times.work, 1 + job.num_earlier
         least_s, start = self.now_s + self.pass_s(party, job), self.parties[party].num_starts
 
         def finish() -> None:

@@ -13,18 +13,20 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
+from tandem.aggregation.document_weights import Evidence, Weights
 from tandem.codecs import Codec
 from tandem.engine.drafter import Drafter
 from tandem.events import DoneEvent, Event, TokenEvent
 from tandem.lab.baselines.random_placement import RandomAggregatingTable
 from tandem.lab.simulation.link import Link, Wire
-from tandem.protocol.decoding import Forward, Job, Prefill, Result
+from tandem.lab.simulation.world import Prefilled
+from tandem.protocol.decoding import Forward, Job, Prefill, compute_steps
 from tandem.protocol.drafting_table import DraftingTable
 from tandem.protocol.estimating_tables import ProfilingTable, SchedulingTable
 from tandem.protocol.lifecycle import StopCheck
-from tandem.protocol.messages import Message, RescoreRequest, RetrieveRequest, decode, encode
+from tandem.protocol.messages import RetrieveRequest, RetrieveResult, decode, encode
 from tandem.protocol.outbox import ActorKind, Send
 from tandem.protocol.session_tables import (
     AggregatingTable,
@@ -40,14 +42,17 @@ TICK_S = 0.05
 class SideModel(Protocol):
     """One side's retriever and model, as far as a run needs them. Called without delay or threads."""
 
-    def retrieve(self, message: RetrieveRequest | RescoreRequest) -> Message:
-        """Found, NotFound or Relevance."""
+    def retrieve(self, message: RetrieveRequest) -> RetrieveResult:
+        """Documents."""
 
-    def prefill(self, job: Prefill) -> Sequence[int] | None:
-        """Hold documents and query of a session; indices of the documents that have a row, None: all."""
+    def prefill(self, job: Prefill) -> Prefilled:
+        """Hold documents and query of a session."""
 
-    def payload(self, job: Forward) -> bytes:
-        """The encoded law of one step."""
+    def evidence(self, tokens: Sequence[int], token: int, num_rows: int) -> Evidence:
+        """What a token after these says of each row."""
+
+    def payload(self, tokens: Sequence[int], weights: Weights, lineage: Sequence[bytes] = ()) -> bytes:
+        """The encoded distribution of the step after these tokens. lineage: digests of their beginnings."""
 
 
 @dataclass(slots=True)
@@ -90,7 +95,6 @@ class VirtualRun:
         codec: Codec,
         *,
         finished: StopCheck,
-        text: Callable[[Sequence[int]], str] = lambda tokens: " ".join(map(str, tokens)),
         link: Link | None = None,
         decode_s: Callable[[Party, random.Random], float] = lambda party, rng: 0.01,
         local_s: float = 1e-4,
@@ -104,7 +108,6 @@ class VirtualRun:
         self._codec = codec
         self._drafter = Drafter(spec.codec_of_votes(codec), spec.sampling, spec.draft_rule, spec.vocab_size)
         self._finished = finished
-        self._text = text
         self._wires = {party: Wire(link or Link()) for party in PARTIES}  # by sender
         self.decode_s = decode_s
         self.local_s = local_s
@@ -116,7 +119,7 @@ class VirtualRun:
         self.parties = {
             party: PartyState(
                 CoordinatorTable(party, lambda _: finished),
-                DraftingTable(party, text),
+                DraftingTable(party),
                 RandomAggregatingTable(party, codec),
                 ProfilingTable(party),
                 SchedulingTable(party),
@@ -211,7 +214,7 @@ class VirtualRun:
                 self.outcome.tokens[party] = state.queue.sessions[self.spec.session].prefix.tokens
             return
         if role == "decoder":
-            state.decoder, state.busy_with = DraftingTable(party, self._text), None
+            state.decoder, state.busy_with = DraftingTable(party), None
         elif role == "aggregator":
             state.aggregator = RandomAggregatingTable(party, self._codec)
         elif role == "profiler":
@@ -314,11 +317,30 @@ class VirtualRun:
         state.busy_with = None
         session = state.decoder.sessions.get(job.session)
         if session is not None and isinstance(job, Prefill):
-            rows = state.reader.prefill(job)
-            self.deliver(party, session.finish_prefill(int(duration_s * 1e6), (), rows))
+            prefilled = state.reader.prefill(job)
+            self.deliver(party, session.finish_prefill(int(duration_s * 1e6), (), *prefilled))
         elif session is not None and isinstance(job, Forward):
             state.num_forwards += 1
-            payload = state.reader.payload(job)
-            token = self._drafter.draw(payload, seed=self.spec.seed, step=job.step, party=party)
-            self.deliver(party, session.finish(job, [Result(token, payload, int(duration_s * 1e6))]))
+            steps = _Steps(job, state.reader, partial(self._draw, party))
+            self.deliver(party, session.finish(job, compute_steps(job, steps, lambda: int(duration_s * 1e6))))
         self._work(party)
+
+    def _draw(self, party: Party, step: int, payload: bytes) -> int:
+        return self._drafter.draw(payload, seed=self.spec.seed, step=step, party=party)
+
+
+class _Steps(NamedTuple):
+    """A model as `compute_steps` asks it."""
+
+    job: Forward
+    reader: SideModel
+    draft: Callable[[int, bytes], int]  # by step and payload
+
+    def draw(self, step: int, weights: Weights) -> tuple[int, bytes]:
+        """The draft of one step, and its encoded distribution."""
+        payload = self.reader.payload(self.job.tokens[:step], weights, self.job.lineage[: step + 1])
+        return self.draft(step, payload), payload
+
+    def learn(self, step: int, token: int) -> Evidence:
+        """What a token says of each row."""
+        return self.reader.evidence(self.job.tokens[:step], token, len(self.job.weights.prior))

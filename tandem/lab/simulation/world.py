@@ -10,16 +10,18 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Sequence
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tandem.aggregation.distributions import Distribution
+from tandem.aggregation.document_weights import Evidence, Weights, log_evidence
 from tandem.codecs import RaceLists, StatelessCodec, TopP
 from tandem.codecs.base import MAX_VOCAB
 from tandem.events import StopReason
-from tandem.protocol.decoding import Forward, Prefill
-from tandem.protocol.messages import Message, RescoreRequest, RescoreResult, RetrieveRequest, RetrieveResult
+from tandem.protocol.decoding import Prefill
+from tandem.protocol.messages import RetrieveRequest, RetrieveResult
 from tandem.protocol.prefix import common_length
 from tandem.protocol.spec import SessionSpec
 
@@ -109,6 +111,13 @@ def _rounding(redone: int) -> NDArray[np.float64]:
     return 1.0 + ROUNDING * np.random.default_rng(redone).random(VOCAB)
 
 
+class Prefilled(NamedTuple):
+    """What a model knows once it holds documents and question."""
+
+    rows: Sequence[int] | None = None  # indices of the texts that have a row; None: all
+    question: Sequence[float] = ()  # the question's log likelihood in each row, where it is wanted
+
+
 class World:
     """One side's retriever and model. Implements `tandem.lab.simulation.virtual.SideModel`."""
 
@@ -134,31 +143,38 @@ class World:
             tuple[int, ...], int
         ] = {}  # by tokens: the start that computed their law first
 
-    def retrieve(self, message: RetrieveRequest | RescoreRequest) -> Message:
-        """Documents, or a relevance that depends on the text."""
-        if isinstance(message, RetrieveRequest):
-            names = tuple(f"{self.party}-{n}" for n in range(message.num_documents))
-            scores = tuple(0.5 / (n + 1) for n in range(message.num_documents))
-            return RetrieveResult(
-                session=message.session, ids=names, texts=names, scores=scores, retrieve_us=10
-            )
-        scores = tuple(number(self.seed, self.party, message.text, key) / 2**64 for key in message.ids)
-        return RescoreResult(session=message.session, digest=message.digest, scores=scores)
+    def retrieve(self, message: RetrieveRequest) -> RetrieveResult:
+        """Documents."""
+        names = tuple(f"{self.party}-{n}" for n in range(message.num_documents))
+        scores = tuple(0.5 / (n + 1) for n in range(message.num_documents))
+        return RetrieveResult(session=message.session, ids=names, texts=names, scores=scores, retrieve_us=10)
 
-    def prefill(self, job: Prefill) -> Sequence[int] | None:
+    def prefill(self, job: Prefill) -> Prefilled:
         """A session begins: nothing is cached."""
         self.cached.clear()
         self._num_starts += 1
-        return None
+        return Prefilled(question=self.question(len(job.documents)) if job.scores_question else ())
 
-    def payload(self, job: Forward) -> bytes:
-        """The encoded law of the cached tokens, once they are the job's, and of its weights."""
-        self.crop(common_length(self.cached, job.tokens))
-        self.cached += job.tokens[len(self.cached) :]
+    def question(self, num_rows: int) -> tuple[float, ...]:
+        """The log likelihood of the question in each row."""
+        return tuple(-2.0 * self.probability((), -1, row) for row in range(num_rows))
+
+    def evidence(self, tokens: Sequence[int], token: int, num_rows: int) -> Evidence:
+        """What a token after these says of each row."""
+        return log_evidence([self.probability(tuple(tokens), token, row) for row in range(num_rows)])
+
+    def probability(self, tokens: tuple[int, ...], token: int, row: int) -> float:
+        """How probable a row finds a token after these."""
+        return (1 + number(self.seed, self.party, tokens, token, row)) / (2**64 + 1)
+
+    def payload(self, tokens: Sequence[int], weights: Weights, lineage: Sequence[bytes] = ()) -> bytes:
+        """The encoded law of the cached tokens, once they are these, and of the rows' weights."""
+        self.crop(common_length(self.cached, tokens))
+        self.cached += tokens[len(self.cached) :]
         tokens = tuple(self.cached)
         first = self._started_with.setdefault(tokens, self._num_starts)
         redone = self._num_starts if self._is_rounding and first != self._num_starts else 0
-        found = distribution(self.seed, self.party, tokens, job.weights, self._first_end, redone, self._codec)
+        found = distribution(self.seed, self.party, tokens, weights, self._first_end, redone, self._codec)
         self.conditioned_on.setdefault(found, set()).add(tokens)
         if redone:
             self.rounded.add(found)

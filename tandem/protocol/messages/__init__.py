@@ -52,8 +52,6 @@ from tandem.protocol.messages.site import (
     Placement,
     ProposalLength,
     ProposalReady,
-    RescoreRequest,
-    RescoreResult,
     RetrieveFailed,
     RetrieveRequest,
     RetrieveResult,
@@ -80,10 +78,8 @@ Message: TypeAlias = (
     | Alone
     | End
     | RetrieveResult
-    | RescoreResult
     | RetrieveFailed
     | RetrieveRequest
-    | RescoreRequest
     | Ballot
     | Placement
     | Observations
@@ -145,8 +141,6 @@ __all__ = [
     "ProposalReady",
     "Rejoin",
     "RelayedSources",
-    "RescoreRequest",
-    "RescoreResult",
     "Resync",
     "RetrieveFailed",
     "RetrieveRequest",

@@ -193,16 +193,6 @@ class RetrieveResult:
     retrieve_us: Varint
 
 
-@registry.message(37)
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RescoreResult:
-    """Scores of the session's documents against question and answer so far. Retriever -> own decoder."""
-
-    session: UInt32
-    digest: Digest  # of the prefix that was scored
-    scores: Float64s  # cosine similarity, in the order of `RetrieveResult.ids`
-
-
 @registry.message(38)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetrieveFailed:
@@ -225,17 +215,6 @@ class RetrieveRequest:
     query: Text
     num_documents: Varint
     filter: Text = ""  # metadata that those that are found must have: a JSON object; empty: any
-
-
-@registry.message(49)
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RescoreRequest:
-    """Re-estimate the relevance of documents (DRAGON 4.1). Decoder -> own retriever."""
-
-    session: UInt32
-    digest: Digest  # of the prefix whose text follows
-    ids: Texts
-    text: Text  # question and answer so far
 
 
 # ---- to an aggregator --------------------------------------------------------------------------------------

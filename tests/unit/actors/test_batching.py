@@ -139,7 +139,7 @@ def test_a_query_that_fails_in_a_batch_fails_alone(tmp_path: Path, monkeypatch: 
 
 def test_a_batch_has_one_job_of_each_session_in_turn() -> None:
     """Jobs of one kind, in order of waiting; who is left out comes first the next time."""
-    table = DraftingTable(Party.CLOUD, str)
+    table = DraftingTable(Party.CLOUD)
     for session in range(5):
         table.receive(begin(session))
     assert [job.session for job in table.next_jobs(3)] == [0, 1, 2]

@@ -16,8 +16,6 @@ from tandem.actors.retriever import RetrieverActor
 from tandem.config import Config
 from tandem.errors import FilterError, TandemError
 from tandem.protocol.messages import (
-    RescoreRequest,
-    RescoreResult,
     RetrieveFailed,
     RetrieveRequest,
     RetrieveResult,
@@ -64,7 +62,7 @@ class Actor(RetrieverActor):
         return self.scripted
 
 
-async def answers(actor: Actor, *requests: RescoreRequest | RetrieveRequest) -> list[Any]:
+async def answers(actor: Actor, *requests: RetrieveRequest) -> list[Any]:
     """What the actor's loop answers to requests, in order."""
     actor.spawn(actor.serve(), "serve")
     for request in requests:
@@ -82,40 +80,35 @@ class Documents:
 
     def search(self, query: str, k: int, *, filter: Any = None) -> list[Hit]:
         self.filter = filter
+        if query == "bug":
+            raise ValueError(f"cannot embed {SECRET!r}")
         if query == "refused":
             raise TandemError("one sentence with half a pair: \ud800")
         if filter == {"colour": "red"}:
             raise FilterError("no such key")
         return [Hit("a", Document(page_content=self.text, metadata={"source": "a.md"}), 0.5)]
 
-    def relevance(self, ids: tuple[str, ...], text: str) -> list[float]:
-        if text == "bug":
-            raise ValueError(f"cannot embed {SECRET!r}")
-        if text == "refused":
-            raise TandemError("one sentence")
-        return [0.5 for _ in ids]
-
 
 @pytest.mark.parametrize(
-    ("text", "reason"),
+    ("query", "reason"),
     [
         ("bug", "The retriever of the device failed on this query with ValueError; see its log."),
-        ("refused", "one sentence"),
+        ("refused", "one sentence with half a pair: \\ud800"),
     ],
 )
-def test_a_failure_ends_its_query_alone(text: str, reason: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failure_ends_its_query_alone(query: str, reason: str, caplog: pytest.LogCaptureFixture) -> None:
     requests = [
-        RescoreRequest(session=session, digest=b"digest 8", ids=("d1",), text=asked)
-        for session, asked in enumerate((text, "fine"))
+        RetrieveRequest(session=session, query=asked, num_documents=1)
+        for session, asked in enumerate((query, "fine"))
     ]
     with caplog.at_level(logging.ERROR, "tandem"):
         sent = asyncio.run(answers(Actor(Documents()), *requests))
-    assert sent == [
-        RetrieveFailed(session=0, reason=reason),
-        RescoreResult(session=1, digest=b"digest 8", scores=(0.5,)),
-    ]
+    failed, found = sent
+    assert failed == RetrieveFailed(session=0, reason=reason)
+    assert isinstance(found, RetrieveResult)
+    assert (found.session, found.ids) == (1, ("a",))
     assert SECRET not in caplog.text
-    assert ("in relevance" in caplog.text) == (text == "bug"), "the log says where"
+    assert ("in search" in caplog.text) == (query == "bug"), "the log says where"
 
 
 @pytest.mark.parametrize(("filter", "parsed"), [("", None), ('{"page": [1, 2]}', {"page": [1, 2]})])
@@ -176,7 +169,6 @@ def test_an_answer_that_cannot_be_encoded_fails_its_query_alone(
     documents = Documents(text)
     actor = Actor(documents)
     failing = RetrieveRequest(session=1, query=query, num_documents=1)
-    rescore = RescoreRequest(session=3, digest=b"digest 8", ids=("a",), text="fine")
 
     async def run() -> list[Any]:
         actor.spawn(actor.serve(), "serve")
@@ -184,15 +176,13 @@ def test_an_answer_that_cannot_be_encoded_fails_its_query_alone(
         failed = await asyncio.wait_for(actor.sent.get(), 60)
         documents.text = "a whole one"
         actor.handle(replace(failing, session=2, query="q"), "device/decoder")
-        actor.handle(rescore, "device/decoder")
-        rest = [await asyncio.wait_for(actor.sent.get(), 60) for _ in range(2)]
+        answered = await asyncio.wait_for(actor.sent.get(), 60)
         await actor.close()
-        return [failed, *rest]
+        return [failed, answered]
 
-    failed, answered, rescored = asyncio.run(run())
+    failed, answered = asyncio.run(run())
     assert failed == RetrieveFailed(session=1, reason=reason)
     assert isinstance(answered, RetrieveResult)
-    assert rescored == RescoreResult(session=3, digest=b"digest 8", scores=(0.5,))
     assert SECRET not in caplog.text
     assert "one sentence" not in caplog.text
 
@@ -218,9 +208,6 @@ def test_an_index_that_changes_is_used_from_the_next_request_on(
         after = actor.answer(search)
         assert isinstance(after, RetrieveResult)
         assert after.texts == ("fox games",)
-        rescore = RescoreRequest(session=1, digest=b"digest 8", ids=before.ids, text="owl games")
-        scores = actor.answer(rescore).scores
-        assert scores == pytest.approx(before.scores), "a query under way keeps what it found"
         assert [known["text"] for known in await actor.passages([*before.ids, *after.ids])] == [
             "owl games",
             "fox games",

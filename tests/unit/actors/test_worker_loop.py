@@ -18,7 +18,7 @@ from tandem.actors.base import Runtime
 from tandem.actors.decoder import DecoderActor
 from tandem.config import Config
 from tandem.lab.simulation.specs import make_spec
-from tandem.protocol.decoding import Forward, Job
+from tandem.protocol.decoding import Forward, Job, Result
 from tandem.protocol.drafting import DraftingSession
 from tandem.protocol.messages import Begin, Commit, End, ProposalReady, decode
 from tandem.protocol.outbox import Send
@@ -79,7 +79,7 @@ class _Decoder(DecoderActor):
 def finish(session: DraftingSession, job: Job) -> list[Send] | Exception:
     """What a decoder sends for a job."""
     if isinstance(job, Forward):
-        return session.finish_forward(job, b"law", 7, 1)
+        return session.finish(job, [Result(7, b"law", 1)])
     return session.finish_prefill(1, ())
 
 

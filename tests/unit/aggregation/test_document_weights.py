@@ -1,4 +1,4 @@
-"""Anchors, checkpoints and momentum against a slow simulation of a decoder that walks along the prefix; log weights."""
+"""Weights of rows: the closed form of the recursion, the posterior it is at memory 1, and what cannot matter."""
 
 from __future__ import annotations
 
@@ -7,53 +7,102 @@ import math
 import numpy as np
 import pytest
 
-from tandem.aggregation.document_weights import blend, checkpoints, log_weight, weight_anchor
+from tandem.aggregation.document_weights import (
+    MAX_QUESTION,
+    MIN_PROBABILITY,
+    DocumentWeights,
+    Evidence,
+    log_evidence,
+    log_weight,
+    question_likelihood,
+)
 from tandem.errors import GenerationError
 
-
-@pytest.mark.parametrize("every", [1, 3, 4])
-@pytest.mark.parametrize("lag", [0, 1, 5])
-def test_the_anchor_is_the_longest_multiple_that_is_a_lag_old(every: int, lag: int) -> None:
-    for step in range(40):
-        old_enough = [length for length in range(0, step + 1, every) if length + lag <= step]
-        assert weight_anchor(step, every, lag) == max(old_enough, default=0)
+RNG = np.random.default_rng(3)
+TOKENS = [log_evidence(row.tolist()) for row in RNG.uniform(0.01, 1.0, size=(12, 3))]
+"""What each of 12 tokens says of 3 rows."""
 
 
-def test_interval_zero_is_static() -> None:
-    assert [weight_anchor(step, 0, 2) for step in range(9)] == [0] * 9
-    assert list(checkpoints(7, 0, 2)) == [0]
+def learn_all(weights: DocumentWeights, tokens: list[Evidence] = TOKENS) -> Evidence:
+    evidence = weights.start
+    for token in tokens:
+        evidence = weights.learn(evidence, token)
+    return evidence
 
 
-@pytest.mark.parametrize("momentum", [0.0, 0.5, 0.9])
-def test_momentum_is_a_function_of_the_prefix(momentum: float) -> None:
-    """Oracle: one running average that walks from step 0; blending the checkpoints gives the same in any order."""
-    rng = np.random.default_rng(1)
-    every, lag = 3, 2
-    estimates = {length: rng.normal(size=4) for length in range(0, 40, every)}
-    lists = {length: scores.tolist() for length, scores in estimates.items()}
-    running, at_step = estimates[0], {}
-    for step in range(30):
-        if step >= lag and (step - lag) % every == 0 and step - lag > 0:
-            running = momentum * running + (1 - momentum) * estimates[step - lag]
-        at_step[step] = running
-    for step in reversed(range(30)):
-        scores = None
-        for length in checkpoints(step, every, lag):
-            scores = blend(scores, lists[length], momentum)
-        assert scores is not None
-        np.testing.assert_allclose(scores, at_step[step], rtol=0, atol=1e-15)
+@pytest.mark.parametrize("memory", [0.0, 0.5, 0.9, 1.0])
+def test_evidence_is_the_sum_of_what_tokens_say_each_older_one_counting_less(memory: float) -> None:
+    """e_d(t) = sum over i < t of memory^(t-1-i) log p_d(x_i)."""
+    ages = memory ** np.arange(len(TOKENS))[::-1]
+    expected = ages @ np.array(TOKENS)
+    learned = learn_all(DocumentWeights((0.0, 1.0, -2.0), 1.0, memory))
+    np.testing.assert_allclose(learned, expected, rtol=1e-13)
 
 
-@pytest.mark.parametrize("momentum", [0.0, 0.1, 0.3, 0.9])
-def test_blended_scores_are_plain_floats_to_the_last_bit(momentum: float) -> None:
-    """A cache key and a seed of laws: whoever computes it again must get the very same floats."""
-    old, new = (0.1, -3.7, 1e-9), (0.7, 2.3, -1e9)
-    blended = blend(old, new, momentum)
-    assert blended == tuple(momentum * a + (1.0 - momentum) * b for a, b in zip(old, new, strict=True))
-    assert {type(score) for score in blended} == {float}
-    assert blend(None, new, momentum) == new
+def test_the_log_weight_is_the_prior_and_the_evidence() -> None:
+    weights = DocumentWeights((0.5, -1.0), 0.25, 0.5)
+    assert weights.start == (0.0, 0.0)
+    assert weights.weigh(weights.start) == (0.5, -1.0)
+    first = weights.learn(weights.start, (-1.0, -2.0))
+    assert first == (-1.0, -2.0)
+    second = weights.learn(first, (-4.0, 0.0))
+    assert second == (-4.5, -1.0)
+    assert weights.weigh(second) == (0.5 - 0.25 * 4.5, -1.0 - 0.25)
+
+
+def test_with_full_memory_weights_are_the_posterior() -> None:
+    """Bayes: w_d is proportional to prior_d times the product of p_d(x_i)."""
+    prior = np.array([0.2, 0.5, 0.3])
+    weights = DocumentWeights(tuple(np.log(prior).tolist()), 1.0, 1.0)
+    posterior = prior * np.exp(np.array(TOKENS)).prod(axis=0)
+    raw = np.exp(weights.weigh(learn_all(weights)))
+    np.testing.assert_allclose(raw / raw.sum(), posterior / posterior.sum(), rtol=1e-12)
+
+
+def test_forgetting_lets_an_answer_move_to_another_document() -> None:
+    """50 tokens from the first row, then from the second: by the posterior it would take 50 to come back."""
+    first, second = log_evidence([0.9, 0.1]), log_evidence([0.1, 0.9])
+    tokens = [first] * 50 + [second] * 7
+    forgetting, posterior = (DocumentWeights((0.0, 0.0), 1.0, memory) for memory in (0.9, 1.0))
+    ahead = {each.memory: np.diff(learn_all(each, tokens))[0] for each in (forgetting, posterior)}
+    assert ahead[0.9] > 0 > ahead[1.0]
+
+
+def test_no_single_token_rules_a_row_out() -> None:
+    assert log_evidence([0.0, MIN_PROBABILITY / 2, MIN_PROBABILITY, 1.0]) == (
+        math.log(MIN_PROBABILITY),
+        math.log(MIN_PROBABILITY),
+        math.log(MIN_PROBABILITY),
+        0.0,
+    )
+
+
+@pytest.mark.parametrize("weights", [DocumentWeights((1.0, 2.0)), DocumentWeights((), 1.0, 0.9)])
+def test_without_evidence_or_rows_nothing_moves(weights: DocumentWeights) -> None:
+    assert not weights.moves
+    assert weights.start == ()
+    assert weights.learn((), (-1.0, -2.0)) == ()
+    assert weights.weigh(()) == weights.prior
+
+
+def test_evidence_of_other_rows_than_the_weights_have_is_an_error() -> None:
+    weights = DocumentWeights((1.0, 2.0), 1.0, 0.9)
     with pytest.raises(ValueError, match="shorter"):
-        blend(old, new[:2], momentum)
+        weights.learn((0.0, 0.0), (-1.0,))
+    with pytest.raises(ValueError, match="shorter"):
+        weights.weigh((0.0,))
+
+
+@pytest.mark.parametrize(
+    ("num_tokens", "counted"), [(1, -8.0), (MAX_QUESTION, -8.0), (4 * MAX_QUESTION, -2.0)]
+)
+def test_a_long_question_counts_as_so_many_tokens_do_on_average(num_tokens: int, counted: float) -> None:
+    assert question_likelihood(-8.0, num_tokens) == counted
+
+
+def test_a_question_of_one_token_says_nothing() -> None:
+    """There is no token before it that could predict it."""
+    assert question_likelihood(0.0, 0) == 0.0
 
 
 def test_log_weight_is_log_sum_exp() -> None:
@@ -70,15 +119,9 @@ def test_log_weight_is_log_sum_exp() -> None:
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
-def test_a_score_that_is_no_number_below_infinity_is_one_sentence(bad: float) -> None:
+def test_a_weight_that_is_no_number_below_infinity_is_one_sentence(bad: float) -> None:
     with pytest.raises(
-        GenerationError, match=rf"^A document's .*the scores are \[{bad}, 1.0\]; check the scoring model\.$"
+        GenerationError,
+        match=rf"^The log weight of a document .*they are \[{bad}, 1.0\]; check the scoring model\.$",
     ):
         log_weight([bad, 1.0])
-
-
-def test_wrong_settings_are_one_sentence() -> None:
-    with pytest.raises(GenerationError, match="are -1 and 0 tokens; set them to at least 0"):
-        weight_anchor(3, -1, 0)
-    with pytest.raises(GenerationError, match=r"lies in \[0, 1\), it is 1"):
-        blend(None, [1.0], 1)

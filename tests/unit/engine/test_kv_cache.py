@@ -243,7 +243,7 @@ def test_prompts_without_query_or_document(
     engine: Engine, documents: tuple[tuple[int, ...], ...], query: tuple[int, ...]
 ) -> None:
     prompt = Prompt(documents, query, tuple(range(len(documents))), (), ())
-    engine.sessions["s"] = engine.make_session(prompt, 0, is_stored=True)
+    engine.sessions["s"] = engine.make_session(prompt, 0)
     for tokens in ([], TOKENS):
         seen = engine.next_logits("s", tokens)
         for row, document in zip(seen, documents, strict=True):
@@ -298,13 +298,24 @@ def test_a_session_may_write_nothing_to_the_store(llama: Engine) -> None:
     llama.caches.store = store = MemoryStore(1 << 30)
     wanted = logits(llama)
     num_bytes, hits = store.num_bytes, llama.caches.num_hits
-    llama.open("s", QUERY, DOCUMENTS, 40, is_stored=False)
+    llama.open("s", QUERY, DOCUMENTS, 40, num_stored=0)
     assert torch.equal(llama.next_logits("s", []), wanted[0])
     llama.close("s")
-    llama.open("s", QUERY, ["Another document."], 40, is_stored=False)
+    llama.open("s", QUERY, ["Another document."], 40, num_stored=0)
     llama.next_logits("s", [])
     llama.close("s")
     assert (store.num_bytes, llama.caches.num_hits) == (num_bytes, hits + 3)
+
+
+def test_only_the_first_rows_go_to_the_store(llama: Engine) -> None:
+    """Of joined documents nothing is kept, whatever is asked next; a bare row has nothing to keep."""
+    llama.caches.store = store = MemoryStore(1 << 30)
+    texts = ["Another document.", "One more.", "Another document.\n\nOne more.", ""]
+    llama.open("s", QUERY, texts, 40, num_stored=2)
+    llama.next_logits("s", [])
+    llama.close("s")
+    assert [store.get(llama.document_tokens(text)) is not None for text in texts[:3]] == [True, True, False]
+    assert len(store) == 2
 
 
 def test_a_document_that_was_cut_is_not_stored(llama: Engine) -> None:

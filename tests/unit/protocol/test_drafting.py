@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
+from tandem.aggregation.document_weights import DocumentWeights, log_weight
 from tandem.conversation import Message
 from tandem.lab.simulation.specs import make_spec
-from tandem.protocol.decoding import Forward, Prefill
+from tandem.protocol.decoding import DecodingSession, Forward, Prefill, Result
 from tandem.protocol.drafting import DraftingSession
 from tandem.protocol.drafting_table import DraftingTable
 from tandem.protocol.messages import (
@@ -22,8 +23,6 @@ from tandem.protocol.messages import (
     Proposal,
     ProposalLength,
     ProposalReady,
-    RescoreRequest,
-    RescoreResult,
     RetrieveFailed,
     RetrieveRequest,
     RetrieveResult,
@@ -32,19 +31,27 @@ from tandem.protocol.messages import (
 from tandem.protocol.outbox import Send
 from tandem.protocol.prefix import Prefix
 from tandem.protocol.spec import SessionSpec
+from tandem.protocol.wire import to_float32
 from tandem.topology import Party
 
 EOS = 3
 
 
 def spec(**changes: Any) -> SessionSpec:
-    values = {"session": 1, "query": "Why?", "seed": 0, "eos_token_ids": (EOS,), "weight_interval": 0}
+    values = {
+        "session": 1,
+        "query": "Why?",
+        "seed": 0,
+        "eos_token_ids": (EOS,),
+        "question_weight": 0.0,
+        "evidence_weight": 0.0,
+    }
     return make_spec(**{**values, **changes})
 
 
 def session(**changes: Any) -> DraftingSession:
     """A session with two documents, prefilled."""
-    made = DraftingSession(spec(**changes), Party.DEVICE, lambda tokens: " ".join(map(str, tokens)))
+    made = DraftingSession(spec(**changes), Party.DEVICE)
     made.begin()
     made.receive(
         RetrieveResult(session=1, ids=("a", "b"), texts=("x", "y"), scores=(0.5, 0.2), retrieve_us=7)
@@ -58,15 +65,17 @@ def compute(made: DraftingSession, token: int, distribution: bytes = b"law") -> 
     """Do the next job, a forward that draws `token`."""
     job = made.next_job()
     assert isinstance(job, Forward)
-    return made.finish_forward(job, distribution, token, 5)
+    return finish(made, job, token, distribution)
+
+
+def finish(made: DecodingSession, job: Forward, token: int, distribution: bytes = b"law") -> list[Send]:
+    """A pass of `job`, whose weights do not move, that draws `token`."""
+    weight = to_float32(log_weight(job.weights.prior))
+    return made.finish(job, [Result(token, distribution, 5, weight)])
 
 
 def drafts(sends: list[Send]) -> list[Proposal]:
     return [send.message.proposal for send in sends if isinstance(send.message, ProposalReady)]
-
-
-def scores(sends: list[Send]) -> list[RescoreRequest]:
-    return [send.message for send in sends if isinstance(send.message, RescoreRequest)]
 
 
 def commit(step: int, token: int, is_last: bool = False) -> Commit:
@@ -77,13 +86,13 @@ def commit(step: int, token: int, is_last: bool = False) -> Commit:
 
 
 def test_documents_come_first_then_the_prefill() -> None:
-    made = DraftingSession(spec(device_documents=2), Party.DEVICE, str)
+    made = DraftingSession(spec(device_documents=2), Party.DEVICE)
     assert made.begin() == [Send("retriever", RetrieveRequest(session=1, query="Why?", num_documents=2))]
     assert made.next_job() is None
     made.receive(
         RetrieveResult(session=1, ids=("a", "b"), texts=("x", "y"), scores=(0.5, 0.2), retrieve_us=7)
     )
-    assert made.next_job() == Prefill(1, "Why?", ("x", "y"), 64)
+    assert made.next_job() == Prefill(1, "Why?", ("x", "y"), 64, num_stored=2)
     ready = made.finish_prefill(11, ("A note.",))
     assert ready == [
         Send(
@@ -99,19 +108,19 @@ def test_documents_come_first_then_the_prefill() -> None:
         )
     ]
     job = made.next_job()
-    assert job == Forward(1, 0, Prefix(1).digest, (), (5.0, 2.0))
+    assert job == Forward(1, 0, Prefix(1).digest, (), DocumentWeights((5.0, 2.0), 0.0, 0.9), ())
 
 
 def test_history_is_for_the_prompt_alone() -> None:
     history = (Message("user", "Who?"), Message("assistant", "Mira."))
-    made = DraftingSession(spec(device_documents=2, history=history), Party.DEVICE, str)
+    made = DraftingSession(spec(device_documents=2, history=history), Party.DEVICE)
     assert made.begin() == [Send("retriever", RetrieveRequest(session=1, query="Why?", num_documents=2))]
     made.receive(RetrieveResult(session=1, ids=("a",), texts=("x",), scores=(0.5,), retrieve_us=7))
-    assert made.next_job() == Prefill(1, "Why?", ("x",), 64, history)
+    assert made.next_job() == Prefill(1, "Why?", ("x",), 64, history, num_stored=1)
 
 
 def test_documents_that_did_not_fit_have_no_weight() -> None:
-    made = DraftingSession(spec(), Party.DEVICE, str)
+    made = DraftingSession(spec(), Party.DEVICE)
     made.receive(
         RetrieveResult(session=1, ids=("a", "b"), texts=("x", "y"), scores=(0.5, 0.2), retrieve_us=7)
     )
@@ -119,14 +128,16 @@ def test_documents_that_did_not_fit_have_no_weight() -> None:
     assert (ready.message.sources, ready.message.scores) == (("b",), (0.2,))
     job = made.next_job()
     assert isinstance(job, Forward)
-    assert job.weights == (2.0,)
+    assert job.weights.prior == (2.0,)
 
 
-@pytest.mark.parametrize("weight_interval", [0, 1, 4])
-def test_a_party_without_documents_drafts_and_waits_for_no_weight(weight_interval: int) -> None:
-    made = DraftingSession(spec(device_documents=0, weight_interval=weight_interval), Party.DEVICE, str)
+@pytest.mark.parametrize("evidence_weight", [0.0, 1.0])
+def test_a_party_without_documents_learns_nothing_and_counts_for_nothing(evidence_weight: float) -> None:
+    made = DraftingSession(
+        spec(device_documents=0, question_weight=1.0, evidence_weight=evidence_weight), Party.DEVICE
+    )
     assert made.begin() == []
-    assert made.next_job() == Prefill(1, "Why?", (), 64)
+    assert made.next_job() == Prefill(1, "Why?", (), 64, num_stored=0)
     made.finish_prefill(0, ())
     for step in range(12):
         (draft,) = drafts(compute(made, 7))
@@ -135,7 +146,7 @@ def test_a_party_without_documents_drafts_and_waits_for_no_weight(weight_interva
 
 
 def test_a_filter_goes_to_the_search_and_what_lets_nothing_through_is_told() -> None:
-    made = DraftingSession(spec(device_filter='{"source": ["a"]}', device_documents=2), Party.DEVICE, str)
+    made = DraftingSession(spec(device_filter='{"source": ["a"]}', device_documents=2), Party.DEVICE)
     (search,) = made.begin()
     assert isinstance(search.message, RetrieveRequest)
     assert search.message.filter == '{"source": ["a"]}'
@@ -160,7 +171,7 @@ def test_a_filter_goes_to_the_search_and_what_lets_nothing_through_is_told() -> 
 def test_a_filter_is_not_blamed_for_what_it_did_not_do(
     changes: dict[str, Any], ids: tuple[str, ...], rows: tuple[int, ...]
 ) -> None:
-    made = DraftingSession(spec(**{"device_filter": '{"a": 1}', **changes}), Party.DEVICE, str)
+    made = DraftingSession(spec(**{"device_filter": '{"a": 1}', **changes}), Party.DEVICE)
     made.begin()
     if changes.get("device_documents") != 0:
         made.receive(RetrieveResult(session=1, ids=ids, texts=ids, scores=(0.5,) * len(ids), retrieve_us=7))
@@ -170,7 +181,7 @@ def test_a_filter_is_not_blamed_for_what_it_did_not_do(
 
 
 def test_a_failed_retrieval_ends_the_session() -> None:
-    made = DraftingSession(spec(), Party.DEVICE, str)
+    made = DraftingSession(spec(), Party.DEVICE)
     assert made.receive(RetrieveFailed(session=1, reason="No index.")) == [
         Send("draft_queue", DecoderFailed(session=1, reason="No index."))
     ]
@@ -244,7 +255,7 @@ def test_a_rejection_rolls_back_to_the_first_rejected_position() -> None:
     made.receive(commit(1, 9))
     assert made.prefix.tokens == [5, 9]
     job = made.next_job()
-    assert job == Forward(1, 2, Prefix(1, [5, 9]).digest, (5, 9), (5.0, 2.0))
+    assert job == Forward(1, 2, Prefix(1, [5, 9]).digest, (5, 9), DocumentWeights((5.0, 2.0), 0.0, 0.9), ())
     (draft,) = drafts(compute(made, 4))
     assert (draft.step, draft.digest) == (2, Prefix(1, [5, 9]).digest)
 
@@ -257,7 +268,7 @@ def test_a_forward_whose_prefix_was_rolled_back_is_stale() -> None:
     assert made.is_current(job)
     made.receive(commit(0, 9))
     assert not made.is_current(job)
-    assert made.finish_forward(job, b"law", 8, 5) == []
+    assert finish(made, job, 8) == []
     assert made.prefix.tokens == [9]
 
 
@@ -268,7 +279,7 @@ def test_a_forward_goes_on_over_a_commit_that_accepts() -> None:
     assert isinstance(job, Forward)
     made.receive(commit(0, 5))
     assert made.is_current(job)
-    assert len(drafts(made.finish_forward(job, b"law", 8, 5))) == 1
+    assert len(drafts(finish(made, job, 8))) == 1
 
 
 def test_a_commit_ahead_of_the_own_drafts() -> None:
@@ -331,81 +342,14 @@ def test_adopted_tokens_replace_what_differs() -> None:
 
 
 def test_memory_is_bounded() -> None:
-    made = session(weight_interval=2, weight_lag=1, max_new_tokens=600)
+    made = session(max_new_tokens=600)
     for step in range(500):
-        asked = scores(compute(made, 7))
-        asked += scores(made.receive(commit(step, 7)))
-        for ask in asked:
-            made.receive(RescoreResult(session=1, digest=ask.digest, scores=(0.1, 0.2)))
+        compute(made, 7)
+        made.receive(commit(step, 7))
     assert made.num_drafts < 64
-    assert len(made.relevance.weights) <= 251
 
 
-# ---- weights ---------------------------------------------------------------------------------------------------
-
-
-def relevance(ask: RescoreRequest, *values: float) -> RescoreResult:
-    return RescoreResult(session=1, digest=ask.digest, scores=values)
-
-
-def test_relevance_is_asked_every_n_tokens_against_question_and_answer() -> None:
-    made = session(weight_interval=2, weight_lag=1, max_window=16)
-    made.receive(Window(session=1, size=16))
-    assert scores(compute(made, 5)) == []
-    (ask,) = scores(compute(made, 6))
-    assert (ask.ids, ask.text) == (("a", "b"), "Why? 5 6")
-    assert ask.digest == Prefix(1, [5, 6]).digest
-
-
-def test_a_step_waits_for_its_weight() -> None:
-    """n = 2, lag = 1: steps 0 to 2 use the first weights, step 3 those of the first two tokens."""
-    made = session(weight_interval=2, weight_lag=1)
-    compute(made, 5)
-    (ask,) = scores(compute(made, 6))
-    compute(made, 7)
-    assert made.next_job() is None
-    made.receive(relevance(ask, 0.0, 1.0))
-    job = made.next_job()
-    assert isinstance(job, Forward)
-    assert (job.step, job.weights) == (3, (0.0, 10.0))
-
-
-def test_weights_of_another_prefix_are_never_used() -> None:
-    made = session(weight_interval=2, weight_lag=0)
-    compute(made, 5)
-    (old,) = scores(compute(made, 6))
-    made.receive(commit(0, 5))
-    (now,) = scores(made.receive(commit(1, 9))) or [None]
-    assert now is None  # one at a time: the old one is still under way
-    (now,) = scores(made.receive(relevance(old, 1.0, 0.0)))
-    assert now.text == "Why? 5 9"
-    assert made.next_job() is None
-    made.receive(relevance(now, 0.0, 1.0))
-    job = made.next_job()
-    assert isinstance(job, Forward)
-    assert job.weights == (0.0, 10.0)
-
-
-def test_weights_that_had_arrived_are_rolled_back_with_the_draft() -> None:
-    made = session(weight_interval=2, weight_lag=0)
-    compute(made, 5)
-    (old,) = scores(compute(made, 6))
-    made.receive(relevance(old, 1.0, 0.0))
-    (now,) = scores(made.receive(commit(0, 8)) + compute(made, 6))
-    assert made.next_job() is None
-    made.receive(relevance(now, 0.0, 1.0))
-    job = made.next_job()
-    assert isinstance(job, Forward)
-    assert job.weights == (0.0, 10.0)
-
-
-def test_momentum_mixes_with_the_estimation_before() -> None:
-    made = session(weight_interval=1, weight_lag=0, weight_momentum=0.25)
-    (ask,) = scores(compute(made, 5))
-    made.receive(relevance(ask, 0.0, 1.0))
-    job = made.next_job()
-    assert isinstance(job, Forward)
-    assert job.weights == pytest.approx((0.25 * 5.0, 0.25 * 2.0 + 0.75 * 10.0))
+# ---- weights; how they move is in `test_evidence` -------------------------------------------------------------
 
 
 def test_the_draft_carries_the_log_weight_of_the_weights_used() -> None:
@@ -418,7 +362,7 @@ def test_the_draft_carries_the_log_weight_of_the_weights_used() -> None:
 
 
 def host_with(*ids: int) -> DraftingTable:
-    host = DraftingTable(Party.DEVICE, str)
+    host = DraftingTable(Party.DEVICE)
     for key in ids:
         host.receive(Begin(session=key, spec=spec(session=key, device_documents=0).to_json()))
         host.sessions[key].finish_prefill(0, ())
@@ -432,7 +376,7 @@ def test_sessions_take_turns() -> None:
         job = host.next_job()
         assert isinstance(job, Forward)
         served.append(job.session)
-        host.sessions[job.session].finish_forward(job, b"law", 7, 1)
+        finish(host.sessions[job.session], job, 7)
     assert served == [1, 2, 3] * 3
 
 
@@ -462,7 +406,7 @@ def test_a_late_adopt_proposes_again_one_token_at_a_time() -> None:
 def proposing(**changes: Any) -> DraftingSession:
     """A drafter without a vote and without documents."""
     values = {"mode": "speculative", "pacing": "stop_and_wait", "max_proposal": 8, "length_policy": "best"}
-    made = DraftingSession(spec(**{**values, "device_documents": 0, **changes}), Party.DEVICE, str)
+    made = DraftingSession(spec(**{**values, "device_documents": 0, **changes}), Party.DEVICE)
     made.begin()
     made.finish_prefill(11, ())
     return made

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tandem.aggregation.document_weights import DocumentWeights
 from tandem.lab.simulation.specs import make_spec
 from tandem.protocol import following
 from tandem.protocol.decoding import Forward, Result
@@ -17,13 +18,13 @@ def test_votes_in_full_travel_in_as_many_messages_as_they_need(
     limit: int, sizes: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(following, "MAX_VOTES_BYTES", limit)
-    spec = make_spec(mode="federated", workers=("ada", "ben"), documents={}, weight_interval=0)
-    session = FollowingSession(spec, "ada", str)
+    spec = make_spec(mode="federated", workers=("ada", "ben"), documents={})
+    session = FollowingSession(spec, "ada")
     session.receive(RetrieveResult(session=spec.session, ids=(), texts=(), scores=(), retrieve_us=0))
     session.finish_prefill(1, ())
     prefix = Prefix(spec.session, [4, 5])
     session.prefix.extend([4, 5])
-    job = Forward(spec.session, 2, prefix.digest, (4, 5), (), tuple(prefix.digests), ((), ()))
+    job = Forward(spec.session, 2, prefix.digest, (4, 5), DocumentWeights(()), (), tuple(prefix.digests), 2)
     sends = session.finish(job, [Result(0, bytes(12), 1)] * 3)
     votes = [send.message.votes for send in sends]
     assert [len(each.digests) for each in votes] == sizes

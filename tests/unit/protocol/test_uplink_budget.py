@@ -18,7 +18,7 @@ from tandem.aggregation.distributions import Distribution
 from tandem.aggregation.proposals import acceptance
 from tandem.aggregation.rejection import residual
 from tandem.lab.simulation.specs import make_spec
-from tandem.protocol.decoding import Forward
+from tandem.protocol.decoding import Forward, Result
 from tandem.protocol.drafting import DraftingSession
 from tandem.protocol.messages import Alone, Commit, LinkFrame, Proposal, ProposalReady, encode
 from tandem.protocol.outbox import Send
@@ -43,7 +43,7 @@ def spec(**changes: Any) -> SessionSpec:
 
 def begin(of: SessionSpec) -> tuple[DraftingSession, list[Send]]:
     """A drafter, and what it sends before it has drafted."""
-    made = DraftingSession(of, Party.DEVICE, str)
+    made = DraftingSession(of, Party.DEVICE)
     made.begin()
     return made, made.finish_prefill(11, ())
 
@@ -87,7 +87,7 @@ def play(
     while len(committed) < NUM_TOKENS:
         job = made.next_job()
         if isinstance(job, Forward) and (not under_way or rng.random() < 0.7):
-            note(made.finish_forward(job, bytes(size(job.tokens)), draft(job.tokens), 5))
+            note(made.finish(job, [Result(draft(job.tokens), bytes(size(job.tokens)), 5)]))
             continue
         if under_way:
             verdict = judge(under_way.pop(0), committed, target)
@@ -203,7 +203,7 @@ def test_a_proposal_that_is_full_does_not_wait_for_its_length() -> None:
 def draw(made: DraftingSession, token: int, size: int = 1) -> list[Send]:
     job = made.next_job()
     assert isinstance(job, Forward)
-    return made.finish_forward(job, bytes(size), token, 5)
+    return made.finish(job, [Result(token, bytes(size), 5)])
 
 
 def test_a_budget_below_one_id_asks_for_each_token() -> None:

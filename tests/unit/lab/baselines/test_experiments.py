@@ -11,7 +11,7 @@ from tandem.lab.simulation.specs import make_spec
 from tandem.retrieval.documents import Document
 from tandem.retrieval.retriever import Hit
 
-SPEC = make_spec(placement="greedy", weight_interval=3, race_depth=8)
+SPEC = make_spec(placement="greedy", question_weight=0.5, evidence_weight=2.0, race_depth=8)
 
 
 def hit(name: str, score: float) -> Hit:
@@ -21,18 +21,19 @@ def hit(name: str, score: float) -> Hit:
 
 
 @pytest.mark.parametrize(
-    ("treatment", "interval", "placement"),
+    ("treatment", "is_static", "placement"),
     [
-        (Treatment(), 3, "greedy"),
-        (Treatment(keeps_distributions=True), 3, "greedy"),
-        (Treatment(concat_documents=True), 0, "greedy"),
-        (Treatment(extra_documents=("a text",)), 0, "greedy"),
-        (Treatment(random_placement=True), 3, "random"),
+        (Treatment(), False, "greedy"),
+        (Treatment(keeps_distributions=True), False, "greedy"),
+        (Treatment(concat_documents=True), True, "greedy"),
+        (Treatment(extra_documents=("a text",)), True, "greedy"),
+        (Treatment(random_placement=True), False, "random"),
     ],
 )
-def test_a_treatment_changes_the_spec(treatment: Treatment, interval: int, placement: str) -> None:
+def test_a_treatment_changes_the_spec(treatment: Treatment, is_static: bool, placement: str) -> None:
     spec = treatment.apply_to(SPEC)
-    assert (spec.weight_interval, spec.placement) == (interval, placement)
+    weights = (spec.question_weight, spec.evidence_weight)
+    assert (weights, spec.placement) == ((0.0, 0.0) if is_static else (0.5, 2.0), placement)
     assert spec.has_race_lists != treatment.keeps_distributions, "what is kept was encoded by the codec"
 
 

@@ -146,7 +146,7 @@ def test_the_inner_process_gets_the_same_plan(
     started: list[list[str]], plan_of: PlanOf, tmp_path: Path
 ) -> None:
     words = ["lab", "bench", "ttft", "--rtt", "0", "100ms", "--systems", "DRDG/TW", "--runs", "2"]
-    words += ["--out", str(tmp_path / "out"), "--set", "codec.p=0.9", "--set", "weights.interval=5"]
+    words += ["--out", str(tmp_path / "out"), "--set", "codec.p=0.9", "--set", "weights.memory=0.5"]
     words += ["--min-decode-time", "0.1,0.02", "--deployment", "ray"]
     assert main(words) == 0
     ((*inner, within, name),) = started

@@ -42,7 +42,7 @@ def test_without_options_the_full_grid(monkeypatch: pytest.MonkeyPatch, tmp_path
     }
     assert plan.cells[0].systems == SYSTEMS
     assert len(plan.clusters()) == 2
-    assert config.weights.interval == 0
+    assert (config.weights.question, config.weights.evidence) == (0, 0)
 
 
 def test_options_name_a_part(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

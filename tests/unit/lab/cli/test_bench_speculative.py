@@ -53,7 +53,8 @@ def test_without_options_the_full_grid(plan_of: PlanOf) -> None:
     assert not [s for s in plan.cells[0].systems if s.name.endswith("rejection")], "at temperature 0"
     assert len(plan.clusters()) == 1
     assert {each.models for each in settings} == {"close"}
-    assert (config.codec.name, config.codec.k, config.weights.interval) == ("k_sqs", 16, 0)
+    assert (config.codec.name, config.codec.k) == ("k_sqs", 16)
+    assert (config.weights.question, config.weights.evidence) == (0, 0)
 
 
 def test_options_name_a_part(plan_of: PlanOf) -> None:

@@ -14,16 +14,21 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer
 
-from tandem.aggregation.document_weights import blend, checkpoints, log_weight, weight_anchor
+from tandem.aggregation.document_weights import DocumentWeights, log_evidence, log_weight
 from tandem.aggregation.mixture import shares, target_distribution
 from tandem.config import WeightsConfig
 from tandem.engine.engine import Engine
-from tandem.engine.row_mixture import mix_rows
+from tandem.engine.prompt import Prompt
+from tandem.engine.row_mixture import mix_rows, row_probabilities
 from tandem.lab.baselines.documents import JOINT
 from tandem.lab.quality import aggregation, teacher_forcing
+from tandem.lab.quality.aggregation import Floats
 from tandem.lab.quality.document_sets import Counts, DocumentSet
+from tandem.lab.quality.dynamic_weights import DynamicWeights, blend, checkpoints, weight_anchor
 from tandem.lab.quality.methods import METHODS, Method
 from tandem.lab.quality.teacher_forcing import Case, Teacher, force_tokens
+from tandem.protocol.messages import RetrieveResult
+from tandem.protocol.rows import arrange_rows
 from tandem.protocol.wire import to_float32
 from tandem.topology import PARTIES, Party
 from tests.distributions import from_dense
@@ -32,7 +37,8 @@ from tests.unit.lab.quality.conftest import TEXTS, make_found, score
 QUERY = "Which puzzle game"
 ANSWER = " is the best rated? Vantelu Cor, so Mira likes games."
 TOLERANCE = 2e-5
-WEIGHTS = WeightsConfig(scale=6.0, interval=3, lag=1, momentum=0.4)
+WEIGHTS = WeightsConfig(scale=6.0, question=0.5, evidence=0.7, memory=0.8)
+DYNAMIC = DynamicWeights(interval=3, lag=1, momentum=0.4)
 
 
 def make_case(engine: Engine, query: str = QUERY) -> Case:
@@ -42,19 +48,42 @@ def make_case(engine: Engine, query: str = QUERY) -> Case:
 
 
 def step_by_step(
-    engine: Engine, case: Case, documents: dict[Party, Sequence[int]], weights: WeightsConfig
+    engine: Engine,
+    case: Case,
+    documents: dict[Party, list[int]],
+    method: Method,
+    weights: WeightsConfig,
+    dynamic: DynamicWeights,
 ) -> list[float]:
     """-log p of each token, as a session would come to it."""
+    rows = {party: rows_of(documents[party], method.layout) for party in PARTIES}
+    logs = {party: [weights.scale * score for _, score in rows[party]] for party in PARTIES}
     for party in PARTIES:
-        engine.open(party.value, case.query, [TEXTS[each] for each in documents[party]], len(case.tokens))
+        texts = [text for text, _ in rows[party]]
+        engine.open(party.value, case.query, texts, len(case.tokens), scores_question=True)
+        engine.next_logits(party.value, ())
+        question = engine.question_likelihoods(party.value)
+        if method.weights == "evidence":
+            logs[party] = [
+                log + weights.question * each for log, each in zip(logs[party], question, strict=False)
+            ]
+    evidence = {party: [0.0] * len(rows[party]) for party in PARTIES}
     losses = []
     for step, token in enumerate(case.tokens):
         distributions, log_weights = {}, {}
         for party in PARTIES:
-            relevance = relevance_at(engine, case, documents[party], step, weights)
+            now = logs[party]
+            if method.weights == "dynamic":
+                now = relevance_at(engine, case, documents[party], step, weights, dynamic)
+            if method.weights == "evidence":
+                now = [log + weights.evidence * each for log, each in zip(now, evidence[party], strict=True)]
             logits = engine.next_logits(party.value, case.tokens[:step])
-            distributions[party] = from_dense(mix_rows(logits, relevance or (0.0,), 1.0))
-            log_weights[party] = to_float32(log_weight(relevance))
+            distributions[party] = from_dense(mix_rows(logits, now or (0.0,), 1.0))
+            log_weights[party] = to_float32(log_weight(now))
+            said = log_evidence(row_probabilities(logits)[:, token].tolist())
+            evidence[party] = [
+                weights.memory * old + new for old, new in zip(evidence[party], said, strict=False)
+            ]
         eta, _ = shares(log_weights[Party.DEVICE], log_weights[Party.CLOUD])
         losses.append(
             -math.log(
@@ -68,32 +97,52 @@ def step_by_step(
     return losses
 
 
+def rows_of(documents: Sequence[int], layout: str) -> list[tuple[str, float]]:
+    """Text and score of each row, by the layout that a session has."""
+    retrieved = RetrieveResult(
+        session=1,
+        ids=tuple(map(str, documents)),
+        texts=tuple(TEXTS[each] for each in documents),
+        scores=tuple(score(QUERY, each) for each in documents),
+        retrieve_us=0,
+    )
+    return [(row.text, row.score) for row in arrange_rows(retrieved, layout)]
+
+
 def relevance_at(
-    engine: Engine, case: Case, documents: Sequence[int], step: int, weights: WeightsConfig
+    engine: Engine,
+    case: Case,
+    documents: Sequence[int],
+    step: int,
+    weights: WeightsConfig,
+    dynamic: DynamicWeights,
 ) -> list[float]:
+    """The paper's weights."""
     scores: tuple[float, ...] | None = None
-    for length in checkpoints(step, weights.interval, weights.lag):
+    for length in checkpoints(step, dynamic.interval, dynamic.lag):
         so_far = engine.text(case.tokens[:length]).strip()
         text = f"{case.query} {so_far}" if length else case.query
         estimate = [weights.scale * score(text, each) for each in documents]
-        scores = blend(scores, estimate, weights.momentum)
+        scores = blend(scores, estimate, dynamic.momentum)
     return list(scores or ())
 
 
 def differences(
-    engine: Engine, found: DocumentSet, method: Method, counts: Counts, weights: WeightsConfig
+    engine: Engine,
+    found: DocumentSet,
+    method: Method,
+    counts: Counts,
+    weights: WeightsConfig,
+    dynamic: DynamicWeights = DYNAMIC,
 ) -> float:
     """Largest difference between the two ways over all tokens."""
     case = make_case(engine)
-    fast = Teacher(dict.fromkeys(PARTIES, engine), weights).losses(case, found, {"m": method}, [counts])[
-        "m", counts
-    ]
+    teacher = Teacher(dict.fromkeys(PARTIES, engine), weights, dynamic=dynamic)
+    fast = teacher.losses(case, found, {"m": method}, [counts])["m", counts]
     documents = {
-        party: found.documents(party, counts) if party in method.parties else () for party in PARTIES
+        party: list(found.documents(party, counts)) if party in method.parties else [] for party in PARTIES
     }
-    slow = step_by_step(
-        engine, case, documents, weights if method.is_dynamic else replace(weights, interval=0)
-    )
+    slow = step_by_step(engine, case, documents, method, weights, dynamic)
     assert len(fast) == len(slow) == len(case.tokens)
     return float(np.abs(fast - slow).max())
 
@@ -107,7 +156,7 @@ def test_output_aggregation_equals_decoding_step_by_step(
 ) -> None:
     engine = load_engine(family)
     for name in OUTPUT:
-        for each in counts if name == "dynamic" else [Counts(2, 3)]:
+        for each in counts if name in ("evidence", "both") else [Counts(2, 3)]:
             assert differences(engine, make_found(), METHODS[name], each, WEIGHTS) < TOLERANCE, (name, each)
 
 
@@ -116,8 +165,18 @@ def test_output_aggregation_equals_decoding_step_by_step(
 def test_any_interval_lag_and_momentum(
     load_engine: Callable[..., Engine], interval: int, lag: int, momentum: float
 ) -> None:
-    weights = WeightsConfig(scale=20.0, interval=interval, lag=lag, momentum=momentum)
-    assert differences(load_engine(), make_found(), METHODS["dynamic"], Counts(2, 2), weights) < TOLERANCE
+    weights, dynamic = WeightsConfig(scale=20.0), DynamicWeights(interval, lag, momentum)
+    found, method = make_found(), METHODS["dynamic"]
+    assert differences(load_engine(), found, method, Counts(2, 2), weights, dynamic) < TOLERANCE
+
+
+@pytest.mark.parametrize("evidence", [0.0, 1.0, 2.5])
+@pytest.mark.parametrize(("question", "memory"), [(0.0, 0.0), (1.0, 0.9), (2.0, 1.0)])
+def test_any_weights_of_question_and_evidence(
+    load_engine: Callable[..., Engine], evidence: float, question: float, memory: float
+) -> None:
+    weights = WeightsConfig(scale=2.0, question=question, evidence=evidence, memory=memory)
+    assert differences(load_engine(), make_found(), METHODS["both"], Counts(2, 2), weights) < TOLERANCE
 
 
 def test_halves_of_one_corpus_give_the_cloud_the_better_documents(load_engine: Callable[..., Engine]) -> None:
@@ -125,7 +184,7 @@ def test_halves_of_one_corpus_give_the_cloud_the_better_documents(load_engine: C
     assert found.documents(Party.CLOUD, Counts(2, 2)) == (0, 1)
     assert found.documents(Party.DEVICE, Counts(2, 2)) == (2, 3)
     assert found.documents(Party.DEVICE, Counts(4, 4)) == (4, 5)
-    assert differences(load_engine(), found, METHODS["dynamic"], Counts(2, 2), WEIGHTS) < TOLERANCE
+    assert differences(load_engine(), found, METHODS["evidence"], Counts(2, 2), WEIGHTS) < TOLERANCE
 
 
 @pytest.mark.parametrize("name", ["none", "crcg-device", "crcg-cloud", "drcg"])
@@ -156,7 +215,7 @@ def test_joined_documents_are_cut_at_their_end(load_engine: Callable[..., Engine
     text = found.join_texts([0, 1, 3, 4], QUERY)[:20]
     expected = -force_tokens(engine, engine.build_prompt(case.prompt, [text], len(case.tokens)), case.tokens)[
         0
-    ]
+    ][0]
     assert np.array_equal(losses, expected)
 
 
@@ -167,7 +226,7 @@ def test_two_models_each_read_their_own_parties_documents(load_engine: Callable[
     for name, party in (("device", Party.DEVICE), ("crcg-cloud", Party.CLOUD), ("drcg", Party.DEVICE)):
         one = Teacher(dict.fromkeys(PARTIES, engines[party]), WEIGHTS)
         alone = one.losses(case, make_found(), {name: METHODS[name]}, [counts])
-        assert np.array_equal(both[name, counts], alone[name, counts]), name
+        assert both[name, counts] == pytest.approx(alone[name, counts], abs=TOLERANCE), name
 
 
 @pytest.mark.parametrize("counts", [Counts(2, 3), Counts(2, 0), Counts(0, 0)], ids=str)
@@ -182,13 +241,13 @@ def test_the_oracle_takes_each_token_from_the_document_that_tells_it_best(
     alone = [
         -force_tokens(
             engine, engine.build_prompt(case.prompt, [text] if text else [], len(case.tokens)), case.tokens
-        )[0]
+        )[0][0]
         for text in texts
     ]
     losses = teacher.losses(case, found, METHODS, [counts])
     assert losses["oracle", counts] == pytest.approx(np.min(alone, axis=0), abs=TOLERANCE)
     for name in OUTPUT:  # no weights are better, whatever they are
-        if METHODS[name].parties == PARTIES:
+        if METHODS[name].parties == PARTIES and METHODS[name].layout == "rows":
             assert (losses["oracle", counts] <= losses[name, counts] + TOLERANCE).all(), name
 
 
@@ -198,7 +257,7 @@ def test_a_row_without_document_is_no_part_of_the_oracle(load_engine: Callable[.
     case, counts = make_case(engine), Counts(1, 0)
     teacher = Teacher(dict.fromkeys(PARTIES, engine), WEIGHTS)
     oracle = teacher.losses(case, make_found(), METHODS, [counts])["oracle", counts]
-    bare = -force_tokens(engine, engine.build_prompt(case.prompt, [], len(case.tokens)), case.tokens)[0]
+    bare = -force_tokens(engine, engine.build_prompt(case.prompt, [], len(case.tokens)), case.tokens)[0][0]
     assert (bare < oracle - TOLERANCE).any()
 
 
@@ -241,11 +300,12 @@ def test_a_law_that_is_known_gives_its_perplexity_exactly(load_engine: Callable[
 
 def shifted_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """The logits after a token are taken for those before it."""
-    monkeypatch.setattr(
-        teacher_forcing,
-        "force_tokens",
-        lambda engine, prompt, tokens: np.roll(force_tokens(engine, prompt, tokens), 1, 1),
-    )
+
+    def shifted(engine: Engine, prompt: Prompt, tokens: Sequence[int]) -> tuple[Floats, list[float]]:
+        log_p, questions = force_tokens(engine, prompt, tokens)
+        return np.roll(log_p, 1, 1), questions
+
+    monkeypatch.setattr(teacher_forcing, "force_tokens", shifted)
 
 
 def weights_from_the_future(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -262,6 +322,27 @@ def no_lag(monkeypatch: pytest.MonkeyPatch) -> None:
     """Estimates count at once."""
     monkeypatch.setattr(aggregation, "weight_anchor", lambda step, every, lag: weight_anchor(step, every, 0))
     monkeypatch.setattr(aggregation, "checkpoints", lambda step, every, lag: range(0, step + every, every))
+
+
+def evidence_of_the_token_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The weights at step t know what the token of step t says."""
+    original = aggregation.evidence_by_step
+    monkeypatch.setattr(
+        teacher_forcing, "evidence_by_step", lambda log_p, rule: original(np.roll(log_p, -1, 1), rule)
+    )
+
+
+def evidence_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Weights stay as they begin."""
+    monkeypatch.setattr(DocumentWeights, "learn", lambda self, evidence, token: evidence)
+
+
+def the_question_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unscored(engine: Engine, prompt: Prompt, tokens: Sequence[int]) -> tuple[Floats, list[float]]:
+        log_p, questions = force_tokens(engine, prompt, tokens)
+        return log_p, [0.0] * len(questions)
+
+    monkeypatch.setattr(teacher_forcing, "force_tokens", unscored)
 
 
 def mean_of_logs(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -294,22 +375,27 @@ def question_not_scored(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    "mutate",
+    ("name", "mutate"),
     [
-        shifted_by_one,
-        weights_from_the_future,
-        no_lag,
-        mean_of_logs,
-        parties_count_alike,
-        documents_swapped,
-        question_not_scored,
+        ("dynamic", shifted_by_one),
+        ("dynamic", weights_from_the_future),
+        ("dynamic", no_lag),
+        ("dynamic", question_not_scored),
+        ("evidence", shifted_by_one),
+        ("evidence", evidence_of_the_token_itself),
+        ("evidence", evidence_forgotten),
+        ("evidence", the_question_left_out),
+        ("evidence", mean_of_logs),
+        ("evidence", parties_count_alike),
+        ("evidence", documents_swapped),
     ],
 )
 def test_a_planted_bug_is_found(
     load_engine: Callable[..., Engine],
     monkeypatch: pytest.MonkeyPatch,
+    name: str,
     mutate: Callable[[pytest.MonkeyPatch], None],
 ) -> None:
     mutate(monkeypatch)
-    difference = differences(load_engine(), make_found(), METHODS["dynamic"], Counts(2, 3), WEIGHTS)
+    difference = differences(load_engine(), make_found(), METHODS[name], Counts(2, 3), WEIGHTS)
     assert difference > 100 * TOLERANCE

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
 import pytest
 
+from tandem.aggregation.document_weights import Weights
 from tandem.events import DoneEvent, SourcesEvent, TokenEvent
 from tandem.lab.simulation.link import Link
 from tandem.lab.simulation.virtual import VirtualRun
@@ -29,7 +30,7 @@ NUM_SEEDS = 200
 
 @pytest.mark.parametrize("placement", PLACEMENTS)
 def test_speculative_equals_synchronous_under_faults(placement: str) -> None:
-    """200 queries: temperatures 0, 0.7, 1, both draft rules, intervals, momentum, windows 1 to 16, three ends."""
+    """200 queries: temperatures 0, 0.7, 1, both draft rules, evidence weights, windows 1 to 16, three ends."""
     reasons, num_rejected = set(), 0
     for seed in range(NUM_SEEDS):
         case = make_case(seed, placement)
@@ -68,9 +69,9 @@ class _Drifting(World):
 
     count = 0
 
-    def payload(self, job: object) -> bytes:
+    def payload(self, tokens: Sequence[int], weights: Weights, lineage: Sequence[bytes] = ()) -> bytes:
         self.count += 1
-        return distribution(self.count, self.party, job.tokens, job.weights)  # type: ignore[attr-defined]
+        return distribution(self.count, self.party, tuple(tokens), weights)
 
 
 def test_one_draft_per_prefix_even_of_a_model_that_never_repeats_itself() -> None:

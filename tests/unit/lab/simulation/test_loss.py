@@ -31,7 +31,7 @@ def tokens_of(outcome: Outcome) -> list[TokenEvent]:
 
 def long_case(seed: int, cut_s: tuple[float, float] | None, **changes: object) -> Case:
     """16 tokens unless end-of-sequence comes first; half a second or so without a cut."""
-    spec = make_spec(seed, max_new_tokens=16, weight_momentum=0.3, **changes)
+    spec = make_spec(seed, max_new_tokens=16, evidence_memory=0.5, **changes)
     return Case(spec, Link(delay_s=0.02, jitter_s=0.02, cut_s=cut_s))
 
 

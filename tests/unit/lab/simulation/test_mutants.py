@@ -40,6 +40,7 @@ from typing import Any
 
 import pytest
 
+from tandem.aggregation.document_weights import DocumentWeights, Evidence, Weights
 from tandem.events import TokenEvent
 from tandem.lab.simulation.faults import Fault
 from tandem.lab.simulation.fuzz import FuzzFailure, Scenario, expected, make_scenario, play
@@ -49,7 +50,9 @@ from tandem.protocol import coordinator, decoding, drafting_table
 from tandem.protocol.ballots import BallotBox, Entry
 from tandem.protocol.convergence import Convergence
 from tandem.protocol.coordinator import SessionCoordinator
+from tandem.protocol.decoding import Computed, DecodingSession, Forward, Job
 from tandem.protocol.drafting import DraftingSession
+from tandem.protocol.following import FollowingSession
 from tandem.protocol.line import DraftLine
 from tandem.protocol.link import PeerLink
 from tandem.protocol.log import CommittedLog
@@ -65,8 +68,8 @@ from tandem.protocol.messages import (
 )
 from tandem.protocol.outbox import Send
 from tandem.protocol.prefix import Prefix, extend_digest
-from tandem.protocol.relevance import RelevanceWeights, Weights
 from tandem.protocol.sessions import ReorderBuffer
+from tandem.protocol.wire import to_float32
 from tandem.topology import PAIR, PARTIES
 from tests.unit.lab.simulation.world import Case, agree, make_spec, synchronous
 
@@ -75,12 +78,11 @@ Mutate = Callable[[pytest.MonkeyPatch], None]
 
 def found_by(mutate: Mutate, seeds: Sequence[int], most: int = 1) -> list[FuzzFailure]:
     """The failures of these runs, until there are `most`."""
-    for seed in seeds:
-        expected(seed)  # the answers of the synchronous loop without the defect
     failures: list[FuzzFailure] = []
-    with pytest.MonkeyPatch.context() as patch:
-        mutate(patch)
-        for seed in seeds:
+    for seed in seeds:
+        expected(seed)  # what it must answer, without the defect
+        with pytest.MonkeyPatch.context() as patch:
+            mutate(patch)
             try:
                 play(seed)
             except FuzzFailure as failure:
@@ -241,28 +243,31 @@ class AdoptInOrderOfArrival(DraftLine):
         return super().adopt(adopt)
 
 
-class WeightsByPosition(RelevanceWeights):
-    """A relevance estimated on tokens that were rolled back weighs the documents of the new prefix."""
+class WithoutMemory(DocumentWeights):
+    """All of the evidence is kept at each token."""
 
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
-        self.by_position: dict[int, Weights] = {}
+    def learn(self, evidence: Evidence, token: Evidence) -> Evidence:
+        return replace(self, memory=1.0).learn_as_it_is(evidence, token)
 
-    def weights_for(self, prefix: Prefix, ids: Sequence[str]) -> Weights | None:
-        position = self.anchor(len(prefix)) if self.can_matter(ids) else 0
-        weights = super().weights_for(prefix, ids)
-        if weights is None or position == 0:
-            return weights
-        return self.by_position.setdefault(position, weights)
+    def learn_as_it_is(self, evidence: Evidence, token: Evidence) -> Evidence:
+        return super().learn(evidence, token)
 
 
-class WeightsAtHand(RelevanceWeights):
-    """A step whose weights are still being estimated takes the latest that are there: a function of timing."""
+class OneTokenLate(DocumentWeights):
+    """The evidence of a token counts one step later: what is stored ends with what the last token says."""
 
-    def weights_for(self, prefix: Prefix, ids: Sequence[str]) -> Weights | None:
-        weights = super().weights_for(prefix, ids)
-        there = [self.weights[digest] for digest in prefix.digests if digest in self.weights]
-        return there[-1] if weights is None and there else weights
+    @property
+    def start(self) -> Evidence:
+        return (0.0,) * (2 * len(self.prior)) if self.moves else ()
+
+    def weigh(self, evidence: Evidence) -> Weights:
+        return super().weigh(evidence[: len(self.prior)])
+
+    def learn(self, evidence: Evidence, token: Evidence) -> Evidence:
+        count = len(self.prior)
+        if not self.moves or all(held == 0.0 for held in evidence):
+            return (*evidence[:count], *token) if self.moves else evidence
+        return (*super().learn(evidence[:count], evidence[count:]), *token)
 
 
 def put(owner: Any, part: type[Any]) -> Mutate:
@@ -279,16 +284,20 @@ def cache_not_cropped(patch: pytest.MonkeyPatch) -> None:
 
 
 def rejection_has_no_effect(patch: pytest.MonkeyPatch) -> None:
-    """A commit that rolls the decoder back changes its state and sends nothing on."""
+    """A commit that would roll the decoder back goes unnoticed."""
     original = DraftingSession.receive
 
     def receive(self: DraftingSession, message: Any) -> list[Send]:
-        before = list(self.prefix.tokens)
-        sends = original(self, message)
-        is_rejection = isinstance(message, Commit) and self.prefix.tokens[: len(before)] != before
-        return [] if is_rejection else sends
+        drafted = self.prefix.tokens[message.step : message.step + 1] if isinstance(message, Commit) else []
+        return [] if drafted and drafted != [message.token] else original(self, message)
 
     patch.setattr(DraftingSession, "receive", receive)
+
+
+def latest_counts(patch: pytest.MonkeyPatch) -> None:
+    """As `LatestCounts`, where decoders restart all the time."""
+    decoders_restart_all_the_time(patch)
+    put(coordinator, LatestCounts)(patch)
 
 
 def verdict_has_no_effect(patch: pytest.MonkeyPatch) -> None:
@@ -309,14 +318,113 @@ def begin_is_taken_as_it_comes(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ReorderBuffer, "end", lambda self, session: None)
 
 
-def restarted_decoder_asks_for_no_weight(patch: pytest.MonkeyPatch) -> None:
-    """A decoder that begins in the middle of an answer waits for a weight that it never asked for."""
-    original = DraftingSession.finish_prefill
+Change = Callable[[DecodingSession, Forward], Forward]
 
-    def finish_prefill(self: DraftingSession, *args: Any) -> list[Send]:
-        return original(self, *args)[:1]
 
-    patch.setattr(DraftingSession, "finish_prefill", finish_prefill)
+def change_jobs(patch: pytest.MonkeyPatch, change: Change) -> None:
+    """Every pass of a party whose weights move is another one."""
+    original = DecodingSession.next_job
+
+    def next_job(self: DecodingSession) -> Job | None:
+        job = original(self)
+        return change(self, job) if isinstance(job, Forward) and job.weights.moves else job
+
+    patch.setattr(DecodingSession, "next_job", next_job)
+
+
+def note_results(
+    patch: pytest.MonkeyPatch, note: Callable[[DecodingSession, Forward, Computed], None]
+) -> None:
+    """`note` gets the last result of every pass."""
+    for kind in (DraftingSession, FollowingSession):
+        original = kind.finish
+
+        def finish(
+            self: Any, job: Forward, results: Sequence[Computed], original: Any = original
+        ) -> list[Send]:
+            note(self, job, results[-1])
+            return original(self, job, results)  # type: ignore[no-any-return]
+
+        patch.setattr(kind, "finish", finish)
+
+
+def begin_at_wanted(job: Forward, evidence: Evidence) -> Forward:
+    """The same pass without what it had to learn first."""
+    return replace(job, evidence=evidence, num_earlier=job.num_earlier - job.num_learned, num_learned=0)
+
+
+def evidence_survives_a_rollback(patch: pytest.MonkeyPatch) -> None:
+    """What was learned from tokens that were rolled back weighs the rows after the new ones."""
+    by_length: dict[tuple[int, int], Evidence] = {}  # of the line's tokens, by session and how many there are
+
+    def note(session: DecodingSession, job: Forward, result: Computed) -> None:
+        by_length.setdefault((id(session), job.step + 1), result.evidence)
+
+    def change(session: DecodingSession, job: Forward) -> Forward:
+        held = by_length.get((id(session), job.wanted))
+        return begin_at_wanted(job, held) if job.num_learned and held else job
+
+    note_results(patch, note)
+    change_jobs(patch, change)
+
+
+def evidence_of_the_own_draft(patch: pytest.MonkeyPatch) -> None:
+    """A row gains by the token that the party itself had drafted, not by the one that was committed."""
+    of_draft: dict[tuple[int, bytes], Evidence] = {}  # after it, by the digest of the prefix before it
+
+    def note(session: DecodingSession, job: Forward, result: Computed) -> None:
+        if not job.is_catching_up:
+            of_draft[id(session), job.digest] = result.evidence
+
+    def change(session: DecodingSession, job: Forward) -> Forward:
+        while job.num_learned and (held := of_draft.get((id(session), job.lineage[job.first]))):
+            job = replace(
+                job, evidence=held, num_earlier=job.num_earlier - 1, num_learned=job.num_learned - 1
+            )
+        return job
+
+    note_results(patch, note)
+    change_jobs(patch, change)
+
+
+def evidence_of_votes_is_that_of_the_first(patch: pytest.MonkeyPatch) -> None:
+    """All votes of a pass weigh by what was known before it."""
+
+    class Unmoved(DocumentWeights):
+        def learn(self, evidence: Evidence, token: Evidence) -> Evidence:
+            return evidence
+
+    def change(session: DecodingSession, job: Forward) -> Forward:
+        weights = job.weights
+        return replace(job, weights=Unmoved(weights.prior, weights.evidence, weights.memory))
+
+    change_jobs(patch, change)
+
+
+def weights_rounded_at_one_party(patch: pytest.MonkeyPatch) -> None:
+    """One party's model gets weights that were rounded to float32."""
+
+    class Rounded(DocumentWeights):
+        def weigh(self, evidence: Evidence) -> Weights:
+            return tuple(to_float32(weight) for weight in super().weigh(evidence))
+
+    def change(session: DecodingSession, job: Forward) -> Forward:
+        if session.party not in ("cloud", "worker-1"):
+            return job
+        weights = job.weights
+        return replace(job, weights=Rounded(weights.prior, weights.evidence, weights.memory))
+
+    change_jobs(patch, change)
+
+
+def evidence_starts_at_zero_after_a_restart(patch: pytest.MonkeyPatch) -> None:
+    """A decoder that begins in the middle of an answer takes no note of the tokens before."""
+
+    def change(session: DecodingSession, job: Forward) -> Forward:
+        is_new = session.num_evidence == 1 and job.num_learned > 0 and not job.is_catching_up
+        return begin_at_wanted(job, session.weights.start) if is_new else job
+
+    change_jobs(patch, change)
 
 
 def rejection_forgets_later_proposals(patch: pytest.MonkeyPatch) -> None:
@@ -369,17 +477,20 @@ SEEDS: dict[str, tuple[Mutate, range]] = {
     "rejection_has_no_effect": (rejection_has_no_effect, range(24)),
     "verdict_has_no_effect": (verdict_has_no_effect, range(12)),
     "rollback_to_the_latest_target": (put(decoding, TargetOnly), range(12)),
-    "weights_survive_a_rollback": (put(decoding, WeightsByPosition), range(24)),
-    "weights_at_hand_are_used": (put(decoding, WeightsAtHand), range(24)),
-    "own_distribution_computed_again": (put(coordinator, ComputedAgain), range(12)),
+    "evidence_survives_a_rollback": (evidence_survives_a_rollback, range(24)),
+    "evidence_of_the_own_draft": (evidence_of_the_own_draft, range(24)),
+    "memory_left_out": (put(decoding, WithoutMemory), range(24)),
+    "evidence_one_token_late": (put(decoding, OneTokenLate), range(24)),
+    "weights_rounded_at_one_party": (weights_rounded_at_one_party, range(24)),
+    "evidence_starts_at_zero_after_a_restart": (evidence_starts_at_zero_after_a_restart, range(16, 40)),
+    "own_distribution_computed_again": (put(coordinator, ComputedAgain), range(1, 12)),
     "acknowledged_by_count_alone": (put(coordinator, CountAcknowledges), range(12)),
-    "adopt_and_commit_in_order_of_arrival": (put(decoding, AdoptInOrderOfArrival), range(3310, 3325)),
+    "adopt_and_commit_in_order_of_arrival": (put(decoding, AdoptInOrderOfArrival), range(292, 300)),
     "begin_is_taken_as_it_comes": (begin_is_taken_as_it_comes, range(100)),
-    "restarted_decoder_asks_for_no_weight": (restarted_decoder_asks_for_no_weight, range(100)),
     "resync_posts_nothing": (put(coordinator, PostsNothing), range(24)),
     "receipts_survive_a_resync": (put(coordinator, ReceiptsForEver), range(12)),
     "a_branch_drawn_again_is_unknown": (put(coordinator, OnlyFirstLineage), range(60, 80)),
-    "restarted_decoder_proposal_replaces": (put(coordinator, LatestCounts), range(900, 1000)),
+    "restarted_decoder_proposal_replaces": (latest_counts, range(4, 12)),
     "rejection_forgets_later_proposals": (rejection_forgets_later_proposals, range(36, 42)),
 }
 

@@ -18,8 +18,6 @@ from tandem.protocol.messages import (
     DecoderReady,
     End,
     ProposalReady,
-    RescoreRequest,
-    RescoreResult,
     RetrieveRequest,
     RetrieveResult,
     VerifyResult,
@@ -29,7 +27,7 @@ from tandem.topology import PARTIES, Party
 from tests.unit.lab.simulation.world import CODEC, Case, World, agree, make_spec, stop_rule, synchronous
 
 KINDS = (
-    RetrieveRequest, RetrieveResult, RescoreRequest, RescoreResult, Begin, Commit, ProposalReady, Ballot,
+    RetrieveRequest, RetrieveResult, Begin, Commit, ProposalReady, Ballot,
     VerifyResult, DecoderReady, End,
 )  # fmt: skip
 LOST_THEN_RESTARTED = 1003061
@@ -78,9 +76,7 @@ def check(run: Losing, case: Case) -> Outcome:
 @pytest.mark.parametrize("where", PARTIES)
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
 def test_one_lost_message_costs_time_and_nothing_else(kind: type[Any], where: Party) -> None:
-    spec = make_spec(
-        4, placement="mirror", max_new_tokens=10, weight_interval=2, device_documents=2, cloud_documents=3
-    )
+    spec = make_spec(4, placement="mirror", max_new_tokens=10, device_documents=2, cloud_documents=3)
     case = Case(spec, Link(delay_s=0.02))
     for number in (0, 1, 3) if kind in (Commit, ProposalReady, Ballot, VerifyResult) else (0,):
         check(make(case, kind, where, number), case)

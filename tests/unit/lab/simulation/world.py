@@ -66,13 +66,13 @@ def make_spec(seed: int, **changes: Any) -> SessionSpec:
         "max_new_tokens": rng.choice([1, 4, 10, 16]),
         "device_documents": rng.choice([0, 2, 2]),
         "cloud_documents": rng.choice([0, 3, 3]),
-        "weight_interval": rng.choice([0, 1, 2, 4]),
-        "weight_lag": rng.choice([0, 1, 3]),
-        "weight_momentum": rng.choice([0.0, 0.3]),
+        "question_weight": rng.choice([0.0, 1.0, 1.0, 0.5]),
+        "evidence_weight": rng.choice([0.0, 1.0, 1.0]),
+        "evidence_memory": rng.choice([0.5, 1.0]),
         "max_window": rng.randint(1, 16),
     }
     fixed = {"session": seed + 1, "seed": seed, "eos_token_ids": (EOS,), "on_peer_loss": "wait"}
-    return specs.make_spec(**{**fixed, **values, **changes})
+    return specs.vary_layouts(specs.make_spec(**{**fixed, **values, **changes}), seed)
 
 
 def make_case(seed: int, placement: str, **changes: Any) -> Case:

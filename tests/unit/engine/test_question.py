@@ -1,0 +1,167 @@
+"""How probable each row finds the question: as a plain pass has it, and with the same bits however it is computed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+import torch
+from tokenizers import Tokenizer
+
+from tandem.aggregation.document_weights import MAX_QUESTION, MIN_PROBABILITY
+from tandem.conversation import Message
+from tandem.engine.engine import Engine, Feed, Preempted
+from tandem.engine.kv_cache import MemoryStore
+from tandem.engine.turns import TurnCaches
+
+NAMES = ["qwen2-sliding", "llama-grouped", "opt", "gpt-neox"]
+DOCUMENTS = [
+    "Mira likes puzzle games.",
+    "",
+    "The best rated puzzle game is Vantelu Cor, and it has 40 levels.",
+]
+QUERY = "Which game should Mira try?"
+LONG = " ".join([QUERY] * 6)
+HISTORY = (Message("user", "Who?"), Message("assistant", "Mira."))
+
+Save = Callable[..., Path]
+
+
+@pytest.fixture(scope="module", params=NAMES)
+def engine(request: pytest.FixtureRequest, save_model: Save) -> Engine:
+    return Engine.load(str(save_model(request.param)), num_threads=1)
+
+
+def likelihoods(
+    engine: Engine,
+    documents: Sequence[str] = DOCUMENTS,
+    *,
+    query: str = QUERY,
+    history: Sequence[Message] = (),
+    session: str = "s",
+) -> tuple[float, ...]:
+    """Of a session of its own."""
+    engine.open(session, query, documents, 20, history=history, scores_question=True)
+    try:
+        engine.next_logits(session, ())
+        return engine.question_likelihoods(session)
+    finally:
+        engine.close(session)
+
+
+def plain(
+    engine: Engine, documents: Sequence[str], query: str = QUERY, history: Sequence[Message] = ()
+) -> list[float]:
+    """Oracle: one pass over each row without cache, in float64."""
+    prompt = engine.build_prompt(query, documents, 20, history)
+    found = []
+    for document in prompt.document_tokens:
+        row = [*document, *prompt.query_tokens]
+        with torch.inference_mode():
+            output = engine.model(input_ids=torch.tensor([row]), use_cache=False)
+        logits = output.logits[0, :, : engine.vocab_size]
+        log_p = torch.log_softmax(logits.double(), dim=-1).clamp(
+            min=float(torch.log(torch.tensor(MIN_PROBABILITY)))
+        )
+        places = range(len(row) - prompt.num_question + 1, len(row))
+        total = sum(float(log_p[place - 1, row[place]]) for place in places)
+        found.append(total * min(1.0, MAX_QUESTION / len(places)))
+    return found
+
+
+@pytest.mark.parametrize("query", [QUERY, LONG])
+def test_it_is_what_a_plain_pass_says(engine: Engine, query: str) -> None:
+    found = likelihoods(engine, query=query)
+    assert found == pytest.approx(plain(engine, DOCUMENTS, query), abs=1e-3)
+    assert len(set(found)) == len(DOCUMENTS), "rows differ"
+
+
+def test_the_question_alone_is_scored(engine: Engine) -> None:
+    """What precedes it, a document and earlier turns, changes what it is scored by, and is not scored itself."""
+    tokenizer = Tokenizer.from_str(engine.tokenizer_json)
+    prompt = engine.build_prompt(QUERY, DOCUMENTS, 20)
+    assert prompt.num_question == len(prompt.query_tokens)
+    later = engine.build_prompt(QUERY, DOCUMENTS, 20, HISTORY)
+    asked = tokenizer.decode(list(later.query_tokens[-later.num_question :]))
+    assert QUERY in asked
+    assert "Mira." not in asked
+    found = likelihoods(engine, history=HISTORY)
+    assert found == pytest.approx(plain(engine, DOCUMENTS, history=HISTORY), abs=1e-3)
+
+
+def test_the_bits_are_those_of_a_row_alone(engine: Engine) -> None:
+    together = likelihoods(engine)
+    assert tuple(likelihoods(engine, [text])[0] for text in DOCUMENTS) == together
+    assert likelihoods(engine, []) == likelihoods(engine, [""]) == together[1:2], (
+        "an empty document is a bare row"
+    )
+
+
+def test_the_bits_are_the_same_in_a_batch_with_others(engine: Engine) -> None:
+    alone = likelihoods(engine), likelihoods(engine, DOCUMENTS[:1], query=LONG)
+    engine.open("a", QUERY, DOCUMENTS, 20, scores_question=True)
+    engine.open("b", LONG, DOCUMENTS[:1], 20, scores_question=True)
+    engine.open("c", LONG, DOCUMENTS, 20)
+    engine.forward([Feed("b", ()), Feed("c", ()), Feed("a", ())])
+    assert (engine.question_likelihoods("a"), engine.question_likelihoods("b")) == alone
+    assert engine.question_likelihoods("c") == (0.0,) * len(DOCUMENTS), "nobody asked"
+    for session in "abc":
+        engine.close(session)
+
+
+def test_the_bits_are_the_same_with_stored_documents(engine: Engine) -> None:
+    computed = likelihoods(engine)
+    store, engine.caches.store = engine.caches.store, MemoryStore(1 << 30)
+    likelihoods(engine)
+    hits = engine.caches.num_hits
+    assert likelihoods(engine) == computed
+    assert engine.caches.num_hits > hits
+    engine.caches.store = store
+
+
+def test_the_bits_are_the_same_where_an_earlier_turn_is_kept(engine: Engine) -> None:
+    """The kept rows may hold the question itself: then its tokens are computed again."""
+    wanted = likelihoods(engine, history=HISTORY)
+    engine.turns.max_bytes = 1 << 30
+    for _ in range(2):
+        assert likelihoods(engine, history=HISTORY) == wanted
+    assert engine.turns.num_reused > 0
+    engine.turns = TurnCaches()
+
+
+def test_a_first_pass_that_is_abandoned_scores_nothing_twice(engine: Engine) -> None:
+    wanted = likelihoods(engine, query=LONG)
+    for call in range(0, 6, 2):
+        engine.open("s", LONG, DOCUMENTS, 20, scores_question=True)
+        asked = iter([False] * call)
+        with suppress(Preempted):
+            engine.next_logits("s", (), is_stale=lambda asked=asked: next(asked, True))  # type: ignore[misc]
+        engine.next_logits("s", ())
+        assert engine.question_likelihoods("s") == wanted
+        engine.next_logits("s", (5, 6))
+        engine.next_logits("s", ())
+        assert engine.question_likelihoods("s") == wanted, "and later passes do not score it again"
+        engine.close("s")
+
+
+def test_the_fallback_agrees(save_model: Save) -> None:
+    """One token of one session at a time: the same numbers but for rounding."""
+    batched, growing = (
+        Engine.load(str(save_model("llama")), num_threads=1, is_batched=is_batched)
+        for is_batched in (True, False)
+    )
+    for history in ((), HISTORY):
+        found = likelihoods(growing, history=history)
+        assert found == pytest.approx(likelihoods(batched, history=history), abs=1e-3)
+        assert found == pytest.approx(plain(growing, DOCUMENTS, history=history), abs=1e-3)
+
+
+def test_an_answer_is_the_same_whether_the_question_was_scored(engine: Engine) -> None:
+    logits = []
+    for scores_question in (False, True):
+        engine.open("s", QUERY, DOCUMENTS, 20, scores_question=scores_question)
+        logits.append([engine.next_logits("s", tokens).clone() for tokens in ((), (5,), (5, 6))])
+        engine.close("s")
+    assert all(torch.equal(one, other) for one, other in zip(*logits, strict=True))

@@ -1,0 +1,356 @@
+"""Evidence for rows in a decoder: it follows the tokens of the line, rolls back with them, and is the same after all.
+
+The model is a function of row, tokens and next token; the oracle is the reference page.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from tandem.aggregation.document_weights import Evidence, Weights, log_evidence, log_weight
+from tandem.lab.simulation.specs import make_spec
+from tandem.modes import reference
+from tandem.protocol.decoding import MAX_BLOCK, DecodingSession, Forward, Prefill, compute_steps
+from tandem.protocol.drafting import DraftingSession
+from tandem.protocol.following import FollowingSession
+from tandem.protocol.messages import Adopt, Commit, Follow, Proposal, RetrieveResult, Window
+from tandem.protocol.outbox import Send
+from tandem.protocol.spec import SessionSpec
+from tandem.protocol.wire import to_float32
+from tandem.topology import Party
+
+EOS = 3
+FOUND = RetrieveResult(
+    session=1, ids=("a", "b", "c"), texts=("x", "y", "z"), scores=(0.5, 0.2, 0.4), retrieve_us=7
+)
+QUESTION = (-3.0, -1.5, -2.0)
+
+
+def probability(row: int, tokens: Sequence[int], token: int) -> float:
+    """How probable a row finds a token."""
+    return 0.01 + 0.98 * random.Random(f"{row} {list(tokens)} {token}").random()
+
+
+class Model:
+    """Draws what it is told to, and remembers the weights that it was given and what was asked of it."""
+
+    def __init__(self, job: Forward, token: int = 7) -> None:
+        self.job, self.token = job, token
+        self.weights: dict[int, Weights] = {}  # by step
+        self.learned: list[tuple[int, int]] = []
+
+    def draw(self, step: int, weights: Weights) -> tuple[int, bytes]:
+        self.weights[step] = weights
+        return self.token, b"law"
+
+    def learn(self, step: int, token: int) -> Evidence:
+        self.learned.append((step, token))
+        rows = range(len(self.job.weights.prior))
+        return log_evidence([probability(row, self.job.tokens[:step], token) for row in rows])
+
+
+def spec(**changes: Any) -> SessionSpec:
+    values = {
+        "session": 1, "query": "Why?", "seed": 0, "eos_token_ids": (EOS,), "question_weight": 1.0,
+        "evidence_memory": 0.5,
+        "max_new_tokens": 200, "device_documents": 3, "cloud_documents": 3,
+    }  # fmt: skip
+    return make_spec(**{**values, **changes})
+
+
+def started(made: DecodingSession, found: RetrieveResult = FOUND) -> DecodingSession:
+    """The session with its documents, prefilled."""
+    made.begin()
+    made.receive(found)
+    job = made.next_job()
+    assert isinstance(job, Prefill)
+    question = QUESTION[: len(job.documents)] if job.scores_question else ()
+    made.finish_prefill(11, (), None, question)
+    return made
+
+
+def drafting(found: RetrieveResult = FOUND, **changes: Any) -> DraftingSession:
+    made = started(DraftingSession(spec(**changes), Party.DEVICE), found)
+    assert isinstance(made, DraftingSession)
+    return made
+
+
+def following(**changes: Any) -> FollowingSession:
+    values = {"mode": "federated", "workers": ("ada", "ben"), "documents": {"ada": 3, "ben": 3}, **changes}
+    made = started(FollowingSession(spec(**values), "ada"))
+    assert isinstance(made, FollowingSession)
+    return made
+
+
+def compute(made: DecodingSession, token: int = 7) -> tuple[Model, list[Send]]:
+    """The next pass."""
+    job = made.next_job()
+    assert isinstance(job, Forward)
+    model = Model(job, token)
+    return model, made.finish(job, compute_steps(job, model))
+
+
+def expected(made: DecodingSession, tokens: Sequence[int]) -> Weights:
+    """The log weights after these tokens, by the reference page."""
+
+    class Row:
+        def __init__(self, row: int, before: Sequence[int]) -> None:
+            self.row, self.before = row, before
+
+        def __getitem__(self, token: int) -> float:
+            return probability(self.row, self.before, token)
+
+    rows = [lambda before, row=row: Row(row, before) for row in range(len(made.weights.prior))]
+    of = made.spec
+    return tuple(reference.weigh(rows, made.weights.prior, tokens, of.evidence_weight, of.evidence_memory))
+
+
+def commit(step: int, token: int) -> Commit:
+    return Commit(session=1, step=step, token=token, is_last=False)
+
+
+# ---- where it begins --------------------------------------------------------------------------------------------
+
+
+def test_the_prior_is_the_score_and_the_question() -> None:
+    made = drafting(relevance_scale=2.0, question_weight=0.5)
+    assert made.weights.prior == pytest.approx((2 * 0.5 - 1.5, 2 * 0.2 - 0.75, 2 * 0.4 - 1.0), rel=1e-15)
+    model, _ = compute(made)
+    assert model.weights == {0: made.weights.prior}
+
+
+def test_a_row_that_did_not_fit_has_no_weight_and_no_evidence() -> None:
+    made = DraftingSession(spec(), Party.DEVICE)
+    made.begin()
+    made.receive(FOUND)
+    made.finish_prefill(1, (), [0, 2], QUESTION[::2])
+    assert made.weights.prior == pytest.approx((5.0 - 3.0, 4.0 - 2.0))
+    model, _ = compute(made)
+    assert model.learned == [(0, 7)]
+    assert len(compute(made)[0].weights[1]) == 2
+
+
+@pytest.mark.parametrize(
+    ("fingerprints", "has_baseline"),
+    [({}, True), ({"device": "m", "cloud": "m"}, False), ({"device": "m", "cloud": "n"}, True)],
+)
+def test_the_question_counts_against_a_bare_row_where_models_differ(
+    fingerprints: dict[str, str], has_baseline: bool
+) -> None:
+    """Or a model that finds all questions likelier would outvote the other. Whose model is unknown may differ."""
+    made = DraftingSession(spec(weights_fingerprints=fingerprints), Party.DEVICE)
+    made.begin()
+    made.receive(FOUND)
+    job = made.next_job()
+    assert isinstance(job, Prefill)
+    assert (job.scores_question, job.has_baseline) == (True, has_baseline)
+
+
+@pytest.mark.parametrize(
+    ("device", "cloud", "num_found", "matters"),
+    [(4, 0, 1, False), (4, 0, 2, True), (4, 16, 1, True), (4, 16, 0, False)],
+)
+def test_the_only_row_of_both_parties_learns_nothing(
+    device: int, cloud: int, num_found: int, matters: bool
+) -> None:
+    """Its share is 1, and its party's is 1, whatever its weight: nothing is learned, no question scored."""
+    found = RetrieveResult(
+        session=1,
+        ids=FOUND.ids[:num_found],
+        texts=FOUND.texts[:num_found],
+        scores=FOUND.scores[:num_found],
+        retrieve_us=7,
+    )
+    made = DraftingSession(spec(device_documents=device, cloud_documents=cloud), Party.DEVICE)
+    made.begin()
+    made.receive(found)
+    job = made.next_job()
+    assert isinstance(job, Prefill)
+    assert job.scores_question == matters
+    made.finish_prefill(11, (), None, QUESTION[:num_found] if matters else ())
+    assert made.weights.moves == matters
+    for step in range(3):
+        model, _ = compute(made)
+        assert model.learned == ([(step, 7)] if matters else [])
+        assert made.line.prefix.tokens == [7] * (step + 1)
+
+
+def test_the_only_row_of_a_worker_matters_where_it_weighs_against_others() -> None:
+    one = RetrieveResult(session=1, ids=("a",), texts=("x",), scores=(0.5,), retrieve_us=7)
+
+    def moves(**changes: Any) -> bool:
+        values = {"mode": "federated", "workers": ("ada", "ben"), "documents": {"ada": 1, "ben": 1}}
+        made = FollowingSession(spec(**{**values, **changes}), "ada")
+        made.begin()
+        made.receive(one)
+        made.finish_prefill(1, ())
+        return made.weights.moves
+
+    assert moves()
+    assert not moves(weights=(0.5, 0.5)), "its weight is fixed"
+    assert not moves(documents={"ada": 1, "ben": 0}), "nobody else has any"
+
+
+# ---- it follows the line ----------------------------------------------------------------------------------------
+
+
+def test_evidence_follows_the_committed_token_not_the_rejected_draft() -> None:
+    made = drafting()
+    for token in (5, 6, 8):
+        compute(made, token)
+    made.receive(commit(0, 5))
+    made.receive(commit(1, 9))  # 6 was drafted
+    model, _ = compute(made)
+    assert made.prefix.tokens == [5, 9, 7]
+    assert model.weights[2] == expected(made, (5, 9)) != expected(made, (5, 6))
+    assert (1, 9) in model.learned, "the token was not this party's, so it was computed what it says"
+
+
+def test_a_token_that_was_drafted_costs_no_pass() -> None:
+    made = drafting()
+    for _ in range(4):
+        job = made.next_job()
+        assert isinstance(job, Forward)
+        assert job.num_earlier == 0
+        compute(made)
+    made.receive(commit(0, 7))
+    job = made.next_job()
+    assert isinstance(job, Forward)
+    assert job.num_earlier == 0
+
+
+def test_random_commits_and_rollbacks_give_the_weights_of_the_reference_page() -> None:
+    """Every weight that a draft was ever mixed with, bit for bit, and the number that is sent with it."""
+    rng, num_replaced = random.Random(5), 0
+    for _ in range(15):
+        made = drafting(max_window=8)
+        made.receive(Window(session=1, size=8))
+        for _ in range(60):
+            if made.next_job() is not None and rng.random() < 0.7:
+                model, sends = compute(made, rng.randrange(4, 40))
+                tokens = model.job.tokens
+                assert model.weights[len(tokens)] == expected(made, tokens)
+                (proposal,) = [send.message.proposal for send in sends]
+                assert proposal.log_weights == (to_float32(log_weight(expected(made, tokens))),)
+            else:
+                step = made.line.num_committed
+                own = made.prefix.tokens[step : step + 1]
+                token = own[0] if own and rng.random() < 0.7 else rng.randrange(4, 40)
+                num_replaced += [token] != own
+                made.receive(commit(step, token))
+    assert num_replaced > 50
+
+
+def test_after_a_resync_weights_are_those_of_the_adopted_tokens() -> None:
+    made = drafting()
+    for token in (5, 6, 8):
+        compute(made, token)
+    made.receive(Adopt(session=1, tokens=(5, 4, 4, 9), is_last=False, view=1))
+    model, _ = compute(made)
+    assert model.weights == {4: expected(made, (5, 4, 4, 9))}
+    assert model.learned == [(1, 4), (2, 4), (3, 9), (4, 7)]
+
+
+@pytest.mark.parametrize("num_tokens", [1, MAX_BLOCK, MAX_BLOCK + 1, 3 * MAX_BLOCK + 5])
+def test_a_restarted_decoder_catches_up_in_blocks_and_reaches_the_same_weights(num_tokens: int) -> None:
+    rng = random.Random(num_tokens)
+    tokens = tuple(rng.randrange(4, 40) for _ in range(num_tokens))
+    steady = drafting(max_window=1)
+    for step, token in enumerate(tokens):
+        compute(steady, token)
+        steady.receive(commit(step, token))
+    wanted, _ = compute(steady)
+    restarted = drafting(max_window=1)
+    restarted.receive(Adopt(session=1, tokens=tokens, is_last=False, view=1))
+    passes = []
+    while not passes or passes[-1].job.is_catching_up:
+        model, sends = compute(restarted)
+        passes.append(model)
+        assert bool(sends) != model.job.is_catching_up, "what is caught up is not proposed"
+    assert [len(model.learned) for model in passes[:-1]] == [MAX_BLOCK] * ((num_tokens - 1) // MAX_BLOCK)
+    assert passes[-1].weights == wanted.weights == {num_tokens: expected(steady, tokens)}
+    assert all(not model.weights for model in passes[:-1])
+
+
+def test_a_rollback_while_it_catches_up_leaves_the_block_that_still_holds() -> None:
+    tokens = tuple(range(4, 4 + 40))
+    made = drafting()
+    made.receive(Adopt(session=1, tokens=tokens, is_last=False, view=1))
+    first = made.next_job()
+    assert isinstance(first, Forward)
+    assert first.is_catching_up
+    made.receive(Adopt(session=1, tokens=(*tokens[:20], 9), is_last=False, view=2))
+    assert made.is_current(first), "its 16 tokens stand"
+    made.finish(first, compute_steps(first, Model(first)))
+    model, _ = compute(made)
+    assert (model.job.first, model.job.wanted) == (16, 21)
+    assert model.weights == {21: expected(made, (*tokens[:20], 9))}
+    stale = drafting()
+    stale.receive(Adopt(session=1, tokens=tokens, is_last=False, view=1))
+    job = stale.next_job()
+    assert isinstance(job, Forward)
+    stale.receive(Adopt(session=1, tokens=(5,), is_last=False, view=2))
+    assert not stale.is_current(job)
+    assert stale.finish(job, compute_steps(job, Model(job))) == []
+
+
+def test_memory_is_bounded() -> None:
+    made = drafting(max_new_tokens=600)
+    for step in range(500):
+        while made.next_job() is not None:
+            compute(made)
+        made.receive(commit(step, 7 + step % 2))  # half of the drafts are rejected
+    assert made.num_drafts < 128
+    assert made.num_evidence < 500 + 128, (
+        "that of the answer, for a rollback may go far back, and of a few drafts"
+    )
+
+
+# ---- a party that votes ------------------------------------------------------------------------------------------
+
+
+def propose(step: int, digest: bytes, *tokens: int) -> Follow:
+    proposal = Proposal(
+        party=0, step=step, digest=digest, tokens=tokens, payloads=(), log_weights=(), decode_us=1
+    )
+    return Follow(session=1, proposal=proposal)
+
+
+def test_votes_of_one_pass_weigh_by_the_tokens_between_them() -> None:
+    made = following()
+    made.receive(propose(0, made.prefix.digest, 5, 6))
+    model, sends = compute(made)
+    lines = ((), (5,), (5, 6))
+    assert model.weights == {len(tokens): expected(made, tokens) for tokens in lines}
+    (votes,) = [send.message.votes for send in sends]
+    assert votes.log_weights == tuple(to_float32(log_weight(expected(made, tokens))) for tokens in lines)
+
+
+def test_a_vote_behind_a_rejected_token_weighs_by_the_committed_one() -> None:
+    made = following()
+    made.receive(propose(0, made.prefix.digest, 5, 6))
+    compute(made)
+    made.receive(commit(0, 9))
+    made.receive(propose(1, made.prefix.digest, 4))
+    model, _ = compute(made)
+    assert model.weights == {1: expected(made, (9,)), 2: expected(made, (9, 4))}
+    assert model.learned[0] == (0, 9)
+
+
+def test_a_voter_that_was_restarted_catches_up_and_votes_as_before() -> None:
+    tokens = tuple(random.Random(1).randrange(4, 40) for _ in range(2 * MAX_BLOCK + 3))
+    made = following()
+    made.receive(Adopt(session=1, tokens=tokens, is_last=False, view=1))
+    made.receive(propose(len(tokens), made.prefix.digest, 5))
+    passes = []
+    while made.next_job() is not None:
+        passes.append(compute(made))
+    assert [len(sends) for _, sends in passes] == [0, 0, 1]
+    (votes,) = [send.message.votes for _, sends in passes for send in sends]
+    assert votes.log_weights == tuple(
+        to_float32(log_weight(expected(made, line))) for line in (tokens, (*tokens, 5))
+    )
