@@ -5,6 +5,7 @@ The table goes to stdout, progress to stderr. Runs in this process: no cluster i
 
 from __future__ import annotations
 
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -16,9 +17,11 @@ from tandem.cli.output import StageLog, print_json, progress_bar
 from tandem.cli.usage import new_app
 from tandem.errors import ConfigError, EvaluationError
 from tandem.extras import install_line
+from tandem.lab.quality.methods import NUM_PASSAGES
 from tandem.topology import Party
 
 if TYPE_CHECKING:
+    from tandem.config import Config
     from tandem.lab.quality.document_sets import Counts
     from tandem.lab.quality.result import Result
 
@@ -26,6 +29,9 @@ DEFAULT_WINDOW = 1024
 DEFAULT_COUNTS = "0,1,2,4,8,16"
 DEFAULT_METHODS = "none,crcg-device,crcg-cloud,drcg,device,cloud,static,evidence,both,oracle"
 """The paper's own dynamic weights (`dynamic`) are for texts: nothing answers with them any more."""
+HOUSEHOLD_METHODS = "none,rag,rag-each,rag-right,static,evidence"
+MAX_NEW_TOKENS = 48
+HELD_OUT = "held-out"
 MAX_DOCUMENTS = 1000
 RESULT_PLOT = "result.png"
 
@@ -59,12 +65,46 @@ ContextTokens = Annotated[
     int | None,
     typer.Option(metavar="N", parser=parse_count, help="cut joined documents (crcg, drcg) to N tokens"),
 ]
+
+
+def _parse_split(text: str) -> str:
+    """A split by its name. Raises a usage error."""
+    from tandem.lab.quality.questions import SPLITS
+
+    if text not in SPLITS:
+        raise typer.BadParameter(f"must be {', '.join(SPLITS[:-1])} or {SPLITS[-1]} (got {text!r})")
+    return text
+
+
 Questions = Annotated[
     str | None,
     typer.Argument(
         metavar="QUESTIONS",
-        help='jsonl: {"question": ..., "answers": [...]} per line (default: the bundled ones)',
+        help='jsonl: {"question": ..., "answers": [...]} per line (default: those about the household; with a bundled '
+        "model its own)",
         show_default=False,
+    ),
+]
+Split = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        parser=_parse_split,
+        help=f"ask those of a split: tune, held-out or all (default: {HELD_OUT} of the household's, all of others)",
+    ),
+]
+MaxNewTokens = Annotated[
+    int | None,
+    typer.Option(
+        metavar="N",
+        parser=parse_count,
+        help=f"longest answer, in tokens (default: {MAX_NEW_TOKENS}, unless the settings change theirs)",
+    ),
+]
+Passages = Annotated[
+    int | None,
+    typer.Option(
+        metavar="N", parser=parse_count, help=f"passages in the prompt of rag (default: {NUM_PASSAGES})"
     ),
 ]
 Limit = Annotated[
@@ -82,6 +122,16 @@ QaCounts = Annotated[
     ),
 ]
 Methods = Annotated[str, typer.Option(metavar="LIST", help="what is compared")]
+QaMethods = Annotated[
+    str | None,
+    typer.Option(
+        "--methods",
+        metavar="LIST",
+        help=f"what is compared (default: {HOUSEHOLD_METHODS} for the household's questions, {DEFAULT_METHODS} for "
+        "others)",
+        show_default=False,
+    ),
+]
 Out = Annotated[
     str | None, typer.Option(metavar="DIR", help="write result.json, table.txt, predictions and a plot")
 ]
@@ -118,6 +168,11 @@ def lm(
 
     log = StageLog(is_quiet=as_json)
     methods_, counts_, folder = select_methods(methods), parse_counts(counts), _check_folder(out)
+    for name, method in methods_.items():
+        if method.pick:
+            raise ConfigError(
+                f"The method {name} answers questions, but a text is to be scored; leave it out."
+            )
     content = read_text(Path(text))
     if not content.strip():
         raise EvaluationError(f"A text to score must hold words, but {text} holds none; use another.")
@@ -146,31 +201,50 @@ def lm(
 @with_models
 def qa(
     questions: Questions = None,
+    split: Split = None,
     limit: Limit = None,
     counts: QaCounts = None,
-    methods: Methods = DEFAULT_METHODS,
+    methods: QaMethods = None,
+    passages: Passages = None,
+    max_new_tokens: MaxNewTokens = None,
     out: Out = None,
     as_json: AsJson = False,
     config_file: ConfigFile = None,
     overrides: Overrides = None,
 ) -> int:
-    """Measure exact match and F1 of the answers to questions."""
+    """Measure how many questions are answered right, and what an answer costs."""
     from tandem.lab.quality.document_sets import Counts
     from tandem.lab.quality.methods import select_methods
-    from tandem.lab.quality.qa import evaluate_questions
-    from tandem.lab.quality.questions import read_questions
-    from tandem.lab.quality.setup import load
+    from tandem.lab.quality.qa import check_sources, evaluate_questions
+    from tandem.lab.quality.questions import read_household, read_questions, select_split
+    from tandem.lab.quality.setup import has_toy, load
     from tandem.lab.training.bundle import QUESTIONS
 
     log = StageLog(is_quiet=as_json)
-    methods_, folder = select_methods(methods), _check_folder(out)
-    asked = read_questions(QUESTIONS if questions is None else Path(questions))[:limit]
-    config = load_settings(config_file, overrides, log=log)
+    config = _limit_answers(load_settings(config_file, overrides, log=log), max_new_tokens)
+    is_household = questions is None and not has_toy(config)
+    methods_ = select_methods(methods or (HOUSEHOLD_METHODS if is_household else DEFAULT_METHODS))
+    folder = _check_folder(out)
+    if is_household:
+        asked = read_household(split or HELD_OUT)[:limit]
+    else:
+        entries = read_questions(QUESTIONS if questions is None else Path(questions))
+        asked = select_split(entries, split or "all")[:limit]
+    check_sources(asked, methods_)
     own = [Counts(config.device.num_documents, config.cloud.num_documents)]
     counts_ = own if counts is None else parse_counts(counts)
-    parties = load(config, None, log)
+    parties = load(config, None, log, is_household=is_household)
     with progress_bar("eval", is_quiet=as_json) as advance:
-        result = evaluate_questions(parties, asked, methods_, counts_, config, progress=advance)
+        result = evaluate_questions(
+            parties,
+            asked,
+            methods_,
+            counts_,
+            config,
+            has_perplexity=not is_household,
+            num_passages=passages or NUM_PASSAGES,
+            progress=advance,
+        )
     return _finish(result, folder, log, as_json=as_json)
 
 
@@ -191,6 +265,16 @@ def parse_counts(text: str) -> list[Counts]:
             )
         counts.append(Counts(int(numbers[0]), int(numbers[-1])))
     return list(dict.fromkeys(counts))
+
+
+def _limit_answers(config: Config, max_new_tokens: int | None) -> Config:
+    """Settings with this longest answer; None: one with which an evaluation ends, unless they have their own."""
+    from tandem.sampling import SamplingParams
+
+    if max_new_tokens is None:
+        own = config.sampling.max_new_tokens
+        max_new_tokens = MAX_NEW_TOKENS if own == SamplingParams().max_new_tokens else own
+    return replace(config, sampling=replace(config.sampling, max_new_tokens=max_new_tokens))
 
 
 def _check_folder(name: str | None) -> Path | None:

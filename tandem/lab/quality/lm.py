@@ -86,12 +86,12 @@ def check_room(parties: Parties, window: int) -> None:
 
 
 def row(method: Method, name: str, counts: Counts, losses: Sequence[Floats]) -> Row:
-    """Perplexity with its interval."""
+    """Perplexity with its interval; None where nothing was scored."""
     return Row(
         method=name,
         label=method.label,
         counts=counts,
-        perplexity=statistics.perplexity(losses),
+        perplexity=statistics.perplexity(losses) if losses else None,
         perplexity_interval=statistics.perplexity_interval(losses) if len(losses) > 1 else None,
     )
 

@@ -12,6 +12,9 @@ from tandem.errors import ConfigError
 from tandem.nearest import nearest
 from tandem.topology import PARTIES, Party
 
+NUM_PASSAGES = 3
+"""In the one prompt of plain RAG, unless another number is asked for."""
+
 
 @dataclass(frozen=True, slots=True)
 class Method:
@@ -23,10 +26,15 @@ class Method:
     weights: Literal["static", "dynamic", "evidence"] = "evidence"  # output aggregation: how rows count
     layout: str = "rows"  # of output aggregation: how documents stand in rows, as `protocol.rows` has it
     is_ideal: bool = False  # of output aggregation: each token by the document that tells it best
+    pick: Literal["", "best", "each", "right"] = ""
+    # of context aggregation: the best of both parties, the best of each, or what holds the answer, whatever the counts
 
 
 METHODS: dict[str, Method] = {
     "none": Method("no documents", (), is_context=True),
+    "rag": Method("plain RAG, best of both", PARTIES, is_context=True, pick="best"),
+    "rag-each": Method("plain RAG, best of each", PARTIES, is_context=True, pick="each"),
+    "rag-right": Method("plain RAG, right passages", PARTIES, is_context=True, pick="right"),
     "crcg-device": Method("CRCG, device", (Party.DEVICE,), is_context=True),
     "crcg-cloud": Method("CRCG, cloud", (Party.CLOUD,), is_context=True),
     "drcg": Method("DRCG", PARTIES, is_context=True),

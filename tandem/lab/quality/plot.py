@@ -1,4 +1,4 @@
-"""The picture of an evaluation over the number of documents a side: perplexity, as in DRAGON Figure 5, and exact match.
+"""The picture of an evaluation over the number of documents: perplexity, as in DRAGON Figure 5, and right answers.
 
 Knows rows of a result. Needs matplotlib (the extra `lab`) when a picture is drawn.
 """
@@ -15,6 +15,9 @@ from tandem.lab.quality.result import Interval, Result, Row
 
 STYLES = {  # of Okabe and Ito, told apart by the colour-blind
     "none": ("#666666", "", ":"),
+    "rag": ("#e69f00", "D", "--"),
+    "rag-each": ("#d55e00", "D", ":"),
+    "rag-right": ("#000000", "^", ":"),
     "crcg-device": ("#56b4e9", "s", "--"),
     "crcg-cloud": ("#e69f00", "s", "--"),
     "drcg": ("#000000", "D", "--"),
@@ -34,23 +37,26 @@ def plot_evaluation(result: Result, path: str | Path) -> None:
     """Draw a result into `path` (png, pdf or svg). Raises TandemError if it cannot be written."""
     from matplotlib.figure import Figure
 
-    has_answers = any(row.exact is not None for row in result.rows)
-    figure = Figure(figsize=(12.0 if has_answers else 7.2, 4.6), dpi=150, layout="constrained")
-    panels = figure.subplots(1, 2 if has_answers else 1, squeeze=False)[0]
-    _panel(panels[0], result, lambda row: (row.perplexity, row.perplexity_interval))
-    panels[0].set_ylabel("perplexity" if result.kind == "lm" else "perplexity of the wanted answer")
-    _plain_log_scale(panels[0])
+    has_perplexity = all(row.perplexity is not None for row in result.rows)
+    has_answers = all(row.right is not None for row in result.rows)
+    num_panels = has_perplexity + has_answers
+    figure = Figure(figsize=(2.4 + 4.8 * num_panels, 4.6), dpi=150, layout="constrained")
+    panels = figure.subplots(1, num_panels, squeeze=False)[0]
+    if has_perplexity:
+        _panel(panels[0], result, lambda row: (row.perplexity, row.perplexity_interval))
+        panels[0].set_ylabel("perplexity" if result.kind == "lm" else "perplexity of the wanted answer")
+        _plain_log_scale(panels[0])
     if has_answers:
-        _panel(panels[1], result, _exact)
-        panels[1].set_ylabel("exact answers")
-        panels[1].set_ylim(-0.02, 1.02)
+        _panel(panels[-1], result, _right)
+        panels[-1].set_ylabel("right answers")
+        panels[-1].set_ylim(-0.02, 1.02)
     panels[0].legend(frameon=False, fontsize=8)
     save(figure, path)
 
 
-def _exact(row: Row) -> tuple[float, Interval]:
-    assert row.exact is not None
-    return row.exact.value, row.exact.interval
+def _right(row: Row) -> tuple[float, Interval]:
+    assert row.right is not None
+    return row.right.value, row.right.interval
 
 
 def _panel(axes: Any, result: Result, value: Any) -> None:

@@ -8,6 +8,7 @@ answers. Knows files, not models.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from tandem.questions import entry_of, read_lines, read_texts, text_of
 
 HOUSEHOLD = Path(__file__).parent / "household.jsonl"
 """200 questions about `tandem/corpora/household`: half of them to tune with, the others held out."""
+SPLITS = ("tune", "held-out", "all")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +38,22 @@ class Question:
 def read_questions(path: Path) -> list[Question]:
     """The questions of a file, in order. Raises TandemError that names file, line and field."""
     return [_question(line, where) for line, where in read_lines(path)]
+
+
+def read_household(split: str) -> list[Question]:
+    """Those of HOUSEHOLD in one of SPLITS, shuffled alike each time: the first few tell something of every kind."""
+    questions = select_split(read_questions(HOUSEHOLD), split)
+    return sorted(questions, key=lambda question: int(question.id.rpartition("-")[2]) * 37 % 101)
+
+
+def select_split(questions: Sequence[Question], split: str) -> list[Question]:
+    """The questions of one of SPLITS. Raises EvaluationError if there is none."""
+    selected = [question for question in questions if split in ("all", question.split)]
+    if not selected:
+        raise EvaluationError(
+            f'No question has "split": "{split}"; add it to their lines, or ask all with `--split all`.'
+        )
+    return selected
 
 
 def question_texts(path: Path | None) -> list[str]:

@@ -24,6 +24,7 @@ class Share:
 
     value: float
     interval: Interval
+    count: int  # of all these questions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,10 +34,17 @@ class Row:
     method: str  # its name on the command line
     label: str
     counts: Counts
-    perplexity: float  # of the scored tokens: the windows' rest, or the questions' first answers
+    perplexity: float | None  # of the scored tokens: the windows' rest, or the questions' first answers
     perplexity_interval: Interval
-    exact: Share | None = None  # of questions only
+    right: Share | None = (
+        None  # of questions only, as are all that follow: answers that contain an accepted text
+    )
+    exact: Share | None = None
     f1: float | None = None
+    by_needs: Mapping[str, Share] = field(default_factory=dict)  # right, by whose documents hold the answer
+    by_language: Mapping[str, Share] = field(default_factory=dict)  # right
+    seconds: float | None = None  # of processor time per question
+    num_tokens: float | None = None  # of an answer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,20 +67,31 @@ class Result:
 
 def table(result: Result) -> str:
     """For a terminal: intervals in brackets."""
-    is_qa = any(row.exact is not None for row in result.rows)
-    head = ["documents (device + cloud)", "method", "perplexity"] + ["exact", "F1"] * is_qa
-    lines = [head]
-    for row in result.rows:
-        cells = [f"{row.counts.device} + {row.counts.cloud}", row.label]
-        cells.append(f"{row.perplexity:.3f}{_brackets(row.perplexity_interval, '.3f')}")
-        if row.exact is not None and row.f1 is not None:
-            cells += [f"{row.exact.value:.1%}{_brackets(row.exact.interval, '.1%')}", f"{row.f1:.3f}"]
-        lines.append(cells)
+    cells = [_cells(row) for row in result.rows]
+    head = list(dict.fromkeys(name for each in cells for name in each))
+    lines = [head, *([each.get(name, "") for name in head] for each in cells)]
     widths = [max(len(line[place]) for line in lines) for place in range(len(head))]
     rows = [
         "  ".join(c.ljust(width) for c, width in zip(line, widths, strict=True)).rstrip() for line in lines
     ]
     return "\n".join([*rows, *result.comparisons, *result.notes])
+
+
+def _cells(row: Row) -> dict[str, str]:
+    """What a row says, by column."""
+    cells = {"documents (device + cloud)": f"{row.counts.device} + {row.counts.cloud}", "method": row.label}
+    if row.perplexity is not None:
+        cells["perplexity"] = f"{row.perplexity:.3f}{_brackets(row.perplexity_interval, '.3f')}"
+    for name, share in (("right", row.right), ("exact", row.exact)):
+        if share is not None:
+            cells[name] = f"{share.value:.1%}{_brackets(share.interval, '.1%')}"
+    if row.f1 is not None:
+        cells["F1"] = f"{row.f1:.3f}"
+    for name, share in {**row.by_needs, **row.by_language}.items():
+        cells[f"{name} ({share.count})"] = f"{share.value:.1%}"
+    if row.seconds is not None and row.num_tokens is not None:
+        cells |= {"CPU s": f"{row.seconds:.2f}", "tokens": f"{row.num_tokens:.1f}"}
+    return cells
 
 
 def _brackets(interval: Interval, form: str) -> str:

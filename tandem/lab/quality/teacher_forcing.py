@@ -119,10 +119,9 @@ class _Case:
     def _context(self, method: Method, counts: Counts) -> Floats:
         """One row with all documents joined; on the device unless they are the cloud's alone."""
         engine = self._teacher.engines[method.parties[0] if method.parties else Party.DEVICE]
-        documents = [
-            document for party in method.parties for document in self._found.documents(party, counts)
-        ]
-        return self._row(engine, self._teacher.clip(self._found.join_texts(documents, self._case.query)))
+        query = self._case.query
+        documents = self._found.of_one_prompt(method.parties, counts, method.pick, query)
+        return self._row(engine, self._teacher.clip(self._found.join_texts(documents, query)))
 
     def _ideal(self, method: Method, counts: Counts) -> Floats:
         """Each token by the document's row that holds it most probable, which no weights can do better than."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,6 +13,7 @@ from tandem.cli import main
 from tandem.errors import ConfigError
 from tandem.lab.cli.evaluate import parse_counts
 from tandem.lab.quality.document_sets import Counts
+from tandem.lab.quality.result import Result
 from tandem.lab.training.bundle import QUESTIONS
 from tests.unit.engine.conftest import save_model
 
@@ -100,3 +102,58 @@ def test_questions_are_asked(capsys: pytest.CaptureFixture[str], tmp_path: Path)
     assert len(lines) == 2 * 3
     assert lines[-1]["given"].startswith("Mira likes puzzle games")
     assert any("McNemar" in sentence for sentence in result["comparisons"])
+
+
+@pytest.mark.parametrize(
+    ("options", "num_asked", "splits", "max_new_tokens"),
+    [
+        ([], 100, {"held-out"}, 48),
+        (["--split", "tune", "--set", "sampling.max_new_tokens=20"], 100, {"tune"}, 20),
+        (["--split", "all", "--limit", "150", "--max-new-tokens", "7"], 150, {"tune", "held-out"}, 7),
+    ],
+)
+def test_a_model_that_is_no_toy_is_asked_about_the_household(
+    options: list[str],
+    num_asked: int,
+    splits: set[str],
+    max_new_tokens: int,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    loaded: dict[str, Any] = {}
+    asked: list[Any] = []
+
+    def evaluate(*values: Any, **named: Any) -> Result:
+        asked.extend([*values, named])
+        return Result(kind="qa", what={}, rows=())
+
+    monkeypatch.setattr("tandem.lab.quality.setup.load", lambda *values, **named: loaded.update(named))
+    monkeypatch.setattr("tandem.lab.quality.qa.evaluate_questions", evaluate)
+    models = ["--set", "device.model=./real", "--set", "cloud.model=./real"]
+    assert main(["lab", "eval", "qa", "--json", *models, *options]) == 0
+    _, questions, methods, _, config, named = asked
+    assert loaded == {"is_household": True}
+    assert len(questions) == num_asked
+    assert {each.split for each in questions} == splits
+    assert list(methods) == ["none", "rag", "rag-each", "rag-right", "static", "evidence"]
+    assert config.sampling.max_new_tokens == max_new_tokens
+    assert (named["has_perplexity"], named["num_passages"]) == (False, 3)
+
+
+def test_what_cannot_be_asked_is_said(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tandem.lab.quality.setup.load", None)
+    Path("text.txt").write_text("some text")
+    for arguments, code, sentence in (
+        (["qa", "--split", "test"], 2, "must be tune, held-out or all (got 'test')"),
+        (["qa", "--split", "tune"], 1, 'No question has "split": "tune"; add it to their lines'),
+        (["qa", "--methods", "rag-right"], 1, 'needs questions that name the "sources" of their answers'),
+        (
+            ["lm", "text.txt", "--methods", "rag"],
+            1,
+            "The method rag answers questions, but a text is to be scored",
+        ),
+    ):
+        assert main(["lab", "eval", *arguments, "--set", "device.model=bundled"]) == code
+        assert sentence in " ".join(capsys.readouterr().err.split())

@@ -1,4 +1,4 @@
-"""Which documents an evaluation uses, where a scoring model ranks the nearest again."""
+"""Which documents an evaluation uses, where a scoring model ranks the nearest again, and those of plain RAG."""
 
 from __future__ import annotations
 
@@ -70,3 +70,17 @@ def test_by_the_embedder_alone_one_search_serves_all(is_halved: bool) -> None:
     assert given[Counts(2, 3)] == ([[3, 4], [0, 1, 2]] if is_halved else [[0, 1], [0, 1, 2]])
     assert given[Counts(1, 1)] == ([[1], [0]] if is_halved else [[0], [0]])
     assert retriever.asked == ([5] if is_halved else [2, 3])
+
+
+@pytest.mark.parametrize("ranks_again", [False, True])
+def test_one_prompt_has_the_best_of_both_whatever_the_counts(ranks_again: bool) -> None:
+    retrievers: Any = dict.fromkeys(PARTIES, Scripted(ranks_again))
+    counts = [Counts(1, 0)]
+    found = search(retrievers, "question", counts, is_halved=False, num_passages=3)
+
+    def texts(pick: str) -> list[str]:
+        return [found.texts[place] for place in found.of_one_prompt(PARTIES, counts[0], pick, "question")]
+
+    assert texts("best") == ["text 2", "text 2", "text 0"], "of three of each party"
+    assert texts("each") == (["text 2"] * 2 if ranks_again else ["text 0"] * 2)
+    assert texts("") == ["text 0"]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,14 +14,16 @@ from tandem.codecs import make_codec
 from tandem.config import Config
 from tandem.engine.engine import Engine
 from tandem.engine.kv_cache import MemoryStore
+from tandem.errors import EvaluationError
 from tandem.lab.quality.document_sets import Counts
 from tandem.lab.quality.methods import select_methods
-from tandem.lab.quality.qa import evaluate_questions, told_text
-from tandem.lab.quality.questions import Question
-from tandem.lab.quality.setup import Parties, load_engines
+from tandem.lab.quality.qa import Prediction, evaluate_questions, told_text
+from tandem.lab.quality.questions import Question, read_household
+from tandem.lab.quality.setup import HOUSEHOLD, Parties, load_engines, open_household
 from tandem.retrieval.documents import Document
 from tandem.retrieval.retriever import Hit
 from tandem.topology import PARTIES, Party
+from tests.unit.retrieval.conftest import WordEmbedder
 
 
 class Shelf:
@@ -110,3 +114,121 @@ def test_the_oracle_row_has_the_words_of_the_wanted_answer(load_engine: Callable
     assert oracle.exact.value == 0
     assert [one["given"] for one in result.predictions if one["method"] == "oracle"] == ["", ""]
     assert any("only oracle 0" in sentence for sentence in result.comparisons)
+
+
+class Asked:
+    """An engine that notes the documents of each session."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self.opened: list[tuple[str, list[str]]] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._engine, name)
+
+    def open(self, session: str, query: str, documents: Sequence[str], *rest: Any, **options: Any) -> Any:
+        self.opened.append((session, list(documents)))
+        return self._engine.open(session, query, documents, *rest, **options)
+
+
+@pytest.fixture
+def household(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, load_engine: Callable[..., Engine]) -> Parties:
+    """The notes and pages before a random model: what it is asked can be seen, what it says is noise."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    engine: Any = Asked(load_engine("llama", 320))
+    embedder = WordEmbedder()
+    retrievers = {party: open_household(party, embedder) for party in PARTIES}
+    return Parties(dict.fromkeys(PARTIES, engine), retrievers, make_codec("top_p", p=0.8), False)
+
+
+def test_plain_rag_reads_the_passages_of_both_parties_in_one_prompt(household: Parties) -> None:
+    question = next(each for each in read_household("tune") if each.needs == "both")
+    methods = select_methods("none,rag,rag-each,rag-right,static,evidence")
+    config = Config.load(None, ["sampling.max_new_tokens=2"])
+    result = evaluate_questions(
+        household,
+        [question],
+        methods,
+        [Counts(2, 2), Counts(1, 1)],
+        config,
+        has_perplexity=False,
+        num_passages=4,
+    )
+    engine: Any = household.engines[Party.DEVICE]
+    prompts = [documents for session, documents in engine.opened if session == "alone"]
+    hits = {party: household.retrievers[party].search(question.text, 4) for party in PARTIES}
+    ranked = sorted((hit for each in hits.values() for hit in each), key=lambda hit: -hit.score)
+    best = [hits[party][0] for party in PARTIES]
+    texts = {source: (HOUSEHOLD / source).read_text("utf-8").strip() for source in question.sources}
+    assert prompts[:3] == [
+        [],
+        ["\n\n".join(hit.document.page_content for hit in ranked[:4])],
+        ["\n\n".join(hit.document.page_content for hit in sorted(best, key=lambda hit: -hit.score))],
+    ]
+    assert len(prompts) == 4, "each prompt is asked once, whatever the numbers of documents"
+    assert sorted(prompts[3][0].split("\n\n# ")) == sorted(
+        text if prompts[3][0].startswith(text) else text.removeprefix("# ") for text in texts.values()
+    )
+    rows = {(row.method, row.counts.device): row for row in result.rows}
+    assert rows["rag", 1].seconds == rows["rag", 2].seconds
+    for row in result.rows:
+        assert row.perplexity is None
+        assert row.by_needs["both"].count == row.by_language[question.language].count == 1
+        assert row.num_tokens == 2
+        assert row.seconds is not None
+        assert row.seconds > 0
+    assert result.notes, "the random model's context is short, and passages were cut"
+    assert (
+        result.predictions[0].items()
+        >= {"id": question.id, "needs": "both", "right": False, "tokens": 2}.items()
+    )
+    assert result.what["rag_passages"] == 4
+    assert len(result.comparisons) == 2 * 5
+
+
+def test_an_answer_that_contains_an_accepted_text_is_right() -> None:
+    question = Question("Which game?", ("Vantelu Cor",))
+    given = "I would try Vantelu Cor, she likes puzzles."
+    prediction = Prediction(question=question, method="rag", counts=Counts(1, 1), given=given, losses=None)
+    assert prediction.is_right
+    assert not prediction.is_exact
+    assert not replace(prediction, given="Vantelu Corner").is_right
+
+
+def test_the_documents_of_an_answer_must_be_named_and_be_there(household: Parties) -> None:
+    methods, config = select_methods("rag-right"), Config.load(None, ["sampling.max_new_tokens=2"])
+    bare = Question("Who?", ("A",))
+    with pytest.raises(EvaluationError, match=r"needs questions that name .* 'Who\?' names none"):
+        evaluate_questions(household, [bare], methods, [Counts(1, 1)], config)
+    lost = replace(bare, sources=("cloud/nowhere.md",))
+    with pytest.raises(
+        EvaluationError, match=r"names the source cloud/nowhere\.md, which the cloud's index does"
+    ):
+        evaluate_questions(household, [lost], methods, [Counts(1, 1)], config)
+
+
+def test_no_method_is_charged_for_reading_a_document_first(load_engine: Callable[..., Engine]) -> None:
+    """Rows that several methods share are read before the first of them starts."""
+    engine, store = load_engine(), MemoryStore(1 << 30)
+    counted: list[int] = []
+
+    class Counted(Asked):
+        def open(self, *values: Any, **options: Any) -> Any:
+            counted.append(len(store))
+            return super().open(*values, **options)
+
+    engine.caches.store = store
+    shelf: Any = dict.fromkeys(PARTIES, Shelf("Mira."))
+    asking: Any = dict.fromkeys(PARTIES, Counted(engine))
+    try:
+        evaluate_questions(
+            Parties(asking, shelf, make_codec("top_p", p=0.8), False),
+            [Question("Which game?", ("Vantelu",))],
+            select_methods("static,evidence"),
+            [Counts(1, 1)],
+            Config.load(None, ["sampling.max_new_tokens=2"]),
+            has_perplexity=False,
+        )
+    finally:
+        engine.caches.store = None
+    assert counted == [0, 1, 1, 1, 1], "nothing before the first pass, the document before every answer"

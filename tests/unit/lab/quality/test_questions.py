@@ -6,8 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from tandem.errors import TandemError
-from tandem.lab.quality.questions import Question, question_texts, read_questions
+from tandem.errors import EvaluationError, TandemError
+from tandem.lab.quality.questions import (
+    Question,
+    question_texts,
+    read_household,
+    read_questions,
+    select_split,
+)
 from tandem.lab.training.bundle import QUESTIONS
 
 GOOD = '{"question": "Who?", "answers": ["A", "B"]}'
@@ -82,3 +88,21 @@ def test_a_file_without_questions_is_an_error(tmp_path: Path, content: bytes | N
         path.write_bytes(content)
     with pytest.raises(TandemError, match=sentence):
         read_questions(path)
+
+
+def test_the_first_questions_of_a_half_tell_something_of_every_kind() -> None:
+    held_out, everything = read_household("held-out"), read_household("all")
+    assert len(held_out) == 100
+    assert {each.split for each in held_out} == {"held-out"}
+    assert len(everything) == 200
+    for first in (held_out[:20], read_household("tune")[:20]):
+        assert {each.needs for each in first} == {"device", "cloud", "both"}
+        assert {each.language for each in first} == {"en", "de"}
+
+
+def test_a_split_that_no_question_is_in_is_an_error() -> None:
+    asked = [Question("Who?", ("A",)), Question("When?", ("B",), split="tune")]
+    assert select_split(asked, "all") == asked
+    assert select_split(asked, "tune") == asked[1:]
+    with pytest.raises(EvaluationError, match='No question has "split": "held-out"; add it'):
+        select_split(asked, "held-out")
