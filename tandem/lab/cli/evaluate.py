@@ -18,7 +18,7 @@ from tandem.cli.usage import new_app
 from tandem.errors import ConfigError, EvaluationError
 from tandem.extras import install_line
 from tandem.lab.quality.methods import NUM_PASSAGES
-from tandem.topology import Party
+from tandem.topology import PARTIES, Party
 
 if TYPE_CHECKING:
     from tandem.config import Config
@@ -217,12 +217,12 @@ def qa(
     from tandem.lab.quality.methods import select_methods
     from tandem.lab.quality.qa import check_sources, evaluate_questions
     from tandem.lab.quality.questions import read_household, read_questions, select_split
-    from tandem.lab.quality.setup import has_toy, load
+    from tandem.lab.quality.setup import load
     from tandem.lab.training.bundle import QUESTIONS
 
     log = StageLog(is_quiet=as_json)
     config = _limit_answers(load_settings(config_file, overrides, log=log), max_new_tokens)
-    is_household = questions is None and not has_toy(config)
+    is_household = questions is None and all(config.party(party).index == "household" for party in PARTIES)
     methods_ = select_methods(methods or (HOUSEHOLD_METHODS if is_household else DEFAULT_METHODS))
     folder = _check_folder(out)
     if is_household:
@@ -233,7 +233,7 @@ def qa(
     check_sources(asked, methods_)
     own = [Counts(config.device.num_documents, config.cloud.num_documents)]
     counts_ = own if counts is None else parse_counts(counts)
-    parties = load(config, None, log, is_household=is_household)
+    parties = load(config, None, log)
     with progress_bar("eval", is_quiet=as_json) as advance:
         result = evaluate_questions(
             parties,

@@ -15,7 +15,6 @@ from tokenizers import Tokenizer
 
 from tandem.codecs import Codec, codec_of
 from tandem.config import Config, PartyConfig
-from tandem.corpora import BUNDLED, BUNDLED_MODELS
 from tandem.engine.engine import Engine
 from tandem.engine.kv_cache import MemoryStore
 from tandem.errors import EvaluationError
@@ -34,8 +33,6 @@ if TYPE_CHECKING:
     from tandem.retrieval.langchain import StoreRetriever
 
 Say = Callable[[str], object]
-HOUSEHOLD = BUNDLED.parent / "household"
-"""Notes and pages in everyday English and German, for models that read them; `device/` and `cloud/`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,39 +50,19 @@ def load(
     documents: Path | None = None,
     say: Say = lambda line: None,
     progress: Progress | None = None,
-    *,
-    is_household: bool = False,
 ) -> Parties:
     """Both sides of `config`. documents: one corpus for both, instead of their own indexes. Raises TandemError.
 
-    is_household: the household's notes and pages for a side that names no documents of its own.
     say: a line for each stage. progress(done, total) counts the chunks of `documents` while they are embedded.
     """
     say(f"embedder: loading {config.retrieval.embedder}")
     embedder, scorer = load_embedder_and_scorer(config, num_threads=config.device.num_threads)
     if documents is None:
-        retrievers = {
-            party: open_household(party, embedder, scorer)
-            if is_household and config.party(party).index == "bundled"
-            else open_retriever(party, config, embedder, scorer)
-            for party in PARTIES
-        }
+        retrievers = {party: open_retriever(party, config, embedder, scorer) for party in PARTIES}
     else:
         retrievers = dict.fromkeys(PARTIES, _shared(documents, config, embedder, scorer, say, progress))
     engines = load_engines(config, say)
     return Parties(engines, retrievers, codec_of(config.codec), documents is not None)
-
-
-def has_toy(config: Config) -> bool:
-    """Whether a side's model is one that comes with Tandem and reads its own kind of sentences only."""
-    return any(config.party(party).model in BUNDLED_MODELS for party in PARTIES)
-
-
-def open_household(party: Party, embedder: TextEmbedder, scorer: Scorer | None = None) -> Retriever:
-    """What finds a side's documents of `tandem/corpora/household`. Their index is kept in the cache folder."""
-    folder = cache_folder() / f"household-{party}-{embedder.fingerprint[:16]}"
-    build_index(HOUSEHOLD / party, folder, embedder, replace=True)  # several installations may share it
-    return Retriever(Index.open(folder, embedder.fingerprint), embedder, scorer)
 
 
 def load_engines(config: Config, say: Say = lambda line: None) -> dict[Party, Engine]:

@@ -120,19 +120,17 @@ def test_a_model_that_is_no_toy_is_asked_about_the_household(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    loaded: dict[str, Any] = {}
     asked: list[Any] = []
 
     def evaluate(*values: Any, **named: Any) -> Result:
         asked.extend([*values, named])
         return Result(kind="qa", what={}, rows=())
 
-    monkeypatch.setattr("tandem.lab.quality.setup.load", lambda *values, **named: loaded.update(named))
+    monkeypatch.setattr("tandem.lab.quality.setup.load", lambda *values: None)
     monkeypatch.setattr("tandem.lab.quality.qa.evaluate_questions", evaluate)
     models = ["--set", "device.model=./real", "--set", "cloud.model=./real"]
     assert main(["lab", "eval", "qa", "--json", *models, *options]) == 0
     _, questions, methods, _, config, named = asked
-    assert loaded == {"is_household": True}
     assert len(questions) == num_asked
     assert {each.split for each in questions} == splits
     assert list(methods) == ["none", "rag", "rag-each", "rag-right", "static", "evidence"]

@@ -12,6 +12,7 @@ import pytest
 
 from tandem.codecs import make_codec
 from tandem.config import Config
+from tandem.corpora import HOUSEHOLD
 from tandem.engine.engine import Engine
 from tandem.engine.kv_cache import MemoryStore
 from tandem.errors import EvaluationError
@@ -19,9 +20,10 @@ from tandem.lab.quality.document_sets import Counts
 from tandem.lab.quality.methods import select_methods
 from tandem.lab.quality.qa import Prediction, evaluate_questions, told_text
 from tandem.lab.quality.questions import Question, read_household
-from tandem.lab.quality.setup import HOUSEHOLD, Parties, load_engines, open_household
+from tandem.lab.quality.setup import Parties, load_engines
 from tandem.retrieval.documents import Document
-from tandem.retrieval.retriever import Hit
+from tandem.retrieval.factory import build_given_index
+from tandem.retrieval.retriever import Hit, Retriever
 from tandem.topology import PARTIES, Party
 from tests.unit.retrieval.conftest import WordEmbedder
 
@@ -137,7 +139,9 @@ def household(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, load_engine: Call
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     engine: Any = Asked(load_engine("llama", 320))
     embedder = WordEmbedder()
-    retrievers = {party: open_household(party, embedder) for party in PARTIES}
+    retrievers = {
+        party: Retriever.open(build_given_index(party, embedder, "household"), embedder) for party in PARTIES
+    }
     return Parties(dict.fromkeys(PARTIES, engine), retrievers, make_codec("top_p", p=0.8), False)
 
 
