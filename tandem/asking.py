@@ -15,6 +15,7 @@ from tandem import condensing
 from tandem.actors.handles import Handles
 from tandem.errors import CallError, QueryError, TandemError
 from tandem.events import DoneEvent, Event, SourcesEvent, TokenEvent
+from tandem.protocol.replicas import is_decoder
 from tandem.protocol.spec import SessionSpec
 
 EVENTS_WAIT_S = 5.0
@@ -111,7 +112,12 @@ class Asker:
         num_bytes = sum(len(text.encode()) for text in texts)
         if context is None or num_bytes + FRAME_TOKENS + 2 * spec.sampling.max_new_tokens <= context:
             return None
-        room: int | None = await self._parties[party]["decoder"].answer_room.remote(spec.to_json())
+        room: int | None = None
+        decoders = (handle for role, handle in self._parties[party].items() if is_decoder(role))
+        with contextlib.suppress(
+            CallError, StopIteration
+        ):  # lost decoders are told of by who opens the query
+            room = await next(decoders).answer_room.remote(spec.to_json())
         return room
 
     async def _give_up(self, spec: SessionSpec) -> None:

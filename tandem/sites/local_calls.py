@@ -31,6 +31,7 @@ CALLS = {
     ("retriever", "passages"),
     ("retriever", "embed"),
     ("decoder", "tokenizer_json"),
+    ("decoder", "answer_room"),
     ("site", "status"),
 }
 """All that can be called, by actor and method; "site" is the device as a whole."""

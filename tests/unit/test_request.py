@@ -233,7 +233,7 @@ def test_options_are_the_settings_and_a_few_more() -> None:
         (
             {"max_new_tokens": "4"},
             "The setting sampling.max_new_tokens must be a whole number of at least 1, but it is '4'; "
-            "the default is 48.",
+            "the default is 512.",
         ),
         (
             {"placement": "clod"},

@@ -184,7 +184,7 @@ def test_so_many_queries_per_device() -> None:
             {"query": "é" * 51},
             "at most 100 for the length of question, history and stop texts in bytes (got 102)",
         ),
-        ({"sampling": SamplingParams(stop=("x" * 99, "y" * 9))}, "stop texts in bytes"),
+        ({"sampling": SamplingParams(max_new_tokens=9, stop=("x" * 99, "y" * 9))}, "stop texts in bytes"),
         ({"cloud_filter": '{"a": "' + "x" * 99 + '"}'}, "at most 100 for the length of the cloud's filter"),
         ({"max_window": 10**9}, f"at most {limits.MAX_WINDOW} for max_window"),
         ({"max_proposal": 10**9}, "at most 16 for max_proposal"),
