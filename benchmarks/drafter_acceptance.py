@@ -38,7 +38,7 @@ from tandem.aggregation.distributions import Distribution
 from tandem.aggregation.document_weights import DocumentWeights, Evidence, log_evidence
 from tandem.aggregation.proposals import proposal_rule
 from tandem.config import Config, WeightsConfig
-from tandem.corpora import BUNDLED_MODELS, WEIGHTS, model_path
+from tandem.corpora import TOYS, WEIGHTS, model_path
 from tandem.engine.engine import Engine
 from tandem.engine.row_mixture import mix_rows, row_probabilities
 from tandem.lab.quality.heldout import retrievers_of, worlds
@@ -237,7 +237,7 @@ def main() -> None:
     num_questions = 6 if arguments.smoke else arguments.questions
     print("prediction: acceptance 0.64 to 0.71 at T = 0, as the reader without documents; trigrams 0.5")
     config, embedder = Config(), Embedder.load("offline", num_threads=1)
-    engines = {name: Engine.load(model_path(name), num_threads=1) for name in BUNDLED_MODELS}
+    engines = {name: Engine.load(model_path(name), num_threads=1) for name in TOYS}
     found: dict[tuple[str, float], Counts] = defaultdict(Counts)
     seconds: dict[str, list[float]] = defaultdict(list)
     trigrams, number = Trigrams(), 0
