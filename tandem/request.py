@@ -156,6 +156,7 @@ def build_spec(
         vocab_size=vocab_size,
         day=_day(options.get("day"), loaded),
         weights_fingerprints=_weights_fingerprints(described, spec),
+        has_several_models=_have_several_models(described, spec),
         race_depth=home.get("race_depth", 0) if spec.race_depth else 0,  # of the codec that is loaded there
     )
     check_logprobs(spec)
@@ -235,6 +236,12 @@ def _weights_fingerprints(described: Mapping[Any, Mapping[str, Any]], spec: Sess
     """What the others' models were when they described themselves."""
     known = {party: described.get(party, {}).get("weights_fingerprint", "") for party in spec.parties}
     return {party: found for party, found in known.items() if found and party != spec.home}
+
+
+def _have_several_models(described: Mapping[Any, Mapping[str, Any]], spec: SessionSpec) -> bool:
+    """Whether voters that weigh by their documents have different models, as far as is known."""
+    models = {described.get(voter, {}).get("weights_fingerprint") for voter in spec.roles.voters}
+    return spec.roles.weighs_by_documents and (len(models) > 1 or None in models)
 
 
 def _day(day: str | None, loaded: Sequence[Mapping[str, Any]]) -> str:

@@ -61,6 +61,7 @@ LAYERS = {
     "retrieval": {"config", "errors", "extras", "file_kinds", "paths", "topology", "corpora", "nearest"},
     "transport": {"errors", "topology", "protocol"},
     "actors": {
+        "aggregation",
         "distillation",
         "codecs",
         "config",

@@ -3,8 +3,8 @@
 Every row of a party (a document, some joined in one, or none) is an expert that predicts the next token. Its log weight
 at step t is its prior and its evidence from the answer so far, and older evidence counts less and less:
 
-    log w_d(t) = scale * score_d + question * log p_d(question) + evidence * e_d(t)
-    e_d(0) = 0,  e_d(t+1) = memory * e_d(t) + log p_d(x_t)
+    log w_d(t) = scale * score_d + evidence * e_d(t)
+    e_d(0) = question * log p_d(question),  e_d(t+1) = memory * e_d(t) + log p_d(x_t)
 
 p_d is the row's own distribution at temperature 1, without restrictions. With memory 1 this is the posterior of
 RAG-Sequence (Lewis et al. 2020); below 1 it is dynamic model averaging with a forgetting factor (Raftery, Karny and
@@ -53,19 +53,20 @@ def question_likelihood(total: float, num_tokens: int) -> float:
 class DocumentWeights:
     """The weights of one party's rows in one session."""
 
-    prior: Weights  # before the answer begins
+    prior: Weights  # by the scores of the documents
     evidence: float = 0.0  # how much the answer's evidence counts; 0: weights stay what they are
     memory: float = 1.0  # what is kept of it at each step, 0 to 1
+    question: Evidence = ()  # what the question said of each row; empty: nothing
 
     @property
     def moves(self) -> bool:
-        """Whether the tokens of the answer change anything."""
+        """Whether question and answer change anything."""
         return self.evidence > 0 and len(self.prior) > 0
 
     @property
     def start(self) -> Evidence:
         """Before the first token."""
-        return (0.0,) * len(self.prior) if self.moves else ()
+        return (self.question or (0.0,) * len(self.prior)) if self.moves else ()
 
     def weigh(self, evidence: Evidence) -> Weights:
         """The log weight of each row by the evidence so far."""

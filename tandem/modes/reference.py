@@ -86,13 +86,14 @@ def federated(
 def reader(
     rows: Sequence[Callable[[Sequence[int]], Probabilities]],
     prior: Sequence[float],
+    question: Sequence[float],
     evidence: float,
     memory: float,
 ) -> Voter:
-    """A voter with documents, each in a row of its own. prior: log weight of each before the answer begins."""
+    """A voter with documents, each in a row of its own, which count as `weigh` says."""
 
     def vote(tokens: Sequence[int]) -> Vote:
-        weights = weigh(rows, prior, tokens, evidence, memory)
+        weights = weigh(rows, prior, question, tokens, evidence, memory)
         most = max(weights)
         raw = [math.exp(weight - most) for weight in weights]
         votes = [Vote(row(tokens)) for row in rows]
@@ -102,12 +103,18 @@ def reader(
 
 
 def weigh(
-    rows: Sequence[Row], prior: Sequence[float], tokens: Sequence[int], evidence: float, memory: float
+    rows: Sequence[Row],
+    prior: Sequence[float],
+    question: Sequence[float],
+    tokens: Sequence[int],
+    evidence: float,
+    memory: float,
 ) -> list[float]:
-    """The log weight of each row after these tokens: a row that predicted them well counts more, and the older a token
-    the less it tells. evidence: how much it counts at all. memory: what is kept of it at each step.
+    """The log weight of each row after these tokens: a row that predicted question and answer well counts more, and the
+    older a token the less it tells. prior: by the scores of the documents. question: what it says of each row.
+    evidence: how much all this counts. memory: what is kept of it at each step.
     """
-    learned = [0.0] * len(rows)
+    learned = list(question)
     for position, token in enumerate(tokens):
         before = tokens[:position]
         learned = [

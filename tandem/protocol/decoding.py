@@ -291,13 +291,13 @@ class DecodingSession(ABC):
     def _weigh_rows(self, question: Sequence[float]) -> DocumentWeights:
         """The rule by which the rows weigh. Evidence is left out where it cannot change the target: with one row, and
         no other party whose documents count."""
-        spec, rows = self.spec, self._rows
-        likelihoods = question or (0.0,) * len(rows)
-        prior = tuple(
-            spec.relevance_scale * row.score + spec.question_weight * likelihood
-            for row, likelihood in zip(rows, likelihoods, strict=True)
+        spec = self.spec
+        return DocumentWeights(
+            tuple(spec.relevance_scale * row.score for row in self._rows),
+            spec.evidence_weight if self._can_matter else 0.0,
+            spec.evidence_memory,
+            tuple(spec.question_weight * likelihood for likelihood in question),
         )
-        return DocumentWeights(prior, spec.evidence_weight if self._can_matter else 0.0, spec.evidence_memory)
 
     @property
     def _can_matter(self) -> bool:
@@ -323,7 +323,9 @@ class DecodingSession(ABC):
         if self._retrieved is None or self._has_ended:
             return None
         if not self._is_prefilled:
-            scores_question = self.spec.question_weight > 0 and self._can_matter
+            scores_question = (
+                self.spec.question_weight > 0 and self.spec.evidence_weight > 0 and self._can_matter
+            )
             return Prefill(
                 session=self.spec.session,
                 query=self.spec.query,

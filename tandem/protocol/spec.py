@@ -88,6 +88,9 @@ class SessionSpec:
     layouts: dict[str, str] = field(
         default_factory=dict, hash=False
     )  # how documents stand in rows, by party, where not each has its own (`protocol.rows`)
+    has_several_models: bool = (
+        False  # parties whose documents weigh against each other have, or may have, different models
+    )
     asked: str = ""  # mode "federated": the worker whose client asks; empty: the server's
     day: str = ""  # the query's, as 2026-11-25, for chat templates that write it; empty where none does
 
@@ -218,13 +221,6 @@ class SessionSpec:
     def row_layout(self, party: str) -> str:
         """How the documents of `party` stand in rows."""
         return self.layouts.get(party, "rows")
-
-    @property
-    def has_several_models(self) -> bool:
-        """Whether parties that weigh against each other have, or may have, different models."""
-        voters = self.roles.voters
-        known = {self.weights_fingerprints.get(voter) for voter in voters}
-        return self.roles.weighs_by_documents and (len(known) > 1 or None in known)
 
     def filter(self, party: str) -> str:
         """Metadata that the documents of `party` must have: a JSON object, or empty."""

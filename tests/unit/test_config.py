@@ -149,8 +149,8 @@ WRONG = [
         RANGE.format("sampling.temperature", "a number of at least 0", "nan", "0.0"),
     ),
     (
-        "cloud.num_documents=-1",
-        RANGE.format("cloud.num_documents", "a whole number of at least 0", "-1", "16"),
+        "cloud.num_documents=-2",
+        RANGE.format("cloud.num_documents", "a whole number of at least -1", "-2", "-1"),
     ),
     ("codec.p=0", RANGE.format("codec.p", "a number above 0 and of at most 1", "0", "0.8")),
     ("codec.p=1.5", RANGE.format("codec.p", "a number above 0 and of at most 1", "1.5", "0.8")),
@@ -161,7 +161,7 @@ WRONG = [
     ),
     (
         "weights.memory=2",
-        RANGE.format("weights.memory", "a number of at least 0 and of at most 1", "2", "0.9"),
+        RANGE.format("weights.memory", "a number of at least 0 and of at most 1", "2", "0.8"),
     ),
     ("device.model=", RANGE.format("device.model", "a text that is not empty", "''", '"auto"')),
     ("decoding.synchronous=1", RANGE.format("decoding.synchronous", "true or false", "1", "false")),
@@ -452,3 +452,21 @@ def test_decoders_that_cannot_be_are_refused(overrides: list[str], sentence: str
 def test_decoders_with_a_share_of_a_gpu() -> None:
     overrides = ["cloud.num_decoders=4", "cloud.gpus_per_decoder=0.5", "cloud.torch_device=cuda"]
     assert Config.load(None, overrides).cloud.num_decoders == 4
+
+
+@pytest.mark.parametrize(
+    ("models", "documents", "question"),
+    [
+        (("bundled", "bundled"), (4, 16), 0.0),
+        (("smollm2", "smollm2"), (2, 2), 1.0),
+        (("bundled", "org/m"), (4, 2), 1.0),
+    ],
+)
+def test_what_is_left_open_follows_from_the_models(
+    models: tuple[str, str], documents: tuple[int, int], question: float
+) -> None:
+    config = Config.load(None, [f"device.model={models[0]}", f"cloud.model={models[1]}"])
+    assert (config.device.num_documents, config.cloud.num_documents) == documents
+    assert config.weights.question == question
+    given = Config.load(None, ["cloud.num_documents=3", "weights.question=0.5"])
+    assert (given.cloud.num_documents, given.weights.question) == (3, 0.5)

@@ -44,7 +44,7 @@ def rank_soup_notes(retriever: Retriever, name: str, chat_query: str) -> list[st
         history=turns(f"Which walks does {name} like?"),
         documents={"device": 4},
     )
-    (sent,) = DraftingSession(spec, Party.DEVICE, lambda tokens: "").begin()
+    (sent,) = DraftingSession(spec, Party.DEVICE).begin()
     assert isinstance(sent.message, RetrieveRequest)
     hits = retriever.search(sent.message.query, sent.message.num_documents)
     names = [str(hit.document.metadata["source"]) for hit in hits]

@@ -99,7 +99,14 @@ def test_what_no_question_can_set_is_the_codec_alone(name: str) -> None:
     """Else a question would leave out a part of its preset without a word."""
     options = {field.name for group in (SamplingParams, DecodingConfig) for field in fields(group)}
     for section, group in PRESETS[name].items():
-        assert section == "codec" or set(group) <= options
+        assert section in ("codec", "weights") or set(group) <= options
+
+
+def test_a_question_with_the_preset_of_dragon_has_static_weights() -> None:
+    config = Config.load(None, ["codec.name=top_p"])
+    spec = build_spec(config, described(config), "Why?", preset="dragon")
+    assert (spec.question_weight, spec.evidence_weight) == (0.0, 0.0)
+    assert build_spec(config, described(config), "Why?").evidence_weight == 1.0
 
 
 def test_an_unknown_preset_is_one_sentence(tmp_path: Path) -> None:

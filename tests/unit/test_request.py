@@ -305,14 +305,14 @@ def test_a_query_may_say_how_many_documents_it_retrieves() -> None:
     spec = build_spec(Config(), DESCRIBED, "Why?", num_documents=3)
     assert spec.documents == {"device": 3, "cloud": 3}
     spec = build_spec(Config(), DESCRIBED, "Why?", num_documents={"cloud": 5})
-    assert spec.documents == {"device": Config().device.num_documents, "cloud": 5}
+    assert spec.documents == {"device": Config().with_names().device.num_documents, "cloud": 5}
 
 
 @pytest.mark.parametrize(
     ("given", "sentence"),
     [
         ({"phone": 2}, "^A party is device or cloud, not 'phone'; name one of the two"),
-        (-1, "^The setting device.num_documents must be .*, but it is -1"),
+        (-2, "^The setting device.num_documents must be .*, but it is -2"),
         ({"cloud": "many"}, "^The setting cloud.num_documents must be .*, but it is 'many'"),
     ],
 )
@@ -387,3 +387,15 @@ def test_wrong_history_is_one_sentence(history: Any, sentence: str) -> None:
     with pytest.raises(QueryError) as raised:
         build_spec(Config(), DESCRIBED, "And why?", history=history)
     assert str(raised.value) == sentence
+
+
+@pytest.mark.parametrize(("models", "differ"), [(("m", "m"), False), (("m", "n"), True), (("m", None), True)])
+def test_models_differ_unless_they_are_known_to_be_the_same(
+    models: tuple[str, str | None], differ: bool
+) -> None:
+    described = {
+        party: {**DESCRIBED[party], "weights_fingerprint": model}
+        for party, model in zip(PARTIES, models, strict=True)
+    }
+    assert build_spec(Config(), described, "Why?").has_several_models == differ
+    assert not build_spec(Config(), described, "Why?", only="device").has_several_models

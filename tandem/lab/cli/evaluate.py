@@ -223,7 +223,9 @@ def qa(
     log = StageLog(is_quiet=as_json)
     config = _limit_answers(load_settings(config_file, overrides, log=log), max_new_tokens)
     is_household = questions is None and all(config.party(party).index == "household" for party in PARTIES)
-    methods_ = select_methods(methods or (HOUSEHOLD_METHODS if is_household else DEFAULT_METHODS))
+    methods_ = select_methods(
+        methods or (HOUSEHOLD_METHODS if is_household else DEFAULT_METHODS), answers=True
+    )
     folder = _check_folder(out)
     if is_household:
         asked = read_household(split or HELD_OUT)[:limit]

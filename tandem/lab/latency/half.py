@@ -72,6 +72,7 @@ def close_to_each_other(config: Config) -> Iterator[Config]:
 @contextmanager
 def half_accepted(config: Config, noise: float = NOISE) -> Iterator[Config]:
     """`config` with these models in the place of both parties', in a folder that is removed at the end."""
+    config = config.with_names()  # these models stand for the toys, and have as many documents
     with tempfile.TemporaryDirectory(prefix="tandem-half-") as folder:
         folders = {party: Path(folder, party) for party in PARTIES}
         build_pair(folders, noise)

@@ -166,7 +166,10 @@ class LocalPair:
     ) -> tuple[str, Outcome]:
         """The answer's text and what the run showed."""
         eos = self.engines[Party.DEVICE].eos_token_ids
-        spec = replace(spec, session=secrets.randbits(32), eos_token_ids=tuple(eos))
+        several = self.engines[Party.DEVICE] is not self.engines[Party.CLOUD]
+        spec = replace(
+            spec, session=secrets.randbits(32), eos_token_ids=tuple(eos), has_several_models=several
+        )
         rule = StopRule.of(spec.eos_token_ids, spec.sampling, self._detokenizer)
         readers = {
             party: LocalParty(

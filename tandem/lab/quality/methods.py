@@ -50,13 +50,19 @@ METHODS: dict[str, Method] = {
 """By the name on the command line."""
 
 
-def select_methods(names: str) -> dict[str, Method]:
-    """The methods of a list such as "none,drcg,evidence". Raises ConfigError for a name that there is not."""
+def select_methods(names: str, *, answers: bool = False) -> dict[str, Method]:
+    """The methods of a list such as "none,drcg,evidence". answers: whether they must answer questions, which `dynamic`
+    does not. Raises ConfigError for a name that there is not.
+    """
     wanted = [name.strip() for name in names.split(",")]
     for name in wanted:
         if name not in METHODS:
             raise ConfigError(
                 f"A method is one of {', '.join(METHODS)}, but {name!r} was asked for; "
                 f"the nearest is {nearest(name, list(METHODS))!r}."
+            )
+        if answers and METHODS[name].weights == "dynamic":
+            raise ConfigError(
+                f"The method {name!r} scores a text only, by `tandem lab eval lm`; leave it out."
             )
     return {name: METHODS[name] for name in METHODS if name in wanted}

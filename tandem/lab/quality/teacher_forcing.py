@@ -146,12 +146,13 @@ class _Case:
         scores = self._found.scores(self._case.query)
         own = [scores[each] for each in self._documents(party, counts, method)]
         is_static = method.weights == "static"
-        prior = []
-        for row in kept:
-            score = scores[row] if isinstance(row, int) else max(own) if row else min(own)
-            question = 0.0 if is_static else weights.question * self._question(engine, row)
-            prior.append(weights.scale * score + question)
-        return DocumentWeights(tuple(prior), 0.0 if is_static else weights.evidence, weights.memory)
+        prior = [
+            weights.scale * (scores[row] if isinstance(row, int) else max(own) if row else min(own))
+            for row in kept
+        ]
+        question = [] if is_static else [weights.question * self._question(engine, row) for row in kept]
+        evidence = 0.0 if is_static else weights.evidence
+        return DocumentWeights(tuple(prior), evidence, weights.memory, tuple(question))
 
     def _question(self, engine: Engine, row: int | str) -> float:
         """What the question counts in a row: against one without document where the parties' models differ."""

@@ -38,22 +38,18 @@ class Documents:
         self._readers = readers
         matters = can_matter(spec, party, len(rows))
         self._evidence = spec.evidence_weight if matters else 0.0
-        counts = spec.question_weight if matters else 0.0
-        self._prior = tuple(
-            spec.relevance_scale * row.score + (counts * likelihood if counts else 0.0)
-            for row, likelihood in zip(rows, likelihoods, strict=True)
-        )
+        self._prior = tuple(spec.relevance_scale * row.score for row in rows)
+        self._question = tuple(spec.question_weight * likelihood for likelihood in likelihoods)
         self._weights: dict[tuple[int, ...], tuple[float, ...]] = {}
 
     def weights(self, tokens: Sequence[int]) -> tuple[float, ...]:
         """The log weight of each row at the step after `tokens`."""
         key = tuple(tokens)
         if key not in self._weights:
-            memory = self.spec.evidence_memory
+            strength, memory = self._evidence, self.spec.evidence_memory
+            told = self._question if strength else (0.0,) * len(self._prior)
             self._weights[key] = tuple(
-                reference.weigh(
-                    self._readers, self._prior, key if self._evidence else (), self._evidence, memory
-                )
+                reference.weigh(self._readers, self._prior, told, key if strength else (), strength, memory)
             )
         return self._weights[key]
 

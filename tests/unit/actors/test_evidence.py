@@ -96,9 +96,10 @@ def reader(decoder: Decoder) -> reference.Voter:
         found = row_probabilities(engine.next_logits("reference", tokens))[number]
         return [float(probability) for probability in found]
 
-    prior = decoder.session.weights.prior
-    rows = [partial(row, number) for number in range(len(prior))]
-    return reference.reader(rows, prior, spec.evidence_weight, spec.evidence_memory)
+    weights = decoder.session.weights
+    rows = [partial(row, number) for number in range(len(weights.prior))]
+    question = weights.question or (0.0,) * len(rows)
+    return reference.reader(rows, weights.prior, question, spec.evidence_weight, spec.evidence_memory)
 
 
 @pytest.mark.parametrize("layout", ["rows", "both"])

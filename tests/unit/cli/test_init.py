@@ -35,7 +35,7 @@ def test_the_file_holds_every_setting_and_sets_what_was_given(
     assert all(f"{setting.name} = " in text for _, setting, _ in walk(Config()))
     config = Config.load("tandem.toml")
     assert config.cloud == PartyConfig(
-        model=str(folders / "work" / "qwen"), index=str(folders / "work/.tandem/cloud"), num_documents=16
+        model=str(folders / "work" / "qwen"), index=str(folders / "work/.tandem/cloud"), num_documents=2
     )
     assert config.decoding == Config().decoding
     assert capsys.readouterr().out.splitlines() == [

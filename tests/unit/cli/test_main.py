@@ -157,7 +157,7 @@ def test_config_prints_a_file_that_it_reads_back(folders: Path, capsys: pytest.C
     Path("tandem.toml").write_text(text, "utf-8")
     assert main(["config"]) == 0
     assert capsys.readouterr().out == text
-    assert "scale = 3.0  # R(d, x)" in text
+    assert "scale = 3.0  # how much the score counts" in text
 
 
 def command(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:

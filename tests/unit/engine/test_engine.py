@@ -47,9 +47,8 @@ def prompt_rows(engine: Engine, documents: Sequence[str]) -> list[list[int]]:
     encode = tokenizer.encode
     query = encode(f"Question: {QUERY}\nAnswer:", add_special_tokens=False).ids
     bare = [tokenizer.token_to_id("<bos>")]
-    return [bare + encode(text + "\n\n", add_special_tokens=False).ids + query for text in documents] or [
-        bare + query
-    ]
+    told = [encode(text + "\n\n", add_special_tokens=False).ids if text else [] for text in documents]
+    return [bare + document + query for document in told or [[]]]
 
 
 def some_tokens(count: int, seed: int = 3) -> list[int]:

@@ -90,5 +90,5 @@ def test_wrong_arguments_are_one_sentence() -> None:
         mix_rows(logits, [0.0, 0.0], math.nan)
     with pytest.raises(GenerationError, match="2 rows and 1 weights"):
         mix_rows(logits, [0.0], 1.0)
-    with pytest.raises(GenerationError, match=r"the scores are \[nan, 1.0\]; check the scoring model"):
+    with pytest.raises(GenerationError, match=r"they are \[nan, 1.0\]; check the scoring model"):
         weigh_rows([math.nan, 1.0])

@@ -55,8 +55,8 @@ class Model:
 
 def spec(**changes: Any) -> SessionSpec:
     values = {
-        "session": 1, "query": "Why?", "seed": 0, "eos_token_ids": (EOS,), "question_weight": 1.0,
-        "evidence_memory": 0.5,
+        "session": 1, "query": "Why?", "seed": 0, "eos_token_ids": (EOS,),
+        "question_weight": 1.0, "evidence_memory": 0.5,
         "max_new_tokens": 200, "device_documents": 3, "cloud_documents": 3,
     }  # fmt: skip
     return make_spec(**{**values, **changes})
@@ -106,7 +106,10 @@ def expected(made: DecodingSession, tokens: Sequence[int]) -> Weights:
 
     rows = [lambda before, row=row: Row(row, before) for row in range(len(made.weights.prior))]
     of = made.spec
-    return tuple(reference.weigh(rows, made.weights.prior, tokens, of.evidence_weight, of.evidence_memory))
+    question = made.weights.question or (0.0,) * len(rows)
+    return tuple(
+        reference.weigh(rows, made.weights.prior, question, tokens, of.evidence_weight, of.evidence_memory)
+    )
 
 
 def commit(step: int, token: int) -> Commit:
@@ -116,11 +119,21 @@ def commit(step: int, token: int) -> Commit:
 # ---- where it begins --------------------------------------------------------------------------------------------
 
 
-def test_the_prior_is_the_score_and_the_question() -> None:
+def test_the_weights_begin_with_the_score_and_the_question() -> None:
     made = drafting(relevance_scale=2.0, question_weight=0.5)
-    assert made.weights.prior == pytest.approx((2 * 0.5 - 1.5, 2 * 0.2 - 0.75, 2 * 0.4 - 1.0), rel=1e-15)
+    assert made.weights.prior == pytest.approx((2 * 0.5, 2 * 0.2, 2 * 0.4), rel=1e-15)
     model, _ = compute(made)
-    assert model.weights == {0: made.weights.prior}
+    first = pytest.approx((2 * 0.5 - 1.5, 2 * 0.2 - 0.75, 2 * 0.4 - 1.0), rel=1e-15)
+    assert model.weights == {0: first}
+
+
+def test_the_question_fades_as_the_answer_grows() -> None:
+    made = drafting(question_weight=0.5, evidence_memory=0.5)
+    before = drafting(question_weight=0.0, evidence_memory=0.5)
+    for step in range(4):
+        (told, _), (plain, _) = compute(made), compute(before)
+        differences = [a - b for a, b in zip(told.weights[step], plain.weights[step], strict=True)]
+        assert differences == pytest.approx([each * 0.5 * 0.5**step for each in QUESTION])
 
 
 def test_a_row_that_did_not_fit_has_no_weight_and_no_evidence() -> None:
@@ -128,21 +141,17 @@ def test_a_row_that_did_not_fit_has_no_weight_and_no_evidence() -> None:
     made.begin()
     made.receive(FOUND)
     made.finish_prefill(1, (), [0, 2], QUESTION[::2])
-    assert made.weights.prior == pytest.approx((5.0 - 3.0, 4.0 - 2.0))
+    assert made.weights.prior == pytest.approx((5.0, 4.0))
+    assert made.weights.question == pytest.approx((-3.0, -2.0))
     model, _ = compute(made)
     assert model.learned == [(0, 7)]
     assert len(compute(made)[0].weights[1]) == 2
 
 
-@pytest.mark.parametrize(
-    ("fingerprints", "has_baseline"),
-    [({}, True), ({"device": "m", "cloud": "m"}, False), ({"device": "m", "cloud": "n"}, True)],
-)
-def test_the_question_counts_against_a_bare_row_where_models_differ(
-    fingerprints: dict[str, str], has_baseline: bool
-) -> None:
-    """Or a model that finds all questions likelier would outvote the other. Whose model is unknown may differ."""
-    made = DraftingSession(spec(weights_fingerprints=fingerprints), Party.DEVICE)
+@pytest.mark.parametrize("has_baseline", [False, True])
+def test_the_question_counts_against_a_bare_row_where_models_differ(has_baseline: bool) -> None:
+    """Or a model that finds all questions likelier would outvote the other."""
+    made = DraftingSession(spec(has_several_models=has_baseline), Party.DEVICE)
     made.begin()
     made.receive(FOUND)
     job = made.next_job()

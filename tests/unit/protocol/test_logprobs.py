@@ -60,7 +60,7 @@ def as_text(tokens: Sequence[int]) -> str:
 
 def target_of(spec: SessionSpec, tokens: list[int], voters: tuple[str, ...]) -> list[float]:
     """The target after these tokens, by the draft-free loop."""
-    votes = [WorldVoter(spec, Party(party), NEVER, as_text)(tokens) for party in voters]
+    votes = [WorldVoter(spec, Party(party), NEVER)(tokens) for party in voters]
     target = reference.mix(votes, [1.0] if len(votes) == 1 else None)
     return [mass / math.fsum(target) for mass in target]
 

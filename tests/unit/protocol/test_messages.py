@@ -319,6 +319,7 @@ def test_a_probability_fits_in_a_byte(share: float, number: int) -> None:
         ("5", b"\x0a\x05"),
         ("8", b"\x0a\x08"),
         ("9", b"\x0a\x09"),
+        ("11", b"\x0a\x0b"),
     ],
 )
 def test_a_frame_of_another_protocol_version_is_refused(version: str, start: bytes) -> None:

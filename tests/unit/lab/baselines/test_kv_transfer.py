@@ -15,7 +15,7 @@ from tandem.errors import GenerationError
 from tandem.lab.baselines.documents import LentFirst
 from tandem.lab.baselines.kv_transfer import pack, unpack
 
-DOCUMENTS = ["Mira likes puzzle games.", "", "The best rated puzzle game is Vantelu Cor."]
+DOCUMENTS = ["Mira likes puzzle games.", "Vantelu", "The best rated puzzle game is Vantelu Cor."]
 
 Save = Callable[..., Path]
 

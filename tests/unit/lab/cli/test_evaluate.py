@@ -40,6 +40,10 @@ def test_numbers_of_documents() -> None:
             ["lm", "text.txt", "--out", "text.txt"],
             "--out needs the name of a folder, but 'text.txt' is a file",
         ),
+        (
+            ["qa", "text.txt", "--methods", "evidence,dynamic"],
+            "The method 'dynamic' scores a text only, by `tandem lab eval lm`; leave it out.",
+        ),
         (["qa", "bad.jsonl"], 'bad.jsonl, line 1: an object must hold "question", this one holds '),
         (["qa", "empty.txt"], "A list of questions must hold at least one line, but empty.txt holds none"),
     ],
@@ -73,7 +77,7 @@ def test_a_text_is_scored(
     shown = capsys.readouterr().out
     result = json.loads((out / "result.json").read_text())
     assert shown == (out / "table.txt").read_text()
-    assert len(result["rows"]) == 9 * 3
+    assert len(result["rows"]) == 10 * 3
     assert result["what"]["scored_tokens"] == 2 * (48 - 48 // 8)
     without = {row["perplexity"] for row in result["rows"] if row["counts"] == {"device": 0, "cloud": 0}}
     assert max(without) == pytest.approx(min(without), rel=1e-6), "without documents all methods are one"
@@ -90,13 +94,13 @@ def test_questions_are_asked(capsys: pytest.CaptureFixture[str], tmp_path: Path)
     questions = tmp_path / "questions.jsonl"
     questions.write_text("\n".join(QUESTIONS.read_text().splitlines()[:2]))
     out = tmp_path / "qa"
-    options = ["--methods", "dynamic,drcg,device", "--out", str(out), "--json", *OFFLINE]
+    options = ["--methods", "evidence,drcg,device", "--out", str(out), "--json", *OFFLINE]
     assert main(["lab", "eval", "qa", str(questions), *options]) == 0
     result = json.loads(capsys.readouterr().out)
     assert result == json.loads((out / "result.json").read_text())
     rows = {row["method"]: row for row in result["rows"]}
-    assert rows["dynamic"]["counts"] == {"device": 4, "cloud": 16}, "those of the settings"
-    assert rows["dynamic"]["exact"]["value"] == 1.0
+    assert rows["evidence"]["counts"] == {"device": 4, "cloud": 16}, "those of the settings"
+    assert rows["evidence"]["exact"]["value"] == 1.0
     assert rows["device"]["exact"]["value"] == 0.0
     lines = [json.loads(line) for line in (out / "predictions.jsonl").read_text().splitlines()]
     assert len(lines) == 2 * 3

@@ -122,5 +122,5 @@ def test_nothing_is_left_and_no_store_of_the_index_is_touched() -> None:
         folders = [Path(config.party(party).model) for party in PARTIES]
         assert all((folder / "config.json").exists() for folder in folders)
         assert {config.party(party).kv_store for party in PARTIES} == {"memory"}
-        assert config.device.num_documents == Config().device.num_documents
+        assert config.device.num_documents == Config().with_names().device.num_documents
     assert not any(folder.parent.exists() for folder in folders)

@@ -26,7 +26,7 @@ class FakeEngine:
         self.opened: list[str] = []
         self.computed: list[tuple[int, ...]] = []
 
-    def open(self, session: str, query: str, documents: Sequence[str], max_new_tokens: int) -> str:
+    def open(self, session: str, query: str, documents: Sequence[str], max_new_tokens: int, **_: Any) -> str:
         self.opened.append(session)
         return f"{query} {len(documents)}"
 
@@ -53,7 +53,7 @@ def test_a_prefix_is_computed_once_whatever_the_session() -> None:
         remembered.next_logits("one", [])
 
 
-def test_a_score_is_computed_once() -> None:
+def test_a_search_is_made_once() -> None:
     class Counting:
         num_asked = 0
 
@@ -61,16 +61,11 @@ def test_a_score_is_computed_once() -> None:
             self.num_asked += 1
             return [query] * k
 
-        def relevance(self, ids: Sequence[str], text: str) -> list[float]:
-            self.num_asked += 1
-            return [float(len(text))]
-
     counting = Counting()
     remembered: Any = MemoizedRetriever(counting)  # type: ignore[arg-type]
     for _ in range(2):
         assert remembered.search("x", 2) == ["x", "x"]
-        assert remembered.relevance(["a"], "abc") == [3.0]
-    assert counting.num_asked == 2
+    assert counting.num_asked == 1
 
 
 def test_sequence_wise_waits_for_the_slower_answer() -> None:

@@ -109,9 +109,9 @@ def test_the_oracle_row_has_the_words_of_the_wanted_answer(load_engine: Callable
     parties = Parties(dict.fromkeys(PARTIES, load_engine()), retrievers, make_codec("top_p", p=0.8), False)  # type: ignore[arg-type]
     config = Config.load(None, ["sampling.max_new_tokens=2"])
     asked = [Question(f"Which game {number}?", ("Vantelu",)) for number in range(2)]
-    result = evaluate_questions(parties, asked, select_methods("dynamic,oracle"), [Counts(1, 1)], config)
-    dynamic, oracle = result.rows
-    assert oracle.perplexity <= dynamic.perplexity
+    result = evaluate_questions(parties, asked, select_methods("evidence,oracle"), [Counts(1, 1)], config)
+    evidence, oracle = result.rows
+    assert oracle.perplexity <= evidence.perplexity
     assert oracle.exact is not None
     assert oracle.exact.value == 0
     assert [one["given"] for one in result.predictions if one["method"] == "oracle"] == ["", ""]

@@ -89,7 +89,7 @@ def test_an_old_aggregator_that_goes_on_deciding_is_found(monkeypatch: pytest.Mo
 
 def test_the_runs_hold_rollbacks_of_both_parties() -> None:
     """Else they would show nothing."""
-    outcome = run(1, LINKS[1], placement="random")
+    outcome = run(5, LINKS[1], placement="random")
     assert outcome.done is not None
     statistics = outcome.done.statistics
     assert NUM_TOKENS - statistics.num_device_accepted > 20

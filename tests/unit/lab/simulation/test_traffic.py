@@ -114,7 +114,8 @@ def test_a_device_alone_for_a_minute_keeps_and_sends_next_to_nothing() -> None:
         if isinstance(event, TokenEvent)
     )
     device, cloud = (made.parties[party].queue.sessions[spec.session] for party in PARTIES)
-    assert cloud.prefix.tokens == device.prefix.tokens[: len(cloud.prefix)]
+    shorter = min(len(device.prefix), len(cloud.prefix))  # in the middle of the answer either may be ahead
+    assert cloud.prefix.tokens[:shorter] == device.prefix.tokens[:shorter]
     assert made.most_kept <= 2 * 16
     assert before[1] - before[0] <= 2 * 4.1 * alone_s + 10 * 16, (
         "heartbeats both ways, and what the cloud repeats"
