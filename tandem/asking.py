@@ -93,32 +93,23 @@ class Asker:
         return ""
 
     async def _fit(self, spec: SessionSpec) -> SessionSpec:
-        """The spec with an answer that fits every model's context, so that all parties end it at the same token."""
-        rooms = await asyncio.gather(
-            *(self._room(party, spec) for party in spec.parties if party in self._parties)
-        )
-        longest = min([room for room in rooms if room is not None], default=spec.sampling.max_new_tokens)
-        if longest >= spec.sampling.max_new_tokens:
-            return spec
-        return replace(spec, sampling=replace(spec.sampling, max_new_tokens=longest))
+        """The spec with an answer that fits every model's context, so that all parties end it at the same token.
 
-    async def _room(self, party: str, spec: SessionSpec) -> int | None:
-        """Tokens of an answer that fit a party's context; None: as many as are asked for.
-
-        Only a party whose context might be too short is asked. A text has at most as many tokens as bytes.
+        The home counts, by the shortest context: nothing is asked across the link, where the other party may be lost.
+        It is asked only if that might be too short. A text has at most as many tokens as bytes.
         """
-        context = self._described().get(party, {}).get("context_length")
+        contexts = [self._described().get(party, {}).get("context_length") for party in spec.parties]
+        shortest = min((context for context in contexts if context is not None), default=None)
         texts = (spec.query, *(message.content for message in spec.history))
         num_bytes = sum(len(text.encode()) for text in texts)
-        if context is None or num_bytes + FRAME_TOKENS + 2 * spec.sampling.max_new_tokens <= context:
-            return None
-        room: int | None = None
-        decoders = (handle for role, handle in self._parties[party].items() if is_decoder(role))
-        with contextlib.suppress(
-            CallError, StopIteration
-        ):  # lost decoders are told of by who opens the query
-            room = await next(decoders).answer_room.remote(spec.to_json())
-        return room
+        if shortest is None or num_bytes + FRAME_TOKENS + 2 * spec.sampling.max_new_tokens <= shortest:
+            return spec
+        decoders = (handle for role, handle in self._parties[spec.home].items() if is_decoder(role))
+        room = spec.sampling.max_new_tokens
+        # A lost decoder is told of by who opens the query.
+        with contextlib.suppress(CallError, StopIteration):
+            room = min(room, await next(decoders).answer_room.remote(spec.to_json(), shortest))
+        return replace(spec, sampling=replace(spec.sampling, max_new_tokens=room))
 
     async def _give_up(self, spec: SessionSpec) -> None:
         """Cancel a query, without waiting long for a party that is lost."""

@@ -111,10 +111,10 @@ class DecoderActor(SiteActor):
         """For the draft queue, which turns tokens into text without torch."""
         return self.engine.tokenizer_json
 
-    async def answer_room(self, spec: str) -> int | None:
-        """Tokens that the answer to a question may have in the model's context; None: any number. spec: as JSON."""
+    async def answer_room(self, spec: str, context: int) -> int:
+        """Tokens that the answer to a question may have in a context of so many tokens. spec: as JSON."""
         asked = SessionSpec.from_json(spec)
-        return self.engine.answer_room(asked.query, asked.history, asked.day)
+        return self.engine.answer_room(asked.query, asked.history, asked.day, context)
 
     async def forget_sessions(self) -> None:
         """As the base class, and in the engine."""

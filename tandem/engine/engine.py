@@ -144,8 +144,9 @@ class Engine:
         with self._lock:
             if session in self.sessions:
                 raise GenerationError(f"Session {session!r} is already open; close it first.")
-            room = self._on(day).answer_room(query, history)
-            max_new_tokens = max_new_tokens if room is None else min(max_new_tokens, room)
+            if self.context_length is not None:
+                room = self._on(day).answer_room(query, self.context_length, history)
+                max_new_tokens = min(max_new_tokens, room)
             prompt = self.build_prompt(query, documents, max_new_tokens, history, day)
             self.sessions[session] = self.make_session(
                 prompt,
@@ -162,13 +163,18 @@ class Engine:
             dropped=prompt.dropped,
         )
 
-    def answer_room(self, query: str, history: Sequence[Message] = (), day: str = "") -> int | None:
-        """Tokens that an answer to this question may have in the model's context; None: any number. day: as in `open`.
+    def answer_room(
+        self, query: str, history: Sequence[Message] = (), day: str = "", context: int | None = None
+    ) -> int:
+        """Tokens that an answer to this question may have in a context of so many tokens; default: the model's.
 
-        Does not wait for a pass that is running.
+        day: as in `open`. Does not wait for a pass that is running. ValueError if the model has no limit either.
         """
+        length = context or self.context_length
+        if length is None:
+            raise ValueError("a model without a limit of context leaves any room")
         prompts = self._prompts if day == self._day else self._prompts.on(day)
-        return prompts.answer_room(query, history)
+        return prompts.answer_room(query, length, history)
 
     def make_session(
         self,

@@ -126,17 +126,15 @@ class PromptBuilder:
             num_question=len(query_tokens) - self._count_before_question(history),
         )
 
-    def answer_room(self, query: str | Sequence[int], history: Sequence[Message] = ()) -> int | None:
-        """Tokens that an answer may have: half of what the question leaves of the context, for documents have the other
-        half, but MIN_ANSWER of them where that is less; at least 1. None: no limit.
+    def answer_room(self, query: str | Sequence[int], context: int, history: Sequence[Message] = ()) -> int:
+        """Tokens that an answer may have in so much context: half of what the question leaves, for documents have the
+        other half, but MIN_ANSWER of them where that is less; at least 1.
         """
-        if self._context_length is None:
-            return None
         if isinstance(query, str):
             rows = [self.question_tokens(query, history, follows_document=place) for place in (False, True)]
         else:
             rows = [tuple(query)]
-        left = self._context_length - len(self._bare) - max(map(len, rows))
+        left = context - len(self._bare) - max(map(len, rows))
         return max(left // 2, min(left, MIN_ANSWER), 1)
 
     def question_tokens(
