@@ -101,12 +101,15 @@ def read_path(root: Path, name: str = "") -> Loaded:
     problems = loaded.problems
     skipped: Counter[str] = Counter()
     is_file = root.is_file()
-    for path, relative in _files(root, problems):
-        source = (name or relative) if is_file else f"{name}/{relative}".lstrip("/")
-        if path.suffix.lower() in READERS:
-            _read(path, source, loaded)
-        else:
-            skipped[readable_name(path.suffix.lower())] += 1
+    try:
+        for path, relative in _files(root, problems):
+            source = (name or relative) if is_file else f"{name}/{relative}".lstrip("/")
+            if path.suffix.lower() in READERS:
+                _read(path, source, loaded)
+            else:
+                skipped[readable_name(path.suffix.lower())] += 1
+    finally:
+        reader_process.SHARED.close()  # a site that runs on needs no second process, with texts in its memory
     for suffix, count in sorted(skipped.items()):
         problems.append(_describe_skipped(suffix, count))
     return loaded

@@ -2,7 +2,7 @@
 
 Parsers of foreign files recurse in C, or run and grow without bound. The reader process may take so much processor time
 and memory for a file; the kernel ends it in the middle of whatever it does, and the next file gets a new one. It is
-started for the first file, serves all others, and ends with the process that started it.
+started for the first file of a folder, serves all others of it and ends with them, or with the process that started it.
 
 Both ends are here. A request is a JSON line {"path", "source", "limit_s", "max_chars"}. The answer is a line for each
 document {"text", "metadata"}, then one with what else there is to say: {"problems"}, and perhaps "unreadable" (a
@@ -219,13 +219,14 @@ def serve() -> None:
 
 
 def _limit_memory(num_bytes: int, is_busy: threading.Event) -> None:
-    """Ends the process soon after it holds more; no allocation succeeds that would take it to twice as much.
+    """Ends the process soon after it holds more; no allocation succeeds that would take it to four times as much.
 
-    The second alone would not do: CPython 3.11 may spin where not even a small object can be allocated. Also says that
+    The second alone would not do, nor close behind the first: CPython 3.11 may spin where not even a small object can
+    be allocated. Also says that
     a crash leaves no file behind with what was in memory.
     """
     threading.Thread(target=_watch_memory, args=(num_bytes, is_busy), daemon=True).start()
-    for kind, most in ((resource.RLIMIT_AS, 2 * num_bytes), (resource.RLIMIT_CORE, 0)):
+    for kind, most in ((resource.RLIMIT_AS, 4 * num_bytes), (resource.RLIMIT_CORE, 0)):
         with suppress(ValueError, OSError):  # a system without it, or one that allows less anyway
             resource.setrlimit(kind, (most, resource.getrlimit(kind)[1]))
 
