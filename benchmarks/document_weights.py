@@ -123,7 +123,7 @@ def live(num_questions: int) -> list[dict[str, Any]]:
 
 def bundled(parties: Callable[[Mapping[Any, Retriever]], Parties], embedder: Embedder, count: int) -> Asked:
     """The bundled questions."""
-    config = Config()
+    config = Config().with_names()
     both = parties({party: Retriever(open_index(party, config, embedder), embedder) for party in PARTIES})
     for question in read_questions(QUESTIONS)[:count]:
         yield both, question
@@ -147,7 +147,7 @@ def heldout(
 def compare(asked: Asked, chosen: Sequence[Setting], counts: Counts, name: str) -> dict[str, Any]:
     """Every question with every setting."""
     given: dict[str, list[Prediction]] = {setting.name: [] for setting in chosen}
-    config = Config()
+    config = Config().with_names()
     for both, question in asked:
         for setting in chosen:
             how = replace(config, weights=setting.weights)
@@ -203,7 +203,7 @@ def main() -> None:
         finish(result)
         return
     embedder = Embedder.load("offline", num_threads=1)
-    engines, config = load_engines(Config()), Config()
+    engines, config = load_engines(Config().with_names()), Config().with_names()
     device, _, cloud = arguments.counts.partition("+")
     counts = Counts(int(device), int(cloud or device))
 

@@ -236,7 +236,7 @@ def main() -> None:
     arguments = parser.parse_args()
     num_questions = 6 if arguments.smoke else arguments.questions
     print("prediction: acceptance 0.64 to 0.71 at T = 0, as the reader without documents; trigrams 0.5")
-    config, embedder = Config(), Embedder.load("offline", num_threads=1)
+    config, embedder = Config().with_names(), Embedder.load("offline", num_threads=1)
     engines = {name: Engine.load(model_path(name), num_threads=1) for name in TOYS}
     found: dict[tuple[str, float], Counts] = defaultdict(Counts)
     seconds: dict[str, list[float]] = defaultdict(list)

@@ -113,7 +113,7 @@ def main() -> None:
     arguments = parser.parse_args()
     num_questions = 24 if arguments.smoke else arguments.questions
     print("targets: " + ", ".join(f"{name} {target}" for name, target in TARGETS.items()))
-    config = Config()
+    config = Config().with_names()
     if arguments.memory is not None:
         config = replace(config, weights=replace(config.weights, memory=arguments.memory))
     engine = Engine.load(model_path(arguments.model), num_threads=1)

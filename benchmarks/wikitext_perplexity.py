@@ -191,7 +191,7 @@ def score(
     """`tandem lab eval lm` with this model and these documents."""
     party = PartyConfig(model=str(model), num_threads=arguments.threads)
     config = replace(
-        Config(),
+        Config().with_names(),
         device=party,
         cloud=party,
         retrieval=RetrievalConfig(embedder="offline", chunk_chars=300, chunk_overlap=0),

@@ -18,7 +18,7 @@ from scipy.stats import chi2
 
 from tandem import Tandem
 from tandem.aggregation.distributions import Distribution
-from tandem.aggregation.document_weights import log_weight
+from tandem.aggregation.document_weights import DocumentWeights, log_weight
 from tandem.aggregation.mixture import shares, target_distribution
 from tandem.codecs import RaceLists, StatelessCodec, TopP
 from tandem.config import Config
@@ -59,10 +59,14 @@ def first_laws(config: Config, codec: StatelessCodec) -> tuple[Distribution, Dis
         _, question = reader.prefill(
             Prefill(1, QUESTION, found.texts, 8, scores_question=True, has_baseline=True)
         )
-        weights = tuple(
-            config.weights.scale * score + config.weights.question * likelihood
-            for score, likelihood in zip(found.scores, question, strict=True)
+        settings = config.weights
+        rule = DocumentWeights(
+            tuple(settings.scale * score for score in found.scores),
+            settings.evidence,
+            settings.memory,
+            tuple(settings.question * likelihood for likelihood in question),
         )
+        weights = rule.weigh(rule.start)
         distributions[party] = codec.decode(reader.payload((), weights))
         log_weights[party] = to_float32(log_weight(weights))
         reader.close()
@@ -91,8 +95,9 @@ def p_value(counts: Counter[int], distribution: Distribution, num_bins: int = 8)
 
 @pytest.mark.parametrize("draft_rule", CODECS)
 def test_first_token_follows_the_target_law(rag: Tandem, draft_rule: str) -> None:
-    target, device = first_laws(Config(), CODECS[draft_rule])
-    control = device if draft_rule == "algorithm1" else first_laws(Config(), TopP())[0]
+    config = Config().with_names()
+    target, device = first_laws(config, CODECS[draft_rule])
+    control = device if draft_rule == "algorithm1" else first_laws(config, TopP())[0]
     assert len(target.ids) > 20, "the test needs a law with many tokens"
     options = {
         "temperature": TEMPERATURE,

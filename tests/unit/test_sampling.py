@@ -55,7 +55,7 @@ WRONG: list[tuple[str, Any, str]] = [
     ("temperature", math.nan, NUMBER.format("nan")),
     ("top_k", 1.0, "must be a whole number of at least 0, but it is 1.0; the default is 0."),
     ("min_p", 2, "must be a number of at least 0 and of at most 1, but it is 2; the default is 0.0."),
-    ("max_new_tokens", 0, "must be a whole number of at least 1, but it is 0; the default is 48."),
+    ("max_new_tokens", 0, "must be a whole number of at least 1, but it is 0; the default is 512."),
     ("stop", "", TEXTS.format("''")),
     ("stop", ("a", ""), TEXTS.format("('a', '')")),
     ("stop", [1], TEXTS.format([1])),

@@ -150,7 +150,8 @@ class _Case:
             weights.scale * (scores[row] if isinstance(row, int) else max(own) if row else min(own))
             for row in kept
         ]
-        question = [] if is_static else [weights.question * self._question(engine, row) for row in kept]
+        strength = max(0.0, weights.question)  # what is left open counts as for the toys
+        question = [] if is_static else [strength * self._question(engine, row) for row in kept]
         evidence = 0.0 if is_static else weights.evidence
         return DocumentWeights(tuple(prior), evidence, weights.memory, tuple(question))
 

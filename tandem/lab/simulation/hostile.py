@@ -713,7 +713,7 @@ def _play_pair(
         max_new_tokens=24,
         device_documents=rng.choice([0, 2]),
         cloud_documents=rng.choice([0, 3]),
-        weight_interval=rng.choice([0, 2]),
+        evidence_weight=rng.choice([0.0, 1.0]),
         max_window=rng.choice([1, 4, 16]),
         on_peer_loss=rng.choice(["wait", "continue", "continue"]),
         peer_loss_margin_s=0.1,

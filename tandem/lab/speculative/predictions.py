@@ -2,7 +2,7 @@
 
 The draft-free loop of `tandem.modes.reference` gives the tokens that every system with coupled drafts must commit, and
 along them the device's model says at which steps its token is the same. The rest is `tandem.lab.simulation.pacing`.
-Document weights are estimated once for the whole answer (`weights.interval = 0`), as in the clusters measured. Tandem's
+Document weights stay as they begin (`weights.evidence = 0`), as in the clusters measured. Tandem's
 own time is in it as two constants, so the two baselines without a delay, which they come from, prove nothing.
 """
 

@@ -17,7 +17,7 @@ from tandem.errors import TandemError
 from tandem.profiler import cache
 from tandem.profiler.offline import OfflineProfile
 
-PARTY = PartyConfig()
+PARTY = PartyConfig().with_names()
 PROFILE = OfflineProfile(prompt_tokens=9, rows=4, runs=3, lengths=(10, 11, 12), seconds=(0.5, 0.625, 0.7))
 
 

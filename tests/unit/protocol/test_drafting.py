@@ -108,7 +108,7 @@ def test_documents_come_first_then_the_prefill() -> None:
         )
     ]
     job = made.next_job()
-    assert job == Forward(1, 0, Prefix(1).digest, (), DocumentWeights((5.0, 2.0), 0.0, 0.9), ())
+    assert job == Forward(1, 0, Prefix(1).digest, (), DocumentWeights((5.0, 2.0), 0.0, 0.8), ())
 
 
 def test_history_is_for_the_prompt_alone() -> None:
@@ -255,7 +255,7 @@ def test_a_rejection_rolls_back_to_the_first_rejected_position() -> None:
     made.receive(commit(1, 9))
     assert made.prefix.tokens == [5, 9]
     job = made.next_job()
-    assert job == Forward(1, 2, Prefix(1, [5, 9]).digest, (5, 9), DocumentWeights((5.0, 2.0), 0.0, 0.9), ())
+    assert job == Forward(1, 2, Prefix(1, [5, 9]).digest, (5, 9), DocumentWeights((5.0, 2.0), 0.0, 0.8), ())
     (draft,) = drafts(compute(made, 4))
     assert (draft.step, draft.digest) == (2, Prefix(1, [5, 9]).digest)
 

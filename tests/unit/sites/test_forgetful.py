@@ -6,8 +6,8 @@ from tandem import Tandem
 from tandem.config import Config
 from tandem.lab.forgetful import CLASSES
 
-NUM_LOST = 2 * (2 + 4 + 2 + 1)
-"""Commit and Ballot; ProposalReady, DecoderReady and two requests; two results; VerifyResult; no Resync, no Adopt."""
+NUM_LOST = 2 * (2 + 3 + 1 + 1)
+"""Commit and Ballot; ProposalReady, DecoderReady and a request; a result; VerifyResult; no Resync, no Adopt."""
 
 
 def test_a_message_lost_within_a_site_costs_time_and_nothing_else() -> None:

@@ -27,7 +27,7 @@ from tandem.sites.wiring import call_all, join_actors, start_actors
 from tandem.transport.memory import MemoryNetwork
 
 QUESTIONS = ("Which game should Mira try?", "Why is the sky blue?", "Who wrote it?", "What is a comet?")
-OPTIONS: dict[str, Any] = {"only": "cloud", "seed": 5, "temperature": 1.0, "max_new_tokens": 24}
+OPTIONS: dict[str, Any] = {"only": "cloud", "seed": 12, "temperature": 1.0, "max_new_tokens": 24}
 KILLED_AT = 4
 LIGHT: list[ActorKind] = [role for role in ROLES if role not in ("decoder", "retriever")]
 

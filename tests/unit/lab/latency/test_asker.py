@@ -62,7 +62,7 @@ class FakeTandem:
     """Notes what it is asked; every status is one question's work further on."""
 
     def __init__(self, done: DoneEvent) -> None:
-        self.config = Config()
+        self.config = Config().with_names()
         self.asked: list[tuple[str, Any]] = []
         self.done = done
         self._num_statuses = 0

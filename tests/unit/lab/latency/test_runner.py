@@ -139,7 +139,10 @@ def plan(*rtts_s: float, systems: tuple[System, ...] = SYSTEMS) -> Plan:
 
 
 def run(stage: Any, plan: Plan, folder: Path) -> list[Cell]:
-    configs: dict[Models, Config] = {"configured": Config(), "half": Config.load(None, ["device.model=half"])}
+    configs: dict[Models, Config] = {
+        "configured": Config().with_names(),
+        "half": Config.load(None, ["device.model=half"]),
+    }
     predictors: dict[Models, Any] = dict.fromkeys(configs, stage)
     return Bench(stage, configs, plan, folder, predictors, lambda line: None).run()
 

@@ -24,7 +24,7 @@ NUM_QUESTIONS = 36
 
 
 def test_both_parties_answer_and_neither_does_alone() -> None:
-    config = Config()
+    config = Config().with_names()
     asked = ask_heldout(
         Engine.load(str(WEIGHTS), num_threads=1),
         Embedder.load("offline", num_threads=1),
@@ -46,7 +46,9 @@ def test_both_parties_answer_and_neither_does_alone() -> None:
 def test_ideal_weights_answer_what_was_retrieved_and_read() -> None:
     """12 questions of one world: nothing is told that was not found."""
     engine = Engine.load(str(WEIGHTS), num_threads=1)
-    ideal = list(ask_ideal(engine, Embedder.load("offline", num_threads=1), Config(), num_questions=12))
+    ideal = list(
+        ask_ideal(engine, Embedder.load("offline", num_threads=1), Config().with_names(), num_questions=12)
+    )
     assert len(ideal) == 12
     assert sum(one.is_exact for one in ideal) >= 9
     for one in ideal:

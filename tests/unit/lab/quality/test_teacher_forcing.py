@@ -58,16 +58,13 @@ def step_by_step(
     """-log p of each token, as a session would come to it."""
     rows = {party: rows_of(documents[party], method.layout) for party in PARTIES}
     logs = {party: [weights.scale * score for _, score in rows[party]] for party in PARTIES}
+    evidence = {}
     for party in PARTIES:
         texts = [text for text, _ in rows[party]]
         engine.open(party.value, case.query, texts, len(case.tokens), scores_question=True)
         engine.next_logits(party.value, ())
-        question = engine.question_likelihoods(party.value)
-        if method.weights == "evidence":
-            logs[party] = [
-                log + weights.question * each for log, each in zip(logs[party], question, strict=False)
-            ]
-    evidence = {party: [0.0] * len(rows[party]) for party in PARTIES}
+        question = engine.question_likelihoods(party.value)[: len(texts)]
+        evidence[party] = [weights.question * each for each in question]
     losses = []
     for step, token in enumerate(case.tokens):
         distributions, log_weights = {}, {}
