@@ -1,0 +1,50 @@
+"""How long an answer may be: counted at home, by the shortest context."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tandem.asking import Asker
+from tandem.lab.simulation.specs import make_spec
+from tandem.protocol.spec import SessionSpec
+
+
+class Decoder:
+    """Notes what it is asked."""
+
+    def __init__(self, room: int) -> None:
+        self.asked: list[tuple[SessionSpec, int]] = []
+        self.answer_room = SimpleNamespace(remote=self._count)
+        self._room = room
+
+    async def _count(self, spec: str, context: int) -> int:
+        self.asked.append((SessionSpec.from_json(spec), context))
+        return self._room
+
+
+@pytest.mark.parametrize(
+    ("contexts", "room", "longest", "asked"),
+    [
+        ({"device": 8192, "cloud": 700}, 90, 90, [700]),
+        ({"device": 700, "cloud": None}, 900, 512, [700]),
+        ({"device": 8192, "cloud": 8192}, 1, 512, []),
+        ({"device": None, "cloud": None}, 1, 512, []),
+    ],
+)
+def test_the_home_counts_by_the_shortest_context_and_nobody_else_is_asked(
+    contexts: dict[str, int | None], room: int, longest: int, asked: list[int]
+) -> None:
+    """The device's filter is part of the spec, and must not reach the cloud."""
+    decoders = {"device": Decoder(room), "cloud": Decoder(1)}
+    parties: Any = {party: {"decoder": decoder} for party, decoder in decoders.items()}
+    described = {party: {"context_length": length} for party, length in contexts.items()}
+    asker = Asker(parties, str, lambda: described)
+    spec = make_spec(max_new_tokens=512, device_filter='{"source": "private.md"}')
+    fitted = asyncio.run(asker._fit(spec))
+    assert fitted.sampling.max_new_tokens == longest
+    assert [context for _, context in decoders["device"].asked] == asked
+    assert decoders["cloud"].asked == []
