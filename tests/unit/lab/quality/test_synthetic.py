@@ -32,7 +32,7 @@ from tandem.topology import PARTIES
 
 NUM_QUESTIONS = 48
 COUNTS = [Counts(each, each) for each in (0, 1, 2, 4, 8)]
-USED = {name: METHODS[name] for name in ("none", "device", "cloud", "static", "dynamic")}
+USED = {name: METHODS[name] for name in ("none", "device", "cloud", "static", "dynamic", "evidence")}
 Measured = dict[tuple[str, Counts], list[Floats]]
 
 
@@ -77,7 +77,7 @@ def test_perplexity_falls_as_documents_are_added(measured: dict[str, Measured]) 
 def test_both_parties_are_below_each_alone(measured: dict[str, Measured], counts: Counts) -> None:
     own = measured["own"]
     for alone in ("device", "cloud"):
-        assert ratio_interval(own["dynamic", counts], own[alone, counts])[2] < 1, alone
+        assert ratio_interval(own["evidence", counts], own[alone, counts])[2] < 1, alone
 
 
 @pytest.mark.parametrize("counts", COUNTS[2:], ids=lambda counts: f"{counts.device}")
