@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from tandem.protocol.messages import RetrieveResult
 
 JOINT = "\n\n"
+"""Between the documents of one row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,9 +37,9 @@ def arrange_rows(retrieved: RetrieveResult, layout: str) -> tuple[Row, ...]:
     if layout == "rows" or not rows:
         return rows
     ranked = sorted(rows, key=lambda row: -row.score)
-    joined = Row(JOINT.join(row.text for row in ranked), retrieved.ids, ranked[0].score)
-    if layout == "joined" or len(rows) == 1:
-        joined = rows[0] if len(rows) == 1 else joined
+    joined = rows[0]
+    if len(rows) > 1:
+        joined = Row(JOINT.join(row.text for row in ranked), retrieved.ids, ranked[0].score)
     if layout == "joined":
         return (joined,)
     bare = Row("", (), ranked[-1].score)

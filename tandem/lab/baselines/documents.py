@@ -6,11 +6,9 @@ from collections.abc import Sequence
 
 from tandem.aggregation.document_weights import log_weight
 from tandem.engine.kv_cache import CacheStore, DocumentCache, MemoryStore
+from tandem.protocol.rows import JOINT as JOINT
 from tandem.retrieval.documents import Document
 from tandem.retrieval.retriever import Hit
-
-JOINT = "\n\n"
-"""Between the documents of one row."""
 
 
 def concatenate(hits: Sequence[Hit], scale: float) -> list[Hit]:
