@@ -59,7 +59,7 @@ class Asker:
         if condensing.is_wanted(spec):
             spec = replace(spec, condensed=await self._condense(spec, limit_s / 2))
         try:
-            spec = await self._fit(spec)
+            spec = await self.fit(spec)
             await self._open(spec)
             async with contextlib.aclosing(self._events(spec, limit_s, at_once, started_s)) as events:
                 async for event in events:
@@ -92,7 +92,7 @@ class Asker:
             return condensing.read_question(text) if is_whole else ""
         return ""
 
-    async def _fit(self, spec: SessionSpec) -> SessionSpec:
+    async def fit(self, spec: SessionSpec) -> SessionSpec:
         """The spec with an answer that fits every model's context, so that all parties end it at the same token.
 
         The home counts, by the shortest context: nothing is asked across the link, where the other party may be lost.

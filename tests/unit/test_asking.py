@@ -44,7 +44,7 @@ def test_the_home_counts_by_the_shortest_context_and_nobody_else_is_asked(
     described = {party: {"context_length": length} for party, length in contexts.items()}
     asker = Asker(parties, str, lambda: described)
     spec = make_spec(max_new_tokens=512, device_filter='{"source": "private.md"}')
-    fitted = asyncio.run(asker._fit(spec))
+    fitted = asyncio.run(asker.fit(spec))
     assert fitted.sampling.max_new_tokens == longest
     assert [context for _, context in decoders["device"].asked] == asked
     assert decoders["cloud"].asked == []
