@@ -9,14 +9,22 @@ from contextlib import contextmanager, suppress
 from tandem.loop_thread import LoopThread
 
 PIECE_BYTES = 65536
+SLOW_PIECE_BYTES = 32
+SLOW_BYTES_PER_S = 250
+"""Of a link on which the second half of a short answer takes the cloud some four seconds."""
 
 
 class Relay:
-    """Passes bytes both ways, late by `delay_s`; while `hold` holds, none."""
+    """Passes bytes both ways, late by `delay_s`; while `hold` holds, none.
+
+    Those who connected here get at most `bytes_per_s` of them, where that is set: then what they wait for is still
+    on its way when somebody who looks at them has seen its beginning.
+    """
 
     def __init__(self, host: str, port: int, delay_s: float) -> None:
         self._target = (host, port)
         self.delay_s = delay_s
+        self.bytes_per_s: float | None = None
         self._flows: asyncio.Event | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._loop = LoopThread()
@@ -49,19 +57,25 @@ class Relay:
         except OSError:
             writer.close()
             return
-        for source, sink in ((reader, peer_writer), (peer_reader, writer)):
-            task = asyncio.create_task(self._pass(source, sink))
+        for source, sink, is_answer in ((reader, peer_writer, False), (peer_reader, writer, True)):
+            task = asyncio.create_task(self._pass(source, sink, is_answer))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
-    async def _pass(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+    async def _pass(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter, is_answer: bool) -> None:
         assert self._flows is not None
         with suppress(ConnectionError):
             while piece := await source.read(PIECE_BYTES):
                 await asyncio.sleep(self.delay_s)
-                await self._flows.wait()
-                sink.write(piece)
-                await sink.drain()
+                while piece:
+                    size = len(piece)
+                    if is_answer and self.bytes_per_s is not None:
+                        size = SLOW_PIECE_BYTES
+                        await asyncio.sleep(size / self.bytes_per_s)
+                    await self._flows.wait()
+                    sink.write(piece[:size])
+                    await sink.drain()
+                    piece = piece[size:]
         sink.close()
 
     def close(self) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from playwright.sync_api import Browser, Page, sync_playwright
 
+from tests.server.relay import SLOW_BYTES_PER_S
 from tests.server.served_page import ServedPage, served_page, start_chromium
 
 WIDE, NARROW = (1180, 860), (390, 844)
@@ -47,9 +48,11 @@ def take_dark(page: Page, served: ServedPage) -> None:
 
 def take_lost(page: Page, served: ServedPage) -> None:
     """An answer that the device finished by itself."""
+    served.relay.bytes_per_s = SLOW_BYTES_PER_S
     ask(page)
     page.wait_for_selector(".token >> nth=2")
     served.relay.hold()
+    served.relay.bytes_per_s = None
     try:
         wait_for_end(page)
         page.evaluate("document.activeElement.blur()")

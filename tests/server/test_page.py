@@ -20,6 +20,7 @@ from playwright.sync_api import Browser, Page, expect, sync_playwright
 from tandem import Config, Tandem
 from tandem.events import TokenEvent
 from tests.cluster.federation import settings_of
+from tests.server.relay import SLOW_BYTES_PER_S
 from tests.server.running import KEY, serving
 from tests.server.served_page import ServedPage, find_chromium, served_page, start_chromium
 
@@ -198,9 +199,11 @@ def test_a_file_that_cannot_be_read_says_why(page: Page, served: ServedPage, wat
 def test_a_lost_link_is_shown_and_regained(opened: Page, served: ServedPage) -> None:
     usual_s, served.relay.delay_s = served.relay.delay_s, 0.2  # so that the answer is not complete too soon
     try:
+        served.relay.bytes_per_s = SLOW_BYTES_PER_S
         ask(opened)
         opened.locator(".token").nth(1).wait_for()
         served.relay.hold()
+        served.relay.bytes_per_s = None
         expect(opened.locator(".notice.lost")).to_contain_text("the device answered alone")
         wait_for_end(opened)
         assert opened.locator(".token.alone").count() > 0
@@ -212,7 +215,7 @@ def test_a_lost_link_is_shown_and_regained(opened: Page, served: ServedPage) -> 
             "connected", timeout=100
         )  # once the cloud takes part again
     finally:
-        served.relay.delay_s = usual_s
+        served.relay.delay_s, served.relay.bytes_per_s = usual_s, None
         served.relay.release()
     wait_for_end(opened)
     expect(opened.locator("#link-word")).to_have_text("connected")
