@@ -214,13 +214,14 @@ def _run(
 
 def make_plan(grid: Grid, config: Config, max_new_tokens: int) -> Plan:
     """The cells, runs and questions of a benchmark. Raises TandemError."""
-    from tandem.lab.training.bundle import read_bundled_questions
+    from tandem.lab.quality.questions import question_texts
 
     runs, num_questions = (1, 1) if grid.is_smoke else (grid.runs, grid.num_questions)
-    questions = [bundled.question for bundled in read_bundled_questions()]
+    questions = question_texts(None, config)
     if num_questions > len(questions):
         raise TandemError(
-            f"There are {len(questions)} bundled questions, but --questions asks for {num_questions}; ask for fewer."
+            f"There are {len(questions)} questions about these documents, but --questions asks for {num_questions}; "
+            "ask for fewer."
         )
     return plan_of(config, _cells(grid, max_new_tokens), questions, num_questions, runs)
 

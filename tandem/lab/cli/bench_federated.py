@@ -156,9 +156,9 @@ def config_for(config: Config) -> Config:
 
 def make_plan(grid: Grid, config: Config) -> Plan:
     """The cells, runs and questions of the benchmark. Raises TandemError."""
-    from tandem.lab.training.bundle import read_bundled_questions
+    from tandem.lab.quality.questions import question_texts
 
-    questions = [bundled.question for bundled in read_bundled_questions()]
+    questions = question_texts(None, config)
     runs, num_questions = (1, 1) if grid.is_smoke else (grid.runs, min(grid.num_questions, len(questions)))
     return plan_of(config, _cells(grid), questions, num_questions, runs)
 

@@ -137,7 +137,7 @@ NumQuestions = Annotated[
         "--questions",
         metavar="N",
         parser=parse_count,
-        help=f"bundled questions per run (default: {QUESTIONS})",
+        help=f"questions about the parties' documents per run (default: {QUESTIONS})",
     ),
 ]
 Out = Annotated[

@@ -69,7 +69,7 @@ def replay(
     """Ask questions over a link that follows a trace; record every token (as root)."""
     log = StageLog(is_quiet=as_json)
     config = load_settings(config_file, overrides, setting_overrides(settings), log)
-    trace, questions = _load_trace(trace_name), _read_questions(question_file)
+    trace, questions = _load_trace(trace_name), _read_questions(question_file, config)
     tools.require()
     for program in ("ping", "taskset"):
         tools.which(program)
@@ -89,10 +89,10 @@ def _load_trace(name: str) -> LinkSchedule:
     return read_schedule(Path(name)) if is_file else bundled(name)
 
 
-def _read_questions(file: str | None) -> list[str]:
+def _read_questions(file: str | None, config: Config) -> list[str]:
     from tandem.lab.quality.questions import question_texts
 
-    return question_texts(None if file is None else Path(file))
+    return question_texts(None if file is None else Path(file), config)
 
 
 def play(

@@ -13,9 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tandem.config import Config
 from tandem.errors import EvaluationError
 from tandem.lab.training import bundle
 from tandem.questions import entry_of, read_lines, read_texts, text_of
+from tandem.topology import PARTIES
 
 HOUSEHOLD = Path(__file__).parent / "household.jsonl"
 """200 questions about `tandem/corpora/household`: half of them to tune with, the others held out."""
@@ -56,11 +58,15 @@ def select_split(questions: Sequence[Question], split: str) -> list[Question]:
     return selected
 
 
-def question_texts(path: Path | None) -> list[str]:
-    """The questions of a file without their answers, or the bundled ones. Raises TandemError as above."""
-    if path is None:
-        return [each.question for each in bundle.read_bundled_questions()]
-    return read_texts(str(path))
+def question_texts(path: Path | None, config: Config) -> list[str]:
+    """The questions of a file without their answers. Without one those that the parties' documents answer: about the
+    household the ones that are not held out, else the bundled ones. Raises TandemError as above."""
+    if path is not None:
+        return read_texts(str(path))
+    config = config.with_names()
+    if any(config.party(party).index == "household" for party in PARTIES):
+        return [question.text for question in read_household("tune")]
+    return [each.question for each in bundle.read_bundled_questions()]
 
 
 def _question(line: str, where: str) -> Question:

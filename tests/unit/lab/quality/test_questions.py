@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tandem import Config
 from tandem.errors import EvaluationError, TandemError
 from tandem.lab.quality.questions import (
     Question,
@@ -40,16 +41,23 @@ def test_labels_are_read_and_others_of_the_same_name_are_no_error(tmp_path: Path
 
 def test_the_bundled_questions_are_read() -> None:
     assert len(read_questions(QUESTIONS)) == 20
-    assert question_texts(None) == [each.text for each in read_questions(QUESTIONS)]
+    assert question_texts(None, Config()) == [each.text for each in read_questions(QUESTIONS)]
+
+
+def test_without_a_file_the_questions_suit_the_documents() -> None:
+    config = Config.load(None, ['cloud.index="household"'])
+    asked = question_texts(None, config)
+    assert asked == [each.text for each in read_household("tune")]
+    assert not set(asked) & {each.text for each in read_household("held-out")}
 
 
 def test_texts_alone_may_be_bare_lines(tmp_path: Path) -> None:
     path = tmp_path / "q"
     path.write_text('One?\n\n {"question": " Two? "}\n', "utf-8")
-    assert question_texts(path) == ["One?", "Two?"]
+    assert question_texts(path, Config()) == ["One?", "Two?"]
     path.write_text('One?\n{"question": }\n', "utf-8")
     with pytest.raises(TandemError, match="q, line 2: each line must be a JSON object"):
-        question_texts(path)
+        question_texts(path, Config())
 
 
 @pytest.mark.parametrize(
