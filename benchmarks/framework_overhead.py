@@ -8,6 +8,9 @@ for an asyncio socket) plus about 0.3 ms of Python in five actors: 0.9 ms; with 
 hops remain: 0.5 ms; without Ray none: 0.35 ms, with a target of 1 ms in the speculative loop. `joined` is a device
 that is one process and has joined a cloud by a link, which is another process; `inline` has both parties in one.
 
+The loop `alone` is the device by itself, whose pace is compared with its decode time alone: at most 1.3 of it with
+`--models half`, random models of 50,000 tokens, where what is done with a distribution costs most.
+
 The shapes are measured in turn, each in clusters of its own, and compared turn by turn. Expected run time: 6 minutes;
 `--smoke` 1 minute.
 """
@@ -16,6 +19,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import json
 import os
 import statistics
 import sys
@@ -34,14 +38,23 @@ import itertools
 
 from benchmarks._common import finish, summary
 from tandem import Answer, Config, Tandem
+from tandem.lab.latency.half import half_accepted
 from tandem.lab.reliability.processes import child, cloud_arguments
 from tandem.lab.training.bundle import read_bundled_questions
+from tandem.topology import PARTIES
 
 PREDICTED_MS = {"apart": 0.9, "together": 0.5, "inline": 0.35, "joined": 0.35}
-TARGET_MS = {"synchronous": 3.0, "speculative": 1.5}
+TARGET_MS = {"synchronous": 3.0, "speculative": 1.5, "alone": 3.0}
+OPTIONS: dict[str, dict[str, Any]] = {
+    "synchronous": {"synchronous": True},
+    "speculative": {"synchronous": False},
+    "alone": {"only": "device"},
+}
+TARGET_PACE_BY_DECODE = 1.3
 WITHOUT_RAY = {"inline", "joined"}
 TARGET_WITHOUT_RAY_MS = TARGET_MS | {"speculative": 1.0}
 TARGET_P95_MS = 6.0
+MAX_NEW_TOKENS = 48
 SETTLE_S = 3.0
 """Ray's own start-up work dies down."""
 
@@ -73,9 +86,29 @@ def cpu_s(rag: Tandem) -> dict[str, float]:
 
 
 @contextlib.contextmanager
-def running(plane: str, shape: str) -> Iterator[Tandem]:
+def models_of(name: str) -> Iterator[tuple[str, ...]]:
+    """The settings of the parties' models, which exist within the block."""
+    if name == "bundled":
+        yield tuple(f'{party}.model="bundled"' for party in PARTIES)
+        return
+    with half_accepted(Config()) as config:
+        yield tuple(
+            f"{party}.{key}={value}"
+            for party in PARTIES
+            for key, value in (
+                ("model", json.dumps(config.party(party).model)),
+                ("template", '"plain"'),
+                ("index", '"bundled"'),
+                ("kv_store", '"memory"'),
+                ("num_documents", config.party(party).num_documents),
+            )
+        )
+
+
+@contextlib.contextmanager
+def running(plane: str, shape: str, models: tuple[str, ...]) -> Iterator[Tandem]:
     """Both parties in a shape."""
-    settings = (f"link.data_plane={plane}", "link.on_peer_loss=wait")
+    settings = (f"link.data_plane={plane}", "link.on_peer_loss=wait", *models)
     if shape == "joined":
         with (
             tempfile.TemporaryDirectory(prefix="tandem-overhead-") as keys,
@@ -103,14 +136,14 @@ class Tally:
         self.medians_ms: list[float] = []  # of each turn
         self.loads: list[float] = []
 
-    def measure(self, rag: Tandem, num_rounds: int, *, synchronous: bool) -> None:
+    def measure(self, rag: Tandem, num_rounds: int, options: dict[str, Any]) -> None:
         """Ask 12 bundled questions `num_rounds` times."""
         questions = [question.question for question in read_bundled_questions()][:12]
         for question in questions[:3]:
-            rag.query(question, seed=0, synchronous=synchronous)
+            rag.query(question, seed=0, max_new_tokens=MAX_NEW_TOKENS, **options)
         before = cpu_s(rag)
         answers = [
-            rag.query(question, seed=number, synchronous=synchronous)
+            rag.query(question, seed=number, max_new_tokens=MAX_NEW_TOKENS, **options)
             for number in range(num_rounds)
             for question in questions
         ]
@@ -158,6 +191,7 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=3, help="clusters of each shape")
     parser.add_argument("--shapes", nargs="+", choices=tuple(PREDICTED_MS), default=tuple(PREDICTED_MS))
     parser.add_argument("--planes", nargs="+", choices=("socket", "ray"), default=("socket",))
+    parser.add_argument("--models", choices=("bundled", "half"), default="bundled")
     parser.add_argument("--smoke", action="store_true", help="one turn and round of each shape, socket only")
     arguments = parser.parse_args()
     num_turns, num_rounds = (1, 1) if arguments.smoke else (arguments.turns, arguments.rounds)
@@ -166,19 +200,20 @@ def main() -> None:
         f"prediction: {PREDICTED_MS} ms per token on an idle machine; targets: {TARGET_MS} ms at the median"
     )
     tallies: dict[tuple[str, str, str], Tally] = {}
-    for turn, plane, shape in itertools.product(range(num_turns), planes, arguments.shapes):
-        if shape in WITHOUT_RAY and plane == "ray":
-            continue
-        with running(plane, shape) as rag:
-            time.sleep(SETTLE_S)
-            for loop in TARGET_MS:
-                tally = tallies.setdefault((plane, shape, loop), Tally())
-                tally.measure(rag, num_rounds, synchronous=loop == "synchronous")
-                print(
-                    f"turn {turn + 1}: {plane} {shape} {loop}: overhead p50 {tally.medians_ms[-1]:.2f} ms, "
-                    f"load {tally.loads[-1]:.1f}",
-                    flush=True,
-                )
+    with models_of(arguments.models) as models:
+        for turn, plane, shape in itertools.product(range(num_turns), planes, arguments.shapes):
+            if shape in WITHOUT_RAY and plane == "ray":
+                continue
+            with running(plane, shape, models) as rag:
+                time.sleep(SETTLE_S)
+                for loop, options in OPTIONS.items():
+                    tally = tallies.setdefault((plane, shape, loop), Tally())
+                    tally.measure(rag, num_rounds, options)
+                    print(
+                        f"turn {turn + 1}: {plane} {shape} {loop}: overhead p50 {tally.medians_ms[-1]:.2f} ms, "
+                        f"load {tally.loads[-1]:.1f}",
+                        flush=True,
+                    )
     results = {key: tally.result() for key, tally in tallies.items()}
     for key, measured in results.items():
         _show(*key, measured)
@@ -210,6 +245,9 @@ def _show(plane: str, shape: str, loop: str, measured: dict[str, Any]) -> None:
         f"  bytes/token {measured['device_to_cloud_bytes_per_token']:.0f} up"
         f" {measured['cloud_to_device_bytes_per_token']:.0f} down  ({measured['num_tokens']} tokens)"
     )
+    if loop == "alone":
+        ratio = pace["p50"] / measured["decode_ms"]["device"]["p50"]
+        print(f"       pace by decode time {ratio:.2f} (target {TARGET_PACE_BY_DECODE})")
     cpu = measured["cpu_ms_per_token"]
     print(
         f"       CPU ms/token: {', '.join(f'{name} {ms}' for name, ms in cpu.items())}; sum {sum(cpu.values()):.1f}"
