@@ -34,7 +34,7 @@ class ModelVoter(LocalVoter):
 def answer_uncompressed(
     spec: SessionSpec, engines: Mapping[Party, Engine], retrievers: Mapping[Party, Retriever]
 ) -> list[int]:
-    """The tokens of a query in dual mode with coupled drafts, or at temperature 0."""
+    """The tokens of a query in dual mode with coupled drafts, or at temperature 0; in mode speculative the cloud's."""
     spec = replace(spec, session=1, eos_token_ids=tuple(engines[Party.DEVICE].eos_token_ids))
     detokenizer = Detokenizer(engines[Party.DEVICE].tokenizer_json)
     rule = StopRule.of(spec.eos_token_ids, spec.sampling, detokenizer)
@@ -52,10 +52,13 @@ def answer_uncompressed(
         return bool(tokens) and rule.find_reason(tokens) is not None
 
     try:
+        seed = spec.seed if spec.sampling.temperature > 0 else None
+        if spec.mode == "speculative":
+            return reference.speculative(
+                ModelVoter(spec, Party.CLOUD, models[Party.CLOUD]), is_complete, seed
+            )
         device, cloud = (ModelVoter(spec, party, models[party]) for party in PARTIES)
-        return reference.dual(
-            device, cloud, is_complete, spec.seed if spec.sampling.temperature > 0 else None
-        )
+        return reference.dual(device, cloud, is_complete, seed)
     finally:
         for model in models.values():
             model.close()
