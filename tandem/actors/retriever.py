@@ -150,7 +150,7 @@ class RetrieverActor(SiteActor):
         if self.party not in self.config.holders:
             return None, {"num_documents": 0, "factory": NO_INDEX}
         from tandem.loading import load_embedder_and_scorer
-        from tandem.retrieval.factory import open_retriever
+        from tandem.retrieval.factory import corpus_of, open_retriever
         from tandem.retrieval.scoring import EMBEDDER
 
         embedder, scorer = load_embedder_and_scorer(self.config, num_threads=1)
@@ -164,4 +164,5 @@ class RetrieverActor(SiteActor):
             "scorer_fingerprint": EMBEDDER if scorer is None else scorer.fingerprint,
             "num_documents": retriever.num_documents,
             "factory": retriever.kind,
+            "corpus": corpus_of(self.party, self.config),
         }

@@ -40,6 +40,9 @@ CORPORA = {"bundled": BUNDLED, "household": HOUSEHOLD}
 """What the settings call the documents that come with Tandem, and their folders."""
 QUESTIONS = "questions.jsonl"
 """Beside these documents: an object with the field question per line."""
+EXAMPLES = {"bundled": (0, 7, 9), "household": (0, 6, 8, 9)}
+"""Lines of these that a user is offered, counted from 0: their kinds differ, and the model that the documents suit
+answers them."""
 MODEL_VARIABLE = "TANDEM_MODEL"
 """Environment variable: the model of every party whose setting is AUTO."""
 
@@ -82,9 +85,15 @@ def describe_model(model: str) -> str:
 
 def example_question(corpus: str) -> str:
     """The first question of documents that come with Tandem; "" where there is none."""
-    with contextlib.suppress(OSError, KeyError, ValueError), (CORPORA[corpus] / QUESTIONS).open("rb") as file:
-        return str(json.loads(file.readline())["question"])
-    return ""
+    return next(iter(example_questions(corpus)), "")
+
+
+def example_questions(corpus: str) -> list[str]:
+    """Questions to try with documents that come with Tandem, the first one first; [] where there are none."""
+    with contextlib.suppress(OSError, LookupError, ValueError):
+        lines = (CORPORA[corpus] / QUESTIONS).read_text("utf-8").splitlines()
+        return [str(json.loads(lines[number])["question"]) for number in EXAMPLES[corpus]]
+    return []
 
 
 def _find_smollm2() -> Path:

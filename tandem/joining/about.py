@@ -1,4 +1,5 @@
-"""What a cloud tells its devices of itself, and how a device reads it: fingerprints and sizes, no name and no path."""
+"""What a cloud tells its devices of itself, and how a device reads it: fingerprints and sizes, no path, and no name but
+that of documents which come with Tandem."""
 
 from __future__ import annotations
 
@@ -37,6 +38,7 @@ class About:
     embedder_fingerprint: Word | None = None
     scorer_fingerprint: Word | None = None
     factory: Word = ""  # of its index; only whether there is one matters
+    corpus: Word | None = None  # documents that come with Tandem, by their name; "": its own
     max_queries: Annotated[int, Field(ge=1)] | None = None  # that a device may ask at once
 
     def as_description(self) -> dict[str, Any]:

@@ -76,6 +76,21 @@ def build_given_index(party: str, embedder: TextEmbedder, corpus: str = "bundled
     return folder
 
 
+def corpus_of(party: str, config: Config) -> str:
+    """The name in `CORPORA` of the documents that a party's index holds, be it built at first use or by a user, with
+    others or without; "" for all other documents.
+
+    Raises RetrievalError where the index is missing or damaged.
+    """
+    from tandem.retrieval.index import read_manifest
+
+    settings = config.party(party).with_names()
+    if settings.index in CORPORA:
+        return settings.index
+    roots = [] if settings.index_folder is None else read_manifest(settings.index_folder).roots
+    return next((name for name, folder in CORPORA.items() if str(folder / party) in roots), "")
+
+
 def kv_folder(party: str, config: Config) -> Path:
     """Where the caches of a side's documents are kept: in the folder of its index, if it has one."""
     settings = config.party(party).with_names()

@@ -6,10 +6,11 @@ from typing import Any
 
 from tandem import __version__
 from tandem.config import Config
+from tandem.corpora import TOYS, example_questions
 from tandem.decoding import placement_of
 from tandem.server.queries import QueryLimit
 
-SHOWN_OF_PARTY = ("model", "num_documents", "factory", "embedder", "context_length")
+SHOWN_OF_PARTY = ("model", "num_documents", "corpus", "factory", "embedder", "context_length")
 COUNTED = ("sent_bytes", "received_bytes", "sent_frames", "received_frames")
 QUEUE = "draft_queue"
 
@@ -17,13 +18,15 @@ QUEUE = "draft_queue"
 def describe(state: dict[str, Any], config: Config, queries: QueryLimit) -> dict[str, Any]:
     """state: of `Tandem.status`. The link's bytes are those of the home party's draft queue since it started."""
     home = _home(state, config)
+    parties = [_party(party, state) for party in config.parties]
     return {
         "version": __version__,
         "mode": config.decoding.mode,
         "placement": placement_of(config.decoding),
         "home": home,
         "deployment": state["cluster"],
-        "parties": [_party(party, state) for party in config.parties],
+        "parties": parties,
+        "examples": _examples(parties),
         "links": [
             link for actor in state["actors"] if actor["name"] == f"{home}/{QUEUE}" for link in _links(actor)
         ],
@@ -49,8 +52,15 @@ def _party(party: str, state: dict[str, Any]) -> dict[str, Any]:
         "name": party,
         "is_connected": _is_connected(party, state),
         "can_answer_alone": any(actor["party"] == party for actor in state["actors"]),  # not over a join link
+        "toy": TOYS.get(described.get("model", "")),  # what it is; None: no toy, or not known
         **{name: described.get(name) for name in SHOWN_OF_PARTY},
     }
+
+
+def _examples(parties: list[dict[str, Any]]) -> list[str]:
+    """Questions to try where the documents of all parties belong together; [] beside others, or where one has none."""
+    first, *others = {party["corpus"] for party in parties}
+    return example_questions(first) if first and not others else []
 
 
 def _is_connected(party: str, state: dict[str, Any]) -> bool:

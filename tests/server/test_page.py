@@ -18,7 +18,10 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from tandem import Config, Tandem
+from tandem.corpora import WEIGHTS, example_questions
 from tandem.events import TokenEvent
+from tandem.retrieval import Embedder, build_index
+from tandem.topology import PARTIES
 from tests.cluster.federation import settings_of
 from tests.server.relay import SLOW_BYTES_PER_S
 from tests.server.running import KEY, serving
@@ -105,7 +108,7 @@ def answer_of(page: Page) -> str:
     return page.locator(".tokens").last.inner_text().strip()
 
 
-def test_each_token_shows_who_was_right(opened: Page, served: ServedPage) -> None:
+def test_each_token_shows_who_proposed_it(opened: Page, served: ServedPage) -> None:
     ask(opened)
     wait_for_end(opened)
     answer = served.tandem.query(QUESTION, seed=SEED)
@@ -124,6 +127,7 @@ def test_each_token_shows_who_was_right(opened: Page, served: ServedPage) -> Non
         "swatches => swatches.map((swatch) => getComputedStyle(swatch).textDecorationStyle)"
     )
     assert len(set(styles)) == len(styles) == 3  # not by colour alone
+    expect(opened.locator(".legend")).to_contain_text("both proposed")
     expect(opened.locator(".timeline .commit")).to_have_count(len(answer.tokens))
     expect(opened.locator(".link-facts")).to_contain_text("Sent")
 
@@ -150,7 +154,7 @@ def test_a_token_can_be_inspected_by_keyboard(opened: Page) -> None:
     opened.locator(".token").first.focus()
     opened.keyboard.press("End")
     opened.keyboard.press("ArrowLeft")
-    expect(detail).to_contain_text("cloud only")
+    expect(detail).to_contain_text("cloud proposed")
     expect(detail.locator("tr")).to_have_count(3)
     opened.keyboard.press("Escape")
     expect(detail).to_be_hidden()
@@ -236,11 +240,40 @@ def test_a_cloud_that_is_silent_from_the_start(opened: Page, served: ServedPage)
 
 
 def test_a_device_that_has_joined_offers_what_it_can_do(opened: Page) -> None:
-    expect(opened.locator("#examples")).to_be_visible()
+    assert opened.locator("#examples button").all_inner_texts() == example_questions("bundled")
+    expect(opened.locator("#toys")).to_have_text(
+        "The device runs a toy of 0.97 million parameters, trained on its own kind of sentences. "
+        "It cannot answer from other texts."
+    )
     opened.click("#options > summary")
     expect(opened.locator("[name=with_history]")).not_to_be_checked()
     modes = opened.locator("#mode option").evaluate_all("options => options.map((option) => option.value)")
     assert modes == ["dual", "speculative", "device"], "nobody can ask the cloud alone over a join link"
+
+
+@pytest.mark.parametrize("is_toy", [True, False])
+@pytest.mark.parametrize("index", ["household", "own"])
+def test_what_is_offered_suits_models_and_documents(
+    page: Page, tmp_path: Path, index: str, *, is_toy: bool
+) -> None:
+    """A toy by its path is none that the page knows: it stands for a real model here."""
+    if index == "own":
+        (tmp_path / "note.md").write_text(NOTE, "utf-8")
+        build_index(tmp_path / "note.md", tmp_path / "index", Embedder.load("auto"))
+        index = str(tmp_path / "index")
+    model = "bundled" if is_toy else WEIGHTS
+    settings = [f"{party}.{name}" for party in PARTIES for name in (f"model={model}", f"index={index}")]
+    config = Config.load(None, [*settings, "decoding.mode=dual"])
+    with Tandem.launch(config, runtime="inline") as tandem, serving(tandem) as server:
+        page.goto(server.url)
+        expect(page.locator("#link")).to_have_attribute("data-state", "connected")
+        assert page.locator("#examples button").all_inner_texts() == example_questions(index)
+        if is_toy:
+            expect(page.locator("#toys")).to_contain_text(
+                "The device and the cloud run a toy of 0.97 million"
+            )
+        else:
+            expect(page.locator("#toys")).to_be_hidden()
 
 
 def test_a_question_that_is_too_long_is_no_lost_link(opened: Page) -> None:

@@ -126,6 +126,8 @@ def test_status_shows_parties_and_link(http: httpx.Client) -> None:
         "cloud": 76,
     }
     assert all(party["is_connected"] for party in status["parties"])
+    assert {party["corpus"] for party in status["parties"]} == {"bundled"}
+    assert "Which game should Mira try?" in status["examples"]
     (link,) = status["links"]
     assert link["peer"] == "cloud"
     assert link["sent_bytes"] > 0

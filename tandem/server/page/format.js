@@ -40,3 +40,8 @@ export function plural(count, noun) {
 export function rate(perSecond) {
   return `${perSecond.toFixed(1)} tokens/s`;
 }
+
+/** A sentence's beginning. */
+export function capitalize(text) {
+  return text[0].toUpperCase() + text.slice(1);
+}

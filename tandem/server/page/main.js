@@ -5,13 +5,14 @@ import { keepConversation, openConversation } from "./conversations.js";
 import { showDetail } from "./detail.js";
 import { DocumentsPanel } from "./documents.js";
 import { byId, make } from "./dom.js";
+import { capitalize } from "./format.js";
 import { HistoryPanel } from "./history.js";
 import { LinkStatus } from "./link.js";
-import { isBundled, Options, setTheme } from "./options.js";
+import { Options, setTheme } from "./options.js";
 import { begin, missingParties, textOf } from "./transcript.js";
 import { Turn } from "./turn.js";
 
-const EXAMPLES = ["Which game should Mira try?", "What soup would suit Drezi?", "Please suggest a walk for Mura."];
+const ROLES = ["device", "cloud", "server"]; // other parties have names of their own
 const NEAR_END_PX = 160;
 
 class Page {
@@ -19,7 +20,9 @@ class Page {
     this.options = new Options();
     this.link = new LinkStatus((status) => {
       this.options.offer(status);
+      this.offerExamples(status.examples);
       welcome(status);
+      showToys(status);
     });
     this.documents = new DocumentsPanel(announce);
     this.history = new HistoryPanel((id) => this.open(id), (id) => this.forget(id));
@@ -40,8 +43,6 @@ class Page {
     byId("new").addEventListener("click", () => this.startNew());
     document.addEventListener("keydown", (event) => event.key === "Escape" && showDetail(null));
     addEventListener("scroll", () => showDetail(null), { passive: true });
-    byId("examples").replaceChildren(...EXAMPLES.map((text) => make("li", {},
-      make("button", { type: "button", onclick: () => this.ask(text) }, text))));
     openPanels();
   }
 
@@ -60,6 +61,14 @@ class Page {
       if (await askForKey()) await this.meet(work);
       else showError("This server needs its API key; reload the page to enter it.");
     }
+  }
+
+  /** Questions that suit the documents in use; left as they are where they have not changed, since one may have focus. */
+  offerExamples(questions) {
+    const shown = [...byId("examples").children].map((item) => item.textContent);
+    if (shown.join("\n") === questions.join("\n")) return;
+    byId("examples").replaceChildren(...questions.map((text) => make("li", {},
+      make("button", { type: "button", onclick: () => this.ask(text) }, text))));
   }
 
   startNew() {
@@ -186,15 +195,27 @@ function explain(error) {
   return error.message + more;
 }
 
-/** What this server is. The examples fit the bundled notes. */
+/** What this server is. */
 function welcome(status) {
   const isFederated = status.mode === "federated";
-  byId("examples").hidden = isFederated || !isBundled(status);
   byId("documents-panel").hidden = isFederated;
   if (!isFederated) return;
   byId("welcome-title").textContent = "Many models, one answer";
   byId("welcome-text").textContent = "Each worker reads its own documents, and none sees another’s. Ask something, and "
     + "see which words of the server’s draft their votes let stand.";
+}
+
+/** Say of every toy that answers here that it is one. */
+function showToys({ parties }) {
+  const toys = [...new Set(parties.map((party) => party.toy).filter(Boolean))];
+  const sentences = toys.map((toy) => {
+    const names = parties.filter((party) => party.toy === toy)
+      .map(({ name }) => (ROLES.includes(name) ? `the ${name}` : name));
+    return `${capitalize(names.join(" and "))} ${names.length === 1 ? "runs" : "run"} ${toy}.`;
+  });
+  byId("toys").hidden = !toys.length;
+  const limit = `${toys.length === 1 ? "It" : "They"} cannot answer from other texts.`;
+  byId("toys").textContent = [...sentences, limit].join(" ");
 }
 
 /** Read out by screen readers, once. */

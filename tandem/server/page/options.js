@@ -32,8 +32,8 @@ export class Options {
     if (mode !== "federated") names.push(...alone.map((party) => party.name));
     byId("mode").replaceChildren(...names.map((name) => make("option", { value: name }, MODES[name])));
     byId("mode").value = mode;
-    // the bundled model was trained on single questions
-    this.form.elements.with_history.checked = !isBundled(status);
+    // the toys were trained on single questions
+    this.form.elements.with_history.checked = !parties.find((party) => party.name === status.home)?.toy;
     this.restore();
   }
 
@@ -102,11 +102,6 @@ export class Options {
       elements.max_new_tokens.value && `${elements.max_new_tokens.value} tokens`];
     byId("options-summary").textContent = parts.filter(Boolean).join(", ");
   }
-}
-
-/** Whether the model here is the bundled one; of a cloud that this device has joined it is not known. */
-export function isBundled({ home, parties }) {
-  return parties.find((party) => party.name === home)?.model === "bundled";
 }
 
 /** Light, dark, or "" for what the system prefers. */

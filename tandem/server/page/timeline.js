@@ -30,7 +30,7 @@ export function drawTimeline(state) {
 
 /** The same as a table. */
 export function tabulate(state) {
-  const heads = ["", "token", "who was right", "device’s draft at", "cloud’s draft at", "decided at"];
+  const heads = ["", "token", "proposals", "device’s draft at", "cloud’s draft at", "decided at"];
   const rows = state.tokens.map((token) => make("tr", {},
     ...[token.step, token.text.trim() || "end", VERDICTS[state.mode][verdictOf(token, state.mode)],
       duration(token.device_arrived_s), duration(token.cloud_arrived_s), duration(token.committed_s)]

@@ -1,4 +1,4 @@
-// The answer as tokens: each coloured by who was right, drafts dimmed behind them, one tab stop for all.
+// The answer as tokens: each coloured by who proposed it, drafts dimmed behind them, one tab stop for all.
 
 import { make } from "./dom.js";
 import { VERDICTS, verdictOf } from "./transcript.js";

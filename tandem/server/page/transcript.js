@@ -1,14 +1,14 @@
 // What one question amounted to so far, gathered from its events. No document, no network: plain values.
 
-import { percent } from "./format.js";
+import { capitalize, percent } from "./format.js";
 
-/** Who was right about a token, by what the drafts were worth. The text is shown; the key names its style. */
+/** Who proposed a token that was decided. The text is shown; the key names its style. */
 export const VERDICTS = {
   dual: {
-    both: "both right",
-    device: "device only",
-    cloud: "cloud only",
-    neither: "neither",
+    both: "both proposed",
+    device: "device proposed",
+    cloud: "cloud proposed",
+    neither: "neither proposed",
     alone: "alone",
   },
   speculative: {
@@ -141,10 +141,6 @@ export function peerSentences(state) {
     const why = reason ? `${peer} gave up. ${reason}` : `the link to ${peer} was lost.`;
     return step ? `From token ${step} on, ${who}: ${why}` : `${capitalize(who)}: ${why}`;
   });
-}
-
-function capitalize(text) {
-  return text[0].toUpperCase() + text.slice(1);
 }
 
 /** What is kept of an answer: everything but the passages and what a finished answer has no more of. */

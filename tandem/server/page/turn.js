@@ -132,7 +132,7 @@ function drawNotices(state) {
   return [...lost, ...notes, ...stopped, ...error];
 }
 
-/** A bar of who was right, with its legend. */
+/** A bar of who proposed the tokens, with its legend. */
 function drawShares(state) {
   const counts = countVerdicts(state);
   if (!counts.length) return null;

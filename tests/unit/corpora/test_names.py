@@ -99,3 +99,18 @@ def test_toys_say_that_they_are() -> None:
 def test_example_questions() -> None:
     assert corpora.example_question("bundled") == "Which game should Mira try?"
     assert corpora.example_question("somewhere") == ""
+
+
+def test_examples_are_lines_of_the_questions() -> None:
+    assert corpora.example_questions("bundled") == [
+        "Which game should Mira try?",
+        "What soup would suit Drezi?",
+        "Please suggest a walk for Mura.",
+    ]
+    assert corpora.example_questions("household") == [
+        "How many steps does the lighthouse on Vey have, and what is the alarm code of the summer house?",
+        "What is Ole's telephone number?",
+        "What is the goat at the farm called?",
+        "When was the lighthouse on Vey built?",
+    ]
+    assert corpora.example_questions("somewhere") == []

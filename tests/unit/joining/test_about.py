@@ -41,3 +41,8 @@ def test_a_cloud_need_not_say_it() -> None:
 def test_a_number_that_makes_no_sense_is_refused(bad: object) -> None:
     with pytest.raises(ProtocolError, match="at 'max_queries'; install the same version"):
         read_about(TOLD | {"max_queries": bad})
+
+
+def test_a_cloud_says_whether_its_documents_come_with_tandem() -> None:
+    assert read_about(describe_publicly(TOLD | {"corpus": "household"})).corpus == "household"
+    assert "corpus" not in read_about(TOLD).as_description()  # one of an earlier version
