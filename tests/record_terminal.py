@@ -1,7 +1,8 @@
 """A terminal recording for the README: `python -m tests.record_terminal --out docs/ask.svg`.
 
-Runs a question under a pseudo-terminal, follows it on a virtual screen, and writes an SVG that plays it in a loop, or
-shows its end where motion is not wanted. What the terminal shows is recorded as it is; only pauses are cut.
+Asks SmolLM2 a question, on two Ray nodes, under a pseudo-terminal, follows it on a virtual screen, and writes an SVG
+that plays it in a loop, or shows its end where motion is not wanted. What the terminal
+shows is recorded as it is; only pauses are cut.
 """
 
 from __future__ import annotations
@@ -26,9 +27,18 @@ from typing import NamedTuple
 
 import pyte
 
-ARGUMENTS = ("ask", "--runtime", "inline", "--provisional", "--seed", "7", "Which game should Mira try?")
-SETTINGS = "[cluster]\nstart_timeout_s = 900\n"
-"""For machines that have other work to do."""
+from tandem.corpora import SMOLLM2, example_question
+
+ARGUMENTS = ("ask", "--provisional", "--seed", "7", example_question("household"))
+SETTINGS = f"""
+[cluster]
+start_timeout_s = 900  # for machines that have other work to do
+[device]
+model = "{SMOLLM2}"
+[cloud]
+model = "{SMOLLM2}"
+"""
+"""What they would be without a file, on a machine that has this model."""
 COLUMNS, ROWS = 100, 27
 MAX_PAUSE_S = 0.7
 """Longer ones, in which nothing changes, are cut to this."""

@@ -1,4 +1,7 @@
-"""Pictures of the page for the documentation: `python -m tests.server.screenshots --out docs`."""
+"""Pictures of the page for the documentation, with SmolLM2 and the household's documents.
+
+python -m tests.server.screenshots --out docs
+"""
 
 from __future__ import annotations
 
@@ -9,11 +12,13 @@ from pathlib import Path
 
 from playwright.sync_api import Browser, Page, sync_playwright
 
-from tests.server.relay import SLOW_BYTES_PER_S
+from tandem.corpora import SMOLLM2, example_question
 from tests.server.served_page import ServedPage, served_page, start_chromium
 
 WIDE, NARROW = (1180, 860), (390, 844)
-QUESTION = "Which game should Mira try?"
+QUESTION = example_question("household")
+NUM_TOGETHER = 12
+"""Tokens before the link is lost: the page's half of the answer is there, the note's is not."""
 
 
 def ask(page: Page) -> None:
@@ -48,11 +53,9 @@ def take_dark(page: Page, served: ServedPage) -> None:
 
 def take_lost(page: Page, served: ServedPage) -> None:
     """An answer that the device finished by itself."""
-    served.relay.bytes_per_s = SLOW_BYTES_PER_S
     ask(page)
-    page.wait_for_selector(".token >> nth=2")
+    page.wait_for_selector(f".token >> nth={NUM_TOGETHER - 1}")
     served.relay.hold()
-    served.relay.bytes_per_s = None
     try:
         wait_for_end(page)
         page.evaluate("document.activeElement.blur()")
@@ -81,12 +84,12 @@ def take_all(browser: Browser, served: ServedPage, out: Path) -> None:
 
 def main() -> None:
     """Write the pictures."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, default=Path("docs"), help="folder of the pictures")
     out: Path = parser.parse_args().out
     with (
         tempfile.TemporaryDirectory() as folder,
-        served_page(Path(folder)) as served,
+        served_page(Path(folder), SMOLLM2) as served,
         sync_playwright() as playwright,
     ):
         browser = start_chromium(playwright)

@@ -59,11 +59,11 @@ class ServedPage:
 
 
 @contextmanager
-def served_page(folder: Path) -> Iterator[ServedPage]:
-    """With the bundled models; what the device keeps goes to `folder`."""
+def served_page(folder: Path, model: str = "bundled") -> Iterator[ServedPage]:
+    """Both parties run this model with the documents that suit it; what the device keeps goes to `folder`."""
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("XDG_DATA_HOME", str(folder / "data"))
-        settings = [f"link.peer_loss_margin_s={PATIENCE_S}"]
+        settings = [f"link.peer_loss_margin_s={PATIENCE_S}", f"device.model={model}", f"cloud.model={model}"]
         # Under mode speculative the device shall have its say, however fast the cloud is.
         proposing = ["decoding.pacing=stop_and_wait", "decoding.length_policy=fixed"]
         config, documents = open_store(Config.load(None, settings + proposing))
