@@ -1,9 +1,8 @@
-"""Put your own documents on the device, and ask them together with the bundled cloud.
+"""Put your own documents on the device, and ask them together with the cloud's pages that come with Tandem.
 
-Run it: python examples/your_documents.py [FOLDER] [QUESTION]
-Files may be txt, md, html, pdf or jsonl. Without a folder it indexes two notes of its own, about people with made-up
-names: the bundled model knows no others and answers one kind of question. For your own documents choose models of your
-own as well, with "device.model=..." and "cloud.model=...".
+Run it: python examples/your_documents.py [FOLDER QUESTION]
+Files may be txt, md, html, pdf or jsonl. Without a folder it indexes two notes of its own, and asks for a fact of one
+of them. The model is small; choose others with "device.model=..." and "cloud.model=...".
 """
 
 import sys
@@ -14,9 +13,10 @@ from tandem import Answer, Config, Tandem
 from tandem.retrieval import BuildReport, Embedder, build_index
 
 NOTES = {
-    "nido.md": "We talked about presents. What Nido wants most is a good puzzle game.",
-    "mura.txt": "Of all walks, Mura prefers island walks.",
+    "shed.md": "The code of the garden shed is 2085. The spade and the wheelbarrow are in there.",
+    "boat.txt": "The boat lies at the small pier. Its oars are at Mrs Lind's house.",
 }
+QUESTION = "Where are the oars of the boat?"
 
 
 def write_notes(folder: Path) -> Path:
@@ -44,7 +44,7 @@ def main() -> None:
         notes = Path(sys.argv[1]) if len(sys.argv) > 1 else write_notes(Path(tempfile.mkdtemp(dir=scratch)))
         report = index_notes(notes, index)
         print(f"{report.num_files} files, {report.num_chunks} chunks")
-        answer = ask(index, sys.argv[2] if len(sys.argv) > 2 else "Which game should Nido try?")
+        answer = ask(index, sys.argv[2] if len(sys.argv) > 2 else QUESTION)
         print(answer.text)
         print("from:", ", ".join(source.title for source in answer.sources if source.title))
 

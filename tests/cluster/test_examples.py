@@ -1,4 +1,5 @@
-"""The examples that start a cluster, as a reader would run them; each stops what it started."""
+"""The examples that start a cluster, as a reader would run them, with questions and notes that the toy can read; each
+stops what it started."""
 
 from __future__ import annotations
 
@@ -15,23 +16,26 @@ from tandem import Tandem
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
-@pytest.mark.parametrize(
-    ("name", "expected"),
-    [
-        (
-            "quickstart.py",
-            ["Mira likes puzzle games, so try Pukan Vakun.", "  device: note-01-mira-games.md"],
-        ),
-        ("your_documents.py", ["2 files, 2 chunks", "Nido likes puzzle games, so try Pukan Vakun."]),
-    ],
-)
-def test_an_example_runs(name: str, expected: list[str]) -> None:
-    done = subprocess.run(
-        [sys.executable, str(EXAMPLES / name)], capture_output=True, text=True, timeout=300, check=False
-    )
+def run(name: str, *arguments: str) -> list[str]:
+    """The lines that an example prints."""
+    command = [sys.executable, str(EXAMPLES / name), *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
-    lines = done.stdout.splitlines()
-    assert not [line for line in expected if line not in lines], done.stdout
+    return done.stdout.splitlines()
+
+
+def test_quickstart() -> None:
+    lines = run("quickstart.py", "Which game should Mira try?", "Which walk is right for Drezi?")
+    assert lines[0] == "Mira likes puzzle games, so try Pukan Vakun."
+    assert "  device: note-01-mira-games.md" in lines
+    assert lines[-1].strip().startswith("Drezi likes island walks")
+
+
+def test_your_documents(tmp_path: Path) -> None:
+    (tmp_path / "nido.md").write_text("What Nido wants most is a good puzzle game.", "utf-8")
+    (tmp_path / "mura.txt").write_text("Of all walks, Mura prefers island walks.", "utf-8")
+    lines = run("your_documents.py", str(tmp_path), "Which game should Nido try?")
+    assert lines[:2] == ["2 files, 2 chunks", "Nido likes puzzle games, so try Pukan Vakun."]
 
 
 def test_many_questions(
