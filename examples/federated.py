@@ -51,7 +51,7 @@ def settings(notes: dict[str, Path], scratch: Path) -> Config:
 
 
 def describe(answer: Answer) -> str:
-    """Whose documents were read, and how often the server had drafted the right token."""
+    """Whose documents were read, and how often the token was the one that the server had drafted."""
     counts = {name: sum(source.party == name for source in answer.sources) for name in NOTES}
     read = ", ".join(f"{count} of {name}" for name, count in counts.items())
     statistics = answer.statistics
