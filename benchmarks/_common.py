@@ -8,11 +8,11 @@ import statistics
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from tandem.lab.environment import describe_environment
+from tandem_lab.environment import describe_environment
 
 if TYPE_CHECKING:
     from tandem.config import Config
-    from tandem.lab.quality.local import LocalPair
+    from tandem_lab.quality.local import LocalPair
 
 os.environ.setdefault("TANDEM_MODEL", "bundled")  # what the log records was measured with the toys
 
@@ -33,12 +33,12 @@ def summary(values: Sequence[float]) -> dict[str, float]:
 def bundled_pair(config: Config) -> LocalPair:
     """Both sides in one process, with the bundled model and documents."""
     from tandem.codecs import codec_of
-    from tandem.lab.quality.local import LocalPair
     from tandem.loading import load_engine
     from tandem.retrieval.embedding import Embedder
     from tandem.retrieval.factory import build_given_index
     from tandem.retrieval.retriever import Retriever
     from tandem.topology import PARTIES
+    from tandem_lab.quality.local import LocalPair
 
     engine, embedder = load_engine(config.device, num_threads=1), Embedder.load("offline", num_threads=1)
     retrievers = {party: Retriever.open(build_given_index(party, embedder), embedder) for party in PARTIES}

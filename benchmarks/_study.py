@@ -9,8 +9,8 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from tandem.lab.simulation.study import Strategy
 from tandem.topology import Party
+from tandem_lab.simulation.study import Strategy
 
 RECORDED = Path(__file__).parent / "data" / "acceptance.json"
 OUT = Path(__file__).parent / "out"

@@ -25,12 +25,12 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 from benchmarks._common import bundled_pair, finish
 from tandem import Config
 from tandem.events import TokenEvent
-from tandem.lab.quality.local import LocalPair
-from tandem.lab.simulation.specs import change_spec
-from tandem.lab.training.bundle import read_bundled_questions
 from tandem.protocol.spec import SessionSpec
 from tandem.request import spec_of
 from tandem.topology import PARTIES
+from tandem_lab.quality.local import LocalPair
+from tandem_lab.simulation.specs import change_spec
+from tandem_lab.training.bundle import read_bundled_questions
 
 RULES = ("coupled", "algorithm1")
 

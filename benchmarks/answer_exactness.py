@@ -30,19 +30,19 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from benchmarks._common import finish
 from tandem import Config, Tandem
-from tandem.lab.federated.workers import LocalWorkers
-from tandem.lab.latency.memoized import local_pair
-from tandem.lab.quality.local import LocalPair
-from tandem.lab.quality.questions import question_texts
-from tandem.lab.quality.uncompressed import answer_uncompressed
-from tandem.lab.simulation.link import Link
-from tandem.lab.simulation.specs import change_spec
 from tandem.protocol.prefix import common_length
 from tandem.request import spec_of
 from tandem.retrieval import Embedder
 from tandem.retrieval.factory import build_given_index
 from tandem.sites.serving import Address, served
 from tandem.topology import PARTIES, SERVER
+from tandem_lab.federated.workers import LocalWorkers
+from tandem_lab.latency.memoized import local_pair
+from tandem_lab.quality.local import LocalPair
+from tandem_lab.quality.questions import question_texts
+from tandem_lab.quality.uncompressed import answer_uncompressed
+from tandem_lab.simulation.link import Link
+from tandem_lab.simulation.specs import change_spec
 
 DEPLOYMENTS = ("inline", "joined", "ray", "simulated")
 NUM_WORKERS = (2, 4)

@@ -36,9 +36,6 @@ from tandem.config import PartyConfig
 from tandem.corpora import HOUSEHOLD
 from tandem.engine.engine import Engine, Feed
 from tandem.engine.row_mixture import row_probabilities, weigh_rows
-from tandem.lab.quality.answers import contains_answer
-from tandem.lab.quality.questions import Question, read_household
-from tandem.lab.quality.statistics import mcnemar, wilson
 from tandem.loading import load_engine
 from tandem.protocol.messages import RetrieveResult
 from tandem.protocol.rows import JOINT, Row, arrange_rows
@@ -46,6 +43,9 @@ from tandem.retrieval.embedding import Embedder
 from tandem.retrieval.factory import build_given_index
 from tandem.retrieval.retriever import Hit, Retriever
 from tandem.topology import PARTIES, Party
+from tandem_lab.quality.answers import contains_answer
+from tandem_lab.quality.questions import Question, read_household
+from tandem_lab.quality.statistics import mcnemar, wilson
 
 SAY = (
     "First say in one sentence what the document tells about the question, with its names and numbers. Then write "

@@ -31,7 +31,7 @@ COLD_RUNS = 2
 
 def questions(number: int) -> list[str]:
     """The bundled questions, over and over."""
-    from tandem.lab.quality.questions import question_texts
+    from tandem_lab.quality.questions import question_texts
 
     bundled = question_texts(None, Config())
     return [bundled[index % len(bundled)] for index in range(number)]

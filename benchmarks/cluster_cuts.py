@@ -27,10 +27,10 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from benchmarks._common import finish
 from benchmarks.reliability import run_outages
-from tandem.lab.netlab import NetLab, Shape
-from tandem.lab.netlab.inside import run_inside
-from tandem.lab.netlab.shape import parse_duration
-from tandem.lab.reliability.cluster import connected
+from tandem_lab.netlab import NetLab, Shape
+from tandem_lab.netlab.inside import run_inside
+from tandem_lab.netlab.shape import parse_duration
+from tandem_lab.reliability.cluster import connected
 
 PREDICTION = (
     "0 wrong, gap <= 1.5 s + 2 steps, together again <= 2 s after the link's return, 0 nodes or actors lost"

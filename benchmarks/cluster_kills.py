@@ -38,11 +38,11 @@ from benchmarks._common import finish, summary
 from tandem import Config, Tandem
 from tandem.cluster import registry
 from tandem.errors import TandemError
-from tandem.lab.reliability.bench import Watched, follow
-from tandem.lab.reliability.cluster import run_command, two_nodes
-from tandem.lab.training.bundle import read_bundled_questions
 from tandem.protocol.outbox import ROLES
 from tandem.topology import PARTIES, Party
+from tandem_lab.reliability.bench import Watched, follow
+from tandem_lab.reliability.cluster import run_command, two_nodes
+from tandem_lab.training.bundle import read_bundled_questions
 
 NUM_QUESTIONS, NUM_SEEDS = 4, 2
 RAYLET = f"{Party.CLOUD}/raylet"

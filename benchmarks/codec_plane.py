@@ -43,8 +43,8 @@ from tandem.aggregation.acceptance import coupled_acceptance
 from tandem.aggregation.distributions import Distribution
 from tandem.codecs import Codec, CodecSession, CSqs, KSqs, Lattice, TopK, TopP, bits
 from tandem.codecs.base import MAX_VOCAB
-from tandem.lab.speculative.plot import plot_plane
-from tandem.lab.speculative.sample_then_quantise import verify
+from tandem_lab.speculative.plot import plot_plane
+from tandem_lab.speculative.sample_then_quantise import verify
 
 TEMPERATURES = (0.2, 0.4, 0.6, 0.8, 1.0)
 Pair = tuple[NDArray[np.float64], NDArray[np.float64]]
@@ -113,11 +113,11 @@ def bundled(count: int) -> Iterator[Pair]:
     from tandem.config import Config
     from tandem.corpora import WEIGHTS
     from tandem.engine.engine import Engine
-    from tandem.lab.quality.heldout import heldout_spec, retrievers_of, worlds
-    from tandem.lab.quality.local import LocalPair
-    from tandem.lab.simulation.specs import change_spec
     from tandem.retrieval.embedding import Embedder
     from tandem.topology import PARTIES
+    from tandem_lab.quality.heldout import heldout_spec, retrievers_of, worlds
+    from tandem_lab.quality.local import LocalPair
+    from tandem_lab.simulation.specs import change_spec
 
     engine, embedder = Engine.load(str(WEIGHTS), num_threads=1), Embedder.load("offline", num_threads=1)
     spec = replace(change_spec(heldout_spec(Config()), temperature=1.0), synchronous=True, race_depth=0)

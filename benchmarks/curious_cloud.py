@@ -3,7 +3,7 @@
 The bundled questions are asked over notes whose facts (which of eight kinds of a thing a person likes) are reshuffled,
 so that chance is 1 in 8 and no fact follows from another. Both parties run in one process; everything that the device
 hands to the link is recorded as bytes, and an attacker with all that a cloud has by right guesses from it
-(`tandem.lab.curious.attacker`): from the whole answer, from all that came before the token that states the fact, from
+(`tandem_lab.curious.attacker`): from the whole answer, from all that came before the token that states the fact, from
 the votes, drafted ids, document weights alone, and from sizes and timing alone.
 
 Predictions: in mode dual the whole answer gives the fact away in at least 9 of 10 cases, since the answer states it;
@@ -30,7 +30,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from benchmarks._common import finish
-from tandem.lab.curious.study import CASES, NUM_KINDS, SIGNALS, Trial, guess_by_timing, run_trials, success
+from tandem_lab.curious.study import CASES, NUM_KINDS, SIGNALS, Trial, guess_by_timing, run_trials, success
 
 PREDICTION = {
     "whole, dual": ">= 0.9",

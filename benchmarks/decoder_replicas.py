@@ -30,7 +30,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from benchmarks._common import finish, summary
 from tandem import Config, Tandem
-from tandem.lab.training.bundle import read_bundled_questions
+from tandem_lab.training.bundle import read_bundled_questions
 
 PREDICTION = {"tokens per second against one decoder": (1.2, 1.6), "answers that differ": 0}
 PATIENT = "cluster.start_timeout_s=600"

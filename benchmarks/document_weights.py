@@ -37,20 +37,20 @@ from benchmarks._common import finish
 from tandem.client import Tandem
 from tandem.codecs import codec_of
 from tandem.config import Config, WeightsConfig
-from tandem.lab.quality import statistics
-from tandem.lab.quality.answers import exact_match
-from tandem.lab.quality.document_sets import Counts
-from tandem.lab.quality.heldout import indexes_of, retrievers_of, split_world, worlds
-from tandem.lab.quality.methods import METHODS
-from tandem.lab.quality.qa import Prediction, predictions
-from tandem.lab.quality.questions import Question, read_questions
-from tandem.lab.quality.setup import Parties, load_engines
-from tandem.lab.quality.teacher_forcing import Teacher
-from tandem.lab.training.bundle import QUESTIONS
 from tandem.retrieval.embedding import Embedder
 from tandem.retrieval.factory import open_index
 from tandem.retrieval.retriever import Retriever
 from tandem.topology import PARTIES
+from tandem_lab.quality import statistics
+from tandem_lab.quality.answers import exact_match
+from tandem_lab.quality.document_sets import Counts
+from tandem_lab.quality.heldout import indexes_of, retrievers_of, split_world, worlds
+from tandem_lab.quality.methods import METHODS
+from tandem_lab.quality.qa import Prediction, predictions
+from tandem_lab.quality.questions import Question, read_questions
+from tandem_lab.quality.setup import Parties, load_engines
+from tandem_lab.quality.teacher_forcing import Teacher
+from tandem_lab.training.bundle import QUESTIONS
 
 SEED = 11
 STATIC = ("weights.question=0", "weights.evidence=0")

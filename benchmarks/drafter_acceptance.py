@@ -41,12 +41,12 @@ from tandem.config import Config, WeightsConfig
 from tandem.corpora import TOYS, WEIGHTS, model_path
 from tandem.engine.engine import Engine
 from tandem.engine.row_mixture import mix_rows, row_probabilities
-from tandem.lab.quality.heldout import retrievers_of, worlds
-from tandem.lab.training.batches import encode_row
-from tandem.lab.training.samples import draw_sample
 from tandem.retrieval.embedding import Embedder
 from tandem.retrieval.retriever import Retriever
 from tandem.topology import Party
+from tandem_lab.quality.heldout import retrievers_of, worlds
+from tandem_lab.training.batches import encode_row
+from tandem_lab.training.samples import draw_sample
 
 Dense = NDArray[np.float64]  # [vocab]
 LENGTH = 4

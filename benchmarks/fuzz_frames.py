@@ -1,6 +1,6 @@
 """Does any input from a peer do more than be read or refused? Coverage-guided where atheris is installed.
 
-All that reads bytes of a peer (`tandem.lab.reliability.targets`): frames of the link with their specs, streams, votes
+All that reads bytes of a peer (`tandem_lab.reliability.targets`): frames of the link with their specs, streams, votes
 of every codec, both frames of joining, messages within a site. Inputs start from the frames of real answers. With
 atheris (`pip install atheris`, no dependency of Tandem) libFuzzer changes what reaches new code, and the readers run in
 a process of their own; otherwise, or with --blind, changes are random, as in `benchmarks/reliability.py frames`.
@@ -32,7 +32,7 @@ LOOKED_AT = (
     "tandem.codecs",
     "tandem.transport",
     "tandem.joining",
-    "tandem.lab.reliability.targets",
+    "tandem_lab.reliability.targets",
 )
 """Packages whose branches atheris counts."""
 MAX_INPUT_BYTES = 4096
@@ -62,7 +62,7 @@ def fuzz(corpus: Path, num_runs: int, seed: int) -> None:
     import atheris
 
     with atheris.instrument_imports(include=list(LOOKED_AT)):
-        from tandem.lab.reliability.targets import read
+        from tandem_lab.reliability.targets import read
     options = [f"-runs={num_runs}", f"-seed={seed}", f"-max_len={MAX_INPUT_BYTES}", "-rss_limit_mb=2048"]
     atheris.Setup([sys.argv[0], *options, str(corpus)], read_input(read))
     atheris.Fuzz()
@@ -79,8 +79,8 @@ def read_input(read: Any) -> Any:
 
 def blind(inputs: Sequence[bytes], num_runs: int, seed: int) -> dict[str, Any]:
     """Random changes."""
-    from tandem.lab.reliability.malformed import mutations
-    from tandem.lab.reliability.targets import read
+    from tandem_lab.reliability.malformed import mutations
+    from tandem_lab.reliability.targets import read
 
     num_read = sum(read(data) for data in mutations(inputs, num_runs, Random(seed)))
     return {"read": num_read, "refused": num_runs - num_read}
@@ -101,8 +101,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         fuzz(arguments.child, arguments.runs, arguments.seed)
         return
     from benchmarks._common import finish
-    from tandem.lab.reliability.malformed import record_frames
-    from tandem.lab.reliability.targets import seeds
+    from tandem_lab.reliability.malformed import record_frames
+    from tandem_lab.reliability.targets import seeds
 
     num_runs = 20_000 if arguments.smoke else arguments.runs
     is_guided = not arguments.blind and importlib.util.find_spec("atheris") is not None

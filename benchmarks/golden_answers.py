@@ -29,15 +29,15 @@ from tandem.config import Config
 from tandem.corpora import WEIGHTS
 from tandem.engine.engine import Engine
 from tandem.events import TokenEvent
-from tandem.lab.quality.heldout import retrievers_of, worlds
-from tandem.lab.quality.local import LocalPair
-from tandem.lab.simulation.link import Link
-from tandem.lab.simulation.specs import change_spec
-from tandem.lab.training.bundle import read_bundled_questions
 from tandem.request import spec_of
 from tandem.retrieval.embedding import Embedder
 from tandem.retrieval.factory import open_retriever
 from tandem.topology import PARTIES
+from tandem_lab.quality.heldout import retrievers_of, worlds
+from tandem_lab.quality.local import LocalPair
+from tandem_lab.simulation.link import Link
+from tandem_lab.simulation.specs import change_spec
+from tandem_lab.training.bundle import read_bundled_questions
 
 GOLDEN = Path(__file__).parent.parent / "tests" / "golden"
 PATHS = {"top_p": GOLDEN / "answers.jsonl", "auto": GOLDEN / "race_lists.jsonl"}

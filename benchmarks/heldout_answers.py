@@ -29,9 +29,9 @@ from tandem.codecs import codec_of
 from tandem.config import Config
 from tandem.corpora import model_path
 from tandem.engine.engine import Engine
-from tandem.lab.quality.heldout import ALONE, HeldoutAnswer, ask_heldout, ask_ideal, heldout_spec
-from tandem.lab.quality.statistics import wilson
 from tandem.retrieval.embedding import Embedder
+from tandem_lab.quality.heldout import ALONE, HeldoutAnswer, ask_heldout, ask_ideal, heldout_spec
+from tandem_lab.quality.statistics import wilson
 
 TARGETS = {"both": ">= 95 %", "device": "<= 10 %", "cloud": "<= 25 %"}
 SEED = 11

@@ -34,15 +34,15 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 from benchmarks._common import finish, summary
 from tandem import Config, Tandem
 from tandem.events import DoneEvent, TokenEvent
-from tandem.lab.baselines.experiments import Experiments
-from tandem.lab.latency.cluster import DATA_PORT, launch
-from tandem.lab.netlab import NetLab, Shape
-from tandem.lab.netlab.capture import capturing
-from tandem.lab.netlab.inside import run_inside
-from tandem.lab.netlab.ping import Ping
-from tandem.lab.netlab.traffic import HEADER_BYTES, LinkTraffic, read_packets
-from tandem.lab.training.bundle import read_bundled_questions
 from tandem.topology import PARTIES, Party
+from tandem_lab.baselines.experiments import Experiments
+from tandem_lab.latency.cluster import DATA_PORT, launch
+from tandem_lab.netlab import NetLab, Shape
+from tandem_lab.netlab.capture import capturing
+from tandem_lab.netlab.inside import run_inside
+from tandem_lab.netlab.ping import Ping
+from tandem_lab.netlab.traffic import HEADER_BYTES, LinkTraffic, read_packets
+from tandem_lab.training.bundle import read_bundled_questions
 
 RTT_S = 0.1
 STALLS_S = (2.0, 5.0, 10.0)

@@ -26,13 +26,13 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from benchmarks._common import finish
 from tandem import Config, Tandem
-from tandem.lab.bad_drafters import CLASSES
-from tandem.lab.latency.cluster import DATA_PORT, hosts
-from tandem.lab.latency.half import close_to_each_other
-from tandem.lab.netlab import NetLab, Shape
-from tandem.lab.netlab.inside import run_inside
-from tandem.lab.training.bundle import read_bundled_questions
 from tandem.topology import Party
+from tandem_lab.bad_drafters import CLASSES
+from tandem_lab.latency.cluster import DATA_PORT, hosts
+from tandem_lab.latency.half import close_to_each_other
+from tandem_lab.netlab import NetLab, Shape
+from tandem_lab.netlab.inside import run_inside
+from tandem_lab.training.bundle import read_bundled_questions
 
 RTTS_S = (0.0, 0.1, 0.3)
 TEMPERATURES = (0.0, 1.0)

@@ -39,9 +39,9 @@ from tandem.errors import TandemError
 from tandem.events import TokenEvent
 from tandem.joining.devices import DeviceList
 from tandem.joining.join_link import JoinLink
-from tandem.lab.reliability.processes import Child, child, cloud_arguments, device_arguments
-from tandem.lab.training.bundle import read_bundled_questions
 from tandem.sites.attached import attach
+from tandem_lab.reliability.processes import Child, child, cloud_arguments, device_arguments
+from tandem_lab.training.bundle import read_bundled_questions
 
 PATIENT = "cluster.start_timeout_s=900"
 """Loading takes as long as the machine's other work lets it."""

@@ -1,6 +1,6 @@
 """What do three pacings of speculative decoding take, over round trip and rate, against a cloud that streams?
 
-A virtual clock (`tandem.lab.simulation.pacing`) with the times of FlexSpec's setting: 15 ms per draft, 25 + 2 ms per
+A virtual clock (`tandem_lab.simulation.pacing`) with the times of FlexSpec's setting: 15 ms per draft, 25 + 2 ms per
 token for a pass of the cloud. Each pacing has the best fixed length of its proposals, 0 to 16, known in hindsight; the
 baselines ask for each token, or stream. A proposal has 111 bytes with all headers and 2 per proposed id, a verdict 107
 and 2 for each token after its first.
@@ -25,12 +25,12 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from benchmarks._common import finish
-from tandem.lab.plots import save
-from tandem.lab.simulation.conditions import PACINGS, Conditions, Pacing
-from tandem.lab.simulation.pacing import draw_accepted, play_answer
-from tandem.lab.speculative.plot import LOOK
-from tandem.lab.speculative.predictions import PROPOSAL_BYTES, VERDICT_BYTES
 from tandem.scheduler.proposal_length import MAX_LENGTH
+from tandem_lab.plots import save
+from tandem_lab.simulation.conditions import PACINGS, Conditions, Pacing
+from tandem_lab.simulation.pacing import draw_accepted, play_answer
+from tandem_lab.speculative.plot import LOOK
+from tandem_lab.speculative.predictions import PROPOSAL_BYTES, VERDICT_BYTES
 
 RTTS_S, RATES = (0.0, 0.02, 0.05, 0.1, 0.2, 0.3), (1e4, 1e5, 1e6, inf)
 ACCEPTANCE = (0.5, 0.7, 0.85, 0.95)

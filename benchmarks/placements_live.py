@@ -30,13 +30,13 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 from benchmarks._common import bundled_pair, finish, summary
 from tandem import Config, Tandem
 from tandem.events import EstimateEvent, Event, TokenEvent
-from tandem.lab.baselines.client import Baselines, launch
-from tandem.lab.baselines.experiments import Experiments, Treatment
-from tandem.lab.simulation.link import Link
-from tandem.lab.simulation.specs import change_spec
-from tandem.lab.training.bundle import read_bundled_questions
 from tandem.request import spec_of
 from tandem.topology import PARTIES, Party
+from tandem_lab.baselines.client import Baselines, launch
+from tandem_lab.baselines.experiments import Experiments, Treatment
+from tandem_lab.simulation.link import Link
+from tandem_lab.simulation.specs import change_spec
+from tandem_lab.training.bundle import read_bundled_questions
 
 PLACEMENTS = ("mirror", "greedy", "device", "cloud", "random")
 FLOORS_S = {Party.DEVICE: 0.060, Party.CLOUD: 0.025}

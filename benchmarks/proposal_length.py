@@ -1,6 +1,6 @@
 """How long should proposals be, and does the policy find it?
 
-Stop-and-wait rounds in a model (`tandem.lab.simulation.rounds`): round trips of 0 to 300 ms, links of 30 kbit/s to
+Stop-and-wait rounds in a model (`tandem_lab.simulation.rounds`): round trips of 0 to 300 ms, links of 30 kbit/s to
 10 Mbit/s, acceptance 0.4 to 0.9, ids alone or with a distribution of 300 bytes; without a proposal the decider streams
 by itself, or each token is asked for. For each cell the best fixed length in hindsight, the policy that estimates on
 the way, the double deep Q-network of QS, the same rule for the best length with the drafter's probabilities in the
@@ -26,7 +26,6 @@ from statistics import mean
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from benchmarks._common import finish, summary
-from tandem.lab.simulation.rounds import DISTRIBUTION_BITS, ID_BITS, costs_of, play_rounds, tokens_per_s
 from tandem.scheduler.double_dqn import DoubleDqn
 from tandem.scheduler.proposal_length import (
     MAX_LENGTH,
@@ -39,6 +38,7 @@ from tandem.scheduler.proposal_length import (
     printed_length,
     throughputs,
 )
+from tandem_lab.simulation.rounds import DISTRIBUTION_BITS, ID_BITS, costs_of, play_rounds, tokens_per_s
 
 RTTS_S, RATES, BITS = (0.0, 0.02, 0.05, 0.1, 0.3), (3e4, 1e5, 1e6, 1e7), (ID_BITS, DISTRIBUTION_BITS)
 ACCEPTANCE = (0.4, 0.6, 0.8, 0.9)

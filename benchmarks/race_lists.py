@@ -2,7 +2,7 @@
 
 - answers: bundled questions at temperatures 0 and 1, both parties in one process, placement `mirror` over a virtual
   link of 100 ms round trip. Every answer with race lists is compared with the draft-free loop on the distributions
-  before any compression (`tandem.lab.quality.uncompressed`).
+  before any compression (`tandem_lab.quality.uncompressed`).
 - synthetic: pairs of similar long-tailed distributions over 50,000 tokens, with lists of fixed and of adapted length,
   winners compared with the race of the full mixture.
 - cases: random votes of two parties through their bytes, with longer lists until the winner is certain.
@@ -54,11 +54,11 @@ def answers(num_questions: int) -> dict[str, Any]:
     """Whole answers of the bundled models."""
     from benchmarks._common import bundled_pair
     from tandem.config import Config
-    from tandem.lab.quality.uncompressed import answer_uncompressed
-    from tandem.lab.simulation.specs import change_spec
-    from tandem.lab.training.bundle import read_bundled_questions
     from tandem.request import spec_of
     from tandem.topology import PARTIES
+    from tandem_lab.quality.uncompressed import answer_uncompressed
+    from tandem_lab.simulation.specs import change_spec
+    from tandem_lab.training.bundle import read_bundled_questions
 
     texts = [one.question for one in read_bundled_questions()]
     pair, found = bundled_pair(Config()), {}
@@ -91,11 +91,11 @@ def answers(num_questions: int) -> dict[str, Any]:
 def answer_counted(pair: Any, config: Any, spec: Any, seed: int) -> tuple[list[int], Counter[str]]:
     """The tokens of one answer, and what crossed the link."""
     from tandem.codecs import codec_of
-    from tandem.lab.quality.local import LocalPair
-    from tandem.lab.simulation import virtual
-    from tandem.lab.simulation.link import Link
     from tandem.protocol.messages import ListRequest, Open, Probe, Proposal, Sources, decode
     from tandem.topology import PARTIES
+    from tandem_lab.quality.local import LocalPair
+    from tandem_lab.simulation import virtual
+    from tandem_lab.simulation.link import Link
 
     sides = {party: Bytes() for party in PARTIES}
 
@@ -119,7 +119,7 @@ def answer_counted(pair: Any, config: Any, spec: Any, seed: int) -> tuple[list[i
                 side.requests.add(body.digest + bytes([min(255, body.depth)]))
             super()._cross(party, frame)
 
-    from tandem.lab.quality import local
+    from tandem_lab.quality import local
 
     original, local.VirtualRun = local.VirtualRun, Counted  # type: ignore[misc]
     try:

@@ -2,7 +2,7 @@
 
 Two Ray nodes, bundled models and questions, short answers from few documents, in turn under every placement and at
 temperatures 0, 0.7 and 1, each with a seed of its own. Every answer is compared, token for token, with the draft-free
-loop over the models' own distributions (`tandem.lab.quality.uncompressed`), which runs in this process. The device's
+loop over the models' own distributions (`tandem_lab.quality.uncompressed`), which runs in this process. The device's
 decisions that needed a longer list, and bytes of frames, are those of its draft queue. As a control, and for its bytes,
 every tenth question is also asked with nuclei (the codec of the preset "dragon", coupled drafts).
 
@@ -33,11 +33,11 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 from benchmarks._common import bundled_pair, finish
 from tandem import Config, Tandem
 from tandem.events import Answer
-from tandem.lab.quality.uncompressed import answer_uncompressed
-from tandem.lab.simulation.specs import change_spec
-from tandem.lab.training.bundle import read_bundled_questions
 from tandem.request import spec_of
 from tandem.topology import Party
+from tandem_lab.quality.uncompressed import answer_uncompressed
+from tandem_lab.simulation.specs import change_spec
+from tandem_lab.training.bundle import read_bundled_questions
 
 SETTINGS = (
     "link.on_peer_loss=wait",

@@ -34,12 +34,12 @@ from tandem.config import Config
 from tandem.corpora import WEIGHTS
 from tandem.engine.engine import Engine
 from tandem.events import TokenEvent
-from tandem.lab.environment import describe_environment
-from tandem.lab.quality.heldout import heldout_spec, retrievers_of, worlds
-from tandem.lab.quality.local import LocalPair
-from tandem.lab.simulation.specs import change_spec
 from tandem.retrieval.embedding import Embedder
 from tandem.topology import PARTIES
+from tandem_lab.environment import describe_environment
+from tandem_lab.quality.heldout import heldout_spec, retrievers_of, worlds
+from tandem_lab.quality.local import LocalPair
+from tandem_lab.simulation.specs import change_spec
 
 PATH = Path(__file__).parent / "data" / "acceptance.json"
 NUM_SEQUENCES, NUM_TOKENS, NUM_TIMES = 50, 100, 400

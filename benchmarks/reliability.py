@@ -34,8 +34,8 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from benchmarks._common import finish, summary
-from tandem.lab.reliability import hostile, malformed, outages, soak
-from tandem.lab.reliability.bench import Bench, Trial, running
+from tandem_lab.reliability import hostile, malformed, outages, soak
+from tandem_lab.reliability.bench import Bench, Trial, running
 
 COUNTS = {"outages": 50, "kills": 20, "soak": 300, "hostile": 1000, "frames": 1_000_000}
 SMOKE = {"outages": 4, "kills": 1, "soak": 12, "hostile": 33, "frames": 20_000}

@@ -31,17 +31,17 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from benchmarks._common import finish
 from tandem import Config, Tandem
-from tandem.lab.baselines.experiments import Experiments
-from tandem.lab.latency.cluster import DATA_PORT, launch
-from tandem.lab.latency.half import close_to_each_other
-from tandem.lab.netlab import NetLab, Shape
-from tandem.lab.netlab.capture import capturing
-from tandem.lab.netlab.inside import run_inside
-from tandem.lab.netlab.pcap import reading
-from tandem.lab.training.bundle import read_bundled_questions
 from tandem.protocol.messages import LinkFrame, Proposal, decode
 from tandem.topology import PARTIES, Party
 from tandem.transport.framing import FrameSplitter
+from tandem_lab.baselines.experiments import Experiments
+from tandem_lab.latency.cluster import DATA_PORT, launch
+from tandem_lab.latency.half import close_to_each_other
+from tandem_lab.netlab import NetLab, Shape
+from tandem_lab.netlab.capture import capturing
+from tandem_lab.netlab.inside import run_inside
+from tandem_lab.netlab.pcap import reading
+from tandem_lab.training.bundle import read_bundled_questions
 
 RTT_S = 0.1
 NUM_TOKENS, NUM_QUESTIONS, SMOKE_QUESTIONS = 48, 10, 2

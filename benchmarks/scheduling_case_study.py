@@ -22,10 +22,10 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 from benchmarks._common import finish
 from benchmarks._study import RECORDED, parser, seconds
 from tandem.events import PlacementEvent
-from tandem.lab.simulation.acceptance import read_acceptance
-from tandem.lab.simulation.study import Replay, link_of, replay
-from tandem.lab.timeline.intervals import timeline
-from tandem.lab.timeline.pipeline import plot_pipeline
+from tandem_lab.simulation.acceptance import read_acceptance
+from tandem_lab.simulation.study import Replay, link_of, replay
+from tandem_lab.timeline.intervals import timeline
+from tandem_lab.timeline.pipeline import plot_pipeline
 
 DEVICE_MS, CLOUD_MS, RTT_MS, WAVE, NUM_TOKENS = 60.0, 60.0, 501.0, 0.2, 15
 

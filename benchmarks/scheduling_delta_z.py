@@ -22,10 +22,10 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from benchmarks._common import finish
 from benchmarks._study import COLOURS, axes, parser, save, seconds
-from tandem.lab.simulation.acceptance import draw_acceptance, rates
-from tandem.lab.simulation.study import link_of, replay
 from tandem.scheduler.greedy import delta_z
 from tandem.topology import Party
+from tandem_lab.simulation.acceptance import draw_acceptance, rates
+from tandem_lab.simulation.study import link_of, replay
 
 CLOUD_MS, RTT_MS, NUM_TOKENS = 50.0, 100.0, 300
 ALPHAS = ((0.9, 0.5), (0.9, 0.9), (0.7, 0.7), (0.5, 0.5), (0.5, 0.9))  # device, cloud

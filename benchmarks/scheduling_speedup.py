@@ -21,10 +21,10 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from benchmarks._common import finish
 from benchmarks._study import COLOURS, axes, parser, save, seconds
-from tandem.lab.simulation.acceptance import draw_acceptance, rates
-from tandem.lab.simulation.study import link_of, replay
 from tandem.scheduler.greedy import speedup
 from tandem.topology import Party
+from tandem_lab.simulation.acceptance import draw_acceptance, rates
+from tandem_lab.simulation.study import link_of, replay
 
 CLOUD_MS, ALPHA_DEVICE, NUM_TOKENS = 50.0, 0.8, 300
 ALPHAS = (0.3, 0.6, 0.9)

@@ -28,17 +28,17 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from benchmarks._common import finish
 from benchmarks._study import LOOK, RECORDED, axes, parser, save, seconds
-from tandem.lab.simulation.acceptance import (
+from tandem.scheduler.greedy import Situation
+from tandem.topology import PARTIES
+from tandem_lab.simulation.acceptance import (
     draw_acceptance,
     phases,
     rates,
     read_acceptance,
     read_decode_times,
 )
-from tandem.lab.simulation.scripted import Accepted
-from tandem.lab.simulation.study import STRATEGIES, Summary, compare, link_of
-from tandem.scheduler.greedy import Situation
-from tandem.topology import PARTIES
+from tandem_lab.simulation.scripted import Accepted
+from tandem_lab.simulation.study import STRATEGIES, Summary, compare, link_of
 
 NUM_TOKENS, BASE_RTT_MS, WAVE = 100, 1.0, 0.2
 EXTRA_MS = (0, 250, 500, 750, 1000)

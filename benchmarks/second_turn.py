@@ -28,9 +28,9 @@ from benchmarks._common import finish, summary
 from tandem import Answer, Config, SourcesEvent, Tandem
 from tandem.engine.prompt import Prompt
 from tandem.events import DoneEvent, collect
-from tandem.lab.training.bundle import read_bundled_questions
 from tandem.loading import load_engine
 from tandem.topology import PARTIES
+from tandem_lab.training.bundle import read_bundled_questions
 
 LENGTHS, ROWS, REPEATS = (32, 96), 4, 9
 WAYS = {"reused": 1 << 27, "computed": 0}

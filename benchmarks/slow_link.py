@@ -24,7 +24,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from benchmarks._common import finish
-from tandem.lab.simulation.timed import Times, Timing, play_timed
+from tandem_lab.simulation.timed import Times, Timing, play_timed
 
 SYSTEMS: dict[str, dict[str, Any]] = {
     "asked": {"pacing": "stop_and_wait", "max_proposal": 0},

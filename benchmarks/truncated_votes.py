@@ -45,13 +45,13 @@ from tandem.codecs import TopK, bits
 from tandem.codecs.race_lists import encode_race_list
 from tandem.codecs.top_k import RESTS, VALUE_SUM
 from tandem.corpora import BUNDLED
-from tandem.lab.federated.plot import plot_truncation
-from tandem.lab.federated.predictions import mix
-from tandem.lab.federated.workers import LocalWorkers
-from tandem.lab.training.bundle import read_bundled_questions
 from tandem.retrieval import Embedder
 from tandem.retrieval.build import build_index
 from tandem.topology import PARTIES
+from tandem_lab.federated.plot import plot_truncation
+from tandem_lab.federated.predictions import mix
+from tandem_lab.federated.workers import LocalWorkers
+from tandem_lab.training.bundle import read_bundled_questions
 
 NUM_WORKERS = (2, 4, 8)
 TEMPERATURES = (0.8, 1.0, 1.2)

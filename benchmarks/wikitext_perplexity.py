@@ -40,13 +40,13 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from benchmarks._common import finish
 from tandem.config import Config, PartyConfig, RetrievalConfig
-from tandem.lab.baselines.documents import JOINT
-from tandem.lab.quality.document_sets import Counts
-from tandem.lab.quality.lm import evaluate_text
-from tandem.lab.quality.methods import METHODS
-from tandem.lab.quality.plot import plot_evaluation
-from tandem.lab.quality.result import Result, table, write
-from tandem.lab.quality.setup import load
+from tandem_lab.baselines.documents import JOINT
+from tandem_lab.quality.document_sets import Counts
+from tandem_lab.quality.lm import evaluate_text
+from tandem_lab.quality.methods import METHODS
+from tandem_lab.quality.plot import plot_evaluation
+from tandem_lab.quality.result import Result, table, write
+from tandem_lab.quality.setup import load
 
 ROOT = Path(__file__).parent.parent
 HEADING = re.compile(r"^ = [^=].*[^=] = $", re.MULTILINE)

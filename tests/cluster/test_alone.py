@@ -20,8 +20,8 @@ from tandem.events import (
     SourcesEvent,
     TokenEvent,
 )
-from tandem.lab.simulation.display import Display
 from tandem.topology import PARTIES, Party
+from tandem_lab.simulation.display import Display
 
 QUESTION = "Which game should Mira try?"
 

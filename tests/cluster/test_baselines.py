@@ -15,9 +15,9 @@ from tandem.cluster.launch import find_party
 from tandem.codecs import codec_of
 from tandem.errors import QueryError, TandemError
 from tandem.events import DoneEvent
-from tandem.lab.baselines.client import Baselines
-from tandem.lab.baselines.experiments import Experiments, Treatment
 from tandem.topology import PARTIES, Party
+from tandem_lab.baselines.client import Baselines
+from tandem_lab.baselines.experiments import Experiments, Treatment
 
 QUESTION = "Which game should Mira try?"
 KEEPING = Treatment(keeps_distributions=True)

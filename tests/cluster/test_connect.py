@@ -21,8 +21,8 @@ from tandem.cluster.attach import attached
 from tandem.cluster.supervisor import stop_supervisor
 from tandem.errors import ClusterError, QueryError
 from tandem.events import DoneEvent, TokenEvent
-from tandem.lab.training.bundle import read_bundled_questions
 from tandem.topology import Party
+from tandem_lab.training.bundle import read_bundled_questions
 
 from .conftest import TOKEN_NAMES, alive, ask_all, descendants, process_of, run
 

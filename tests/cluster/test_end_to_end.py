@@ -17,8 +17,8 @@ from tandem.cluster import launch
 from tandem.cluster.supervisor import start_party
 from tandem.errors import ConfigError, QueryError, TandemError
 from tandem.events import DoneEvent, SourcesEvent, TokenEvent
-from tandem.lab.training.bundle import read_bundled_questions
 from tandem.topology import Party
+from tandem_lab.training.bundle import read_bundled_questions
 
 QUESTION = "Which game should Mira try?"
 ANSWER = read_bundled_questions()[0].answer

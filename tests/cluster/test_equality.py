@@ -11,10 +11,10 @@ import pytest
 
 from tandem import Tandem
 from tandem.events import Answer
-from tandem.lab.baselines.client import Baselines
-from tandem.lab.baselines.experiments import Experiments, Treatment
-from tandem.lab.training.bundle import read_bundled_questions
 from tandem.topology import PARTIES
+from tandem_lab.baselines.client import Baselines
+from tandem_lab.baselines.experiments import Experiments, Treatment
+from tandem_lab.training.bundle import read_bundled_questions
 
 from .conftest import ask_all
 

@@ -14,8 +14,8 @@ import pytest
 from tandem import Tandem
 from tandem.config import Config
 from tandem.events import DoneEvent, PeerEvent, TokenEvent
-from tandem.lab.training.bundle import read_bundled_questions
 from tandem.topology import SERVER
+from tandem_lab.training.bundle import read_bundled_questions
 from tests.cluster.conftest import process_of
 from tests.cluster.federation import Loop, Stopped, settings_of
 

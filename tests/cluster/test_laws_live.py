@@ -25,7 +25,6 @@ from tandem.config import Config
 from tandem.corpora import WEIGHTS
 from tandem.engine.drafter import Drafter
 from tandem.engine.engine import Engine
-from tandem.lab.quality.local import LocalParty
 from tandem.protocol.decoding import Prefill
 from tandem.protocol.messages import RetrieveRequest
 from tandem.protocol.wire import to_float32
@@ -34,6 +33,7 @@ from tandem.retrieval.factory import open_index
 from tandem.retrieval.retriever import Retriever
 from tandem.sampling import SamplingParams
 from tandem.topology import PARTIES, Party
+from tandem_lab.quality.local import LocalParty
 
 from .conftest import ask_all
 

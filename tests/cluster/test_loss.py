@@ -10,8 +10,8 @@ import pytest
 from tandem import Tandem
 from tandem.errors import QueryError
 from tandem.events import DoneEvent, PeerEvent, SourcesEvent, TokenEvent
-from tandem.lab.baselines.experiments import Experiments
 from tandem.topology import Party
+from tandem_lab.baselines.experiments import Experiments
 
 from .conftest import process_of
 

@@ -11,13 +11,13 @@ from tandem import DoneEvent, Tandem, TokenEvent
 from tandem.config import Config
 from tandem.corpora import WEIGHTS
 from tandem.engine.engine import Engine
-from tandem.lab.quality.uncompressed import answer_uncompressed
-from tandem.lab.simulation.specs import change_spec
-from tandem.lab.training.bundle import read_bundled_questions
 from tandem.request import spec_of
 from tandem.retrieval.embedding import Embedder
 from tandem.retrieval.factory import open_retriever
 from tandem.topology import PARTIES
+from tandem_lab.quality.uncompressed import answer_uncompressed
+from tandem_lab.simulation.specs import change_spec
+from tandem_lab.training.bundle import read_bundled_questions
 
 NUM_QUESTIONS = 6
 SETTINGS = ("codec.depth=2",)

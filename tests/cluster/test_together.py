@@ -9,9 +9,9 @@ import pytest
 from tandem import Event, Tandem, WaitEvent
 from tandem.errors import QueryError
 from tandem.events import collect
-from tandem.lab.training.bundle import read_bundled_questions
 from tandem.protocol.outbox import ROLES
 from tandem.topology import Party
+from tandem_lab.training.bundle import read_bundled_questions
 from tests.cluster.conftest import process_of
 from tests.cluster.recorded import check_answers
 

@@ -8,7 +8,7 @@ import subprocess
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from tandem.lab.netlab import tools
+from tandem_lab.netlab import tools
 
 DEVICE, INSIDE, OUTSIDE, CLOUD = "10.77.0.2", "10.77.0.1", "203.0.113.1", "203.0.113.2"
 _RULES = """

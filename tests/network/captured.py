@@ -25,11 +25,11 @@ from tandem.client import Tandem
 from tandem.cluster.actor_table import raw_rows
 from tandem.cluster.launch import find_party
 from tandem.config import Config
-from tandem.lab.latency.cluster import launch
-from tandem.lab.netlab import NetLab, Shape, tools
-from tandem.lab.netlab.capture import capturing, data_plane_flows
-from tandem.lab.training.bundle import DEVICE_CORPUS
 from tandem.topology import PARTIES, Party
+from tandem_lab.latency.cluster import launch
+from tandem_lab.netlab import NetLab, Shape, tools
+from tandem_lab.netlab.capture import capturing, data_plane_flows
+from tandem_lab.training.bundle import DEVICE_CORPUS
 from tests.leaks import files_holding, open_ports, processes_holding
 from tests.server.running import serving
 

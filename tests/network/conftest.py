@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 
 from tandem.errors import NetLabError
-from tandem.lab.netlab import router, tools
-from tandem.lab.netlab.lab import NetLab
-from tandem.lab.netlab.layout import PREFIX
-from tandem.lab.netlab.state import FOLDER
+from tandem_lab.netlab import router, tools
+from tandem_lab.netlab.lab import NetLab
+from tandem_lab.netlab.layout import PREFIX
+from tandem_lab.netlab.state import FOLDER
 
 HERE = Path(__file__).parent
 

@@ -1,12 +1,12 @@
-"""Pings of a given number and pace; `tandem.lab.netlab.ping` reads what they say."""
+"""Pings of a given number and pace; `tandem_lab.netlab.ping` reads what they say."""
 
 from __future__ import annotations
 
 import subprocess
 
-from tandem.lab.latency.replay_records import Reply
-from tandem.lab.netlab.lab import NetLab
-from tandem.lab.netlab.ping import replies_in
+from tandem_lab.latency.replay_records import Reply
+from tandem_lab.netlab.lab import NetLab
+from tandem_lab.netlab.ping import replies_in
 
 
 def start(lab: NetLab, count: int, interval_s: float, patience_s: float = 1.0) -> subprocess.Popen[str]:

@@ -21,10 +21,12 @@ pytest.importorskip("dpkt", reason="dpkt is not installed (extra [lab])")
 from tokenizers import Tokenizer
 
 from tandem.codecs.race_lists import decode_race_list
-from tandem.lab.latency.cluster import DATA_PORT
-from tandem.lab.netlab import NetLab, tools
-from tandem.lab.netlab.inside import run_inside
-from tandem.lab.netlab.packets import (
+from tandem.protocol.messages import Proposal, Resync
+from tandem.topology import PARTIES
+from tandem_lab.latency.cluster import DATA_PORT
+from tandem_lab.netlab import NetLab, tools
+from tandem_lab.netlab.inside import run_inside
+from tandem_lab.netlab.packets import (
     Capture,
     Flow,
     as_varints,
@@ -33,8 +35,6 @@ from tandem.lab.netlab.packets import (
     read_capture,
     token_runs,
 )
-from tandem.protocol.messages import Proposal, Resync
-from tandem.topology import PARTIES
 from tests.network.conftest import traces_of, unique
 
 pytestmark = pytest.mark.skipif(tools.find("tcpdump") is None, reason="no tcpdump: apt-get install tcpdump")

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from tandem.lab.netlab import NetLab
-from tandem.lab.reliability.cluster import NetworkLink
 from tandem.topology import PARTIES, Party
+from tandem_lab.netlab import NetLab
+from tandem_lab.reliability.cluster import NetworkLink
 from tests.network.conftest import run_in, unique
 
 DIAL = """

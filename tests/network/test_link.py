@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from tandem.lab.netlab import bundled, play
-from tandem.lab.netlab.lab import NetLab
-from tandem.lab.netlab.schedule import LinkSchedule, ScheduleRow
-from tandem.lab.netlab.shape import Shape
+from tandem_lab.netlab import bundled, play
+from tandem_lab.netlab.lab import NetLab
+from tandem_lab.netlab.schedule import LinkSchedule, ScheduleRow
+from tandem_lab.netlab.shape import Shape
 from tests.network import pings
 from tests.network.conftest import run_in, traces_of, unique
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tandem.lab.netlab import router
+from tandem_lab.netlab import router
 from tests.network.conftest import has_netem
 
 pytestmark = pytest.mark.timed
@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 
 SCRIPT = """
 import re, statistics, subprocess
-from tandem.lab.netlab import NetLab, Shape
+from tandem_lab.netlab import NetLab, Shape
 lab = NetLab("own")
 with lab.while_up() as state:
     for rtt_ms in (0, 100, 300):

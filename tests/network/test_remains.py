@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from tandem.errors import NetLabError
-from tandem.lab.netlab import tools
-from tandem.lab.netlab.lab import NetLab, lab_names
-from tandem.lab.netlab.shape import Shape
-from tandem.lab.netlab.state import FOLDER
+from tandem_lab.netlab import tools
+from tandem_lab.netlab.lab import NetLab, lab_names
+from tandem_lab.netlab.shape import Shape
+from tandem_lab.netlab.state import FOLDER
 from tests.network.conftest import has_netem, traces_of, unique
 
 needs_router = pytest.mark.skipif(has_netem(), reason="this machine's kernel has netem, so no router is used")
@@ -91,7 +91,7 @@ def test_a_router_that_does_not_boot_leaves_nothing(name: str) -> None:
 
 
 def test_what_a_crash_left_is_seen_and_replaced(name: str) -> None:
-    script = f"from tandem.lab.netlab import NetLab; NetLab({name!r}).up()"
+    script = f"from tandem_lab.netlab import NetLab; NetLab({name!r}).up()"
     process = subprocess.Popen([sys.executable, "-c", script], cwd=Path(__file__).parents[2])
     wait_for(FOLDER / name / "log" if not has_netem() else FOLDER / f"{name}.json")
     process.kill()

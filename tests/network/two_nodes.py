@@ -15,11 +15,11 @@ from typing import Any
 from tandem.client import Tandem
 from tandem.config import Config
 from tandem.events import Answer, Event, TokenEvent, collect
-from tandem.lab.baselines.experiments import Experiments
-from tandem.lab.latency.cluster import launch
-from tandem.lab.netlab import NetLab, Shape
-from tandem.lab.training.bundle import read_bundled_questions
 from tandem.topology import PARTIES
+from tandem_lab.baselines.experiments import Experiments
+from tandem_lab.latency.cluster import launch
+from tandem_lab.netlab import NetLab, Shape
+from tandem_lab.training.bundle import read_bundled_questions
 
 FAR = Shape(rtt_s=0.3)
 AWAY_S = 10.0

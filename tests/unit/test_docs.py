@@ -23,6 +23,7 @@ from tandem.protocol import messages
 
 ROOT = Path(tandem.__file__).parent.parent
 DOCS = ROOT / "docs"
+SOURCES = [path for package in ("tandem", "tandem_lab") for path in (ROOT / package).rglob("*.py")]
 PAGES = sorted([*DOCS.rglob("*.md"), *ROOT.glob("*.md"), *(ROOT / "examples").glob("*.md")])
 NAMES = [str(path.relative_to(ROOT)) for path in PAGES]
 
@@ -157,7 +158,7 @@ def test_every_cited_equation_is_in_the_table() -> None:
     assert ("DRAGON", "Eq. 4") in covered
     cited = {
         (*citation, str(file.relative_to(ROOT)))
-        for file in sorted((ROOT / "tandem").rglob("*.py"))
+        for file in sorted(SOURCES)
         for citation in citations(file.read_text("utf-8"))
     }
     assert len({each[:2] for each in cited}) >= 5
@@ -167,7 +168,7 @@ def test_every_cited_equation_is_in_the_table() -> None:
 def test_the_table_names_things_that_exist() -> None:
     for module, name in (("mixture", "target_distribution"), ("rejection", "residual"), ("coupling", "race")):
         assert f"`{module}.{name}`" in page("reference/notation.md")
-    sources = "\n".join(file.read_text("utf-8") for file in (ROOT / "tandem").rglob("*.py"))
+    sources = "\n".join(file.read_text("utf-8") for file in SOURCES)
     cells = [row.split("|")[2] for row in page("reference/notation.md").splitlines() if row.count("|") == 6]
     names = {
         word for cell in cells for code in re.findall(r"`([^`]+)`", cell) for word in re.findall(r"\w+", code)
@@ -188,9 +189,7 @@ def test_links_lead_somewhere(path: Path) -> None:
             assert anchor in anchors(there.read_text("utf-8")), target
 
 
-FOLDERS = (
-    "tandem|tests|docs|benchmarks|examples|actors|aggregation|codecs|engine|lab|protocol|retrieval|transport"
-)
+FOLDERS = "tandem|tandem_lab|tests|docs|benchmarks|examples|actors|aggregation|codecs|engine|protocol|retrieval|transport"  # noqa: E501
 
 
 @pytest.mark.parametrize("path", PAGES, ids=NAMES)

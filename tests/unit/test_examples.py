@@ -14,11 +14,11 @@ from tandem.codecs import codec_of
 from tandem.errors import ProtocolError
 from tandem.events import PlacementEvent
 from tandem.extensions import CodecConfig
-from tandem.lab.simulation.link import Link
-from tandem.lab.simulation.recoded import simulate_codec
-from tandem.lab.simulation.world import CODEC
 from tandem.scheduler import policies
 from tandem.topology import Party
+from tandem_lab.simulation.link import Link
+from tandem_lab.simulation.recoded import simulate_codec
+from tandem_lab.simulation.world import CODEC
 
 ROOT = Path(tandem.__file__).parent.parent
 EXAMPLES = ROOT / "examples"

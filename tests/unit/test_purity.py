@@ -18,7 +18,7 @@ from tests import structure
 
 ROOT = Path(tandem.__file__).parent
 
-WITH_RAY = {"cluster", "lab"}
+WITH_RAY = {"cluster", "tandem_lab"}
 """Packages that may import Ray; of every other one each module works without it, apart from these."""
 RAY_MODULES = {"tandem.actors.ray_handles", "tandem.actors.ray_plane"}
 

@@ -14,13 +14,13 @@ from tandem.config import Config, LinkConfig, PartyConfig, WeightsConfig
 from tandem.conversation import Message
 from tandem.decoding import DecodingConfig, DecodingOptions
 from tandem.errors import ConfigError, ProtocolError, QueryError
-from tandem.lab.quality.heldout import heldout_spec
-from tandem.lab.simulation.specs import change_spec
 from tandem.protocol.spec import SessionSpec
 from tandem.request import QueryOptions, build_spec, spec_of
 from tandem.sampling import SamplingOptions, SamplingParams
 from tandem.topology import PARTIES, Party
 from tandem.validation import settings_of
+from tandem_lab.quality.heldout import heldout_spec
+from tandem_lab.simulation.specs import change_spec
 
 UNUSUAL = Config(
     device=PartyConfig(num_documents=2, documents="both"),

@@ -7,7 +7,7 @@ from tests import structure
 
 def test_the_product_never_imports_the_laboratory() -> None:
     assert structure.lab_imports() == []
-    assert any(each.source.startswith("tandem.lab") for each in structure.imports()), (
+    assert any(each.source.startswith("tandem_lab") for each in structure.imports()), (
         "the reader finds imports"
     )
 

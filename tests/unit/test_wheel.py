@@ -97,3 +97,20 @@ def test_it_runs_where_it_is_unpacked(
     where = "import tandem; print(tandem.__file__)"
     assert run("-P", "-c", where, PYTHONPATH=str(site)).startswith(str(site))
     assert shown in run("-P", "-m", "tandem", *arguments, PYTHONPATH=str(site), COLUMNS="200")
+
+
+def test_without_the_laboratory_a_sentence_says_where_it_is(site: Path) -> None:
+    ask = (
+        "import sys; from pathlib import Path; "
+        "sys.path[:] = [each for each in sys.path if not (Path(each) / 'tandem_lab').exists()]; "
+        "from tandem.cli import main; sys.exit(main(['lab', 'fuzz']))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", ask],
+        env=os.environ | {"PYTHONPATH": str(site)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("tandem: The laboratory does not come with the package; ")

@@ -28,12 +28,12 @@ from tandem.events import (
     TokenEvent,
     WaitEvent,
 )
-from tandem.lab.simulation.display import Display
 from tandem.protocol import admission
 from tandem.protocol.outbox import Send
 from tandem.request import spec_of
 from tandem.topology import Party
 from tandem.transport.port import LinkCounters
+from tandem_lab.simulation.display import Display
 
 
 class _Nowhere:

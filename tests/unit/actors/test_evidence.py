@@ -16,13 +16,13 @@ from tandem.codecs import RaceLists
 from tandem.engine.drafter import Drafter
 from tandem.engine.engine import Engine
 from tandem.engine.row_mixture import row_probabilities
-from tandem.lab.simulation.specs import make_spec
 from tandem.modes import reference
 from tandem.protocol.decoding import Forward, Prefill, Result
 from tandem.protocol.drafting import DraftingSession
 from tandem.protocol.messages import Adopt, Commit, RetrieveResult
 from tandem.protocol.wire import to_float32
 from tandem.topology import Party
+from tandem_lab.simulation.specs import make_spec
 from tests.unit.engine.conftest import save_model, tokenizers
 
 __all__ = ["save_model", "tokenizers"]  # fixtures

@@ -7,8 +7,8 @@ from functools import partial
 import pytest
 
 from tandem.codecs import Codec, CSqs, KSqs, Lattice, RaceLists, TopK
-from tandem.lab.simulation.link import Link
-from tandem.lab.simulation.recoded import simulate_codec
+from tandem_lab.simulation.link import Link
+from tandem_lab.simulation.recoded import simulate_codec
 
 BAD_LINK = Link(delay_s=0.1, jitter_s=0.1, drop=0.05)
 CODECS: list[tuple[Codec, int]] = [

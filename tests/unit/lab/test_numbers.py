@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from math import inf, isnan, nan
 
-from tandem.lab.numbers import from_plain, mean, median_of, percentile, ratio, to_plain
 from tandem.topology import Party
+from tandem_lab.numbers import from_plain, mean, median_of, percentile, ratio, to_plain
 
 
 def test_nothing_has_no_average() -> None:

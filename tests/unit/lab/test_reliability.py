@@ -19,9 +19,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tandem.errors import ProtocolError
-from tandem.lab.reliability import hostile, malformed, outages, soak, targets
-from tandem.lab.reliability.bench import Bench, Watched, running
 from tandem.protocol.messages import decode_link
+from tandem_lab.reliability import hostile, malformed, outages, soak, targets
+from tandem_lab.reliability.bench import Bench, Watched, running
 
 SETTINGS = (
     "devices.max_bytes_per_s=1073741824",

@@ -17,7 +17,7 @@ PASS_S, VERIFY_S, DRAFT_S = 0.025, 0.002, 0.015
 def measured(
     length: int, link_s: float = 0.1, *, bytes_per_s: float = inf, token_bytes: int = 2, **changes: Any
 ) -> MeasuredRound:
-    """A round of the model of `tandem.lab.simulation.pacing`."""
+    """A round of the model of `tandem_lab.simulation.pacing`."""
     sent_s = length * token_bytes / bytes_per_s
     values: dict[str, Any] = {
         "length": length,

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from tandem.events import DoneEvent, WaitEvent
-from tandem.lab.simulation.specs import make_spec
 from tandem.protocol import admission
 from tandem.protocol.admission import AdmittingTable
 from tandem.protocol.lifecycle import ABANDONED_S, StopCheck
@@ -16,6 +15,7 @@ from tandem.protocol.messages import Begin, Cancel, Heartbeat, LinkFrame, Open, 
 from tandem.protocol.outbox import Send
 from tandem.protocol.spec import SessionSpec
 from tandem.topology import Party
+from tandem_lab.simulation.specs import make_spec
 from tests.unit.protocol.test_opening import begun, crossing, frame
 
 BUSY = "The {} is busy: 1 queries are open and 2 wait; retry after 30 s, or {}."

@@ -7,9 +7,6 @@ from dataclasses import replace
 import pytest
 
 from tandem.codecs import RaceLists
-from tandem.lab.simulation.hostile import count_items
-from tandem.lab.simulation.specs import make_spec
-from tandem.lab.simulation.world import VOCAB, distribution
 from tandem.modes.roles import MAX_PROPOSAL, dual, speculative
 from tandem.protocol import ballots
 from tandem.protocol.backlog import MAX_RECEIPTS, Receipts
@@ -20,6 +17,9 @@ from tandem.protocol.prefix import Prefix, extend_digest
 from tandem.protocol.session_tables import CoordinatorTable
 from tandem.protocol.to_home import MAX_SOURCES
 from tandem.topology import Party
+from tandem_lab.simulation.hostile import count_items
+from tandem_lab.simulation.specs import make_spec
+from tandem_lab.simulation.world import VOCAB, distribution
 
 DRAFT = Proposal(
     party=1, step=0, digest=Prefix(1).digest, tokens=(1,), payloads=(b"x",), log_weights=(0.0,), decode_us=1

@@ -9,7 +9,6 @@ import pytest
 
 from tandem.aggregation.document_weights import DocumentWeights, log_weight
 from tandem.conversation import Message
-from tandem.lab.simulation.specs import make_spec
 from tandem.protocol.decoding import DecodingSession, Forward, Prefill, Result
 from tandem.protocol.drafting import DraftingSession
 from tandem.protocol.drafting_table import DraftingTable
@@ -33,6 +32,7 @@ from tandem.protocol.prefix import Prefix
 from tandem.protocol.spec import SessionSpec
 from tandem.protocol.wire import to_float32
 from tandem.topology import Party
+from tandem_lab.simulation.specs import make_spec
 
 EOS = 3
 

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from tandem.aggregation.document_weights import Evidence, Weights, log_evidence, log_weight
-from tandem.lab.simulation.specs import make_spec
 from tandem.modes import reference
 from tandem.protocol.decoding import MAX_BLOCK, DecodingSession, Forward, Prefill, compute_steps
 from tandem.protocol.drafting import DraftingSession
@@ -22,6 +21,7 @@ from tandem.protocol.outbox import Send
 from tandem.protocol.spec import SessionSpec
 from tandem.protocol.wire import to_float32
 from tandem.topology import Party
+from tandem_lab.simulation.specs import make_spec
 
 EOS = 3
 FOUND = RetrieveResult(

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from tandem.aggregation.document_weights import DocumentWeights
-from tandem.lab.simulation.specs import make_spec
 from tandem.protocol import following
 from tandem.protocol.decoding import Forward, Result
 from tandem.protocol.following import FollowingSession
 from tandem.protocol.messages import RetrieveResult
 from tandem.protocol.prefix import Prefix
+from tandem_lab.simulation.specs import make_spec
 
 
 @pytest.mark.parametrize(("limit", "sizes"), [(10, [1, 1, 1]), (25, [2, 1]), (1000, [3])])

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from tandem.errors import TandemError
-from tandem.lab.simulation.specs import change_spec, make_spec
 from tandem.protocol.estimating_tables import ProfilingTable, SchedulingTable
 from tandem.protocol.lengths import LengthSession, RoundProfilingSession
 from tandem.protocol.messages import (
@@ -25,6 +24,7 @@ from tandem.protocol.outbox import Send
 from tandem.protocol.spec import SessionSpec
 from tandem.scheduler.proposal_length import RoundCosts, best_length
 from tandem.topology import Party
+from tandem_lab.simulation.specs import change_spec, make_spec
 
 
 def spec(**changes: Any) -> SessionSpec:

@@ -13,11 +13,6 @@ import pytest
 from tandem.codecs import TopP
 from tandem.errors import ConfigError
 from tandem.events import TokenEvent
-from tandem.lab.simulation import specs
-from tandem.lab.simulation.link import Link
-from tandem.lab.simulation.oracle import WorldVoter
-from tandem.lab.simulation.virtual import Outcome, VirtualRun
-from tandem.lab.simulation.world import CODEC, NEVER, VOCAB, World, codec_for, stop_rule
 from tandem.modes import reference
 from tandem.protocol.aggregating import AggregatorSession
 from tandem.protocol.logprobs import check_logprobs
@@ -25,6 +20,11 @@ from tandem.protocol.messages import Ballot, VerifyResult
 from tandem.protocol.prefix import Prefix
 from tandem.protocol.spec import SessionSpec
 from tandem.topology import PARTIES, Party
+from tandem_lab.simulation import specs
+from tandem_lab.simulation.link import Link
+from tandem_lab.simulation.oracle import WorldVoter
+from tandem_lab.simulation.virtual import Outcome, VirtualRun
+from tandem_lab.simulation.world import CODEC, NEVER, VOCAB, World, codec_for, stop_rule
 
 LISTS = {"vocab_size": VOCAB, "race_depth": 2}
 WHOLE = {"vocab_size": VOCAB}

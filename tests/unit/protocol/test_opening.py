@@ -9,7 +9,6 @@ import pytest
 
 from tandem.errors import ProtocolError
 from tandem.events import SourcesEvent
-from tandem.lab.simulation.specs import make_spec
 from tandem.limits import DevicesConfig
 from tandem.protocol.lifecycle import StopCheck
 from tandem.protocol.limits import check_spec
@@ -20,6 +19,7 @@ from tandem.protocol.prefix import Prefix
 from tandem.protocol.session_tables import CoordinatorTable
 from tandem.protocol.spec import SessionSpec
 from tandem.topology import Party
+from tandem_lab.simulation.specs import make_spec
 
 READY = DecoderReady(
     session=1, sources=("a", "b"), scores=(0.5, 0.25), retrieve_us=1_000_000, prefill_us=2, notes=("1 cut.",)

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from tandem.lab.simulation.specs import make_spec
 from tandem.modes.roles import dual
 from tandem.protocol.backlog import Backlog, Receipts
 from tandem.protocol.ballots import BallotBox
@@ -16,6 +15,7 @@ from tandem.protocol.link import PeerLink
 from tandem.protocol.reminders import Farewells, Reminder, Reminders
 from tandem.protocol.round_trips import RoundTrips
 from tandem.topology import Party
+from tandem_lab.simulation.specs import make_spec
 
 MAX_ATTRIBUTES = 12
 _COORDINATOR = SessionCoordinator(make_spec(), Party.DEVICE, lambda tokens: None, 0.0)

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from tandem.lab.simulation.specs import make_spec
 from tandem.profiler.line import DecodeLine
 from tandem.protocol.messages import Observation, Window
 from tandem.protocol.outbox import Send
 from tandem.protocol.profiling import ProfilingSession
 from tandem.topology import Party
+from tandem_lab.simulation.specs import make_spec
 
 
 def observation(**changes: Any) -> Observation:

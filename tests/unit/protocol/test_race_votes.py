@@ -13,8 +13,6 @@ from tandem.aggregation.race_lists import RaceList
 from tandem.codecs import RaceLists, TopP
 from tandem.codecs.race_lists import MAX_LISTED, WHOLE, cut_vote, read_vote, vote_depth
 from tandem.errors import ProtocolError
-from tandem.lab.simulation.race_votes import is_list_of
-from tandem.lab.simulation.specs import make_spec
 from tandem.protocol.aggregating import AggregatorSession
 from tandem.protocol.coordinator import SessionCoordinator
 from tandem.protocol.messages import (
@@ -32,6 +30,8 @@ from tandem.protocol.prefix import Prefix
 from tandem.protocol.race_votes import PATIENCE, ListLength
 from tandem.protocol.session_tables import CoordinatorTable
 from tandem.topology import Party
+from tandem_lab.simulation.race_votes import is_list_of
+from tandem_lab.simulation.specs import make_spec
 
 VOCAB, DEPTH = 40, 2
 SPEC = make_spec(placement="mirror", temperature=1.0, vocab_size=VOCAB, race_depth=DEPTH)

@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 
-from tandem.lab.simulation.specs import make_spec
 from tandem.protocol.messages import (
     Cancel,
     Done,
@@ -38,6 +37,7 @@ from tandem.protocol.prefix import Prefix
 from tandem.protocol.routes import NAMES, Routes
 from tandem.protocol.session_tables import CoordinatorTable
 from tandem.protocol.spec import SessionSpec
+from tandem_lab.simulation.specs import make_spec
 
 START = Prefix(1)
 ALWAYS = {Heartbeat, Probe, Done, Cancel}

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from tandem.events import AcceptanceLowEvent, ClientEvent, RoundEvent
-from tandem.lab.simulation.specs import make_spec
 from tandem.protocol.messages import Proposal, Round, Rounds
 from tandem.protocol.outbox import Send
 from tandem.protocol.prefix import Prefix
 from tandem.protocol.report import REPORT_STEPS, Reporter
 from tandem.protocol.rounds import ProposalRounds, count_accepted
 from tandem.topology import Party
+from tandem_lab.simulation.specs import make_spec
 
 
 def made(rtt_s: float | None = None, **changes: Any) -> ProposalRounds:

@@ -8,7 +8,6 @@ from dataclasses import replace
 
 import pytest
 
-from tandem.lab.simulation.specs import make_spec
 from tandem.protocol.messages import (
     Cancel,
     LinkBody,
@@ -26,6 +25,7 @@ from tandem.protocol.messages import (
 from tandem.protocol.prefix import Prefix
 from tandem.protocol.session_tables import CoordinatorTable
 from tandem.protocol.spec import SessionSpec
+from tandem_lab.simulation.specs import make_spec
 
 DIGEST = Prefix(1).digest
 VOTES = Votes(party=0, step=0, digests=(DIGEST,), payloads=(b"",), log_weights=())

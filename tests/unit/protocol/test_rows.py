@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from tandem.lab.simulation.specs import make_spec
 from tandem.protocol.decoding import Prefill
 from tandem.protocol.drafting import DraftingSession
 from tandem.protocol.messages import DecoderReady, RetrieveResult
 from tandem.protocol.rows import Row, arrange_rows
 from tandem.topology import Party
+from tandem_lab.simulation.specs import make_spec
 
 FOUND = RetrieveResult(
     session=1, ids=("a", "b", "c"), texts=("A.", "B.", "C."), scores=(0.2, 0.9, 0.5), retrieve_us=7

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from tandem.lab.simulation.specs import make_spec
 from tandem.protocol.messages import Estimate, Placement, Profile
 from tandem.protocol.outbox import Send
 from tandem.protocol.scheduling import SchedulingSession, policy_of
 from tandem.scheduler.policies import Fixed, Greedy
 from tandem.topology import PARTIES, Party
+from tandem_lab.simulation.specs import make_spec
 
 
 def profile(aggregator: Party = Party.DEVICE, **changes: Any) -> Profile:

@@ -14,7 +14,6 @@ import pytest
 
 from tandem.errors import ProtocolError, TandemError
 from tandem.events import ClientEvent, DoneEvent, PlacementEvent, StopReason
-from tandem.lab.simulation.specs import make_spec
 from tandem.protocol.estimating_tables import ProfilingTable, SchedulingTable
 from tandem.protocol.lifecycle import ABANDONED_S, LINGER_S
 from tandem.protocol.link import PROBE_BYTES
@@ -59,6 +58,7 @@ from tandem.protocol.session_tables import (
 )
 from tandem.protocol.spec import SessionSpec
 from tandem.topology import PARTIES, Party
+from tandem_lab.simulation.specs import make_spec
 from tests.unit.lab.simulation.world import CODEC, VOCAB, distribution
 
 

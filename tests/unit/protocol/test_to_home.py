@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from tandem.events import DoneEvent, PeerEvent, ProvisionalEvent, RetractEvent, SourcesEvent, TokenEvent
-from tandem.lab.simulation.specs import make_spec
 from tandem.protocol.admission import AdmittingTable
 from tandem.protocol.lifecycle import ABANDONED_S
 from tandem.protocol.log import join_verdicts, plain, to_home
@@ -37,6 +36,7 @@ from tandem.protocol.prefix import Prefix
 from tandem.protocol.session_tables import CoordinatorTable
 from tandem.protocol.spec import SessionSpec
 from tandem.topology import PAIR, SERVER, star
+from tandem_lab.simulation.specs import make_spec
 
 SPEC = make_spec(
     mode="federated", workers=("ada", "ben"), weights=(0.5, 0.5), asked="ada", on_peer_loss="continue"

@@ -17,7 +17,6 @@ import pytest
 from tandem.aggregation.distributions import Distribution
 from tandem.aggregation.proposals import acceptance
 from tandem.aggregation.rejection import residual
-from tandem.lab.simulation.specs import make_spec
 from tandem.protocol.decoding import Forward, Result
 from tandem.protocol.drafting import DraftingSession
 from tandem.protocol.messages import Alone, Commit, LinkFrame, Proposal, ProposalReady, encode
@@ -27,6 +26,7 @@ from tandem.protocol.routes import Routes
 from tandem.protocol.spec import SessionSpec
 from tandem.protocol.uplink_budget import UplinkBudget
 from tandem.topology import Party
+from tandem_lab.simulation.specs import make_spec
 
 NUM_TOKENS = 40
 VOCAB = 50_257

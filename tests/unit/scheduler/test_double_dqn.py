@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from tandem.errors import TandemError
-from tandem.lab.simulation.rounds import costs_of, play_rounds, tokens_per_s
 from tandem.scheduler.double_dqn import (
     LAYERS,
     NUM_CONFIDENCES,
@@ -21,6 +20,7 @@ from tandem.scheduler.double_dqn import (
     values,
 )
 from tandem.scheduler.proposal_length import MAX_LENGTH, LastAccepted, LengthPolicy, RoundCosts
+from tandem_lab.simulation.rounds import costs_of, play_rounds, tokens_per_s
 
 COSTS = RoundCosts(fixed_s=0.2, token_s=0.02, alone_s=0.1)
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from tandem.lab.baselines.random_placement import Random
 from tandem.scheduler.greedy import Situation, choose
 from tandem.scheduler.policies import Fixed, Greedy, Policy, make_policy
 from tandem.topology import PARTIES, Party
+from tandem_lab.baselines.random_placement import Random
 
 SITUATION = Situation(
     decode_s=dict.fromkeys(PARTIES, 0.06), acceptance={Party.DEVICE: 0.95, Party.CLOUD: 0.2}, rtt_s=0.3

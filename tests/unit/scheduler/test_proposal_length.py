@@ -8,7 +8,6 @@ from statistics import median
 import numpy as np
 import pytest
 
-from tandem.lab.simulation.rounds import DISTRIBUTION_BITS, ID_BITS, costs_of, play_rounds, tokens_per_s
 from tandem.scheduler.proposal_length import (
     MAX_LENGTH,
     BestLength,
@@ -21,6 +20,7 @@ from tandem.scheduler.proposal_length import (
     printed_length,
     throughputs,
 )
+from tandem_lab.simulation.rounds import DISTRIBUTION_BITS, ID_BITS, costs_of, play_rounds, tokens_per_s
 
 ALL_RATES = [0.4, 0.6, 0.8, 0.9]
 GRID = list(

@@ -10,10 +10,10 @@ import pytest
 
 from tandem import Config, Tandem, condensing
 from tandem.conversation import CONDENSED_CHARS, Message, ask_to_condense
-from tandem.lab.simulation.specs import make_spec
 from tandem.protocol.messages import LinkFrame, Open
 from tandem.protocol.spec import SessionSpec
 from tandem.sites.audit import listening_queue
+from tandem_lab.simulation.specs import make_spec
 
 QUESTION = "And what soup?"
 HISTORY = [

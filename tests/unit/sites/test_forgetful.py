@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tandem import Tandem
 from tandem.config import Config
-from tandem.lab.forgetful import CLASSES
+from tandem_lab.forgetful import CLASSES
 
 NUM_LOST = 2 * (2 + 3 + 1 + 1)
 """Commit and Ballot; ProposalReady, DecoderReady and a request; a result; VerifyResult; no Resync, no Adopt."""

@@ -17,13 +17,13 @@ from tandem.actors.retriever import RetrieverActor
 from tandem.asking import Asker
 from tandem.errors import ClusterError, ConfigError, GenerationError, QueryError, TandemError
 from tandem.events import DoneEvent, PeerEvent, SourcesEvent, TokenEvent, WaitEvent
-from tandem.lab.training.bundle import read_bundled_questions
 from tandem.protocol.outbox import ROLES
 from tandem.request import build_spec
 from tandem.sites.site import Site
 from tandem.sites.wiring import start_actors
 from tandem.topology import Party
 from tandem.transport.memory import MemoryNetwork
+from tandem_lab.training.bundle import read_bundled_questions
 
 ASKED = read_bundled_questions()[0]
 QUESTION, ANSWER = ASKED.question, ASKED.answer

@@ -21,11 +21,11 @@ from tandem.engine.model import load_model
 from tandem.errors import ClusterError, ConfigError, ProtocolError, QueryError
 from tandem.events import DoneEvent, PeerEvent, TokenEvent
 from tandem.joining.join_link import JoinLink
-from tandem.lab.training.bundle import read_bundled_questions
 from tandem.protocol.messages import LinkFrame, Open, decode_link
 from tandem.protocol.spec import SessionSpec
 from tandem.sites import joined, serving
 from tandem.sites.serving import Address, ServedCloud, served
+from tandem_lab.training.bundle import read_bundled_questions
 
 QUESTIONS = [asked.question for asked in read_bundled_questions()][:3]
 WAIT = Config.load(None, ["link.on_peer_loss=wait"])

@@ -10,8 +10,8 @@ import pytest
 
 from tandem import Config, Tandem
 from tandem.errors import ConfigError, QueryError
-from tandem.lab.training.bundle import read_bundled_questions
 from tandem.topology import Party
+from tandem_lab.training.bundle import read_bundled_questions
 
 QUESTION = read_bundled_questions()[0].question
 SETTINGS = (

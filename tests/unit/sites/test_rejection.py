@@ -16,13 +16,13 @@ from tandem.aggregation.restriction import restrict
 from tandem.codecs import codec_of
 from tandem.codecs.base import CodecSession, CodecStates
 from tandem.engine.row_mixture import mix_rows
-from tandem.lab.training.bundle import read_bundled_questions
 from tandem.loading import load_engine
 from tandem.protocol import leading
 from tandem.protocol.messages import LinkFrame, Proposal
 from tandem.sampling import SamplingParams
 from tandem.sites.audit import listening_queue
 from tandem.topology import PARTIES, Party
+from tandem_lab.training.bundle import read_bundled_questions
 
 QUESTIONS = [asked.question for asked in read_bundled_questions()][:2]
 NUM_TOKENS, ID_BYTES = 20, 2

@@ -13,11 +13,11 @@ import pytest
 from tandem.config import Config
 from tandem.errors import QueryError, TandemError
 from tandem.events import DoneEvent, Event, SessionStatistics
-from tandem.lab.baselines import client
-from tandem.lab.baselines.client import Baselines
-from tandem.lab.baselines.experiments import Experiments, Treatment
-from tandem.lab.baselines.sequences import SequenceResult
 from tandem.topology import PARTIES, Party
+from tandem_lab.baselines import client
+from tandem_lab.baselines.client import Baselines
+from tandem_lab.baselines.experiments import Experiments, Treatment
+from tandem_lab.baselines.sequences import SequenceResult
 
 QUESTION = "Which game should Mira try?"
 LIMIT_S = 0.3

@@ -13,14 +13,14 @@ import pytest
 from tandem.actors.base import Runtime
 from tandem.config import Config
 from tandem.errors import TandemError
-from tandem.lab.baselines.actors import BaselineDecoder
-from tandem.lab.baselines.experiments import Treatment
-from tandem.lab.simulation.specs import make_spec
 from tandem.protocol.decoding import Forward, Prefill
 from tandem.protocol.messages import Begin, Commit, DecoderFailed, End, ProposalReady
 from tandem.protocol.outbox import Send
 from tandem.retrieval.factory import kv_folder
 from tandem.topology import Party
+from tandem_lab.baselines.actors import BaselineDecoder
+from tandem_lab.baselines.experiments import Treatment
+from tandem_lab.simulation.specs import make_spec
 
 QUESTION = "Which game should Mira try?"
 TEXTS = ["Mira likes puzzle games.", "The best rated puzzle game is Vantelu Cor."]

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from tandem.aggregation.document_weights import log_weight
-from tandem.lab.baselines.documents import concatenate
-from tandem.lab.baselines.experiments import Treatment
-from tandem.lab.simulation.specs import make_spec
 from tandem.retrieval.documents import Document
 from tandem.retrieval.retriever import Hit
+from tandem_lab.baselines.documents import concatenate
+from tandem_lab.baselines.experiments import Treatment
+from tandem_lab.simulation.specs import make_spec
 
 SPEC = make_spec(placement="greedy", question_weight=0.5, evidence_weight=2.0, race_depth=8)
 

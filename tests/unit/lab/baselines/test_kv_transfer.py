@@ -12,8 +12,8 @@ from tandem.engine.engine import Engine
 from tandem.engine.kv_cache import MemoryStore
 from tandem.engine.template import PlainTemplate
 from tandem.errors import GenerationError
-from tandem.lab.baselines.documents import LentFirst
-from tandem.lab.baselines.kv_transfer import pack, unpack
+from tandem_lab.baselines.documents import LentFirst
+from tandem_lab.baselines.kv_transfer import pack, unpack
 
 DOCUMENTS = ["Mira likes puzzle games.", "Vantelu", "The best rated puzzle game is Vantelu Cor."]
 

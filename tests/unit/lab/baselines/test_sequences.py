@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from tandem.errors import TandemError
-from tandem.lab.baselines.sequences import MAX_SEQUENCES, SequenceResult, SequenceStore, Step
+from tandem_lab.baselines.sequences import MAX_SEQUENCES, SequenceResult, SequenceStore, Step
 
 STEPS = (Step(5, b"q0", b"d0", -1.5), Step(6, b"q1", b"d1", -9.0))
 

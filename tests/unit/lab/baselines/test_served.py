@@ -16,11 +16,11 @@ from tandem import Config, Tandem
 from tandem.cluster.nodes import Host
 from tandem.errors import ClusterError, TandemError
 from tandem.joining.join_link import JoinLink
-from tandem.lab.baselines.actors import BASELINE_ACTORS
-from tandem.lab.baselines.client import Baselines
-from tandem.lab.baselines.experiments import Experiments, Treatment
-from tandem.lab.baselines.served import CloudProcess, cloud_process
 from tandem.topology import PARTIES, Party
+from tandem_lab.baselines.actors import BASELINE_ACTORS
+from tandem_lab.baselines.client import Baselines
+from tandem_lab.baselines.experiments import Experiments, Treatment
+from tandem_lab.baselines.served import CloudProcess, cloud_process
 
 CONFIG = Config.load(None, ["link.on_peer_loss=wait"])
 LOOPBACK = Host("127.0.0.1")

@@ -14,9 +14,9 @@ from tandem.cli.output import StageLog
 from tandem.config import Config
 from tandem.errors import NetLabError
 from tandem.extras import install_line
-from tandem.lab.cli import bench
-from tandem.lab.latency.plan import Plan, full_cells
-from tandem.lab.netlab import tools
+from tandem_lab.cli import bench
+from tandem_lab.latency.plan import Plan, full_cells
+from tandem_lab.netlab import tools
 from tests.unit.lab.latency.cells import cell
 
 PlanOf = Callable[..., tuple[Plan, Path]]
@@ -33,8 +33,8 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
         found.append(arguments)
         return 0
 
-    monkeypatch.setattr("tandem.lab.netlab.inside.inside", inside)
-    monkeypatch.setattr("tandem.lab.netlab.pcap.find_spec", lambda name: name)
+    monkeypatch.setattr("tandem_lab.netlab.inside.inside", inside)
+    monkeypatch.setattr("tandem_lab.netlab.pcap.find_spec", lambda name: name)
     monkeypatch.setattr(tools, "require", lambda: None)
     monkeypatch.setattr(tools, "which", lambda name: name)
     return found
@@ -200,7 +200,7 @@ def test_without_dpkt_nothing_is_measured(
     capsys: pytest.CaptureFixture[str],
     tmp_path: Path,
 ) -> None:
-    monkeypatch.setattr("tandem.lab.netlab.pcap.find_spec", lambda name: None)
+    monkeypatch.setattr("tandem_lab.netlab.pcap.find_spec", lambda name: None)
     assert main(["lab", "bench", "latency", "--out", str(tmp_path)]) == 1
     assert f"needs dpkt, which is not installed; run `{install_line('lab')}`" in capsys.readouterr().err
     assert started == []

@@ -10,10 +10,10 @@ import pytest
 from tandem.cli import main
 from tandem.config import Config
 from tandem.errors import ConfigError
-from tandem.lab.cli import bench_federated as bench
-from tandem.lab.federated.systems import SYSTEMS
-from tandem.lab.latency.plan import Plan
-from tandem.lab.latency.runner import experiments_of
+from tandem_lab.cli import bench_federated as bench
+from tandem_lab.federated.systems import SYSTEMS
+from tandem_lab.latency.plan import Plan
+from tandem_lab.latency.runner import experiments_of
 
 pytest.importorskip("matplotlib", reason="plots need the extra [lab]")
 

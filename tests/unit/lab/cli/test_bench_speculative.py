@@ -12,10 +12,10 @@ import pytest
 from tandem.cli import main
 from tandem.cli.output import StageLog
 from tandem.config import Config
-from tandem.lab.cli import bench_speculative as bench
-from tandem.lab.latency.plan import Plan
-from tandem.lab.netlab import tools
-from tandem.lab.speculative.systems import SYSTEMS
+from tandem_lab.cli import bench_speculative as bench
+from tandem_lab.latency.plan import Plan
+from tandem_lab.netlab import tools
+from tandem_lab.speculative.systems import SYSTEMS
 from tests.unit.lab.speculative.cells import cell
 
 PlanOf = Callable[..., tuple[Plan, Config, Path]]
@@ -145,8 +145,8 @@ def test_the_inner_process_gets_the_same_plan(
         started.append(arguments)
         return 0
 
-    monkeypatch.setattr("tandem.lab.netlab.inside.inside", inside)
-    monkeypatch.setattr("tandem.lab.netlab.pcap.find_spec", lambda name: name)
+    monkeypatch.setattr("tandem_lab.netlab.inside.inside", inside)
+    monkeypatch.setattr("tandem_lab.netlab.pcap.find_spec", lambda name: name)
     monkeypatch.setattr(tools, "require", lambda: None)
     monkeypatch.setattr(tools, "which", lambda name: name)
     words = ["--rate", "10kbit", "--temperature", "1", "--out", str(tmp_path)]

@@ -11,10 +11,10 @@ import pytest
 
 from tandem.cli import main
 from tandem.errors import ConfigError
-from tandem.lab.cli.evaluate import parse_counts
-from tandem.lab.quality.document_sets import Counts
-from tandem.lab.quality.result import Result
-from tandem.lab.training.bundle import QUESTIONS
+from tandem_lab.cli.evaluate import parse_counts
+from tandem_lab.quality.document_sets import Counts
+from tandem_lab.quality.result import Result
+from tandem_lab.training.bundle import QUESTIONS
 from tests.unit.engine.conftest import save_model
 
 __all__ = ["save_model"]  # a fixture
@@ -51,7 +51,7 @@ def test_numbers_of_documents() -> None:
 def test_mistakes_are_said_before_anything_is_loaded(
     arguments: list[str], sentence: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tandem.lab.quality.setup.load", None)
+    monkeypatch.setattr("tandem_lab.quality.setup.load", None)
     Path("empty.txt").write_text("")
     Path("text.txt").write_text("some text")
     Path("bad.jsonl").write_text("{}\n")
@@ -130,8 +130,8 @@ def test_a_model_that_is_no_toy_is_asked_about_the_household(
         asked.extend([*values, named])
         return Result(kind="qa", what={}, rows=())
 
-    monkeypatch.setattr("tandem.lab.quality.setup.load", lambda *values: None)
-    monkeypatch.setattr("tandem.lab.quality.qa.evaluate_questions", evaluate)
+    monkeypatch.setattr("tandem_lab.quality.setup.load", lambda *values: None)
+    monkeypatch.setattr("tandem_lab.quality.qa.evaluate_questions", evaluate)
     models = ["--set", "device.model=./real", "--set", "cloud.model=./real"]
     assert main(["lab", "eval", "qa", "--json", *models, *options]) == 0
     _, questions, methods, _, config, named = asked
@@ -145,7 +145,7 @@ def test_a_model_that_is_no_toy_is_asked_about_the_household(
 def test_what_cannot_be_asked_is_said(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tandem.lab.quality.setup.load", None)
+    monkeypatch.setattr("tandem_lab.quality.setup.load", None)
     Path("text.txt").write_text("some text")
     for arguments, code, sentence in (
         (["qa", "--split", "test"], 2, "must be tune, held-out or all (got 'test')"),

@@ -10,9 +10,9 @@ import pytest
 
 from tandem.cli import main
 from tandem.errors import NetLabError
-from tandem.lab.cli import netlab as command
-from tandem.lab.netlab.lab import NetLab
-from tandem.lab.netlab.shape import Shape
+from tandem_lab.cli import netlab as command
+from tandem_lab.netlab.lab import NetLab
+from tandem_lab.netlab.shape import Shape
 from tests.unit.lab.netlab.machine import Machine
 
 

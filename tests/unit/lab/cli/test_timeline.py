@@ -82,7 +82,7 @@ def test_a_file_that_cannot_be_written_is_found_before_anything_is_started(
 def test_a_plot_without_matplotlib(
     tandem: FakeTandem, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tandem.lab.timeline.pipeline.find_spec", lambda name: None)
+    monkeypatch.setattr("tandem_lab.timeline.pipeline.find_spec", lambda name: None)
     assert main([*COMMAND, "--plot", "out.png"]) == 1
     assert capsys.readouterr().err == (
         f"tandem: A plot needs matplotlib, which is not installed; run `{install_line('lab')}`.\n"

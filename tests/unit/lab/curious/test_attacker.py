@@ -10,14 +10,14 @@ import pytest
 
 from tandem.codecs import RaceLists, TopP
 from tandem.codecs.race_lists import cut_vote
-from tandem.lab.curious.attacker import Attacker, guess
-from tandem.lab.curious.facts import deal
-from tandem.lab.curious.imagined import Imagination
-from tandem.lab.curious.study import Trial, guess_by_timing, success
-from tandem.lab.curious.transcripts import Arrival, Transcript, read_transcript
-from tandem.lab.simulation.specs import change_spec, make_spec
 from tandem.protocol.messages import LinkFrame, Open, Proposal, encode
 from tandem.protocol.prefix import Prefix
+from tandem_lab.curious.attacker import Attacker, guess
+from tandem_lab.curious.facts import deal
+from tandem_lab.curious.imagined import Imagination
+from tandem_lab.curious.study import Trial, guess_by_timing, success
+from tandem_lab.curious.transcripts import Arrival, Transcript, read_transcript
+from tandem_lab.simulation.specs import change_spec, make_spec
 
 KINDS, PHRASES, VOCAB = 8, 3, 50
 FIRST_KIND, LIKES, STATED = 20, 7, 1

@@ -16,12 +16,12 @@ from tandem.corpora import WEIGHTS
 from tandem.distillation.trunk import head_parameters, make_drafter
 from tandem.engine.model import load_model
 from tandem.errors import TandemError
-from tandem.lab.cli.evolve import evolve as evolve_command
-from tandem.lab.evolve import updates
-from tandem.lab.evolve.plot import plot_updates
-from tandem.lab.evolve.study import Row, Size, Study, follow
-from tandem.lab.evolve.tables import judgements, text_of
-from tandem.lab.evolve.targets import Target, Version, answer_of, count_by_block, draw_samples, evolve
+from tandem_lab.cli.evolve import evolve as evolve_command
+from tandem_lab.evolve import updates
+from tandem_lab.evolve.plot import plot_updates
+from tandem_lab.evolve.study import Row, Size, Study, follow
+from tandem_lab.evolve.tables import judgements, text_of
+from tandem_lab.evolve.targets import Target, Version, answer_of, count_by_block, draw_samples, evolve
 
 
 @pytest.fixture(scope="module")

@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 
 from tandem.config import Config
-from tandem.lab.cli.bench_federated import Grid, calibration_of, make_plan
-from tandem.lab.federated.calibration import Calibration, calibrate, describe, work_of
-from tandem.lab.federated.systems import STOP_AND_WAIT, TOKEN_WISE
-from tandem.lab.latency.records import Cell, Record, Setting
-from tandem.lab.latency.systems import System
-from tandem.lab.simulation.conditions import pace_s
-from tandem.lab.simulation.timed import Times, Work, play_timed
 from tandem.topology import SERVER
+from tandem_lab.cli.bench_federated import Grid, calibration_of, make_plan
+from tandem_lab.federated.calibration import Calibration, calibrate, describe, work_of
+from tandem_lab.federated.systems import STOP_AND_WAIT, TOKEN_WISE
+from tandem_lab.latency.records import Cell, Record, Setting
+from tandem_lab.latency.systems import System
+from tandem_lab.simulation.conditions import pace_s
+from tandem_lab.simulation.timed import Times, Work, play_timed
 
 SETTING = Setting(
     data_plane="socket", floors_s=(0.015, 0.027), rtt_s=0.0, temperature=1.0, max_new_tokens=40, models="close",

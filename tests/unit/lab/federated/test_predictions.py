@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from tandem.config import Config
-from tandem.lab.cli.bench_federated import config_for
-from tandem.lab.federated.predictions import follow
-from tandem.lab.federated.workers import LocalWorkers
-from tandem.lab.latency.half import close_federation
+from tandem_lab.cli.bench_federated import config_for
+from tandem_lab.federated.predictions import follow
+from tandem_lab.federated.workers import LocalWorkers
+from tandem_lab.latency.half import close_federation
 
 NUM_TOKENS = 6
 

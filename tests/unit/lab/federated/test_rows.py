@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from tandem.lab.federated.rows import checks_of, rows_of
-from tandem.lab.federated.tables import text_of, values_of
-from tandem.lab.latency.records import Cell, Record, Setting
-from tandem.lab.plots import save
+from tandem_lab.federated.rows import checks_of, rows_of
+from tandem_lab.federated.tables import text_of, values_of
+from tandem_lab.latency.records import Cell, Record, Setting
+from tandem_lab.plots import save
 
 TOKENS = (5, 9, 4, 7, 8)
 PACES_S = {"token-wise": 0.128, "stop_and_wait": 0.045, "pipelined": 0.025}
@@ -87,7 +87,7 @@ def test_the_table_names_setting_and_stragglers() -> None:
 def test_a_picture_has_every_point(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """That of the last plot, too, whose times are the longest."""
     pytest.importorskip("matplotlib", reason="plots need the extra [lab]")
-    from tandem.lab.federated import plot
+    from tandem_lab.federated import plot
 
     figures: list[Any] = []
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from tandem.lab.latency.records import Cell, Record, Setting
+from tandem_lab.latency.records import Cell, Record, Setting
 
 SETTING = Setting(data_plane="socket", floors_s=(0.06, 0.025), rtt_s=0.3, temperature=0.0, max_new_tokens=48)
 HALF = replace(SETTING, models="half")

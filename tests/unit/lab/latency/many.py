@@ -6,9 +6,9 @@ import math
 import random
 
 from tandem.events import DoneEvent, SessionStatistics
-from tandem.lab.latency.replay_records import QuestionRun, Replay, Reply
-from tandem.lab.netlab.schedule import LinkSchedule, ScheduleRow
-from tandem.lab.netlab.shape import Shape
+from tandem_lab.latency.replay_records import QuestionRun, Replay, Reply
+from tandem_lab.netlab.schedule import LinkSchedule, ScheduleRow
+from tandem_lab.netlab.shape import Shape
 from tests.unit.lab.timeline.timelines import token
 
 NUM_TOKENS = 14

@@ -5,11 +5,11 @@ from __future__ import annotations
 from math import nan
 
 from tandem.events import DoneEvent, RoundEvent, SessionStatistics
-from tandem.lab.latency.replay_records import QuestionRun, Replay, Reply
-from tandem.lab.netlab.lab import Counters
-from tandem.lab.netlab.schedule import LinkSchedule, ScheduleRow
-from tandem.lab.netlab.shape import Shape
 from tandem.topology import Party
+from tandem_lab.latency.replay_records import QuestionRun, Replay, Reply
+from tandem_lab.netlab.lab import Counters
+from tandem_lab.netlab.schedule import LinkSchedule, ScheduleRow
+from tandem_lab.netlab.shape import Shape
 from tests.unit.lab.timeline.timelines import token
 
 ROWS = (

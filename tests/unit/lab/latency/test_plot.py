@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 from tandem.errors import TandemError
-from tandem.lab.latency.records import Cell
-from tandem.lab.latency.systems import SYSTEMS
+from tandem_lab.latency.records import Cell
+from tandem_lab.latency.systems import SYSTEMS
 from tests.unit.lab.latency.cells import SETTING, cell
 from tests.unit.lab.timeline.test_pipeline import words
 
 pytest.importorskip("matplotlib", reason="plots need the extra [lab]")
 
-from tandem.lab.latency.plot import FIRST, LOOK, TOKEN, plot_latency
+from tandem_lab.latency.plot import FIRST, LOOK, TOKEN, plot_latency
 
 AT_300_S = {
     "CRCG/device": 0.06,

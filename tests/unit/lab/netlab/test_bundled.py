@@ -8,8 +8,8 @@ import statistics
 import pytest
 
 from tandem.errors import NetLabError
-from tandem.lab.netlab.bundled import PERIOD_S, bundled, bundled_names
-from tandem.lab.netlab.schedule import format_schedule, parse_schedule
+from tandem_lab.netlab.bundled import PERIOD_S, bundled, bundled_names
+from tandem_lab.netlab.schedule import format_schedule, parse_schedule
 
 
 def test_every_bundled_trace_survives_its_file() -> None:

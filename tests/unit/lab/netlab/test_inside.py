@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tandem.lab.netlab.inside import _temporary_folder
+from tandem_lab.netlab.inside import _temporary_folder
 
 
 @pytest.fixture(autouse=True)

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from tandem.errors import NetLabError
-from tandem.lab.netlab import router
-from tandem.lab.netlab.lab import NetLab, lab_names
-from tandem.lab.netlab.shape import Shape
-from tandem.lab.netlab.state import State, Store
+from tandem_lab.netlab import router
+from tandem_lab.netlab.lab import NetLab, lab_names
+from tandem_lab.netlab.shape import Shape
+from tandem_lab.netlab.state import State, Store
 from tests.unit.lab.netlab.machine import Machine
 
 SHAPE = Shape(rtt_s=0.1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tandem.lab.netlab.ping import replies_in
+from tandem_lab.netlab.ping import replies_in
 
 SAID = """PING 198.18.0.130 (198.18.0.130) 56(84) bytes of data.
 [1700000000.300000] 64 bytes from 198.18.0.130: icmp_seq=1 ttl=63 time=300 ms

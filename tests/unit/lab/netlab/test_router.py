@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from tandem.errors import NetLabError
-from tandem.lab.netlab import router, tools
-from tandem.lab.netlab.layout import Layout
-from tandem.lab.netlab.shape import Shape
+from tandem_lab.netlab import router, tools
+from tandem_lab.netlab.layout import Layout
+from tandem_lab.netlab.shape import Shape
 from tests.unit.lab.netlab.machine import Machine
 
 LAYOUT = Layout("lab")

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tandem.errors import NetLabError
-from tandem.lab.netlab.schedule import (
+from tandem_lab.netlab.schedule import (
     LinkSchedule,
     ScheduleRow,
     format_schedule,
@@ -16,7 +16,7 @@ from tandem.lab.netlab.schedule import (
     read_schedule,
     write_schedule,
 )
-from tandem.lab.netlab.shape import Shape
+from tandem_lab.netlab.shape import Shape
 
 HEADER = "time_s,delay_ms,jitter_ms,rate_mbit,loss_pct\n"
 TEXT = HEADER + "0,100,20,50,1\n2.5,300,0,,0\n4,100,0,50,100\n"

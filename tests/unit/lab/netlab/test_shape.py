@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from tandem.errors import NetLabError
-from tandem.lab.netlab.shape import Shape, parse_duration, parse_rate, parse_share
+from tandem_lab.netlab.shape import Shape, parse_duration, parse_rate, parse_share
 
 
 @pytest.mark.parametrize(

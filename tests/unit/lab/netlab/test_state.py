@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from tandem.errors import NetLabError
-from tandem.lab.netlab.shape import Shape
-from tandem.lab.netlab.state import State, Store
+from tandem_lab.netlab.shape import Shape
+from tandem_lab.netlab.state import State, Store
 
 
 def state() -> State:

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from tandem.errors import NetLabError
-from tandem.lab.netlab.packets import read_capture
-from tandem.lab.netlab.traffic import HEADER_BYTES, LinkTraffic, Packet, read_packets
 from tandem.topology import Party
+from tandem_lab.netlab.packets import read_capture
+from tandem_lab.netlab.traffic import HEADER_BYTES, LinkTraffic, Packet, read_packets
 
 dpkt: Any = pytest.importorskip("dpkt")
 
@@ -77,7 +77,7 @@ def test_another_file_is_one_sentence(tmp_path: Path) -> None:
 
 
 def test_without_dpkt_it_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tandem.lab.netlab.pcap.find_spec", lambda name: None)
+    monkeypatch.setattr("tandem_lab.netlab.pcap.find_spec", lambda name: None)
     for read in (lambda path: read_packets(path, DEVICE, PORT), read_capture):
         with pytest.raises(NetLabError, match=r"needs dpkt, which is not installed; run `.*\[lab\]"):
             read(tmp_path / "p")

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tandem.lab.netlab import without_xstate
-from tandem.lab.netlab.router import has_amx
+from tandem_lab.netlab import without_xstate
+from tandem_lab.netlab.router import has_amx
 
 CODE = """
 import ctypes, errno

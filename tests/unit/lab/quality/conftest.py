@@ -10,8 +10,8 @@ import pytest
 
 from tandem.engine.engine import Engine
 from tandem.engine.template import PlainTemplate
-from tandem.lab.quality.document_sets import Counts, DocumentSet
 from tandem.topology import Party
+from tandem_lab.quality.document_sets import Counts, DocumentSet
 from tests.unit.engine.conftest import save_model, tokenizers
 
 __all__ = ["save_model", "tokenizers"]  # fixtures

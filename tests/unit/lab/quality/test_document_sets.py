@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from tandem.lab.quality.document_sets import Counts, search
 from tandem.topology import PARTIES, Party
+from tandem_lab.quality.document_sets import Counts, search
 
 WORTH = (1.0, 0.5, 3.0, 0.2, 4.0, 2.0)  # of documents 0, 1, ... in the order of their nearness
 

@@ -17,8 +17,8 @@ from tandem.codecs import codec_of
 from tandem.config import Config
 from tandem.corpora import WEIGHTS
 from tandem.engine.engine import Engine
-from tandem.lab.quality.heldout import ask_heldout, ask_ideal, heldout_spec
 from tandem.retrieval.embedding import Embedder
+from tandem_lab.quality.heldout import ask_heldout, ask_ideal, heldout_spec
 
 NUM_QUESTIONS = 36
 

@@ -9,8 +9,8 @@ from itertools import pairwise
 import pytest
 
 from tandem.corpora import BUNDLED
-from tandem.lab.quality.answers import contains_answer
-from tandem.lab.quality.questions import HOUSEHOLD, Question, read_questions
+from tandem_lab.quality.answers import contains_answer
+from tandem_lab.quality.questions import HOUSEHOLD, Question, read_questions
 
 FOLDER = BUNDLED.parent / "household"
 TEXTS = {

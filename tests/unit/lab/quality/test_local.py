@@ -13,15 +13,15 @@ from tandem.codecs import codec_of
 from tandem.config import Config
 from tandem.corpora import WEIGHTS
 from tandem.engine.engine import Engine
-from tandem.lab.quality.heldout import heldout_spec
-from tandem.lab.quality.local import LocalPair
-from tandem.lab.simulation.link import Link
-from tandem.lab.simulation.specs import change_spec
-from tandem.lab.training.bundle import read_bundled_questions
 from tandem.retrieval.embedding import Embedder
 from tandem.retrieval.factory import open_index
 from tandem.retrieval.retriever import Retriever
 from tandem.topology import PARTIES
+from tandem_lab.quality.heldout import heldout_spec
+from tandem_lab.quality.local import LocalPair
+from tandem_lab.simulation.link import Link
+from tandem_lab.simulation.specs import change_spec
+from tandem_lab.training.bundle import read_bundled_questions
 
 
 @pytest.fixture(scope="module")

@@ -16,15 +16,15 @@ from tandem.corpora import HOUSEHOLD
 from tandem.engine.engine import Engine
 from tandem.engine.kv_cache import MemoryStore
 from tandem.errors import EvaluationError
-from tandem.lab.quality.document_sets import Counts
-from tandem.lab.quality.methods import select_methods
-from tandem.lab.quality.qa import Prediction, evaluate_questions, told_text
-from tandem.lab.quality.questions import Question, read_household
-from tandem.lab.quality.setup import Parties, load_engines
 from tandem.retrieval.documents import Document
 from tandem.retrieval.factory import build_given_index
 from tandem.retrieval.retriever import Hit, Retriever
 from tandem.topology import PARTIES, Party
+from tandem_lab.quality.document_sets import Counts
+from tandem_lab.quality.methods import select_methods
+from tandem_lab.quality.qa import Prediction, evaluate_questions, told_text
+from tandem_lab.quality.questions import Question, read_household
+from tandem_lab.quality.setup import Parties, load_engines
 from tests.unit.retrieval.conftest import WordEmbedder
 
 

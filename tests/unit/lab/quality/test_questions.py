@@ -8,14 +8,14 @@ import pytest
 
 from tandem import Config
 from tandem.errors import EvaluationError, TandemError
-from tandem.lab.quality.questions import (
+from tandem_lab.quality.questions import (
     Question,
     question_texts,
     read_household,
     read_questions,
     select_split,
 )
-from tandem.lab.training.bundle import QUESTIONS
+from tandem_lab.training.bundle import QUESTIONS
 
 GOOD = '{"question": "Who?", "answers": ["A", "B"]}'
 

@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tandem.lab.quality.document_sets import Counts
-from tandem.lab.quality.lm import row as lm_row
-from tandem.lab.quality.methods import METHODS
-from tandem.lab.quality.plot import plot_evaluation
-from tandem.lab.quality.result import Result, Row, Share, table
+from tandem_lab.quality.document_sets import Counts
+from tandem_lab.quality.lm import row as lm_row
+from tandem_lab.quality.methods import METHODS
+from tandem_lab.quality.plot import plot_evaluation
+from tandem_lab.quality.result import Result, Row, Share, table
 
 pytest.importorskip("matplotlib", reason="plots need the extra [lab]")
 

@@ -8,10 +8,10 @@ import pytest
 
 from tandem.config import Config
 from tandem.engine.engine import Engine
-from tandem.lab.latency import memoized
-from tandem.lab.quality import local, setup
 from tandem.retrieval import factory, scoring
 from tandem.topology import PARTIES, Party
+from tandem_lab.latency import memoized
+from tandem_lab.quality import local, setup
 
 
 class FakeRetriever:

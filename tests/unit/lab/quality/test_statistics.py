@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from tandem.lab.quality.statistics import mcnemar, perplexity, perplexity_interval, ratio_interval, wilson
+from tandem_lab.quality.statistics import mcnemar, perplexity, perplexity_interval, ratio_interval, wilson
 
 
 @pytest.mark.parametrize(

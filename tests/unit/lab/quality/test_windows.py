@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tandem.errors import EvaluationError
-from tandem.lab.quality.windows import read_text, windows
+from tandem_lab.quality.windows import read_text, windows
 
 
 def text(ids) -> str:

@@ -9,7 +9,8 @@ from random import Random
 import pytest
 
 from tandem.errors import TandemError
-from tandem.lab.simulation.acceptance import (
+from tandem.topology import Party
+from tandem_lab.simulation.acceptance import (
     draw_acceptance,
     parse_steps,
     phases,
@@ -17,7 +18,6 @@ from tandem.lab.simulation.acceptance import (
     read_acceptance,
     read_decode_times,
 )
-from tandem.topology import Party
 
 
 def test_drawn_rates() -> None:

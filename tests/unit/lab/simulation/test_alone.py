@@ -9,11 +9,6 @@ import pytest
 from tandem.aggregation.rules import draft_rule
 from tandem.errors import ProtocolError
 from tandem.events import DoneEvent, EstimateEvent, PeerEvent, PlacementEvent, TokenEvent
-from tandem.lab.simulation.link import Link
-from tandem.lab.simulation.specs import make_spec as fixed_spec
-from tandem.lab.simulation.virtual import Outcome, VirtualRun
-from tandem.lab.simulation.world import distribution
-from tandem.lab.timeline.intervals import timeline
 from tandem.protocol.coordinator import SessionCoordinator
 from tandem.protocol.lifecycle import Lifecycle
 from tandem.protocol.link import PeerLink
@@ -22,6 +17,11 @@ from tandem.protocol.outbox import Send
 from tandem.protocol.prefix import Prefix
 from tandem.protocol.spec import SessionSpec
 from tandem.topology import PARTIES, Party
+from tandem_lab.simulation.link import Link
+from tandem_lab.simulation.specs import make_spec as fixed_spec
+from tandem_lab.simulation.virtual import Outcome, VirtualRun
+from tandem_lab.simulation.world import distribution
+from tandem_lab.timeline.intervals import timeline
 from tests.unit.lab.simulation.world import CODEC, Case, make_spec
 
 SEEDS = range(40)

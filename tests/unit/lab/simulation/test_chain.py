@@ -14,20 +14,6 @@ import pytest
 
 from tandem.cli import main
 from tandem.events import DoneEvent, PeerEvent
-from tandem.lab.simulation import chain as simulated
-from tandem.lab.simulation.chain import ChainRun, play_chain
-from tandem.lab.simulation.chain_scenario import (
-    DRAFTERS,
-    WILD,
-    ChainFault,
-    ChainScenario,
-    expected_chain,
-    make_chain_scenario,
-)
-from tandem.lab.simulation.faults import FaultyWire
-from tandem.lab.simulation.invariants import InvariantError
-from tandem.lab.simulation.link import Link
-from tandem.lab.simulation.specs import change_spec
 from tandem.modes.roles import Roles
 from tandem.protocol import aggregating, coordinator, decoding, drafting_table, session_tables
 from tandem.protocol.aggregating import AggregatorSession
@@ -41,6 +27,20 @@ from tandem.protocol.messages import Ballot, LinkBody, Proposal, Verdict, Verify
 from tandem.protocol.outbox import Send
 from tandem.protocol.prefix import Prefix
 from tandem.protocol.uplink_budget import UplinkBudget
+from tandem_lab.simulation import chain as simulated
+from tandem_lab.simulation.chain import ChainRun, play_chain
+from tandem_lab.simulation.chain_scenario import (
+    DRAFTERS,
+    WILD,
+    ChainFault,
+    ChainScenario,
+    expected_chain,
+    make_chain_scenario,
+)
+from tandem_lab.simulation.faults import FaultyWire
+from tandem_lab.simulation.invariants import InvariantError
+from tandem_lab.simulation.link import Link
+from tandem_lab.simulation.specs import change_spec
 from tests.unit.lab.simulation.test_mutants import (
     WithoutMemory,
     evidence_of_votes_is_that_of_the_first,

@@ -10,16 +10,6 @@ from typing import Any
 import pytest
 
 from tandem.events import RoundEvent
-from tandem.lab.simulation.chain import ChainRun, play_chain
-from tandem.lab.simulation.chain_scenario import (
-    ChainFault,
-    ChainScenario,
-    make_chain_scenario,
-)
-from tandem.lab.simulation.faults import FaultyWire
-from tandem.lab.simulation.invariants import InvariantError
-from tandem.lab.simulation.link import Link
-from tandem.lab.simulation.specs import change_spec
 from tandem.protocol import committing, coordinator
 from tandem.protocol.lifecycle import Lifecycle
 from tandem.protocol.messages import LinkBody, Verdict
@@ -28,6 +18,16 @@ from tandem.protocol.report import Reporter
 from tandem.protocol.spec import SessionSpec
 from tandem.protocol.to_home import Messenger
 from tandem.topology import SERVER
+from tandem_lab.simulation.chain import ChainRun, play_chain
+from tandem_lab.simulation.chain_scenario import (
+    ChainFault,
+    ChainScenario,
+    make_chain_scenario,
+)
+from tandem_lab.simulation.faults import FaultyWire
+from tandem_lab.simulation.invariants import InvariantError
+from tandem_lab.simulation.link import Link
+from tandem_lab.simulation.specs import change_spec
 
 
 def asked_at(worker: str, seed: int, num_workers: int, *faults: ChainFault, **changes: Any) -> ChainScenario:
@@ -214,7 +214,7 @@ def test_the_comparison_finds(name: str, monkeypatch: pytest.MonkeyPatch) -> Non
     plant, party = MUTANTS[name]
     scenarios = [asked_at("worker-1", seed, 2, cut(party, 1.5)) for seed in range(3)]
     plant(monkeypatch)
-    monkeypatch.setattr("tandem.lab.simulation.chain.LIMIT_S", 40.0)
+    monkeypatch.setattr("tandem_lab.simulation.chain.LIMIT_S", 40.0)
 
     def fails(scenario: ChainScenario) -> bool:
         try:

@@ -10,22 +10,22 @@ from typing import Any
 import pytest
 
 from tandem.events import TokenEvent
-from tandem.lab.simulation import chain
-from tandem.lab.simulation.chain import ChainRun
-from tandem.lab.simulation.chain_scenario import (
+from tandem.modes import reference
+from tandem.protocol import log, send_window
+from tandem.protocol.logprobs import check_logprobs
+from tandem.protocol.messages import LinkBody, Verdict, VerdictWithLogprobs
+from tandem.protocol.outbox import Send
+from tandem_lab.simulation import chain
+from tandem_lab.simulation.chain import ChainRun
+from tandem_lab.simulation.chain_scenario import (
     ChainFault,
     ChainScenario,
     make_chain_scenario,
     make_drafter,
     voter_of,
 )
-from tandem.lab.simulation.specs import change_spec
-from tandem.lab.simulation.world import CODEC, NEVER, VOCAB
-from tandem.modes import reference
-from tandem.protocol import log, send_window
-from tandem.protocol.logprobs import check_logprobs
-from tandem.protocol.messages import LinkBody, Verdict, VerdictWithLogprobs
-from tandem.protocol.outbox import Send
+from tandem_lab.simulation.specs import change_spec
+from tandem_lab.simulation.world import CODEC, NEVER, VOCAB
 
 NEVER_S = 1e9
 

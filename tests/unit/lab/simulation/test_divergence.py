@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from tandem.events import TokenEvent
-from tandem.lab.simulation.link import Link
-from tandem.lab.simulation.virtual import VirtualRun
 from tandem.protocol.coordinator import SessionCoordinator
 from tandem.protocol.messages import VerifyResult
 from tandem.protocol.outbox import Send
 from tandem.topology import PARTIES, Party
+from tandem_lab.simulation.link import Link
+from tandem_lab.simulation.virtual import VirtualRun
 from tests.unit.lab.simulation.world import VOCAB, Case, make_spec, stop_rule, synchronous
 
 

@@ -11,9 +11,9 @@ import pytest
 
 from tandem.aggregation.document_weights import Weights
 from tandem.events import DoneEvent, SourcesEvent, TokenEvent
-from tandem.lab.simulation.link import Link
-from tandem.lab.simulation.virtual import VirtualRun
 from tandem.topology import PARTIES, Party
+from tandem_lab.simulation.link import Link
+from tandem_lab.simulation.virtual import VirtualRun
 from tests.unit.lab.simulation.world import (
     PLACEMENTS,
     Case,

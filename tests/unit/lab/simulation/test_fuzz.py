@@ -1,4 +1,4 @@
-"""Five hundred random runs with faults: every invariant holds after every event (`tandem.lab.simulation.invariants`).
+"""Five hundred random runs with faults: every invariant holds after every event (`tandem_lab.simulation.invariants`).
 
 That the property can fail is shown in `test_mutants`. More runs: `tandem lab fuzz --runs 100000`.
 """
@@ -8,9 +8,9 @@ from __future__ import annotations
 import pytest
 
 from tandem.cli import main
-from tandem.lab.simulation import fuzz as fuzzing
-from tandem.lab.simulation.event_log import EventLog
-from tandem.lab.simulation.fuzz import (
+from tandem_lab.simulation import fuzz as fuzzing
+from tandem_lab.simulation.event_log import EventLog
+from tandem_lab.simulation.fuzz import (
     MIN_TOKENS,
     FuzzFailure,
     expected,

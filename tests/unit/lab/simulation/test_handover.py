@@ -10,12 +10,12 @@ from collections.abc import Sequence
 import pytest
 
 from tandem.events import PlacementEvent, StopReason, TokenEvent
-from tandem.lab.simulation.link import Link
-from tandem.lab.simulation.virtual import Outcome, VirtualRun
-from tandem.lab.simulation.world import CODEC, World
 from tandem.protocol.lifecycle import Lifecycle
 from tandem.scheduler.policies import Greedy
 from tandem.topology import PARTIES, Party
+from tandem_lab.simulation.link import Link
+from tandem_lab.simulation.virtual import Outcome, VirtualRun
+from tandem_lab.simulation.world import CODEC, World
 from tests.unit.lab.simulation.world import make_spec
 
 NUM_TOKENS = 200

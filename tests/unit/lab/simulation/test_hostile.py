@@ -14,16 +14,16 @@ import pytest
 
 from tandem.cli import main
 from tandem.errors import ProtocolError
-from tandem.lab.cli.fuzz import HOSTILE
-from tandem.lab.simulation.event_log import EventLog
-from tandem.lab.simulation.fuzz import fuzz
-from tandem.lab.simulation.hostile import CASES, count_items, play_hostile
-from tandem.lab.simulation.invariants import InvariantError
 from tandem.protocol import coordinator
 from tandem.protocol.aggregating import AggregatorSession
 from tandem.protocol.ballots import BallotBox
 from tandem.protocol.messages import Ballot, LinkBody, Proposal, Resync, Undecided, Verdict
 from tandem.protocol.routes import Routes
+from tandem_lab.cli.fuzz import HOSTILE
+from tandem_lab.simulation.event_log import EventLog
+from tandem_lab.simulation.fuzz import fuzz
+from tandem_lab.simulation.hostile import CASES, count_items, play_hostile
+from tandem_lab.simulation.invariants import InvariantError
 
 NUM_RUNS = 10
 

@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 
 from tandem.events import PeerEvent, PlacementEvent, TokenEvent
-from tandem.lab.simulation.link import Link
-from tandem.lab.simulation.virtual import Outcome, VirtualRun
 from tandem.topology import PARTIES, Party
+from tandem_lab.simulation.link import Link
+from tandem_lab.simulation.virtual import Outcome, VirtualRun
 from tests.unit.lab.simulation.world import (
     CODEC,
     PLACEMENTS,

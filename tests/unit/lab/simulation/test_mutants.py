@@ -1,4 +1,4 @@
-"""Defects, planted one at a time: the fuzz property must find each (`tandem.lab.simulation.fuzz`).
+"""Defects, planted one at a time: the fuzz property must find each (`tandem_lab.simulation.fuzz`).
 
 A run is one seed's query, link and faults; "found" is any broken invariant, a wrong answer, a hang or an exception.
 Seeds count from 0. Of the first 100 runs found when this was written, where that was counted, and the first that was:
@@ -45,10 +45,6 @@ import pytest
 
 from tandem.aggregation.document_weights import DocumentWeights, Evidence, Weights
 from tandem.events import TokenEvent
-from tandem.lab.simulation.faults import Fault
-from tandem.lab.simulation.fuzz import FuzzFailure, Scenario, expected, make_scenario, play
-from tandem.lab.simulation.link import Link as VirtualLink
-from tandem.lab.simulation.world import CODEC, VOCAB, World
 from tandem.protocol import coordinator, decoding, drafting_table
 from tandem.protocol.ballots import BallotBox, Entry
 from tandem.protocol.convergence import Convergence
@@ -74,6 +70,10 @@ from tandem.protocol.prefix import Prefix, extend_digest
 from tandem.protocol.sessions import ReorderBuffer
 from tandem.protocol.wire import to_float32
 from tandem.topology import PAIR, PARTIES
+from tandem_lab.simulation.faults import Fault
+from tandem_lab.simulation.fuzz import FuzzFailure, Scenario, expected, make_scenario, play
+from tandem_lab.simulation.link import Link as VirtualLink
+from tandem_lab.simulation.world import CODEC, VOCAB, World
 from tests.unit.lab.simulation.world import Case, agree, make_spec, synchronous
 
 Mutate = Callable[[pytest.MonkeyPatch], None]
@@ -451,7 +451,7 @@ def decoders_restart_all_the_time(patch: pytest.MonkeyPatch) -> None:
         link = replace(scenario.link, drop=0.3, cut_s=None)
         return replace(scenario, is_rounding=True, faults=faults, link=link)
 
-    patch.setattr("tandem.lab.simulation.fuzz.make_scenario", make)
+    patch.setattr("tandem_lab.simulation.fuzz.make_scenario", make)
 
 
 def forgetting(original: Callable[..., list[Send]]) -> Callable[..., list[Send]]:

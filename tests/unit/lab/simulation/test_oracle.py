@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from tandem.lab.simulation.link import Link
-from tandem.lab.simulation.oracle import answer, has_oracle
 from tandem.topology import PARTIES, Party
+from tandem_lab.simulation.link import Link
+from tandem_lab.simulation.oracle import answer, has_oracle
 from tests.unit.lab.simulation.world import Case, agree, make_spec, stop_rule
 
 

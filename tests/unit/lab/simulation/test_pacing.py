@@ -7,10 +7,10 @@ from itertools import product
 
 import pytest
 
-from tandem.lab.simulation.conditions import PACINGS, Conditions, Pacing, Timing
-from tandem.lab.simulation.pacing import ID_BYTES, device_alone, draw_accepted, play_answer
-from tandem.lab.simulation.packets import ACK_BYTES
 from tandem.scheduler.proposal_length import BestLength, expected_tokens
+from tandem_lab.simulation.conditions import PACINGS, Conditions, Pacing, Timing
+from tandem_lab.simulation.pacing import ID_BYTES, device_alone, draw_accepted, play_answer
+from tandem_lab.simulation.packets import ACK_BYTES
 
 LINK = Conditions(rtt_s=0.1)
 ALWAYS, NEVER = [True] * 5000, [False] * 5000

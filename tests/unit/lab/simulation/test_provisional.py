@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from tandem.events import DoneEvent, Event, PeerEvent, ProvisionalEvent, RetractEvent, TokenEvent
-from tandem.lab.simulation.display import Display
-from tandem.lab.simulation.virtual import Outcome
 from tandem.protocol.report import Provisional
 from tandem.topology import PARTIES, Party
+from tandem_lab.simulation.display import Display
+from tandem_lab.simulation.virtual import Outcome
 from tests.unit.lab.simulation.world import PLACEMENTS, Case, make_case
 
 SEEDS = range(60)

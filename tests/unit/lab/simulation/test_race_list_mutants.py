@@ -26,8 +26,6 @@ import pytest
 from tandem.aggregation import race_lists
 from tandem.aggregation.race_lists import Certificate, RaceList, RaceVote
 from tandem.codecs.race_lists import WHOLE, vote_depth
-from tandem.lab.simulation import virtual
-from tandem.lab.simulation.fuzz import make_scenario, play
 from tandem.protocol import aggregating, coordinator, link, race_votes
 from tandem.protocol.backlog import Backlog
 from tandem.protocol.ballots import BallotBox, Entry
@@ -35,6 +33,8 @@ from tandem.protocol.messages import LinkFrame, ListRequest, Proposal, encode
 from tandem.protocol.outbox import Send
 from tandem.protocol.prefix import Prefix
 from tandem.protocol.race_votes import RaceVotes
+from tandem_lab.simulation import virtual
+from tandem_lab.simulation.fuzz import make_scenario, play
 from tests.unit.lab.simulation.test_mutants import Mutate, found_by, put
 
 SEEDS = [seed for seed in range(400) if make_scenario(seed).spec.has_race_lists]

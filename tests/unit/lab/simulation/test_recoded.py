@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import pytest
 
 from tandem.codecs import CodecSession, CodecStates
-from tandem.lab.simulation.link import Link
-from tandem.lab.simulation.recoded import simulate_codec
-from tandem.lab.simulation.world import VOCAB
+from tandem_lab.simulation.link import Link
+from tandem_lab.simulation.recoded import simulate_codec
+from tandem_lab.simulation.world import VOCAB
 from tests.unit.codecs.stateful import Threshold
 
 CODEC = Threshold(VOCAB)

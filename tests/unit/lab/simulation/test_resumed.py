@@ -7,12 +7,12 @@ from dataclasses import replace
 import pytest
 
 from tandem.events import TokenEvent
-from tandem.lab.simulation.chain import ChainRun
-from tandem.lab.simulation.chain_scenario import expected_chain, make_chain_scenario
-from tandem.lab.simulation.event_log import EventLog
-from tandem.lab.simulation.fuzz import LIMIT_S, expected, make_run, make_scenario
-from tandem.lab.simulation.invariants import InvariantError
 from tandem.topology import Party
+from tandem_lab.simulation.chain import ChainRun
+from tandem_lab.simulation.chain_scenario import expected_chain, make_chain_scenario
+from tandem_lab.simulation.event_log import EventLog
+from tandem_lab.simulation.fuzz import LIMIT_S, expected, make_run, make_scenario
+from tandem_lab.simulation.invariants import InvariantError
 
 SEEDS = range(40)
 CHAIN_SEEDS = range(20)

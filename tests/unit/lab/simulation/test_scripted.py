@@ -8,9 +8,10 @@ import pytest
 
 from tandem.aggregation.rules import draft_rule
 from tandem.events import TokenEvent
-from tandem.lab.simulation.acceptance import draw_acceptance
-from tandem.lab.simulation.link import Link
-from tandem.lab.simulation.scripted import (
+from tandem.topology import PARTIES, Party
+from tandem_lab.simulation.acceptance import draw_acceptance
+from tandem_lab.simulation.link import Link
+from tandem_lab.simulation.scripted import (
     CODEC,
     LAWS,
     Accepted,
@@ -19,8 +20,7 @@ from tandem.lab.simulation.scripted import (
     length_rule,
     scripted_spec,
 )
-from tandem.lab.simulation.virtual import VirtualRun
-from tandem.topology import PARTIES, Party
+from tandem_lab.simulation.virtual import VirtualRun
 
 LINKS = {
     "none": Link(),

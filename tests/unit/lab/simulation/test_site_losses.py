@@ -7,9 +7,6 @@ from typing import Any
 
 import pytest
 
-from tandem.lab.simulation.fuzz import play
-from tandem.lab.simulation.link import Link
-from tandem.lab.simulation.virtual import Outcome, VirtualRun
 from tandem.protocol.messages import (
     Adopt,
     Ballot,
@@ -24,6 +21,9 @@ from tandem.protocol.messages import (
 )
 from tandem.protocol.outbox import Send
 from tandem.topology import PARTIES, Party
+from tandem_lab.simulation.fuzz import play
+from tandem_lab.simulation.link import Link
+from tandem_lab.simulation.virtual import Outcome, VirtualRun
 from tests.unit.lab.simulation.world import CODEC, Case, World, agree, make_spec, stop_rule, synchronous
 
 KINDS = (

@@ -6,12 +6,12 @@ from random import Random
 
 import pytest
 
-from tandem.lab.simulation import study
-from tandem.lab.simulation.acceptance import draw_acceptance, phases, rates
-from tandem.lab.simulation.scripted import Accepted
-from tandem.lab.simulation.study import STRATEGIES, Summary, compare, link_of, replay
 from tandem.scheduler.greedy import token_s
 from tandem.topology import Party
+from tandem_lab.simulation import study
+from tandem_lab.simulation.acceptance import draw_acceptance, phases, rates
+from tandem_lab.simulation.scripted import Accepted
+from tandem_lab.simulation.study import STRATEGIES, Summary, compare, link_of, replay
 
 EQUAL = {Party.DEVICE: 0.06, Party.CLOUD: 0.06}
 RTT_S = 0.3

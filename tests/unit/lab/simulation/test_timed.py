@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from tandem.lab.federated.systems import SYSTEMS
-from tandem.lab.simulation import conditions
-from tandem.lab.simulation.timed import Times, Timing, Work, play_timed
 from tandem.protocol.send_window import QUEUED_FRAMES, SendWindow
 from tandem.topology import SERVER
+from tandem_lab.federated.systems import SYSTEMS
+from tandem_lab.simulation import conditions
+from tandem_lab.simulation.timed import Times, Timing, Work, play_timed
 
 SERVER_S, WORKER_S, RTT_S, NUM_TOKENS = 0.015, 0.027, 0.1, 40
 OPTIONS = {system.name: system.options for system in SYSTEMS}

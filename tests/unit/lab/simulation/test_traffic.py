@@ -8,10 +8,10 @@ from dataclasses import replace
 import pytest
 
 from tandem.events import TokenEvent
-from tandem.lab.simulation.invariants import InvariantError
-from tandem.lab.simulation.link import Link
-from tandem.lab.simulation.virtual import Outcome, VirtualRun
 from tandem.topology import PARTIES, Party
+from tandem_lab.simulation.invariants import InvariantError
+from tandem_lab.simulation.link import Link
+from tandem_lab.simulation.virtual import Outcome, VirtualRun
 from tests.unit.lab.simulation.world import CODEC, Case, World, make_spec, stop_rule
 
 RTT_S = 0.05

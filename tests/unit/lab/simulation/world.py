@@ -1,4 +1,4 @@
-"""Random cases in the world of `tandem.lab.simulation.world`. Knows nothing of what a test asserts, but for `agree`."""
+"""Random cases in the world of `tandem_lab.simulation.world`. Knows nothing of what a test asserts, but for `agree`."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
-from tandem.lab.simulation import specs
-from tandem.lab.simulation.link import Link
-from tandem.lab.simulation.oracle import answer, has_oracle
-from tandem.lab.simulation.virtual import Outcome, VirtualRun
-from tandem.lab.simulation.world import CODEC, EOS, VOCAB, World, distribution, number, stop_rule
 from tandem.protocol.spec import SessionSpec
 from tandem.topology import PARTIES, Party
+from tandem_lab.simulation import specs
+from tandem_lab.simulation.link import Link
+from tandem_lab.simulation.oracle import answer, has_oracle
+from tandem_lab.simulation.virtual import Outcome, VirtualRun
+from tandem_lab.simulation.world import CODEC, EOS, VOCAB, World, distribution, number, stop_rule
 
 __all__ = ["CODEC", "EOS", "VOCAB", "World", "distribution", "stop_rule"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import accumulate
 from typing import Any
 
-from tandem.lab.latency.records import Cell, Record, Setting
+from tandem_lab.latency.records import Cell, Record, Setting
 
 TOKENS = (5, 9, 4, 7, 8)
 PACES_S = {"asked": 0.127, "streamed": 0.027, "pipelined": 0.045, "cloud_goes_on": 0.025}

@@ -7,12 +7,12 @@ from functools import partial
 import pytest
 
 from tandem.config import Config
-from tandem.lab.cli.bench_speculative import config_for
-from tandem.lab.latency.half import VOCAB_SIZE, close_to_each_other
-from tandem.lab.latency.memoized import local_pair
-from tandem.lab.speculative.predictions import FORWARD_S, FRAME_S, SpeculativePredictor
-from tandem.lab.speculative.systems import SYSTEMS
 from tandem.topology import PARTIES
+from tandem_lab.cli.bench_speculative import config_for
+from tandem_lab.latency.half import VOCAB_SIZE, close_to_each_other
+from tandem_lab.latency.memoized import local_pair
+from tandem_lab.speculative.predictions import FORWARD_S, FRAME_S, SpeculativePredictor
+from tandem_lab.speculative.systems import SYSTEMS
 from tests.unit.lab.speculative.cells import SETTING
 
 

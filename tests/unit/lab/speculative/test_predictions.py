@@ -12,16 +12,16 @@ import pytest
 import torch
 
 from tandem.config import Config
-from tandem.lab.cli.bench_speculative import config_for
-from tandem.lab.speculative.predictions import (
+from tandem.topology import PARTIES, Party
+from tandem_lab.cli.bench_speculative import config_for
+from tandem_lab.speculative.predictions import (
     FORWARD_S,
     FRAME_S,
     PROPOSAL_BYTES,
     VERDICT_BYTES,
     SpeculativePredictor,
 )
-from tandem.lab.speculative.systems import SYSTEMS
-from tandem.topology import PARTIES, Party
+from tandem_lab.speculative.systems import SYSTEMS
 from tests.unit.lab.speculative.cells import SETTING
 
 VOCAB, EOS = 32, 31

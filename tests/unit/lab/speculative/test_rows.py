@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from tandem.lab.latency.records import append_cell, read_cells
-from tandem.lab.netlab.bundled import bundled
-from tandem.lab.simulation.conditions import Conditions
-from tandem.lab.simulation.pacing import play_answer
-from tandem.lab.speculative.plot import LOOK, plot_lengths, plot_plane, plot_throughput
-from tandem.lab.speculative.rows import checks_of, rows_of
-from tandem.lab.speculative.systems import SYSTEMS
-from tandem.lab.speculative.tables import text_of, values_of
+from tandem_lab.latency.records import append_cell, read_cells
+from tandem_lab.netlab.bundled import bundled
+from tandem_lab.simulation.conditions import Conditions
+from tandem_lab.simulation.pacing import play_answer
+from tandem_lab.speculative.plot import LOOK, plot_lengths, plot_plane, plot_throughput
+from tandem_lab.speculative.rows import checks_of, rows_of
+from tandem_lab.speculative.systems import SYSTEMS
+from tandem_lab.speculative.tables import text_of, values_of
 from tests.unit.lab.speculative.cells import PACES_S, SETTING, TOKENS, cell, record
 from tests.unit.lab.timeline.test_pipeline import words
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tandem.codecs import Lattice
-from tandem.lab.speculative.sample_then_quantise import verify
+from tandem_lab.speculative.sample_then_quantise import verify
 
 
 def random_pairs(count: int, vocab: int) -> list[tuple[np.ndarray, np.ndarray]]:

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from tandem.events import Answer, DoneEvent, EstimateEvent, PlacementEvent, SessionStatistics, TokenEvent
-from tandem.lab.simulation.link import Link
-from tandem.lab.timeline.intervals import Span, timeline
 from tandem.topology import PARTIES, Party
+from tandem_lab.simulation.link import Link
+from tandem_lab.timeline.intervals import Span, timeline
 from tests.unit.lab.timeline.timelines import by_hand, estimate, run, token
 
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from tandem.lab.simulation.link import Link
-from tandem.lab.timeline.intervals import timeline
-from tandem.lab.timeline.perfetto import PROCESSES, to_json, trace
+from tandem_lab.simulation.link import Link
+from tandem_lab.timeline.intervals import timeline
+from tandem_lab.timeline.perfetto import PROCESSES, to_json, trace
 from tests.unit.lab.timeline.timelines import by_hand, run, token
 
 REQUIRED_ACTORS = {"name", "ph", "ts", "pid", "tid"}

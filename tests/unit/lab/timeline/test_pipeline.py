@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from tandem.errors import TandemError
-from tandem.lab.simulation.link import Link
-from tandem.lab.timeline.intervals import timeline
-from tandem.lab.timeline.pipeline import plot_pipeline
+from tandem_lab.simulation.link import Link
+from tandem_lab.timeline.intervals import timeline
+from tandem_lab.timeline.pipeline import plot_pipeline
 from tests.unit.lab.timeline.timelines import by_hand, run, token
 
 
@@ -82,14 +82,14 @@ def test_files_that_cannot_be_written(tmp_path: Path) -> None:
 
 
 def test_without_matplotlib(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("tandem.lab.timeline.pipeline.find_spec", lambda name: None)
+    monkeypatch.setattr("tandem_lab.timeline.pipeline.find_spec", lambda name: None)
     with pytest.raises(TandemError, match="A plot needs matplotlib, which is not installed; run `"):
         plot_pipeline(timeline(by_hand()), tmp_path / "out.png")
 
 
 def test_modules_without_heavy_imports() -> None:
     heavy = '{"matplotlib", "torch", "ray", "asyncio"}'
-    modules = ", ".join(f"tandem.lab.timeline.{name}" for name in ("intervals", "perfetto", "pipeline"))
+    modules = ", ".join(f"tandem_lab.timeline.{name}" for name in ("intervals", "perfetto", "pipeline"))
     script = f"import sys, {modules}; print({heavy} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout == "set()\n"

@@ -7,10 +7,10 @@ from math import nan
 from typing import Any
 
 from tandem.events import EstimateEvent, Event, PeerEvent, PlacementEvent, TokenEvent
-from tandem.lab.simulation.link import Link
-from tandem.lab.simulation.virtual import VirtualRun
-from tandem.lab.timeline.intervals import Timeline, timeline
 from tandem.topology import PARTIES, Party
+from tandem_lab.simulation.link import Link
+from tandem_lab.simulation.virtual import VirtualRun
+from tandem_lab.timeline.intervals import Timeline, timeline
 from tests.unit.lab.simulation.world import CODEC, World, make_spec
 
 

@@ -7,7 +7,7 @@ import pytest
 from tokenizers import Tokenizer
 
 from tandem.corpora import WEIGHTS
-from tandem.lab.training.batches import (
+from tandem_lab.training.batches import (
     NOT_COUNTED,
     collate,
     draw_batches,
@@ -15,9 +15,9 @@ from tandem.lab.training.batches import (
     even_targets,
     prompt_ids,
 )
-from tandem.lab.training.phrases import HEADS, TAILS
-from tandem.lab.training.samples import CORPUS, draw_roll_call, draw_sample
-from tandem.lab.training.tokenizer import BOS_ID, EOS_ID
+from tandem_lab.training.phrases import HEADS, TAILS
+from tandem_lab.training.samples import CORPUS, draw_roll_call, draw_sample
+from tandem_lab.training.tokenizer import BOS_ID, EOS_ID
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,6 @@
 """The bundled corpora: what is in the repository is what the script writes, and it answers its questions."""
 
-from tandem.lab.training.bundle import (
+from tandem_lab.training.bundle import (
     BUNDLED,
     CLOUD_CORPUS,
     DEVICE_CORPUS,

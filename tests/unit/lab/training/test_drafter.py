@@ -27,11 +27,11 @@ from tandem.engine.drafter_card import read_card
 from tandem.engine.engine import Engine
 from tandem.engine.row_mixture import mix_rows
 from tandem.errors import ConfigError
-from tandem.lab.training import drafter as training
-from tandem.lab.training.batches import NOT_COUNTED
-from tandem.lab.training.drafter import LESSON, SHARED, draw_pairs, measure_agreement
-from tandem.lab.training.train import Plan, Stage, make_model
 from tandem.loading import load_engine
+from tandem_lab.training import drafter as training
+from tandem_lab.training.batches import NOT_COUNTED
+from tandem_lab.training.drafter import LESSON, SHARED, draw_pairs, measure_agreement
+from tandem_lab.training.train import Plan, Stage, make_model
 
 TINY = Plan(hidden=32, num_layers=2, num_heads=4, inner=16, num_threads=1, steps_per_measurement=2)
 QUESTION = "Which game should Mira try?"

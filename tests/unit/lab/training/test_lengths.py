@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from tandem.lab.training import lengths as training
-from tandem.lab.training.lengths import Answers, Plan, double_dqn_loss, make_weights, train
 from tandem.scheduler.double_dqn import LAYERS, NUM_CONFIDENCES, SHAPES, make_state, values
 from tandem.scheduler.proposal_length import MAX_LENGTH, RoundCosts
+from tandem_lab.training import lengths as training
+from tandem_lab.training.lengths import Answers, Plan, double_dqn_loss, make_weights, train
 
 TINY = Plan(num_steps=40, num_answers=8, num_tokens=20, batch=16)
 

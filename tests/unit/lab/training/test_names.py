@@ -10,9 +10,9 @@ import torch
 from tokenizers import Tokenizer
 
 from tandem.corpora import WEIGHTS
-from tandem.lab.training.names import RELATIONS, Relation, draw_trial, measure_names, names_like
-from tandem.lab.training.phrases import DOMAINS, NOTES
-from tandem.lab.training.synthetic import split_of
+from tandem_lab.training.names import RELATIONS, Relation, draw_trial, measure_names, names_like
+from tandem_lab.training.phrases import DOMAINS, NOTES
+from tandem_lab.training.synthetic import split_of
 
 NUM_SAMPLES = 12
 

@@ -6,14 +6,14 @@ from random import Random
 
 import pytest
 
-from tandem.lab.training.phrases import Domain
-from tandem.lab.training.samples import (
+from tandem_lab.training.phrases import Domain
+from tandem_lab.training.samples import (
     CORPUS,
     Case,
     draw_roll_call,
     draw_sample,
 )
-from tandem.lab.training.synthetic import split_of
+from tandem_lab.training.synthetic import split_of
 
 PEOPLE = replace(CORPUS, max_pages=0, num_people=(4, 6), num_answers=7)
 """Roll calls of people only."""

@@ -5,8 +5,8 @@ from random import Random
 
 import pytest
 
-from tandem.lab.training.phrases import DOMAINS, ENDS, HEADS, NAME_TAILS, NOTES, PAGES, STARTS, TAILS
-from tandem.lab.training.synthetic import (
+from tandem_lab.training.phrases import DOMAINS, ENDS, HEADS, NAME_TAILS, NOTES, PAGES, STARTS, TAILS
+from tandem_lab.training.synthetic import (
     Split,
     make_name,
     make_note,

@@ -8,9 +8,9 @@ from tokenizers import Tokenizer
 from transformers import AutoTokenizer
 
 from tandem.corpora import DOCUMENT_TEMPLATE, QUERY_TEMPLATE, WEIGHTS
-from tandem.lab.training.synthetic import Split, make_name, make_title, make_world
-from tandem.lab.training.tokenizer import train_tokenizer
-from tandem.lab.training.train import Plan
+from tandem_lab.training.synthetic import Split, make_name, make_title, make_world
+from tandem_lab.training.tokenizer import train_tokenizer
+from tandem_lab.training.train import Plan
 
 
 @pytest.fixture(scope="module")

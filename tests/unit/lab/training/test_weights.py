@@ -14,11 +14,11 @@ from tokenizers import Tokenizer
 from transformers import AutoModelForCausalLM
 
 from tandem.corpora import WEIGHTS
-from tandem.lab.training.batches import prompt_ids
-from tandem.lab.training.measure import Reading, measure
-from tandem.lab.training.names import measure_names
-from tandem.lab.training.phrases import DOMAINS
-from tandem.lab.training.synthetic import make_name, make_page, make_question, make_title
+from tandem_lab.training.batches import prompt_ids
+from tandem_lab.training.measure import Reading, measure
+from tandem_lab.training.names import measure_names
+from tandem_lab.training.phrases import DOMAINS
+from tandem_lab.training.synthetic import make_name, make_page, make_question, make_title
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,225 @@
+"""The product's actors with what only experiments need. `client.Baselines` calls their additional methods."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import random
+import time
+from collections.abc import Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from tandem.actors.base import Runtime
+from tandem.actors.decoder import DecoderActor
+from tandem.actors.draft_queue import DraftQueueActor
+from tandem.actors.retriever import RetrieverActor
+from tandem.actors.stateless import AggregatorActor
+from tandem.codecs import codec_of
+from tandem.errors import TandemError
+from tandem.protocol.decoding import DecodingSession, Forward, Prefill, Result
+from tandem.protocol.messages import Begin, End, RetrieveRequest
+from tandem.protocol.outbox import Send
+from tandem.protocol.spec import SessionSpec
+from tandem.sites.deployment import ActorClasses
+from tandem.topology import Party
+from tandem_lab.baselines.documents import LentFirst, concatenate
+from tandem_lab.baselines.experiments import Treatment
+from tandem_lab.baselines.random_placement import RandomAggregatingTable
+from tandem_lab.baselines.sequences import SequenceResult, SequenceStore, Step
+
+if TYPE_CHECKING:
+    from tandem.engine.engine import OpenResult
+    from tandem.retrieval.retriever import Hit
+
+
+class BaselineDecoder(DecoderActor):
+    """Keeps distributions, exchanges caches of documents, and pads decode times."""
+
+    def __init__(self, party: str, runtime: Runtime) -> None:
+        super().__init__(party, runtime)
+        self._treatment = Treatment()
+        self._min_decode_time_s = 0.0
+        self._sequences = SequenceStore()
+        self._lent: LentFirst | None = None
+
+    # ---- calls of the laboratory -----------------------------------------------------------------------------
+
+    async def pad_decode_time(self, seconds: float) -> None:
+        """From now on, every draft takes at least this long, waiting without CPU: it stands for slower hardware."""
+        self._min_decode_time_s = seconds
+
+    async def treat(self, treatment: Treatment) -> None:
+        """Treat the queries that begin from now on in this way."""
+        self._treatment = treatment
+
+    async def fetch_sequence(
+        self, session: int, num_tokens: int | None = None, dense: bool = False
+    ) -> SequenceResult:
+        """Tokens and distributions of the first `num_tokens` steps of a session that this side answers alone, once.
+
+        dense: [vocab] little-endian float16 before the codec, instead of encoded. num_tokens: None waits for the
+        session's end and takes all. Raises TandemError unless the session was kept and has so many steps.
+        """
+        if num_tokens is None:
+            await self._sequences.wait_for_end(session, self.config.cluster.query_timeout_s)
+        return self._sequences.take(session, num_tokens, dense=dense)
+
+    async def pack_caches(self, texts: list[str]) -> bytes:
+        """Caches of the cloud's documents for the device's engine. TandemError on the device, whose documents stay."""
+        if self.party == Party.DEVICE:
+            raise TandemError(
+                f"Only the cloud hands out caches of documents, this is {self.name}; ask cloud/decoder."
+            )
+        from tandem_lab.baselines.kv_transfer import pack
+
+        return await self.on_model_thread(lambda: pack(self.engine, texts))
+
+    async def lend_caches(self, texts: list[str], data: bytes) -> None:
+        """Use the caches that the other side packed for the same texts, from memory.
+
+        Raises TandemError if they are of another model, precision or template.
+        """
+        from tandem_lab.baselines.kv_transfer import unpack
+
+        if self._lent is None:
+            max_bytes = self.config.party(self.party).kv_max_bytes
+            self._lent = LentFirst(self.engine.caches.store, max_bytes)
+            self.engine.caches.store = self._lent
+        lent = self._lent.lent
+        await self.on_model_thread(lambda: unpack(self.engine, texts, data, lent))
+
+    # ---- what differs from the product's decoder -------------------------------------------------------------
+
+    def handle(self, message: Any, source: str) -> list[Send]:
+        """As the product's, and keeps track of the sequences."""
+        sends = super().handle(message, source)
+        if isinstance(message, Begin) and self._treatment.keeps_distributions:
+            if message.session in self.table.sessions:
+                self._sequences.begin(message.session)
+        elif isinstance(message, End):
+            self._sequences.end(message.session)
+        return sends
+
+    def fail(self, session: int, error: Exception) -> None:
+        """As the product's; nothing is kept of the session."""
+        self._sequences.end(session, failed=True)
+        super().fail(session, error)
+
+    def open_prompt(self, job: Prefill) -> OpenResult:
+        """Caches of joined documents are hardly used again, and extra documents are the caller's: neither is stored."""
+        num_stored = 0 if self._treatment.is_static else None
+        return self.engine.open(
+            str(job.session), job.query, job.documents, job.max_new_tokens, num_stored=num_stored, day=job.day
+        )
+
+    async def draft(
+        self, sessions: Sequence[DecodingSession], jobs: Sequence[Forward]
+    ) -> list[list[Result] | Exception | None]:
+        """As the product's, kept and padded."""
+        started_s = time.perf_counter()
+        drafts = [self._pad(draft) for draft in await super().draft(sessions, jobs)]
+        await self._wait_until(started_s + self._min_decode_time_s, sessions, jobs)
+        for job, computed in zip(jobs, drafts, strict=True):
+            if isinstance(computed, list) and self._sequences.is_keeping(job.session):
+                draft, dense = computed[-1], self._drafters[job.session].dense
+                assert dense is not None
+                step = Step(draft.token, draft.payload, dense.astype("<f2").tobytes(), draft.log_weight)
+                self._sequences.add(job.session, job.step, step)
+        return drafts
+
+    def _pad(self, drafts: list[Result] | Exception | None) -> list[Result] | Exception | None:
+        if not isinstance(drafts, list):
+            return drafts
+        least_us = int(1e6 * self._min_decode_time_s)
+        self.decode_s += max(0, least_us - drafts[-1].decode_us) / 1e6
+        return [draft._replace(decode_us=max(draft.decode_us, least_us)) for draft in drafts]
+
+    async def _wait_until(
+        self, until_s: float, sessions: Sequence[DecodingSession], jobs: Sequence[Forward]
+    ) -> None:
+        """As a forward pass does, the wait ends when no draft is wanted any more."""
+        pairs = list(zip(sessions, jobs, strict=True))
+        while any(session.is_current(job) for session, job in pairs) and (
+            (left_s := until_s - time.perf_counter()) > 0
+        ):
+            self.wake.clear()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self.wake.wait(), left_s)
+
+
+class BaselineRetriever(RetrieverActor):
+    """Hands the cloud's texts out, adds extra documents, joins documents in one row."""
+
+    def __init__(self, party: str, runtime: Runtime) -> None:
+        super().__init__(party, runtime)
+        self._treatment = Treatment()
+
+    async def treat(self, treatment: Treatment) -> None:
+        """Treat the queries that begin from now on in this way."""
+        self._treatment = treatment
+
+    async def texts(self, query: str, k: int) -> list[str]:
+        """The texts of this side's k best documents, best first. TandemError on the device, whose documents stay."""
+        if self.party is Party.DEVICE:
+            raise TandemError(
+                f"Only the cloud hands out its documents, which are public; this is {self.name}, ask cloud/retriever."
+            )
+        hits = await self.in_thread(lambda: self.retriever.search(query, k))
+        return [hit.document.page_content for hit in hits]
+
+    def search(self, request: RetrieveRequest) -> list[Hit]:
+        """The documents found, the extra ones after them; joined in one if so treated."""
+        treatment = self._treatment
+        filter = json.loads(request.filter) if request.filter else None
+        hits = self.retriever.search(
+            request.query, request.num_documents, treatment.extra_documents, filter=filter
+        )
+        return concatenate(hits, self.config.weights.scale) if treatment.concat_documents else hits
+
+
+class BaselineDraftQueue(DraftQueueActor):
+    """Changes sessions as they open, and delays frames to the peer."""
+
+    def __init__(self, party: str, runtime: Runtime) -> None:
+        super().__init__(party, runtime)
+        self._treatment = Treatment()
+        self._delay_s = self._jitter_s = 0.0
+
+    async def treat(self, treatment: Treatment) -> None:
+        """Treat the queries that begin from now on in this way."""
+        self._treatment = treatment
+
+    async def delay_frames(self, delay_s: float, jitter_s: float) -> None:
+        """From now on, send every frame to the peer this much later, plus up to `jitter_s` at random."""
+        self._delay_s, self._jitter_s = delay_s, jitter_s
+
+    async def open(self, spec_json: str) -> None:
+        """As the product's, with the treatment's changes of the spec."""
+        spec = SessionSpec.from_json(spec_json)
+        await super().open(self._treatment.apply_to(spec).to_json())
+
+    def send_to_peer(self, send: Send, frame: bytes) -> None:
+        """Across the link, after the delay."""
+        if self._delay_s or self._jitter_s:
+            delay_s = self._delay_s + random.uniform(0.0, self._jitter_s)
+            asyncio.get_running_loop().call_later(delay_s, super().send_to_peer, send, frame)
+        else:
+            super().send_to_peer(send, frame)
+
+
+class BaselineAggregator(AggregatorActor):
+    """Adds random placement."""
+
+    @cached_property
+    def table(self) -> RandomAggregatingTable:
+        """Its sessions."""
+        return RandomAggregatingTable(self.party, codec_of(self.config.codec, self.place))
+
+
+BASELINE_ACTORS: ActorClasses = {
+    actor.role: actor
+    for actor in (BaselineDecoder, BaselineRetriever, BaselineDraftQueue, BaselineAggregator)
+}
+"""For `Tandem.launch(actor_classes=...)`."""

@@ -1,0 +1,158 @@
+"""Starts a cluster with the laboratory's actors, and asks them for what the baselines need."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from ray.exceptions import RayError
+
+from tandem.actors.ray_handles import RayHandles, unwrap
+from tandem.client import Tandem
+from tandem.cluster.launch import find_party
+from tandem.cluster.nodes import Host
+from tandem.config import Config
+from tandem.errors import QueryError, TandemError
+from tandem.events import Answer, DoneEvent, collect
+from tandem.protocol.outbox import ActorKind
+from tandem.protocol.spec import SessionSpec
+from tandem.request import build_spec
+from tandem.topology import Party
+from tandem_lab.baselines.actors import BASELINE_ACTORS
+from tandem_lab.baselines.experiments import Experiments, Treatment
+from tandem_lab.baselines.sequences import SequenceResult
+
+RPC_GRACE_S = 1.0
+"""Grace period beyond the time limit, so that an actor's own error arrives first."""
+TREATED: tuple[ActorKind, ...] = ("draft_queue", "decoder", "retriever")
+
+
+def launch(
+    config: Config,
+    experiments: Experiments | None = None,
+    *,
+    hosts: Mapping[str, Host] | None = None,
+    progress: Callable[[str], None] | None = None,
+) -> Tandem:
+    """`Tandem.launch` with the laboratory's actors, under the conditions of `experiments`. Raises TandemError."""
+    config.require_cluster("An experiment with the laboratory's actors")
+    tandem = Tandem.launch(config, hosts=hosts, actor_classes=BASELINE_ACTORS, progress=progress)
+    try:
+        Baselines(tandem).apply(experiments or Experiments())
+    except BaseException:
+        tandem.close()
+        raise
+    return tandem
+
+
+class Baselines:
+    """Calls to the laboratory's actors of one cluster, which `launch` started. Every method raises TandemError."""
+
+    def __init__(self, tandem: Tandem, parties: Mapping[str, RayHandles] | None = None) -> None:
+        """parties: handles of the actors; None looks them up."""
+        self._tandem = tandem
+        self._limit_s = tandem.config.cluster.query_timeout_s
+        self._parties = parties or {
+            party: find_party(party, tandem.config) for party in tandem.config.parties
+        }
+        self._treatments = {party: Treatment() for party in self._parties}
+
+    def apply(self, experiments: Experiments) -> None:
+        """Set the conditions of all queries from now on."""
+        for party in self._parties:
+            seconds = experiments.min_decode_time_s.get(party, 0.0)
+            self._call(party, "decoder", "pad_decode_time", seconds)
+            delays = experiments.extra_delay_s, experiments.extra_jitter_s
+            self._call(party, "draft_queue", "delay_frames", *delays)
+
+    def treat(self, treatments: Mapping[str, Treatment]) -> None:
+        """Treat the queries that start from now on in this way; a side that is not named, as the product does."""
+        for party in self._parties:
+            treatment = treatments.get(party, Treatment())
+            if treatment.extra_documents and not self._tandem.config.party(party).num_documents:
+                raise TandemError(f"Extra documents need {party}.num_documents of at least 1 (got 0).")
+            if treatment != self._treatments[party]:
+                for kind in TREATED:
+                    self._call(party, kind, "treat", treatment)
+                self._treatments[party] = treatment
+
+    def fetch_sequence(
+        self, answer: Answer | DoneEvent, party: Party, *, dense: bool = False
+    ) -> SequenceResult:
+        """Tokens and distributions of an answer that `party` gave alone while it kept distributions; once.
+
+        answer: or the DoneEvent of its stream. dense: distributions before the codec, [vocab] little-endian float16.
+        """
+        num_tokens = answer.statistics.num_tokens
+        sequence: SequenceResult = self._call(
+            party, "decoder", "fetch_sequence", answer.session, num_tokens, dense
+        )
+        return sequence
+
+    def write_answer(
+        self, question: str, party: Party, *, dense: bool = False, **options: Any
+    ) -> SequenceResult:
+        """A whole answer that `party` gives alone while it keeps distributions, in one call over the link (DRDG/SW).
+
+        options: as in `Tandem.query`.
+        """
+        spec = build_spec(self._tandem.config, self._tandem.described, question, only=party, **options)
+        return asyncio.run(self._write(spec, party, dense))
+
+    def fetch_texts(self, question: str, num_documents: int) -> list[str]:
+        """Texts of the cloud's best documents, which are public."""
+        texts: list[str] = self._call(Party.CLOUD, "retriever", "texts", question, num_documents)
+        return texts
+
+    def fetch_caches(self, texts: Sequence[str]) -> bytes:
+        """Key-value caches of documents' texts, from the cloud's store or computed there."""
+        caches: bytes = self._call(Party.CLOUD, "decoder", "pack_caches", list(texts))
+        return caches
+
+    def lend_caches(self, texts: Sequence[str], caches: bytes) -> None:
+        """Give the device's model the caches of these texts for the next queries."""
+        self._call(Party.DEVICE, "decoder", "lend_caches", list(texts), caches)
+
+    async def _write(self, spec: SessionSpec, party: Party, dense: bool) -> SequenceResult:
+        """The decoder is called at once, so that its result takes no round trip of its own; the queue knows how the
+        answer ended, and where: the decoder drafts past a stop text."""
+        queue, decoder = self._parties[party]["draft_queue"], self._parties[party]["decoder"]
+        queue.open.remote(spec.as_for(party).to_json())
+        sequence = asyncio.ensure_future(
+            self._result(decoder.fetch_sequence.remote(spec.session, None, dense))
+        )
+        try:
+            last = await self._result(queue.events.remote(spec.session, -1, self._limit_s, True))
+            if not last:
+                raise QueryError(_late(self._limit_s))
+            num_tokens = collect(last, spec.seed).statistics.num_tokens
+            result: SequenceResult = await sequence
+            return result.up_to(num_tokens)
+        except BaseException:
+            queue.cancel.remote(spec.session)
+            raise
+        finally:
+            sequence.cancel()
+            await asyncio.gather(sequence, return_exceptions=True)
+
+    def _call(self, party: str, kind: ActorKind, method: str, *values: Any) -> Any:
+        """What an actor's method returns."""
+
+        async def call() -> Any:
+            return await self._result(getattr(self._parties[party][kind], method).remote(*values))
+
+        return asyncio.run(call())
+
+    async def _result(self, call: Any) -> Any:
+        """What a call returns. Raises the TandemError that the actor raised, or QueryError after the time limit."""
+        try:
+            return await asyncio.wait_for(call, self._limit_s + RPC_GRACE_S)
+        except RayError as error:
+            raise unwrap(error) from None
+        except TimeoutError:
+            raise QueryError(_late(self._limit_s)) from None
+
+
+def _late(limit_s: float) -> str:
+    return f"An actor did not answer within {limit_s:g} s; raise cluster.query_timeout_s, or see `tandem status`."

@@ -1,0 +1,307 @@
+"""`tandem lab eval lm` and `qa`: how good the answers are, by method and number of documents.
+
+The table goes to stdout, progress to stderr. Runs in this process: no cluster is started.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tandem.cli.options import AsJson, ConfigFile, Overrides, load_settings, parse_count, with_models
+from tandem.cli.output import StageLog, print_json, progress_bar
+from tandem.cli.usage import new_app
+from tandem.errors import ConfigError, EvaluationError
+from tandem.extras import install_line
+from tandem.topology import PARTIES, Party
+from tandem_lab.quality.methods import NUM_PASSAGES
+
+if TYPE_CHECKING:
+    from tandem.config import Config
+    from tandem_lab.quality.document_sets import Counts
+    from tandem_lab.quality.result import Result
+
+DEFAULT_WINDOW = 1024
+DEFAULT_COUNTS = "0,1,2,4,8,16"
+DEFAULT_METHODS = "none,crcg-device,crcg-cloud,drcg,device,cloud,static,evidence,both,oracle"
+"""The paper's own dynamic weights (`dynamic`) are for texts: nothing answers with them any more."""
+HOUSEHOLD_METHODS = "none,rag,rag-each,rag-right,static,evidence"
+MAX_NEW_TOKENS = 48
+HELD_OUT = "held-out"
+MAX_DOCUMENTS = 1000
+RESULT_PLOT = "result.png"
+
+Text = Annotated[
+    str, typer.Argument(metavar="TEXT", help="a file or a folder: the text to score", show_default=False)
+]
+Documents = Annotated[
+    str | None,
+    typer.Option(
+        metavar="PATH",
+        help="one corpus for both parties: of the documents found the cloud has the better half, the device the other "
+        "(default: each party's own index)",
+    ),
+]
+Window = Annotated[
+    int | None,
+    typer.Option(
+        metavar="TOKENS",
+        parser=parse_count,
+        help=f"(default: {DEFAULT_WINDOW}, or half of the model's context)",
+    ),
+]
+Windows = Annotated[
+    int | None,
+    typer.Option(metavar="N", parser=parse_count, help="score N windows of the text (default: all)"),
+]
+DocumentTokens = Annotated[
+    int | None, typer.Option(metavar="N", parser=parse_count, help="cut documents to N tokens")
+]
+ContextTokens = Annotated[
+    int | None,
+    typer.Option(metavar="N", parser=parse_count, help="cut joined documents (crcg, drcg) to N tokens"),
+]
+
+
+def _parse_split(text: str) -> str:
+    """A split by its name. Raises a usage error."""
+    from tandem_lab.quality.questions import SPLITS
+
+    if text not in SPLITS:
+        raise typer.BadParameter(f"must be {', '.join(SPLITS[:-1])} or {SPLITS[-1]} (got {text!r})")
+    return text
+
+
+Questions = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="QUESTIONS",
+        help='jsonl: {"question": ..., "answers": [...]} per line (default: those about the household; with a bundled '
+        "model its own)",
+        show_default=False,
+    ),
+]
+Split = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        parser=_parse_split,
+        help=f"ask those of a split: tune, held-out or all (default: {HELD_OUT} of the household's, all of others)",
+    ),
+]
+MaxNewTokens = Annotated[
+    int | None,
+    typer.Option(
+        metavar="N",
+        parser=parse_count,
+        help=f"longest answer, in tokens (default: {MAX_NEW_TOKENS}, unless the settings change theirs)",
+    ),
+]
+Passages = Annotated[
+    int | None,
+    typer.Option(
+        metavar="N", parser=parse_count, help=f"passages in the prompt of rag (default: {NUM_PASSAGES})"
+    ),
+]
+Limit = Annotated[
+    int | None, typer.Option(metavar="N", parser=parse_count, help="ask the first N (default: all)")
+]
+LmCounts = Annotated[
+    str, typer.Option("--counts", metavar="LIST", help="documents per party, or device+cloud")
+]
+QaCounts = Annotated[
+    str | None,
+    typer.Option(
+        "--counts",
+        metavar="LIST",
+        help="documents per party, or device+cloud (default: those of the settings)",
+    ),
+]
+Methods = Annotated[str, typer.Option(metavar="LIST", help="what is compared")]
+QaMethods = Annotated[
+    str | None,
+    typer.Option(
+        "--methods",
+        metavar="LIST",
+        help=f"what is compared (default: {HOUSEHOLD_METHODS} for the household's questions, {DEFAULT_METHODS} for "
+        "others)",
+        show_default=False,
+    ),
+]
+Out = Annotated[
+    str | None, typer.Option(metavar="DIR", help="write result.json, table.txt, predictions and a plot")
+]
+
+
+def _eval() -> None:
+    """Measure how good the answers are, by method and number of documents."""
+
+
+app = new_app(_eval)
+
+
+@app.command()
+@with_models
+def lm(
+    text: Text,
+    documents: Documents = None,
+    window: Window = None,
+    windows: Windows = None,
+    document_tokens: DocumentTokens = None,
+    context_tokens: ContextTokens = None,
+    counts: LmCounts = DEFAULT_COUNTS,
+    methods: Methods = DEFAULT_METHODS,
+    out: Out = None,
+    as_json: AsJson = False,
+    config_file: ConfigFile = None,
+    overrides: Overrides = None,
+) -> int:
+    """Measure the perplexity of a text with the help of documents."""
+    from tandem_lab.quality.lm import evaluate_text
+    from tandem_lab.quality.methods import select_methods
+    from tandem_lab.quality.setup import load
+    from tandem_lab.quality.windows import read_text
+
+    log = StageLog(is_quiet=as_json)
+    methods_, counts_, folder = select_methods(methods), parse_counts(counts), _check_folder(out)
+    for name, method in methods_.items():
+        if method.pick:
+            raise ConfigError(
+                f"The method {name} answers questions, but a text is to be scored; leave it out."
+            )
+    content = read_text(Path(text))
+    if not content.strip():
+        raise EvaluationError(f"A text to score must hold words, but {text} holds none; use another.")
+    config = load_settings(config_file, overrides, log=log)
+    corpus = None if documents is None else Path(documents)
+    with progress_bar("index", is_quiet=as_json) as advance:
+        parties = load(config, corpus, log, advance)
+    context = parties.engines[Party.DEVICE].context_length
+    with progress_bar("eval", is_quiet=as_json) as advance:
+        result = evaluate_text(
+            parties,
+            content,
+            methods_,
+            counts_,
+            config.weights,
+            window=window or min(DEFAULT_WINDOW, (context or 2 * DEFAULT_WINDOW) // 2),
+            document_tokens=document_tokens,
+            context_tokens=context_tokens,
+            most_windows=windows,
+            progress=advance,
+        )
+    return _finish(result, folder, log, as_json=as_json)
+
+
+@app.command()
+@with_models
+def qa(
+    questions: Questions = None,
+    split: Split = None,
+    limit: Limit = None,
+    counts: QaCounts = None,
+    methods: QaMethods = None,
+    passages: Passages = None,
+    max_new_tokens: MaxNewTokens = None,
+    out: Out = None,
+    as_json: AsJson = False,
+    config_file: ConfigFile = None,
+    overrides: Overrides = None,
+) -> int:
+    """Measure how many questions are answered right, and what an answer costs."""
+    from tandem_lab.quality.document_sets import Counts
+    from tandem_lab.quality.methods import select_methods
+    from tandem_lab.quality.qa import check_sources, evaluate_questions
+    from tandem_lab.quality.questions import read_household, read_questions, select_split
+    from tandem_lab.quality.setup import load
+    from tandem_lab.training.bundle import QUESTIONS
+
+    log = StageLog(is_quiet=as_json)
+    config = _limit_answers(load_settings(config_file, overrides, log=log), max_new_tokens)
+    is_household = questions is None and all(config.party(party).index == "household" for party in PARTIES)
+    methods_ = select_methods(
+        methods or (HOUSEHOLD_METHODS if is_household else DEFAULT_METHODS), answers=True
+    )
+    folder = _check_folder(out)
+    if is_household:
+        asked = read_household(split or HELD_OUT)[:limit]
+    else:
+        entries = read_questions(QUESTIONS if questions is None else Path(questions))
+        asked = select_split(entries, split or "all")[:limit]
+    check_sources(asked, methods_)
+    own = [Counts(config.device.num_documents, config.cloud.num_documents)]
+    counts_ = own if counts is None else parse_counts(counts)
+    parties = load(config, None, log)
+    with progress_bar("eval", is_quiet=as_json) as advance:
+        result = evaluate_questions(
+            parties,
+            asked,
+            methods_,
+            counts_,
+            config,
+            has_perplexity=not is_household,
+            num_passages=passages or NUM_PASSAGES,
+            progress=advance,
+        )
+    return _finish(result, folder, log, as_json=as_json)
+
+
+def parse_counts(text: str) -> list[Counts]:
+    """Numbers of documents such as "0,1,4" for both parties alike, or "4+16" for device and cloud."""
+    from tandem_lab.quality.document_sets import Counts
+
+    counts = []
+    for part in text.split(","):
+        numbers = [number.strip() for number in part.split("+")]
+        is_plain = all(
+            number.isascii() and number.isdigit() and int(number) <= MAX_DOCUMENTS for number in numbers
+        )
+        if len(numbers) > 2 or not is_plain:
+            raise ConfigError(
+                f"Numbers of documents are given as 0,4,16, or as 4+16 for device and cloud, at most {MAX_DOCUMENTS} "
+                f"(got {part.strip()!r})."
+            )
+        counts.append(Counts(int(numbers[0]), int(numbers[-1])))
+    return list(dict.fromkeys(counts))
+
+
+def _limit_answers(config: Config, max_new_tokens: int | None) -> Config:
+    """Settings with this longest answer; None: one with which an evaluation ends, unless they have their own."""
+    from tandem.sampling import SamplingParams
+
+    if max_new_tokens is None:
+        own = config.sampling.max_new_tokens
+        max_new_tokens = MAX_NEW_TOKENS if own == SamplingParams().max_new_tokens else own
+    return replace(config, sampling=replace(config.sampling, max_new_tokens=max_new_tokens))
+
+
+def _check_folder(name: str | None) -> Path | None:
+    """The folder to write to. Raises EvaluationError now rather than after the work if it is a file."""
+    if name is not None and Path(name).exists() and not Path(name).is_dir():
+        raise EvaluationError(
+            f"--out needs the name of a folder, but {name!r} is a file; choose another name."
+        )
+    return None if name is None else Path(name)
+
+
+def _finish(result: Result, out: Path | None, log: StageLog, *, as_json: bool) -> int:
+    from tandem_lab.quality.result import table, write
+
+    if as_json:
+        print_json(result.as_dict())
+    else:
+        print(table(result))
+    if out is not None:
+        write(result, out)
+        if find_spec("matplotlib") is None:
+            log(f"plot: none was drawn, matplotlib is not installed; run `{install_line('lab')}`")
+        else:
+            from tandem_lab.quality.plot import plot_evaluation
+
+            plot_evaluation(result, out / RESULT_PLOT)
+        log(f"out: {out}")
+    return 0

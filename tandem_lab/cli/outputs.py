@@ -1,0 +1,79 @@
+"""The files that a command is to write: what would stand in their way is found before anything is started."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from tandem.cli.output import json_safe
+from tandem.config import Config
+from tandem.errors import TandemError
+from tandem_lab.environment import describe_environment
+from tandem_lab.plots import KINDS
+
+
+def check_file(option: str, name: str) -> Path:
+    """The path of a file to write. Raises TandemError if it cannot be written; creates and changes nothing."""
+    path = Path(name)
+    folder = path.parent
+    if path.is_dir():
+        raise TandemError(f"{option} needs the name of a file, but {name!r} is a folder; add a name.")
+    if not folder.is_dir():
+        raise TandemError(
+            f"{option} cannot write into {str(folder)!r}, which is not a folder; create it, or choose another."
+        )
+    if not os.access(path if path.exists() else folder, os.W_OK):
+        raise TandemError(f"{option} has no permission to write {name!r}; choose another file.")
+    return path
+
+
+def check_folder(option: str, name: str, files: Sequence[str], *, needs_plots: bool = True) -> Path:
+    """The folder to write these files and plots into, created if it is not there.
+
+    needs_plots: whether matplotlib must be there. Raises TandemError if nothing can be written there.
+    """
+    folder = Path(name)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise TandemError(
+            f"{option} needs a folder to write into, but {name!r} cannot be created ({error.strerror}); "
+            "choose another."
+        ) from None
+    for file in files:
+        is_plot = needs_plots and Path(file).suffix in KINDS
+        (check_plot if is_plot else check_file)(option, str(folder / file))
+    return folder
+
+
+def check_plot(option: str, name: str) -> Path:
+    """The path of a plot to write; as `check_file`, and matplotlib must be there."""
+    from tandem_lab.timeline.pipeline import check_matplotlib
+
+    check_matplotlib()
+    path = check_file(option, name)
+    if path.suffix.lower() not in KINDS:
+        raise TandemError(f"{option} writes one of {', '.join(KINDS)} (got {path.name!r}); rename the file.")
+    return path
+
+
+def write_text(option: str, path: Path, text: str) -> None:
+    """Write a file. Raises TandemError if that fails after all."""
+    try:
+        path.write_text(text, "utf-8")
+    except OSError as error:
+        raise TandemError(
+            f"{option} could not write {str(path)!r} ({error.strerror}); choose another file."
+        ) from None
+
+
+def write_cells(folder: Path, text: str, values: Sequence[dict[str, Any]], config: Config) -> None:
+    """Print a benchmark's table and write it, and its values for a script, into a folder. Raises TandemError."""
+    print(text)
+    write_text("--out", folder / "table.txt", text + "\n")
+    results = {"cells": values, "settings": asdict(config), "environment": describe_environment()}
+    write_text("--out", folder / "results.json", json.dumps(json_safe(results), indent=1) + "\n")

@@ -1,0 +1,71 @@
+"""What a device may receive when its target changes, and what each costs: nothing, a block, a head, everything.
+
+And what it may do by itself: a self-taught head learns from the answers that the cloud committed, for 0 bytes.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from random import Random
+from typing import Any
+
+import torch
+
+from tandem.distillation import training
+from tandem.distillation.self_taught import SelfTaughtHead
+from tandem.distillation.training import Example, Schedule
+from tandem.distillation.trunk import freeze_trunk, head_parameters, make_drafter, trunk_parameters
+from tandem_lab.evolve.targets import ROWS, Target
+
+BYTES = 2
+"""Of a parameter, in half precision."""
+HEAD_STEPS = 100
+
+
+def train_head(
+    drafter: Any, target: Any, examples: Sequence[Example], rng: Random, num_steps: int = HEAD_STEPS
+) -> Any:
+    """A copy whose head learned the target's distributions at these tokens; its trunk stays."""
+    made = copy.deepcopy(drafter)
+    freeze_trunk(made)
+    pairs = training.draw_pairs(rng, [(example, example) for example in examples], ROWS)
+    training.distil(made, target, pairs, Schedule(num_steps=num_steps))
+    return made.eval()
+
+
+def renew(target: Any, blocks: Sequence[int], examples: Sequence[Example], rng: Random) -> Any:
+    """A drafter made from this very target, trunk and head."""
+    return train_head(make_drafter(target, blocks), target, examples, rng)
+
+
+def ship_blocks(drafter: Any, target: Any, blocks: Sequence[int]) -> Any:
+    """A copy whose trunk is the target's own again; its head stays."""
+    made = copy.deepcopy(drafter)
+    own, names = dict(target.named_parameters()), trunk_parameters(made, blocks)
+    with torch.no_grad():
+        for name, parameter in made.named_parameters():
+            if name in names:
+                parameter.copy_(own[names[name][1]])
+    return made
+
+
+def teach_itself(drafter: Any, committed: Sequence[Example], rng: Random) -> Any:
+    """A copy whose head took a few steps after each committed answer, on that and some that it remembers."""
+    head = SelfTaughtHead(copy.deepcopy(drafter), rng)
+    for example in committed:
+        head.learn(example)
+    return head.drafter.eval()
+
+
+def bytes_of(update: str, drafter: Any, target: Target, blocks: Sequence[int]) -> int:
+    """What an update sends to the device."""
+    match update:
+        case "block adapter":
+            return BYTES * sum(target.block_parameters[block] for block in blocks)
+        case "new head":
+            return BYTES * int(sum(value.numel() for value in head_parameters(drafter).values()))
+        case "everything":
+            return BYTES * int(sum(value.numel() for value in drafter.parameters()))
+        case _:
+            return 0

@@ -1,0 +1,199 @@
+"""Both sides in one process: real model, real index, the protocol's state machines under a virtual clock.
+
+Answers equal those of the running cluster token for token with coupled drafts, since they are a function of seed,
+documents, models and codec alone. Knows nothing of Ray.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tandem.actors.batching import score_question
+from tandem.aggregation.document_weights import Evidence, Weights, log_evidence
+from tandem.codecs import Codec
+from tandem.engine.drafter import Drafter
+from tandem.engine.engine import Engine
+from tandem.engine.row_mixture import row_probabilities
+from tandem.engine.tokenizer import Detokenizer, StopRule
+from tandem.protocol.decoding import Prefill
+from tandem.protocol.estimating_tables import ProfilingTable
+from tandem.protocol.messages import RetrieveRequest, RetrieveResult
+from tandem.protocol.prefix import Prefix
+from tandem.protocol.retrieval_requests import find_documents, to_result
+from tandem.protocol.rows import arrange_rows
+from tandem.protocol.spec import SessionSpec
+from tandem.retrieval.retriever import Retriever
+from tandem.topology import PARTIES, Party
+from tandem_lab.simulation.link import Link
+from tandem_lab.simulation.oracle import Documents, can_matter
+from tandem_lab.simulation.virtual import Outcome, VirtualRun
+from tandem_lab.simulation.world import Prefilled
+
+if TYPE_CHECKING:
+    from tandem.retrieval.langchain import StoreRetriever
+
+
+class LocalParty:
+    """One side's retriever and model, called directly. Implements `tandem_lab.simulation.virtual.SideModel`."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        retriever: Retriever | StoreRetriever,
+        drafter: Drafter,
+        key: str,
+    ) -> None:
+        """`key` names this side's session in the engine, which both sides may share."""
+        self._engine, self._retriever, self._drafter = engine, retriever, drafter
+        self._key = key
+
+    def retrieve(self, message: RetrieveRequest) -> RetrieveResult:
+        """Search the index."""
+        return to_result(message, find_documents(self._retriever, message))
+
+    def prefill(self, job: Prefill) -> Prefilled:
+        """Open the session in the engine."""
+        day: dict[str, Any] = (
+            {"day": job.day} if job.day else {}
+        )  # engines that stand in for the product's take none
+        opened = self._engine.open(
+            self._key,
+            job.query,
+            job.documents,
+            job.max_new_tokens,
+            history=job.history,
+            scores_question=job.scores_question,
+            **day,
+        )
+        if job.scores_question:
+            self._engine.next_logits(self._key, ())
+        return Prefilled(opened.documents, score_question(self._engine, self._key, job))
+
+    def payload(self, tokens: Sequence[int], weights: Weights, lineage: Sequence[bytes] = ()) -> bytes:
+        """One forward pass, mixed and encoded."""
+        logits = self._engine.next_logits(self._key, tokens)
+        return self._drafter.encode(logits, weights or (0.0,), lineage)[0]
+
+    def evidence(self, tokens: Sequence[int], token: int, num_rows: int) -> Evidence:
+        """What a token after these says of each row."""
+        return log_evidence(self.probabilities(tokens)[:, token].tolist())
+
+    def probabilities(self, tokens: Sequence[int]) -> NDArray[np.float32]:
+        """How probable each row finds each token after these, [rows, vocab]."""
+        return row_probabilities(self._engine.next_logits(self._key, tokens))
+
+    def close(self) -> None:
+        """Free the session in the engine."""
+        self._engine.close(self._key)
+
+
+class LocalVoter(Documents):
+    """A party's documents before its model, as the reference page takes them."""
+
+    def __init__(self, spec: SessionSpec, party: str, local: LocalParty) -> None:
+        request = RetrieveRequest(
+            session=spec.session,
+            query=spec.search_text,
+            num_documents=(number := spec.num_documents(party)),
+            filter=spec.filter(party),
+        )
+        nothing = RetrieveResult(session=spec.session, ids=(), texts=(), scores=(), retrieve_us=0)
+        rows = arrange_rows(local.retrieve(request) if number else nothing, spec.row_layout(party))
+        self.local = local
+        scores_question = spec.question_weight > 0 and can_matter(spec, party, len(rows))
+        kept, question = local.prefill(
+            Prefill(
+                session=spec.session,
+                query=spec.query,
+                documents=tuple(row.text for row in rows),
+                max_new_tokens=spec.sampling.max_new_tokens,
+                history=spec.history,
+                scores_question=scores_question,
+                has_baseline=scores_question and spec.has_several_models,
+            )
+        )
+        if kept is not None:  # those that fit the model's context
+            rows = tuple(rows[row] for row in kept)
+        readers = [partial(_ModelRow, local, row) for row in range(len(rows))]
+        super().__init__(spec, party, rows, question or (0.0,) * len(rows), readers)
+
+    def vote(self, tokens: Sequence[int]) -> bytes:
+        """The party's vote after these tokens, encoded."""
+        return self.local.payload(tokens, self.weights(tokens), Prefix(self.spec.session, tokens).digests)
+
+
+class _ModelRow:
+    """How probable one row finds each token after some tokens."""
+
+    def __init__(self, local: LocalParty, row: int, tokens: Sequence[int]) -> None:
+        self._local, self._row, self._tokens = local, row, tokens
+
+    def __getitem__(self, token: int) -> float:
+        return float(self._local.probabilities(self._tokens)[self._row, token])
+
+
+class LocalPair:
+    """A device and a cloud that share one loaded model (or not), for evaluation and tests.
+
+    As in the running system, the profilers live on from answer to answer.
+    """
+
+    def __init__(
+        self,
+        engines: Mapping[Party, Engine],
+        retrievers: Mapping[Party, Retriever | StoreRetriever],
+        codec: Codec,
+    ) -> None:
+        self.engines, self.retrievers, self.codec = engines, retrievers, codec
+        self._detokenizer = Detokenizer(engines[Party.DEVICE].tokenizer_json)
+        self._profilers = {party: ProfilingTable(party) for party in PARTIES}
+
+    def answer(
+        self,
+        spec: SessionSpec,
+        *,
+        link: Link | None = None,
+        decode_s: Callable[[Party, Random], float] = lambda party, rng: 0.01,
+        seed: int = 0,
+    ) -> tuple[str, Outcome]:
+        """The answer's text and what the run showed."""
+        eos = self.engines[Party.DEVICE].eos_token_ids
+        several = self.engines[Party.DEVICE] is not self.engines[Party.CLOUD]
+        spec = replace(
+            spec, session=secrets.randbits(32), eos_token_ids=tuple(eos), has_several_models=several
+        )
+        rule = StopRule.of(spec.eos_token_ids, spec.sampling, self._detokenizer)
+        readers = {
+            party: LocalParty(
+                self.engines[party],
+                self.retrievers[party],
+                Drafter(spec.codec_of_votes(self.codec), spec.sampling, spec.draft_rule, spec.vocab_size),
+                f"{spec.session}/{party}",
+            )
+            for party in PARTIES
+        }
+        try:
+            run = VirtualRun(
+                spec,
+                dict(readers),
+                self.codec,
+                finished=rule.find_reason,
+                link=link,
+                decode_s=decode_s,
+                seed=seed,
+            )
+            for party in PARTIES:
+                run.parties[party].profiler = self._profilers[party]
+            outcome = run.run()
+        finally:
+            for reader in readers.values():
+                reader.close()
+        return rule.text(outcome.tokens[Party(spec.home)]).strip(), outcome

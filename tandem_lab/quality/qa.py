@@ -1,0 +1,369 @@
+"""How many questions are answered right, what an answer costs, and how probable the wanted one was, by method.
+
+An answer is right if it contains an accepted text; exact match and F1 are for models that answer in a fixed form.
+Answers of both sides together go through the protocol's own state machines (`local.LocalPair`); with coupled drafts a
+cluster gives the same tokens. With context aggregation one model answers alone. Knows nothing of command lines or Ray.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import NamedTuple
+
+from tokenizers import Tokenizer
+
+from tandem.codecs import Codec
+from tandem.config import Config
+from tandem.engine.drafter import Drafter
+from tandem.engine.engine import Engine
+from tandem.engine.tokenizer import Detokenizer, StopRule
+from tandem.errors import EvaluationError
+from tandem.protocol.prefix import Prefix
+from tandem.protocol.spec import SessionSpec
+from tandem.request import spec_of
+from tandem.topology import PARTIES, Party
+from tandem_lab.numbers import mean
+from tandem_lab.quality import statistics
+from tandem_lab.quality.aggregation import Floats
+from tandem_lab.quality.answers import contains_answer, exact_match, f1
+from tandem_lab.quality.document_sets import Counts, DocumentSet, search
+from tandem_lab.quality.lm import Progress
+from tandem_lab.quality.lm import row as row_of_losses
+from tandem_lab.quality.local import LocalPair
+from tandem_lab.quality.methods import NUM_PASSAGES, Method
+from tandem_lab.quality.questions import Question
+from tandem_lab.quality.result import Result, Row, Share
+from tandem_lab.quality.setup import Parties
+from tandem_lab.quality.teacher_forcing import Case, Notes, Teacher
+
+
+class Answer(NamedTuple):
+    """What one method said, and at what cost."""
+
+    text: str
+    num_tokens: int = 0
+    seconds: float = 0.0  # of processor time, both sides together
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prediction:
+    """One answer; `as_dict` is its line in predictions.jsonl."""
+
+    question: Question
+    method: str
+    counts: Counts
+    given: str
+    losses: (
+        Floats | None
+    )  # -log p of each token of the first answer that counts as right, where that was asked for
+    num_tokens: int = 0
+    seconds: float = 0.0  # of processor time
+
+    @property
+    def is_right(self) -> bool:
+        """Whether it contains an answer that is accepted."""
+        return contains_answer(self.given, self.question.answers)
+
+    @property
+    def is_exact(self) -> bool:
+        """Normalised exact match."""
+        return exact_match(self.given, self.question.answers)
+
+    def as_dict(self) -> dict[str, object]:
+        """Plain values."""
+        losses = self.losses
+        return {
+            "id": self.question.id,
+            "question": self.question.text,
+            "answers": list(self.question.answers),
+            "needs": self.question.needs,
+            "language": self.question.language,
+            "method": self.method,
+            "device_documents": self.counts.device,
+            "cloud_documents": self.counts.cloud,
+            "given": self.given,
+            "right": self.is_right,
+            "exact": self.is_exact,
+            "f1": f1(self.given, self.question.answers),
+            "tokens": self.num_tokens,
+            "seconds": round(self.seconds, 4),
+            **({} if losses is None else {"answer_loss": float(losses.sum()), "answer_tokens": len(losses)}),
+        }
+
+
+def evaluate_questions(
+    parties: Parties,
+    questions: Sequence[Question],
+    methods: Mapping[str, Method],
+    counts: Sequence[Counts],
+    config: Config,
+    *,
+    has_perplexity: bool = True,
+    num_passages: int = NUM_PASSAGES,
+    progress: Progress = lambda done, total: None,
+) -> Result:
+    """Ask every question by every method with every number of documents. Raises TandemError.
+
+    has_perplexity: whether the wanted answer is scored, too, which takes about as long as the prompts of all answers;
+    ideal weights need it. num_passages: passages of plain RAG.
+    """
+    check_sources(questions, methods)
+    has_perplexity = has_perplexity or any(method.is_ideal for method in methods.values())
+    asked: dict[tuple[str, Counts], list[Prediction]] = defaultdict(list)
+    teacher = Teacher(parties.engines, config.weights)
+    for number, question in enumerate(questions):
+        progress(number, len(questions))
+        for one in predictions(
+            parties,
+            question,
+            methods,
+            counts,
+            config,
+            teacher,
+            seed=number,
+            has_losses=has_perplexity,
+            num_passages=num_passages,
+        ):
+            asked[one.method, one.counts].append(one)
+    progress(len(questions), len(questions))
+    return Result(
+        kind="qa",
+        what=_what(parties, questions, config) | ({"rag_passages": num_passages} if "rag" in methods else {}),
+        rows=tuple(_row(methods[name], name, each, asked[name, each]) for each in counts for name in methods),
+        comparisons=tuple(_comparisons(asked, methods, counts)),
+        notes=tuple(teacher.notes.sentences()),
+        predictions=tuple(one.as_dict() for ones in asked.values() for one in ones),
+    )
+
+
+def predictions(
+    parties: Parties,
+    question: Question,
+    methods: Mapping[str, Method],
+    counts: Sequence[Counts],
+    config: Config,
+    teacher: Teacher,
+    *,
+    seed: int = 0,
+    has_losses: bool = True,
+    num_passages: int = NUM_PASSAGES,
+) -> list[Prediction]:
+    """The answers to one question. teacher: scores the right ones, and notes what did not fit. seed: of what is drawn
+    at temperatures above 0. has_losses: whether the teacher is asked. num_passages: passages of plain RAG.
+    """
+    picks = {method.pick for method in methods.values()}
+    found = search(
+        parties.retrievers,
+        question.text,
+        counts,
+        is_halved=False,
+        num_passages=num_passages if "best" in picks else int("each" in picks),
+        sources=question.sources if "right" in picks else (),
+    )
+    tokenizer = Tokenizer.from_str(parties.engines[Party.DEVICE].tokenizer_json)
+    wanted = tuple(tokenizer.encode(f" {question.answers[0]}", add_special_tokens=False).ids)
+    case = Case(question.text, question.text, wanted)
+    losses = teacher.losses(case, found, methods, counts) if has_losses else {}
+    # The teacher has counted what did not fit.
+    asking = _Asking(parties, found, Notes() if has_losses else teacher.notes)
+    spec = replace(
+        spec_of(config),
+        query=question.text,
+        seed=seed,
+        synchronous=True,
+        placement="device",
+        on_peer_loss="continue",
+        eos_token_ids=tuple(parties.engines[Party.DEVICE].eos_token_ids),
+    )
+    asking.read(spec, methods, counts)
+    answered = []
+    for name, method in methods.items():
+        for each in counts:
+            loss = losses.get((name, each))
+            if method.is_ideal and loss is not None:
+                answer = Answer(told_text(parties.engines[Party.DEVICE], wanted, loss))
+            else:
+                answer = asking.answer(spec, method, each)
+            answered.append(
+                Prediction(
+                    question=question,
+                    method=name,
+                    counts=each,
+                    given=answer.text,
+                    losses=loss,
+                    num_tokens=answer.num_tokens,
+                    seconds=answer.seconds,
+                )
+            )
+    return answered
+
+
+def check_sources(questions: Sequence[Question], methods: Mapping[str, Method]) -> None:
+    """Raises EvaluationError where a method needs the documents that hold an answer, and a question names none."""
+    for name, method in methods.items():
+        for question in questions if method.pick == "right" else ():
+            if not question.sources:
+                raise EvaluationError(
+                    f'The method {name} needs questions that name the "sources" of their answers, but '
+                    f"{question.text!r} names none; add them, or leave {name} out."
+                )
+
+
+class _Asking:
+    """One question asked by several methods, which share what was found."""
+
+    def __init__(self, parties: Parties, found: DocumentSet, notes: Notes) -> None:
+        """notes: counts what did not fit."""
+        self._parties, self._found, self._notes = parties, found, notes
+        self._answers: dict[tuple[int, str], Answer] = {}  # of one prompt, by engine and documents
+
+    def read(self, spec: SessionSpec, methods: Mapping[str, Method], counts: Sequence[Counts]) -> None:
+        """Read every document that has a row of its own, so that no method is charged for what all of them share."""
+        texts: dict[Engine, dict[str, None]] = {}
+        for method in methods.values():
+            for party in () if method.is_context or method.is_ideal else method.parties:
+                read = texts.setdefault(self._parties.engines[party], {})
+                for each in counts:
+                    read.update(
+                        (self._found.texts[place], None) for place in self._found.documents(party, each)
+                    )
+        for engine, read in texts.items():
+            if not read:
+                continue
+            opened = engine.open("read", spec.query, list(read), spec.sampling.max_new_tokens)
+            try:
+                engine.next_logits("read", ())
+            finally:
+                engine.close("read")
+            self._notes.num_truncated += len(opened.truncated)
+            self._notes.num_dropped += len(opened.dropped)
+
+    def answer(self, spec: SessionSpec, method: Method, counts: Counts) -> Answer:
+        """By one method."""
+        if method.is_context:
+            return self._answer_alone(spec, method, counts)
+        used = {party: counts.of(party) if party in method.parties else 0 for party in PARTIES}
+        is_static = method.weights == "static"
+        spec = replace(
+            spec,
+            documents={str(party): count for party, count in used.items()},
+            layouts=dict.fromkeys(map(str, PARTIES), method.layout),
+            question_weight=0.0 if is_static else spec.question_weight,
+            evidence_weight=0.0 if is_static else spec.evidence_weight,
+        )
+        pair = LocalPair(self._parties.engines, self._parties.retrievers, self._parties.codec)
+        started_s = time.process_time()
+        text, outcome = pair.answer(spec)
+        return Answer(text, len(outcome.tokens[Party(spec.home)]), time.process_time() - started_s)
+
+    def _answer_alone(self, spec: SessionSpec, method: Method, counts: Counts) -> Answer:
+        """From one prompt; the same one is asked once."""
+        engine = self._parties.engines[method.parties[0] if method.parties else Party.DEVICE]
+        documents = self._found.of_one_prompt(method.parties, counts, method.pick, spec.query)
+        text = self._found.join_texts(documents, spec.query)
+        if (key := (id(engine), text)) not in self._answers:
+            self._answers[key] = answer_alone(engine, self._parties.codec, spec, text, self._notes)
+        return self._answers[key]
+
+
+def told_text(engine: Engine, wanted: Sequence[int], losses: Floats) -> str:
+    """Those tokens of the wanted answer that get more than half of the probability, as text.
+
+    Less could be luck: of many rows that know nothing, some have any token on top. losses: -log p, [tokens].
+    """
+    told = [token for token, loss in zip(wanted, losses, strict=True) if loss < math.log(2)]
+    return engine.text(told).strip()
+
+
+def answer_alone(engine: Engine, codec: Codec, spec: SessionSpec, document: str, notes: Notes) -> Answer:
+    """The answer of one model from one row, compressed and drawn as a lone side's would be. document: "" for none.
+
+    notes: counts a document that did not fit.
+    """
+    started_s = time.process_time()
+    rule = StopRule.of(spec.eos_token_ids, spec.sampling, Detokenizer(engine.tokenizer_json))
+    drafter = Drafter(spec.codec_of_votes(codec), spec.sampling, spec.draft_rule, spec.vocab_size)
+    key, prefix = "alone", Prefix(0)
+    tokens = prefix.tokens
+    opened = engine.open(
+        key, spec.query, [document] if document else [], spec.sampling.max_new_tokens, num_stored=0
+    )
+    notes.num_truncated += len(opened.truncated)
+    notes.num_dropped += len(opened.dropped)
+    try:
+        while rule.find_reason(tokens) is None:
+            logits = engine.next_logits(key, tokens)
+            draft = drafter.draft(
+                logits,
+                [0.0],
+                seed=spec.seed,
+                step=len(prefix),
+                party=Party.DEVICE,
+                lineage=prefix.digests,
+            )
+            prefix.append(draft.token)
+    finally:
+        engine.close(key)
+    return Answer(rule.text(tokens).strip(), len(tokens), time.process_time() - started_s)
+
+
+def _row(method: Method, name: str, counts: Counts, answers: Sequence[Prediction]) -> Row:
+    """One method's answers with so many documents."""
+    losses = [one.losses for one in answers if one.losses is not None]
+    row = row_of_losses(method, name, counts, losses)
+    return replace(
+        row,
+        right=_share([one.is_right for one in answers]),
+        exact=_share([one.is_exact for one in answers]),
+        f1=mean([f1(one.given, one.question.answers) for one in answers]),
+        by_needs=_share_by([(one.question.needs, one.is_right) for one in answers]),
+        by_language=_share_by([(one.question.language, one.is_right) for one in answers]),
+        seconds=None if method.is_ideal else mean([one.seconds for one in answers]),
+        num_tokens=None if method.is_ideal else mean([one.num_tokens for one in answers]),
+    )
+
+
+def _comparisons(
+    asked: Mapping[tuple[str, Counts], Sequence[Prediction]],
+    methods: Mapping[str, Method],
+    counts: Sequence[Counts],
+) -> list[str]:
+    """Paired, by McNemar's test: Tandem's weights against every other method."""
+    sentences = []
+    for each in counts:
+        for name in methods if "evidence" in methods else ():
+            if name == "evidence":
+                continue
+            right = [[one.is_right for one in asked[which, each]] for which in ("evidence", name)]
+            only_own, only_other, p_value = statistics.mcnemar(*right)
+            sentences.append(
+                f"{each.device} + {each.cloud} documents, right: only evidence weights {only_own}, "
+                f"only {name} {only_other}, McNemar p = {p_value:.2g}."
+            )
+    return sentences
+
+
+def _share(values: Sequence[bool]) -> Share:
+    interval = statistics.wilson(sum(values), len(values)) if len(values) > 1 else None
+    return Share(value=sum(values) / len(values), interval=interval, count=len(values))
+
+
+def _share_by(pairs: Sequence[tuple[str, bool]]) -> dict[str, Share]:
+    """The share of each label, in their order; without the questions that have none."""
+    labels = dict.fromkeys(label for label, _ in pairs if label)
+    return {label: _share([value for other, value in pairs if other == label]) for label in sorted(labels)}
+
+
+def _what(parties: Parties, questions: Sequence[Question], config: Config) -> dict[str, object]:
+    return {
+        "models": {party.value: parties.engines[party].name for party in PARTIES},
+        "questions": len(questions),
+        "temperature": config.sampling.temperature,
+        "max_new_tokens": config.sampling.max_new_tokens,
+        "codec": spec_of(config).codec_of_votes(parties.codec).fingerprint(),
+        "weights": asdict(config.weights),
+    }

@@ -1,0 +1,102 @@
+"""Reads questions: with their answers for an evaluation, or their texts alone for a run.
+
+A file is UTF-8, a question a line: {"question": text, "answers": [text, ...]}, where `answer` with one text may stand
+for `answers`, as in the bundled questions. A line may also say which documents hold the answer, and to which half of
+its set it belongs, as in HOUSEHOLD. Where texts alone are wanted, a line may also be the bare question, and needs no
+answers. Knows files, not models.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tandem.config import Config
+from tandem.errors import EvaluationError
+from tandem.questions import entry_of, read_lines, read_texts, text_of
+from tandem.topology import PARTIES
+from tandem_lab.training import bundle
+
+HOUSEHOLD = Path(__file__).parent / "household.jsonl"
+"""200 questions about `tandem/corpora/household`: half of them to tune with, the others held out."""
+SPLITS = ("tune", "held-out", "all")
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What to ask, and every text that counts as right. What a line does not say is empty."""
+
+    text: str
+    answers: tuple[str, ...]  # at least one
+    id: str = ""
+    needs: str = ""  # whose documents hold the answer: "device", "cloud" or "both"
+    sources: tuple[str, ...] = ()  # these documents, as "device/name.md"
+    language: str = ""  # "en" or "de"
+    split: str = ""  # "tune" or "held-out"
+
+
+def read_questions(path: Path) -> list[Question]:
+    """The questions of a file, in order. Raises TandemError that names file, line and field."""
+    return [_question(line, where) for line, where in read_lines(path)]
+
+
+def read_household(split: str) -> list[Question]:
+    """Those of HOUSEHOLD in one of SPLITS, shuffled alike each time: the first few tell something of every kind."""
+    questions = select_split(read_questions(HOUSEHOLD), split)
+    return sorted(questions, key=lambda question: int(question.id.rpartition("-")[2]) * 37 % 101)
+
+
+def select_split(questions: Sequence[Question], split: str) -> list[Question]:
+    """The questions of one of SPLITS. Raises EvaluationError if there is none."""
+    selected = [question for question in questions if split in ("all", question.split)]
+    if not selected:
+        raise EvaluationError(
+            f'No question has "split": "{split}"; add it to their lines, or ask all with `--split all`.'
+        )
+    return selected
+
+
+def question_texts(path: Path | None, config: Config) -> list[str]:
+    """The questions of a file without their answers. Without one those that the parties' documents answer: about the
+    household the ones that are not held out, else the bundled ones. Raises TandemError as above."""
+    if path is not None:
+        return read_texts(str(path))
+    config = config.with_names()
+    if any(config.party(party).index == "household" for party in PARTIES):
+        return [question.text for question in read_household("tune")]
+    return [each.question for each in bundle.read_bundled_questions()]
+
+
+def _question(line: str, where: str) -> Question:
+    entry = entry_of(line, where)
+    answers = entry.get("answers", entry.get("answer"))
+    listed = [answers] if isinstance(answers, str) else answers
+    text = text_of(entry, where)
+    if not (
+        isinstance(listed, list) and listed and all(isinstance(each, str) and each.strip() for each in listed)
+    ):
+        raise EvaluationError(
+            f'{where}: "answers" must be a list of texts that are not empty, it is {answers!r}; correct it.'
+        )
+    return Question(
+        text,
+        tuple(listed),
+        id=str(entry.get("id", "")),
+        needs=_label(entry, "needs"),
+        sources=_sources(entry),
+        language=_label(entry, "language"),
+        split=_label(entry, "split"),
+    )
+
+
+def _label(entry: dict[str, Any], field: str) -> str:
+    """A text, or "" where there is none: files of other origin may use these names for something else."""
+    value = entry.get(field)
+    return value if isinstance(value, str) else ""
+
+
+def _sources(entry: dict[str, Any]) -> tuple[str, ...]:
+    value = entry.get("sources")
+    return tuple(source for source in value if isinstance(source, str)) if isinstance(value, list) else ()

@@ -1,0 +1,764 @@
+"""A peer that knows the protocol and means ill: forged frames at an honest party, and a witness of every token.
+
+The hostile party runs the protocol as an honest one would, so that answers get somewhere, and beside that sends
+whatever it likes: verdicts, votes, Resyncs, requests and ends, in turn and out of turn, with right and wrong digests,
+views, steps, lengths and weights. It sees all that its victim knows. The witness believes none of the protocol's own
+evidence: it keeps what was sent, computes every decision of the victim again from the votes (`modes.reference`), and
+explains each committed token by a decision of the victim in its turn, by a verdict of a peer whose turn it was, or by a
+Resync of the authority. A token that has no such reason was written by the peer.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, is_dataclass, replace
+from functools import partial
+from math import inf, nan
+from typing import Any
+
+import numpy as np
+
+from tandem.aggregation.race_lists import RaceList
+from tandem.codecs.race_lists import MAX_LISTED, WHOLE, cut_vote, read_vote
+from tandem.errors import ProtocolError
+from tandem.modes import reference
+from tandem.modes.roles import MAX_PROPOSAL
+from tandem.protocol.coordinator import SessionCoordinator
+from tandem.protocol.messages import (
+    Ballot,
+    Cancel,
+    Done,
+    Heartbeat,
+    LinkBody,
+    LinkFrame,
+    ListRequest,
+    Logprobs,
+    Open,
+    Probe,
+    Proposal,
+    Rejoin,
+    RelayedSources,
+    Resync,
+    Sources,
+    Verdict,
+    VerdictToHome,
+    VerdictWithLogprobs,
+    VerifyResult,
+    Votes,
+    decode_link,
+    encode,
+)
+from tandem.protocol.outbox import ActorKind
+from tandem.protocol.prefix import Prefix, extend_digest
+from tandem.protocol.spec import SessionSpec
+from tandem.topology import PARTIES, Party
+from tandem_lab.simulation.chain import ChainRun
+from tandem_lab.simulation.chain_scenario import ChainScenario, make_chain_scenario
+from tandem_lab.simulation.event_log import EventLog
+from tandem_lab.simulation.invariants import InvariantError
+from tandem_lab.simulation.link import Link
+from tandem_lab.simulation.oracle import WorldVoter
+from tandem_lab.simulation.race_votes import is_list_of
+from tandem_lab.simulation.specs import make_spec
+from tandem_lab.simulation.virtual import VirtualRun
+from tandem_lab.simulation.world import EOS, NEVER, VOCAB, World, codec_for, number, stop_rule
+
+CASES = (
+    *(f"hostile-{placement}" for placement in ("mirror", "device", "cloud", "greedy")),
+    "hostile-asker",
+    "hostile-speculative-cloud",
+    "hostile-speculative-device",
+    "hostile-worker",
+    "hostile-server",
+)
+"""The cloud in mode dual, by placement; a device in mode dual at its cloud; and both ends of the other modes."""
+NUM_FRAMES = 300
+"""Forged frames of one run, at most: it ends with the answer."""
+BURST = 12
+EVERY_S = 0.01
+LIMIT_S = 60.0
+"""Virtual time of one run. A hostile peer may keep an answer from ending, as one that says nothing may."""
+MAX_ITEMS = 60_000
+"""Things that a coordinator may hold for one query, counted one by one through all that it refers to."""
+KINDS: tuple[tuple[type[LinkBody], int], ...] = (
+    (Verdict, 12),
+    (VerdictWithLogprobs, 4),
+    (VerdictToHome, 4),
+    (Proposal, 14),
+    (Votes, 10),
+    (ListRequest, 8),
+    (Resync, 6),
+    (Rejoin, 3),
+    (Done, 6),
+    (Open, 2),
+    (Sources, 2),
+    (RelayedSources, 2),
+    (Heartbeat, 5),
+    (Probe, 2),
+)
+"""How often each kind is forged. What a peer may end a query with is forged rarely: `ENDS`."""
+ENDS = 0.003
+
+
+class Forger:
+    """Frames of one hostile party for one victim.
+
+    Invariant: `distributions` holds that of every forged vote that is one, by its payload and the step that it is for:
+    a list belongs to one race.
+    """
+
+    def __init__(self, rng: random.Random, spec: SessionSpec, hostile: str, victim: str) -> None:
+        self.rng, self.spec, self.hostile, self.victim = rng, spec, hostile, victim
+        self.distributions: dict[tuple[bytes, int], list[float]] = {}
+        self._codec = codec_for(spec)
+        self._index = spec.roles.topology.index(hostile)
+
+    def forge(self, session: SessionCoordinator) -> LinkFrame:
+        """The next one. session: all that the victim knows."""
+        rng, prefix, link = self.rng, session.prefix, session.links[self.hostile]
+        body = self._body(session)
+        count = rng.choice([len(prefix), len(prefix), len(prefix), rng.randrange(len(prefix) + 4), 1 << 40])
+        known = prefix.digests[count] if count < len(prefix.digests) else self._digest(session)
+        views = [link.view, link.view, link.view, link.view, link.view + 1, max(0, link.view - 1), 1 << 50]
+        return LinkFrame(
+            session=self.spec.session,
+            view=link.view + 1 if isinstance(body, Resync) and rng.random() < 0.7 else rng.choice(views),
+            number=rng.choice([0, rng.randrange(1, 40), 1 << 60]),
+            received=tuple(rng.randrange(60) for _ in range(rng.choice([0, 0, 3]))),
+            committed=count,
+            committed_digest=known if rng.random() < 0.9 else rng.randbytes(8),
+            stamp=rng.randrange(256),
+            echo=rng.randrange(128),
+            held_us=rng.choice([0, 1000, 1 << 60]),
+            body=body,
+        )
+
+    def _body(self, session: SessionCoordinator) -> LinkBody:
+        rng = self.rng
+        if rng.random() < ENDS:
+            return Cancel(reason="Enough.") if rng.random() < 0.5 else Done(is_reply=True)
+        kinds, weights = zip(*KINDS, strict=True)
+        kind = rng.choices(kinds, weights)[0]
+        make: dict[type[LinkBody], Callable[[SessionCoordinator], LinkBody]] = {
+            Proposal: self._proposal, Votes: self._votes, ListRequest: self._request, Resync: self._resync,
+            Sources: self._sources, RelayedSources: self._sources,
+        }  # fmt: skip
+        if issubclass(kind, Verdict):
+            return self._verdict(session, kind)
+        if kind is RelayedSources:
+            sources = self._sources(session)
+            values = {field.name: getattr(sources, field.name) for field in fields(Sources)}
+            return RelayedSources(**values, party=self._party())
+        if kind in make:
+            return make[kind](session)
+        simple: dict[type[LinkBody], LinkBody] = {
+            Rejoin: Rejoin(incarnation=rng.getrandbits(32)),
+            Done: Done(is_reply=False),
+            Open: Open(spec=rng.choice([self.spec.to_json(), "{}", "\0"])),
+            Heartbeat: Heartbeat(),
+            Probe: Probe(is_reply=rng.random() < 0.5, padding=bytes(rng.choice([0, 1200]))),
+        }
+        return simple[kind]
+
+    def _party(self) -> int:
+        return self.rng.choice([self._index, self._index, self._index, self.rng.randrange(8), 63])
+
+    def _step(self, session: SessionCoordinator) -> int:
+        length = len(session.prefix)
+        near = [length, length, length, length, length + 1, length + self.rng.randrange(300)]
+        return self.rng.choice([*near, max(0, length - 1), 0, 1 << 62])
+
+    def _token(self) -> int:
+        return self.rng.choice([self.rng.randrange(VOCAB)] * 30 + [EOS, VOCAB, 1 << 31, 1 << 40])
+
+    def _tokens(self, longest: int) -> tuple[int, ...]:
+        return tuple(self._token() for _ in range(self.rng.choice([1, 1, 1, 0, 2, longest, longest + 1])))
+
+    def _digest(self, session: SessionCoordinator) -> bytes:
+        """Mostly of the committed prefix, or of one that may follow it, as the victim has drafted or not."""
+        rng, prefix = self.rng, session.prefix
+        held = [digest for entries in session.ballots.entries.values() for digest in entries]
+        return rng.choice(
+            [
+                *[prefix.digest] * 4,
+                rng.choice(held or [prefix.digest]),
+                rng.choice(prefix.digests),
+                extend_digest(prefix.digest, rng.randrange(VOCAB)),
+                rng.randbytes(8),
+            ]
+        )
+
+    def _log_weight(self) -> float:
+        return self.rng.choice([0.0, 0.5, -2.0, 3e38, -3e38, -inf, inf, nan])
+
+    def _payload(self, step: int) -> bytes:
+        """A vote: for one token, for any, or no vote at all."""
+        rng = self.rng
+        dense = np.random.default_rng(rng.getrandbits(32)).dirichlet(np.full(VOCAB, rng.choice([0.05, 1.0])))
+        payload = self._codec.encode(dense)
+        if not self.spec.has_race_lists:
+            self.distributions[payload, step] = [
+                float(p) for p in self._codec.decode(payload, VOCAB).dense(VOCAB)
+            ]
+        else:
+            values = read_vote(payload, VOCAB)
+            assert not isinstance(values, RaceList)
+            depth = rng.choice([1, 2, 5, WHOLE])
+            payload = cut_vote(
+                payload, depth, VOCAB, seed=self.spec.seed, step=step,
+                temperature=self.spec.sampling.temperature,
+            )  # fmt: skip
+            self.distributions[payload, step] = [float(p) for p in values]
+        broken = [payload[:-1], b"", rng.randbytes(rng.randrange(1, 40)), b"\0" + rng.randbytes(4 * VOCAB)]
+        return rng.choice([payload] * 16 + broken)
+
+    def _proposal(self, session: SessionCoordinator) -> LinkBody:
+        rng, step = self.rng, self._step(session)
+        tokens = self._tokens(MAX_PROPOSAL)
+        votes = self.spec.roles.mode == "dual" or rng.random() < 0.1
+        count = len(tokens) if votes else 0
+        return Proposal(
+            party=self._party(),
+            step=step,
+            digest=self._digest(session),
+            tokens=tokens,
+            payloads=tuple(self._payload(step) for _ in range(count)),
+            log_weights=tuple(self._log_weight() for _ in range(count)),
+            decode_us=rng.choice([0, 1000, 1 << 60]),
+        )
+
+    def _votes(self, session: SessionCoordinator) -> LinkBody:
+        """A chain of prefixes as the victim may hold it, or any."""
+        rng, step, digest = self.rng, self._step(session), self._digest(session)
+        digests = [digest]
+        while len(digests) < rng.choice([1, 2, 4, 18]):
+            token = session.ballots.proposed(digests[-1])
+            digests.append(extend_digest(digests[-1], rng.randrange(VOCAB) if token is None else token))
+        count = len(digests) + (rng.random() < 0.03)
+        is_weighed = self.spec.roles.weighs_by_documents is (rng.random() < 0.97)
+        return Votes(
+            party=self._party(),
+            step=step,
+            digests=tuple(digests),
+            payloads=tuple(self._payload(step + position) for position in range(count)),
+            log_weights=tuple(self._log_weight() for _ in digests) if is_weighed else (),
+        )
+
+    def _verdict(self, session: SessionCoordinator, kind: type[Any]) -> LinkBody:
+        rng, num_drafters = self.rng, len(self.spec.roles.drafters)
+        tokens = self._tokens(70)
+        values: dict[str, Any] = {
+            "step": self._step(session),
+            "tokens": tokens,
+            "accepted": tuple(rng.getrandbits(max(1, len(tokens))) for _ in range(num_drafters)),
+            "acceptance": rng.choice([(), (rng.randrange(140),) * num_drafters]),
+            "next_decider": rng.choice([rng.randrange(len(self.spec.parties)), self._index, 63]),
+        }
+        if kind is Verdict:
+            return Verdict(**values)
+        known = Logprobs(logprob=-1.0, top_ids=(), top_logprobs=())
+        values["logprobs"] = (known,) * rng.choice([0, len(tokens)])
+        if kind is VerdictWithLogprobs:
+            return VerdictWithLogprobs(**values)
+        voters = tuple(rng.randrange(len(self.spec.parties) + 1) for _ in tokens)
+        return VerdictToHome(**values, lost=rng.choice([(), (self._party(),)]), last_voters=voters)
+
+    def _request(self, session: SessionCoordinator) -> LinkBody:
+        depth = self.rng.choice([0, 1, 4, 40, MAX_LISTED, MAX_LISTED + 1, 1 << 63])
+        return ListRequest(step=self._step(session), digest=self._digest(session), depth=depth)
+
+    def _resync(self, session: SessionCoordinator) -> LinkBody:
+        rng, tokens = self.rng, list(session.prefix.tokens)
+        if tokens and rng.random() < 0.5:
+            tokens[rng.randrange(len(tokens))] = self._token()
+        tokens = tokens[: rng.choice([len(tokens), rng.randrange(len(tokens) + 1)])]
+        tokens += [self._token() for _ in range(rng.choice([0, 1, 40]))]
+        return Resync(
+            decider=rng.choice([self._index, rng.randrange(len(self.spec.parties)), 63]), tokens=tuple(tokens)
+        )
+
+    def _sources(self, session: SessionCoordinator) -> Sources:
+        marks = tuple(self.rng.randbytes(2).hex() for _ in range(self.rng.randrange(4)))
+        return Sources(ids=marks, retrieve_us=self.rng.getrandbits(60), prefill_us=0, notes=())
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What the victim's own aggregator decided on one prefix."""
+
+    tokens: tuple[int, ...]
+    next_decider: str
+
+
+class Witness:
+    """Why the victim committed each of its tokens. Raises InvariantError where there is no reason by right."""
+
+    def __init__(
+        self,
+        spec: SessionSpec,
+        victim: str,
+        forger: Forger,
+        voters: dict[str, Any],
+        check_own: Callable[[Ballot, str, int, tuple[int, ...]], None],
+    ) -> None:
+        """voters: what each honest party votes after some tokens, and the hostile one as long as it is honest.
+
+        check_own: raises InvariantError unless an honest party's payload in a ballot is its vote on these tokens.
+        """
+        self.spec, self.victim, self.forger, self.voters = spec, victim, forger, voters
+        self.hostile = forger.hostile
+        self.tokens: list[int] = list(spec.committed)
+        self.num_own = self.num_by_verdict = self.num_adopted = self.num_wild = 0
+        roles = spec.roles
+        self._check_own = check_own
+        self._may_decide = roles.role(self.hostile).decides and not spec.is_mirrored
+        self._may_rewrite = self.hostile == roles.topology.authority and victim != roles.topology.home
+        self._turns = {spec.first_decider}
+        self._views = (0, 0)
+        self._votes: set[tuple[bytes, bytes, float | None]] = set()  # digest, payload, log weight
+        self._verdicts: dict[
+            int, set[tuple[int, str | None]]
+        ] = {}  # by step: token, who is next if it is the last
+        self._resyncs: dict[tuple[int, ...], set[int]] = {}  # tokens: deciders
+        self._ballots: dict[bytes, list[Ballot]] = {}  # that were on the committed prefix
+        self._decisions: dict[bytes, list[Decision]] = {}
+
+    # ---- what is sent ----------------------------------------------------------------------------------------------
+
+    def hear(self, body: LinkBody) -> None:
+        """The hostile party sends this, by right or not."""
+        match body:
+            case Proposal():
+                digest = body.digest
+                for position, token in enumerate(body.tokens):
+                    if position < len(body.payloads):
+                        weights = body.log_weights
+                        weight = weights[position] if position < len(weights) else None
+                        self._votes.add((digest, body.payloads[position], weight))
+                    digest = extend_digest(digest, token) if token < VOCAB else b""
+            case Votes():
+                for position, (digest, payload) in enumerate(zip(body.digests, body.payloads, strict=False)):
+                    weight = body.log_weights[position] if position < len(body.log_weights) else None
+                    self._votes.add((digest, payload, weight))
+            case Verdict():
+                self._hear_verdict(body)
+            case Resync():
+                self._resyncs.setdefault(body.tokens, set()).add(body.decider)
+            case _:
+                pass
+
+    def _hear_verdict(self, verdict: Verdict) -> None:
+        parties, last = self.spec.parties, len(verdict.tokens) - 1
+        for position, token in enumerate(verdict.tokens):
+            is_last = position == last
+            after = parties[verdict.next_decider] if is_last and verdict.next_decider < len(parties) else None
+            self._verdicts.setdefault(verdict.step + position, set()).add((token, after))
+
+    # ---- what the victim decides -----------------------------------------------------------------------------------
+
+    def check_ballot(self, ballot: Ballot, committed: Sequence[int]) -> None:
+        """Every vote in it was cast for exactly these tokens, by whom it is said to be of."""
+        prefix = Prefix(self.spec.session, committed)
+        if ballot.digest != prefix.digest:
+            return
+        self._ballots.setdefault(ballot.digest, []).append(ballot)
+        names = [self.spec.parties[voter] for voter in ballot.voters]
+        digest, tokens = prefix.digest, tuple(committed)
+        for row in range(len(ballot.payloads) // len(names)):
+            for column, name in enumerate(names):
+                position = row * len(names) + column
+                if name != self.hostile:
+                    self._check_own(ballot, name, position, tokens)
+                    continue
+                weight = ballot.log_weights[position] if ballot.log_weights else None
+                if (digest, ballot.payloads[position], weight) not in self._votes:
+                    raise InvariantError(
+                        f"{self.victim} counts a vote that {name} never cast on step {len(tokens)}"
+                    )
+            if row < len(ballot.tokens):
+                tokens = (*tokens, ballot.tokens[row])
+                digest = extend_digest(digest, ballot.tokens[row])
+
+    def decide(self, result: VerifyResult, committed: Sequence[int]) -> None:
+        """The victim's aggregator has decided: the same again, by the reference, from a ballot that it was given."""
+        if result.digest != Prefix(self.spec.session, committed).digest:
+            return
+        if not any(self._agrees(ballot, result, tuple(committed)) for ballot in self._ballots[result.digest]):
+            raise InvariantError(
+                f"{self.victim} decides {result.tokens} at step {len(committed)}, its votes do not"
+            )
+        after = self.spec.parties[result.next_decider]
+        self._decisions.setdefault(result.digest, []).append(Decision(tuple(result.tokens), after))
+
+    def _agrees(self, ballot: Ballot, result: VerifyResult, tokens: tuple[int, ...]) -> bool:
+        if ballot.voters != result.voters:
+            return False
+        for row, token in enumerate(result.tokens):
+            if (row + 1) * len(ballot.voters) > len(ballot.payloads):
+                return False
+            if self._expect(ballot, row, tokens) not in (None, token):
+                return False
+            tokens = (*tokens, token)
+        return True
+
+    def _expect(self, ballot: Ballot, row: int, tokens: tuple[int, ...]) -> int | None:
+        """What these votes give after these tokens; None: a vote is no distribution, or the drafter goes on alone."""
+        spec, names = self.spec, [self.spec.parties[voter] for voter in ballot.voters]
+        if not set(names) <= set(spec.roles.voters):
+            return None
+        votes: list[reference.Vote] = []
+        for column, name in enumerate(names):
+            position = row * len(names) + column
+            weight = ballot.log_weights[position] if ballot.log_weights else 0.0
+            mass = self._mass(name, ballot.payloads[position], tokens)
+            if mass is None:
+                self.num_wild += 1
+                return None
+            votes.append(reference.Vote(mass, weight))
+        weights = None if spec.roles.weighs_by_documents else spec.roles.shares(ballot.voters)
+        target = reference.mix(votes, weights)
+        if spec.sampling.temperature == 0:
+            return reference.greedy(target)
+        return reference.draw(target, spec.seed, len(tokens))
+
+    def _mass(self, name: str, payload: bytes, tokens: tuple[int, ...]) -> list[float] | None:
+        voter = self.voters[name]
+        if name != self.hostile:
+            return list(voter(tokens).probabilities)
+        if (payload, len(tokens)) in self.forger.distributions:
+            return self.forger.distributions[payload, len(tokens)]
+        vote = voter.payload(tokens)
+        is_list = self.spec.has_race_lists and _is_list(payload, vote, self.spec, len(tokens))
+        return list(voter(tokens).probabilities) if payload == vote or is_list else None
+
+    # ---- what the victim commits -----------------------------------------------------------------------------------
+
+    def look(self, session: SessionCoordinator) -> None:
+        """After every event."""
+        views, tokens = (session.log.view, session.log.adopted_view), session.prefix.tokens
+        if views == self._views and len(tokens) == len(self.tokens):
+            return
+        if views[1] != self._views[1]:
+            self._adopt(tuple(tokens))
+        elif views[0] != self._views[0]:
+            self._turns = {self.spec.first_decider}
+        self._views = views
+        if tokens[: len(self.tokens)] != self.tokens:
+            raise InvariantError(f"{self.victim} takes back tokens: {self.tokens} became {tokens}")
+        while len(self.tokens) < len(tokens):
+            self._explain(tokens, session)
+
+    def _adopt(self, tokens: tuple[int, ...]) -> None:
+        if not self._may_rewrite or tokens not in self._resyncs:
+            raise InvariantError(f"{self.hostile} had {self.victim} adopt {tokens}")
+        self._turns = {
+            self.spec.parties[decider]
+            for decider in self._resyncs[tokens]
+            if decider < len(self.spec.parties)
+        }
+        self.tokens = list(tokens)
+        self.num_adopted += 1
+
+    def _explain(self, tokens: list[int], session: SessionCoordinator) -> None:
+        step = len(self.tokens)
+        is_own = self.spec.is_mirrored or session.lifecycle.decides_alone or self.victim in self._turns
+        digest = session.prefix.digests[step]
+        for decision in self._decisions.get(digest, ()) if is_own else ():
+            some = decision.tokens[: len(tokens) - step]
+            if list(some) == tokens[step : step + len(some)]:
+                self.tokens += some
+                self.num_own += len(some)
+                self._turns = {decision.next_decider}
+                return
+        nexts = {
+            after or self.hostile for token, after in self._verdicts.get(step, ()) if token == tokens[step]
+        }
+        if not (self._may_decide and self.hostile in self._turns and nexts):
+            raise InvariantError(
+                f"{self.victim} committed {tokens[step]} at step {step}, which neither it nor anybody whose turn it "
+                f"was ({', '.join(sorted(self._turns))}) decided"
+            )
+        self.tokens.append(tokens[step])
+        self.num_by_verdict += 1
+        self._turns = nexts
+
+
+def _is_list(payload: bytes, vote: bytes, spec: SessionSpec, step: int) -> bool:
+    try:
+        return is_list_of(payload, vote, spec, step)
+    except ProtocolError:
+        return False
+
+
+def count_items(thing: Any, seen: set[int] | None = None) -> int:
+    """Things in all containers that `thing` refers to: a measure of memory that needs no names. Bytes count by 64."""
+    seen = set() if seen is None else seen
+    if id(thing) in seen or isinstance(thing, type | int | float | str | SessionSpec) or callable(thing):
+        return 1
+    seen.add(id(thing))
+    if isinstance(thing, bytes):
+        return 1 + len(thing) // 64
+    if isinstance(thing, dict):
+        return 1 + sum(count_items(each, seen) for item in thing.items() for each in item)
+    if isinstance(thing, list | tuple | set | frozenset | deque):
+        return 1 + sum(count_items(each, seen) for each in thing)
+    names = (
+        [field.name for field in fields(thing)]
+        if is_dataclass(thing)
+        else vars(thing)
+        if hasattr(thing, "__dict__")
+        else ()
+    )
+    return 1 + sum(count_items(getattr(thing, name), seen) for name in names)
+
+
+@dataclass(slots=True)
+class Attack:
+    """What both drivers share: when frames are forged, and what is asked after each event."""
+
+    forger: Forger
+    witness: Witness
+    num_left: int
+    counts: Counter[str]
+    trace: EventLog
+    session: SessionCoordinator | None = None  # the last one seen at the victim
+
+    def make(self) -> list[LinkFrame]:
+        """The next burst, encoded and read again as on a link; what no message is stays behind, counted."""
+        frames: list[LinkFrame] = []
+        for _ in range(min(BURST, self.num_left) if self.session is not None else 0):
+            assert self.session is not None
+            self.num_left -= 1
+            data = bytearray(encode(self.forger.forge(self.session)))
+            if self.forger.rng.random() < 0.03:
+                data[self.forger.rng.randrange(len(data))] ^= 1 << self.forger.rng.randrange(8)
+            try:
+                frame = decode_link(bytes(data))
+            except ProtocolError:
+                self.counts["hostile frames that cannot be read"] += 1
+                continue
+            self.counts["hostile frames"] += 1
+            self.witness.hear(frame.body)
+            frames.append(frame)
+        return frames
+
+    def look(self, session: SessionCoordinator | None) -> None:
+        """The victim's session as it stands, if it is open."""
+        self.session = session or self.session
+        if self.session is not None:
+            self.witness.look(self.session)
+
+    def end(self, num_refused: int) -> None:
+        """The run is over: how much the victim holds, and what happened."""
+        if self.session is not None and (num_items := count_items(self.session)) > MAX_ITEMS:
+            raise InvariantError(f"{self.witness.victim} holds {num_items} things")
+        self.counts["hostile frames refused"] += num_refused
+        witness = self.witness
+        self.counts["tokens by own decision"] += witness.num_own
+        self.counts["tokens by a peer's right"] += witness.num_by_verdict
+        self.counts["tokens adopted"] += witness.num_adopted
+        self.counts["votes that are no distribution"] += witness.num_wild
+
+
+class HostilePair(VirtualRun):
+    """One query in mode dual, of which one party is hostile."""
+
+    attack: Attack
+
+    def start(
+        self, hostile: Party, num_frames: int, counts: Counter[str], trace: EventLog, first_end: int
+    ) -> None:
+        """Call it before `run`."""
+        victim = hostile.other
+        rng = random.Random(number("hostile", self.spec.seed))
+        voters = {str(party): WorldVoter(self.spec, party, first_end) for party in PARTIES}
+        forger = Forger(rng, self.spec, hostile, victim)
+        witness = Witness(self.spec, victim, forger, voters, self._check_honest)
+        self.attack = Attack(forger, witness, num_frames, counts, trace)
+        self.at(EVERY_S, partial(self._inject, victim), victim)
+
+    @property
+    def _victim(self) -> Party:
+        return Party(self.attack.witness.victim)
+
+    def _inject(self, victim: Party) -> None:
+        for frame in self.attack.make():
+            self.attack.trace.add(self.now_s, "forged", frame)
+            self._receive(victim, "draft_queue", frame)
+            self.after_event()
+        if self.attack.num_left > 0:
+            self.at(
+                self.now_s + EVERY_S * self.attack.forger.rng.random(), partial(self._inject, victim), victim
+            )
+
+    def _receive_frame(self, party: Party, frame: bytes) -> None:
+        if party is self._victim:
+            self.attack.witness.hear(decode_link(frame).body)
+        super()._receive_frame(party, frame)
+
+    def _receive(self, party: Party, to: ActorKind, message: Any) -> None:
+        self.attack.trace.add(self.now_s, f"{party}/{to}", message)
+        session = self.parties[party].queue.sessions.get(self.spec.session)
+        if party is self._victim and session is not None:
+            if isinstance(message, Ballot):
+                self.attack.witness.check_ballot(message, session.prefix.tokens)
+            elif isinstance(message, VerifyResult):
+                self.attack.witness.decide(message, session.prefix.tokens)
+        super()._receive(party, to, message)
+
+    def _check_honest(self, ballot: Ballot, name: str, position: int, tokens: tuple[int, ...]) -> None:
+        voter = self.attack.witness.voters[name]
+        vote, payload = voter.payload(tokens), ballot.payloads[position]
+        if payload != vote and not (
+            self.spec.has_race_lists and _is_list(payload, vote, self.spec, len(tokens))
+        ):
+            raise InvariantError(f"a vote of the {name} on step {len(tokens)} is none that it cast")
+        if ballot.log_weights and ballot.log_weights[position] != voter.log_weight(tokens):
+            raise InvariantError(f"a vote of the {name} on step {len(tokens)} has another weight")
+
+    def after_event(self) -> None:
+        """Every token has a reason."""
+        self.attack.look(self.parties[self._victim].queue.sessions.get(self.spec.session))
+
+
+class HostileChain(ChainRun):
+    """One query in mode speculative or federated, of which one party is hostile."""
+
+    attack: Attack
+
+    def start(self, hostile: str, victim: str, num_frames: int, counts: Counter[str]) -> None:
+        """Call it before `run`."""
+        scenario, spec = self.scenario, self.scenario.spec
+        rng = random.Random(number("hostile", scenario.seed))
+        voters = {party: WorldVoter(spec, party, scenario.first_end) for party in spec.roles.voters}
+        forger = Forger(rng, spec, hostile, victim)
+        witness = Witness(spec, victim, forger, voters, self._check_honest)
+        self.attack = Attack(forger, witness, num_frames, counts, self.trace)
+        self._at(EVERY_S, victim, partial(self._inject, victim, hostile))
+
+    def _inject(self, victim: str, hostile: str) -> None:
+        for frame in self.attack.make():
+            self.trace.add(self.now_s, "forged", frame)
+            self._deliver(victim, self.parties[victim].queue.receive(frame, self.now_s, hostile))
+            self._check(victim)
+        if self.attack.num_left > 0:
+            delay_s = EVERY_S * self.attack.forger.rng.random()
+            self._at(self.now_s + delay_s, victim, partial(self._inject, victim, hostile))
+
+    def _receive(self, party: str, source: str, data: bytes) -> None:
+        if party == self.attack.witness.victim and source == self.attack.witness.hostile:
+            self.attack.witness.hear(decode_link(data).body)
+        super()._receive(party, source, data)
+
+    def _decide(self, party: str, start: int, message: Any) -> None:
+        session = self._session(party)
+        if party == self.attack.witness.victim and session is not None and isinstance(message, Ballot):
+            self.attack.witness.check_ballot(message, session.prefix.tokens)
+        super()._decide(party, start, message)
+
+    def _hand_in(self, party: str, start: int, message: Any) -> None:
+        session = self._session(party)
+        if party == self.attack.witness.victim and session is not None and isinstance(message, VerifyResult):
+            self.attack.witness.decide(message, session.prefix.tokens)
+        super()._hand_in(party, start, message)
+
+    def _check_ballot(self, party: str, ballot: Ballot) -> None:
+        """The witness does."""
+
+    def _check_followed(self, party: str, job: Any) -> None:
+        """A hostile drafter's proposals are anything."""
+
+    def _check_honest(self, ballot: Ballot, name: str, position: int, tokens: tuple[int, ...]) -> None:
+        if not self._is_vote(ballot.payloads[position], name, tokens):
+            raise InvariantError(f"a vote of {name} on step {len(tokens)} is none that it cast")
+        voters = self.attack.witness.voters
+        is_weighed = ballot.log_weights and name in voters
+        if is_weighed and ballot.log_weights[position] != voters[name].log_weight(tokens):
+            raise InvariantError(f"a vote of {name} on step {len(tokens)} has another weight")
+
+    def _check(self, acting: str) -> None:
+        """Every token of the victim has a reason."""
+        session = self._session(self.attack.witness.victim)
+        if session is not None:
+            self.committed = list(session.prefix.tokens)
+        self.attack.look(session)
+
+
+def play_hostile(
+    case: str, seed: int, trace: EventLog, num_frames: int = NUM_FRAMES
+) -> tuple[int, Counter[str]]:
+    """One run of `CASES`: tokens that the victim committed, and what happened. Raises InvariantError."""
+    kind = case.removeprefix("hostile-")
+    counts: Counter[str] = Counter()
+    if kind in ("mirror", "device", "cloud", "greedy", "asker"):
+        return _play_pair(kind, seed, trace, num_frames, counts)
+    return _play_chain(kind, seed, trace, num_frames, counts)
+
+
+def _play_pair(
+    kind: str, seed: int, trace: EventLog, num_frames: int, counts: Counter[str]
+) -> tuple[int, Counter[str]]:
+    rng = random.Random(number("hostile pair", seed))
+    placement = rng.choice(["mirror", "device", "cloud", "greedy"]) if kind == "asker" else kind
+    first_end = rng.choice([NEVER, 8])
+    spec = make_spec(
+        session=seed + 1,
+        seed=seed,
+        eos_token_ids=(EOS,),
+        draft_rule="coupled",
+        temperature=rng.choice([0.0, 1.0]),
+        placement="random" if placement == "greedy" and rng.random() < 0.7 else placement,
+        max_new_tokens=24,
+        device_documents=rng.choice([0, 2]),
+        cloud_documents=rng.choice([0, 3]),
+        evidence_weight=rng.choice([0.0, 1.0]),
+        max_window=rng.choice([1, 4, 16]),
+        on_peer_loss=rng.choice(["wait", "continue", "continue"]),
+        peer_loss_margin_s=0.1,
+        race_depth=rng.choice([0, 1, 2, 2]),
+        vocab_size=VOCAB,
+    )
+    run = HostilePair(
+        spec,
+        {party: World(seed, party, first_end=first_end, codec=codec_for(spec)) for party in PARTIES},
+        codec_for(spec),
+        finished=stop_rule(24, first_end),
+        link=Link(delay_s=rng.choice([0.0, 0.01])),
+        decode_s=lambda party, own_rng: own_rng.expovariate(1 / 0.01),
+        seed=seed,
+    )
+    hostile = Party.DEVICE if kind == "asker" else Party.CLOUD
+    run.start(hostile, num_frames, counts, trace, first_end)
+    run.run(LIMIT_S)
+    run.attack.end(run.parties[hostile.other].queue.num_refused_frames)
+    return len(run.attack.witness.tokens), counts
+
+
+def _play_chain(
+    kind: str, seed: int, trace: EventLog, num_frames: int, counts: Counter[str]
+) -> tuple[int, Counter[str]]:
+    rng = random.Random(number("hostile chain", seed))
+    is_federated = kind in ("worker", "server")
+    scenario: ChainScenario = make_chain_scenario(seed, rng.choice([2, 3]) if is_federated else 0)
+    spec = replace(
+        scenario.spec, vocab_size=VOCAB, uplink_budget_bits=0, on_peer_loss=rng.choice(["wait", "continue"])
+    )
+    scenario = replace(scenario, spec=spec, faults=(), cancel_s=None, is_recomputing=False)
+    ends: dict[str, tuple[str, str]] = {
+        "speculative-cloud": (Party.CLOUD, Party.DEVICE),
+        "speculative-device": (Party.DEVICE, Party.CLOUD),
+        "worker": ("worker-1", spec.roles.topology.authority),
+        "server": (spec.roles.topology.authority, rng.choice(["worker-1", "worker-2"])),
+    }
+    hostile, victim = ends[kind]
+    run = HostileChain(scenario, trace)
+    run.start(hostile, victim, num_frames, counts)
+    try:
+        run.run()
+    except InvariantError as error:
+        if not str(error).startswith("it did not end"):  # a hostile peer need not let it
+            raise
+    run.attack.end(run.parties[victim].queue.num_refused_frames)
+    return len(run.attack.witness.tokens), counts

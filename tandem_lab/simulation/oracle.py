@@ -1,0 +1,123 @@
+"""What a simulated query must answer: the draft-free loop of its mode, over the same small worlds.
+
+Nothing of the protocol is used, only the definition of a weight and of a distribution at each step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+from tandem.aggregation.document_weights import log_weight
+from tandem.aggregation.race_lists import RaceList
+from tandem.codecs import StatelessCodec
+from tandem.codecs.race_lists import read_vote
+from tandem.modes import reference
+from tandem.protocol.lifecycle import StopCheck
+from tandem.protocol.messages import RetrieveRequest
+from tandem.protocol.rows import Row, arrange_rows
+from tandem.protocol.spec import SessionSpec
+from tandem.protocol.wire import to_float32
+from tandem.topology import Party
+from tandem_lab.simulation.world import CODEC, VOCAB, World, codec_for, distribution
+
+
+class Documents:
+    """What one party has retrieved, and how much it weighs after any tokens, by the reference page."""
+
+    def __init__(
+        self,
+        spec: SessionSpec,
+        party: str,
+        rows: Sequence[Row],
+        likelihoods: Sequence[float],
+        readers: Sequence[reference.Row],
+    ) -> None:
+        """rows: those that have room. likelihoods: of the question in each. readers: what each says of a token."""
+        self.spec, self.party = spec, party
+        self._readers = readers
+        matters = can_matter(spec, party, len(rows))
+        self._evidence = spec.evidence_weight if matters else 0.0
+        self._prior = tuple(spec.relevance_scale * row.score for row in rows)
+        self._question = tuple(spec.question_weight * likelihood for likelihood in likelihoods)
+        self._weights: dict[tuple[int, ...], tuple[float, ...]] = {}
+
+    def weights(self, tokens: Sequence[int]) -> tuple[float, ...]:
+        """The log weight of each row at the step after `tokens`."""
+        key = tuple(tokens)
+        if key not in self._weights:
+            strength, memory = self._evidence, self.spec.evidence_memory
+            told = self._question if strength else (0.0,) * len(self._prior)
+            self._weights[key] = tuple(
+                reference.weigh(self._readers, self._prior, told, key if strength else (), strength, memory)
+            )
+        return self._weights[key]
+
+    def log_weight(self, tokens: Sequence[int]) -> float:
+        """How much the documents weigh, as it is sent."""
+        return to_float32(log_weight(self.weights(tokens)))
+
+
+def can_matter(spec: SessionSpec, party: str, num_rows: int) -> bool:
+    """Whether weights can change the target: not that of the only row that counts."""
+    others = [voter for voter in spec.roles.voters if voter != party and spec.num_documents(voter) > 0]
+    return num_rows > 1 or (num_rows == 1 and spec.roles.weighs_by_documents and len(others) > 0)
+
+
+class WorldVoter(Documents):
+    """One party's vote after any tokens, in a small world."""
+
+    def __init__(self, spec: SessionSpec, party: str, first_end: int) -> None:
+        world = World(spec.seed, party)
+        request = RetrieveRequest(
+            session=spec.session, query=spec.search_text, num_documents=spec.num_documents(party)
+        )
+        rows = arrange_rows(world.retrieve(request), spec.row_layout(party))
+        readers = [partial(_WorldRow, world, row) for row in range(len(rows))]
+        super().__init__(spec, party, rows, world.question(len(rows)), readers)
+        self._first_end = first_end
+
+    def __call__(self, tokens: Sequence[int]) -> reference.Vote:
+        """The party's distribution, and how much its documents weigh."""
+        payload, own_weight = self.payload(tokens), self.log_weight(tokens)
+        if self.spec.has_race_lists:  # nothing was compressed: the model's own float32 numbers
+            vote = read_vote(payload, VOCAB)
+            assert not isinstance(vote, RaceList)
+            return reference.Vote([float(mass) for mass in vote], own_weight)
+        return reference.Vote([float(mass) for mass in CODEC.decode(payload).dense(VOCAB)], own_weight)
+
+    def payload(self, tokens: Sequence[int], redone: int = 0, codec: StatelessCodec | None = None) -> bytes:
+        """The encoded distribution, by the codec of votes unless another is given. redone: as in `distribution`."""
+        weights, codec = self.weights(tokens), codec or codec_for(self.spec)
+        return distribution(
+            self.spec.seed, self.party, tuple(tokens), weights, self._first_end, redone, codec
+        )
+
+
+class _WorldRow:
+    """How probable one row of a world finds each token after some tokens."""
+
+    def __init__(self, world: World, row: int, tokens: Sequence[int]) -> None:
+        self._world, self._row, self._tokens = world, row, tuple(tokens)
+
+    def __getitem__(self, token: int) -> float:
+        return self._world.probability(self._tokens, token, self._row)
+
+
+def answer(spec: SessionSpec, check_stop: StopCheck, *, first_end: int = 0) -> tuple[int, ...]:
+    """The tokens of a query with coupled drafts, or at temperature 0."""
+    voters = [WorldVoter(spec, Party(party), first_end) for party in spec.parties]
+    seed = spec.seed if spec.sampling.temperature > 0 else None
+
+    def is_complete(tokens: Sequence[int]) -> bool:
+        return bool(tokens) and check_stop(tokens) is not None
+
+    if len(voters) == 1:
+        return tuple(reference.solo(voters[0], is_complete, seed))
+    device, cloud = voters
+    return tuple(reference.dual(device, cloud, is_complete, seed))
+
+
+def has_oracle(spec: SessionSpec) -> bool:
+    """Whether the draft-free loop defines the answer: not for Algorithm 1, whose target depends on the drafts."""
+    return spec.draft_rule == "coupled" or spec.sampling.temperature == 0

@@ -1,0 +1,43 @@
+"""Specs of sessions for simulated runs: a few values, the defaults for the rest."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import fields, replace
+from typing import Any
+
+from tandem.config import Config
+from tandem.protocol.spec import SessionSpec
+from tandem.request import spec_of
+from tandem.sampling import SamplingParams
+from tandem.topology import PARTIES
+from tandem_lab.simulation.world import number
+
+
+def make_spec(**changes: Any) -> SessionSpec:
+    """The query "q" as session 1 with seed 0; the device decides, and an answer has at most 64 tokens.
+
+    Votes are whole distributions unless a race_depth is given.
+    """
+    basis = replace(spec_of(Config()), session=1, query="q", race_depth=0)
+    return change_spec(basis, **{"placement": "device", "max_new_tokens": 64, **changes})
+
+
+def change_spec(spec: SessionSpec, **changes: Any) -> SessionSpec:
+    """The spec with other values; those of `SamplingParams` go there, `device_documents` and so on to `documents`."""
+    counts = {
+        party: changes.pop(f"{party}_documents") for party in PARTIES if f"{party}_documents" in changes
+    }
+    sampling = {
+        field.name: changes.pop(field.name) for field in fields(SamplingParams) if field.name in changes
+    }
+    documents = changes.pop("documents", spec.documents) | counts
+    return replace(spec, sampling=replace(spec.sampling, **sampling), documents=documents, **changes)
+
+
+def vary_layouts(spec: SessionSpec, seed: int) -> SessionSpec:
+    """How the documents of each party stand in rows, mostly each in its own. Drawn apart, so that recorded seeds keep
+    the rest of their query."""
+    rng = random.Random(number("layouts", seed))
+    drawn = {party: rng.choice(["rows", "rows", "rows", "joined", "both"]) for party in spec.documents}
+    return replace(spec, layouts={party: layout for party, layout in drawn.items() if layout != "rows"})
