@@ -15,6 +15,7 @@ from tandem import Tandem
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
+@pytest.mark.nightly("each starts a cluster of its own")
 @pytest.mark.parametrize(
     ("name", "expected"),
     [

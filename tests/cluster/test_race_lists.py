@@ -19,6 +19,8 @@ from tandem.retrieval.embedding import Embedder
 from tandem.retrieval.factory import open_retriever
 from tandem.topology import PARTIES
 
+pytestmark = pytest.mark.nightly("a cluster of its own: lists of depth 2")
+
 NUM_QUESTIONS = 6
 SETTINGS = ("codec.depth=2",)
 """Lists so short that some leave the winner open."""
