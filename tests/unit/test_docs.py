@@ -250,12 +250,18 @@ def test_every_dependency_has_a_reason() -> None:
     assert names - {"tandem-rag"} <= reasons
 
 
-def test_the_workflow_runs_what_the_readme_says_on_every_supported_python() -> None:
+def test_the_workflow_runs_what_the_readme_says_and_units_on_every_supported_python() -> None:
     workflow = yaml.safe_load((ROOT / ".github/workflows/ci.yml").read_text("utf-8"))["jobs"]
     assert "`make test`" in (ROOT / "README.md").read_text("utf-8")
     assert {"run": "make test"} in workflow["test"]["steps"]
     assert {"run": "make lint"} in workflow["lint"]["steps"]
-    assert workflow["test"]["strategy"]["matrix"]["python-version"] == ["3.11", "3.12", "3.13"]
+    assert {"run": "make test-units"} in workflow["units"]["steps"]
+    assert workflow["units"]["strategy"]["matrix"]["python-version"] == ["3.12", "3.13"]
+    nights = yaml.safe_load((ROOT / ".github/workflows/nightly.yml").read_text("utf-8"))["jobs"]
+    assert [nights[name]["steps"][-1]["run"].split()[-1] for name in ("nightly", "weekly")] == [
+        "test-nightly",
+        "test-weekly",
+    ]
 
 
 def test_the_readme_shows_a_command_and_its_output_early() -> None:
