@@ -15,6 +15,8 @@ import pytest
 
 FILE = Path(__file__).with_name("durations.json")
 LONG_S = 20.0
+SHORT_S = 1.0
+"""Below it the order does not matter, and nothing is recorded."""
 REASONS = {"slow", "nightly", "weekly"}
 """Markers that say why a test is long or not played at every push."""
 
@@ -48,5 +50,6 @@ class Durations:
 
     def pytest_sessionfinish(self) -> None:
         if self.is_recording:
-            seconds = read() | {share: round(taken, 1) for share, taken in self.seconds.items()}
+            taken = {share: round(seconds, 1) for share, seconds in self.seconds.items()}
+            seconds = {share: each for share, each in (read() | taken).items() if each >= SHORT_S}
             FILE.write_text(json.dumps(seconds, indent=0, sort_keys=True) + "\n", "utf-8")
