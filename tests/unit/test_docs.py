@@ -220,6 +220,7 @@ def test_included_files_exist(path: Path) -> None:
         assert (ROOT / name.partition(":")[0]).is_file(), name
 
 
+@pytest.mark.nightly("builds the whole site; `make docs` does it, too")
 def test_the_site_builds_without_a_warning_and_needs_no_other_server(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path)],

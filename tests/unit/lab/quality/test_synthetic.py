@@ -63,6 +63,7 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Measured]:
     return found
 
 
+@pytest.mark.nightly("20 s of processor time: perplexities over growing numbers of documents")
 def test_perplexity_falls_as_documents_are_added(measured: dict[str, Measured]) -> None:
     own = measured["own"]
     assert {len(losses) for losses in own.values()} == {NUM_QUESTIONS}
