@@ -33,10 +33,10 @@ test-units: $(VENV)/.test   ## of these, those without clusters and servers
 # What measures times or drives a browser comes by itself.
 test-nightly: $(VENV)/.test   ## every test but the weekly ones, in an hour
 	@$(PYTEST) -m "not weekly and not timed" </dev/null
-	@$(BIN)/python -m pytest -m "timed and not weekly" </dev/null
+	@$(BIN)/python -m pytest -m "timed and not weekly" tests/network tests/server </dev/null
 
 test-weekly: $(VENV)/.test   ## 100,000 simulated runs, and the benchmarks behind the README's table: hours
-	@$(BIN)/python -m pytest -m weekly </dev/null
+	@$(BIN)/python -m pytest -m weekly tests/unit </dev/null
 	@set -e; for each in $(ROWS); do echo "$$each"; $(BIN)/python "benchmarks/$$each.py" </dev/null; done
 
 test-durations: $(VENV)/.test   ## as test, and record what takes long, so that it begins first
