@@ -30,6 +30,7 @@ from tandem.lab.quality.teacher_forcing import Case, Teacher
 from tandem.retrieval.embedding import Embedder
 from tandem.topology import PARTIES
 
+pytestmark = pytest.mark.nightly("20 s of processor time: losses with growing numbers of documents")
 NUM_QUESTIONS = 48
 COUNTS = [Counts(each, each) for each in (0, 1, 2, 4, 8)]
 USED = {name: METHODS[name] for name in ("none", "device", "cloud", "static", "dynamic", "evidence")}
@@ -63,7 +64,6 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Measured]:
     return found
 
 
-@pytest.mark.nightly("20 s of processor time: perplexities over growing numbers of documents")
 def test_perplexity_falls_as_documents_are_added(measured: dict[str, Measured]) -> None:
     own = measured["own"]
     assert {len(losses) for losses in own.values()} == {NUM_QUESTIONS}
