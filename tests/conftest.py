@@ -12,6 +12,9 @@ from typing import Any
 
 import pytest
 
+from tests import durations
+from tests.durations import Durations
+
 os.environ.setdefault(
     "OMP_NUM_THREADS", "1"
 )  # before torch is imported: the processes of a run fill the cores
@@ -20,20 +23,6 @@ COMMANDS = ("bad_input", "connect", "extensions", "ten_minutes")
 """Modules of tests/cluster each of whose tests starts a cluster of its own, mostly by a command of Tandem."""
 SHARES = ("tests/cluster", "tests/cluster commands", "tests/network", "tests/server")
 """Each is run by one process."""
-LONG = (
-    *SHARES[:3],
-    "tests/unit/lab/simulation/test_fuzz.py",
-    "tests/unit/lab/simulation/test_mutants.py",
-    "tests/unit/lab/simulation/test_equality.py",
-    "tests/unit/lab/simulation/test_chain.py",
-    "tests/unit/lab/test_reliability.py",
-    "tests/unit/sites/test_joined.py",
-    "tests/unit/sites/test_answers.py",
-    "tests/unit/test_benchmarks.py",
-    "tests/unit/test_docs.py",
-    "tests/server",  # last, since nodes that are starting give up where they have to wait for the processor
-)
-"""What begins first, since it takes half a minute or more: were it the last, the other processes would wait for it."""
 
 
 def share_of(nodeid: str) -> str:
@@ -45,10 +34,29 @@ def share_of(nodeid: str) -> str:
     return folder if folder in SHARES else file
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--record-durations", action="store_true", help="note what each share took in tests/durations.json"
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if not hasattr(config, "workerinput"):  # one process reports
+        config.pluginmanager.register(Durations(share_of, config.getoption("record_durations")))
+
+
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What takes long comes first."""
-    order = {share: number for number, share in enumerate(LONG)}
-    items.sort(key=lambda item: order.get(share_of(item.nodeid), len(order)))
+    """What takes long comes first: were it the last, the other processes would wait for it."""
+    for item in items:
+        if share_of(item.nodeid) == "tests/network" or item.get_closest_marker("timed"):
+            item.add_marker(pytest.mark.nightly("builds networks, measures times or drives a browser"))
+    seconds = durations.read()
+    items.sort(key=lambda item: -seconds.get(share_of(item.nodeid), 0.0))
+    for item in items:
+        for marker in item.iter_markers():
+            if marker.name in durations.REASONS and not marker.args:
+                raise pytest.UsageError(f"{item.nodeid} is marked {marker.name} without a reason.")
 
 
 @pytest.hookimpl(optionalhook=True)

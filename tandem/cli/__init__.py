@@ -19,7 +19,9 @@ from tandem.errors import TandemError
 FAILED, WRONG_USAGE = 1, 2
 INTERRUPTED = 128 + signal.SIGINT
 TERMINATED = 128 + signal.SIGTERM
-NO_LABORATORY = "The laboratory does not come with the package; clone Tandem's repository and `pip install -e .[lab]`."
+NO_LABORATORY = (
+    "The laboratory does not come with the package; clone Tandem's repository and `pip install -e .[lab]`."
+)
 DISK_TROUBLES = {errno.EACCES, errno.EDQUOT, errno.ENOSPC, errno.EPERM, errno.EROFS}
 """Of the user's files, which a sentence explains better than a traceback."""
 

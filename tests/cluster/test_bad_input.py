@@ -48,6 +48,7 @@ def own_children() -> list[Path]:
     return found
 
 
+@pytest.mark.nightly("starts a cluster of its own")
 def test_a_model_that_its_decoder_cannot_load(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}", "utf-8")
     sentence = failing_launch(f"device.model={tmp_path}")
@@ -78,6 +79,7 @@ def test_an_unreachable_cluster() -> None:
     assert "tandem up" in str(caught.value)
 
 
+@pytest.mark.nightly("starts a cluster of its own")
 @pytest.mark.parametrize("after", ["nodes", "models"], ids=["while it starts", "while it answers"])
 def test_ctrl_c_cleans_up(after: str) -> None:
     command = [sys.executable, "-m", "tandem", "ask", "Which game should Mira try?", "--temperature", "1.5"]

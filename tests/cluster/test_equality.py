@@ -18,7 +18,7 @@ from tandem_lab.training.bundle import read_bundled_questions
 
 from .conftest import ask_all
 
-NUM_PAIRS = 50
+NUM_PAIRS = (15, pytest.param(50, marks=pytest.mark.nightly("as many as the README's table states")))
 PLACEMENTS = ("device", "cloud", "mirror", "greedy", "random")
 PLACEMENTS_EACH = 3
 SHORT: dict[str, Any] = {"temperature": 1.0, "max_new_tokens": 24}
@@ -30,29 +30,30 @@ def experiments() -> Experiments:
     return Experiments(extra_delay_s=0.005, extra_jitter_s=0.04)
 
 
-def test_speculative_equals_synchronous(rag: Tandem) -> None:
+@pytest.mark.parametrize("num_pairs", NUM_PAIRS)
+def test_speculative_equals_synchronous(rag: Tandem, num_pairs: int) -> None:
     """Each question under three placements; with `random` the aggregator moves at every other token."""
     questions = [question.question for question in read_bundled_questions()]
-    pairs = [(questions[number % len(questions)], 1000 + number) for number in range(NUM_PAIRS)]
+    pairs = [(questions[number % len(questions)], 1000 + number) for number in range(num_pairs)]
     baselines = Baselines(rag)
 
     def ask(numbers: list[int], **options: Any) -> list[Answer]:
         return ask_all(rag, [(pairs[n][0], {**SHORT, **options, "seed": pairs[n][1]}) for n in numbers])
 
-    synchronous = ask(list(range(NUM_PAIRS)), synchronous=True)
+    synchronous = ask(list(range(num_pairs)), synchronous=True)
     num_rejected = num_handovers = 0
     for turn, placement in enumerate(PLACEMENTS):
         is_random = placement == "random"
         baselines.treat(dict.fromkeys(PARTIES, Treatment(random_placement=is_random)))
-        numbers = [n for n in range(NUM_PAIRS) if (turn - n) % len(PLACEMENTS) < PLACEMENTS_EACH]
+        numbers = [n for n in range(num_pairs) if (turn - n) % len(PLACEMENTS) < PLACEMENTS_EACH]
         answers = ask(numbers, placement="greedy" if is_random else placement)
         for number, speculative in zip(numbers, answers, strict=True):
             assert speculative.token_ids == synchronous[number].token_ids, (*pairs[number], placement)
             num_rejected += speculative.statistics.num_tokens - speculative.statistics.num_device_accepted
             num_handovers += len(speculative.placements)
     baselines.treat({})
-    assert num_rejected > NUM_PAIRS, "the test needs rollbacks to mean anything"
-    assert num_handovers > 2 * NUM_PAIRS, "and handovers"
+    assert num_rejected > num_pairs, "the test needs rollbacks to mean anything"
+    assert num_handovers > 2 * num_pairs, "and handovers"
 
 
 def test_different_seeds_give_different_answers(rag: Tandem) -> None:

@@ -24,6 +24,7 @@ def run(name: str, *arguments: str) -> list[str]:
     return done.stdout.splitlines()
 
 
+@pytest.mark.nightly("starts a cluster of its own")
 def test_quickstart() -> None:
     lines = run("quickstart.py", "Which game should Mira try?", "Which walk is right for Drezi?")
     assert lines[0] == "Mira likes puzzle games, so try Pukan Vakun."
@@ -31,6 +32,7 @@ def test_quickstart() -> None:
     assert lines[-1].strip().startswith("Drezi likes island walks")
 
 
+@pytest.mark.nightly("starts a cluster of its own")
 def test_your_documents(tmp_path: Path) -> None:
     (tmp_path / "nido.md").write_text("What Nido wants most is a good puzzle game.", "utf-8")
     (tmp_path / "mura.txt").write_text("Of all walks, Mura prefers island walks.", "utf-8")

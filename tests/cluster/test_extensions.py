@@ -15,9 +15,10 @@ import tandem
 ROOT = Path(tandem.__file__).parent.parent
 EXAMPLES = ROOT / "examples"
 
-pytestmark = pytest.mark.skipif(
-    not EXAMPLES.exists(), reason="the examples are not part of this installation"
-)
+pytestmark = [
+    pytest.mark.nightly("each test starts a cluster by a command"),
+    pytest.mark.skipif(not EXAMPLES.exists(), reason="the examples are not part of this installation"),
+]
 
 
 def ask(folder: Path, *settings: str) -> subprocess.CompletedProcess[str]:

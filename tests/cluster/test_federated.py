@@ -27,7 +27,12 @@ PACINGS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.fixture(scope="module", params=["bundled-drafter", "untrained"])
+UNTRAINED = pytest.param(
+    "untrained", marks=pytest.mark.nightly("one more cluster: a server that drafts garbage")
+)
+
+
+@pytest.fixture(scope="module", params=["bundled-drafter", UNTRAINED])
 def overrides(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
     """Two owners and a server that drafts well, or nothing but garbage. In the first cluster documents say how much a
     worker counts, re-estimated every few tokens; in the other one the second worker counts less."""

@@ -19,6 +19,8 @@ from tandem_lab.training.bundle import read_bundled_questions
 from tests.cluster.conftest import process_of
 from tests.cluster.federation import Loop, Stopped, settings_of
 
+pytestmark = pytest.mark.nightly("a cluster of its own, five nodes, to kill")
+
 MAX_NEW_TOKENS = 24
 KILLED_AT = 2
 OPTIONS: dict[str, Any] = {"seed": 3, "temperature": 1.0, "max_new_tokens": MAX_NEW_TOKENS}

@@ -10,10 +10,13 @@ import pytest
 from tandem import Tandem
 from tests.cluster.recorded import CASES, TEMPERATURES, check_answers
 
-NUM_PAIRS = 8
+NUM_PAIRS = (4, pytest.param(8, marks=pytest.mark.nightly("twice as many pairs")))
 
 
+@pytest.mark.parametrize("num_pairs", NUM_PAIRS)
 @pytest.mark.parametrize(("codec", "case"), CASES)
 @pytest.mark.parametrize("temperature", TEMPERATURES)
-def test_live_answers_are_those_recorded(rag: Tandem, codec: str, case: str, temperature: int) -> None:
-    check_answers(rag, codec, case, temperature, NUM_PAIRS)
+def test_live_answers_are_those_recorded(
+    rag: Tandem, codec: str, case: str, temperature: int, num_pairs: int
+) -> None:
+    check_answers(rag, codec, case, temperature, num_pairs)

@@ -18,9 +18,12 @@ from .conftest import process_of
 QUESTION = "Which game should Mira try?"
 OPTIONS = {"seed": 4, "temperature": 1.0, "max_new_tokens": 24}
 KILLED_AT = 3
+OWN_CLUSTER = "one more cluster to kill"
 
 
-@pytest.fixture(scope="module", params=["dual", "speculative"])
+@pytest.fixture(
+    scope="module", params=["dual", pytest.param("speculative", marks=pytest.mark.nightly(OWN_CLUSTER))]
+)
 def mode(request: pytest.FixtureRequest) -> dict[str, Any]:
     """Options of a query."""
     return {"mode": request.param, "pacing": "stop_and_wait"}

@@ -16,6 +16,8 @@ from tandem.events import PeerEvent, TokenEvent
 from tests.cluster.conftest import alive, descendants, run
 from tests.cluster.federation import Loop, settings_of
 
+pytestmark = pytest.mark.nightly("clusters of its own: a node for each owner, started by commands")
+
 QUESTION, SEED, MAX_NEW_TOKENS = "Which game should Mira try?", 7, 24
 
 

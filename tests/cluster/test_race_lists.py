@@ -19,6 +19,8 @@ from tandem_lab.quality.uncompressed import answer_uncompressed
 from tandem_lab.simulation.specs import change_spec
 from tandem_lab.training.bundle import read_bundled_questions
 
+pytestmark = pytest.mark.nightly("a cluster of its own: lists of depth 2")
+
 NUM_QUESTIONS = 6
 SETTINGS = ("codec.depth=2",)
 """Lists so short that some leave the winner open."""

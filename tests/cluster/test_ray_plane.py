@@ -10,6 +10,8 @@ from tandem.cluster.launch import find_party
 from tandem.errors import QueryError
 from tandem.topology import Party
 
+pytestmark = pytest.mark.nightly("a cluster of its own: frames over Ray calls")
+
 
 @pytest.fixture(scope="module")
 def overrides() -> tuple[str, ...]:

@@ -11,6 +11,7 @@ import pytest
 from tests import ten_minutes
 
 pytestmark = [
+    pytest.mark.nightly("follows the page for minutes, and starts clusters by its commands"),
     pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed"),
     pytest.mark.skipif(not (ten_minutes.ROOT / ".git").exists(), reason="this is no clone of the repository"),
 ]

@@ -15,6 +15,8 @@ from tandem_lab.training.bundle import read_bundled_questions
 from tests.cluster.conftest import process_of
 from tests.cluster.recorded import check_answers
 
+pytestmark = pytest.mark.nightly("a cluster of its own: light actors in one process")
+
 NUM_PAIRS = 4
 MAX_SESSIONS, NUM_AT_ONCE = 2, 7
 CASES = [("auto", "coupled/mirror"), ("auto", "coupled/greedy"), ("top_p", "algorithm1/device")]

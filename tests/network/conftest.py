@@ -46,8 +46,9 @@ def has_netem() -> bool:
     return True
 
 
+@pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skips what is in this folder, with the reason, where it cannot run."""
+    """Skips what is in this folder, with the reason, where it cannot run; looks only if something is to run."""
     mine = [item for item in items if HERE in item.path.parents]
     reason = why_not() if mine else ""
     for item in mine:

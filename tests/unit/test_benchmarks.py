@@ -16,12 +16,13 @@ import pytest
 pytest.importorskip("matplotlib", reason="plots need the extra [lab]")
 
 ROOT = Path(__file__).parent.parent.parent
+SMOKE = pytest.mark.nightly("ten seconds of processor time and more for each smoke run")
 NAMES = (
-    "scheduling_delta_z",
-    "scheduling_speedup",
-    "scheduling_strategies",
+    pytest.param("scheduling_delta_z", marks=SMOKE),
+    pytest.param("scheduling_speedup", marks=SMOKE),
+    pytest.param("scheduling_strategies", marks=SMOKE),
     "scheduling_case_study",
-    "stored_prefixes",
+    pytest.param("stored_prefixes", marks=SMOKE),
 )
 
 
@@ -36,6 +37,7 @@ def test_smoke(name: str, tmp_path: Path) -> None:
     assert list(tmp_path.glob("*.png"))
 
 
+@SMOKE
 @pytest.mark.parametrize("name", ["document_weights", "wikitext_perplexity"])
 def test_evaluation(name: str, tmp_path: Path) -> None:
     pytest.importorskip(
@@ -60,6 +62,7 @@ def article(number: int) -> str:
     return f" = Article {number} = \n\n {body} . \n\n"
 
 
+@SMOKE
 def test_a_benchmark_without_its_data_says_so_and_goes_on(tmp_path: Path) -> None:
     command = [sys.executable, "benchmarks/wikitext_perplexity.py", "--data", str(tmp_path)]
     for smoke, code in (["--smoke"], 0), ([], 1):
@@ -88,6 +91,7 @@ def test_bytes_of_messages_are_without_rays_own() -> None:
     assert plane_bytes(ray, "ray", 100.0) == 4900
 
 
+@SMOKE
 def test_truncated_votes(tmp_path: Path) -> None:
     """The bounds of SpecFed hold in every step, the printed one that is wrong does not, and no winner is wrong."""
     pytest.importorskip(

@@ -219,6 +219,7 @@ def test_included_files_exist(path: Path) -> None:
         assert (ROOT / name.partition(":")[0]).is_file(), name
 
 
+@pytest.mark.nightly("builds the whole site; `make docs` does it, too")
 def test_the_site_builds_without_a_warning_and_needs_no_other_server(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path)],
@@ -249,12 +250,18 @@ def test_every_dependency_has_a_reason() -> None:
     assert names - {"tandem-rag"} <= reasons
 
 
-def test_the_workflow_runs_what_the_readme_says_on_every_supported_python() -> None:
+def test_the_workflow_runs_what_the_readme_says_and_units_on_every_supported_python() -> None:
     workflow = yaml.safe_load((ROOT / ".github/workflows/ci.yml").read_text("utf-8"))["jobs"]
     assert "`make test`" in (ROOT / "README.md").read_text("utf-8")
     assert {"run": "make test"} in workflow["test"]["steps"]
     assert {"run": "make lint"} in workflow["lint"]["steps"]
-    assert workflow["test"]["strategy"]["matrix"]["python-version"] == ["3.11", "3.12", "3.13"]
+    assert {"run": "make test-units"} in workflow["units"]["steps"]
+    assert workflow["units"]["strategy"]["matrix"]["python-version"] == ["3.12", "3.13"]
+    nights = yaml.safe_load((ROOT / ".github/workflows/nightly.yml").read_text("utf-8"))["jobs"]
+    assert [nights[name]["steps"][-1]["run"].split()[-1] for name in ("nightly", "weekly")] == [
+        "test-nightly",
+        "test-weekly",
+    ]
 
 
 def test_the_readme_shows_a_command_and_its_output_early() -> None:

@@ -37,6 +37,7 @@ def test_random_batches_agree_with_rows_alone(family: str, dtype: str) -> None:
     assert count_differences(family, dtype, 2, seed=100) == (6, 0, None)
 
 
+@pytest.mark.nightly("ten seconds of two threads; one thread is tested at every change")
 def test_two_threads() -> None:
     torch.set_num_threads(2)
     assert count_differences("llama", "float32", 2, seed=3) == (6, 0, None)

@@ -398,6 +398,7 @@ print(found)
 """
 
 
+@pytest.mark.nightly("starts processes that load the model, and kills some")
 def test_several_processes_write_read_and_forget_at_once(store: Store) -> None:
     """20 prefixes of 6.7 kB in a budget of 60 kB, so that files come and go under everybody's feet."""
     scripts = [WORKER.format(root=str(ROOT), folder=str(store.folder), step=step) for step in (3, 7, 11)]
@@ -426,6 +427,7 @@ print(precompute(engine, files, 120, lambda number: f"Vantelu Cor has {{number}}
 """
 
 
+@pytest.mark.nightly("starts processes that load the model, and kills some")
 def test_killed_while_computing_ahead_only_the_missing_are_computed(store: Store, save_model: Save) -> None:
     """kill -9 at some moment; the next run keeps all that was whole, and each is as if computed now."""
     model = str(save_model("llama-grouped"))

@@ -40,6 +40,7 @@ def frames() -> list[bytes]:
     return malformed.record_frames()
 
 
+@pytest.mark.nightly("cuts, kills and soaks of two processes over minutes")
 def test_cuts_cost_time_and_no_token(bench: Bench) -> None:
     """Both policies, both ways of cutting."""
     rows = list(outages.cut_often(bench, 4, 0.7, Random(3)))
@@ -64,6 +65,7 @@ def test_an_answer_that_lost_or_repeated_a_token_would_be_found() -> None:
     assert not replace(degraded, degraded_from=3).matches(whole)
 
 
+@pytest.mark.nightly("cuts, kills and soaks of two processes over minutes")
 def test_a_soak_leaves_nothing_behind(bench: Bench) -> None:
     files = bench.device.measure()["files"]
     result = soak.soak(bench, 5, Random(4), lambda outcomes, held: None)
@@ -110,6 +112,7 @@ def test_a_device_that_sends_nonsense_disturbs_nobody(bench: Bench, frames: list
     assert result["is_right"]
 
 
+@pytest.mark.nightly("cuts, kills and soaks of two processes over minutes")
 def test_a_killed_cloud_degrades_the_answer_and_comes_back(bench: Bench) -> None:
     (row,) = outages.kill_clouds(bench, 1, Random(8))
     assert row["is_right"]
@@ -117,6 +120,7 @@ def test_a_killed_cloud_degrades_the_answer_and_comes_back(bench: Bench) -> None
     assert any(bench.ask(bench.questions[0], 0).degraded_from is None for _ in range(20))
 
 
+@pytest.mark.nightly("cuts, kills and soaks of two processes over minutes")
 def test_a_killed_device_is_one_sentence(bench: Bench) -> None:
     (row,) = outages.kill_devices(bench, 1, Random(9))
     assert row["is_right"]

@@ -137,6 +137,7 @@ def test_nothing_is_imported_that_only_training_needs() -> None:
     assert out.strip() == "[]"
 
 
+@pytest.mark.nightly("15 s of processor time for one text at a time, twice")
 def test_vectors_and_fingerprint_are_the_librarys_to_the_bit(minilm: Embedder) -> None:
     library = by_library(Path(resolve("offline")))
     assert (minilm.fingerprint, minilm.dimension) == (library.fingerprint, library.dimension)

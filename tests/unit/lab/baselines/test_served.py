@@ -85,6 +85,7 @@ def test_it_is_another_process(served: tuple[CloudProcess, str]) -> None:
     assert pid in processes()
 
 
+@pytest.mark.nightly("starts a cloud as a process")
 def test_a_cloud_that_cannot_start_says_why() -> None:
     before = processes()
     with socket.create_server(("127.0.0.1", 0)) as taken:
@@ -97,6 +98,7 @@ def test_a_cloud_that_cannot_start_says_why() -> None:
     assert processes() <= before
 
 
+@pytest.mark.nightly("starts a cloud as a process")
 def test_a_cloud_that_was_killed_is_one_sentence() -> None:
     with cloud_process(CONFIG, LOOPBACK, 0) as (cloud, link):
         assert JoinLink.parse(link).host == "127.0.0.1"

@@ -47,6 +47,7 @@ def lab(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     cluster.own_cores.cache_clear()
 
 
+@pytest.mark.nightly("starts a cloud and a device as processes")
 def test_both_processes_are_measured_as_those_of_a_cluster(lab: Any) -> None:
     config = Config.load(None, ["link.on_peer_loss=wait"])
     experiments = Experiments(min_decode_time_s=dict(zip(PARTIES, FLOORS_S, strict=True)))

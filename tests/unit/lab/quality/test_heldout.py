@@ -23,6 +23,7 @@ from tandem_lab.quality.heldout import ask_heldout, ask_ideal, heldout_spec
 NUM_QUESTIONS = 36
 
 
+@pytest.mark.nightly("20 s of processor time: held-out questions by three systems")
 def test_both_parties_answer_and_neither_does_alone() -> None:
     config = Config().with_names()
     asked = ask_heldout(

@@ -30,6 +30,7 @@ from tandem_lab.quality.methods import METHODS
 from tandem_lab.quality.statistics import perplexity, ratio_interval
 from tandem_lab.quality.teacher_forcing import Case, Teacher
 
+pytestmark = pytest.mark.nightly("20 s of processor time: losses with growing numbers of documents")
 NUM_QUESTIONS = 48
 COUNTS = [Counts(each, each) for each in (0, 1, 2, 4, 8)]
 USED = {name: METHODS[name] for name in ("none", "device", "cloud", "static", "dynamic", "evidence")}

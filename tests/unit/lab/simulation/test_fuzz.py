@@ -1,4 +1,4 @@
-"""Five hundred random runs with faults: every invariant holds after every event (`tandem_lab.simulation.invariants`).
+"""Random runs with faults: every invariant holds after every event (`tandem_lab.simulation.invariants`).
 
 That the property can fail is shown in `test_mutants`. More runs: `tandem lab fuzz --runs 100000`.
 """
@@ -21,7 +21,11 @@ from tandem_lab.simulation.fuzz import (
 )
 from tests.unit.lab.simulation.test_mutants import no_resend
 
-NUM_RUNS = 500
+NUM_RUNS = (
+    300,
+    pytest.param(2000, marks=pytest.mark.nightly("two thousand runs")),
+    pytest.param(100_000, marks=pytest.mark.weekly("as many as the README's table states")),
+)
 JOBS = 2
 FAULTS = (
     "dropped",
@@ -36,11 +40,12 @@ FAULTS = (
 )
 
 
-def test_five_hundred_runs_with_faults() -> None:
-    report = fuzz(0, NUM_RUNS, JOBS, max_failures=5)
+@pytest.mark.parametrize("num_runs", NUM_RUNS)
+def test_runs_with_faults(num_runs: int) -> None:
+    report = fuzz(0, num_runs, JOBS, max_failures=5)
     assert not report.failures, "\n".join(map(str, report.failures))
-    assert report.num_runs == NUM_RUNS
-    assert report.num_tokens >= MIN_TOKENS * NUM_RUNS
+    assert report.num_runs == num_runs
+    assert report.num_tokens >= MIN_TOKENS * num_runs
     for name in (*FAULTS, "divergences healed", "Resyncs", "frames resent", "degraded answers"):
         assert report.counts[name] > 10, name
 
@@ -71,10 +76,10 @@ def test_all_kinds_of_queries_occur() -> None:
 @pytest.fixture
 def failing_seed(monkeypatch: pytest.MonkeyPatch) -> int:
     """A seed that fails while a defect is planted."""
-    for seed in range(20):
+    for seed in range(4):
         expected(seed)
     no_resend(monkeypatch)
-    return fuzz(0, 20).failures[0].seed
+    return fuzz(0, 4).failures[0].seed
 
 
 def test_a_failure_names_its_seed_and_is_repeated_by_it(failing_seed: int) -> None:
@@ -84,7 +89,7 @@ def test_a_failure_names_its_seed_and_is_repeated_by_it(failing_seed: int) -> No
 
 
 def test_the_command_prints_how_to_replay(failing_seed: int, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["lab", "fuzz", "--runs", "20", "--jobs", "1"]) == 1
+    assert main(["lab", "fuzz", "--runs", "4", "--jobs", "1"]) == 1
     assert f"Replay it with: tandem lab fuzz --seed {failing_seed}" in capsys.readouterr().err
     assert main(["lab", "fuzz", "--seed", str(failing_seed)]) == 1
     assert f"seed {failing_seed}: it did not end" in capsys.readouterr().err

@@ -122,23 +122,31 @@ class FirstListStays(BallotBox):
         return super().hold_proposal(source, proposal, prefix, arrived_s)
 
 
-MUTANTS: dict[str, Mutate] = {
-    "a_winner_without_certificate": without_certificate,
-    "a_bound_left_out": bound_left_out,
-    "noise_of_another_step": noise_of_another_step,
-    "an_answer_for_another_prefix": put(coordinator, AnswersForAnotherPrefix),
-    "a_vote_forgotten_with_the_commit": put(coordinator, ForgetsWithTheCommit),
-    "a_request_is_not_resent": put(link, AsksOnce),
-    "a_longer_list_is_not_put_to_the_vote": put(coordinator, LongerListIsKeptAside),
-    "the_first_list_stays": put(coordinator, FirstListStays),
+MUTANTS: dict[str, tuple[Mutate, int]] = {
+    "a_winner_without_certificate": (without_certificate, 8),
+    "a_bound_left_out": (bound_left_out, 8),
+    "noise_of_another_step": (noise_of_another_step, 0),
+    "an_answer_for_another_prefix": (put(coordinator, AnswersForAnotherPrefix), 1),
+    "a_vote_forgotten_with_the_commit": (put(coordinator, ForgetsWithTheCommit), 1),
+    "a_request_is_not_resent": (put(link, AsksOnce), 1),
+    "a_longer_list_is_not_put_to_the_vote": (put(coordinator, LongerListIsKeptAside), 1),
+    "the_first_list_stays": (put(coordinator, FirstListStays), 1),
 }
+"""By name: the mutant, and a witness: a seed whose run finds it."""
 
 
 @pytest.mark.parametrize("name", MUTANTS)
 def test_the_property_finds(name: str) -> None:
-    failures = found_by(MUTANTS[name], SEEDS[:30])
-    assert failures
-    assert "Error: " not in failures[0].what, "the mutant itself is broken"
+    mutate, witness = MUTANTS[name]
+    (failure,) = found_by(mutate, [witness])
+    assert "Error: " not in failure.what, "the mutant itself is broken"
+
+
+@pytest.mark.nightly("every seed of every mutant; `make test` plays the witnesses")
+@pytest.mark.parametrize("name", MUTANTS)
+def test_the_witness_is_among_the_seeds_that_find(name: str) -> None:
+    mutate, witness = MUTANTS[name]
+    assert witness in {failure.seed for failure in found_by(mutate, SEEDS[:30], most=30)}
 
 
 def test_votes_in_full_cross_the_link_where_no_list_may_be_longer(monkeypatch: pytest.MonkeyPatch) -> None:
