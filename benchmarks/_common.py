@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from tandem_lab.environment import describe_environment
 
 if TYPE_CHECKING:
-    from tandem.config import Config
+    from tandem.config.schema import Config
     from tandem_lab.quality.local import LocalPair
 
 os.environ.setdefault("TANDEM_MODEL", "bundled")  # what the log records was measured with the toys
@@ -32,8 +32,8 @@ def summary(values: Sequence[float]) -> dict[str, float]:
 
 def bundled_pair(config: Config) -> LocalPair:
     """Both sides in one process, with the bundled model and documents."""
+    from tandem.actors.loading import load_engine
     from tandem.codecs import codec_of
-    from tandem.loading import load_engine
     from tandem.retrieval.embedding import Embedder
     from tandem.retrieval.factory import build_given_index
     from tandem.retrieval.retriever import Retriever

@@ -24,9 +24,9 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from benchmarks._common import bundled_pair, finish
 from tandem import Config
+from tandem.client.request import spec_of
 from tandem.events import TokenEvent
 from tandem.protocol.spec import SessionSpec
-from tandem.request import spec_of
 from tandem.topology import PARTIES
 from tandem_lab.quality.local import LocalPair
 from tandem_lab.simulation.specs import change_spec

@@ -30,8 +30,8 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from benchmarks._common import finish
 from tandem import Config, Tandem
+from tandem.client.request import spec_of
 from tandem.protocol.prefix import common_length
-from tandem.request import spec_of
 from tandem.retrieval import Embedder
 from tandem.retrieval.factory import build_given_index
 from tandem.sites.serving import Address, served

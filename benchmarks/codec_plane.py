@@ -110,7 +110,7 @@ class Recorder:
 
 def bundled(count: int) -> Iterator[Pair]:
     """(q, p) [vocab] at the steps of answers to held-out questions, drafted by the device, in order."""
-    from tandem.config import Config
+    from tandem.config.schema import Config
     from tandem.corpora import WEIGHTS
     from tandem.engine.engine import Engine
     from tandem.retrieval.embedding import Embedder

@@ -34,9 +34,9 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from benchmarks._common import finish
-from tandem.client import Tandem
+from tandem.client.tandem import Tandem
 from tandem.codecs import codec_of
-from tandem.config import Config, WeightsConfig
+from tandem.config.schema import Config, WeightsConfig
 from tandem.retrieval.embedding import Embedder
 from tandem.retrieval.factory import open_index
 from tandem.retrieval.retriever import Retriever

@@ -37,7 +37,7 @@ from benchmarks._common import finish
 from tandem.aggregation.distributions import Distribution
 from tandem.aggregation.document_weights import DocumentWeights, Evidence, log_evidence
 from tandem.aggregation.proposals import proposal_rule
-from tandem.config import Config, WeightsConfig
+from tandem.config.schema import Config, WeightsConfig
 from tandem.corpora import TOYS, WEIGHTS, model_path
 from tandem.engine.engine import Engine
 from tandem.engine.row_mixture import mix_rows, row_probabilities

@@ -24,12 +24,12 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from benchmarks._common import finish
+from tandem.client.request import spec_of
 from tandem.codecs import codec_of
-from tandem.config import Config
+from tandem.config.schema import Config
 from tandem.corpora import WEIGHTS
 from tandem.engine.engine import Engine
 from tandem.events import TokenEvent
-from tandem.request import spec_of
 from tandem.retrieval.embedding import Embedder
 from tandem.retrieval.factory import open_retriever
 from tandem.topology import PARTIES

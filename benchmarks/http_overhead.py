@@ -37,7 +37,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from benchmarks._common import finish, summary
 from tandem import Config, DoneEvent, Event, SamplingParams, SessionStatistics, Tandem, TokenEvent
-from tandem.config import ClusterConfig
+from tandem.config.schema import ClusterConfig
 from tandem_lab.training.bundle import read_bundled_questions
 
 TARGET_MS, PREDICTED_MS = 0.5, 0.3

@@ -29,8 +29,8 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from benchmarks._common import bundled_pair, finish, summary
 from tandem import Config, Tandem
+from tandem.client.request import spec_of
 from tandem.events import EstimateEvent, Event, TokenEvent
-from tandem.request import spec_of
 from tandem.topology import PARTIES, Party
 from tandem_lab.baselines.client import Baselines, launch
 from tandem_lab.baselines.experiments import Experiments, Treatment

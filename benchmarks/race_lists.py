@@ -53,8 +53,8 @@ class Bytes:
 def answers(num_questions: int) -> dict[str, Any]:
     """Whole answers of the bundled models."""
     from benchmarks._common import bundled_pair
-    from tandem.config import Config
-    from tandem.request import spec_of
+    from tandem.client.request import spec_of
+    from tandem.config.schema import Config
     from tandem.topology import PARTIES
     from tandem_lab.quality.uncompressed import answer_uncompressed
     from tandem_lab.simulation.specs import change_spec

@@ -32,8 +32,8 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from benchmarks._common import bundled_pair, finish
 from tandem import Config, Tandem
+from tandem.client.request import spec_of
 from tandem.events import Answer
-from tandem.request import spec_of
 from tandem.topology import Party
 from tandem_lab.quality.uncompressed import answer_uncompressed
 from tandem_lab.simulation.specs import change_spec

@@ -26,9 +26,9 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from benchmarks._common import finish, summary
 from tandem import Answer, Config, SourcesEvent, Tandem
+from tandem.actors.loading import load_engine
 from tandem.engine.prompt import Prompt
 from tandem.events import DoneEvent, collect
-from tandem.loading import load_engine
 from tandem.topology import PARTIES
 from tandem_lab.training.bundle import read_bundled_questions
 

@@ -56,10 +56,10 @@ def measure(shape: str, began_s: float) -> dict[str, Any]:
 
 
 async def _measure_site(began_s: float) -> dict[str, Any]:
-    from tandem.asking import Asker
-    from tandem.config import Config
+    from tandem.client.ask import Asker
+    from tandem.client.request import build_spec
+    from tandem.config.schema import Config
     from tandem.events import collect
-    from tandem.request import build_spec
     from tandem.sites.site import Site
     from tandem.sites.wiring import start_actors
     from tandem.transport.memory import MemoryNetwork

@@ -39,7 +39,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from benchmarks._common import finish
-from tandem.config import Config, PartyConfig, RetrievalConfig
+from tandem.config.schema import Config, PartyConfig, RetrievalConfig
 from tandem_lab.baselines.documents import JOINT
 from tandem_lab.quality.document_sets import Counts
 from tandem_lab.quality.lm import evaluate_text

@@ -23,16 +23,17 @@ from unittest import mock
 
 import numpy as np
 
-from tandem import file_kinds, presets, toml
 from tandem.cli import main
 from tandem.cli.config import HEADER
+from tandem.client.request import QueryOptions
 from tandem.codecs.top_p import TopP
-from tandem.config import Config
-from tandem.overrides import walk
+from tandem.config import presets, toml
+from tandem.config.overrides import walk
+from tandem.config.schema import Config
+from tandem.config.validation import Setting
 from tandem.protocol import messages
 from tandem.protocol.prefix import Prefix
-from tandem.request import QueryOptions
-from tandem.validation import Setting
+from tandem.retrieval import file_kinds
 
 DOCS = Path(__file__).parent
 EXAMPLE = DOCS.parent / "tandem.example.toml"

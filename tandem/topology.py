@@ -6,8 +6,7 @@ from collections import Counter
 from dataclasses import dataclass
 from enum import StrEnum
 
-from tandem.errors import ConfigError
-from tandem.nearest import did_you_mean
+from tandem.errors import ConfigError, did_you_mean
 
 MAX_PARTIES = 64
 """An index of a party travels as one byte."""

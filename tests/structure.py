@@ -26,20 +26,23 @@ FORBIDDEN = {
 }
 """What a package of the pure core never imports, not even inside a function."""
 LAYERS = {
-    "aggregation": {"errors", "nearest", "sampling", "topology"},
-    "modes": {"aggregation", "errors", "nearest", "topology"},
-    "topology": {"errors", "nearest"},
-    "codecs": {"aggregation", "errors", "extensions", "nearest"},
-    "scheduler": {"aggregation", "errors", "extensions", "topology"},
+    "topology": {"errors"},
+    "system": {"corpora", "errors", "topology"},
+    "corpora": {"errors"},
+    "config": {"conversation", "corpora", "errors", "system", "topology"},
+    "aggregation": {"config", "errors", "topology"},
+    "modes": {"aggregation", "errors", "topology"},
+    "codecs": {"aggregation", "config", "errors"},
+    "scheduler": {"aggregation", "config", "errors", "topology"},
     "protocol": {
         "aggregation",
         "codecs",
+        "config",
         "conversation",
         "errors",
         "events",
         "modes",
         "profiler",
-        "sampling",
         "scheduler",
         "topology",
     },
@@ -50,85 +53,60 @@ LAYERS = {
         "conversation",
         "corpora",
         "errors",
-        "extras",
-        "nearest",
-        "paths",
-        "sampling",
+        "system",
         "topology",
     },
     "distillation": {"aggregation", "corpora", "engine", "errors"},
-    "retrieval": {"config", "errors", "extras", "file_kinds", "paths", "topology", "corpora", "nearest"},
-    "transport": {"errors", "topology", "protocol"},
+    "retrieval": {"config", "corpora", "errors", "system", "topology"},
+    "transport": {"errors", "protocol", "topology"},
     "actors": {
         "aggregation",
-        "distillation",
         "codecs",
         "config",
         "corpora",
+        "distillation",
         "engine",
         "errors",
         "events",
-        "loading",
-        "paths",
         "profiler",
         "protocol",
         "retrieval",
         "scheduler",
+        "system",
         "topology",
         "transport",
     },
+    "joining": {"errors", "protocol", "system", "transport"},
     "sites": {
         "actors",
         "config",
         "corpora",
+        "engine",
         "errors",
         "events",
         "joining",
-        "loading",
-        "loop_thread",
-        "paths",
-        "parties",
-        "private_files",
         "protocol",
         "retrieval",
+        "system",
         "topology",
         "transport",
-        "engine",
     },
     "server": {
         "",
-        "addresses",
-        "answers",
+        "actors",
         "client",
         "config",
         "conversation",
         "corpora",
-        "decoding",
         "errors",
         "events",
         "figures",
-        "file_kinds",
         "joining",
-        "limits",
-        "loading",
-        "nearest",
-        "overrides",
-        "paths",
-        "private_files",
-        "request",
         "retrieval",
+        "system",
         "topology",
     },
-    "adapters": {
-        "answers",
-        "client",
-        "errors",
-        "events",
-        "extras",
-        "request",
-    },
-    "joining": {"errors", "nearest", "private_files", "protocol", "transport"},
-    "corpora": {"errors", "extras"},
+    "adapters": {"client", "errors", "events"},
 }
 """Packages and modules of tandem that a package may import besides itself."""
 BASELINE_METHODS = ("sequence", "written", "cloud_texts", "cloud_caches", "lend_caches")
@@ -275,13 +253,13 @@ def product_files() -> list[Path]:
 
 def experiment_settings() -> list[str]:
     """Settings of the product that exist for experiments only, by what they say of themselves."""
-    text = (PACKAGE / "config.py").read_text("utf-8")
+    text = (PACKAGE / "config" / "schema.py").read_text("utf-8")
     return re.findall(r'"[^"\n]*for experiments[^"\n]*"|"random"', text)
 
 
 def baseline_methods() -> list[str]:
     """Public methods of `Tandem` that only the laboratory's baselines need."""
-    tree = ast.parse((PACKAGE / "client.py").read_text("utf-8"))
+    tree = ast.parse((PACKAGE / "client" / "tandem.py").read_text("utf-8"))
     names = {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
     return sorted(names & set(BASELINE_METHODS))
 

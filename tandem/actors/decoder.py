@@ -83,8 +83,8 @@ class DecoderActor(SiteActor):
         from tandem.corpora import model_path
         from tandem.engine.description import describe
         from tandem.engine.drafter_card import describe_card
-        from tandem.paths import cache_folder
         from tandem.profiler.cache import cached_line
+        from tandem.system.paths import cache_folder
 
         codec, decoding = self.codec.fingerprint(), self.config.decoding
         policy = load_policy(decoding.placement, self.config.scheduler.parameters, self.place)
@@ -276,7 +276,7 @@ class DecoderActor(SiteActor):
         return drafter
 
     def _load(self) -> Engine:
-        from tandem.loading import open_engine
+        from tandem.actors.loading import open_engine
         from tandem.retrieval.factory import kv_folder
 
         return open_engine(self.config.party(self.party), kv_folder(self.party, self.config), self._on_kv)

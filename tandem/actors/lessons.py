@@ -10,11 +10,11 @@ from collections import deque
 from random import Random
 from typing import TYPE_CHECKING
 
-from tandem.config import PartyConfig
+from tandem.config.schema import PartyConfig
 from tandem.errors import TandemError
-from tandem.paths import state_folder
 from tandem.protocol.decoding import DecodingSession, Prefill
 from tandem.protocol.drafting import DraftingSession
+from tandem.system.paths import state_folder
 from tandem.topology import at_start
 
 if TYPE_CHECKING:
@@ -34,8 +34,8 @@ class Lessons:
 
     def __init__(self, party: PartyConfig, engine: Engine) -> None:
         """Goes on from the head of an earlier run, if there is one. GenerationError if it cannot be used."""
+        from tandem.actors.loading import load_pupil
         from tandem.distillation.self_taught import SelfTaughtHead
-        from tandem.loading import load_pupil
 
         self.num_learned = 0
         self._party, self._engine = party, engine
@@ -93,7 +93,7 @@ class Lessons:
         """Put the head into the engine's model, whose caches are then of no use."""
         import torch
 
-        from tandem.loading import open_memory_store
+        from tandem.actors.loading import open_memory_store
 
         assert not self._engine.sessions
         own = dict(self._engine.model.named_parameters())

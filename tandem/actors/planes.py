@@ -6,7 +6,7 @@ import os
 import ssl
 from dataclasses import dataclass
 
-from tandem.config import Config
+from tandem.config.schema import Config
 from tandem.transport.port import DataPlane, OpenLink, PlaneOwner
 
 

@@ -149,7 +149,7 @@ class RetrieverActor(SiteActor):
     def _load(self) -> tuple[Retriever | StoreRetriever | None, dict[str, Any]]:
         if self.party not in self.config.holders:
             return None, {"num_documents": 0, "factory": NO_INDEX}
-        from tandem.loading import load_embedder_and_scorer
+        from tandem.actors.loading import load_embedder_and_scorer
         from tandem.retrieval.factory import corpus_of, open_retriever
         from tandem.retrieval.scoring import EMBEDDER
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from tandem.answers import FINISH_REASONS, Trimmer, describe, fingerprint, new_seed, require_answer
+from tandem.client.answers import FINISH_REASONS, Trimmer, describe, fingerprint, new_seed, require_answer
+from tandem.client.request import build_spec
 from tandem.errors import ConfigError, QueryError
 from tandem.events import Answer, Event, TokenEvent
-from tandem.request import build_spec
 
 if TYPE_CHECKING:
-    from tandem.client import Tandem
+    from tandem.client.tandem import Tandem
 
 MODEL = "tandem"
 """What all parties together are called."""

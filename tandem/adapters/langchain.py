@@ -23,8 +23,8 @@ from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResu
 from pydantic import ConfigDict, Field
 
 from tandem.adapters.asking import MODEL, Asking, check_options, merge_options
-from tandem.answers import fingerprint
-from tandem.client import Tandem
+from tandem.client.answers import fingerprint
+from tandem.client.tandem import Tandem
 from tandem.errors import QueryError
 from tandem.events import Answer
 

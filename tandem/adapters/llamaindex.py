@@ -7,11 +7,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from tandem.adapters.asking import MODEL, Asking, check_options, merge_options
-from tandem.answers import count_usage
-from tandem.client import Tandem
-from tandem.errors import QueryError
+from tandem.client.answers import count_usage
+from tandem.client.tandem import Tandem
+from tandem.errors import QueryError, install_line
 from tandem.events import Answer
-from tandem.extras import install_line
 
 try:
     from llama_index.core.base.llms.generic_utils import (

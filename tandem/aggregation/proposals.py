@@ -25,8 +25,7 @@ from tandem.aggregation.coupling import coupled_draw
 from tandem.aggregation.distributions import Distribution
 from tandem.aggregation.randomness import Purpose, uniform
 from tandem.aggregation.rejection import draw, keep_probability, residual
-from tandem.errors import ConfigError, ProtocolError
-from tandem.nearest import did_you_mean
+from tandem.errors import ConfigError, ProtocolError, did_you_mean
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tandem.aggregation.selection import largest
-from tandem.sampling import SamplingParams
+from tandem.config.sampling import SamplingParams
 
 
 def restrict(probabilities: NDArray[np.float64], sampling: SamplingParams) -> NDArray[np.float64]:

@@ -16,8 +16,7 @@ from tandem.aggregation.distributions import Distribution
 from tandem.aggregation.mixture import target_distribution
 from tandem.aggregation.randomness import Purpose, uniform
 from tandem.aggregation.rejection import draw, target_given_drafts
-from tandem.errors import ConfigError
-from tandem.nearest import did_you_mean
+from tandem.errors import ConfigError, did_you_mean
 from tandem.topology import Party
 
 

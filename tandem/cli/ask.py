@@ -34,15 +34,15 @@ from tandem.cli.options import (
 )
 from tandem.cli.output import StageLog, print_json, warn
 from tandem.cli.transcript import Transcript
-from tandem.decoding import placement_of
+from tandem.client.questions import STDIN, check_question, read_texts
+from tandem.config.schema import placement_of
 from tandem.errors import ConfigError, QueryError
 from tandem.events import DoneEvent
-from tandem.questions import STDIN, check_question, read_texts
 from tandem.topology import Party
 
 if TYPE_CHECKING:
-    from tandem.client import Tandem
-    from tandem.config import Config
+    from tandem.client.tandem import Tandem
+    from tandem.config.schema import Config
 
 
 QuestionArgument = Annotated[
@@ -254,7 +254,7 @@ def open_tandem(question: Question, config: Config, log: StageLog) -> Tandem:
     """
     address = ""
     if question.join:
-        from tandem.client import Tandem
+        from tandem.client.tandem import Tandem
 
         return Tandem.join(question.join, config, progress=log)
     if config.cluster.runtime == "inline":
@@ -265,13 +265,13 @@ def open_tandem(question: Question, config: Config, log: StageLog) -> Tandem:
             from tandem.sites.attached import is_device_running
 
             if not config.is_federated and is_device_running():
-                from tandem.client import Tandem
+                from tandem.client.tandem import Tandem
 
                 return Tandem.connect(None, config, progress=log)
             from tandem.cluster.discovery import find_local
 
             address = find_local(config, log) or ""
-    from tandem.client import Tandem
+    from tandem.client.tandem import Tandem
 
     if address:
         return Tandem.connect(address, config, progress=log)

@@ -22,11 +22,11 @@ from tandem.cli.options import (
     with_settings,
 )
 from tandem.cli.output import StageLog, print_json
+from tandem.client.questions import check_question
 from tandem.errors import ConfigError
-from tandem.questions import check_question
 
 if TYPE_CHECKING:
-    from tandem.config import Config
+    from tandem.config.schema import Config
     from tandem.sites.audit import Tally
 
 WIDTH = 22
@@ -86,7 +86,7 @@ def count(
     question: str, config: Config, join: str | None, log: StageLog, options: dict[str, Any]
 ) -> tuple[Tally, Any]:
     """Ask, and count what the device sends, until both parties have ended the question. Raises TandemError."""
-    from tandem.client import Tandem
+    from tandem.client.tandem import Tandem
     from tandem.sites.audit import Tally, listening_queue
     from tandem.topology import Party
 

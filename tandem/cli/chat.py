@@ -30,14 +30,13 @@ from tandem.cli.options import (
 )
 from tandem.cli.output import StageLog, warn
 from tandem.cli.transcript import Transcript
+from tandem.config.schema import DecodingConfig, placement_of
 from tandem.conversation import Message
-from tandem.decoding import DecodingConfig, placement_of
-from tandem.errors import QueryError, TandemError
+from tandem.errors import QueryError, TandemError, did_you_mean
 from tandem.events import collect
-from tandem.nearest import did_you_mean
 
 if TYPE_CHECKING:
-    from tandem.client import Tandem
+    from tandem.client.tandem import Tandem
 
 PROMPT = "> "
 WELCOME = "Ask a question; /help lists the commands, /quit or Ctrl-D leaves."

@@ -16,7 +16,7 @@ from tandem.errors import GenerationError
 from tandem.topology import Party
 
 if TYPE_CHECKING:
-    from tandem.config import Config, PartyConfig
+    from tandem.config.schema import Config, PartyConfig
 
 MAX_WEIGHT_BYTES = GIB
 """Larger models are not loaded for the check."""
@@ -52,7 +52,7 @@ def check_engine(name: str, party: PartyConfig) -> Check:
         num_bytes = sum(file.stat().st_size for file in weights)
     if num_bytes > MAX_WEIGHT_BYTES:
         return ok(name, NOT_LOADED.format(f"{num_bytes / GIB:.1f} GiB"))
-    from tandem.loading import load_engine
+    from tandem.actors.loading import load_engine
 
     try:
         engine = load_engine(party)

@@ -16,7 +16,7 @@ from tandem.topology import PARTIES, Party
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
-    from tandem.config import Config, PartyConfig
+    from tandem.config.schema import Config, PartyConfig
 
 SAME_VOCABULARY = "set device.model and cloud.model to models of one family, which share a tokenizer"
 

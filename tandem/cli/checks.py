@@ -19,11 +19,10 @@ from typing import TYPE_CHECKING, Literal
 import psutil
 
 from tandem.corpora import AUTO, TOYS
-from tandem.errors import TandemError
-from tandem.extras import DISTRIBUTION, install_line
+from tandem.errors import DISTRIBUTION, TandemError, install_line
 
 if TYPE_CHECKING:
-    from tandem.config import Config
+    from tandem.config.schema import Config
 
 GIB = 1 << 30
 MIN_PYTHON = (3, 11)

@@ -23,8 +23,8 @@ from tandem.cli.options import (
 from tandem.cli.output import StageLog, print_json
 from tandem.cli.usage import new_app
 from tandem.errors import ConfigError
-from tandem.paths import data_folder
-from tandem.private_files import read_private, write_private
+from tandem.system.files import read_private, write_private
+from tandem.system.paths import data_folder
 
 if TYPE_CHECKING:
     from tandem.joining.devices import Device

@@ -15,12 +15,12 @@ from tandem.cli.output import StageLog
 from tandem.cli.usage import this_command
 from tandem.corpora import example_question
 from tandem.errors import ClusterError
-from tandem.paths import state_folder
+from tandem.system.paths import state_folder
 from tandem.topology import as_party, in_words
 
 if TYPE_CHECKING:
     from tandem.cluster.registry import Entry
-    from tandem.config import Config
+    from tandem.config.schema import Config
 
 Join = Annotated[
     str | None,

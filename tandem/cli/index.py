@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
+from tandem.actors.loading import drop_stale_caches
 from tandem.cli.options import AsJson, ConfigFile, Overrides, PartyArgument, load_settings
 from tandem.cli.output import StageLog, plural, print_json, progress_bar, warn
 from tandem.errors import ConfigError, RetrievalError
-from tandem.file_kinds import COMMON, as_text
-from tandem.loading import drop_stale_caches
-from tandem.paths import index_folder
+from tandem.retrieval.file_kinds import COMMON, as_text
+from tandem.system.paths import index_folder
 from tandem.topology import Party
 
 if TYPE_CHECKING:
-    from tandem.config import Config
+    from tandem.config.schema import Config
     from tandem.engine.precompute import PrecomputeReport
     from tandem.retrieval import BuildReport
     from tandem.retrieval.embedding import TextEmbedder
@@ -82,7 +82,7 @@ def index(
     The index remembers its PATH: building it from another one is refused where a document would be lost. If it fails,
     the index that was there is kept.
     """
-    from tandem.overrides import replace_settings
+    from tandem.config.overrides import replace_settings
 
     if path is not None and (add or delete):
         raise typer.BadParameter("PATH must be left out with --add and --delete")
@@ -162,7 +162,7 @@ def _options(config: Config, log: StageLog) -> dict[str, Any]:
 
 def _embedder(config: Config, log: StageLog) -> TextEmbedder:
     """The embedder of the settings, which is loaded when a build first needs it."""
-    from tandem.loading import load_embedder
+    from tandem.actors.loading import load_embedder
 
     def load() -> TextEmbedder:
         log("embedder: loading")
@@ -232,8 +232,8 @@ def _check_store(config: Config, party: Party) -> None:
 
 def _compute_caches(config: Config, party: Party, log: StageLog, *, is_quiet: bool) -> PrecomputeReport:
     """Of all chunks in the party's index. Raises TandemError."""
+    from tandem.actors.loading import load_engine, open_disk_store
     from tandem.engine.precompute import precompute
-    from tandem.loading import load_engine, open_disk_store
     from tandem.retrieval import Index
     from tandem.retrieval.factory import kv_folder
 

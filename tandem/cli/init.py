@@ -13,13 +13,11 @@ import typer
 
 from tandem.cli.options import CONFIG_NAME
 from tandem.corpora import AUTO, NAMED_MODELS, SMOLLM2, can_load_smollm2
-from tandem.errors import ConfigError
-from tandem.extras import install_line, install_smollm2_line
-from tandem.nearest import did_you_mean
+from tandem.errors import ConfigError, did_you_mean, install_line, install_smollm2_line
 from tandem.topology import Party
 
 if TYPE_CHECKING:
-    from tandem.config import Config
+    from tandem.config.schema import Config
 
 INDEXES = ".tandem"
 """Folder of the indexes, next to the settings; hidden, so that no build reads it."""
@@ -199,8 +197,8 @@ def _index_line(party: Party, path: Path) -> str:
 
 
 def _settings(folders: dict[Party, Path], pair: Pair | None) -> Config:
-    from tandem.config import Config
-    from tandem.overrides import replace_settings
+    from tandem.config.overrides import replace_settings
+    from tandem.config.schema import Config
 
     values: dict[str, dict[str, Any]] = {
         party: {"index": f"{INDEXES}/{party}"} if party in folders else {"num_documents": 0}

@@ -12,7 +12,7 @@ from tandem.cli.output import json_safe, plural, warn
 from tandem.topology import PARTIES, in_words
 
 if TYPE_CHECKING:
-    from tandem.batch import BatchItem, BatchProgress
+    from tandem.client.batch import BatchItem, BatchProgress
     from tandem.events import Answer, Source
 
 

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from tandem import toml
+from tandem.config import toml
 from tandem.topology import PARTIES, Party
 
 if TYPE_CHECKING:
-    from tandem.config import Config
-    from tandem.validation import Setting
+    from tandem.config.schema import Config
+    from tandem.config.validation import Setting
 
 CONFIG_NAME = "tandem.toml"
 LOOPBACK = "127.0.0.1"
@@ -179,7 +179,7 @@ def load_settings(
 
     log: receives the name of the file. Raises ConfigError.
     """
-    from tandem.config import Config
+    from tandem.config.schema import Config
 
     if file is None and Path(CONFIG_NAME).is_file():
         file = CONFIG_NAME
@@ -247,8 +247,8 @@ def with_settings(*keys: str) -> Callable[[Function], Function]:
 
     keys: "section.name", or "section" for all of a section. Adding a field to a section adds its option.
     """
-    from tandem.config import Config
-    from tandem.overrides import walk
+    from tandem.config.overrides import walk
+    from tandem.config.schema import Config
 
     wanted = [
         (section, setting)

@@ -16,7 +16,7 @@ from tandem.errors import TandemError
 from tandem.topology import PARTIES, Party
 
 if TYPE_CHECKING:
-    from tandem.config import Config
+    from tandem.config.schema import Config
     from tandem.engine.engine import Engine
     from tandem.profiler.cache import StoredProfile
 
@@ -106,8 +106,8 @@ def _find_cached(
     party: Party, config: Config, log: StageLog, runs: int | None, limit: int | None
 ) -> Result | None:
     """The cached profile, unless the command line asks for a longer one or for more runs."""
-    from tandem.paths import cache_folder
     from tandem.profiler import cache
+    from tandem.system.paths import cache_folder
 
     key, folder = cache.profile_key(config.party(party)), cache_folder()
     stored = cache.load(key, folder, lambda sentence: log(f"cache: {sentence}"))
@@ -126,11 +126,11 @@ def _measure(
     is_quiet: bool,
 ) -> Result:
     """Measures and keeps a profile. Raises TandemError."""
+    from tandem.client.request import spec_of
     from tandem.codecs import codec_of
     from tandem.engine.drafter import Drafter
-    from tandem.paths import cache_folder
     from tandem.profiler import cache, offline
-    from tandem.request import spec_of
+    from tandem.system.paths import cache_folder
 
     own, sampling = config.party(party), config.sampling
     engine = _load_engine(party, config, log)
@@ -156,7 +156,7 @@ def _measure(
 
 
 def _load_engine(party: Party, config: Config, log: StageLog) -> Engine:
-    from tandem.loading import load_engine
+    from tandem.actors.loading import load_engine
 
     own = config.party(party)
     log(f"{party}: loading {own.model} on {own.torch_device}, {own.dtype}")
@@ -165,7 +165,7 @@ def _load_engine(party: Party, config: Config, log: StageLog) -> Engine:
 
 def _texts(party: Party, config: Config) -> Sequence[str]:
     """Chunks of a party's index, for their length."""
-    from tandem.config import LANGCHAIN
+    from tandem.config.schema import LANGCHAIN
     from tandem.corpora import CORPORA
     from tandem.retrieval import Index, load_path, split
 

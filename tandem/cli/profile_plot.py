@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tandem.cli.output import plural
-from tandem.errors import TandemError
-from tandem.extras import install_line
+from tandem.errors import TandemError, install_line
 from tandem.topology import Party
 
 if TYPE_CHECKING:

@@ -17,9 +17,9 @@ from tandem.cli.options import (
 )
 from tandem.cli.output import StageLog
 from tandem.cli.transcript import Transcript
-from tandem.decoding import placement_of
+from tandem.config.schema import placement_of
+from tandem.config.validation import change
 from tandem.topology import Party
-from tandem.validation import change
 
 
 @with_settings("cluster.runtime")
@@ -39,7 +39,7 @@ def resume(
     Question, seed and options are those of before, so that the answer is the one that would have been; models and
     documents must be the same, too.
     """
-    from tandem.unfinished import Unfinished
+    from tandem.client.resume import Unfinished
 
     log = StageLog(is_quiet=quiet)
     config = load_settings(config_file, overrides, setting_overrides(settings), log)

@@ -9,11 +9,11 @@ import typer
 
 from tandem.cli.options import AsJson, ConfigFile, Overrides, PartyArgument, load_settings, parse_count
 from tandem.cli.output import StageLog, plural, print_json
-from tandem.questions import check_question
+from tandem.client.questions import check_question
 from tandem.topology import Party
 
 if TYPE_CHECKING:
-    from tandem.config import Config
+    from tandem.config.schema import Config
     from tandem.retrieval import Hit
 
 EXCERPT_LINES = 3
@@ -85,7 +85,7 @@ def _find(
     party: Party, config: Config, question: str, count: int, filter: dict[str, Any] | None, log: StageLog
 ) -> list[Hit]:
     """The hits, best first. Raises TandemError, for a missing index before the embedder takes its time."""
-    from tandem.loading import load_embedder_and_scorer
+    from tandem.actors.loading import load_embedder_and_scorer
     from tandem.retrieval.factory import open_retriever
     from tandem.retrieval.index import read_manifest
 

@@ -25,8 +25,7 @@ from tandem.cli.options import (
     with_settings,
 )
 from tandem.cli.output import StageLog, warn
-from tandem.errors import TandemError
-from tandem.extras import install_line
+from tandem.errors import TandemError, install_line
 
 if TYPE_CHECKING:
     import socket

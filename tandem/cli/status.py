@@ -14,7 +14,7 @@ from tandem.corpora import describe_model
 from tandem.topology import Party
 
 if TYPE_CHECKING:
-    from tandem.config import Config
+    from tandem.config.schema import Config
 
 ClusterAddress = Annotated[
     str | None,
@@ -51,7 +51,7 @@ def read_state(address: str, config: Config) -> dict[str, Any]:
     from tandem.sites.attached import is_device_running
 
     if not address and not config.is_federated and is_device_running():
-        from tandem.client import Tandem
+        from tandem.client.tandem import Tandem
 
         with Tandem.connect(None, config) as device:
             return device.status()

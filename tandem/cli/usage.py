@@ -18,8 +18,7 @@ from typer.core import TyperCommand, TyperGroup
 from typer.exceptions import TyperException
 
 from tandem import __version__
-from tandem.errors import TandemError
-from tandem.nearest import did_you_mean
+from tandem.errors import TandemError, did_you_mean
 
 MOVED_COMMANDS = {name: f"lab {name}" for name in ("bench", "eval", "fuzz", "netlab", "replay")}
 RENAMED_OPTIONS = {

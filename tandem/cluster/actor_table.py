@@ -11,7 +11,7 @@ from ray.exceptions import RayActorError, RayError
 
 from tandem.actors.ray_handles import find_actor, names_in
 from tandem.cluster.attach import current_address
-from tandem.config import Config
+from tandem.config.schema import Config
 from tandem.protocol.outbox import ROLES
 from tandem.sites.status import ActorState as ActorState
 from tandem.sites.status import State

@@ -19,7 +19,7 @@ from ray.exceptions import AuthenticationError, RayError
 
 from tandem.cluster import credentials, nodes
 from tandem.cluster.nodes import Host, NodeInfo
-from tandem.config import Config
+from tandem.config.schema import Config
 from tandem.errors import ClusterError
 
 _log = logging.getLogger("tandem")

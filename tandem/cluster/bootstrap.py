@@ -26,12 +26,12 @@ from tandem.cluster import launch as actors
 from tandem.cluster.discovery import find_address
 from tandem.cluster.nodes import Host, NodeInfo
 from tandem.cluster.status import collect_status
-from tandem.config import Config
+from tandem.config.schema import Config
 from tandem.errors import CallError, ClusterError, TandemError
-from tandem.loop_thread import LoopThread
 from tandem.sites.agreement import compare, warn_of_drafter
 from tandem.sites.deployment import ActorClasses, Progress
 from tandem.sites.wiring import check_files, connect_parties, describe, start_together
+from tandem.system.loop_thread import LoopThread
 
 AGAIN_S = 0.5
 """Between two attempts to find a party that is being started again."""

@@ -13,10 +13,10 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from tandem.addresses import is_loopback
 from tandem.cluster import registry
-from tandem.config import Config
+from tandem.config.schema import Config
 from tandem.errors import ClusterError
+from tandem.system.addresses import is_loopback
 from tandem.transport.tls import uses_tls
 
 MODE, TOKEN, TOKEN_PATH = "RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from tandem.cluster import registry
 from tandem.cluster.nodes import is_listening
 from tandem.cluster.start_settings import explain_ignored
-from tandem.config import Config
+from tandem.config.schema import Config
 from tandem.errors import ClusterError
 
 

@@ -31,7 +31,7 @@ from tandem.cluster.actor_table import explain_loss, explain_party, is_supervise
 from tandem.cluster.attach import attach, attached, start_node, stop_node, wait_for_node, wait_for_roles
 from tandem.cluster.nodes import is_listening
 from tandem.cluster.placement import place
-from tandem.config import Config
+from tandem.config.schema import Config
 from tandem.errors import ClusterError
 from tandem.protocol.outbox import ROLES, ActorKind
 from tandem.protocol.replicas import decoder_roles

@@ -12,7 +12,7 @@ import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from tandem.cluster import nodes
-from tandem.config import Config
+from tandem.config.schema import Config
 from tandem.errors import ClusterError
 from tandem.protocol.replicas import is_decoder
 

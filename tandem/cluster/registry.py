@@ -19,8 +19,8 @@ from typing import Any
 import psutil
 
 from tandem.errors import ClusterError
-from tandem.paths import state_folder
-from tandem.private_files import write_private
+from tandem.system.files import write_private
+from tandem.system.paths import state_folder
 from tandem.topology import PARTIES
 
 _SUFFIX = ".json"

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from tandem import toml
-from tandem.config import Config
-from tandem.overrides import walk
-from tandem.parties import WorkerConfig
-from tandem.validation import settings_of
+from tandem.config import toml
+from tandem.config.overrides import walk
+from tandem.config.parties import WorkerConfig
+from tandem.config.schema import Config
+from tandem.config.validation import settings_of
 
 SHARED = ("cluster.light_actors", "codec.", "retrieval.embedder", "weights.scorer")
 """Beginnings of keys that count when either party starts."""

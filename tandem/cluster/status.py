@@ -14,7 +14,7 @@ from tandem.cluster import nodes
 from tandem.cluster.actor_table import SUPERVISOR, read_actors
 from tandem.cluster.attach import attached, current_address
 from tandem.cluster.discovery import find_address
-from tandem.config import Config
+from tandem.config.schema import Config
 from tandem.sites.status import ActorState, to_dict
 
 ANSWER_LIMIT_S = 5.0

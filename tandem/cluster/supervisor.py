@@ -37,7 +37,7 @@ from tandem.cluster.metrics import RayMetrics
 from tandem.cluster.placement import at_home, party_nodes
 from tandem.cluster.replicas import Replacements, Run, in_thread, replace_decoder, stop_strays
 from tandem.cluster.status import read_reports
-from tandem.config import Config
+from tandem.config.schema import Config
 from tandem.errors import ClusterError, TandemError
 from tandem.protocol.outbox import ROLES
 from tandem.protocol.replicas import decoder_roles

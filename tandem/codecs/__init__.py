@@ -21,7 +21,7 @@ from tandem.codecs.lattice import Lattice
 from tandem.codecs.race_lists import RaceLists
 from tandem.codecs.top_k import TopK
 from tandem.codecs.top_p import TopP
-from tandem.extensions import CodecConfig, call, check_has, is_extension
+from tandem.config.extensions import CodecConfig, call, check_has, is_extension
 
 __all__ = [
     "CSqs",

@@ -16,8 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tandem.aggregation.distributions import Distribution
-from tandem.errors import ConfigError, GenerationError, ProtocolError
-from tandem.nearest import did_you_mean, nearest
+from tandem.errors import ConfigError, GenerationError, ProtocolError, did_you_mean, nearest
 
 MAX_VOCAB = 1 << 18
 """Token ids lie below this."""

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tandem.errors import ConfigError, GenerationError
-from tandem.nearest import did_you_mean
+from tandem.errors import ConfigError, GenerationError, did_you_mean
 
 MAX_KEPT = 4096
 """Most tokens whose ids are written: coding takes time that grows with their square, 40 ms for so many."""

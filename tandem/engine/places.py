@@ -12,9 +12,8 @@ from pathlib import Path
 
 from tandem.corpora import NAMED_MODELS
 from tandem.engine import adapters, gguf
-from tandem.errors import GenerationError
-from tandem.nearest import find_close
-from tandem.paths import suggest_path
+from tandem.errors import GenerationError, find_close
+from tandem.system.paths import suggest_path
 
 _POINTER = b"version https://git-lfs"
 _POINTER_BYTES = 1024

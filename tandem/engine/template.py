@@ -14,9 +14,8 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Protocol
 
-from tandem.errors import GenerationError
-from tandem.nearest import nearest
-from tandem.paths import suggest_path
+from tandem.errors import GenerationError, nearest
+from tandem.system.paths import suggest_path
 
 TEMPLATE_FILE = "template.json"
 

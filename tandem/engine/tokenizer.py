@@ -19,9 +19,9 @@ from typing import Any, Literal
 
 from tokenizers import Tokenizer
 
+from tandem.config.sampling import SamplingParams
 from tandem.engine.token_spelling import BYTE_TOKEN, Speller, Spelling
 from tandem.errors import GenerationError
-from tandem.sampling import SamplingParams
 
 StopReason = Literal["eos", "stop", "loop", "length"]
 LOOP_REPEATS, LOOP_TOKENS = 4, 24

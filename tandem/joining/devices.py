@@ -12,10 +12,9 @@ from dataclasses import asdict, dataclass, replace
 from hashlib import sha256
 from pathlib import Path
 
-from tandem.errors import ConfigError
+from tandem.errors import ConfigError, nearest
 from tandem.joining.join_link import SECRET_BYTES
-from tandem.nearest import nearest
-from tandem.private_files import locked, read_private, write_private
+from tandem.system.files import locked, read_private, write_private
 
 FILE, LOCK = "devices.json", "devices.lock"
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,31}")

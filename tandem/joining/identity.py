@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from tandem.errors import ConfigError, ProtocolError
-from tandem.private_files import make_folder, read_private, write_private
+from tandem.system.files import make_folder, read_private, write_private
 
 KEY_FILE, CERTIFICATE_FILE = "cloud.key", "cloud.pem"
 VALID = dt.timedelta(days=365)

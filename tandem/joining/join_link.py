@@ -12,7 +12,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from tandem.errors import ConfigError
-from tandem.private_files import read_private
+from tandem.system.files import read_private
 
 SCHEME = "tandem"
 FINGERPRINT_BYTES = 32

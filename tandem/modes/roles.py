@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from math import inf, isfinite
 
-from tandem.errors import ConfigError
-from tandem.nearest import did_you_mean
+from tandem.errors import ConfigError, did_you_mean
 from tandem.topology import PAIR, SERVER, Topology, alone, star
 
 MAX_PROPOSAL = 16

@@ -17,7 +17,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from tandem.config import PartyConfig
+from tandem.config.schema import PartyConfig
 from tandem.corpora import model_path
 from tandem.errors import TandemError
 from tandem.profiler.offline import OfflineProfile

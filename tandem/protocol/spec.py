@@ -1,6 +1,6 @@
 """What both parties must know of one query, in a form that travels on the control plane.
 
-Defaults live in `tandem.config` and `tandem.sampling`; `tandem.request` fills a spec in.
+Defaults live in `tandem.config` and `tandem.config.sampling`; `tandem.request` fills a spec in.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 from tandem.aggregation.proposals import proposal_rule
 from tandem.codecs.base import MAX_VOCAB, Codec
 from tandem.codecs.race_lists import RaceLists
+from tandem.config.sampling import SamplingParams
 from tandem.conversation import Message, join_questions
 from tandem.errors import ConfigError, GenerationError, ProtocolError
 from tandem.modes.roles import Roles, dual, federated, find_mode, solo, speculative
 from tandem.protocol.uplink_budget import UplinkBudget
-from tandem.sampling import SamplingParams
 from tandem.topology import PARTIES, Party, as_party, at_start
 
 PeerLoss = Literal["continue", "wait", "fail"]

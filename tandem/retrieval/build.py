@@ -9,9 +9,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
-from tandem.config import RetrievalConfig
-from tandem.errors import RetrievalError
-from tandem.nearest import nearest
+from tandem.config.schema import RetrievalConfig
+from tandem.errors import RetrievalError, nearest
 from tandem.retrieval import kinds, roots
 from tandem.retrieval.documents import Document, split
 from tandem.retrieval.embedding import TextEmbedder

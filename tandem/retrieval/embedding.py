@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from tandem.errors import RetrievalError
-from tandem.extras import install_line
+from tandem.errors import RetrievalError, install_line
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer

@@ -9,9 +9,9 @@ import secrets
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tandem.config import LANGCHAIN, Config
+from tandem.config.schema import LANGCHAIN, Config
 from tandem.corpora import CORPORA
-from tandem.paths import cache_folder
+from tandem.system.paths import cache_folder
 
 if TYPE_CHECKING:
     from tandem.retrieval.embedding import TextEmbedder

@@ -15,8 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tandem.errors import FilterError, RetrievalError
-from tandem.nearest import did_you_mean
+from tandem.errors import FilterError, RetrievalError, did_you_mean
 from tandem.retrieval.documents import ID_BYTES, Document, writable
 
 Filter = Mapping[str, Any]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import cast
 
+from tandem.config.extensions import Parameters, call, check_has, is_extension
 from tandem.errors import ConfigError
-from tandem.extensions import Parameters, call, check_has, is_extension
 from tandem.scheduler.double_dqn import DoubleDqn
 from tandem.scheduler.proposal_length import BestLength, FixedLength, LastAccepted, LengthPolicy
 

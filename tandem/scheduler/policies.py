@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol, cast
 
+from tandem.config.extensions import Parameters, call, check_has, is_extension
 from tandem.errors import ConfigError
-from tandem.extensions import Parameters, call, check_has, is_extension
 from tandem.scheduler.greedy import Situation, choose
 from tandem.topology import Party
 

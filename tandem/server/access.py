@@ -9,10 +9,10 @@ from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
 
-from tandem.addresses import is_loopback
 from tandem.errors import ConfigError
-from tandem.private_files import read_private
 from tandem.server.errors import ApiError
+from tandem.system.addresses import is_loopback
+from tandem.system.files import read_private
 
 KEY_VARIABLE = "TANDEM_API_KEY"
 MIN_KEY_CHARS = 16

@@ -12,7 +12,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.types import ASGIApp
 
-from tandem.limits import HttpConfig
+from tandem.config.schema import HttpConfig
 from tandem.server import documents as documents_routes
 from tandem.server import openai_api, typed_events
 from tandem.server.access import Guard
@@ -24,7 +24,7 @@ from tandem.server.service import Service, service_of
 from tandem.server.status import find_peers
 
 if TYPE_CHECKING:
-    from tandem.client import Tandem
+    from tandem.client.tandem import Tandem
 
 NO_TELEMETRY = {"tracing": False, "logs": False}
 """Later versions of FastAPI trace requests by themselves, with URLs that hold names of files, and log messages of

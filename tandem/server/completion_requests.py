@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tandem.client.request import QueryOptions
 from tandem.conversation import ROLES, Message
-from tandem.request import QueryOptions
 from tandem.server.errors import ApiError, bad_request, unknown, unsupported
 from tandem.server.logprobs import OPTIONS as LOGPROBS
 from tandem.server.logprobs import read_logprobs

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tandem.answers import FINISH_REASONS, Trimmer, count_usage, describe, require_answer, to_plain
+from tandem.client.answers import FINISH_REASONS, Trimmer, count_usage, describe, require_answer, to_plain
 from tandem.errors import TandemError
 from tandem.events import Answer, Event, ProvisionalEvent, RetractEvent, TokenEvent
 from tandem.server.completion_requests import CompletionRequest

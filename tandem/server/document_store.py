@@ -16,13 +16,13 @@ from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
-from tandem.config import Config
+from tandem.actors.loading import drop_stale_caches
+from tandem.config.overrides import replace_settings
+from tandem.config.schema import Config
 from tandem.corpora import CORPORA
 from tandem.errors import RetrievalError
-from tandem.file_kinds import FILE_KINDS, endings
-from tandem.loading import drop_stale_caches
-from tandem.overrides import replace_settings
-from tandem.paths import data_folder
+from tandem.retrieval.file_kinds import FILE_KINDS, endings
+from tandem.system.paths import data_folder
 from tandem.topology import Party
 
 if TYPE_CHECKING:
@@ -176,7 +176,7 @@ class DocumentStore:
 
     @cached_property
     def _embedder(self) -> TextEmbedder:
-        from tandem.loading import load_embedder
+        from tandem.actors.loading import load_embedder
 
         return load_embedder(self._config)
 

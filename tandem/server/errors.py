@@ -8,9 +8,8 @@ from http import HTTPStatus
 from types import MappingProxyType
 from typing import Any
 
-from tandem.errors import TandemError
-from tandem.nearest import did_you_mean
-from tandem.request import RENAMED_OPTIONS
+from tandem.client.request import RENAMED_OPTIONS
+from tandem.errors import TandemError, did_you_mean
 
 INVALID, SERVER = "invalid_request_error", "server_error"
 TOO_LONG = re.compile(r"do(es)? not fit the model's context|travels as at most \d+ bytes")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from tandem.client.request import MAX_TOP_LOGPROBS
 from tandem.events import TokenEvent, TokenLogprob
-from tandem.request import MAX_TOP_LOGPROBS
 from tandem.server.errors import bad_request
 
 OPTIONS = ("logprobs", "top_logprobs")

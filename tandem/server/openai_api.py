@@ -11,7 +11,7 @@ from typing import Any
 from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, Response
 
-from tandem.answers import count_usage, new_seed
+from tandem.client.answers import count_usage, new_seed
 from tandem.errors import TandemError
 from tandem.server.bodies import read_object
 from tandem.server.completion_requests import (

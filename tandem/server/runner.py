@@ -9,8 +9,8 @@ from collections.abc import Callable
 import uvicorn
 from starlette.types import ASGIApp
 
+from tandem.config.schema import HttpConfig
 from tandem.errors import ConfigError
-from tandem.limits import HttpConfig
 
 BACKLOG = 2048
 

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from fastapi import Request
 
-from tandem.answers import fingerprint
+from tandem.client.answers import fingerprint
+from tandem.client.request import build_spec
+from tandem.config.schema import HttpConfig
 from tandem.errors import TandemError
 from tandem.events import Event
-from tandem.limits import HttpConfig
-from tandem.request import build_spec
 from tandem.server.document_store import DocumentStore
 from tandem.server.errors import NO_NAMES, ApiError, refusal
 from tandem.server.metrics import Metrics, QueryObserver
@@ -20,7 +20,7 @@ from tandem.server.queries import QueryLimit, RunningQuery
 from tandem.server.tracing import QuerySpan
 
 if TYPE_CHECKING:
-    from tandem.client import Tandem
+    from tandem.client.tandem import Tandem
 
 EMBEDDED_AT_ONCE = 8
 """Texts between which a query may search: a retriever serves one call at a time."""

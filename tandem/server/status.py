@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from tandem import __version__
-from tandem.config import Config
+from tandem.config.schema import Config, placement_of
 from tandem.corpora import TOYS, example_questions
-from tandem.decoding import placement_of
 from tandem.server.queries import QueryLimit
 
 SHOWN_OF_PARTY = ("model", "num_documents", "corpus", "factory", "embedder", "context_length")

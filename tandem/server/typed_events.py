@@ -9,10 +9,10 @@ from typing import Any
 
 from fastapi import APIRouter, Request
 
-from tandem.answers import new_seed, to_plain
+from tandem.client.answers import new_seed, to_plain
+from tandem.client.request import QueryOptions
 from tandem.errors import TandemError
 from tandem.events import Event
-from tandem.request import QueryOptions
 from tandem.server.bodies import read_object
 from tandem.server.errors import failure, unknown
 from tandem.server.plain import EVENT_NAMES, compact

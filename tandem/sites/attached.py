@@ -13,9 +13,8 @@ from typing import Any
 
 from tandem import __version__
 from tandem.actors.handles import Call, Handles
-from tandem.config import Config
+from tandem.config.schema import Config
 from tandem.errors import CallError, ClusterError
-from tandem.loop_thread import LoopThread
 from tandem.sites.deployment import Progress
 from tandem.sites.local_calls import (
     MAX_LINE_BYTES,
@@ -26,6 +25,7 @@ from tandem.sites.local_calls import (
     write_line,
 )
 from tandem.sites.offering import SOCKET
+from tandem.system.loop_thread import LoopThread
 from tandem.topology import Party
 from tandem.transport.unix_paths import shorten
 

@@ -7,10 +7,10 @@ from typing import Any, Protocol
 
 from tandem.actors.base import SiteActor
 from tandem.actors.handles import Handles
-from tandem.config import Config
+from tandem.config.schema import Config
 from tandem.errors import CallError
-from tandem.loop_thread import LoopThread
 from tandem.protocol.outbox import ActorKind
+from tandem.system.loop_thread import LoopThread
 
 Progress = Callable[[str], None]
 """Called with one line for each stage."""

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from tandem.actors.handles import Handles
-from tandem.config import Config
+from tandem.config.schema import Config
 from tandem.errors import CallError, ConfigError, TandemError
-from tandem.loop_thread import LoopThread
 from tandem.sites.agreement import warn_of_drafter
 from tandem.sites.deployment import ActorClasses, Progress
 from tandem.sites.site import Site
 from tandem.sites.wiring import check_files, start_together
+from tandem.system.loop_thread import LoopThread
 from tandem.transport.memory import MemoryNetwork
 
 ADDRESS = "inline"

@@ -13,17 +13,17 @@ from pathlib import Path
 from typing import Any
 
 from tandem.actors.handles import Handles
-from tandem.config import Config
+from tandem.config.schema import Config
 from tandem.errors import CallError, ClusterError, ConfigError, ProtocolError, TandemError
 from tandem.joining.about import read_about
 from tandem.joining.handshakes import CLOUD_QUEUE, DeviceHandshake, new_instance
 from tandem.joining.identity import client_context
 from tandem.joining.join_link import JoinLink
-from tandem.loop_thread import LoopThread
 from tandem.sites.agreement import compare, warn_of_drafter
 from tandem.sites.deployment import ActorClasses, Progress
 from tandem.sites.site import Site
 from tandem.sites.wiring import check_files, start_actors
+from tandem.system.loop_thread import LoopThread
 from tandem.topology import Party
 from tandem.transport.port import Endpoint, PlaneOwner
 from tandem.transport.sockets import SocketPlane

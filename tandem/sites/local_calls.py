@@ -21,7 +21,7 @@ from pydantic import TypeAdapter, ValidationError
 from tandem import errors
 from tandem.errors import CallError, ClusterError, TandemError
 from tandem.events import Event
-from tandem.paths import state_folder
+from tandem.system.paths import state_folder
 
 CALLS = {
     ("draft_queue", "open"),

@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from tandem import __version__
-from tandem.config import Config
+from tandem.config.schema import Config
 from tandem.errors import CallError, ClusterError, TandemError
-from tandem.private_files import make_folder, open_lock
 from tandem.protocol.spec import SessionSpec
 from tandem.sites.deployment import Deployment
 from tandem.sites.local_calls import CALLS, MAX_LINE_BYTES, encode_error, encode_result, read_line, write_line
+from tandem.system.files import make_folder, open_lock
 from tandem.topology import Party
 from tandem.transport.unix_paths import bind
 

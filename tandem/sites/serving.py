@@ -19,17 +19,17 @@ from pathlib import Path
 from typing import Any
 
 from tandem.actors.hosting_queue import HostingQueue
-from tandem.config import Config
+from tandem.config.schema import Config
 from tandem.errors import CallError, ClusterError, ProtocolError, TandemError
 from tandem.joining.about import describe_publicly
 from tandem.joining.devices import Device, DeviceList
 from tandem.joining.handshakes import CloudHandshake, Holders, Obstacle, queue_of
 from tandem.joining.identity import Identity, load_identity
 from tandem.joining.join_link import JoinLink
-from tandem.loop_thread import LoopThread
 from tandem.sites.deployment import ActorClasses, Progress
 from tandem.sites.site import Site
 from tandem.sites.wiring import check_files, start_actors
+from tandem.system.loop_thread import LoopThread
 from tandem.topology import Party
 from tandem.transport.handshake import Refusal
 from tandem.transport.port import PlaneOwner

@@ -20,8 +20,8 @@ from tandem.actors.handles import Handles, LocalActor
 from tandem.actors.retriever import RetrieverActor
 from tandem.actors.shared import SharedProcess
 from tandem.actors.stateless import AggregatorActor, ProfilerActor, SchedulerActor
-from tandem.config import Config
-from tandem.parties import check_one_decoder
+from tandem.config.parties import check_one_decoder
+from tandem.config.schema import Config
 from tandem.protocol.outbox import ROLES, ActorKind
 from tandem.sites.deployment import ActorClasses
 from tandem.sites.status import ActorState, to_dict

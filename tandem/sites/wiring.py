@@ -7,10 +7,10 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from tandem.actors.handles import Handles
-from tandem.config import Config
+from tandem.actors.loading import check_model, describe_conversion
+from tandem.config.schema import Config
 from tandem.corpora import describe_model
 from tandem.errors import ClusterError
-from tandem.loading import check_model, describe_conversion
 from tandem.protocol.replicas import is_decoder
 from tandem.sites.agreement import compare, compare_decoders
 from tandem.sites.deployment import Progress

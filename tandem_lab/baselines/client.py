@@ -9,15 +9,15 @@ from typing import Any
 from ray.exceptions import RayError
 
 from tandem.actors.ray_handles import RayHandles, unwrap
-from tandem.client import Tandem
+from tandem.client.request import build_spec
+from tandem.client.tandem import Tandem
 from tandem.cluster.launch import find_party
 from tandem.cluster.nodes import Host
-from tandem.config import Config
+from tandem.config.schema import Config
 from tandem.errors import QueryError, TandemError
 from tandem.events import Answer, DoneEvent, collect
 from tandem.protocol.outbox import ActorKind
 from tandem.protocol.spec import SessionSpec
-from tandem.request import build_spec
 from tandem.topology import Party
 from tandem_lab.baselines.actors import BASELINE_ACTORS
 from tandem_lab.baselines.experiments import Experiments, Treatment

@@ -25,7 +25,7 @@ from typing import Any
 from tandem.actors.handles import Handles
 from tandem.actors.hosting_queue import HostingQueue
 from tandem.cluster.nodes import Host
-from tandem.config import Config
+from tandem.config.schema import Config
 from tandem.errors import ClusterError, TandemError
 from tandem.protocol.outbox import ROLES
 from tandem.sites.deployment import ActorClasses, Progress, ignore

@@ -17,7 +17,7 @@ import typer
 from tandem.cli.options import ConfigFile, Overrides, load_settings, with_models
 from tandem.cli.output import StageLog
 from tandem.cli.usage import new_app
-from tandem.config import Config
+from tandem.config.schema import Config
 from tandem.errors import TandemError
 from tandem_lab.cli import outputs
 from tandem_lab.cli.bench_options import (

@@ -13,9 +13,9 @@ import typer
 
 from tandem.cli.options import ConfigFile, Overrides, load_settings, parse_count
 from tandem.cli.output import StageLog
-from tandem.config import Config
+from tandem.config.parties import MIN_WORKERS
+from tandem.config.schema import Config
 from tandem.errors import ConfigError, TandemError
-from tandem.parties import MIN_WORKERS
 from tandem.topology import MAX_PARTIES
 from tandem_lab.cli import outputs
 from tandem_lab.cli.bench_options import (

@@ -13,8 +13,8 @@ import typer
 
 from tandem.cli.options import ConfigFile, Overrides, load_settings, parse_count, with_models
 from tandem.cli.output import StageLog
-from tandem.config import Config
-from tandem.extensions import CodecConfig
+from tandem.config.extensions import CodecConfig
+from tandem.config.schema import Config
 from tandem_lab.cli import outputs
 from tandem_lab.cli.bench_options import (
     DEPLOYMENTS,

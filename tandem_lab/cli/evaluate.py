@@ -15,13 +15,12 @@ import typer
 from tandem.cli.options import AsJson, ConfigFile, Overrides, load_settings, parse_count, with_models
 from tandem.cli.output import StageLog, print_json, progress_bar
 from tandem.cli.usage import new_app
-from tandem.errors import ConfigError, EvaluationError
-from tandem.extras import install_line
+from tandem.errors import ConfigError, EvaluationError, install_line
 from tandem.topology import PARTIES, Party
 from tandem_lab.quality.methods import NUM_PASSAGES
 
 if TYPE_CHECKING:
-    from tandem.config import Config
+    from tandem.config.schema import Config
     from tandem_lab.quality.document_sets import Counts
     from tandem_lab.quality.result import Result
 
@@ -271,7 +270,7 @@ def parse_counts(text: str) -> list[Counts]:
 
 def _limit_answers(config: Config, max_new_tokens: int | None) -> Config:
     """Settings with this longest answer; None: one with which an evaluation ends, unless they have their own."""
-    from tandem.sampling import SamplingParams
+    from tandem.config.sampling import SamplingParams
 
     if max_new_tokens is None:
         own = config.sampling.max_new_tokens

@@ -11,8 +11,7 @@ import typer
 
 from tandem.cli.options import AsJson, parse_count, parse_seed
 from tandem.cli.output import plural, print_json, progress_bar
-from tandem.errors import ConfigError
-from tandem.nearest import did_you_mean
+from tandem.errors import ConfigError, did_you_mean
 
 if TYPE_CHECKING:
     from tandem_lab.simulation.fuzz import FuzzFailure, Report

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tandem.cli.output import json_safe
-from tandem.config import Config
+from tandem.config.schema import Config
 from tandem.errors import TandemError
 from tandem_lab.environment import describe_environment
 from tandem_lab.plots import KINDS

@@ -24,8 +24,7 @@ from tandem.cli.options import (
     with_settings,
 )
 from tandem.cli.output import StageLog, json_safe, plural, print_json
-from tandem.config import Config
-from tandem.decoding import placement_of
+from tandem.config.schema import Config, placement_of
 from tandem.errors import TandemError
 from tandem_lab.cli import outputs
 from tandem_lab.netlab import LinkSchedule, NetLab, bundled, bundled_names, read_schedule, tools

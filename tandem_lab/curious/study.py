@@ -16,9 +16,9 @@ from typing import Any
 
 import numpy as np
 
-from tandem.client import Tandem
+from tandem.client.tandem import Tandem
 from tandem.codecs import codec_of
-from tandem.config import Config
+from tandem.config.schema import Config
 from tandem.corpora import model_path
 from tandem.engine.engine import Engine
 from tandem.retrieval.embedding import Embedder

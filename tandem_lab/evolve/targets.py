@@ -22,8 +22,7 @@ from tandem.distillation.training import (
     make_optimizer,
 )
 from tandem.engine.model import decoder_layers
-from tandem.errors import TandemError
-from tandem.extras import install_line
+from tandem.errors import TandemError, install_line
 from tandem_lab.training.batches import encode_row
 from tandem_lab.training.samples import CORPUS, Case, Sample, draw_sample
 from tandem_lab.training.synthetic import Question, Split

@@ -14,13 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tandem.aggregation.race_lists import RaceList
+from tandem.client.request import spec_of
 from tandem.codecs import Codec, codec_of
 from tandem.codecs.race_lists import read_vote
-from tandem.config import Config
+from tandem.config.schema import Config
 from tandem.engine.tokenizer import Detokenizer, StopRule
 from tandem.modes import reference
 from tandem.protocol.spec import SessionSpec
-from tandem.request import spec_of
 from tandem_lab.latency.memoized import MemoizedEngine, MemoizedRetriever
 from tandem_lab.quality.local import LocalParty, LocalVoter
 from tandem_lab.simulation.specs import change_spec
@@ -71,7 +71,7 @@ class LocalWorkers:
 
     def engine(self, party: str) -> MemoizedEngine:
         """The model of a party."""
-        from tandem.loading import load_engine
+        from tandem.actors.loading import load_engine
 
         own = self.config.party(party)
         key = (own.model, own.torch_device, own.dtype, own.template, own.system_prompt)
@@ -116,6 +116,6 @@ class LocalWorkers:
 
     @cached_property
     def _loaded(self) -> tuple[Any, Any]:
-        from tandem.loading import load_embedder_and_scorer
+        from tandem.actors.loading import load_embedder_and_scorer
 
         return load_embedder_and_scorer(self.config, num_threads=1)

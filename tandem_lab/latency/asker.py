@@ -15,7 +15,7 @@ from itertools import pairwise
 from math import isfinite, nan
 from typing import Any, assert_never
 
-from tandem.client import Tandem
+from tandem.client.tandem import Tandem
 from tandem.codecs import codec_of
 from tandem.errors import QueryError
 from tandem.events import DoneEvent, Event, SessionStatistics, TokenEvent

@@ -15,9 +15,9 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from tandem.client import Tandem
+from tandem.client.tandem import Tandem
 from tandem.cluster.nodes import Host
-from tandem.config import Config
+from tandem.config.schema import Config
 from tandem.sites.deployment import Progress
 from tandem.topology import PARTIES
 from tandem_lab.baselines import client as baselines

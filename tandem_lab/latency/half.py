@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, TypeVar
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
-from tandem.config import Config, PartyConfig
+from tandem.config.parties import WorkerConfig
+from tandem.config.schema import Config, PartyConfig
 from tandem.corpora import BUNDLED
-from tandem.parties import WorkerConfig
 from tandem.topology import PARTIES, SERVER, Party
 from tandem_lab.latency.plan import HALF_KV_STORE, Plan
 

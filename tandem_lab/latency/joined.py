@@ -10,8 +10,8 @@ import contextlib
 from collections.abc import Iterator
 from typing import Any
 
-from tandem.client import Tandem
-from tandem.config import Config
+from tandem.client.tandem import Tandem
+from tandem.config.schema import Config
 from tandem.joining.handshakes import queue_of
 from tandem.joining.join_link import read_link
 from tandem.sites import joined

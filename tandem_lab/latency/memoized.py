@@ -11,7 +11,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, cast
 
 from tandem.codecs import codec_of
-from tandem.config import Config
+from tandem.config.schema import Config
 from tandem.topology import PARTIES
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ class MemoizedRetriever:
 
 def local_pair(config: Config) -> LocalPair:
     """Both sides of `config` in this process, each question computed once. Raises TandemError."""
-    from tandem.loading import load_embedder_and_scorer, load_engine
+    from tandem.actors.loading import load_embedder_and_scorer, load_engine
     from tandem.retrieval.factory import open_retriever
     from tandem_lab.quality.local import LocalPair
 

@@ -9,7 +9,7 @@ from itertools import groupby, product
 from math import isfinite
 from typing import Any, Literal
 
-from tandem.config import Config
+from tandem.config.schema import Config
 from tandem.errors import TandemError
 from tandem_lab.latency.records import DataPlane, Deployment, Models, Setting
 from tandem_lab.latency.systems import (

@@ -12,10 +12,10 @@ from functools import cache
 from math import nan
 from typing import TYPE_CHECKING, Protocol
 
-from tandem.config import Config
+from tandem.client.request import spec_of
+from tandem.config.schema import Config
 from tandem.events import TokenEvent
 from tandem.protocol.spec import SessionSpec
-from tandem.request import spec_of
 from tandem.scheduler.greedy import speedup
 from tandem.topology import PARTIES, Party
 from tandem_lab.latency.records import Setting

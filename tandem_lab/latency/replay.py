@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
-from tandem.client import Tandem
+from tandem.client.tandem import Tandem
 from tandem.errors import TandemError
 from tandem.topology import PARTIES, Party
 from tandem_lab.latency.records import lost_s

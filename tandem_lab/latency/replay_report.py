@@ -11,7 +11,7 @@ from dataclasses import asdict
 from math import isfinite, nan
 from typing import Any
 
-from tandem.config import Config
+from tandem.config.schema import Config
 from tandem_lab.latency.replay_records import QuestionRun, Replay, RoundRecord, TokenRecord
 from tandem_lab.netlab.shape import Shape
 from tandem_lab.numbers import mean, median_of, percentile

@@ -16,8 +16,8 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from tandem.client import Tandem
-from tandem.config import Config
+from tandem.client.tandem import Tandem
+from tandem.config.schema import Config
 from tandem.topology import PARTIES, SERVER, Party
 from tandem_lab.baselines.client import Baselines
 from tandem_lab.baselines.experiments import Experiments

@@ -10,8 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from tandem.errors import TandemError
-from tandem.nearest import nearest
+from tandem.errors import TandemError, nearest
 from tandem.topology import Party
 from tandem_lab.baselines.experiments import Treatment
 

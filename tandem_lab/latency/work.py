@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tandem.client import Tandem
+from tandem.client.tandem import Tandem
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,8 +9,7 @@ import math
 import random
 from collections.abc import Callable, Iterable
 
-from tandem.errors import NetLabError
-from tandem.nearest import nearest
+from tandem.errors import NetLabError, nearest
 from tandem_lab.netlab.schedule import LinkSchedule, ScheduleRow
 from tandem_lab.netlab.shape import Shape
 

@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from tandem.client import Tandem
+from tandem.client.tandem import Tandem
 from tandem.errors import NetLabError
 from tandem.topology import PARTIES, Party
 from tandem_lab.netlab import NetLab, tools

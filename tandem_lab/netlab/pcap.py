@@ -10,8 +10,7 @@ from collections.abc import Iterable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
-from tandem.errors import NetLabError
-from tandem.extras import install_line
+from tandem.errors import NetLabError, install_line
 
 
 def check_dpkt() -> None:

@@ -14,11 +14,11 @@ from random import Random
 
 from tokenizers import Tokenizer
 
+from tandem.client.request import spec_of
 from tandem.codecs import Codec
-from tandem.config import Config
+from tandem.config.schema import Config
 from tandem.engine.engine import Engine
 from tandem.protocol.spec import SessionSpec
-from tandem.request import spec_of
 from tandem.retrieval.build import build_index
 from tandem.retrieval.embedding import TextEmbedder
 from tandem.retrieval.retriever import Retriever

@@ -13,7 +13,7 @@ from dataclasses import asdict
 import numpy as np
 from tokenizers import Tokenizer
 
-from tandem.config import WeightsConfig
+from tandem.config.schema import WeightsConfig
 from tandem.engine.engine import Engine
 from tandem.errors import EvaluationError
 from tandem.topology import PARTIES, Party

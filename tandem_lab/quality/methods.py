@@ -8,8 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from tandem.errors import ConfigError
-from tandem.nearest import nearest
+from tandem.errors import ConfigError, nearest
 from tandem.topology import PARTIES, Party
 
 NUM_PASSAGES = 3

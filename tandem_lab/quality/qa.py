@@ -16,15 +16,15 @@ from typing import NamedTuple
 
 from tokenizers import Tokenizer
 
+from tandem.client.request import spec_of
 from tandem.codecs import Codec
-from tandem.config import Config
+from tandem.config.schema import Config
 from tandem.engine.drafter import Drafter
 from tandem.engine.engine import Engine
 from tandem.engine.tokenizer import Detokenizer, StopRule
 from tandem.errors import EvaluationError
 from tandem.protocol.prefix import Prefix
 from tandem.protocol.spec import SessionSpec
-from tandem.request import spec_of
 from tandem.topology import PARTIES, Party
 from tandem_lab.numbers import mean
 from tandem_lab.quality import statistics

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tandem.config import Config
+from tandem.client.questions import entry_of, read_lines, read_texts, text_of
+from tandem.config.schema import Config
 from tandem.errors import EvaluationError
-from tandem.questions import entry_of, read_lines, read_texts, text_of
 from tandem.topology import PARTIES
 from tandem_lab.training import bundle
 

@@ -13,13 +13,12 @@ from typing import TYPE_CHECKING
 
 from tokenizers import Tokenizer
 
+from tandem.actors.loading import load_embedder_and_scorer, load_engine
 from tandem.codecs import Codec, codec_of
-from tandem.config import Config, PartyConfig
+from tandem.config.schema import Config, PartyConfig
 from tandem.engine.engine import Engine
 from tandem.engine.kv_cache import MemoryStore
 from tandem.errors import EvaluationError
-from tandem.loading import load_embedder_and_scorer, load_engine
-from tandem.paths import cache_folder
 from tandem.retrieval.build import build_index
 from tandem.retrieval.embedding import TextEmbedder
 from tandem.retrieval.factory import open_retriever
@@ -27,6 +26,7 @@ from tandem.retrieval.index import Index
 from tandem.retrieval.retriever import Retriever
 from tandem.retrieval.scoring import Scorer
 from tandem.retrieval.writer import Progress
+from tandem.system.paths import cache_folder
 from tandem.topology import PARTIES, Party
 
 if TYPE_CHECKING:

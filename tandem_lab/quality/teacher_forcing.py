@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 
 from tandem.aggregation.document_weights import DocumentWeights, log_evidence, question_likelihood
-from tandem.config import WeightsConfig
+from tandem.config.schema import WeightsConfig
 from tandem.engine.engine import Engine
 from tandem.engine.prompt import Prompt
 from tandem.topology import PARTIES, Party

@@ -12,8 +12,8 @@ from pathlib import Path
 from random import Random
 from typing import Any, Protocol
 
-from tandem.client import Tandem
-from tandem.config import Config
+from tandem.client.tandem import Tandem
+from tandem.config.schema import Config
 from tandem.errors import TandemError
 from tandem.events import DoneEvent, Event, PeerEvent, TokenEvent
 from tandem.joining.devices import DeviceList

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
-from tandem.client import Tandem
+from tandem.client.tandem import Tandem
 from tandem.cluster import registry
 from tandem.topology import PARTIES, Party
 from tandem_lab.netlab import NetLab, tools

@@ -10,8 +10,8 @@ from typing import Any
 
 import psutil
 
-from tandem.client import Tandem
-from tandem.config import Config
+from tandem.client.tandem import Tandem
+from tandem.config.schema import Config
 from tandem.errors import ProtocolError
 from tandem.joining.handshakes import CLOUD_QUEUE, DeviceHandshake, new_instance
 from tandem.joining.identity import client_context

@@ -19,7 +19,7 @@ from typing import Any
 
 import psutil
 
-from tandem.config import Config
+from tandem.config.schema import Config
 from tandem.joining.join_link import JoinLink, read_link
 from tandem.sites import joined
 from tandem.sites.offering import offered, reserved

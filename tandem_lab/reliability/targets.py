@@ -15,12 +15,12 @@ from tandem.aggregation.log_probabilities import TargetLogprobs
 from tandem.codecs import KSqs, Lattice, RaceLists, StatelessCodec, TopK, TopP
 from tandem.codecs.race_lists import read_vote
 from tandem.codecs.token import read_token, write_token
+from tandem.config.schema import DevicesConfig
 from tandem.errors import ProtocolError
 from tandem.joining.about import read_about
 from tandem.joining.devices import Device
 from tandem.joining.handshakes import CloudHandshake, DeviceHandshake
 from tandem.joining.join_link import JoinLink
-from tandem.limits import DevicesConfig
 from tandem.protocol.limits import check_spec
 from tandem.protocol.messages import PROTOCOL_VERSION, Open, decode, decode_link
 from tandem.protocol.spec import SessionSpec

@@ -6,10 +6,10 @@ import random
 from dataclasses import fields, replace
 from typing import Any
 
-from tandem.config import Config
+from tandem.client.request import spec_of
+from tandem.config.sampling import SamplingParams
+from tandem.config.schema import Config
 from tandem.protocol.spec import SessionSpec
-from tandem.request import spec_of
-from tandem.sampling import SamplingParams
 from tandem.topology import PARTIES
 from tandem_lab.simulation.world import number
 

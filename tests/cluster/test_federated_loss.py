@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tandem import Tandem
-from tandem.config import Config
+from tandem.config.schema import Config
 from tandem.events import DoneEvent, PeerEvent, TokenEvent
 from tandem.topology import SERVER
 from tandem_lab.training.bundle import read_bundled_questions

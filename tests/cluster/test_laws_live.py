@@ -21,7 +21,8 @@ from tandem.aggregation.distributions import Distribution
 from tandem.aggregation.document_weights import DocumentWeights, log_weight
 from tandem.aggregation.mixture import shares, target_distribution
 from tandem.codecs import RaceLists, StatelessCodec, TopP
-from tandem.config import Config
+from tandem.config.sampling import SamplingParams
+from tandem.config.schema import Config
 from tandem.corpora import WEIGHTS
 from tandem.engine.drafter import Drafter
 from tandem.engine.engine import Engine
@@ -31,7 +32,6 @@ from tandem.protocol.wire import to_float32
 from tandem.retrieval.embedding import Embedder
 from tandem.retrieval.factory import open_index
 from tandem.retrieval.retriever import Retriever
-from tandem.sampling import SamplingParams
 from tandem.topology import PARTIES, Party
 from tandem_lab.quality.local import LocalParty
 

@@ -11,7 +11,7 @@ import pytest
 
 from tandem import Tandem
 from tandem.cluster import registry
-from tandem.config import Config
+from tandem.config.schema import Config
 from tandem.events import PeerEvent, TokenEvent
 from tests.cluster.conftest import alive, descendants, run
 from tests.cluster.federation import Loop, settings_of

@@ -8,10 +8,10 @@ from functools import cache
 import pytest
 
 from tandem import DoneEvent, Tandem, TokenEvent
-from tandem.config import Config
+from tandem.client.request import spec_of
+from tandem.config.schema import Config
 from tandem.corpora import WEIGHTS
 from tandem.engine.engine import Engine
-from tandem.request import spec_of
 from tandem.retrieval.embedding import Embedder
 from tandem.retrieval.factory import open_retriever
 from tandem.topology import PARTIES

@@ -21,10 +21,10 @@ import httpx
 import ray
 
 from tandem.cli import main as tandem_command
-from tandem.client import Tandem
+from tandem.client.tandem import Tandem
 from tandem.cluster.actor_table import raw_rows
 from tandem.cluster.launch import find_party
-from tandem.config import Config
+from tandem.config.schema import Config
 from tandem.topology import PARTIES, Party
 from tandem_lab.latency.cluster import launch
 from tandem_lab.netlab import NetLab, Shape, tools

@@ -12,8 +12,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from tandem.client import Tandem
-from tandem.config import Config
+from tandem.client.tandem import Tandem
+from tandem.config.schema import Config
 from tandem.events import Answer, Event, TokenEvent, collect
 from tandem.topology import PARTIES
 from tandem_lab.baselines.experiments import Experiments

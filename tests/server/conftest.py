@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("fastapi")
 
 from tandem import Config, Tandem
-from tandem.limits import HttpConfig
+from tandem.config.schema import HttpConfig
 from tests.server.running import Served, serving
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 
 from tandem import Tandem
-from tandem.limits import HttpConfig
+from tandem.config.schema import HttpConfig
 from tandem.server.app import create_app
 from tandem.server.runner import Server, bind
 

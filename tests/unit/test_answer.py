@@ -8,7 +8,7 @@ from operator import methodcaller
 
 import pytest
 
-from tandem.answers import to_plain
+from tandem.client.answers import to_plain
 from tandem.events import (
     Answer,
     DoneEvent,

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tandem.asking import Asker
+from tandem.client.ask import Asker
 from tandem.protocol.spec import SessionSpec
 from tandem_lab.simulation.specs import make_spec
 

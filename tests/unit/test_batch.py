@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
-from tandem.batch import BatchItem, answer_all, bounded, list_questions
-from tandem.client import Tandem
+from tandem.client.batch import BatchItem, answer_all, bounded, list_questions
+from tandem.client.tandem import Tandem
 from tandem.cluster.bootstrap import Cluster
-from tandem.config import Config
+from tandem.config.schema import Config
 from tandem.errors import ConfigError, QueryError, TandemError
 from tandem.events import Answer, DoneEvent, SessionStatistics, collect
-from tandem.loop_thread import LoopThread
+from tandem.system.loop_thread import LoopThread
 from tandem.topology import PARTIES, Party
 
 DESCRIBED: dict[Party, dict[str, Any]] = {

@@ -12,14 +12,14 @@ from typing import Any
 
 import pytest
 
-from tandem import asking
-from tandem.client import Tandem
+from tandem.client import ask as asking
+from tandem.client.tandem import Tandem
 from tandem.cluster import nodes
 from tandem.cluster.bootstrap import Cluster
-from tandem.config import Config
+from tandem.config.schema import Config
 from tandem.errors import ConfigError, QueryError, TandemError
 from tandem.events import DoneEvent, Event, SessionStatistics, Source, SourcesEvent, collect
-from tandem.loop_thread import LoopThread
+from tandem.system.loop_thread import LoopThread
 from tandem.topology import PARTIES, Party
 
 from .cli.conftest import token

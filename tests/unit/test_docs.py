@@ -17,8 +17,8 @@ import pytest
 import yaml
 
 import tandem
-from tandem.config import Config
-from tandem.overrides import walk
+from tandem.config.overrides import walk
+from tandem.config.schema import Config
 from tandem.protocol import messages
 
 ROOT = Path(tandem.__file__).parent.parent
@@ -233,7 +233,7 @@ def test_the_site_builds_without_a_warning_and_needs_no_other_server(tmp_path: P
     html = (tmp_path / "index.html").read_text("utf-8")
     assert not re.findall(r"""<(?:script|link|img)[^>]+(?:src|href)=["']?https?:""", html)
     api = (tmp_path / "reference/api/index.html").read_text("utf-8")
-    assert 'id="tandem.client.Tandem.query"' in api, "the reference is made from docstrings"
+    assert 'id="tandem.client.tandem.Tandem.query"' in api, "the reference is made from docstrings"
 
 
 def test_the_picture_is_well_formed() -> None:

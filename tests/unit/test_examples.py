@@ -11,9 +11,9 @@ import pytest
 
 import tandem
 from tandem.codecs import codec_of
+from tandem.config.extensions import CodecConfig
 from tandem.errors import ProtocolError
 from tandem.events import PlacementEvent
-from tandem.extensions import CodecConfig
 from tandem.scheduler import policies
 from tandem.topology import Party
 from tandem_lab.simulation.link import Link

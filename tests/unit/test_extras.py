@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tandem.extras import install_line
+from tandem.errors import install_line
 
 
 class Installed:

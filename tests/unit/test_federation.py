@@ -13,21 +13,21 @@ import pytest
 from tandem.actors import batching
 from tandem.actors.base import Runtime
 from tandem.actors.draft_queue import DraftQueueActor
+from tandem.client.request import build_spec, spec_of
 from tandem.cluster import registry
 from tandem.cluster.discovery import find_local
 from tandem.cluster.launch import plan_processes
 from tandem.cluster.start_settings import explain_ignored, start_settings
 from tandem.codecs import RaceLists, codec_of
-from tandem.config import Config
+from tandem.config.overrides import replace_settings
+from tandem.config.schema import Config
 from tandem.engine.drafter import Drafter, TokenDrafter
 from tandem.errors import ClusterError, ConfigError, QueryError, TandemError
-from tandem.overrides import replace_settings
-from tandem.paths import state_folder
 from tandem.protocol.messages import Heartbeat, LinkFrame, Open
 from tandem.protocol.outbox import Send
 from tandem.protocol.spec import SessionSpec
-from tandem.request import build_spec, spec_of
 from tandem.sites.agreement import HANDSHAKE_FIELDS, compare
+from tandem.system.paths import state_folder
 from tandem.topology import PARTIES, SERVER, star
 from tandem.transport.port import LinkCounters, add_counters
 

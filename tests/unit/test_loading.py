@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 import torch
 
+from tandem.actors.loading import check_model, load_embedder, load_engine, open_engine
 from tandem.codecs import codec_of
-from tandem.config import Config, PartyConfig
+from tandem.config.schema import Config, PartyConfig
 from tandem.engine.kv_cache import MemoryStore
 from tandem.engine.kv_disk import DiskStore
 from tandem.errors import GenerationError, RetrievalError
-from tandem.loading import check_model, load_embedder, load_engine, open_engine
 from tandem.retrieval import factory
 
 TEXT = "Mira likes puzzle games."

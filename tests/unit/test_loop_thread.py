@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from tandem.loop_thread import LoopThread
+from tandem.system.loop_thread import LoopThread
 
 
 @pytest.fixture

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tandem import paths
 from tandem.errors import ConfigError
+from tandem.system import paths
 from tandem.topology import Party
 
 

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from tandem import presets
+from tandem.client.request import build_spec
 from tandem.codecs import codec_of
-from tandem.config import Config, DecodingConfig
+from tandem.config import presets
+from tandem.config.presets import PRESETS
+from tandem.config.sampling import SamplingParams
+from tandem.config.schema import Config, DecodingConfig
 from tandem.errors import ConfigError
-from tandem.presets import PRESETS
-from tandem.request import build_spec
-from tandem.sampling import SamplingParams
 from tandem.topology import PARTIES, Party
 
 EVERY = pytest.mark.parametrize("name", PRESETS)

@@ -10,15 +10,21 @@ from typing import Any
 
 import pytest
 
-from tandem.config import Config, LinkConfig, PartyConfig, WeightsConfig
+from tandem.client.request import QueryOptions, build_spec, spec_of
+from tandem.config.sampling import SamplingOptions, SamplingParams
+from tandem.config.schema import (
+    Config,
+    DecodingConfig,
+    DecodingOptions,
+    LinkConfig,
+    PartyConfig,
+    WeightsConfig,
+)
+from tandem.config.validation import settings_of
 from tandem.conversation import Message
-from tandem.decoding import DecodingConfig, DecodingOptions
 from tandem.errors import ConfigError, ProtocolError, QueryError
 from tandem.protocol.spec import SessionSpec
-from tandem.request import QueryOptions, build_spec, spec_of
-from tandem.sampling import SamplingOptions, SamplingParams
 from tandem.topology import PARTIES, Party
-from tandem.validation import settings_of
 from tandem_lab.quality.heldout import heldout_spec
 from tandem_lab.simulation.specs import change_spec
 

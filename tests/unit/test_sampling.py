@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 import tandem
+from tandem.config.sampling import SamplingOptions, SamplingParams
+from tandem.config.validation import settings_of
 from tandem.errors import ConfigError
-from tandem.sampling import SamplingOptions, SamplingParams
-from tandem.validation import settings_of
 
 
 def test_defaults_change_no_distribution() -> None:
@@ -88,8 +88,8 @@ def load(name, path, *edits):
     return module
 
 load(
-    "tandem.sampling",
-    "tandem/sampling.py",
+    "tandem.config.sampling",
+    "tandem/config/sampling.py",
     ("    stop: Texts", "    banned: int = Field(default=-1, ge=-1, description='this token is never drawn')\n"),
     ("    stop: str | list", "    banned: int | None\n"),
 )
@@ -101,10 +101,10 @@ restriction = load(
 generate = load("generate", "docs/generate.py")
 
 import numpy as np
-from tandem.config import Config
+from tandem.config.schema import Config
 from tandem.errors import ConfigError
 from tandem.protocol.spec import SessionSpec
-from tandem.request import build_spec
+from tandem.client.request import build_spec
 from tandem.topology import PARTIES
 
 config = Config.load(None, ["sampling.banned=1"])

@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 
 from tandem import Config
+from tandem.client.request import spec_of
+from tandem.client.resume import MAX_FILES, Unfinished, keep
 from tandem.errors import QueryError
 from tandem.events import DoneEvent, Event, SessionStatistics, TokenEvent, collect
-from tandem.request import spec_of
-from tandem.unfinished import MAX_FILES, Unfinished, keep
 
 SPEC = replace(spec_of(Config()), session=7, query="Which tea?\nThe green one?", seed=3)
 

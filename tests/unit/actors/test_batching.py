@@ -11,7 +11,7 @@ import torch
 
 from tandem.actors.base import Runtime
 from tandem.actors.decoder import DecoderActor
-from tandem.config import Config
+from tandem.config.schema import Config
 from tandem.engine.engine import Engine
 from tandem.errors import GenerationError
 from tandem.protocol.decoding import Forward, Prefill

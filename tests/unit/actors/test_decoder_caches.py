@@ -10,7 +10,7 @@ import pytest
 
 from tandem.actors.base import Runtime
 from tandem.actors.decoder import DecoderActor
-from tandem.config import Config
+from tandem.config.schema import Config
 from tandem.conversation import Message
 from tandem.engine.engine import OpenResult
 from tandem.protocol.decoding import Prefill

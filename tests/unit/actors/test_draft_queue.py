@@ -12,7 +12,8 @@ import pytest
 from tandem.actors.base import Runtime
 from tandem.actors.draft_queue import EVENTS_KEPT_S, DraftQueueActor
 from tandem.actors.event_log import EventLog
-from tandem.config import Config
+from tandem.client.request import spec_of
+from tandem.config.schema import Config
 from tandem.corpora import WEIGHTS
 from tandem.engine.tokenizer import Detokenizer, StopRule
 from tandem.events import (
@@ -30,7 +31,6 @@ from tandem.events import (
 )
 from tandem.protocol import admission
 from tandem.protocol.outbox import Send
-from tandem.request import spec_of
 from tandem.topology import Party
 from tandem.transport.port import LinkCounters
 from tandem_lab.simulation.display import Display

@@ -9,7 +9,7 @@ import pytest
 from tandem.actors.base import Runtime
 from tandem.actors.draft_queue import DraftQueueActor
 from tandem.actors.retriever import RetrieverActor
-from tandem.config import Config
+from tandem.config.schema import Config
 from tandem.protocol.messages import (
     Begin,
     DecoderReady,

@@ -15,9 +15,9 @@ from tandem.actors.base import Runtime
 from tandem.actors.handles import LocalActor
 from tandem.actors.ray_handles import while_node_runs, wrap
 from tandem.actors.stateless import ProfilerActor
-from tandem.config import Config
+from tandem.config.schema import Config
 from tandem.errors import CallError, ClusterError, QueryError
-from tandem.loop_thread import LoopThread
+from tandem.system.loop_thread import LoopThread
 from tandem.topology import Party
 
 

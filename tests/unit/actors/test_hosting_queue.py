@@ -11,13 +11,13 @@ import pytest
 
 from tandem.actors.base import Runtime
 from tandem.actors.hosting_queue import HostingQueue
-from tandem.config import Config
+from tandem.config.sampling import SamplingParams
+from tandem.config.schema import Config
 from tandem.joining.handshakes import queue_of
 from tandem.protocol import limits
 from tandem.protocol.messages import Begin, Cancel, End, Heartbeat, LinkFrame, Open, decode, encode
 from tandem.protocol.prefix import Prefix
 from tandem.protocol.spec import SessionSpec
-from tandem.sampling import SamplingParams
 from tandem.topology import Party
 from tandem_lab.simulation.specs import make_spec
 

@@ -13,7 +13,7 @@ import pytest
 from tandem.actors import retriever as module
 from tandem.actors.base import Runtime
 from tandem.actors.retriever import RetrieverActor
-from tandem.config import Config
+from tandem.config.schema import Config
 from tandem.errors import FilterError, TandemError
 from tandem.protocol.messages import (
     RetrieveFailed,

@@ -15,15 +15,15 @@ from tandem.actors.draft_queue import DraftQueueActor
 from tandem.actors.ray_handles import Member, names_in, process_name
 from tandem.actors.shared import SharedProcess
 from tandem.actors.stateless import AggregatorActor, ProfilerActor, SchedulerActor
+from tandem.client.request import spec_of
 from tandem.codecs import codec_of
-from tandem.config import Config
+from tandem.config.schema import Config
 from tandem.corpora import WEIGHTS
 from tandem.errors import TandemError
 from tandem.events import DoneEvent, EstimateEvent, Event, TokenEvent
 from tandem.protocol.messages import Proposal, ProposalReady, decode, encode
 from tandem.protocol.outbox import ActorKind, Send
 from tandem.protocol.prefix import Prefix
-from tandem.request import spec_of
 from tandem.topology import Party
 from tandem.transport.port import LinkCounters
 

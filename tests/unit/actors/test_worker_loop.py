@@ -16,7 +16,7 @@ import pytest
 
 from tandem.actors.base import Runtime
 from tandem.actors.decoder import DecoderActor
-from tandem.config import Config
+from tandem.config.schema import Config
 from tandem.protocol.decoding import Forward, Job, Result
 from tandem.protocol.drafting import DraftingSession
 from tandem.protocol.messages import Begin, Commit, End, ProposalReady, decode

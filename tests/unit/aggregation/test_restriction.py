@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from tandem.aggregation.restriction import restrict
-from tandem.sampling import SamplingParams
+from tandem.config.sampling import SamplingParams
 
 Floats = NDArray[np.float64]
 Restrict = Callable[[Floats, SamplingParams], Floats]

@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 
-from tandem.batch import BatchItem
-from tandem.config import Config
+from tandem.client.batch import BatchItem
+from tandem.client.resume import Unfinished
+from tandem.config.schema import Config
 from tandem.errors import QueryError
 from tandem.events import (
     DoneEvent,
@@ -26,7 +27,6 @@ from tandem.events import (
     collect,
 )
 from tandem.topology import Party
-from tandem.unfinished import Unfinished
 
 TEXTS = (" Mira", " likes", " puzzle", " games", ".")
 
@@ -156,10 +156,10 @@ def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def tandem(monkeypatch: pytest.MonkeyPatch) -> FakeTandem:
-    """What the commands get for `tandem.client.Tandem`."""
-    fake, module = FakeTandem(), ModuleType("tandem.client")
+    """What the commands get for `tandem.client.tandem.Tandem`."""
+    fake, module = FakeTandem(), ModuleType("tandem.client.tandem")
     module.Tandem = fake  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "tandem.client", module)
+    monkeypatch.setitem(sys.modules, "tandem.client.tandem", module)
     return fake
 
 

@@ -12,7 +12,8 @@ import pytest
 from tandem.cli import main
 from tandem.cluster import registry
 from tandem.cluster.registry import Entry
-from tandem.config import Config
+from tandem.config.sampling import SamplingParams
+from tandem.config.schema import Config
 from tandem.errors import ClusterError, QueryError
 from tandem.events import (
     DoneEvent,
@@ -26,8 +27,7 @@ from tandem.events import (
     SourcesEvent,
     TokenEvent,
 )
-from tandem.paths import state_folder
-from tandem.sampling import SamplingParams
+from tandem.system.paths import state_folder
 from tandem.topology import Party
 
 from .conftest import FakeTandem, answer_events, statistics, token

@@ -31,9 +31,9 @@ CHILD = """
 import pickle, sys, types
 from tests.unit.cli.conftest import FakeTandem
 from tandem.cli import main
-module = types.ModuleType("tandem.client")
+module = types.ModuleType("tandem.client.tandem")
 module.Tandem = FakeTandem(script=pickle.load(open(sys.argv[1], "rb")))
-sys.modules["tandem.client"] = module
+sys.modules["tandem.client.tandem"] = module
 sys.exit(main(["ask", "Which game?", *sys.argv[2:]]))
 """
 ROOT = Path(__file__).parents[3]

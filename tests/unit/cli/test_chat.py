@@ -129,9 +129,9 @@ import signal, sys, types
 signal.signal(signal.SIGINT, signal.default_int_handler)
 from tests.unit.cli.conftest import FakeTandem
 from tandem.cli import main
-module = types.ModuleType("tandem.client")
+module = types.ModuleType("tandem.client.tandem")
 module.Tandem = FakeTandem()
-sys.modules["tandem.client"] = module
+sys.modules["tandem.client.tandem"] = module
 sys.exit(main(["chat"]))
 """
 

@@ -13,7 +13,7 @@ from tokenizers import AddedToken, Tokenizer, decoders
 from tandem.cli import main
 from tandem.cli.check_models import SAME_VOCABULARY, ModelFacts, check_models, compare, load_facts
 from tandem.cli.checks import Check
-from tandem.config import Config
+from tandem.config.schema import Config
 from tandem.engine.tokenizer_difference import find_difference
 from tests import chat_model
 

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from tandem import private_files
 from tandem.cli import main
 from tandem.cluster import registry
 from tandem.cluster.registry import token_file
 from tandem.errors import ClusterError
-from tandem.paths import state_folder
+from tandem.system import files as private_files
+from tandem.system.paths import state_folder
 from tandem.topology import Party
 
 from .conftest import FakeLauncher

@@ -16,7 +16,7 @@ import pytest
 from tandem import corpora
 from tandem.cli import check_engine, checks, doctor, main
 from tandem.cli.checks import Check, missing, ok
-from tandem.config import Config, PartyConfig
+from tandem.config.schema import Config, PartyConfig
 from tandem.retrieval import embedding
 from tandem.topology import PARTIES, Party
 

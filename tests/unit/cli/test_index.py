@@ -11,9 +11,9 @@ import pytest
 
 from tandem.cli import main
 from tandem.errors import GenerationError, RetrievalError
-from tandem.file_kinds import as_text
-from tandem.paths import index_folder
 from tandem.retrieval import Embedder, Index
+from tandem.retrieval.file_kinds import as_text
+from tandem.system.paths import index_folder
 from tandem.topology import Party
 
 
@@ -180,7 +180,7 @@ def test_caches_go_though_an_earlier_run_changed_the_index(
         raise GenerationError("No model.")
 
     with monkeypatch.context() as patch:
-        patch.setattr("tandem.loading.load_engine", failing)
+        patch.setattr("tandem.actors.loading.load_engine", failing)
         assert main(["index", "device", str(notes), "--precompute-kv"]) == 1
     assert len(kv_files()) == 2
     capsys.readouterr()

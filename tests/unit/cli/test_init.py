@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from tandem.cli import init, main
-from tandem.config import Config, PartyConfig
-from tandem.overrides import walk
+from tandem.config.overrides import walk
+from tandem.config.schema import Config, PartyConfig
 from tandem.topology import Party
 
 

@@ -72,7 +72,7 @@ def test_every_command_has_help(name: str, capsys: pytest.CaptureFixture[str]) -
 def test_help_loads_nothing_heavy() -> None:
     script = (
         "import sys; from tandem.cli import main; main(['--help']);"
-        "heavy = {'numpy', 'torch', 'ray', 'transformers', 'tandem.client', 'tandem_lab', 'matplotlib'};"
+        "heavy = {'numpy', 'torch', 'ray', 'transformers', 'tandem.client.tandem', 'tandem_lab', 'matplotlib'};"
         "print(set(sys.modules) & heavy)"
     )
     assert python("-c", script).stdout.endswith("set()\n")

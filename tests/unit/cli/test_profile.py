@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from tandem.cli import main, profile_plot
-from tandem.config import Config
+from tandem.config.schema import Config
 from tandem.engine.engine import Engine
-from tandem.extras import install_line
+from tandem.errors import install_line
 from tandem.profiler.line import DecodeLine
 from tandem.topology import Party
 

@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 
 from tandem.cli import main
-from tandem.config import Config
+from tandem.client.request import spec_of
+from tandem.client.resume import Unfinished
+from tandem.config.schema import Config
 from tandem.events import TokenEvent
-from tandem.request import spec_of
-from tandem.unfinished import Unfinished
 
 from .conftest import TEXTS, FakeTandem, answer_events
 

@@ -12,7 +12,7 @@ from ray.exceptions import RayActorError, RaySystemError
 
 from tandem.cluster import actor_table
 from tandem.cluster.actor_table import explain_loss, explain_party, is_supervised, read_actors
-from tandem.config import Config
+from tandem.config.schema import Config
 from tandem.protocol.outbox import ROLES
 from tandem.topology import PARTIES, Party
 

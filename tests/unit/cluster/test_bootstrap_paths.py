@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tandem.cluster import bootstrap
-from tandem.config import Config, PartyConfig
+from tandem.config.schema import Config, PartyConfig
 from tandem.errors import ClusterError
 
 

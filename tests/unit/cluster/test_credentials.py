@@ -9,9 +9,9 @@ import pytest
 
 from tandem.cluster import attach, credentials, registry
 from tandem.cluster.registry import Entry
-from tandem.config import Config
+from tandem.config.schema import Config
 from tandem.errors import ClusterError
-from tandem.paths import state_folder
+from tandem.system.paths import state_folder
 from tandem.topology import Party
 
 ADDRESS = "10.0.0.1:6379"

@@ -13,7 +13,7 @@ from tandem.actors.base import Runtime
 from tandem.cluster import supervisor
 from tandem.cluster.metrics import RayMetrics
 from tandem.cluster.supervisor import Watch
-from tandem.config import Config
+from tandem.config.schema import Config
 from tandem.figures import FIGURES
 from tandem.topology import Party
 

@@ -9,7 +9,7 @@ import pytest
 
 from tandem.cluster import placement
 from tandem.cluster.placement import party_nodes, place
-from tandem.config import Config
+from tandem.config.schema import Config
 from tandem.errors import ClusterError
 from tandem.protocol.replicas import decoder_roles
 

@@ -15,7 +15,7 @@ from tandem.cluster import supervisor
 from tandem.cluster.launch import PartyLost
 from tandem.cluster.replicas import Run
 from tandem.cluster.supervisor import MAX_PAUSE_S, WATCH_S, Supervisor, Watch
-from tandem.config import Config
+from tandem.config.schema import Config
 from tandem.errors import ClusterError
 from tandem.protocol.outbox import ROLES
 from tandem.protocol.replicas import decoder_roles

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from tandem.aggregation.distributions import Distribution
 from tandem.codecs import CodecStates, StatelessCodec, TopP, base, codec_of
 from tandem.codecs.base import MAX_VOCAB, make_codec, register
+from tandem.config.extensions import CodecConfig
 from tandem.errors import ConfigError, ProtocolError
-from tandem.extensions import CodecConfig
 from tandem.protocol.prefix import Prefix
 from tests.unit.codecs.stateful import Threshold
 

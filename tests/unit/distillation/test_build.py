@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from tandem.config import Config
+from tandem.actors.loading import load_engine
+from tandem.config.schema import Config
 from tandem.distillation.build import Recipe, check_out, train_drafter
 from tandem.engine.drafter_card import CARD, describe_card, find_mismatch, read_card
 from tandem.engine.engine import Engine
 from tandem.errors import GenerationError
-from tandem.loading import load_engine
 
 TEXTS = [
     "Mira likes puzzle games, so try Vantelu Cor. " * 6,

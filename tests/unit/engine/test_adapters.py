@@ -18,7 +18,7 @@ from tandem.engine.adapters import base_of
 from tandem.engine.engine import Engine
 from tandem.engine.model import load_config, load_model
 from tandem.errors import GenerationError
-from tandem.paths import resolve_model
+from tandem.system.paths import resolve_model
 
 Adapt = Callable[..., Path]
 

@@ -15,10 +15,10 @@ from tandem.aggregation.restriction import restrict
 from tandem.aggregation.rules import draft_rule
 from tandem.codecs import make_codec
 from tandem.codecs.token import read_named_token
+from tandem.config.sampling import SamplingParams
 from tandem.engine import drafter as module
 from tandem.engine.drafter import Drafter, TokenDrafter, TokenVoter
 from tandem.engine.row_mixture import mix_rows
-from tandem.sampling import SamplingParams
 from tandem.topology import PARTIES, Party
 
 CODEC = make_codec("top_p", p=0.95)

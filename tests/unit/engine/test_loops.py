@@ -6,9 +6,9 @@ import random
 
 import pytest
 
+from tandem.config.sampling import SamplingParams
 from tandem.engine import tokenizer
 from tandem.engine.tokenizer import StopRule, is_loop
-from tandem.sampling import SamplingParams
 
 
 def ends_with_blocks(tokens: list[int]) -> bool:

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from tandem.actors.loading import check_model
 from tandem.cli.doctor import language_model
-from tandem.config import PartyConfig
+from tandem.config.schema import PartyConfig
 from tandem.corpora import WEIGHTS
 from tandem.engine import places
 from tandem.errors import GenerationError
-from tandem.loading import check_model
 from tandem.topology import Party
 
 POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 9\n"

@@ -167,7 +167,7 @@ def test_wrong_rules_are_one_sentence(tokenizers: dict[str, Tokenizer]) -> None:
 def test_neither_torch_nor_transformers_is_imported() -> None:
     code = (
         "import sys; sys.modules.update(torch=None, transformers=None, ray=None);"
-        "import tandem.engine.tokenizer, tandem.engine.prompt, tandem.engine.model, tandem.loading,"
+        "import tandem.engine.tokenizer, tandem.engine.prompt, tandem.engine.model, tandem.actors.loading,"
         "tandem.engine.row_mixture,"
         "tandem.aggregation.document_weights as w; print(w.log_weight([0.0]))"
     )

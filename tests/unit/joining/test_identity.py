@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from tandem import private_files
 from tandem.errors import ConfigError, ProtocolError
 from tandem.joining.identity import (
     CERTIFICATE_FILE,
@@ -20,6 +19,7 @@ from tandem.joining.identity import (
     check_certificate,
     load_identity,
 )
+from tandem.system import files as private_files
 
 NOW = dt.datetime(2026, 11, 22, 12, tzinfo=dt.UTC)
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tandem.config import PartyConfig
+from tandem.config.schema import PartyConfig
 from tandem.corpora import WEIGHTS
 from tandem.errors import TandemError
 from tandem.profiler import cache

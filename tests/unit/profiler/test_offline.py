@@ -9,6 +9,7 @@ import pytest
 
 from tandem.aggregation.rules import draft_rule
 from tandem.codecs import make_codec
+from tandem.config.sampling import SamplingParams
 from tandem.corpora import WEIGHTS
 from tandem.engine.drafter import Drafter
 from tandem.engine.engine import Engine
@@ -21,7 +22,6 @@ from tandem.profiler.offline import (
     measure_drafting,
     row_tokens,
 )
-from tandem.sampling import SamplingParams
 from tandem.topology import Party
 
 SLOPE_S, INTERCEPT_S = 2e-5, 0.003

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from tandem.config.schema import DevicesConfig
 from tandem.errors import ProtocolError
 from tandem.events import SourcesEvent
-from tandem.limits import DevicesConfig
 from tandem.protocol.lifecycle import StopCheck
 from tandem.protocol.limits import check_spec
 from tandem.protocol.logprobs import MAX_TOP_LOGPROBS

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tandem.errors import RetrievalError
-from tandem.extras import install_line
+from tandem.errors import RetrievalError, install_line
 from tandem.retrieval import embedding
 from tandem.retrieval.embedding import HUB_NAME, resolve
 

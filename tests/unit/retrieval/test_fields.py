@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tandem.file_kinds import FILE_KINDS, as_markdown, as_text
 from tandem.retrieval.documents import Document
+from tandem.retrieval.file_kinds import FILE_KINDS, as_markdown, as_text
 from tandem.retrieval.readers import READERS
 
 

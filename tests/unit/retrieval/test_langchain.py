@@ -13,7 +13,7 @@ import pytest
 from langchain_core.embeddings import Embeddings
 from langchain_core.vectorstores import InMemoryVectorStore, VectorStore
 
-from tandem.config import Config
+from tandem.config.schema import Config
 from tandem.errors import RetrievalError
 from tandem.retrieval import langchain
 from tandem.retrieval.build import build_index

@@ -13,8 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tandem.errors import RetrievalError
-from tandem.extras import install_line
+from tandem.errors import RetrievalError, install_line
 from tandem.retrieval.build import build_index
 from tandem.retrieval.embedding import HUB_NAME, OFFLINE_PACKAGE, Embedder, LibraryPipeline, resolve
 from tandem.retrieval.index import Index

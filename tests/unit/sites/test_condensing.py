@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from tandem import Config, Tandem, condensing
+from tandem import Config, Tandem
+from tandem.client import ask as condensing
 from tandem.conversation import CONDENSED_CHARS, Message, ask_to_condense
 from tandem.protocol.messages import LinkFrame, Open
 from tandem.protocol.spec import SessionSpec

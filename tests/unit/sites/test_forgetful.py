@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tandem import Tandem
-from tandem.config import Config
+from tandem.config.schema import Config
 from tandem_lab.forgetful import CLASSES
 
 NUM_LOST = 2 * (2 + 3 + 1 + 1)

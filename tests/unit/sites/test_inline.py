@@ -14,11 +14,11 @@ import pytest
 from tandem import Config, Tandem
 from tandem.actors.decoder import DecoderActor
 from tandem.actors.retriever import RetrieverActor
-from tandem.asking import Asker
+from tandem.client.ask import Asker
+from tandem.client.request import build_spec
 from tandem.errors import ClusterError, ConfigError, GenerationError, QueryError, TandemError
 from tandem.events import DoneEvent, PeerEvent, SourcesEvent, TokenEvent, WaitEvent
 from tandem.protocol.outbox import ROLES
-from tandem.request import build_spec
 from tandem.sites.site import Site
 from tandem.sites.wiring import start_actors
 from tandem.topology import Party

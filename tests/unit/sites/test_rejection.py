@@ -10,16 +10,16 @@ import numpy as np
 import pytest
 
 from tandem import Config, Tandem
+from tandem.actors.loading import load_engine
 from tandem.aggregation.distributions import Distribution
 from tandem.aggregation.proposals import RejectionProposals
 from tandem.aggregation.restriction import restrict
 from tandem.codecs import codec_of
 from tandem.codecs.base import CodecSession, CodecStates
+from tandem.config.sampling import SamplingParams
 from tandem.engine.row_mixture import mix_rows
-from tandem.loading import load_engine
 from tandem.protocol import leading
 from tandem.protocol.messages import LinkFrame, Proposal
-from tandem.sampling import SamplingParams
 from tandem.sites.audit import listening_queue
 from tandem.topology import PARTIES, Party
 from tandem_lab.training.bundle import read_bundled_questions

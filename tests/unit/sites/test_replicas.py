@@ -19,11 +19,11 @@ from tandem.actors.handles import Handles, LocalActor
 from tandem.actors.shared import SharedProcess
 from tandem.errors import CallError, ClusterError, ConfigError, QueryError
 from tandem.events import Answer, DoneEvent, TokenEvent
-from tandem.loop_thread import LoopThread
 from tandem.protocol.outbox import ROLES, ActorKind
 from tandem.protocol.replicas import decoder_roles, is_decoder
 from tandem.sites.site import ACTOR_CLASSES, Site
 from tandem.sites.wiring import call_all, join_actors, start_actors
+from tandem.system.loop_thread import LoopThread
 from tandem.transport.memory import MemoryNetwork
 
 QUESTIONS = ("Which game should Mira try?", "Why is the sky blue?", "Who wrote it?", "What is a comet?")

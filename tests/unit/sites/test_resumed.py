@@ -16,14 +16,14 @@ import pytest
 
 import tandem
 from tandem import Config, Tandem
+from tandem.client.request import build_spec
+from tandem.client.resume import Unfinished
 from tandem.errors import QueryError
 from tandem.events import Answer, ProvisionalEvent, TokenEvent
-from tandem.request import build_spec
 from tandem.sites.attached import attach
 from tandem.sites.inline import InlineSites, launch
 from tandem.sites.local_calls import socket_folder
 from tandem.sites.offering import offered, reserved
-from tandem.unfinished import Unfinished
 
 ROOT = Path(tandem.__file__).parents[1]
 QUESTION = "Which game should Mira try?"

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from tandem import Tandem
-from tandem.config import Config
+from tandem.config.schema import Config
 from tandem.corpora import can_load_smollm2
-from tandem.extras import install_smollm2_line
+from tandem.errors import install_smollm2_line
 
 pytestmark = pytest.mark.skipif(
     not can_load_smollm2(), reason=f"smollm2 is not installed; {install_smollm2_line()}"

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tandem.config import Config
+from tandem.config.schema import Config
 from tandem.errors import QueryError, TandemError
 from tandem.events import DoneEvent, Event, SessionStatistics
 from tandem.topology import PARTIES, Party

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from tandem.actors.base import Runtime
-from tandem.config import Config
+from tandem.config.schema import Config
 from tandem.errors import TandemError
 from tandem.protocol.decoding import Forward, Prefill
 from tandem.protocol.messages import Begin, Commit, DecoderFailed, End, ProposalReady

@@ -11,9 +11,8 @@ import pytest
 
 from tandem.cli import main
 from tandem.cli.output import StageLog
-from tandem.config import Config
-from tandem.errors import NetLabError
-from tandem.extras import install_line
+from tandem.config.schema import Config
+from tandem.errors import NetLabError, install_line
 from tandem_lab.cli import bench
 from tandem_lab.latency.plan import Plan, full_cells
 from tandem_lab.netlab import tools

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tandem.cli import main
-from tandem.config import Config
+from tandem.config.schema import Config
 from tandem.errors import ConfigError
 from tandem_lab.cli import bench_federated as bench
 from tandem_lab.federated.systems import SYSTEMS

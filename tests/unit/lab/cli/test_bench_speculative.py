@@ -11,7 +11,7 @@ import pytest
 
 from tandem.cli import main
 from tandem.cli.output import StageLog
-from tandem.config import Config
+from tandem.config.schema import Config
 from tandem_lab.cli import bench_speculative as bench
 from tandem_lab.latency.plan import Plan
 from tandem_lab.netlab import tools

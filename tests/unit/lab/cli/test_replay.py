@@ -12,7 +12,7 @@ import pytest
 
 from tandem.cli import main
 from tandem.cli.output import StageLog
-from tandem.config import Config
+from tandem.config.schema import Config
 from tandem.errors import NetLabError
 from tandem_lab.cli import outputs
 from tandem_lab.cli import replay as command

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from tandem.cli import main
+from tandem.errors import install_line
 from tandem.events import DoneEvent
-from tandem.extras import install_line
 from tests.unit.cli.conftest import FakeTandem, statistics, token
 
 QUESTION = "Which game should Mira try?"

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tandem.config import Config
+from tandem.config.schema import Config
 from tandem.topology import SERVER
 from tandem_lab.cli.bench_federated import Grid, calibration_of, make_plan
 from tandem_lab.federated.calibration import Calibration, calibrate, describe, work_of

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tandem.config import Config
+from tandem.config.schema import Config
 from tandem_lab.cli.bench_federated import config_for
 from tandem_lab.federated.predictions import follow
 from tandem_lab.federated.workers import LocalWorkers

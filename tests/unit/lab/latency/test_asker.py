@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from tandem.codecs import make_codec
-from tandem.config import Config
+from tandem.config.schema import Config
 from tandem.errors import QueryError
 from tandem.events import Answer, DoneEvent, SessionStatistics, TokenEvent
 from tandem.topology import PARTIES, Party

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tandem.actors.loading import load_engine
 from tandem.codecs import codec_of
-from tandem.config import Config
+from tandem.config.schema import Config
 from tandem.engine.row_mixture import mix_rows
-from tandem.loading import load_engine
 from tandem.topology import PARTIES, Party
 from tandem_lab.latency.half import (
     EOS,

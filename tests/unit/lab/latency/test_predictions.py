@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tandem.config import Config
+from tandem.config.schema import Config
 from tandem.topology import PARTIES, Party
 from tandem_lab.latency.memoized import MemoizedEngine, MemoizedRetriever
 from tandem_lab.latency.predictions import Prediction, Predictor, eq9, least_span_s, sequence_wise_s

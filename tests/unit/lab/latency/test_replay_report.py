@@ -7,7 +7,7 @@ from math import isnan
 
 import pytest
 
-from tandem.config import Config
+from tandem.config.schema import Config
 from tandem_lab.latency.replay_records import Replay
 from tandem_lab.latency.replay_report import as_dict, merged_trace, summary, table
 from tests.unit.lab.latency.recorded import ROWS, replay, replay_of_proposals

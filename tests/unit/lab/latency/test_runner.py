@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tandem.config import Config
+from tandem.config.schema import Config
 from tandem.topology import Party
 from tandem_lab.baselines.experiments import Experiments
 from tandem_lab.latency import runner

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tandem.config import Config
+from tandem.config.schema import Config
 from tandem_lab.latency.records import lost_s
 from tandem_lab.latency.work import Work
 

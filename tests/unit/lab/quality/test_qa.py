@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from tandem.codecs import make_codec
-from tandem.config import Config
+from tandem.config.schema import Config
 from tandem.corpora import HOUSEHOLD
 from tandem.engine.engine import Engine
 from tandem.engine.kv_cache import MemoryStore

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tandem.config import Config
+from tandem.config.schema import Config
 from tandem.engine.engine import Engine
 from tandem.retrieval import factory, scoring
 from tandem.topology import PARTIES, Party

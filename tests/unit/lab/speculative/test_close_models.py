@@ -6,7 +6,7 @@ from functools import partial
 
 import pytest
 
-from tandem.config import Config
+from tandem.config.schema import Config
 from tandem.topology import PARTIES
 from tandem_lab.cli.bench_speculative import config_for
 from tandem_lab.latency.half import VOCAB_SIZE, close_to_each_other

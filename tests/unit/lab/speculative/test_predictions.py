@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from tandem.config import Config
+from tandem.config.schema import Config
 from tandem.topology import PARTIES, Party
 from tandem_lab.cli.bench_speculative import config_for
 from tandem_lab.speculative.predictions import (

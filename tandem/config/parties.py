@@ -11,13 +11,12 @@ from typing import Annotated, Literal, Self
 from pydantic import AfterValidator, Field
 from pydantic.dataclasses import dataclass
 
+from tandem.config.validation import STRICT, Settings, WordOrPath
 from tandem.conversation import SYSTEM_PROMPT
 from tandem.corpora import AUTO, CORPORA, TOYS, default_index, default_model
-from tandem.errors import ConfigError
-from tandem.nearest import did_you_mean
-from tandem.paths import absolute, check_bundled, resolve_model
+from tandem.errors import ConfigError, did_you_mean
+from tandem.system.paths import absolute, check_bundled, resolve_model
 from tandem.topology import MAX_PARTIES, PARTIES, SERVER, Party
-from tandem.validation import STRICT, Settings, WordOrPath
 
 RowLayout = Literal["rows", "joined", "both"]
 LANGCHAIN = "langchain:"

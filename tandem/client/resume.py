@@ -20,8 +20,8 @@ from typing import BinaryIO
 
 from tandem.errors import ProtocolError, QueryError
 from tandem.events import DoneEvent, Event, TokenEvent
-from tandem.paths import state_folder
 from tandem.protocol.spec import SessionSpec
+from tandem.system.paths import state_folder
 
 MAX_FILES = 8
 """Unfinished answers that are kept; the oldest ones make room."""

@@ -22,9 +22,8 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ArgsKwargs, CoreSchema
 from pydantic_core.core_schema import no_info_after_validator_function
 
-from tandem import toml
-from tandem.errors import ConfigError
-from tandem.nearest import nearest
+from tandem.config import toml
+from tandem.errors import ConfigError, nearest
 
 STRICT = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 """A value must have its type ("1" is no number), be finite, and belong to a field that exists."""
@@ -63,7 +62,7 @@ class WordOrPath(NamedTuple):
 
 
 Extension = Annotated[str, Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")]
-"""Code of one's own: "MODULE:FUNCTION"; see `tandem.extensions`."""
+"""Code of one's own: "MODULE:FUNCTION"; see `tandem.config.extensions`."""
 EXTENSION = "MODULE:FUNCTION"
 
 S = TypeVar("S", bound="Settings")

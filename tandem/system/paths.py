@@ -11,8 +11,7 @@ from pathlib import Path
 import platformdirs
 
 from tandem.corpora import AUTO, NAMED_MODELS, TOYS
-from tandem.errors import ConfigError
-from tandem.nearest import did_you_mean
+from tandem.errors import ConfigError, did_you_mean
 from tandem.topology import Party
 
 _APP = "tandem"

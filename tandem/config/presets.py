@@ -21,8 +21,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tandem.errors import ConfigError
-from tandem.nearest import did_you_mean
+from tandem.errors import ConfigError, did_you_mean
 
 KEY = "preset"
 """What the settings call it; it belongs to no section."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import secrets
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import replace
@@ -11,12 +12,60 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from tandem import condensing
 from tandem.actors.handles import Handles
+from tandem.config.sampling import SamplingParams
+from tandem.conversation import ask_to_condense
 from tandem.errors import CallError, QueryError, TandemError
 from tandem.events import DoneEvent, Event, SourcesEvent, TokenEvent
 from tandem.protocol.replicas import is_decoder
 from tandem.protocol.spec import SessionSpec
+
+# ---- A question that stands for itself, written from a conversation: what documents are found by -----------
+
+
+MAX_TOKENS = 48
+MAX_CHARS = 300
+"""Embedders read the beginning of a text."""
+
+
+def is_wanted(spec: SessionSpec) -> bool:
+    """Whether documents are to be found by a question that is still to be written."""
+    has_documents = any(spec.num_documents(party) for party in spec.parties)
+    return spec.chat_query == "condensed" and bool(spec.history) and has_documents and not spec.condensed
+
+
+def make_request(spec: SessionSpec) -> SessionSpec:
+    """The query that asks the home of `spec` for the question."""
+    return replace(
+        spec,
+        session=secrets.randbits(32),
+        query=ask_to_condense(spec.history, spec.query),
+        sampling=SamplingParams(temperature=0.0, max_new_tokens=MAX_TOKENS),
+        only=spec.home,
+        documents={},
+        device_filter="",
+        cloud_filter="",
+        history=(),
+        show_drafts=False,
+        num_logprobs=None,
+        committed=(),
+    )
+
+
+def read_question(text: str) -> str:
+    """The first line that is not empty, as far as it is searched by; empty if there is none."""
+    lines = (line.strip() for line in text.splitlines())
+    return next((line[:MAX_CHARS] for line in lines if line), "")
+
+
+def notes(spec: SessionSpec) -> tuple[str, ...]:
+    """What is said beside the home's documents: by which question they were found, where one was to be written."""
+    if spec.condensed:
+        return (f"Documents were found by the question {spec.condensed!r}.",)
+    if is_wanted(spec):
+        return ("The model wrote no question from the conversation; documents were found by the last one.",)
+    return ()
+
 
 EVENTS_WAIT_S = 5.0
 """How long one call waits for events before the time limit is checked again."""
@@ -56,7 +105,7 @@ class Asker:
                 f'only={str(spec.home)!r}, or let it write every token with mode="speculative" and max_proposal=0.'
             )
         is_done, started_s = False, time.monotonic()
-        if condensing.is_wanted(spec):
+        if is_wanted(spec):
             spec = replace(spec, condensed=await self._condense(spec, limit_s / 2))
         try:
             spec = await self.fit(spec)
@@ -83,13 +132,13 @@ class Asker:
 
     async def _condense(self, spec: SessionSpec, limit_s: float) -> str:
         """The question of a conversation as the home's model writes it; empty where it cannot."""
-        request = condensing.make_request(spec)
+        request = make_request(spec)
         with contextlib.suppress(QueryError):
             async with contextlib.aclosing(self.ask(request, limit_s, at_once=True)) as asked:
                 events = [event async for event in asked]
             is_whole = isinstance(events[-1], DoneEvent) and events[-1].reason != "failed"
             text = "".join(event.text for event in events if isinstance(event, TokenEvent))
-            return condensing.read_question(text) if is_whole else ""
+            return read_question(text) if is_whole else ""
         return ""
 
     async def fit(self, spec: SessionSpec) -> SessionSpec:
@@ -179,7 +228,7 @@ class Asker:
                 replace(source, **known) for source, known in zip(event.sources, passages, strict=True)
             )
             event = replace(event, sources=tuple(sources))
-        event = replace(event, notes=(*event.notes, *condensing.notes(spec)))
+        event = replace(event, notes=(*event.notes, *notes(spec)))
         return event
 
 

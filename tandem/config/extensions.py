@@ -14,9 +14,8 @@ from typing import Any, Literal
 from pydantic import Field, model_validator
 from pydantic.dataclasses import dataclass
 
-from tandem.errors import ConfigError
-from tandem.nearest import did_you_mean
-from tandem.validation import STRICT, Extension, Settings
+from tandem.config.validation import STRICT, Extension, Settings
+from tandem.errors import ConfigError, did_you_mean
 
 Parameters = dict[str, bool | int | float | str]
 """What FUNCTION is called with, by name."""

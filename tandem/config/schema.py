@@ -9,28 +9,173 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict
 
 from pydantic import Field, TypeAdapter, ValidationError, model_validator
 from pydantic.dataclasses import dataclass
 from pydantic_core import ArgsKwargs
 
-from tandem import toml
+from tandem.config import toml
+from tandem.config.extensions import CodecConfig, SchedulerConfig
+from tandem.config.overrides import parse, replace_settings, to_toml, unknown
+from tandem.config.parties import LANGCHAIN as LANGCHAIN
+from tandem.config.parties import PartyConfig as PartyConfig
+from tandem.config.parties import WorkerConfig, check_federation, check_no_workers, check_parties
+from tandem.config.presets import expand, take_preset
+from tandem.config.sampling import SamplingParams
+from tandem.config.validation import STRICT, Extension, Settings
 from tandem.corpora import TOYS, default_model
-from tandem.decoding import DecodingConfig
-from tandem.errors import ConfigError
-from tandem.extensions import CodecConfig, SchedulerConfig
-from tandem.limits import DevicesConfig, HttpConfig
-from tandem.nearest import did_you_mean
-from tandem.overrides import parse, replace_settings, to_toml, unknown
-from tandem.parties import LANGCHAIN as LANGCHAIN
-from tandem.parties import PartyConfig as PartyConfig
-from tandem.parties import WorkerConfig, check_federation, check_no_workers, check_parties
-from tandem.paths import resolve
-from tandem.presets import expand, take_preset
-from tandem.sampling import SamplingParams
+from tandem.errors import ConfigError, did_you_mean
+from tandem.system.paths import resolve
 from tandem.topology import PAIR, PARTIES, SERVER, Party, Topology, star
-from tandem.validation import STRICT, Settings
+
+# ---- What is served to others, at most: to devices that join a cloud, and to clients of the HTTP s ----
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class DevicesConfig(Settings):
+    """What a cloud gives each of the devices that join it (`tandem cloud serve`)."""
+
+    max_devices: int = Field(default=64, ge=1, description="devices connected at once, at most")
+    max_queries: int = Field(
+        default=4,
+        ge=1,
+        description="queries that one device asks at once, at most; the rest waits at the device",
+    )
+    max_answer_tokens: int = Field(default=4096, ge=1, description="length of an answer, in tokens")
+    max_documents: int = Field(
+        default=64, ge=0, description="documents that the cloud retrieves for one query"
+    )
+    max_question_bytes: int = Field(
+        default=65536, ge=1, description="length of a question with its history and stop texts, in bytes"
+    )
+    max_bytes_per_s: int = Field(
+        default=4 << 20,
+        ge=1024,
+        description="bytes that one device may send per second; what exceeds them waits",
+    )
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class HttpConfig(Settings):
+    """What the HTTP server gives its clients (`tandem serve`)."""
+
+    max_queries: int = Field(
+        default=64,
+        ge=1,
+        description="queries of HTTP clients open or waiting at once, at most; one more is refused with status 429",
+    )
+    max_body_bytes: int = Field(default=4_000_000, ge=1, description="size of a request, in bytes")
+    max_document_bytes: int = Field(
+        default=32_000_000,
+        ge=1,
+        description="size of a file that is added to the device's documents, in bytes",
+    )
+    send_timeout_s: float = Field(
+        default=60.0, gt=0, description="longest wait for a client that does not read, in seconds"
+    )
+    drain_timeout_s: float = Field(
+        default=30.0, gt=0, description="longest wait for open answers when the server is stopped, in seconds"
+    )
+
+
+# ---- How tokens are drafted and decided: settings, which are options of a query too ------------------------
+
+
+DraftRuleName = Literal["coupled", "algorithm1", "rejection"]
+ModeName = Literal["dual", "speculative", "federated"]
+Pacing = Literal["stop_and_wait", "pipelined", "cloud_goes_on"]
+LengthPolicyName = Literal["fixed", "best", "last_accepted", "double_dqn"]
+Placement = Literal["device", "cloud", "greedy", "mirror"]
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class DecodingConfig(Settings):
+    """How tokens are drafted and decided; each setting can be overridden per query."""
+
+    mode: ModeName = Field(
+        default="dual",
+        description="whose models answer: both (dual), the cloud's (speculative), or those of many workers (federated)",
+    )
+    draft_rule: DraftRuleName = Field(
+        default="coupled",
+        description="how drafts are drawn and verified: coupled, algorithm1 (dual) or rejection (speculative)",
+    )
+    placement: Placement | Extension = Field(
+        default="mirror",
+        description="who aggregates: one party, both (mirror), whoever makes a token cheaper (greedy), or a policy",
+    )
+    synchronous: bool = Field(
+        default=False, description="no draft before the previous token is committed (the token-wise loop)"
+    )
+    max_window: int = Field(default=16, ge=1, description="most drafts past the last committed token")
+    max_proposal: int = Field(
+        default=4,
+        ge=0,
+        le=16,
+        description="speculative, federated: tokens of a proposal, at most; 0: each is asked for, or the cloud streams",
+    )
+    length_policy: LengthPolicyName | Extension = Field(
+        default="fixed",
+        description="speculative, federated: proposals of max_proposal tokens (fixed), or as many as pay (best), as "
+        "two rules of QS (last_accepted, double_dqn) or a policy say",
+    )
+    uplink_budget_bits: int = Field(
+        default=0,
+        ge=0,
+        description="speculative: bits of the ids and distributions of a proposal, at most; 0: no limit",
+    )
+    pacing: Pacing = Field(
+        default="cloud_goes_on",
+        description="speculative, federated: one proposal at a time, many, or many while the cloud goes on by itself",
+    )
+    home: str = Field(
+        default="",
+        description="federated: the worker at which the question is asked and the answer streams; empty: the server",
+    )
+
+    @model_validator(mode="after")
+    def _check_rule(self) -> DecodingConfig:
+        belongs = {"algorithm1": "dual", "rejection": "speculative"}.get(self.draft_rule, self.mode)
+        if self.mode != belongs:
+            raise ConfigError(
+                f'The draft rule "{self.draft_rule}" is for mode "{belongs}", but decoding.mode is "{self.mode}"; '
+                'set the rule to "coupled", or change the mode.'
+            )
+        if self.mode == "dual" and self.placement == "mirror" and self.draft_rule != "coupled":
+            raise ConfigError(
+                'The placement "mirror" needs coupled drafts, but decoding.draft_rule is '
+                f'"{self.draft_rule}"; set it to "coupled", or the placement to "device" or "cloud".'
+            )
+        if self.pacing == "cloud_goes_on" and self.length_policy in ("last_accepted", "double_dqn"):
+            raise ConfigError(
+                f'The length policy "{self.length_policy}" always proposes, whatever the cloud does by itself, but '
+                'decoding.pacing is "cloud_goes_on"; set it to "stop_and_wait" or "pipelined", or the policy to "best".'
+            )
+        return self
+
+
+def placement_of(decoding: DecodingConfig) -> str:
+    """Who decides, for display: in mode speculative the cloud does, in mode federated the server."""
+    if decoding.mode == "dual":
+        return decoding.placement
+    return SERVER if decoding.mode == "federated" else "cloud"
+
+
+class DecodingOptions(TypedDict, total=False):
+    """The fields of `DecodingConfig` as options of one query; None: as configured."""
+
+    mode: ModeName | None
+    draft_rule: DraftRuleName | None
+    placement: Placement | None
+    synchronous: bool | None
+    max_window: int | None
+    max_proposal: int | None
+    length_policy: LengthPolicyName | None
+    uplink_budget_bits: int | None
+    pacing: Pacing | None
+    home: str | None
+
 
 OnPeerLoss = Literal["continue", "wait", "fail"]
 
@@ -250,7 +395,7 @@ class Config(Settings):
     def load(cls, path: Path | str | None = None, overrides: Sequence[str] = ()) -> Config:
         """The defaults, changed by a preset, then by a TOML file, then by overrides ("section.name=value").
 
-        File or overrides name the preset (`preset = "dragon"`, "preset=dragon"; see `tandem.presets`). Relative paths
+        File or overrides name the preset (`preset = "dragon"`, "preset=dragon"; see `presets`). Relative paths
         count from the file's folder, those in overrides from the working directory; both become absolute, so that
         every process understands them, and what is "auto" gets a name. Raises ConfigError.
         """

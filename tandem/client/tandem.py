@@ -11,20 +11,38 @@ from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack
 
-from tandem.asking import Asker
-from tandem.batch import BatchItem, BatchProgress, answer_all, bounded, list_questions
-from tandem.config import Config, checked_config
+from tandem.client.ask import Asker
+from tandem.client.batch import BatchItem, BatchProgress, answer_all, bounded, list_questions
+from tandem.client.request import QueryOptions, build_spec
+from tandem.client.resume import Unfinished, keep
+from tandem.config.schema import Config, checked_config
+from tandem.config.validation import change
 from tandem.errors import QueryError
 from tandem.events import Answer, Event, collect
-from tandem.request import QueryOptions, build_spec
-from tandem.running_device import find_device
 from tandem.sites.deployment import ActorClasses, Deployment, Progress, ignore
-from tandem.unfinished import Unfinished, keep
-from tandem.validation import change
+from tandem.topology import Party
 
 if TYPE_CHECKING:
     from tandem.cluster.nodes import Host, NodeInfo
     from tandem.protocol.spec import SessionSpec
+
+
+# ---- Finds the device that `tandem device` runs on this machine --------------------------------------------
+
+
+def find_device(config: Config, progress: Progress) -> Deployment | None:
+    """The device that `tandem device` runs here; None if there is none. Raises ClusterError."""
+    from tandem.sites import attached
+
+    if not attached.is_device_running():
+        return None
+    from tandem.cluster.start_settings import explain_ignored
+
+    device = attached.attach(progress)
+    if ignored := explain_ignored(config, [(Party.DEVICE, device.settings)]):
+        progress(ignored)
+    return device
+
 
 T = TypeVar("T")
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
-from tandem.config import Config, PartyConfig
+from tandem.config.schema import Config, PartyConfig
 from tandem.corpora import model_path
 
 if TYPE_CHECKING:

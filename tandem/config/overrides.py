@@ -6,11 +6,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import fields, replace
 from typing import Any, TypeVar
 
-from tandem import toml
-from tandem.errors import ConfigError
-from tandem.nearest import nearest
-from tandem.parties import WorkerConfig
-from tandem.validation import Setting, Settings, change, settings_of, wrong_value
+from tandem.config import toml
+from tandem.config.parties import WorkerConfig
+from tandem.config.validation import Setting, Settings, change, settings_of, wrong_value
+from tandem.errors import ConfigError, nearest
 
 S = TypeVar("S", bound=Settings)
 

@@ -1,0 +1,1 @@
+"""What people call from Python: ask, stream, resume, many questions at once."""

@@ -1,0 +1,1 @@
+"""This machine: folders, private files, addresses, threads."""
